@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""unspill: run anything, spill nothing.
+
+    from unspill import Sandbox
+
+    with Sandbox("/path/to/project") as sandbox:
+        result = sandbox.run("make test")
+        print(result.text())
+        for change in sandbox.changes():
+            print(change.kind, change.path)
+
+Names are loaded when they are first used: importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Sandbox": "unspill.sandbox.sandbox",
+    "RunResult": "unspill.sandbox.result",
+    "Policy": "unspill.model.policy",
+    "Limits": "unspill.model.policy",
+    "Change": "unspill.model.change",
+    "ChangeSet": "unspill.model.change",
+    "Exited": "unspill.model.run",
+    "Signalled": "unspill.model.run",
+    "TimedOut": "unspill.model.run",
+    "Cancelled": "unspill.model.run",
+    "LimitReached": "unspill.model.run",
+    "NeverStarted": "unspill.model.run",
+    "Output": "unspill.model.run",
+    "Started": "unspill.model.event",
+    "OutputChunk": "unspill.model.event",
+    "Ended": "unspill.model.event",
+    "UnspillError": "unspill.errors",
+}
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.errors import UnspillError as UnspillError
+    from unspill.model.change import Change as Change
+    from unspill.model.change import ChangeSet as ChangeSet
+    from unspill.model.event import Ended as Ended
+    from unspill.model.event import OutputChunk as OutputChunk
+    from unspill.model.event import Started as Started
+    from unspill.model.policy import Limits as Limits
+    from unspill.model.policy import Policy as Policy
+    from unspill.model.run import Cancelled as Cancelled
+    from unspill.model.run import Exited as Exited
+    from unspill.model.run import LimitReached as LimitReached
+    from unspill.model.run import NeverStarted as NeverStarted
+    from unspill.model.run import Output as Output
+    from unspill.model.run import Signalled as Signalled
+    from unspill.model.run import TimedOut as TimedOut
+    from unspill.sandbox.result import RunResult as RunResult
+    from unspill.sandbox.sandbox import Sandbox as Sandbox
+
+__all__ = ["__version__", *_WHERE]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'unspill' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_WHERE[name]), name)

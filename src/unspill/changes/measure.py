@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much lies in an upper directory: nothing at all, or so many bytes and entries.
+
+Both are asked while or right after a command runs, so a run that changed nothing costs one listing here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unspill.changes.walk import Dir
+
+BLOCK = 512
+
+
+def is_empty(upper: bytes, beneath: bytes | None = None) -> bool:
+    """Tell whether an upper directory has no entry.
+
+    With `beneath`, the directory that the upper was laid over, also tell a `chmod` or a new attribute of the root
+    itself, which leaves no entry. False means that a scan has to look.
+    """
+    try:
+        with os.scandir(upper) as entries:
+            if next(entries, None) is not None:
+                return False
+    except PermissionError:
+        return False
+    return beneath is None or _is_same_root(upper, beneath)
+
+
+def _is_same_root(upper: bytes, beneath: bytes) -> bool:
+    if stat.S_IMODE(os.lstat(upper).st_mode) != stat.S_IMODE(os.lstat(beneath).st_mode):
+        return False
+    names = [name for name in os.listxattr(upper) if not name.startswith("user.overlay.")]
+    return not any(name.startswith("user.") for name in (*names, *os.listxattr(beneath)))
+
+
+def measure(
+    upper: bytes, *, bytes_cap: int | None = None, entries_cap: int | None = None, unlock: bool = False
+) -> tuple[int, int]:
+    """Return the bytes on disk and the number of entries of an upper directory.
+
+    Stops early once a cap is exceeded: the result is then more than that cap, and less than the truth.
+    May be asked while a command still writes. Directories closed to the caller are then passed over; once every
+    process is dead, `unlock` opens them for the time of the measuring.
+    """
+    from unspill.changes.walk import Pool
+
+    total = count = 0
+    bytes_left = bytes_cap if bytes_cap is not None else sys.maxsize
+    entries_left = entries_cap if entries_cap is not None else sys.maxsize
+    linked: set[int] = set()
+    with Pool() as pool:
+        pending: list[tuple[Dir, bytes]] = []
+        directory: Dir | None = pool.upper_root(upper) if unlock else pool.live_root(upper)
+        while directory is not None:
+            for name, status in _entries(directory):
+                count += 1
+                if stat.S_ISDIR(status.st_mode):
+                    pending.append((directory, name))
+                elif status.st_nlink > 1:
+                    # All whiteouts are links of one inode.
+                    if status.st_ino in linked:
+                        continue
+                    linked.add(status.st_ino)
+                total += status.st_blocks * BLOCK
+                if total > bytes_left or count > entries_left:
+                    return total, count
+            directory = _next_open(pending)
+    return total, count
+
+
+def _entries(directory: Dir) -> Iterator[tuple[bytes, os.stat_result]]:
+    try:
+        with os.scandir(directory.descriptor()) as entries:
+            for entry in entries:
+                try:
+                    yield os.fsencode(entry.name), entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+    except OSError:
+        # Removed, or closed to us, since its name was read.
+        return
+
+
+def _next_open(pending: list[tuple[Dir, bytes]]) -> Dir | None:
+    while pending:
+        parent, name = pending.pop()
+        try:
+            return parent.open_child(name)
+        except OSError:
+            continue
+    return None

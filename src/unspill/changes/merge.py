@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How directories of several layers make one view, topmost first, as overlayfs merges them.
+
+A directory merges with those of the same name beneath it until one is opaque or something else has the name.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.changes.attributes import list_attributes
+from unspill.changes.kinds import OPAQUE, is_whiteout, refuse_foreign
+from unspill.errors import SandboxUnavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from unspill.changes.report import Found
+    from unspill.changes.walk import Dir
+
+    # Why merging ended: at the last layer, at an opaque directory, or at something that is no directory.
+    End = Literal["bottom", "opaque", "other"]
+
+
+def open_merged(directories: list[Dir], name: bytes) -> tuple[list[Dir], End]:
+    """Open the subdirectories of one name that merge, the topmost first.
+
+    Raises:
+        PermissionError: One of them is closed to us.
+        SandboxUnavailable: One of them has marks that no mount of unspill makes.
+    """
+    opened: list[Dir] = []
+    for directory in directories:
+        try:
+            child = directory.open_child(name)
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError:
+            return opened, "other"
+        opened.append(child)
+        if child.owned and _is_opaque(child):
+            return opened, "opaque"
+    return opened, "bottom"
+
+
+def find_entry(directories: list[Dir], name: bytes) -> Found | None:
+    """Find what a merged directory shows under a name.
+
+    Raises:
+        PermissionError: Its directory in the live tree is closed to us.
+    """
+    for directory in directories:
+        try:
+            status = os.stat(name, dir_fd=directory.descriptor(), follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            # The second one where the live directory itself was replaced meanwhile.
+            continue
+        # overlayfs honours a whiteout in every layer, also one that someone has put into the live tree.
+        return None if is_whiteout(status) else (directory, name, status)
+    return None
+
+
+def _is_opaque(directory: Dir) -> bool:
+    names = directory.attributes = list_attributes(directory.descriptor())
+    if not names:
+        return False
+    refuse_foreign(names, directory.name)
+    if OPAQUE not in names:
+        return False
+    mark = os.getxattr(directory.descriptor(), OPAQUE)
+    if mark == b"x":
+        raise SandboxUnavailable(
+            f"the layer holds whiteouts in attributes below {directory.name!r}, which no layer of unspill has",
+            remedy="Discard this sandbox; something else wrote into its layer.",
+        )
+    return mark == b"y"

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The changes and findings of one scan while they are collected, in the order of the walk.
+
+Everything that was cut, skipped or unreadable leaves a finding here: nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from unspill.changes.kinds import kind_of
+from unspill.changes.links import leads_out
+from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+
+    from unspill.changes.compare import Difference
+    from unspill.changes.walk import Dir
+    from unspill.model.change import ChangeKind, EntryKind
+
+    # An entry where it was found: its directory, its name there, its lstat.
+    Found = tuple[Dir, bytes, os.stat_result]
+
+MAX_FINDINGS = 200
+# A chain of directories has a path per level: their sum grows with the square of the depth.
+MAX_PATH_BYTES = 512 * 1024 * 1024
+
+
+# The keyword arguments of a record cost more than the system calls of a change.
+_new = object.__new__
+(
+    _set_path, _set_kind, _set_entry, _set_base_kind, _set_base_size, _set_base_mode, _set_aspects, _set_target,
+    _set_base_target, _set_leads_out, _set_broke_link, _set_unreadable, _set_layer,
+) = (getattr(Change, field).__set__ for field in Change.__match_args__)  # fmt: skip
+_set_entry_kind, _set_mode, _set_inode, _set_size, _set_ctime = (
+    getattr(Identity, field).__set__ for field in Identity.__match_args__
+)
+
+
+class Report:
+    """What a scan has found so far below one root."""
+
+    def __init__(self, root: bytes, max_entries: int) -> None:
+        self._root = root
+        self._max_entries = max_entries
+        self._path_bytes = 0
+        self._findings: list[str] = []
+        self._findings_left_out = 0
+        self._changes: list[Change] = []
+        self.is_full = False
+
+    def add(
+        self,
+        path: bytes,
+        kind: ChangeKind,
+        layer: bytes,
+        upper: Found | None,
+        base: Found | None,
+        difference: Difference | None = None,
+    ) -> None:
+        """Record one change of the entry `upper` over the entry `base`."""
+        if self._is_too_much(path):
+            return
+        change = _new(Change)
+        _set_path(change, path)
+        _set_kind(change, kind)
+        _set_layer(change, layer)
+        self._set_upper(change, path, upper)
+        _set_of_base(change, kind, base)
+        if difference is None:
+            _set_aspects(change, ())
+            _set_unreadable(change, False)
+        else:
+            _set_aspects(change, tuple(difference.aspects))
+            _set_unreadable(change, difference.unreadable)
+            if difference.unreadable:
+                self.find("can't be compared: not readable", path)
+        self._changes.append(change)
+
+    def _set_upper(self, change: Change, path: bytes, upper: Found | None) -> None:
+        target = None
+        escapes = False
+        if upper is None:
+            _set_entry(change, None)
+        else:
+            status = upper[2]
+            _set_entry(change, identify(status))
+            if stat.S_ISLNK(status.st_mode):
+                target = upper[0].readlink(upper[1])
+                escapes = leads_out(path, target, self._root)
+        _set_target(change, target)
+        _set_leads_out(change, escapes)
+
+    def find(self, what: str, path: bytes) -> None:
+        """Record something that no change shows."""
+        if len(self._findings) < MAX_FINDINGS:
+            from unspill.changes.quote import quote
+
+            self._findings.append(f"{quote(path)}: {what}")
+        else:
+            self._findings_left_out += 1
+
+    def refresh(self, directories: list[Dir]) -> None:
+        """Take the identity of directories anew whose ctime a scan changed by opening them to their owner."""
+        fresh = {path_of(directory): identify(directory.status) for directory in directories}
+        if fresh:
+            self._changes = [
+                change.replace(entry=fresh[change.path])
+                if change.path in fresh and change.entry is not None and change.entry.kind == "dir"
+                else change
+                for change in self._changes
+            ]
+
+    def as_change_set(self) -> ChangeSet:
+        findings = self._findings
+        if self._findings_left_out:
+            findings = [*findings, f"and {self._findings_left_out} more findings like these"]
+        part = RootChanges(root=self._root, changes=tuple(self._changes))
+        return ChangeSet(roots=(part,), findings=tuple(findings))
+
+    def _is_too_much(self, path: bytes) -> bool:
+        self._path_bytes += len(path)
+        if len(self._changes) < self._max_entries and self._path_bytes < MAX_PATH_BYTES:
+            return False
+        if not self.is_full:
+            self.is_full = True
+            self.find(f"too large to review: only the first {len(self._changes)} changes are listed", path)
+        return True
+
+
+def _set_of_base(change: Change, kind: ChangeKind, base: Found | None) -> None:
+    base_kind: EntryKind | None = None
+    size = mode = 0
+    target: bytes | None = None
+    broke_link = False
+    if base is not None:
+        status = base[2]
+        base_kind = kind_of(status)
+        mode = status.st_mode & 0o7777
+        size = status.st_size
+        if base_kind == "file":
+            broke_link = status.st_nlink > 1 and (kind == "modified" or kind == "metadata")
+        elif base_kind == "symlink":
+            target = base[0].readlink(base[1])
+    _set_base_kind(change, base_kind)
+    _set_base_size(change, size)
+    _set_base_mode(change, mode)
+    _set_base_target(change, target)
+    _set_broke_link(change, broke_link)
+
+
+def identify(status: os.stat_result) -> Identity:
+    """Return the identity of an entry from its lstat."""
+    identity = _new(Identity)
+    _set_entry_kind(identity, kind_of(status))
+    _set_mode(identity, status.st_mode & 0o7777)
+    _set_inode(identity, status.st_ino)
+    _set_size(identity, status.st_size)
+    _set_ctime(identity, status.st_ctime_ns)
+    return identity
+
+
+def path_of(directory: Dir) -> bytes:
+    """Return the path of a directory from its root, `.` for the root itself."""
+    parts = []
+    while directory.parent is not None:
+        parts.append(directory.name)
+        directory = directory.parent
+    return b"/".join(reversed(parts)) or b"."

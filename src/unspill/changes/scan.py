@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What layers changed, found by reading upper directories: the one algorithm behind every ChangeSet.
+
+Names come from the layers alone; beneath them only those names are looked up, except where a directory hides all
+that lies beneath it. So the cost follows the change, never the project. Nothing is followed, nothing live is written.
+"""
+
+from __future__ import annotations
+
+from unspill.changes.attributes import list_attributes
+from unspill.changes.classify import TABLE
+from unspill.changes.compare import (
+    Difference,
+    compare_directories,
+    compare_files,
+    compare_specials,
+    compare_symlinks,
+)
+from unspill.changes.kinds import is_whiteout, kind_of, refuse_foreign
+from unspill.changes.merge import find_entry, open_merged
+from unspill.changes.report import Report
+from unspill.changes.walk import Pool
+from unspill.model.change import ChangeSet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unspill.changes.classify import UpperKind, Verdict
+    from unspill.changes.report import Found
+    from unspill.changes.walk import Dir
+
+MAX_ENTRIES = 1_000_000
+MAX_DEPTH = 10_000
+
+
+def scan(
+    layers: Sequence[bytes],
+    below: Sequence[bytes],
+    live: bytes,
+    *,
+    max_entries: int = MAX_ENTRIES,
+    max_depth: int = MAX_DEPTH,
+) -> ChangeSet:
+    """Return what `layers` change in the view that `below` and `live` make without them.
+
+    The changes are sorted by the components of their paths, so a directory comes before what is in it.
+
+    Args:
+        layers: Upper directories whose effect is asked, the topmost first.
+        below: Sealed upper directories under them, the topmost first.
+        live: The root that all of them lie over.
+        max_entries: More changes than this are cut, with a finding.
+        max_depth: Deeper directories are not entered, with a finding.
+
+    Raises:
+        SandboxUnavailable: A layer holds marks that no mount of unspill makes.
+        OSError: A layer or the live root can't be opened.
+    """
+    report = Report(live, max_entries)
+    if layers:
+        with Pool() as pool:
+            uppers = [pool.upper_root(path) for path in layers]
+            bases = [*(pool.upper_root(path) for path in below), pool.live_root(live)]
+            _Scan(pool, report, max_depth).run(uppers, bases)
+            report.refresh(pool.restore())
+    return report.as_change_set()
+
+
+def join(parts: Iterable[ChangeSet]) -> ChangeSet:
+    """Make one ChangeSet of those of several roots."""
+    parts = tuple(parts)
+    return ChangeSet(
+        roots=tuple(root for part in parts for root in part.roots),
+        findings=tuple(finding for part in parts for finding in part.findings),
+    )
+
+
+class _Frame:
+    """A directory that is being walked: what merges there in the layers, and what beneath them.
+
+    `hides`: nothing beneath shows through, so what is missing here is deleted.
+    """
+
+    __slots__ = ("bases", "hides", "items", "prefix", "uppers")
+
+    def __init__(self, uppers: list[Dir], bases: list[Dir], prefix: bytes, *, hides: bool) -> None:
+        self.uppers = uppers
+        self.bases = bases
+        self.prefix = prefix
+        self.hides = hides
+        self.items = iter(self._items())
+
+    def _items(self) -> Iterable[tuple[bytes, bool, Dir | None]]:
+        if len(self.uppers) == 1 and not (self.hides and self.bases):
+            return sorted(self.uppers[0].names())
+        found: dict[bytes, tuple[bytes, bool, Dir | None]] = {}
+        for directory in self.uppers:
+            for item in directory.names():
+                found.setdefault(item[0], item)
+        if self.hides:
+            for directory in self.bases:
+                for name, _, _ in directory.names():
+                    found.setdefault(name, (name, False, None))
+        return sorted(found.values())
+
+
+class _Scan:
+    """One walk, depth first in the order of the names, without recursion."""
+
+    def __init__(self, pool: Pool, report: Report, max_depth: int) -> None:
+        self._pool = pool
+        self._report = report
+        self._max_depth = max_depth
+
+    def run(self, uppers: list[Dir], bases: list[Dir]) -> None:
+        top = uppers[0]
+        top.attributes = list_attributes(top.descriptor())
+        refuse_foreign(top.attributes, b".")
+        self._both_directories(b".", top, bases[0])
+        frames = [_Frame(uppers, bases, b"", hides=False)]
+        while frames and not self._report.is_full:
+            frame = frames[-1]
+            for name, is_dir, upper in frame.items:
+                if upper is None or not is_dir:
+                    self._leaf(frame, name, upper)
+                elif (inner := self._directory(frame, name, upper, len(frames))) is not None:
+                    frames.append(inner)
+                    break
+            else:
+                frames.pop()
+                for directory in (*frame.uppers, *frame.bases):
+                    self._pool.release(directory)
+
+    def _leaf(self, frame: _Frame, name: bytes, upper: Dir | None) -> None:
+        """Compare one name that is no directory in the layers, or missing where they hide what is beneath."""
+        path = frame.prefix + name
+        kind: UpperKind = "whiteout"
+        entry: Found | None = None
+        if upper is not None:
+            status = upper.lstat(name)
+            if not is_whiteout(status):
+                kind = kind_of(status)
+                entry = (upper, name, status)
+        layer = (upper or frame.uppers[0]).upper
+        try:
+            base = find_entry(frame.bases, name)
+        except PermissionError:
+            self._report.add(path, "modified" if entry else "deleted", layer, entry, None, _unreadable())
+            return
+        verdict = TABLE[kind, kind_of(base[2]) if base is not None else "none"]
+        if verdict == "added":
+            self._refuse_metacopy(entry)
+            self._report.add(path, "added", layer, entry, None)
+        elif verdict == "deleted" or verdict == "replaced":
+            self._report.add(path, verdict, layer, entry, base)
+        elif entry is not None and base is not None:
+            self._compare(verdict, path, entry, base)
+
+    def _compare(self, verdict: Verdict, path: bytes, entry: Found, base: Found) -> None:
+        upper, name, status = entry
+        found: Difference | None
+        if verdict == "compare files":
+            found = compare_files(name, upper, status, base[0], base[2])
+            if found.touched:
+                entry = (upper, name, upper.lstat(name))
+        elif verdict == "compare symlinks":
+            found = compare_symlinks(name, upper, base[0])
+        else:
+            found = compare_specials(status, base[2])
+        if found is None:
+            self._report.add(path, "replaced", upper.upper, entry, base)
+        elif found.aspects:
+            self._report.add(path, found.kind, upper.upper, entry, base, found)
+
+    def _directory(self, frame: _Frame, name: bytes, upper: Dir, depth: int) -> _Frame | None:
+        """Compare one directory by itself and return the frame of what is in it."""
+        path = frame.prefix + name
+        try:
+            uppers, end = open_merged(frame.uppers[frame.uppers.index(upper) :], name)
+        except PermissionError:
+            self._report.add(path, "modified", upper.upper, (upper, name, upper.lstat(name)), None, _unreadable())
+            return None
+        hides = frame.hides or end != "bottom"
+        bases = self._beneath(frame, path, name, uppers[0], hides=hides)
+        if depth >= self._max_depth:
+            self._report.find(f"deeper than {self._max_depth} directories: what is in it is not listed", path)
+            return None
+        return _Frame(uppers, bases, path + b"/", hides=hides)
+
+    def _beneath(self, frame: _Frame, path: bytes, name: bytes, top: Dir, *, hides: bool) -> list[Dir]:
+        """Report what a directory does to what is beneath it; return the directories that its entries lie over."""
+        entry = (top, name, top.status)
+        base: Found | None = None
+        try:
+            bases, end = open_merged(frame.bases, name) if frame.bases else ([], "bottom")
+            if end == "other" and not bases:
+                base = find_entry(frame.bases, name)
+        except PermissionError:
+            self._report.add(path, "replaced", top.upper, entry, None, _unreadable())
+            return []
+        if bases:
+            base = (bases[0], name, bases[0].status)
+        verdict = TABLE["opaque" if hides else "dir", kind_of(base[2]) if base is not None else "none"]
+        if verdict == "added" or verdict == "replaced":
+            self._report.add(path, verdict, top.upper, entry, base)
+        elif verdict == "compare hidden directory" and not all(directory.is_listable for directory in bases):
+            # What is missing can't be told: the whole directory gives way to the new one.
+            self._report.add(path, "replaced", top.upper, entry, base, _unreadable())
+            return []
+        else:
+            self._both_directories(path, top, bases[0])
+        return bases
+
+    def _both_directories(self, path: bytes, top: Dir, base: Dir) -> None:
+        found = compare_directories(top, base)
+        if found is not None:
+            entry = (top, top.name, top.status)
+            self._report.add(path, "metadata", top.upper, entry, (base, base.name, base.status), found)
+
+    def _refuse_metacopy(self, entry: Found | None) -> None:
+        # A renamed file without its content looks like an added one; it has a size but no blocks.
+        if entry is not None and entry[2].st_blocks == 0 and entry[2].st_size and kind_of(entry[2]) == "file":
+            refuse_foreign(list_attributes(entry[0].attribute_path(entry[1])), entry[1])
+
+
+def _unreadable() -> Difference:
+    found = Difference()
+    found.unreadable = True
+    return found

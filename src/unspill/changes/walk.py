@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directories by descriptor: opened one name at a time from their parent, never through a link.
+
+A Pool bounds how many stay open; a closed directory is opened again from its nearest open ancestor, so neither
+PATH_MAX nor the descriptor limit bounds the depth. Directories of an upper that are closed to their owner are
+opened to it until the Pool closes; the live tree is only ever read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+OPEN_AT_MOST = 192
+
+_ENCODING = sys.getfilesystemencoding()
+_ERRORS = sys.getfilesystemencodeerrors()
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+class Dir:
+    """One directory of a tree. `upper` is the path of its root, `status` as it was found.
+
+    `attributes` are the names of its extended attributes, once someone has asked for them.
+    """
+
+    __slots__ = ("attributes", "fd", "is_listable", "name", "owned", "parent", "pool", "status", "upper")
+
+    def __init__(self, pool: Pool, parent: Dir | None, name: bytes, upper: bytes, *, owned: bool) -> None:
+        self.pool = pool
+        self.parent = parent
+        self.name = name
+        self.upper = upper
+        self.owned = owned
+        self.fd = -1
+        self.is_listable = True
+        self.status: os.stat_result
+        self.attributes: list[str] = []
+
+    def descriptor(self) -> int:
+        """Return the open descriptor, opening the directory again if the Pool has closed it."""
+        if self.fd < 0:
+            self.pool.reopen(self)
+        return self.fd
+
+    def open_child(self, name: bytes) -> Dir:
+        """Open a subdirectory.
+
+        Raises:
+            FileNotFoundError: There is no such name.
+            NotADirectoryError: It is something else, perhaps a link to a directory.
+            PermissionError: It is in the live tree and closed to us, or in an upper and not ours.
+        """
+        child = Dir(self.pool, self, name, self.upper, owned=self.owned)
+        child.open(self.descriptor())
+        return child
+
+    def open(self, parent_fd: int | None) -> None:
+        try:
+            self.fd = os.open(self.name, os.O_RDONLY | _DIRECTORY, dir_fd=parent_fd)
+        except PermissionError:
+            if self.owned:
+                _open_closed(self, parent_fd)
+            else:
+                _open_for_lookups(self, parent_fd)
+        else:
+            self.status = os.fstat(self.fd)
+            if self.owned and self.status.st_mode & 0o500 != 0o500 and os.geteuid() != 0:
+                _widen(self, b"/proc/self/fd/%d" % self.fd)
+        self.pool.keep(self)
+
+    def names(self) -> list[tuple[bytes, bool, Dir]]:
+        """Return each name with whether it is a directory and this directory, unsorted."""
+        # Names come as str from a descriptor; bytes would need a path.
+        with os.scandir(self.descriptor()) as entries:
+            return [
+                (entry.name.encode(_ENCODING, _ERRORS), entry.is_dir(follow_symlinks=False), self) for entry in entries
+            ]
+
+    def lstat(self, name: bytes) -> os.stat_result:
+        return os.stat(name, dir_fd=self.descriptor(), follow_symlinks=False)
+
+    def readlink(self, name: bytes) -> bytes:
+        return os.readlink(name, dir_fd=self.descriptor())
+
+    def attribute_path(self, name: bytes) -> bytes:
+        """Return a path for the attribute calls, which know no directory descriptor."""
+        return b"/proc/self/fd/%d/%s" % (self.descriptor(), name)
+
+    def open_file(self, name: bytes) -> int:
+        """Open a regular file for reading.
+
+        Raises:
+            OSError: It can't be read, or is no regular file.
+        """
+        try:
+            fd = os.open(name, _FILE | os.O_NOATIME, dir_fd=self.descriptor())
+        except PermissionError:
+            # O_NOATIME is for the owner of a file only.
+            fd = os.open(name, _FILE, dir_fd=self.descriptor())
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(f"{name!r} is no regular file")
+        return fd
+
+
+class Unlocked:
+    """Keep a file of an upper readable for its owner while the context lasts; leave all other files alone."""
+
+    __slots__ = ("_fd", "_mode")
+
+    def __init__(self, directory: Dir, name: bytes, status: os.stat_result) -> None:
+        self._fd = -1
+        self._mode = stat.S_IMODE(status.st_mode)
+        if directory.owned and not self._mode & 0o400 and os.geteuid() != 0:
+            self._fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.descriptor())
+
+    def __enter__(self) -> bool:
+        if self._fd >= 0:
+            os.chmod(b"/proc/self/fd/%d" % self._fd, self._mode | 0o400)
+        return self._fd >= 0
+
+    def __exit__(self, *_ignored: object) -> None:
+        if self._fd >= 0:
+            os.chmod(b"/proc/self/fd/%d" % self._fd, self._mode)
+            os.close(self._fd)
+
+
+class Pool:
+    """The open directories of one walk, at most `limit` of them besides pinned roots."""
+
+    def __init__(self, limit: int = OPEN_AT_MOST) -> None:
+        self._limit = limit
+        self._opened: dict[Dir, None] = {}
+        self._pinned: list[int] = []
+        self.widened: list[Dir] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_ignored: object) -> None:
+        try:
+            self.restore()
+        finally:
+            self.close()
+
+    def upper_root(self, path: bytes) -> Dir:
+        """Open an upper directory of ours by its path, which nothing else writes."""
+        root = Dir(self, None, path, path, owned=True)
+        root.open(None)
+        return root
+
+    def live_root(self, path: bytes) -> Dir:
+        """Open the live root once; its path is not used again."""
+        root = Dir(self, None, path, path, owned=False)
+        root.open(None)
+        del self._opened[root]
+        self._pinned.append(root.fd)
+        return root
+
+    def reopen(self, closed: Dir) -> None:
+        """Open a directory again, and the ancestors on the way, of which the nearest stay open."""
+        chain = [closed]
+        while (parent := chain[-1].parent) and parent.fd < 0:
+            chain.append(parent)
+        for link in reversed(chain):
+            flags = (os.O_RDONLY if link.is_listable else os.O_PATH) | _DIRECTORY
+            link.fd = os.open(link.name, flags, dir_fd=link.parent.fd if link.parent else None)
+            self.keep(link)
+
+    def release(self, done: Dir) -> None:
+        """Close a directory that is not needed now."""
+        if self._opened.pop(done, self) is None:
+            os.close(done.fd)
+            done.fd = -1
+
+    def restore(self) -> list[Dir]:
+        """Give directories that were opened to their owner their mode back, the deepest first, and return them."""
+        restored = []
+        while self.widened:
+            opened = self.widened.pop()
+            os.fchmod(opened.descriptor(), stat.S_IMODE(opened.status.st_mode))
+            opened.status = os.fstat(opened.fd)
+            restored.append(opened)
+        return restored
+
+    def close(self) -> None:
+        for fd in self._pinned:
+            os.close(fd)
+        self._pinned.clear()
+        for directory in list(self._opened):
+            self.release(directory)
+
+    def keep(self, directory: Dir) -> None:
+        """Count a directory that was just opened, and close the one that was opened first if there are too many."""
+        self._opened[directory] = None
+        if len(self._opened) > self._limit:
+            self.release(next(iter(self._opened)))
+
+
+def _open_closed(child: Dir, parent_fd: int | None) -> None:
+    path_fd = os.open(child.name, os.O_PATH | _DIRECTORY, dir_fd=parent_fd)
+    try:
+        child.status = os.fstat(path_fd)
+        _widen(child, b"/proc/self/fd/%d" % path_fd)
+        child.fd = os.open(b"/proc/self/fd/%d" % path_fd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(path_fd)
+
+
+def _open_for_lookups(child: Dir, parent_fd: int | None) -> None:
+    child.fd = os.open(child.name, os.O_PATH | _DIRECTORY, dir_fd=parent_fd)
+    child.is_listable = False
+    child.status = os.fstat(child.fd)
+
+
+def _widen(child: Dir, path: bytes) -> None:
+    os.chmod(path, stat.S_IMODE(child.status.st_mode) | 0o700)
+    child.pool.widened.append(child)

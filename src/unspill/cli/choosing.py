@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the options that every verb has choose a sandbox, and how its answer is printed as JSON."""
+
+from __future__ import annotations
+
+import os
+
+from unspill.sandbox.project import find_project
+from unspill.sandbox.sandbox import Sandbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.cli.options import Arguments
+
+
+def open_sandbox(arguments: Arguments, **options: object) -> Sandbox:
+    """Open the sandbox that the options name."""
+    given = arguments.value("--project")
+    project = os.fsencode(given) if given else find_project(os.getcwdb())
+    name = arguments.value("--sandbox") or "default"
+    return Sandbox(project, name=name, **options)  # type: ignore[arg-type]
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object on a line of its own."""
+    import json
+
+    print(json.dumps(value, ensure_ascii=True))

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: finds the verb, runs its module, turns errors into text and exit codes.
+
+Only this package prints or exits. Each verb is one module with `COMMAND` and `run(arguments) -> int`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from unspill.errors import UnspillError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+VERBS = {
+    "run": "run a command sealed; its changes are held, the project is not touched",
+    "changes": "list what is held",
+    "diff": "show what is held, line by line",
+    "discard": "throw away what is held",
+    "log": "list the runs of this sandbox",
+    "show": "show one run: its command, outcome and output",
+    "doctor": "say what this machine can do, and what to do about the rest",
+}
+
+OUR_FAILURE = 125
+
+
+def main() -> None:
+    """Entry point of the `unspill` program."""
+    sys.exit(run_words(sys.argv[1:]))
+
+
+def run_words(words: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    verb = words[0] if words else "--help"
+    if verb in ("--help", "-h", "help"):
+        return _print_overview()
+    if verb == "--version":
+        return _print_version()
+    if verb not in VERBS:
+        return _complain(UsageError(f"unknown command {verb!r}", remedy="See `unspill --help`."), verb)
+    from unspill.cli.options import help_text, parse
+
+    module = _module(verb)
+    if any(word in ("--help", "-h") for word in _own_words(words[1:])):
+        print(help_text(module.COMMAND))
+        return 0
+    try:
+        return int(module.run(parse(module.COMMAND, words[1:])))
+    except UnspillError as error:
+        return _complain(error, verb)
+    except KeyboardInterrupt:
+        print("unspill: cancelled; nothing was changed", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 141
+
+
+def _own_words(words: list[str]) -> list[str]:
+    """Return the words before the command that is to be run: its own --help is its own."""
+    for index, word in enumerate(words):
+        if word == "--" or not word.startswith("-"):
+            return words[:index]
+    return words
+
+
+def _module(verb: str) -> ModuleType:
+    name = f"unspill.cli.{verb}"
+    __import__(name)
+    return sys.modules[name]
+
+
+def _complain(error: UnspillError, verb: str) -> int:
+    print(f"unspill: {error.message}", file=sys.stderr)
+    if error.remedy:
+        print(f"  {error.remedy}", file=sys.stderr)
+    # `run` passes the command's own codes through, so ours must be one that it is known for
+    return OUR_FAILURE if verb == "run" else error.exit_code
+
+
+def _print_overview() -> int:
+    print("unspill: run anything, spill nothing\n\nusage: unspill COMMAND [options]\n")
+    for verb, summary in VERBS.items():
+        print(f"  {verb:<10}{summary}")
+    print("\n`unspill COMMAND --help` tells more.")
+    return 0
+
+
+def _print_version() -> int:
+    from unspill import __version__
+
+    print(f"unspill {__version__}")
+    return 0

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`unspill run`: stdout and stderr are the command's; a summary of what changed follows on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.errors import UsageError
+from unspill.model.event import OutputChunk
+from unspill.model.run import Exited, NeverStarted
+from unspill.runner.launcher import get_launcher
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.cli.options import Arguments
+    from unspill.model.event import Event
+    from unspill.sandbox.result import RunResult
+    from unspill.sandbox.sandbox import Sandbox
+
+COMMAND = Command(
+    name="run",
+    summary="Run a command sealed. What it changes is held in a layer; the project itself is not touched.",
+    positional="-- COMMAND [ARGUMENT ...]",
+    takes_command=True,
+    options=(
+        Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
+        Option(name="--working-dir", metavar="DIR", help="where to run it; `playground` is your scratch directory"),
+        Option(name="--timeout", metavar="SECONDS", help="kill it after this time"),
+        Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set a variable inside (repeatable)"),
+        Option(name="--stdin", short="-i", help="let it read this program's standard input"),
+        Option(name="--discard", help="throw its changes away instead of holding them"),
+        Option(name="--explain", help="print the whole sandbox, and run nothing"),
+        Option(name="--quiet", short="-q", help="no summary"),
+        *EVERYWHERE,
+    ),
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Run the verb."""
+    command = _command(arguments)
+    # While this process reads its policy and opens the store, the spawner enters its namespaces beside it
+    get_launcher(own_namespace=True, may_fork=True)
+    from unspill.cli.choosing import open_sandbox
+
+    sandbox = open_sandbox(arguments, may_fork=True)
+    options = _options(arguments)
+    if arguments.flag("--explain"):
+        print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
+        return 0
+    as_json = arguments.flag("--json")
+    result = sandbox.run(command, on_event=None if as_json else _pass_on, **options)
+    if as_json:
+        from unspill.cli.choosing import print_json
+        from unspill.cli.json_form import result_form
+
+        print_json(result_form(result))
+        return result.exit_code
+    if not arguments.flag("--quiet") or isinstance(result.outcome, NeverStarted):
+        _summarise(result, sandbox)
+    return result.exit_code
+
+
+def _command(arguments: Arguments) -> str | list[str]:
+    text = arguments.value("--shell")
+    if text is not None and arguments.words:
+        raise UsageError("--shell and a command were both given", remedy="Give one of them.")
+    command = arguments.words if text is None else text
+    if not command or command == [""]:
+        raise UsageError("Command cannot be empty", remedy="For example: unspill run -- make test")
+    return command
+
+
+def _options(arguments: Arguments) -> dict[str, object]:
+    timeout = arguments.value("--timeout")
+    try:
+        seconds = None if timeout is None else float(timeout)
+    except ValueError:
+        raise UsageError(f"--timeout is not a number: {timeout}") from None
+    env = {}
+    for pair in arguments.values("--env"):
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env wants NAME=VALUE: {pair}")
+        env[name] = value
+    return {
+        "cwd": arguments.value("--working-dir") or _inside_cwd(arguments),
+        "env": env,
+        "timeout": seconds,
+        "stdin": 0 if arguments.flag("--stdin") else None,
+        "after": "discard" if arguments.flag("--discard") else None,
+    }
+
+
+def _inside_cwd(arguments: Arguments) -> str | None:
+    """Stay where the person stands, if that is inside the project; with --project start at its top."""
+    return None if arguments.flag("--project") else os.getcwd()
+
+
+def _pass_on(event: Event) -> None:
+    if isinstance(event, OutputChunk):
+        _write_all(1 if event.stream == "stdout" else 2, event.chunk)
+
+
+def _write_all(fd: int, chunk: bytes) -> None:
+    view = memoryview(chunk)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _summarise(result: RunResult, sandbox: Sandbox) -> None:
+    """Say on stderr how it ended, where that is not plain, and what it changed."""
+    lines = []
+    if not isinstance(result.outcome, Exited):
+        from unspill.sandbox.result import describe_end
+
+        lines.append(describe_end(result.outcome).splitlines()[0])
+    if isinstance(result.outcome, NeverStarted) and result.outcome.remedy:
+        lines.append(f"  {result.outcome.remedy}")
+    lines += [f"{hint.text}\n  {hint.remedy}" for hint in result.hints]
+    if result.changes:
+        from unspill.changes.render import summary_lines
+
+        what = "held in sandbox" if result.held else "discarded from sandbox"
+        lines.append(f"{what} {sandbox.name!r}, run {result.number}; the project is not touched")
+        lines += summary_lines(result.changes)
+    for line in lines:
+        print(f"unspill: {line}" if not line.startswith(" ") else line, file=sys.stderr)

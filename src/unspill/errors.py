@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything unspill raises.
+
+    UnspillError                  code, exit_code, remedy
+    ├─ UsageError                 bad argument or configuration          2
+    │  ├─ PolicyError             a setting is unknown or unreadable
+    │  └─ RootRefused             a directory that can't be a root
+    ├─ HostError                  this machine can't                     3
+    │  ├─ BwrapMissing
+    │  ├─ BwrapUnsafe
+    │  ├─ NamespacesForbidden
+    │  ├─ OverlayUnsupported
+    │  └─ RootCallerRefused
+    ├─ DeniedError                the policy said no                     4
+    ├─ SandboxUnavailable         we failed, not the command             5
+    └─ StoreError                                                        7
+       ├─ StoreTooNew
+       └─ StoreDamaged
+
+A command that exits with another code than 0 is a result, never an exception.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar
+
+
+class UnspillError(Exception):
+    """What went wrong, and what the person can do about it."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+    default_remedy: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy or self.default_remedy
+
+
+class UsageError(UnspillError):
+    """An argument or a setting is wrong."""
+
+    code = "usage"
+    exit_code = 2
+
+
+class PolicyError(UsageError):
+    """A setting is unknown, has the wrong type or can't be read: the run stops."""
+
+    code = "policy"
+    default_remedy = "Correct the setting; unspill never guesses what a policy meant."
+
+
+class RootRefused(UsageError):
+    """This directory can't be a writable root."""
+
+    code = "root-refused"
+    default_remedy = "Choose a project directory below your home directory, not one that holds other things."
+
+
+class HostError(UnspillError):
+    """This machine can't do what is asked."""
+
+    code = "host"
+    exit_code = 3
+    default_remedy = "Run `unspill doctor`: it says what is missing and how to get it."
+
+
+class BwrapMissing(HostError):
+    """No bubblewrap was found."""
+
+    code = "bwrap-missing"
+    default_remedy = "Install bubblewrap: apt install bubblewrap, dnf install bubblewrap or pacman -S bubblewrap."
+
+
+class BwrapUnsafe(HostError):
+    """The bwrap that was found could have been written by someone else."""
+
+    code = "bwrap-unsafe"
+    default_remedy = "Use a bwrap that root owns and nobody else can write, and that is not setuid."
+
+
+class NamespacesForbidden(HostError):
+    """The kernel or a security module forbids user namespaces."""
+
+    code = "namespaces-forbidden"
+
+
+class OverlayUnsupported(HostError):
+    """No engine can put a copy-on-write layer over the project here."""
+
+    code = "overlay-unsupported"
+
+
+class RootCallerRefused(HostError):
+    """The caller is uid 0 and the configuration does not allow it."""
+
+    code = "root-caller"
+    default_remedy = "Run unspill as an ordinary user, or set `allow_root = true` in your own configuration."
+
+
+class DeniedError(UnspillError):
+    """The policy does not permit this."""
+
+    code = "denied"
+    exit_code = 4
+
+
+class SandboxUnavailable(UnspillError):
+    """We failed, not the command. Never shown to a model as the command's output."""
+
+    code = "sandbox-unavailable"
+    exit_code = 5
+    default_remedy = "Run `unspill doctor`; if it finds nothing, this is a defect of unspill: please report it."
+
+
+class StoreError(UnspillError):
+    """The state directory can't be used."""
+
+    code = "store"
+    exit_code = 7
+
+
+class StoreTooNew(StoreError):
+    """A newer unspill wrote this state directory."""
+
+    code = "store-too-new"
+    default_remedy = "Upgrade unspill, or point UNSPILL_STATE_DIR at another directory."
+
+
+class StoreDamaged(StoreError):
+    """The database is not readable as one."""
+
+    code = "store-damaged"
+    default_remedy = "Move the file aside; held layers stay in the directory beside it."

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The system calls that Python has no function for, by their own names.
+
+Numbers of 424 and above are the same on every architecture. Each function raises OSError with the errno.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MS_SLAVE = 0x80000
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+SIGKILL = 9
+
+FSCONFIG_SET_FLAG = 0
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+
+_SYS_PIDFD_SEND_SIGNAL = 424
+_SYS_MOVE_MOUNT = 429
+_SYS_FSOPEN = 430
+_SYS_FSCONFIG = 431
+_SYS_FSMOUNT = 432
+_SYS_OPENAT2 = 437
+_AT_FDCWD = -100
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def _syscall(what: str, number: int, *arguments: object) -> int:
+    return _check(_libc.syscall(ctypes.c_long(number), *arguments), what)
+
+
+def unshare(flags: int) -> None:
+    """Leave the given namespaces for new ones."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def prctl(option: int, value: int) -> None:
+    """Set one attribute of this process."""
+    _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), "prctl")
+
+
+def mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, options: bytes | None) -> None:
+    """Mount the old way; the options end at one page."""
+    _check(_libc.mount(source, target, kind, ctypes.c_ulong(flags), options), "mount")
+
+
+def kill_pidfd(pidfd: int) -> None:
+    """Kill the process behind a descriptor; one that is dead already is fine."""
+    try:
+        _syscall("pidfd_send_signal", _SYS_PIDFD_SEND_SIGNAL, pidfd, SIGKILL, None, 0)
+    except ProcessLookupError:
+        return
+
+
+def fsopen(kind: bytes) -> int:
+    """Return the descriptor of a new, unconfigured filesystem."""
+    return _syscall("fsopen", _SYS_FSOPEN, kind, 1)
+
+
+def fsconfig_string(fs_fd: int, key: bytes, value: bytes) -> None:
+    """Give a filesystem one parameter."""
+    _syscall(f"fsconfig {key.decode()}", _SYS_FSCONFIG, fs_fd, FSCONFIG_SET_STRING, key, value, 0)
+
+
+def fsconfig_flag(fs_fd: int, key: bytes) -> None:
+    """Give a filesystem one parameter that has no value."""
+    _syscall(f"fsconfig {key.decode()}", _SYS_FSCONFIG, fs_fd, FSCONFIG_SET_FLAG, key, None, 0)
+
+
+def fsconfig_create(fs_fd: int) -> None:
+    """Make the filesystem from its parameters."""
+    _syscall("fsconfig create", _SYS_FSCONFIG, fs_fd, FSCONFIG_CMD_CREATE, None, None, 0)
+
+
+def fsmount(fs_fd: int, attributes: int) -> int:
+    """Return the descriptor of a detached mount of a filesystem."""
+    return _syscall("fsmount", _SYS_FSMOUNT, fs_fd, 1, attributes)
+
+
+def move_mount(mount_fd: int, dest_fd: int) -> None:
+    """Attach a detached mount on an open directory."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+    _syscall("move_mount", _SYS_MOVE_MOUNT, mount_fd, b"", dest_fd, b"", flags)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def openat2(dir_fd: int | None, path: bytes, flags: int, resolve: int, mode: int = 0) -> int:
+    """Open a path with restrictions on how it may be resolved."""
+    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
+    base = _AT_FDCWD if dir_fd is None else dir_fd
+    return _syscall("openat2", _SYS_OPENAT2, base, path, ctypes.byref(how), ctypes.c_size_t(24))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mounts one run's overlays in that run's own mount namespace.
+
+Every directory is opened before it is used and named by its descriptor from then on: no character of a path can
+be taken for an overlay option, and the option page holds some two hundred layers even without the new mount API.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from unspill.host import libc
+
+_OPEN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_ATTRIBUTES = libc.MOUNT_ATTR_NOSUID | libc.MOUNT_ATTR_NODEV
+_PAGE = 4096
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class MountRefused(Exception):
+    """An overlay could not be mounted: which one, and the errno."""
+
+    def __init__(self, dest: bytes, error: OSError) -> None:
+        super().__init__(f"{error.strerror}")
+        self.dest = dest
+        self.errno = error.errno or 0
+        self.text = str(error)
+
+
+def mount_overlays(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]]) -> None:
+    """Mount each (lowers, dest, upper, work) on its dest, in the given order.
+
+    All lower directories are opened before the first mount, so that no overlay becomes the lower of another.
+
+    Raises:
+        MountRefused: one of them can't be mounted.
+    """
+    opened = [_Opened(*overlay) for overlay in overlays]
+    for overlay in opened:
+        overlay.mount()
+
+
+class _Opened:
+    """One overlay whose directories are all open."""
+
+    def __init__(self, lowers: tuple[bytes, ...], dest: bytes, upper: bytes | None, work: bytes | None) -> None:
+        self.dest = dest
+        try:
+            self.lowers = [os.open(path, _OPEN_DIR) for path in lowers]
+            self.upper = None if upper is None else os.open(upper, _OPEN_DIR | os.O_NOFOLLOW)
+            self.work = None if work is None else os.open(work, _OPEN_DIR | os.O_NOFOLLOW)
+        except OSError as error:
+            raise MountRefused(dest, error) from None
+
+    def mount(self) -> None:
+        try:
+            # NO_SYMLINKS: below an earlier overlay the path is made of what earlier runs left there
+            dest_fd = libc.openat2(None, self.dest, _OPEN_DIR, libc.RESOLVE_NO_SYMLINKS)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise MountRefused(self.dest, error) from None
+            dest_fd = os.open(self.dest, _OPEN_DIR | os.O_NOFOLLOW)
+        try:
+            try:
+                self._mount_by_descriptor(dest_fd)
+            except OSError as error:
+                if error.errno not in (errno.ENOSYS, errno.EINVAL):
+                    raise
+                self._mount_by_options(dest_fd)
+        except OSError as error:
+            raise MountRefused(self.dest, error) from None
+        finally:
+            for fd in (dest_fd, *self.lowers, self.upper, self.work):
+                if fd is not None:
+                    os.close(fd)
+
+    def _mount_by_descriptor(self, dest_fd: int) -> None:
+        fs_fd = libc.fsopen(b"overlay")
+        try:
+            for fd in self.lowers:
+                libc.fsconfig_string(fs_fd, b"lowerdir+", _path_of(fd))
+            if self.upper is not None and self.work is not None:
+                libc.fsconfig_string(fs_fd, b"upperdir", _path_of(self.upper))
+                libc.fsconfig_string(fs_fd, b"workdir", _path_of(self.work))
+                libc.fsconfig_string(fs_fd, b"index", b"off")
+                # A layer is worth nothing until the run has ended: no fsync at each copy-up
+                libc.fsconfig_flag(fs_fd, b"volatile")
+            libc.fsconfig_string(fs_fd, b"metacopy", b"off")
+            libc.fsconfig_flag(fs_fd, b"userxattr")
+            libc.fsconfig_create(fs_fd)
+            mount_fd = libc.fsmount(fs_fd, _ATTRIBUTES)
+        finally:
+            os.close(fs_fd)
+        try:
+            libc.move_mount(mount_fd, dest_fd)
+        finally:
+            os.close(mount_fd)
+
+    def _mount_by_options(self, dest_fd: int) -> None:
+        options = [b"lowerdir=" + b":".join(map(_path_of, self.lowers)), b"metacopy=off", b"userxattr"]
+        if self.upper is not None and self.work is not None:
+            options += [b"upperdir=" + _path_of(self.upper), b"workdir=" + _path_of(self.work)]
+            options += [b"index=off", b"volatile"]
+        joined = b",".join(options)
+        if len(joined) >= _PAGE:
+            raise OSError(errno.E2BIG, "more layers than this kernel's mount options hold")
+        flags = libc.MS_NOSUID | libc.MS_NODEV
+        libc.mount(b"overlay", _path_of(dest_fd), b"overlay", flags, joined)
+
+
+def _path_of(fd: int) -> bytes:
+    return b"/proc/self/fd/%d" % fd

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds and resolves the directories that a plan is laid over: system directories, home, toolchains, caches.
+
+On the path of every run, hence few system calls. What a directory is good for is not decided here: the tables of
+candidates come from the caller. A symlink among them counts only if it leads to another candidate.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from unspill.errors import HostError, RootRefused
+from unspill.host.mountinfo import mount_points, mounts_below
+from unspill.model.plan import Home, Places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unspill.model.policy import Policy
+
+SYSTEM = (
+    b"/usr",
+    b"/etc",
+    b"/bin",
+    b"/sbin",
+    b"/lib",
+    b"/lib32",
+    b"/lib64",
+    b"/libx32",
+    b"/opt",
+    b"/nix",
+    b"/gnu",
+)
+_GIT_CONFIGS = (b".config/git/config", b".gitconfig")
+_GIT_CONFIG_BYTES = 256 * 1024
+
+__all__ = [
+    "find_home",
+    "find_places",
+    "mounts_below",
+    "read_git_configs",
+]
+
+
+def find_places(
+    *,
+    project: bytes,
+    state: bytes,
+    playground: bytes,
+    policy: Policy,
+    home: Home,
+    toolchains: Sequence[bytes] = (),
+    caches: Sequence[bytes] = (),
+    secrets: Sequence[bytes] = (),
+    own: Sequence[bytes] = (),
+    system: Sequence[bytes] = SYSTEM,
+) -> Places:
+    """Resolve the project and our own directories, and keep of the candidates those that exist.
+
+    `toolchains` and `caches` are absolute candidates below the home directory, `secrets` are what view "host" masks
+    (not looked at in another view), `own` our configuration and data directories.
+
+    Raises:
+        RootRefused: the project is not there or is not a directory.
+    """
+    found, links = find_system(system)
+    is_host_view = policy.view == "host"
+    _directories, files, absent = sort_by_kind((*policy.readable, *policy.hidden))
+    secret_directories, secret_files, _absent = sort_by_kind(secrets if is_host_view else ())
+    return Places(
+        project=resolve_project(project),
+        state=os.path.realpath(state),
+        playground=os.path.realpath(playground),
+        home=home.replace(
+            toolchains=find_directories(home.path, toolchains) if policy.toolchains else (),
+            caches=find_directories(home.path, caches, owner=os.getuid()) if policy.caches else (),
+        ),
+        system=found,
+        links=links,
+        top=find_other_tops((*found, *(dest for dest, _target in links))) if is_host_view else (),
+        sockets=find_sockets((b"/",) if is_host_view else (*found, *policy.readable)),
+        mounted=mount_points(),
+        secrets=secret_directories,
+        secret_files=secret_files,
+        files=files,
+        absent=absent,
+        own=tuple(map(os.path.realpath, own)),
+        has_playground=stat.S_ISDIR(_mode_of(os.path.join(home.path, b"playground"))),
+    )
+
+
+def resolve_project(project: bytes) -> bytes:
+    """Return the real path of a directory.
+
+    Raises:
+        RootRefused: there is none at that path.
+    """
+    resolved = os.path.realpath(project)
+    try:
+        mode = os.lstat(resolved).st_mode
+    except OSError as error:
+        raise RootRefused(f"{os.fsdecode(project)}: {error.strerror}") from None
+    if not stat.S_ISDIR(mode):
+        raise RootRefused(f"{os.fsdecode(project)}: not a directory")
+    return resolved
+
+
+def find_system(names: Sequence[bytes]) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, bytes], ...]]:
+    """Return which of the top-level names are directories, and which are links into one of those."""
+    directories: list[bytes] = []
+    links: list[tuple[bytes, bytes]] = []
+    for name in names:
+        mode = _mode_of(name)
+        if stat.S_ISDIR(mode):
+            directories.append(name)
+        elif stat.S_ISLNK(mode):
+            links.append((name, os.readlink(name)))
+    kept = [(name, target) for name, target in links if _leads_into(os.path.join(b"/", target), directories)]
+    return tuple(directories), tuple(kept)
+
+
+def find_other_tops(known: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return every other directory at the top of the host."""
+    with os.scandir(b"/") as entries:
+        names = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return tuple(sorted(name for name in names if name not in known))
+
+
+def find_directories(home: bytes, candidates: Sequence[bytes], *, owner: int | None = None) -> tuple[bytes, ...]:
+    """Return the candidates that are directories, in their order, each once and by its real path.
+
+    A candidate that a symlink leads to is kept only if it is another candidate, or below one: a link must not show
+    a part of the home directory that no table names. With `owner`, only directories of that uid: what belongs to
+    somebody else can't be copied up.
+    """
+    tops: dict[bytes, bool] = {}
+    found: dict[bytes, None] = {}
+    start = len(home) + 1
+    for candidate in candidates:
+        slash = candidate.find(b"/", start)
+        top = candidate if slash < 0 else candidate[:slash]
+        # Most candidates are not there, and one look at ~/.cargo answers for all below it
+        exists = tops.get(top)
+        if exists is None:
+            exists = tops[top] = _mode_of(top) != 0
+        if exists and _mode_of(candidate):
+            resolved = os.path.realpath(candidate)
+            if _is_allowed(home, candidate, resolved, candidates) and _is_directory_of(resolved, owner):
+                found[resolved] = None
+    return tuple(found)
+
+
+def find_home(uid: int, home_variable: bytes | None) -> Home:
+    """Return the home directory and name of a user.
+
+    HOME is taken only where the user database agrees, or where the directory it names is the user's own.
+
+    Raises:
+        HostError: neither names a directory.
+    """
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(uid)
+        recorded, user = os.fsencode(entry.pw_dir), entry.pw_name
+    except KeyError:
+        recorded, user = b"", str(uid)
+    for path in (home_variable or b"", recorded):
+        if path.startswith(b"/") and (path == recorded or _is_directory_of(os.path.realpath(path), uid)):
+            resolved = os.path.realpath(path)
+            if _is_directory_of(resolved, None) and resolved != b"/":
+                return Home(path=resolved, user=user)
+    raise HostError(f"The user {user} has no home directory.", remedy="Set HOME to a directory that is your own.")
+
+
+def read_git_configs(home: bytes) -> tuple[bytes, ...]:
+    """Return the texts of the person's git configuration in the order git reads them; nothing is included."""
+    texts = []
+    for name in _GIT_CONFIGS:
+        resolved = os.path.realpath(os.path.join(home, name))
+        if resolved.startswith(home + b"/"):
+            texts.append(_read_regular(resolved))
+    return tuple(text for text in texts if text)
+
+
+def find_sockets(below: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the paths of Unix sockets that somebody has open, that are there and that lie below a directory."""
+    with open("/proc/net/unix", "rb") as file:
+        text = file.read()
+    # A desktop has a thousand of them, and hardly ever one that would be shown
+    wanted = tuple(directory.rstrip(b"/") + b"/" for directory in below if b" " + directory in text)
+    if not wanted:
+        return ()
+    # Number, RefCount, Protocol, Flags, Type, St, Inode, Path
+    columns = (line.split(None, 7) for line in text.splitlines()[1:])
+    paths = {column[7] for column in columns if len(column) == 8 and column[7].startswith(wanted)}
+    return tuple(sorted(path for path in paths if stat.S_ISSOCK(_mode_of(path))))
+
+
+def sort_by_kind(paths: Sequence[bytes]) -> tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]]:
+    """Return which paths are directories, which are anything else and which are not there; links are followed."""
+    kinds: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
+    for path in paths:
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            kinds[2].append(path)
+        else:
+            kinds[0 if stat.S_ISDIR(mode) else 1].append(path)
+    return tuple(kinds[0]), tuple(kinds[1]), tuple(kinds[2])
+
+
+def _is_allowed(home: bytes, candidate: bytes, resolved: bytes, candidates: Sequence[bytes]) -> bool:
+    if resolved == candidate:
+        return True
+    return resolved.startswith(home + b"/") and _leads_into(resolved, candidates)
+
+
+def _leads_into(path: bytes, directories: Sequence[bytes]) -> bool:
+    return any(path == directory or path.startswith(directory + b"/") for directory in directories)
+
+
+def _is_directory_of(path: bytes, owner: int | None) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and (owner is None or found.st_uid == owner)
+
+
+def _mode_of(path: bytes) -> int:
+    """Return the mode of what is at a path, 0 if nothing is."""
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+def _read_regular(path: bytes) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _GIT_CONFIG_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The spawner: a small process with one thread that starts bwrap for a whole interpreter.
+
+It is pid 1 of a pid namespace in a user namespace of its own (identity mapping), so that killing it kills every
+run at once, whatever else happens, and so that a run's overlays can be mounted without root. It never carries
+an overlay itself: each run has its own mount namespace. It ends when its socket does.
+
+    caller ──jobs──▶ parent ── waits for ──▶ spawner (pid 1) ──▶ bwrap ──▶ sandbox's pid 1 ──▶ command
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import sys
+from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
+from _socket import socket as Socket
+
+from unspill.host import libc
+from unspill.host.child import wait_for_job
+from unspill.host.job import Job, is_dead, receive, send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_SOCKET_FD = 3
+_KEPT_FD = 400
+
+
+class SpawnedRun:
+    """One bwrap from fork to the death of all its processes."""
+
+    def __init__(self, job: Job, reply: Socket, bwrap: int, info: int, block: int) -> None:
+        self.job = job
+        self.reply = reply
+        self.bwrap = bwrap
+        self.bwrap_fd = os.pidfd_open(bwrap)
+        self.status: int | None = None
+        self.info: int | None = info
+        self.block: int | None = block
+        self.text = b""
+        self.init = 0
+        self.init_fd: int | None = None
+
+    def read_info(self) -> None:
+        """Take bwrap's word for the pid of the sandbox's pid 1, which `block` holds back until limits are set."""
+        assert self.info is not None
+        chunk = os.read(self.info, 4096)
+        self.text += chunk
+        # bwrap writes the pid with one write(2), and the rest later: there is no need to wait for that
+        self.init = _number_after(self.text, b'"child-pid":')
+        if not chunk or self.init:
+            os.close(self.info)
+            self.info = None
+        if self.init:
+            self._release()
+
+    def _release(self) -> None:
+        import resource
+
+        assert self.block is not None
+        try:
+            self.init_fd = os.pidfd_open(self.init)
+            for kind, wanted in self.job.limits:
+                hard = resource.prlimit(self.init, kind)[1]
+                bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+                resource.prlimit(self.init, kind, (bound, bound))
+            for path in self.job.cgroups:
+                _write(path, b"%d" % self.init)
+            send(self.reply, ("started",), (self.init_fd,))
+            os.write(self.block, b"x")
+        except OSError as error:
+            self.kill()
+            _try_send(self.reply, ("failed", f"limits: {error}"))
+        os.close(self.block)
+        self.block = None
+
+    def kill(self) -> None:
+        """Kill the sandbox's pid 1, with which the kernel kills all others, or bwrap while there is none."""
+        if self.init_fd is not None:
+            libc.kill_pidfd(self.init_fd)
+        elif self.status is None:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        # Only while bwrap is not reaped: its pid, which names the group, can't belong to anyone else. The process
+        # itself as well: just forked, it may not have made the group yet
+        for kill in (os.killpg, os.kill):
+            try:
+                kill(self.bwrap, libc.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def reap(self) -> bool:
+        """Reap bwrap if it has ended; tell whether every process of this run is dead."""
+        if self.status is None:
+            if os.waitid(os.P_PID, self.bwrap, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return False
+            # What bwrap started dies with it by PDEATHSIG, or by this if it had not come that far
+            self._kill_group()
+            self.status = os.waitpid(self.bwrap, 0)[1]
+            self.kill()
+        return self.init_fd is None or is_dead(self.init_fd, 0)
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what to wait for now."""
+        if self.status is not None:
+            return () if self.init_fd is None else (self.init_fd,)
+        return (self.bwrap_fd, self.reply.fileno(), *(() if self.info is None else (self.info,)))
+
+    def finish(self) -> None:
+        """Tell the caller and let go of everything."""
+        _try_send(self.reply, ("ended", self.status))
+        self.reply.close()
+        for fd in (self.bwrap_fd, self.info, self.block, self.init_fd):
+            if fd is not None:
+                os.close(fd)
+
+
+class Spawner:
+    """The loop of the spawner process."""
+
+    def __init__(self, control: Socket, caller: int | None, *, own_namespace: bool) -> None:
+        self._control = control
+        self._caller = caller
+        self._own_namespace = own_namespace
+        self._reserve: tuple[int, Socket] | None = None
+        self._waiting: dict[int, SpawnedRun] = {}
+        self._poll = select.poll()
+        self._poll.register(control.fileno(), select.POLLIN)
+        if caller is not None:
+            self._poll.register(caller, select.POLLIN)
+
+    def loop(self) -> None:
+        """Start what is asked for and report ends, until the caller closes its socket or is dead.
+
+        The socket alone does not tell: a fork of the caller has it too.
+        """
+        self._greet()
+        self._refill_reserve()
+        while True:
+            ready = [fd for fd, _event in self._poll.poll()]
+            for run in {id(run): run for run in map(self._waiting.get, ready) if run}.values():
+                self._serve(run, ready)
+            _reap_orphans({run.bwrap for run in self._waiting.values()})
+            if self._caller in ready:
+                return
+            if self._control.fileno() in ready:
+                message = receive(self._control)
+                if message is None:
+                    return
+                self._try_start(*message)
+
+    def _greet(self) -> None:
+        """Give the caller a descriptor of this process, by which it learns when this and all of its are dead."""
+        me = os.pidfd_open(os.getpid())
+        _try_send(self._control, ("spawner",), (me,))
+        os.close(me)
+
+    def _serve(self, run: SpawnedRun, ready: list[int]) -> None:
+        self._forget(run)
+        if run.info is not None and run.info in ready:
+            run.read_info()
+        # Nothing but "kill" ever comes from the caller: a byte, or the end of a caller that went away
+        if run.status is None and run.reply.fileno() in ready:
+            _try_read(run.reply)
+            run.kill()
+        if run.reap():
+            run.finish()
+        else:
+            self._wait_for(run)
+
+    def _wait_for(self, run: SpawnedRun) -> None:
+        for fd in run.descriptors():
+            self._waiting[fd] = run
+            self._poll.register(fd, select.POLLIN)
+
+    def _forget(self, run: SpawnedRun) -> None:
+        for fd in run.descriptors():
+            del self._waiting[fd]
+            self._poll.unregister(fd)
+
+    def _try_start(self, values: dict[str, Any], descriptors: list[int]) -> None:
+        """Start a job; if there is no process or descriptor to be had for it, others must go on."""
+        if not descriptors:
+            return  # more runs than descriptors: the caller's end of the reply is closed already
+        reply, given = Socket(fileno=descriptors[0]), descriptors[1:]
+        try:
+            if len(given) < len(Job.DESCRIPTORS):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            self._start(values, reply, given)
+        except OSError as error:
+            _try_send(reply, ("failed", f"could not start bwrap: {error}"))
+            _try_send(reply, ("ended", None))
+            reply.close()
+        finally:
+            for fd in given:
+                os.close(fd)
+        self._refill_reserve()
+
+    def _start(self, values: dict[str, Any], reply: Socket, given: list[int]) -> None:
+        info_read, info_write = os.pipe()
+        block_read, block_write = os.pipe()
+        stdio, files = given[: len(Job.DESCRIPTORS)], given[len(Job.DESCRIPTORS) :]
+        try:
+            theirs = (reply.fileno(), *stdio, info_write, block_read, *files)
+            pid = self._hand_over(values, theirs)
+            self._wait_for(SpawnedRun(Job(**values), reply, pid, info_read, block_write))
+        except BaseException:
+            os.close(info_read)
+            os.close(block_write)
+            raise
+        finally:
+            os.close(info_write)
+            os.close(block_read)
+
+    def _hand_over(self, values: dict[str, Any], descriptors: tuple[int, ...]) -> int:
+        """Give a job to the child in reserve, or to a new one if that was killed; return its pid."""
+        if self._reserve is not None:
+            pid, line = self._reserve
+            self._reserve = None
+            if _try_send(line, values, descriptors):
+                return pid
+        pid, line = self._fork_reserve()
+        send(line, values, descriptors)
+        return pid
+
+    def _refill_reserve(self) -> None:
+        try:
+            self._reserve = self._fork_reserve()
+        except OSError:
+            self._reserve = None  # no process to be had now; the next run tries again, and says so
+
+    def _fork_reserve(self) -> tuple[int, Socket]:
+        """Fork the child of the next run ahead of time: while this run goes on, nobody waits for it."""
+        ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        me = os.getpid()
+        pid = os.fork()
+        if not pid:
+            # Copies of other runs' descriptors would keep their pipes open
+            line = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, _KEPT_FD)
+            os.closerange(0, _KEPT_FD)
+            os.closerange(line + 1, 1 << 20)
+            wait_for_job(Socket(fileno=line), me, own_namespace=self._own_namespace)
+        theirs.close()
+        # A process group of its own: until bwrap's child calls setsid, this is how it can be found
+        os.setpgid(pid, pid)
+        return pid, ours
+
+
+def run_spawner(control: Socket, parent: int, *, own_namespace: bool) -> None:
+    """Become the spawner of `parent` and return when it is gone. Called in a child that has nothing else to do."""
+    os.umask(0o077)
+    os.chdir("/")
+    # A parent that is out of sight, in another pid namespace, is 0
+    caller = os.pidfd_open(parent) if os.getppid() == parent else None
+    if caller is None and os.getppid():
+        return
+    allow_many_descriptors()
+    if not own_namespace:
+        libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
+        Spawner(control, caller, own_namespace=False).loop()
+        return
+    enter_own_namespaces()
+    pid = os.fork()
+    if pid:
+        control.close()
+        _wait_for(pid)
+        return
+    # unshare(CLONE_NEWUSER) clears it, so only now; a dead parent would leave nobody to reap this process
+    libc.prctl(libc.PR_SET_PDEATHSIG, libc.SIGKILL)
+    show_own_processes()
+    Spawner(control, caller, own_namespace=True).loop()
+    os._exit(0)
+
+
+def allow_many_descriptors() -> None:
+    """Take all descriptors that the host grants: each run that is alive needs four here."""
+    import resource
+
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def enter_own_namespaces() -> None:
+    """Take a user namespace in which this uid and gid are mapped to themselves, and a pid namespace for children."""
+    uid, gid = os.getuid(), os.getgid()
+    libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWPID)
+    _write(b"/proc/self/setgroups", b"deny")
+    _write(b"/proc/self/uid_map", b"%d %d 1" % (uid, uid))
+    _write(b"/proc/self/gid_map", b"%d %d 1" % (gid, gid))
+
+
+def show_own_processes() -> None:
+    """Mount a /proc of this pid namespace: bwrap looks its child up there by the pid that it sees.
+
+    The mount namespace stays a slave of the host's, so that each run starts from what is mounted there now.
+    """
+    libc.unshare(libc.CLONE_NEWNS)
+    libc.mount(None, b"/", None, libc.MS_REC | libc.MS_SLAVE, None)
+    libc.mount(b"proc", b"/proc", b"proc", libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC, None)
+
+
+def main() -> NoReturn:
+    """Run as a program of its own: descriptor 3 is the socket, the arguments are `own` or `shared`, and the caller."""
+    os.closerange(_SOCKET_FD + 1, 1 << 20)
+    os.set_inheritable(_SOCKET_FD, False)
+    run_spawner(Socket(fileno=_SOCKET_FD), int(sys.argv[2]), own_namespace=sys.argv[1] == "own")
+    os._exit(0)
+
+
+def _reap_orphans(known: set[int]) -> None:
+    """Reap what was left to this process by a bwrap that died before its children did."""
+    while True:
+        try:
+            waited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if waited is None or waited.si_pid in known:
+            return
+        os.waitpid(waited.si_pid, 0)
+
+
+def _wait_for(pid: int) -> None:
+    os.closerange(0, 1 << 20)
+    os.waitpid(pid, 0)
+
+
+def _try_read(reply: Socket) -> None:
+    try:
+        reply.recv(16)
+    except ConnectionError:
+        return  # the caller went away without reading what it was told
+
+
+def _try_send(to: Socket, message: object, descriptors: tuple[int, ...] = ()) -> bool:
+    """Tell whether a message was sent: the other end may be gone."""
+    try:
+        send(to, message, descriptors)
+    except OSError:
+        return False
+    return True
+
+
+def _number_after(text: bytes, key: bytes) -> int:
+    start = text.find(key)
+    if start < 0:
+        return 0
+    return int(text[start + len(key) :].split(b",")[0].split(b"}")[0])
+
+
+def _write(path: bytes, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)

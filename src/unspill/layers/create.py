@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open a run: its row, and an open layer over each root and cache, in one transaction.
+
+Rows come before directories. So a directory without a row is garbage at any moment, and a row whose
+process is dead says what to remove. Nothing is mounted here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from unspill.errors import SandboxUnavailable
+from unspill.layers.caches import find_caches, make_caches, open_id, record_caches
+from unspill.layers.garbage import Garbage, clean
+from unspill.layers.make import make_layer, new_id
+from unspill.layers.mark import take_mark
+from unspill.layers.owner import this_process
+from unspill.layers.places import upper_dir, work_dir
+from unspill.layers.stack import load_stacks, stat_root
+from unspill.model.layer import OpenLayer, Stack
+from unspill.model.plan import CacheLayer
+from unspill.model.record import Record
+from unspill.model.run import Run
+from unspill.store.layers import LayerRow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.store.db import Store
+    from unspill.store.sandboxes import SandboxRow
+
+
+class OpenRun(Record):
+    """A run that may begin: each stack and each cache has an open layer of its own on top."""
+
+    run: Run
+    project: bytes
+    stacks: tuple[Stack, ...]
+    caches: tuple[CacheLayer, ...] = ()
+
+
+def open_run(
+    store: Store,
+    sandbox: SandboxRow,
+    *,
+    argv: tuple[bytes, ...],
+    cwd: bytes,
+    roots: tuple[bytes, ...],
+    caches: tuple[bytes, ...] = (),
+) -> OpenRun:
+    """Record a run and make its layers. A run that will hold its changes needs the sandbox's lock first.
+
+    A cache that is no directory (any more) is left out.
+
+    Raises:
+        RootRefused: a root is not a directory (any more).
+        SandboxUnavailable: a layer can't be made.
+    """
+    owner, found = this_process(), find_caches(caches)
+    with store.transaction:
+        run = store.runs.start(sandbox.id, argv=argv, cwd=cwd, started_ns=time.time_ns(), owner=owner)
+        stacks = load_stacks(store, sandbox.id, roots)
+        rows = [LayerRow(id=new_id(), sandbox=sandbox.id, root=root, run=run.id) for root in roots]
+        store.layers.add_open(rows)
+        cache_layers = record_caches(store, sandbox.project, run.id, found)
+    try:
+        opened = tuple(_open_stack(store.state, stack, row) for stack, row in zip(stacks, rows, strict=True))
+        make_caches(store.state, cache_layers)
+    except OSError as error:
+        _take_back(store, run, rows, cache_layers)
+        raise SandboxUnavailable(
+            f"A layer can't be made in {os.fsdecode(store.state)}: {error.strerror}.",
+            remedy="Look for free space and free inodes there, or point UNSPILL_STATE_DIR elsewhere.",
+        ) from error
+    return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers)
+
+
+def _open_stack(state: bytes, stack: Stack, row: LayerRow) -> Stack:
+    upper = make_layer(state, row.id, stack.lowers()[0])
+    mark = take_mark(stack.live, stat_root(stack.live), upper)
+    layer = OpenLayer(id=row.id, upper=upper_dir(state, row.id), work=work_dir(state, row.id), mark=mark, run=row.run)
+    return stack.replace(open=layer)
+
+
+def _take_back(store: Store, run: Run, rows: list[LayerRow], caches: tuple[CacheLayer, ...]) -> None:
+    layers, cache_ids = tuple(row.id for row in rows), tuple(map(open_id, caches))
+    with store.transaction:
+        store.layers.remove(layers)
+        store.caches.remove(cache_ids)
+        store.runs.remove(run.id)
+    clean(store.state, Garbage(uppers=layers + cache_ids, works=layers + cache_ids))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Discard a sandbox's whole stack: every held change of every root is gone at once.
+
+The rows go in one transaction; from then on the directories are garbage, whoever removes them.
+"""
+
+from __future__ import annotations
+
+from unspill.errors import SandboxUnavailable
+from unspill.layers.garbage import remove_uppers
+from unspill.layers.owner import is_abandoned
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.layer import SandboxId
+    from unspill.store.db import Store
+
+
+def discard_stacks(store: Store, sandbox: SandboxId) -> int:
+    """Discard all sealed layers of a sandbox; return how many there were. The sandbox's lock must be held.
+
+    Raises:
+        SandboxUnavailable: a run that does not hold its changes still stands on them.
+    """
+    with store.transaction:
+        _refuse_if_used(store, sandbox)
+        layers = tuple(row.id for row in store.layers.sealed(sandbox))
+        store.layers.remove(layers)
+        store.runs.drop_held(sandbox)
+    remove_uppers(store.state, layers)
+    return len(layers)
+
+
+def _refuse_if_used(store: Store, sandbox: SandboxId) -> None:
+    runs = {row.run for row in store.layers.open(sandbox)}
+    if not runs:
+        return
+    if any(run.id in runs and not is_abandoned(run) for run in store.runs.unfinished()):
+        raise SandboxUnavailable(
+            "A run of this sandbox is still going on.", remedy="Wait for it or end it, then discard again."
+        )

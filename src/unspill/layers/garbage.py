@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remove directories of layers that the store no longer knows, at once or when there is time.
+
+Losing track of them costs nothing: the next sweep finds whatever a crash has left. So nobody who waits for
+the result of a run need wait for this.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.layers.places import upper_dir, work_dir
+from unspill.layers.remove import remove_tree
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unspill.model.layer import LayerId
+
+_WORK_PARTS = (b"/work", b"/work/incompat", b"/work/incompat/volatile")
+
+
+class Garbage(Record):
+    """Layers whose upper directory can go, and layers whose work directory can."""
+
+    uppers: tuple[LayerId, ...] = ()
+    works: tuple[LayerId, ...] = ()
+
+
+def clean(state: bytes, garbage: Garbage) -> None:
+    """Remove directories, whatever is in them; what resists is left for the next sweep."""
+    for layer in garbage.works:
+        _remove_work(work_dir(state, layer))
+    remove_uppers(state, garbage.uppers)
+
+
+def remove_uppers(state: bytes, layers: Iterable[LayerId]) -> None:
+    """Remove the upper directories of layers."""
+    for layer in layers:
+        upper = upper_dir(state, layer)
+        try:
+            os.rmdir(upper)
+        except OSError:
+            remove_tree(upper)
+
+
+def _remove_work(work: bytes) -> None:
+    try:
+        # What a volatile mount leaves, all of it mode 000. Only the kernel writes here, so names are safe to use;
+        # a walk costs three times as much, and each run has it once for every root and cache.
+        for part in _WORK_PARTS:
+            os.chmod(work + part, 0o700)
+        os.unlink(work + b"/work/incompat/volatile/dirty")
+        for part in reversed(_WORK_PARTS):
+            os.rmdir(work + part)
+        os.rmdir(work)
+    except OSError:
+        remove_tree(work)

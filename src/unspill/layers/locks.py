@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One lock per sandbox: runs that hold their changes follow one another, across threads and processes.
+
+An flock belongs to the descriptor it was taken with, so each holder opens the file anew, and the kernel gives
+the lock back when its holder dies. The files lie in the state directory, never in a project.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from unspill.errors import SandboxUnavailable
+from unspill.layers.places import lock_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+    from unspill.model.layer import SandboxId
+
+_SHORTEST_S, _LONGEST_S = 0.0005, 0.02
+
+
+class SandboxLock:
+    """The right to change a sandbox's stack. Not shared between threads: each makes its own."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, state: bytes, sandbox: SandboxId) -> None:
+        self._path = lock_file(state, sandbox)
+        self._fd: int | None = None
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free; tell whether it was."""
+        return self._take(fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def acquire(self, timeout_s: float | None = None) -> None:
+        """Wait for the lock.
+
+        Raises:
+            SandboxUnavailable: someone else still had it when the time was over.
+        """
+        if timeout_s is None:
+            self._take(fcntl.LOCK_EX)
+            return
+        deadline = time.monotonic() + timeout_s
+        pause = _SHORTEST_S
+        while not self.try_acquire():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise SandboxUnavailable(
+                    "Another run of this sandbox is still going on.",
+                    remedy="Wait for it, or use another sandbox: --sandbox NAME.",
+                )
+            time.sleep(min(pause, left))
+            pause = min(pause * 2, _LONGEST_S)
+
+    def release(self) -> None:
+        """Give the lock back; a lock that is not held stays so."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+    def _take(self, how: int) -> bool:
+        if self._fd is not None:
+            raise RuntimeError("this lock is already held")
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, how)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return True
+
+    def __enter__(self) -> Self:
+        if self._fd is None:
+            self.acquire()
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        self.release()
+
+
+def lock_sandbox(state: bytes, sandbox: SandboxId, timeout_s: float | None = None) -> SandboxLock:
+    """Return the sandbox's lock, held: `with lock_sandbox(state, sandbox): ...`.
+
+    Raises:
+        SandboxUnavailable: someone else still had it when the time was over.
+    """
+    lock = SandboxLock(state, sandbox)
+    lock.acquire(timeout_s)
+    return lock

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take a time mark: a moment of a root's own filesystem, such that whatever changes later has no older ctime.
+
+Leaves nothing in the root, not even another mtime. A clock that is set back breaks the promise; that is accepted.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from unspill.model.layer import TimeMark
+
+# From linux/time.h: the clock that filesystems stamp with, which Python has no name for.
+_CLOCK_REALTIME_COARSE = 5
+_SECOND = 1_000_000_000
+
+
+def take_mark(root: bytes, live: os.stat_result, upper: os.stat_result) -> TimeMark:
+    """Return a moment of the filesystem that `root` is on, after `upper` was made.
+
+    The upper directory is new, so its ctime is one where both are on one filesystem. Elsewhere a file without
+    a name has one. A root that can't be written has neither; then the clock must do.
+    """
+    if upper.st_dev == live.st_dev:
+        return TimeMark(ctime_ns=upper.st_ctime_ns)
+    try:
+        fd = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return TimeMark(ctime_ns=_clock_mark(live))
+    try:
+        return TimeMark(ctime_ns=os.fstat(fd).st_ctime_ns)
+    finally:
+        os.close(fd)
+
+
+def _clock_mark(live: os.stat_result) -> int:
+    now = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+    # A filesystem that keeps no fractions cuts them off, by at most two seconds (FAT).
+    keeps_fractions = live.st_ctime_ns % _SECOND or live.st_mtime_ns % _SECOND
+    return now if keeps_fractions else now - now % _SECOND - _SECOND

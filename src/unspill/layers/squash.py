@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Squash cache layers: eight adjacent ones of a tier become one of the next tier, as overlayfs would show them.
+
+Files are hard links, so the layers that are replaced stay whole for runs that still have them mounted; they go
+when the last of those has ended. A cache that can't be squashed is cut back instead: it is only a cache.
+"""
+
+from __future__ import annotations
+
+from unspill.layers.garbage import remove_uppers
+from unspill.layers.make import make_upper, new_id
+from unspill.layers.merge import merge_uppers
+from unspill.layers.places import upper_dir
+from unspill.store.caches import CacheRow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.layer import RunId
+    from unspill.store.db import Store
+
+FAN = 8
+
+
+def squash(store: Store, project: bytes, path: bytes, run: RunId) -> None:
+    """Squash a cache's newest tiers as far as they are full. `run` is the caller's, and not ended yet."""
+    while old := _full_tier(store, project, path):
+        row = CacheRow(id=new_id(), project=project, path=path, run=run, tier=old[0].tier + 1)
+        store.caches.add_open((row,))
+        uppers = tuple(upper_dir(store.state, layer.id) for layer in old)
+        merged = upper_dir(store.state, row.id)
+        try:
+            make_upper(merged, uppers[-1])
+            merge_uppers(uppers, merged)
+            done = store.caches.replace(old, row)
+        except OSError:
+            # Too long a path, too many links, a directory without rights: whatever a command left there.
+            store.caches.retire(old)
+            done = False
+        if not done:
+            store.caches.remove((row.id,))
+            remove_uppers(store.state, (row.id,))
+
+
+def _full_tier(store: Store, project: bytes, path: bytes) -> tuple[CacheRow, ...]:
+    """Return the layers of the newest tier that has enough of them; higher tiers lie below lower ones."""
+    rows = [row for row in store.caches.sealed(project) if row.path == path]
+    for tier in sorted({row.tier for row in rows}):
+        full = tuple(row for row in rows if row.tier == tier)
+        if len(full) >= FAN:
+            return full
+    return ()

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read stacks from the store: the live root, the sealed layers over it, and nothing open.
+
+Looks at the live root once, for its identity; does not look into layers.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from unspill.errors import RootRefused
+from unspill.layers.places import upper_dir
+from unspill.model.layer import SealedLayer, Stack, TimeMark
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unspill.model.layer import SandboxId
+    from unspill.store.db import Store
+
+
+def load_stacks(store: Store, sandbox: SandboxId, roots: Iterable[bytes]) -> tuple[Stack, ...]:
+    """Return the stacks of a sandbox's roots, in the order of `roots`.
+
+    Raises:
+        RootRefused: a root is not a directory (any more).
+    """
+    sealed: dict[bytes, list[SealedLayer]] = {}
+    for row in store.layers.sealed(sandbox):
+        layer = SealedLayer(
+            id=row.id, upper=upper_dir(store.state, row.id), mark=TimeMark(ctime_ns=row.mark_ns), run=row.run
+        )
+        sealed.setdefault(row.root, []).append(layer)
+    return tuple(_to_stack(root, sealed.get(root, ())) for root in roots)
+
+
+def load_stack(store: Store, sandbox: SandboxId, root: bytes) -> Stack:
+    """Return the stack of one root."""
+    return load_stacks(store, sandbox, (root,))[0]
+
+
+def stat_root(root: bytes) -> os.stat_result:
+    """Return the state of a live root, which must be a directory and no link to one."""
+    try:
+        live = os.lstat(root)
+    except OSError as error:
+        raise RootRefused(f"{os.fsdecode(root)} can't be used as a root: {error.strerror}.") from error
+    if not stat.S_ISDIR(live.st_mode):
+        raise RootRefused(f"{os.fsdecode(root)} is not a directory.")
+    return live
+
+
+def _to_stack(root: bytes, sealed: Iterable[SealedLayer]) -> Stack:
+    live = stat_root(root)
+    return Stack(live=root, device=live.st_dev, inode=live.st_ino, sealed=tuple(sealed))

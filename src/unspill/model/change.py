@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run or a whole stack changed: sorted, appliable in order, exact.
+
+Paths are bytes relative to their root. A deleted or replaced directory stands for everything below it.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    EntryKind = Literal["file", "dir", "symlink", "special"]
+    ChangeKind = Literal["added", "modified", "deleted", "replaced", "metadata"]
+    Aspect = Literal["content", "mode", "mtime", "xattrs", "target"]
+
+
+class Identity(Record):
+    """The upper entry as it was when it was scanned: an apply refuses anything else."""
+
+    kind: EntryKind
+    mode: int
+    inode: int
+    size: int
+    ctime_ns: int
+
+
+class Change(Record):
+    """One path that differs. `entry` is None for deletions; `base_kind` is None for additions.
+
+    `aspects` says in which fields a modified or metadata entry differs. A file whose content is the same but whose
+    mode, mtime or attributes are not is `metadata`. `layer` is the upper directory that holds the entry.
+    """
+
+    path: bytes
+    kind: ChangeKind
+    entry: Identity | None = None
+    base_kind: EntryKind | None = None
+    base_size: int = 0
+    base_mode: int = 0
+    aspects: tuple[Aspect, ...] = ()
+    target: bytes | None = None
+    base_target: bytes | None = None
+    leads_out: bool = False
+    broke_link: bool = False
+    unreadable: bool = False
+    layer: bytes | None = None
+
+    @property
+    def is_mere_touch(self) -> bool:
+        """Tell whether only the time of a file changed: applied, but not worth a line in a summary."""
+        return self.kind == "metadata" and self.aspects == ("mtime",)
+
+
+class RootChanges(Record):
+    """The changes below one root."""
+
+    root: bytes
+    changes: tuple[Change, ...]
+
+
+class ChangeSet(Record):
+    """All that differs, root by root in the order of the sandbox's roots. `findings` are things not shown otherwise."""
+
+    roots: tuple[RootChanges, ...]
+    findings: tuple[str, ...] = ()
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for part in self.roots:
+            yield from part.changes
+
+    def __len__(self) -> int:
+        return sum(len(part.changes) for part in self.roots)
+
+    def __bool__(self) -> bool:
+        return any(part.changes for part in self.roots)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers and stacks: one upper directory each, in order over a live directory.
+
+A Layer belongs to one root (or cache) of one sandbox. Open while a run writes, sealed for ever after.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NewType
+
+    LayerId = NewType("LayerId", str)
+    RunId = NewType("RunId", str)
+    SandboxId = NewType("SandboxId", str)
+else:
+    LayerId = RunId = SandboxId = str
+
+
+class TimeMark(Record):
+    """A moment of a root's own filesystem, taken before mounting, in nanoseconds.
+
+    A live entry whose ctime is not older was changed meanwhile.
+    """
+
+    ctime_ns: int
+
+
+class SealedLayer(Record):
+    """An upper directory that nothing writes any more. `run` made it; `mark` precedes its run."""
+
+    id: LayerId
+    upper: bytes
+    mark: TimeMark
+    run: RunId
+
+
+class OpenLayer(Record):
+    """The upper and work directory of the run that is going on."""
+
+    id: LayerId
+    upper: bytes
+    work: bytes
+    mark: TimeMark
+    run: RunId
+
+
+class Stack(Record):
+    """A live directory, the sealed layers over it (oldest first) and at most one open layer on top."""
+
+    live: bytes
+    device: int
+    inode: int
+    sealed: tuple[SealedLayer, ...] = ()
+    open: OpenLayer | None = None
+
+    def lowers(self) -> tuple[bytes, ...]:
+        """Return the lower directories as overlayfs wants them: topmost first, the live one last."""
+        return (*(layer.upper for layer in reversed(self.sealed)), self.live)

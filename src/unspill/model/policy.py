@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sandbox may see, write and use: the person's decisions as one frozen value.
+
+Paths are bytes, absolute and normalised. Reading files, merging and defaults belong to `policy`.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    View = Literal["sealed", "host"]
+    After = Literal["hold", "discard"]
+    EngineName = Literal["mount", "native", "copy"]
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class Limits(Record):
+    """Bounds of one run; a bound that is hit is named in the result. None means unlimited."""
+
+    wall_s: float | None = 600.0
+    output_bytes: int | None = 256 * MIB
+    kept_bytes: int = 1 * MIB
+    layer_bytes: int | None = 4 * GIB
+    layer_entries: int | None = 500_000
+    file_bytes: int | None = 4 * GIB
+    processes: int | None = 512
+    memory_bytes: int | None = 4 * GIB
+    open_files: int | None = 4096
+    tmp_bytes: int = 1 * GIB
+
+
+class Policy(Record):
+    """Everything a person decided about a sandbox. The defaults are the product's."""
+
+    view: View = "sealed"
+    roots: tuple[bytes, ...] = ()
+    readable: tuple[bytes, ...] = ()
+    hidden: tuple[bytes, ...] = ()
+    toolchains: bool = True
+    caches: bool = True
+    environment: tuple[str, ...] = ()
+    limits: Limits = Limits()
+    after: After = "hold"
+    engine: EngineName | None = None
+    bwrap: bytes | None = None
+    allow_root: bool = False
+    shown_lines: int = 50
+    shown_bytes: int = 32 * KIB

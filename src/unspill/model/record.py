@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen, slotted, keyword-only records.
+
+They read and type-check like frozen dataclasses, but importing `dataclasses` costs more than
+starting Python does, and each decorated class most of a millisecond: a command-line run of `true`
+could not afford them. Nothing on the way of `unspill run` imports dataclasses, enum, re or typing.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar, Self, dataclass_transform
+else:
+
+    def dataclass_transform(**_options):
+        return lambda cls: cls
+
+
+_MISSING = object()
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class RecordType(type):
+    """Turns the annotations of a class body into slots and keyword arguments."""
+
+    def __new__(mcls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> RecordType:
+        own = [field for field, kind in body.get("__annotations__", {}).items() if "ClassVar" not in kind]
+        defaults: dict[str, Any] = {}
+        fields: list[str] = []
+        for base in bases:
+            defaults.update(getattr(base, "_defaults", {}))
+            fields += getattr(base, "__match_args__", ())
+        defaults.update({field: body.pop(field) for field in own if field in body})
+        fields += [field for field in own if field not in fields]
+        body |= {"__slots__": tuple(own), "__match_args__": tuple(fields), "_defaults": defaults}
+        return super().__new__(mcls, name, bases, body)
+
+
+class Record(metaclass=RecordType):
+    """Base of every record: equality by type and value, `replace`, a readable `repr`."""
+
+    if TYPE_CHECKING:
+        __match_args__: ClassVar[tuple[str, ...]]
+    else:
+
+        def __init__(self, **values):
+            set_field = object.__setattr__
+            defaults = self._defaults
+            for field in self.__match_args__:
+                value = values.pop(field, _MISSING)
+                if value is _MISSING:
+                    if field not in defaults:
+                        raise TypeError(f"{type(self).__name__} needs {field}")
+                    value = defaults[field]
+                set_field(self, field, value)
+            if values:
+                raise TypeError(f"{type(self).__name__} has no {', '.join(values)}")
+
+        def __setattr__(self, field, value):
+            raise AttributeError(f"{type(self).__name__} is frozen")
+
+        def __delattr__(self, field):
+            raise AttributeError(f"{type(self).__name__} is frozen")
+
+        def __reduce__(self):
+            return _rebuild, (type(self), self.as_dict())
+
+    def replace(self, **values: Any) -> Self:
+        """Return a copy in which the given fields have other values."""
+        return type(self)(**(self.as_dict() | values))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name, not deep."""
+        return {field: getattr(self, field) for field in type(self).__match_args__}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record) or type(self) is not type(other):
+            return NotImplemented
+        return self.as_dict() == other.as_dict()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.as_dict().values()))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{field}={value!r}" for field, value in self.as_dict().items())
+        return f"{type(self).__name__}({fields})"
+
+
+def _rebuild(kind: type[Record], values: dict[str, Any]) -> Record:
+    return kind(**values)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One command executed once: how it ended and what it printed.
+
+Outcomes are types, so that our failure can never be mistaken for the command's.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from unspill.model.layer import RunId
+
+    StreamName = Literal["stdout", "stderr"]
+    LimitName = Literal[
+        "output", "layer_bytes", "layer_entries", "free_space", "file_bytes", "processes", "memory", "open_files"
+    ]
+
+
+class Exited(Record):
+    """The command ended by itself."""
+
+    code: int
+
+
+class Signalled(Record):
+    """The command was ended by a signal; inferred from 128+n, which a command can also return by itself."""
+
+    signal: int
+
+
+class TimedOut(Record):
+    """The wall time was over."""
+
+    after_s: float
+
+
+class Cancelled(Record):
+    """The caller gave up."""
+
+
+class LimitReached(Record):
+    """A bound was hit and the run was ended for it."""
+
+    limit: LimitName
+    bound: int
+
+
+class NeverStarted(Record):
+    """The command did not run at all. 127: not found, 126: not executable, 125: our failure."""
+
+    reason: str
+    remedy: str = ""
+    exit_code: int = 125
+
+
+if TYPE_CHECKING:
+    Outcome = Exited | Signalled | TimedOut | Cancelled | LimitReached | NeverStarted
+
+
+def exit_code_of(outcome: Outcome) -> int:
+    """Return the exit code that `unspill run` ends with."""
+    match outcome:
+        case Exited():
+            return outcome.code
+        case Signalled():
+            return 128 + outcome.signal
+        case TimedOut():
+            return 124
+        case Cancelled():
+            return 130
+        case LimitReached():
+            return 137
+        case NeverStarted():
+            return outcome.exit_code
+
+
+class Output(Record):
+    """What was kept of one stream. `left_out` bytes lie between head and tail; `file` has more of it.
+
+    The file has the first bytes up to the cap, `None` where head and tail are all there was.
+    """
+
+    head: bytes = b""
+    tail: bytes = b""
+    left_out: int = 0
+    file: bytes | None = None
+
+    @property
+    def total(self) -> int:
+        return len(self.head) + self.left_out + len(self.tail)
+
+    def kept(self) -> bytes:
+        """Return head and tail as one, with nothing between them where nothing was left out."""
+        return self.head + self.tail
+
+
+class Hint(Record):
+    """Something the kernel refused for a reason that is ours, with the remedy."""
+
+    code: str
+    text: str
+    remedy: str
+
+
+class Run(Record):
+    """The record of one run, as the store keeps it."""
+
+    id: RunId
+    number: int
+    sandbox: str
+    argv: tuple[bytes, ...]
+    cwd: bytes
+    started_ns: int
+    ended_ns: int | None
+    outcome: Outcome | None
+    stdout: Output
+    stderr: Output
+    changed: int = 0
+    held: bool = False

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as options for bwrap: everything but the command, to be passed through `--args FD`.
+
+Every option is one element, so no name can be taken for another option; a NUL would end one and is refused.
+"""
+
+from __future__ import annotations
+
+from unspill.errors import HostError, NamespacesForbidden, OverlayUnsupported, UsageError
+from unspill.model.plan import Bind, Dev, File, Overlay, Proc, ReadOnly, Symlink, Tmpfs
+from unspill.policy.paths import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from unspill.model.facts import Facts
+    from unspill.model.plan import MountOp, Plan
+
+# bwrap 0.11 gives all of an overlay's directories to mount(2) in one page.
+_OPTION_PAGE = 4096
+_OLD_ROOT = b"/oldroot"
+
+
+def bwrap_options(plan: Plan, facts: Facts, first_fd: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Return the options, and the contents that bwrap reads from descriptors `first_fd`, `first_fd` + 1, ...
+
+    Raises:
+        NamespacesForbidden: this host can't keep the command from making user namespaces.
+        OverlayUnsupported: the stack is too deep for the engine `native`.
+        UsageError: a path, name or value has a NUL.
+    """
+    overlay = {"mount": _mounted_before, "native": _mounted_by_bwrap, "copy": _copied}[plan.engine]
+    return _with_files(plan, facts, first_fd, overlay)
+
+
+def bare_options(plan: Plan, facts: Facts, first_fd: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Return the same with a plain bind of the live directory in place of each overlay: a baseline to measure by."""
+    return _with_files(plan, facts, first_fd, _live)
+
+
+def _with_files(
+    plan: Plan, facts: Facts, first_fd: int, overlay: Callable[[Overlay], Iterable[bytes]]
+) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    contents: list[bytes] = []
+
+    def file(operation: File) -> tuple[bytes, ...]:
+        contents.append(operation.content)
+        return file_options(operation, first_fd + len(contents) - 1)
+
+    options = to_options(plan, facts, overlay=overlay, file=file)
+    for option in options:
+        if b"\0" in option:
+            raise UsageError(f"{show(option)} contains NUL.")
+    return tuple(options), tuple(contents)
+
+
+def to_options(
+    plan: Plan,
+    facts: Facts,
+    *,
+    overlay: Callable[[Overlay], Iterable[bytes]],
+    file: Callable[[File], Iterable[bytes]],
+) -> list[bytes]:
+    """Return the options of a plan; how overlays and generated files get in is the caller's."""
+    options = [*_namespaces(facts), b"--hostname", plan.hostname.encode()]
+    for operation in plan.mounts:
+        match operation:
+            case File():
+                options += file(operation)
+            case Overlay():
+                options += overlay(operation)
+            case _:
+                options += _mount(operation, facts)
+    options.append(b"--clearenv")
+    for name, value in plan.environ:
+        options += (b"--setenv", name, value)
+    options += (b"--chdir", plan.cwd)
+    return options
+
+
+def _namespaces(facts: Facts) -> tuple[bytes, ...]:
+    if not facts.namespaces:
+        raise NamespacesForbidden("This host lets nobody make user namespaces.")
+    if not facts.disable_userns:
+        # In a namespace of its own the command could undo every read-only mount
+        raise NamespacesForbidden("bwrap can't forbid user namespaces inside the sandbox here.")
+    return (
+        b"--unshare-user",
+        b"--unshare-ipc",
+        b"--unshare-pid",
+        b"--unshare-net",
+        b"--unshare-uts",
+        b"--unshare-cgroup-try",
+        b"--disable-userns",
+        b"--assert-userns-disabled",
+        b"--cap-drop",
+        b"ALL",
+        b"--die-with-parent",
+        b"--new-session",
+    )
+
+
+def _mount(operation: MountOp, facts: Facts) -> tuple[bytes, ...]:
+    match operation:
+        case Bind():
+            return bind_options(operation.source, operation.dest, writable=operation.writable)
+        case Tmpfs():
+            size, mode = b"%d" % operation.size_bytes, b"%04o" % operation.mode
+            return (b"--perms", mode, b"--size", size, b"--tmpfs", operation.dest)
+        case Proc():
+            if not facts.proc_mount:
+                raise HostError("This host does not let a sandbox have its own /proc.")
+            return (b"--proc", operation.dest)
+        case Dev():
+            return (b"--dev", operation.dest)
+        case Symlink():
+            return (b"--symlink", operation.target, operation.dest)
+        case ReadOnly():
+            return (b"--remount-ro", operation.dest)
+    raise TypeError(operation)
+
+
+def file_options(operation: File, fd: int) -> tuple[bytes, ...]:
+    """Return the options for a generated file that is read from `fd`."""
+    kind = b"--ro-bind-data" if operation.over else b"--file"
+    return (b"--perms", b"%04o" % operation.mode, kind, b"%d" % fd, operation.dest)
+
+
+def bind_options(source: bytes, dest: bytes, *, writable: bool) -> tuple[bytes, ...]:
+    """Return the options for a bind, read-only unless `writable`."""
+    return (b"--bind" if writable else b"--ro-bind", source, dest)
+
+
+def _mounted_before(overlay: Overlay) -> tuple[bytes, ...]:
+    return bind_options(overlay.dest, overlay.dest, writable=overlay.upper is not None)
+
+
+def _copied(overlay: Overlay) -> tuple[bytes, ...]:
+    if overlay.upper is None:
+        return _live(overlay)
+    return bind_options(overlay.upper, overlay.dest, writable=True)
+
+
+def _live(overlay: Overlay) -> tuple[bytes, ...]:
+    return bind_options(overlay.lowers[-1], overlay.dest, writable=overlay.upper is not None)
+
+
+def _mounted_by_bwrap(overlay: Overlay) -> tuple[bytes, ...]:
+    _check_page(overlay)
+    options: list[bytes] = []
+    # bwrap wants the lowest first
+    for lower in reversed(overlay.lowers):
+        options += (b"--overlay-src", lower)
+    if overlay.upper is None or overlay.work is None:
+        return (*options, b"--ro-overlay", overlay.dest)
+    return (*options, b"--overlay", overlay.upper, overlay.work, overlay.dest)
+
+
+def _check_page(overlay: Overlay) -> None:
+    paths = [*overlay.lowers, *(path for path in (overlay.upper, overlay.work) if path is not None)]
+    escaped = sum(len(path) + sum(path.count(char) for char in b"\\,:") for path in paths)
+    length = escaped + len(paths) * (len(_OLD_ROOT) + 1) + len(b"lowerdir=,upperdir=,workdir=,userxattr")
+    if length >= _OPTION_PAGE:
+        raise OverlayUnsupported(
+            f"The stack over {show(overlay.dest)} has {len(overlay.lowers)} layers, more than bwrap can mount.",
+            remedy="Discard or apply held changes, or use the engine `mount`.",
+        )

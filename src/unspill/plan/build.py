@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one planner: from what was decided, found and stacked to the whole sandbox as data.
+
+Pure: everything it needs is in its argument, so a plan can be printed, compared and tested without a kernel.
+"""
+
+from __future__ import annotations
+
+from unspill.errors import BwrapMissing, UsageError
+from unspill.model.plan import File, Overlay, Plan, ReadOnly
+from unspill.plan.environ import build_environ
+from unspill.plan.home import (
+    cache_operations,
+    chosen_caches,
+    find_mount_beneath,
+    home_operations,
+    overlay_problem,
+    shown_operations,
+)
+from unspill.plan.masks import check_hidden, mask_operations, without_hidden
+from unspill.plan.order import in_mount_order
+from unspill.plan.system import fresh_operations, kernel_operations, system_operations
+from unspill.plan.visible import check_no_mounts_beneath_roots
+from unspill.policy.paths import normalise, show
+from unspill.policy.roots import check_root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unspill.model.plan import MountOp, PlanInput
+
+COMMAND_FILE = b"/run/unspill-command"
+
+
+def build_plan(given: PlanInput) -> Plan:
+    """Return the sandbox for one run.
+
+    Raises:
+        UsageError: the policy asks for something that can't be done with these roots, or one can't be a root.
+        BwrapMissing: no bubblewrap was found.
+    """
+    if given.facts.bwrap is None:
+        raise BwrapMissing("bubblewrap was not found.")
+    _check_places(given)
+    check_hidden(given)
+    warnings: list[str] = []
+    mounts = in_mount_order(_operations(given, warnings))
+    check_no_mounts_beneath_roots(mounts)
+    return Plan(
+        engine=given.engine,
+        bwrap=given.facts.bwrap.path,
+        mounts=mounts,
+        environ=build_environ(given, mounts),
+        cwd=given.cwd,
+        argv=given.argv if given.command_file is None else (b"/bin/sh", b"-c", b". " + COMMAND_FILE),
+        limits=given.policy.limits,
+        warnings=tuple(warnings),
+    )
+
+
+def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
+    caches = chosen_caches(given, warnings)
+    operations = [
+        *_mountable(given, system_operations(given), warnings),
+        *kernel_operations(),
+        *fresh_operations(given),
+        *home_operations(given, warnings),
+        *shown_operations(given, caches, warnings),
+        *cache_operations(caches),
+        *_root_operations(given),
+    ]
+    if given.command_file is not None:
+        operations.append(File(content=given.command_file, dest=COMMAND_FILE, why="the command, too long to pass"))
+    operations = without_hidden(given, operations)
+    operations += mask_operations(given, operations)
+    operations.append(ReadOnly(dest=b"/", why="nothing is made outside the directories above"))
+    return operations
+
+
+def _mountable(given: PlanInput, operations: Iterator[MountOp], warnings: list[str]) -> Iterator[MountOp]:
+    for operation in operations:
+        problem = overlay_problem(given, operation.dest) if isinstance(operation, Overlay) else ""
+        if problem:
+            warnings.append(f"{show(operation.dest)} is not shown: {problem}.")
+        else:
+            yield operation
+
+
+def _root_operations(given: PlanInput) -> Iterator[MountOp]:
+    for stack in given.stacks:
+        if stack.open is None:
+            lowers = (given.places.state + b"/empty", *stack.lowers())
+            yield Overlay(lowers=lowers, dest=stack.live, why="root, as earlier runs left it, read-only")
+            continue
+        yield Overlay(
+            lowers=stack.lowers(),
+            dest=stack.live,
+            upper=stack.open.upper,
+            work=stack.open.work,
+            why="root: every write is caught in a layer",
+        )
+
+
+def _check_places(given: PlanInput) -> None:
+    home = given.places.home.path
+    if not home.startswith(b"/") or home == b"/" or normalise(home) != home:
+        raise UsageError(
+            f"{show(home)} can't be the home directory of a sandbox.",
+            remedy="Set HOME to a directory of your own.",
+        )
+    for stack in given.stacks:
+        # The caller has checked too; here it is what keeps every mount below out of the roots
+        check_root(stack.live, home=home, own=(given.places.state, *given.places.own))
+        point = None if given.engine == "copy" else find_mount_beneath(given, stack.live)
+        if point is not None:
+            raise UsageError(
+                f"Something is mounted on {show(point)}, inside the root {show(stack.live)}: "
+                "the kernel puts no overlay over a mount point.",
+                remedy='Unmount it, or set `engine = "copy"`, whose cost grows with the project.',
+            )

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What shows through in the home directory: playground, git identity, toolchains, caches, readable paths.
+
+Each is shown on its own path. Nothing is mounted inside a root, a cache or the playground, whose content may be
+what an earlier command left there.
+"""
+
+from __future__ import annotations
+
+from unspill.errors import UsageError
+from unspill.model.plan import Bind, File, Overlay, Tmpfs
+from unspill.plan.gitconfig import to_gitconfig
+from unspill.plan.system import read_only_overlay
+from unspill.policy.paths import contains, lies_beneath, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unspill.model.plan import CacheLayer, MountOp, PlanInput
+
+GIT_CONFIG_IN_HOST_VIEW = b"/run/unspill-gitconfig"
+_NOT_READABLE = (b"/dev", b"/proc", b"/run", b"/sys", b"/tmp", b"/var/tmp")
+
+
+def home_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
+    """Yield the home directory itself, the git configuration and the playground."""
+    home = given.places.home.path
+    git_config = to_gitconfig(given.places.home.identity).encode("utf-8", "surrogateescape")
+    if given.policy.view == "sealed":
+        size = given.policy.limits.tmp_bytes
+        yield Tmpfs(dest=home, size_bytes=size, mode=0o700, why="a home directory of this run only")
+        if git_config:
+            yield File(content=git_config, dest=home + b"/.gitconfig", why="your git identity, no credentials")
+    else:
+        yield Bind(source=home, dest=home, why="view host shows it, read-only, without its secrets")
+        yield File(content=git_config, dest=GIT_CONFIG_IN_HOST_VIEW, why="your git identity, no credentials")
+    problem = _playground_problem(given)
+    if problem:
+        warnings.append(f"There is no playground: {problem}.")
+    else:
+        yield Bind(
+            source=given.places.playground,
+            dest=home + b"/playground",
+            why="scratch directory that outlives the run",
+            writable=True,
+        )
+
+
+def _playground_problem(given: PlanInput) -> str:
+    dest = given.places.home.path + b"/playground"
+    for stack in given.stacks:
+        if contains(dest, stack.live) or contains(stack.live, dest):
+            return f"its place is taken by the root {show(stack.live)}"
+    if given.policy.view == "host" and not given.places.has_playground:
+        return f"view host can't make {show(dest)}; make that directory yourself"
+    return ""
+
+
+def chosen_caches(given: PlanInput, warnings: list[str]) -> tuple[CacheLayer, ...]:
+    """Return the caches to show: none that has to do with a root, lies in another or holds a hidden path."""
+    if not given.policy.caches:
+        return ()
+    roots = [stack.live for stack in given.stacks]
+    chosen: list[CacheLayer] = []
+    for cache in sorted(given.caches, key=lambda cache: cache.path):
+        if any(contains(other.path, cache.path) for other in chosen):
+            continue
+        if any(contains(root, cache.path) for root in roots):
+            continue
+        inside = [path for path in (*roots, *given.policy.hidden) if lies_beneath(path, cache.path)]
+        problem = f"{show(inside[0])} lies in it" if inside else overlay_problem(given, cache.path)
+        if problem:
+            warnings.append(f"The cache {show(cache.path)} is not shown: {problem}.")
+        else:
+            chosen.append(cache)
+    return tuple(chosen)
+
+
+def cache_operations(caches: tuple[CacheLayer, ...]) -> Iterator[MountOp]:
+    """Yield the caches, copy-on-write."""
+    for cache in caches:
+        layer = cache.stack.open
+        yield Overlay(
+            lowers=cache.stack.lowers(),
+            dest=cache.path,
+            upper=None if layer is None else layer.upper,
+            work=None if layer is None else layer.work,
+            why="tool cache; what is added never reaches your own",
+        )
+
+
+def shown_operations(given: PlanInput, caches: tuple[CacheLayer, ...], warnings: list[str]) -> Iterator[MountOp]:
+    """Yield the readable paths of the policy and, where the home is empty, the toolchains."""
+    places = given.places
+    covered = [stack.live for stack in given.stacks] + [cache.path for cache in caches]
+    covered.append(places.home.path + b"/playground")
+    for path in sorted(given.policy.readable):
+        check_readable(given, path)
+        if path in places.absent:
+            warnings.append(f"The readable path {show(path)} does not exist.")
+        elif any(contains(other, path) for other in covered):
+            continue
+        elif path in places.files:
+            yield Bind(source=path, dest=path, why="readable by your policy")
+        elif problem := overlay_problem(given, path):
+            warnings.append(f"The readable path {show(path)} is not shown: {problem}.")
+        else:
+            covered.append(path)
+            yield read_only_overlay(given, path, "readable by your policy, without its sockets")
+    if given.policy.toolchains and given.policy.view == "sealed":
+        yield from _toolchain_operations(given, covered, warnings)
+
+
+def _toolchain_operations(given: PlanInput, covered: list[bytes], warnings: list[str]) -> Iterator[MountOp]:
+    for path in sorted(given.places.home.toolchains):
+        if any(contains(other, path) for other in covered):
+            continue
+        problem = overlay_problem(given, path)
+        if problem:
+            warnings.append(f"The toolchain {show(path)} is not shown: {problem}.")
+            continue
+        covered.append(path)
+        yield read_only_overlay(given, path, "toolchain, without its sockets")
+
+
+def check_readable(given: PlanInput, path: bytes) -> None:
+    """Refuse a readable path that would undo what the views are for.
+
+    Raises:
+        UsageError: it is or contains the home directory or unspill's own files, or is made fresh in each run.
+    """
+    kept_private = (given.places.home.path, given.places.state, *given.places.own)
+    for private in kept_private:
+        if contains(path, private) or (private != given.places.home.path and contains(private, path)):
+            raise UsageError(
+                f"{show(path)} can't be readable: {show(private)} stays private.",
+                remedy="Name the directories below it that are needed, or choose the view `host`.",
+            )
+    if path in _NOT_READABLE or any(contains(kernel, path) for kernel in (b"/dev", b"/proc", b"/sys")):
+        raise UsageError(f"{show(path)} can't be readable: a sandbox has its own.", remedy="Remove it from `readable`.")
+
+
+def overlay_problem(given: PlanInput, path: bytes) -> str:
+    """Tell why the kernel would refuse an overlay over `path`, "" where it would not."""
+    if given.engine == "copy":
+        return ""
+    point = find_mount_beneath(given, path)
+    if point is not None:
+        return f"something is mounted on {show(point)}, inside it"
+    if contains(path, given.places.state):
+        return "unspill's state directory lies in it"
+    return ""
+
+
+def find_mount_beneath(given: PlanInput, path: bytes) -> bytes | None:
+    """Return a mount point of the host strictly beneath `path`."""
+    beneath = path + b"/"
+    return next((point for point in given.places.mounted if point.startswith(beneath)), None)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must not be seen although it lies in something that is shown: hidden paths, secrets, live sockets.
+
+A masked directory is an empty read-only tmpfs, a masked file an empty file. Masks are mounted only over what the
+host owns; nothing is ever mounted inside a root.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from unspill.errors import UsageError
+from unspill.model.plan import Bind, File, Overlay, ReadOnly, Symlink, Tmpfs
+from unspill.plan.visible import find_cover, is_shown
+from unspill.policy.paths import contains, lies_beneath, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.plan import MountOp, PlanInput
+
+_MASK_BYTES = 4096
+
+
+def check_hidden(given: PlanInput) -> None:
+    """Refuse a hidden path that has to do with a root.
+
+    Raises:
+        UsageError: with what to do instead.
+    """
+    for hidden in given.policy.hidden:
+        for root in (stack.live for stack in given.stacks):
+            if contains(hidden, root):
+                raise UsageError(f"{show(hidden)} can't be hidden: the root {show(root)} lies there.")
+            if lies_beneath(hidden, root):
+                raise UsageError(
+                    f"{show(hidden)} can't be hidden yet: it lies in the root {show(root)}.",
+                    remedy="Move it out of the project, or remove it from `hidden`.",
+                )
+
+
+def without_hidden(given: PlanInput, operations: list[MountOp]) -> list[MountOp]:
+    """Return the operations less those that would show a hidden path or something below it."""
+    if not given.policy.hidden:
+        return operations
+    return [operation for operation in operations if not _is_hidden(given, operation)]
+
+
+def _is_hidden(given: PlanInput, operation: MountOp) -> bool:
+    if operation.dest == b"/proc/sys" or not isinstance(operation, Bind | Overlay | Symlink):
+        return False
+    return any(contains(hidden, operation.dest) for hidden in given.policy.hidden)
+
+
+def mask_operations(given: PlanInput, operations: list[MountOp]) -> list[MountOp]:
+    """Return the masks that `operations` need."""
+    masks = _Masks(given, operations)
+    places = given.places
+    for path in sorted(given.policy.hidden):
+        if path not in places.absent:
+            masks.add(path, "hidden by your policy", is_file=path in places.files)
+    for path in (places.state, *places.own):
+        masks.add(path, "unspill's own files")
+    for path in sorted(places.secrets):
+        masks.add_secret(path, is_file=False)
+    for path in sorted(places.secret_files):
+        masks.add_secret(path, is_file=True)
+    for path in masks.reachable(places.sockets):
+        masks.add_socket(path)
+    return masks.made
+
+
+class _Masks:
+    def __init__(self, given: PlanInput, operations: list[MountOp]) -> None:
+        self.given = given
+        self.made: list[MountOp] = []
+        self._seen = list(operations)
+
+    def add(self, path: bytes, why: str, *, is_file: bool = False) -> None:
+        if not is_shown(self._seen, path):
+            return
+        root = next((s.live for s in self.given.stacks if contains(s.live, path)), None)
+        if root is not None:
+            raise UsageError(
+                f"{show(path)} can't be masked: it lies in the root {show(root)}.",
+                remedy="Choose a smaller directory as the root.",
+            )
+        mask: MountOp
+        if is_file:
+            mask = File(content=b"", dest=path, mode=0o444, over=True, why=why)
+            self.made.append(mask)
+        else:
+            mask = Tmpfs(dest=path, size_bytes=_MASK_BYTES, mode=0o555, why=why)
+            self.made += (mask, ReadOnly(dest=path, why="an empty mask stays empty"))
+        self._seen.append(mask)
+
+    def add_secret(self, path: bytes, *, is_file: bool) -> None:
+        named = any(contains(path, readable) for readable in self.given.policy.readable)
+        if not named:
+            self.add(path, "secrets or other people's files", is_file=is_file)
+
+    def reachable(self, sockets: tuple[bytes, ...]) -> list[bytes]:
+        """Return the sockets below what a plain bind shows; an overlay shows them, but nobody answers."""
+        binds = tuple(operation.dest + b"/" for operation in self._seen if self._passes_sockets(operation))
+        return sorted(path for path in sockets if path.startswith(binds))
+
+    def _passes_sockets(self, operation: MountOp | None) -> bool:
+        match operation:
+            case Bind():
+                return operation.source == operation.dest
+            case Overlay():
+                return self.given.engine == "copy" and operation.upper is None
+        return False
+
+    def add_socket(self, path: bytes) -> None:
+        if not self._passes_sockets(find_cover(self._seen, path)):
+            return
+        directory = posixpath.dirname(path)
+        needed = (self.given.places.home.path, self.given.cwd, *(op.dest for op in self._seen))
+        # Its directory, because a restarted service makes a new socket; not where that would hide more
+        if any(contains(directory, other) for other in needed):
+            self.add(path, "a socket of the host", is_file=True)
+        else:
+            self.add(directory, "a socket of the host")

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one configuration file says, None where it says nothing; and who may say what.
+
+    key                       your own file      a project's .unspill.toml
+    view                      any                only "sealed"
+    roots, readable           any                -
+    hidden                    replaces           adds
+    toolchains, caches        any                only false
+    environment               any                a part of your own list
+    after                     any                any
+    [limits], shown_*         any                only lower
+    engine, bwrap, allow_root any                -
+
+The arguments of a single call may only lower limits. Anything else is an error, never ignored in silence.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.policy import After, EngineName, View
+
+    Bound = int | float | None
+
+VIEWS = ("sealed", "host")
+AFTER = ("hold", "discard")
+ENGINES = ("mount", "native", "copy")
+
+# What a project's file may set at all; `merge` decides whether the value is tighter.
+PROJECT_KEYS = (
+    "view",
+    "hidden",
+    "toolchains",
+    "caches",
+    "environment",
+    "after",
+    "limits",
+    "shown_lines",
+    "shown_bytes",
+)
+
+
+class Settings(Record):
+    """The content of one file. `where` names it in messages; `limits` holds only what it sets."""
+
+    where: str
+    view: View | None = None
+    roots: tuple[bytes, ...] | None = None
+    readable: tuple[bytes, ...] | None = None
+    hidden: tuple[bytes, ...] | None = None
+    toolchains: bool | None = None
+    caches: bool | None = None
+    environment: tuple[str, ...] | None = None
+    limits: tuple[tuple[str, Bound], ...] = ()
+    after: After | None = None
+    engine: EngineName | None = None
+    bwrap: bytes | None = None
+    allow_root: bool | None = None
+    shown_lines: int | None = None
+    shown_bytes: int | None = None

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the TOML of a configuration file strictly: whatever is not understood stops the run.
+
+Gets text and gives Settings; finding and opening files is not its business.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from unspill.errors import PolicyError
+from unspill.model.policy import GIB, KIB, MIB, Limits
+from unspill.policy.environ import is_name, is_refused
+from unspill.policy.paths import normalise, show
+from unspill.policy.settings import AFTER, ENGINES, PROJECT_KEYS, VIEWS, Settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from unspill.policy.settings import Bound
+
+_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
+_MOST = 1 << 62
+_UNLIMITED = "unlimited"
+# Bounds that our own memory depends on.
+_ALWAYS_BOUNDED = ("kept_bytes", "tmp_bytes")
+
+
+def parse_policy(text: str, *, where: str, trusted: bool, home: bytes, base: bytes | None = None) -> Settings:
+    """Return what a file says. `trusted`: it is the person's own, not a project's.
+
+    `~` is `home`; other relative paths are relative to `base`, an error where there is none.
+
+    Raises:
+        PolicyError: with the file, the key and what is wrong.
+    """
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Not only TOMLDecodeError: a number of 5,000 digits or a thousand open brackets raise these
+        reason = show(str(error).encode("utf-8", "surrogateescape"))
+        raise PolicyError(f"{where}: not valid TOML: {reason}") from error
+    reader = _Reader(where, home, base)
+    values: dict[str, Any] = {}
+    for key, value in document.items():
+        read = _READERS.get(key)
+        if read is None:
+            raise reader.wrong(key, "there is no such setting")
+        if not trusted and key not in PROJECT_KEYS:
+            raise reader.wrong(key, "only your own configuration may set this, not a project's file")
+        values[key] = read(reader, key, value)
+    return Settings(where=where, **values)
+
+
+class _Reader:
+    """One method per type of value; each takes the key for its message."""
+
+    def __init__(self, where: str, home: bytes, base: bytes | None) -> None:
+        self.where = where
+        self.home = home
+        self.base = base
+
+    def wrong(self, key: str, reason: str) -> PolicyError:
+        # The key may come from a hostile project
+        return PolicyError(f"{self.where}: {ascii(key)[1:-1]}: {reason}")
+
+    def boolean(self, key: str, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise self.wrong(key, "must be true or false")
+        return value
+
+    def text(self, key: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise self.wrong(key, "must be a string")
+        return value
+
+    def texts(self, key: str, value: object) -> list[str]:
+        if not isinstance(value, list):
+            raise self.wrong(key, "must be a list of strings")
+        return [self.text(key, item) for item in value]
+
+    def count(self, key: str, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST:
+            raise self.wrong(key, "must be a whole number above 0")
+        return value
+
+    def size(self, key: str, value: object) -> int:
+        if not isinstance(value, str):
+            return self.count(key, value)
+        number, _, unit = value.strip().partition(" ")
+        if not (number.isascii() and number.isdigit()) or unit not in _UNITS:
+            raise self.wrong(key, 'must be a number of bytes, or a string like "512 MiB"')
+        return self.count(key, int(number[:20]) * _UNITS[unit])
+
+    def seconds(self, key: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+            raise self.wrong(key, "must be a number of seconds above 0")
+        return float(value)
+
+    def path(self, key: str, value: object) -> bytes:
+        text = self.text(key, value)
+        if any(char in text for char in "*?["):
+            raise self.wrong(key, f"{text!a} has a wildcard, which is not supported")
+        path = text.encode("utf-8", "surrogateescape")
+        if path == b"~" or path.startswith(b"~/"):
+            path = self.home + path[1:]
+        elif path.startswith(b"~"):
+            raise self.wrong(key, f"{text!a}: only `~` itself stands for a home directory")
+        elif path and self.base is not None:
+            path = posixpath.join(self.base, path)
+        try:
+            return normalise(path)
+        except ValueError as error:
+            raise self.wrong(key, f"{text!a} is {error}") from error
+
+    def paths(self, key: str, value: object) -> tuple[bytes, ...]:
+        if not isinstance(value, list):
+            raise self.wrong(key, "must be a list of paths")
+        return tuple(dict.fromkeys(self.path(key, item) for item in value))
+
+    def names(self, key: str, value: object) -> tuple[str, ...]:
+        names = self.texts(key, value)
+        for name in names:
+            if not is_name(name) or "*" in name[:-1] or not name.isprintable():
+                raise self.wrong(key, f"{name!a} is no name of a variable")
+            if is_refused(name):
+                raise self.wrong(key, f"{name} never enters a sandbox")
+        return tuple(dict.fromkeys(names))
+
+    def limits(self, key: str, value: object) -> tuple[tuple[str, Bound], ...]:
+        if not isinstance(value, dict):
+            raise self.wrong(key, "must be a table")
+        return tuple((name, self._limit(f"{key}.{name}", name, bound)) for name, bound in value.items())
+
+    def _limit(self, key: str, name: str, bound: object) -> Bound:
+        if name not in Limits.__match_args__:
+            raise self.wrong(key, "there is no such limit")
+        if bound == _UNLIMITED:
+            if name in _ALWAYS_BOUNDED:
+                raise self.wrong(key, "can't be unlimited")
+            return None
+        if name.endswith("_s"):
+            return self.seconds(key, bound)
+        return self.size(key, bound) if name.endswith("_bytes") else self.count(key, bound)
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[_Reader, str, object], str]:
+    def read(reader: _Reader, key: str, value: object) -> str:
+        if value not in choices:
+            raise reader.wrong(key, "must be one of " + ", ".join(f'"{choice}"' for choice in choices))
+        return str(value)
+
+    return read
+
+
+_READERS: dict[str, Callable[[_Reader, str, object], object]] = {
+    "view": _one_of(VIEWS),
+    "roots": _Reader.paths,
+    "readable": _Reader.paths,
+    "hidden": _Reader.paths,
+    "toolchains": _Reader.boolean,
+    "caches": _Reader.boolean,
+    "environment": _Reader.names,
+    "limits": _Reader.limits,
+    "after": _one_of(AFTER),
+    "engine": _one_of(ENGINES),
+    "bwrap": _Reader.path,
+    "allow_root": _Reader.boolean,
+    "shown_lines": _Reader.count,
+    "shown_bytes": _Reader.size,
+}

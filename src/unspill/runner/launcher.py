@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The caller's end of the spawner: starts it once per interpreter and hands it jobs.
+
+The caller may be big and have threads, so it never forks: the spawner is a new program (posix_spawn). The command
+line is small and has one thread: there the spawner is a fork of it, which saves starting Python twice.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
+from _thread import allocate_lock
+
+from unspill.errors import SandboxUnavailable
+from unspill.host.job import Job, is_dead, receive, send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket as Socket
+    from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_DYING_MS = 5000
+_lock = allocate_lock()  # protects _launchers: two threads must not start two spawners
+_launchers: dict[tuple[int, bool], Launcher] = {}
+
+
+class Launched:
+    """One run in the spawner: what it says about it, and the means to kill it."""
+
+    def __init__(self, reply: Socket, launcher: Launcher) -> None:
+        self._reply = reply
+        self._launcher = launcher
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when there is a message."""
+        return self._reply.fileno()
+
+    def message(self) -> tuple[Any, list[int]] | None:
+        """Return the next message and its descriptors, None if the spawner is gone."""
+        return receive(self._reply)
+
+    def kill(self) -> None:
+        """Ask for the death of every process of the run."""
+        try:
+            self._reply.send(b"k")
+        except OSError:
+            return  # it has ended, or the spawner has and took all with it
+
+    def wait_for_spawner(self) -> None:
+        """Wait for the death of a spawner that does not answer any more; where it is a pid 1, all of its are dead."""
+        self._launcher.wait_until_dead()
+
+    def close(self) -> None:
+        """Let go; a run that is still alive is killed."""
+        self._reply.close()
+
+
+class Launcher:
+    """A spawner process and the socket to it."""
+
+    def __init__(self, control: Socket, pid: int) -> None:
+        self._control = control
+        self._is_broken = False
+        self._spawner_fd: int | None = None
+        self.pid = pid
+
+    def launch(self, job: Job, descriptors: tuple[int, ...]) -> Launched:
+        """Start a job; the descriptors are duplicated, the caller keeps and closes its own.
+
+        Raises:
+            SandboxUnavailable: the spawner is gone.
+        """
+        ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        try:
+            send(self._control, job.as_dict(), (theirs.fileno(), *descriptors))
+        except OSError as error:
+            ours.close()
+            # The process may take a moment longer to end than its socket
+            self._is_broken = True
+            raise SandboxUnavailable(f"the spawner process is gone: {error}") from error
+        finally:
+            theirs.close()
+        return Launched(ours, self)
+
+    def is_alive(self) -> bool:
+        """Tell whether the spawner still answers. Not by waitpid: a program may reap what it does not know."""
+        if self._is_broken:
+            return False
+        poll = select.poll()
+        poll.register(self._control.fileno(), 0)
+        return not poll.poll(0)
+
+    def wait_until_dead(self) -> None:
+        """Wait for the end of a spawner whose socket has ended, which the kernel closes first."""
+        with _lock:
+            self._is_broken = True
+            if self._spawner_fd is None:
+                # Its greeting, which nobody needs before; without one it has not started anything
+                message = receive(self._control)
+                self._spawner_fd = message[1][0] if message else None
+            # A copy: when the next spawner is started, this one is let go of
+            fd = None if self._spawner_fd is None else os.dup(self._spawner_fd)
+        if fd is not None:
+            is_dead(fd, _DYING_MS)
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close what this process has of a spawner."""
+        self._control.close()
+        if self._spawner_fd is not None:
+            os.close(self._spawner_fd)
+            self._spawner_fd = None
+
+    def let_go(self) -> None:
+        """Let go of a spawner that is dead or dying, and reap it if it is dead."""
+        self.close()
+        self._reap(os.WNOHANG)
+
+    def stop(self) -> None:
+        """End the spawner and with it every run it started."""
+        self.let_go()
+        self._reap(0)
+
+    def _reap(self, options: int) -> None:
+        try:
+            os.waitpid(self.pid, options)
+        except ChildProcessError:
+            return
+
+
+def get_launcher(*, own_namespace: bool, may_fork: bool = False) -> Launcher:
+    """Return this interpreter's spawner, starting it where there is none (or none in this process after a fork)."""
+    key = (os.getpid(), own_namespace)
+    with _lock:
+        launcher = _launchers.get(key)
+        if launcher is None or not launcher.is_alive():
+            if launcher is not None:
+                launcher.let_go()
+            launcher = _start_by_fork(own_namespace) if may_fork else _start_by_program(own_namespace)
+            _launchers[key] = launcher
+        return launcher
+
+
+def _forget_launchers() -> None:
+    """Let go, in a fork of a caller, of the caller's spawners, and of a lock that no thread here will release."""
+    global _lock  # noqa: PLW0603
+    _lock = allocate_lock()
+    while _launchers:
+        _launchers.popitem()[1].close()
+
+
+os.register_at_fork(after_in_child=_forget_launchers)
+
+
+def stop_launchers() -> None:
+    """End the spawners of this process."""
+    with _lock:
+        for key in [key for key in _launchers if key[0] == os.getpid()]:
+            _launchers.pop(key).stop()
+
+
+def _start_by_program(own_namespace: bool) -> Launcher:
+    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    program = os.path.join(_PACKAGE, "host", "spawner_main.py")
+    argv = [sys.executable, "-I", "-S", program, "own" if own_namespace else "shared", str(os.getpid())]
+    # The socket first: in a daemon it may itself have one of the numbers 0 to 2
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)]
+    actions += [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    try:
+        # A session of its own: Ctrl-C on the caller's terminal is the caller's to handle
+        pid = os.posix_spawn(sys.executable, argv, {}, file_actions=actions, setsid=True)
+    except OSError as error:
+        raise SandboxUnavailable(f"could not start the spawner process: {error}") from error
+    finally:
+        theirs.close()
+    return Launcher(ours, pid)
+
+
+def _start_by_fork(own_namespace: bool) -> Launcher:
+    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    me = os.getpid()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return Launcher(ours, pid)
+    try:
+        from unspill.host.child import place_descriptors
+        from unspill.host.spawner import run_spawner
+
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        place_descriptors([null, null, null, theirs.detach()])
+        os.closerange(4, 1 << 20)
+        os.set_inheritable(3, False)
+        from _socket import socket
+
+        run_spawner(socket(fileno=3), me, own_namespace=own_namespace)
+    finally:
+        os._exit(0)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides how a run ended, and whose failure it was.
+
+bwrap writes `exit-code` to its status descriptor only if the command was really executed: this, not a guess from
+the output, tells our failure from the command's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from unspill.model.run import Exited, Hint, NeverStarted, Signalled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.run import Outcome
+
+_EXIT_KEY = b'"exit-code":'
+_SIGNALS = 64
+
+NO_DIRECTORY = "the working directory does not exist"
+
+MOUNT_REMEDIES = {
+    errno.EINVAL: (
+        "a file system is mounted below it, which the kernel does not let an ordinary user cover",
+        'Unmount what is mounted inside the project, or choose `engine = "copy"` in your configuration.',
+    ),
+    errno.EPERM: ("the kernel does not let this user mount an overlay", "Run `unspill doctor`."),
+    errno.ENOENT: ("it is not there any more", "Check that the directory still exists."),
+    errno.ELOOP: (
+        "a symlink stands where a directory was",
+        "An earlier run replaced a directory on this path; see `unspill changes`.",
+    ),
+    errno.E2BIG: ("it has more layers than this kernel takes", "Apply or discard what is held."),
+}
+
+
+def outcome_from(status: bytes, stderr: bytes) -> Outcome:
+    """Return the outcome of a run that ended by itself, from bwrap's status text."""
+    start = status.rfind(_EXIT_KEY)
+    if start < 0:
+        return _never_started(stderr)
+    code = int(status[start + len(_EXIT_KEY) :].split(b"}")[0])
+    if 128 < code <= 128 + _SIGNALS:
+        return Signalled(signal=code - 128)
+    return Exited(code=code)
+
+
+def _never_started(stderr: bytes) -> NeverStarted:
+    text = stderr.decode("utf-8", "backslashreplace").strip() or "bwrap ended without a word"
+    if "bwrap: execvp" in text:
+        missing = os.strerror(errno.ENOENT) in text
+        reason = text.splitlines()[-1].removeprefix("bwrap: execvp ")
+        remedy = "Is it installed on this machine, below a directory that the sandbox shows (`--explain`)?"
+        return NeverStarted(reason=reason, remedy=remedy, exit_code=127 if missing else 126)
+    if "Can't chdir to" in text:
+        return NeverStarted(reason=NO_DIRECTORY, remedy="Give a directory that is there.")
+    return NeverStarted(reason=text, remedy="Run `unspill doctor`.")
+
+
+def mount_refused(dest: bytes, code: int, text: str) -> NeverStarted:
+    """Return the outcome of a run whose overlay could not be mounted."""
+    reason, remedy = MOUNT_REMEDIES.get(code, (text, "Run `unspill doctor`."))
+    shown = dest.decode("utf-8", "backslashreplace")
+    return NeverStarted(reason=f"could not cover {shown!r} with a layer: {reason}", remedy=remedy)
+
+
+_EXPLAINED = (
+    (
+        errno.EXDEV,
+        "rename-across-layers",
+        "A directory of the project was to be renamed as a whole, which the kernel's overlay refuses (EXDEV).",
+        "`mv` copies instead and works; for `git mv DIR`, move the files one by one or `mv` and `git add -A`.",
+    ),
+    (
+        errno.EOVERFLOW,
+        "foreign-owner",
+        "A file of another owner or group was to be changed, which can't be copied into a layer (EOVERFLOW).",
+        "`unspill doctor PROJECT` lists such files; give them to yourself: chown -R YOU:YOURGROUP.",
+    ),
+)
+
+
+def hints_from(outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...]:
+    """Return explanations for what only looks like the command's failure. Words in an output are a hint, no more."""
+    if outcome == Exited(code=0) or isinstance(outcome, NeverStarted):
+        return ()
+    return tuple(
+        Hint(code=name, text=text, remedy=remedy)
+        for code, name, text, remedy in _EXPLAINED
+        if any(os.strerror(code).encode() in output for output in outputs)
+    )

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Performs a Plan: starts it, streams its output, bounds it, and returns when every process of it is dead.
+
+Knows no policy: what may be seen or written is decided in the Plan. One implementation for sync and async callers:
+the async side calls this in a thread and cancels through a descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.errors import SandboxUnavailable
+from unspill.host.cgroup import make_group
+from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_file
+from unspill.model.plan import Overlay
+from unspill.model.record import Record
+from unspill.model.run import NeverStarted, Output
+from unspill.plan.argv import bwrap_options
+from unspill.runner.launcher import get_launcher
+from unspill.runner.limits import LayerBudget, name_limit, rlimits
+from unspill.runner.outcome import hints_from, outcome_from
+from unspill.runner.streams import Collector
+from unspill.runner.watch import Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unspill.host.cgroup import Group
+    from unspill.model.event import Event
+    from unspill.model.facts import Facts
+    from unspill.model.layer import RunId
+    from unspill.model.plan import Plan
+    from unspill.model.run import Hint, Outcome
+    from unspill.runner.launcher import Launched
+
+_PIPE_READ, _PIPE_WRITE = 0, 1
+
+
+class Performed(Record):
+    """How a plan ended."""
+
+    outcome: Outcome
+    stdout: Output
+    stderr: Output
+    hints: tuple[Hint, ...] = ()
+
+
+class Wishes(Record):
+    """What the caller wants of one run besides the plan.
+
+    `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
+    """
+
+    run: RunId
+    spill_dir: bytes
+    stdin: bytes | int | None = None
+    on_event: Callable[[Event], None] | None = None
+    cancel_fd: int | None = None
+    may_fork: bool = False
+
+
+def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
+    """Run a plan to its end.
+
+    Raises:
+        SandboxUnavailable: the spawner could not be reached or died; nothing of the run is alive.
+    """
+    streams = _Streams(wishes.stdin is not None)
+    group = make_group(facts.cgroup, wishes.run, plan.limits) if facts.cgroup != "none" else None
+    try:
+        launched = _launch(plan, facts, wishes, streams, group)
+    except BaseException:
+        streams.close()
+        if group is not None:
+            group.remove()
+        raise
+    budget = LayerBudget(plan.limits, _uppers(plan))
+    collectors = [
+        Collector(
+            wishes.spill_dir + b"/" + name,
+            kept_bytes=plan.limits.kept_bytes,
+            file_cap=plan.limits.output_bytes,
+        )
+        for name in (b"stdout", b"stderr")
+    ]
+    try:
+        watch = Watch(launched, streams, collectors, budget, plan.limits, wishes)
+        stopped = watch.until_dead()
+        status = streams.read_status()
+        reached = None if group is None else group.reached()
+    finally:
+        launched.close()
+        streams.close()
+        stdout, stderr = (collector.finish() for collector in collectors)
+        if group is not None:
+            group.remove()
+    outcome = outcome_from(status, stderr.kept()) if stopped is None else stopped
+    return _performed(name_limit(outcome, reached, plan.limits), stdout, stderr)
+
+
+def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
+    if isinstance(outcome, NeverStarted):
+        # What is on stderr is bwrap's: our failure is never shown as the command's output
+        return Performed(outcome=outcome, stdout=Output(), stderr=Output())
+    return Performed(
+        outcome=outcome,
+        stdout=stdout,
+        stderr=stderr,
+        hints=hints_from(outcome, stdout.tail or stdout.head, stderr.tail or stderr.head),
+    )
+
+
+def _launch(plan: Plan, facts: Facts, wishes: Wishes, streams: _Streams, group: Group | None) -> Launched:
+    options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD)
+    given = [memory_file(content) for content in (b"".join(o + b"\0" for o in options), *contents)]
+    job = Job(
+        overlays=_overlays(plan),
+        argv=(
+            plan.bwrap,
+            *(b"--args", b"%d" % ARGS_FD, b"--json-status-fd", b"%d" % STATUS_FD),
+            *(b"--info-fd", b"%d" % INFO_FD, b"--block-fd", b"%d" % BLOCK_FD, b"--"),
+            *plan.argv,
+        ),
+        limits=rlimits(plan.limits, has_group=group is not None),
+        cgroups=() if group is None else group.member_files(),
+        umask=_umask(),
+    )
+    try:
+        launcher = get_launcher(own_namespace=plan.engine == "mount", may_fork=wishes.may_fork)
+        try:
+            return launcher.launch(job, (*streams.theirs[:3], given[0], streams.theirs[3], *given[1:]))
+        except SandboxUnavailable:
+            # The spawner was killed since the last run: the next one is as good
+            launcher = get_launcher(own_namespace=plan.engine == "mount", may_fork=wishes.may_fork)
+            return launcher.launch(job, (*streams.theirs[:3], given[0], streams.theirs[3], *given[1:]))
+    finally:
+        for fd in given:
+            os.close(fd)
+        streams.close_theirs()
+
+
+def _overlays(plan: Plan) -> tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]:
+    if plan.engine != "mount":
+        return ()
+    return tuple((op.lowers, op.dest, op.upper, op.work) for op in plan.mounts if isinstance(op, Overlay))
+
+
+def _uppers(plan: Plan) -> tuple[bytes, ...]:
+    return tuple(op.upper for op in plan.mounts if isinstance(op, Overlay) and op.upper is not None)
+
+
+def _umask() -> int:
+    """Return this process's umask without the moment in which another thread would see a changed one."""
+    with open("/proc/self/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022
+
+
+class _Streams:
+    """The pipes of one run: ours are read or written here, theirs go to the command and are closed here."""
+
+    def __init__(self, has_stdin: bool) -> None:
+        pipes = [os.pipe() for _ in range(4 if has_stdin else 3)]
+        self.stdout, self.stderr, self.status = (pipe[_PIPE_READ] for pipe in pipes[:3])
+        self.stdin: int | None = pipes[3][_PIPE_WRITE] if has_stdin else None
+        stdin = pipes[3][_PIPE_READ] if has_stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.theirs = [stdin, *(pipe[_PIPE_WRITE] for pipe in pipes[:3])]
+        for fd in (self.stdout, self.stderr):
+            os.set_blocking(fd, False)
+        if self.stdin is not None:
+            os.set_blocking(self.stdin, False)
+
+    def close_theirs(self) -> None:
+        while self.theirs:
+            os.close(self.theirs.pop())
+
+    def close_stdin(self) -> None:
+        if self.stdin is not None:
+            os.close(self.stdin)
+            self.stdin = None
+
+    def read_status(self) -> bytes:
+        """Return what bwrap said of the command; only after it is dead, when the pipe has an end."""
+        text = b""
+        while chunk := os.read(self.status, 4096):
+            text += chunk
+        return text
+
+    def close(self) -> None:
+        self.close_theirs()
+        self.close_stdin()
+        for fd in (self.stdout, self.stderr, self.status):
+            os.close(fd)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits for one run: reads its output, feeds its input, and kills it when a bound, a deadline or the caller says so.
+
+Returns only when the spawner has said that every process is dead (or is dead itself, and with it the run).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+
+from unspill.errors import SandboxUnavailable
+from unspill.host.job import is_dead
+from unspill.model.event import OutputChunk, Started
+from unspill.model.run import Cancelled, LimitReached, NeverStarted, TimedOut
+from unspill.runner.outcome import mount_refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.policy import Limits
+    from unspill.model.run import Outcome, StreamName
+    from unspill.runner.launcher import Launched
+    from unspill.runner.limits import LayerBudget
+    from unspill.runner.perform import Wishes, _Streams
+    from unspill.runner.streams import Collector
+
+_CHUNK = 1 << 16
+_STDIN_CHUNK = 1 << 16
+
+
+class Watch:
+    """The loop around one run."""
+
+    def __init__(
+        self,
+        launched: Launched,
+        streams: _Streams,
+        collectors: list[Collector],
+        budget: LayerBudget,
+        limits: Limits,
+        wishes: Wishes,
+    ) -> None:
+        self._launched = launched
+        self._streams = streams
+        self._outputs = {streams.stdout: collectors[0], streams.stderr: collectors[1]}
+        self._budget = budget
+        self._limits = limits
+        self._wishes = wishes
+        self._begun = time.monotonic()
+        self._stopped: Outcome | None = None
+        self._dead = False
+        self._init_fd: int | None = None
+        self._pending = memoryview(wishes.stdin if isinstance(wishes.stdin, bytes) else b"")
+        self._source = wishes.stdin if isinstance(wishes.stdin, int) else None
+        self._open = set(self._outputs)
+        self._poll = select.poll()
+
+    def until_dead(self) -> Outcome | None:
+        """Wait; return why we stopped the run, None if it ended by itself.
+
+        Raises:
+            SandboxUnavailable: the spawner died.
+        """
+        try:
+            self._register()
+            while not self._dead:
+                self._turn()
+            # All writers are dead, so this ends; a pipe holds 64 KiB
+            for fd in sorted(self._open):
+                while self._read(fd):
+                    continue
+        except BaseException:
+            self._launched.kill()
+            self._wait_for_end()
+            self._wait_for_init()
+            raise
+        self._wait_for_init()
+        return self._stopped
+
+    def _register(self) -> None:
+        for fd in (self._launched.fileno(), *self._outputs):
+            self._poll.register(fd, select.POLLIN)
+        if self._wishes.cancel_fd is not None:
+            self._poll.register(self._wishes.cancel_fd, select.POLLIN)
+        self._feed_when_possible()
+
+    def _turn(self) -> None:
+        for fd, _event in self._poll.poll(self._timeout_ms()):
+            if fd in self._outputs:
+                self._read(fd)
+            elif fd == self._launched.fileno():
+                self._listen()
+            elif fd == self._wishes.cancel_fd:
+                self._poll.unregister(fd)
+                self._stop(Cancelled())
+            elif fd == self._streams.stdin:
+                self._feed()
+            elif fd == self._source:
+                self._take_input()
+        self._check_clock()
+
+    def _timeout_ms(self) -> float | None:
+        if self._stopped is not None:
+            return None
+        moments = [self._budget.next_check]
+        if self._limits.wall_s is not None:
+            moments.append(self._begun + self._limits.wall_s)
+        return max(0.0, (min(moments) - time.monotonic()) * 1000 + 1)
+
+    def _check_clock(self) -> None:
+        now = time.monotonic()
+        if self._stopped is not None or self._dead:
+            return
+        if self._limits.wall_s is not None and now - self._begun >= self._limits.wall_s:
+            self._stop(TimedOut(after_s=self._limits.wall_s))
+        elif now >= self._budget.next_check and (reached := self._budget.check()):
+            self._stop(reached)
+
+    def _stop(self, why: Outcome) -> None:
+        if self._stopped is None:
+            self._stopped = why
+        self._launched.kill()
+
+    def _listen(self) -> None:
+        message = self._launched.message()
+        if message is None:
+            raise SandboxUnavailable(
+                "the spawner process was killed, and the run with it", remedy="Run the command again."
+            )
+        words, descriptors = message
+        match words:
+            case ("started",):
+                self._init_fd = descriptors[0]
+                if self._wishes.on_event is not None:
+                    self._wishes.on_event(Started(run=self._wishes.run))
+            case ("refused", dest, code, text):
+                self._stopped = mount_refused(dest, code, text)
+            case ("failed", text):
+                self._stopped = NeverStarted(reason=text, remedy="Run `unspill doctor`.")
+            case ("ended", _status):
+                self._dead = True
+
+    def _read(self, fd: int) -> bool:
+        try:
+            chunk = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._poll.unregister(fd)
+            self._open.discard(fd)
+            return False
+        collector = self._outputs[fd]
+        collector.add(chunk)
+        if self._wishes.on_event is not None:
+            name: StreamName = "stdout" if fd == self._streams.stdout else "stderr"
+            self._wishes.on_event(OutputChunk(stream=name, chunk=chunk))
+        bound = self._limits.output_bytes
+        if bound is not None and collector.total > bound and self._stopped is None:
+            self._stop(LimitReached(limit="output", bound=bound))
+        return True
+
+    def _feed_when_possible(self) -> None:
+        if self._streams.stdin is None:
+            return
+        if self._pending:
+            self._poll.register(self._streams.stdin, select.POLLOUT)
+        elif self._source is not None:
+            self._poll.register(self._source, select.POLLIN)
+        else:
+            self._streams.close_stdin()
+
+    def _feed(self) -> None:
+        assert self._streams.stdin is not None
+        try:
+            self._pending = self._pending[os.write(self._streams.stdin, self._pending[:_STDIN_CHUNK]) :]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            # The command does not read any more; that is its right
+            self._pending, self._source = memoryview(b""), None
+        if not self._pending:
+            self._poll.unregister(self._streams.stdin)
+            self._feed_when_possible()
+
+    def _take_input(self) -> None:
+        assert self._source is not None
+        self._pending = memoryview(os.read(self._source, _STDIN_CHUNK))
+        self._poll.unregister(self._source)
+        if not self._pending:
+            self._source = None
+        self._feed_when_possible()
+
+    def _wait_for_end(self) -> None:
+        """Wait for the death of a run that was killed, whatever it or the spawner still has to say."""
+        while not self._dead:
+            message = self._launched.message()
+            if message is None:
+                self._launched.wait_for_spawner()
+                return
+            words, descriptors = message
+            self._dead = words[0] == "ended"
+            if descriptors:
+                self._init_fd = descriptors[0]
+
+    def _wait_for_init(self) -> None:
+        """Nothing is scanned before the kernel itself says that the sandbox's pid 1 is gone."""
+        if self._init_fd is not None:
+            is_dead(self._init_fd)
+            os.close(self._init_fd)
+            self._init_fd = None

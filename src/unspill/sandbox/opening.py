@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens everything a sandbox needs, in one place: directories, policy, store, facts, roots.
+
+The only composition root. A second opening in the same process costs some file look-ups; the facts come from the
+store and cost no process.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.errors import BwrapMissing, HostError, NamespacesForbidden, OverlayUnsupported, RootCallerRefused
+from unspill.host.bwrap import find_bwrap
+from unspill.host.places import find_home
+from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text
+from unspill.model.record import Record
+from unspill.policy.roots import check_root, merge_roots
+from unspill.sandbox.locations import find_locations
+from unspill.sandbox.project import resolve_project
+from unspill.sandbox.settings import load_policy
+from unspill.store.db import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.facts import Facts
+    from unspill.model.plan import Home
+    from unspill.model.policy import EngineName, Policy
+    from unspill.sandbox.locations import Locations
+    from unspill.store.sandboxes import SandboxRow
+
+
+class Opened(Record):
+    """A project that is ready to have runs."""
+
+    project: bytes
+    home: Home
+    locations: Locations
+    policy: Policy
+    facts: Facts
+    engine: EngineName
+    roots: tuple[bytes, ...]
+    store: Store
+    row: SandboxRow
+
+
+def open_project(
+    given: str | bytes | os.PathLike[str] | os.PathLike[bytes], name: str, policy: Policy | None
+) -> Opened:
+    """Open the sandbox `name` of a project.
+
+    Raises:
+        UsageError: project, policy or roots are wrong.
+        HostError: this machine can't; the remedy says what to do.
+        StoreError: the state directory can't be used.
+    """
+    home = find_home(os.getuid(), os.environb.get(b"HOME"))
+    locations = find_locations(home.path, os.environb)
+    project = resolve_project(given)
+    decided = load_policy(locations, project, policy)
+    if os.getuid() == 0 and not decided.allow_root:
+        raise RootCallerRefused("unspill does not run commands for root")
+    roots = checked_roots(project, decided, locations)
+    store = Store.open(locations.state)
+    facts = get_facts(store, decided, roots)
+    found = os.stat(project)
+    return Opened(
+        project=project,
+        home=home,
+        locations=locations,
+        policy=decided,
+        facts=facts,
+        engine=choose_engine(decided, facts),
+        roots=roots,
+        store=store,
+        row=store.sandboxes.get_or_create(project, name, found.st_dev, found.st_ino),
+    )
+
+
+def checked_roots(project: bytes, policy: Policy, locations: Locations) -> tuple[bytes, ...]:
+    """Return the writable roots, each checked, none inside another.
+
+    Raises:
+        RootRefused: one of them can't be a root.
+    """
+    own = (locations.state, locations.config, locations.data)
+    extra = tuple(os.path.realpath(root) for root in policy.roots)
+    for root in (project, *extra):
+        check_root(root, home=locations.home, own=own)
+    return merge_roots(project, extra)
+
+
+def get_facts(store: Store, policy: Policy, roots: tuple[bytes, ...], *, afresh: bool = False) -> Facts:
+    """Return what this host can do: remembered where nothing it depends on has changed, else found out by running."""
+    try:
+        bwrap = find_bwrap(policy.bwrap, os.environ.get("PATH", os.defpath), roots)
+    except BwrapMissing:
+        if not afresh:
+            raise
+        bwrap = None
+    key = "" if bwrap is None else facts_key(bwrap, store.state)
+    text = None if afresh or not key else store.facts.find(key)
+    facts = None if text is None else facts_from_text(text)
+    if facts is None:
+        from unspill.host.probe import probe
+
+        facts = probe(bwrap, store.state)
+        if key:
+            store.facts.forget()
+            store.facts.put(key, facts_to_text(facts))
+    return facts
+
+
+def choose_engine(policy: Policy, facts: Facts) -> EngineName:
+    """Return the engine of the policy, or the best one that works.
+
+    Raises:
+        HostError: there is no sandbox to be had here, and why.
+    """
+    if not facts.namespaces or not facts.disable_userns:
+        raise NamespacesForbidden(f"no sandbox can be made here: {_problem(facts, 'namespaces', 'disable_userns')}")
+    if not facts.proc_mount:
+        raise HostError(f"no sandbox can be made here: {_problem(facts, 'proc_mount')}")
+    if policy.engine is not None:
+        if policy.engine not in facts.engines:
+            raise OverlayUnsupported(
+                f"the engine {policy.engine!r} does not work here: {_problem(facts, policy.engine)}"
+            )
+        return policy.engine
+    automatic = [engine for engine in facts.engines if engine != "copy"]
+    if not automatic:
+        raise OverlayUnsupported(
+            f"no overlay can be mounted here: {_problem(facts, 'mount', 'native')}",
+            remedy='`engine = "copy"` in your configuration works anywhere; its cost grows with the project.',
+        )
+    return automatic[0]
+
+
+def _problem(facts: Facts, *names: str) -> str:
+    reasons = [reason for name, reason in facts.problems if name in names]
+    return "; ".join(reasons) or "see `unspill doctor`"

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a caller asks for to a Plan: the command, the working directory, the environment, what the host has.
+
+Everything is checked here, before a layer is made or a process started.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.errors import UsageError
+from unspill.host.places import find_places, read_git_configs
+from unspill.layers.playground import playground_dir
+from unspill.model.plan import PlanInput
+from unspill.model.record import Record
+from unspill.plan.build import build_plan
+from unspill.plan.working_dir import missing_text, not_a_directory_text, resolve_working_dir
+from unspill.policy.defaults import cache_candidates, toolchain_candidates
+from unspill.policy.secrets import secret_paths
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from unspill.model.layer import Stack
+    from unspill.model.plan import CacheLayer, Places, Plan
+    from unspill.model.policy import Limits
+    from unspill.sandbox.opening import Opened
+
+# The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
+_LONGEST_ARGUMENT = 120 * 1024
+_LARGEST_COMMAND = 1920 * 1024
+_POINTER = 9
+# bwrap takes 9000 with its own options; beyond this a shell hands them over
+_MOST_WORDS = 4096
+
+
+class Request(Record):
+    """One command as asked for: argv (of a shell, where a text was given), directory, variables, limits."""
+
+    argv: tuple[bytes, ...]
+    script: bytes | None
+    cwd: bytes
+    environ: tuple[tuple[bytes, bytes], ...]
+    limits: Limits
+
+
+def make_request(
+    opened: Opened,
+    command: str | bytes | Sequence[str | bytes],
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    limits: Limits | None,
+) -> Request:
+    """Check what a caller asks for.
+
+    Raises:
+        UsageError: the command is empty or has a NUL, or the directory is none.
+    """
+    if isinstance(command, str | bytes):
+        text = _encode(command)
+        script = text if len(text) > _LONGEST_ARGUMENT else None
+        argv: tuple[bytes, ...] = (b"/bin/sh", b"-c", text)
+        is_empty = not text.strip()
+    else:
+        argv = tuple(map(_encode, command))
+        script = _script_of_words(argv)
+        is_empty = not argv or not argv[0]
+    if is_empty:
+        raise UsageError("Command cannot be empty")
+    if any(b"\0" in word for word in argv):
+        raise UsageError("the command contains NUL")
+    return Request(
+        argv=argv,
+        script=script,
+        cwd=checked_working_dir(opened, cwd),
+        environ=tuple((_encode(name), _encode(value)) for name, value in (env or {}).items()),
+        limits=opened.policy.limits if limits is None else limits,
+    )
+
+
+def _encode(word: str | bytes) -> bytes:
+    try:
+        return os.fsencode(word)
+    except UnicodeEncodeError:
+        raise UsageError(f"not a text: {word!a}", remedy="Give bytes where it is not Unicode.") from None
+
+
+def _script_of_words(argv: tuple[bytes, ...]) -> bytes | None:
+    """Return a script that runs a command of more words than bwrap takes, None where it takes them."""
+    longest = max(map(len, argv), default=0)
+    if longest > _LONGEST_ARGUMENT or sum(map(len, argv)) + _POINTER * len(argv) > _LARGEST_COMMAND:
+        raise UsageError("the command is longer than the kernel takes", remedy="Pass it by stdin or a file.")
+    if len(argv) <= _MOST_WORDS:
+        return None
+    return b"exec " + b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in argv) + b"\n"
+
+
+def checked_working_dir(opened: Opened, cwd: str | None) -> bytes:
+    """Return the working directory, which must exist on the host unless it is one that only the sandbox has.
+
+    Raises:
+        UsageError: with the text that a model is shown.
+    """
+    resolved = resolve_working_dir(cwd, opened.project, opened.home.path)
+    if any(resolved == root or resolved.startswith(root + b"/") for root in opened.roots):
+        # An earlier run may have made it: then only the merged view has it, and bwrap has the last word
+        if any(_held_layers(opened)):
+            return resolved
+    elif resolved.startswith(opened.home.path + b"/playground") or resolved in (b"/tmp", b"/var/tmp", b"/run"):
+        return resolved
+    if not os.path.lexists(resolved):
+        raise UsageError(missing_text(resolved))
+    if not os.path.isdir(resolved):
+        raise UsageError(not_a_directory_text(resolved))
+    return resolved
+
+
+def _held_layers(opened: Opened) -> tuple[object, ...]:
+    return opened.store.layers.sealed(opened.row.id)
+
+
+def get_places(opened: Opened) -> Places:
+    """Find what the host has of what a plan may show."""
+    home = opened.home.path
+    configs = read_git_configs(home)
+    if configs:
+        from unspill.plan.gitconfig import filter_identity, parse_gitconfig
+
+        pairs = tuple(pair for text in configs for pair in parse_gitconfig(text.decode("utf-8", "replace")))
+        named = opened.home.replace(identity=filter_identity(pairs))
+    else:
+        named = opened.home
+    return find_places(
+        project=opened.project,
+        state=opened.locations.state,
+        playground=playground_dir(opened.locations.data, opened.project),
+        policy=opened.policy,
+        home=named,
+        toolchains=toolchain_candidates(home, os.environb.get(b"PATH", b"")),
+        caches=cache_candidates(home),
+        secrets=secret_paths(home, os.getuid()),
+        own=(opened.locations.config, opened.locations.data),
+    )
+
+
+def make_plan(
+    opened: Opened,
+    request: Request,
+    places: Places,
+    stacks: tuple[Stack, ...],
+    caches: tuple[CacheLayer, ...],
+) -> Plan:
+    """Return the whole sandbox of one run."""
+    return build_plan(
+        PlanInput(
+            policy=opened.policy.replace(limits=request.limits),
+            facts=opened.facts,
+            places=places,
+            engine=opened.engine,
+            stacks=stacks,
+            caches=caches,
+            argv=request.argv,
+            cwd=request.cwd,
+            environ=tuple(os.environb.items()),
+            extra_environ=request.environ,
+            command_file=request.script,
+        )
+    )

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sandbox holds, read from its layers: change sets, diffs, records of runs. Changes nothing."""
+
+from __future__ import annotations
+
+from unspill.changes.scan import join, scan
+from unspill.errors import UsageError
+from unspill.layers.stack import load_stacks
+from unspill.model.change import ChangeSet
+from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
+from unspill.model.plan import CacheLayer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unspill.model.plan import Places
+    from unspill.model.run import Run
+    from unspill.sandbox.opening import Opened
+
+
+def changes_of(opened: Opened, run: str | int | None) -> ChangeSet:
+    """Return the folded stack against the live tree, or one run's layer against what was below it.
+
+    Raises:
+        UsageError: there is no such run, or nothing of it is held.
+    """
+    stacks = load_stacks(opened.store, opened.row.id, opened.roots)
+    if run is None:
+        return join(_scan_from(stack, 0, len(stack.sealed)) for stack in stacks if stack.sealed)
+    wanted = get_run(opened, run)
+    parts = [
+        _scan_from(stack, index, index + 1)
+        for stack in stacks
+        for index, layer in enumerate(stack.sealed)
+        if layer.run == wanted.id
+    ]
+    if not parts and wanted.changed:
+        raise UsageError(f"nothing of run {wanted.number} is held any more", remedy="See `unspill log`.")
+    return join(parts)
+
+
+def _scan_from(stack: Stack, first: int, end: int) -> ChangeSet:
+    uppers = [layer.upper for layer in stack.sealed]
+    return scan(tuple(reversed(uppers[first:end])), tuple(reversed(uppers[:first])), stack.live)
+
+
+def diff_of(opened: Opened, paths: Sequence[str], run: str | int | None, *, colour: bool) -> str:
+    """Return what is held as a text that is safe to print."""
+    from unspill.changes.diff import diff_text
+
+    changes = changes_of(opened, run)
+    wanted = tuple(path.encode("utf-8", "surrogateescape").strip(b"/") for path in paths)
+    if wanted:
+        changes = changes.replace(
+            roots=tuple(
+                part.replace(changes=tuple(change for change in part.changes if _is_below(change.path, wanted)))
+                for part in changes.roots
+            )
+        )
+    return diff_text(changes, colour=colour)
+
+
+def _is_below(path: bytes, wanted: tuple[bytes, ...]) -> bool:
+    return any(path == top or path.startswith(top + b"/") for top in wanted)
+
+
+def get_run(opened: Opened, run: str | int) -> Run:
+    """Return a run of this sandbox by number or id.
+
+    Raises:
+        UsageError: there is none.
+    """
+    text = str(run)
+    if text.isdecimal() and len(text) < 16:
+        found = opened.store.runs.find_number(opened.row.id, int(text))
+    else:
+        found = opened.store.runs.find(RunId(text))
+    if found is None or found.sandbox != opened.row.id:
+        raise UsageError(f"no such run: {text}", remedy="See `unspill log`.")
+    return found
+
+
+def stacks_as_if(opened: Opened, places: Places) -> tuple[tuple[Stack, ...], tuple[CacheLayer, ...]]:
+    """Return the stacks of the next run, with an open layer that is only named."""
+    state = opened.store.state
+    layer = OpenLayer(
+        id=LayerId("next"),
+        upper=state + b"/layers/next/upper",
+        work=state + b"/layers/next/work",
+        mark=TimeMark(ctime_ns=0),
+        run=RunId("next"),
+    )
+    stacks = load_stacks(opened.store, opened.row.id, opened.roots)
+    caches = (Stack(live=path, device=0, inode=0, open=layer) for path in places.home.caches)
+    return (
+        tuple(stack.replace(open=layer) for stack in stacks),
+        tuple(CacheLayer(path=stack.live, stack=stack) for stack in caches),
+    )

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller gets back from a run, and the text of it that a model reads.
+
+Our failure is never shown as the command's output: it is one line that starts with `ERROR:`.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut, exit_code_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.change import ChangeSet
+    from unspill.model.layer import RunId
+    from unspill.model.run import Hint, Outcome, Output
+
+
+class RunResult(Record):
+    """One run as it ended. `changes` is what this run changed against what it saw; `held` if it is kept."""
+
+    run: RunId
+    number: int
+    outcome: Outcome
+    stdout: Output
+    stderr: Output
+    changes: ChangeSet
+    held: bool
+    duration_s: float
+    hints: tuple[Hint, ...] = ()
+    warnings: tuple[str, ...] = ()
+    shown_lines: int = 50
+    shown_bytes: int = 32 * 1024
+
+    @property
+    def exit_code(self) -> int:
+        """The code that `unspill run` exits with: the command's own, 124 timeout, 125 our failure."""
+        return exit_code_of(self.outcome)
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == Exited(code=0)
+
+    def text(self) -> str:
+        """Return stdout, stderr, the exit code if it is not 0, and what changed, cut to the policy's bounds."""
+        from unspill.changes.render import summary_lines
+
+        if isinstance(self.outcome, NeverStarted):
+            return _error_text(self.outcome)
+        parts = [_shown(self.stdout), _shown(self.stderr)]
+        printed = "\n".join(part.rstrip("\n") for part in parts if part)
+        lines = [truncate(printed, self.shown_lines, self.shown_bytes)] if printed else []
+        lines += [describe_end(self.outcome)] if not self.ok else []
+        lines += [f"Note: {hint.text} {hint.remedy}" for hint in self.hints]
+        if not lines:
+            lines.append("No output received from command")
+        if self.changes:
+            lines += ["", "Changes (held, the project is not touched):" if self.held else "Changes:"]
+            lines += summary_lines(self.changes)
+        return "\n".join(lines) + "\n"
+
+
+def _error_text(outcome: NeverStarted) -> str:
+    remedy = f" {outcome.remedy}" if outcome.remedy else ""
+    if outcome.exit_code == 125:
+        return f"ERROR: sandbox could not be started: {outcome.reason}.{remedy}\n"
+    return f"ERROR: command could not be started: {outcome.reason}.{remedy}\nExit code: {outcome.exit_code}\n"
+
+
+def _shown(output: Output) -> str:
+    if not output.left_out:
+        return output.kept().decode("utf-8", "backslashreplace")
+    head, tail = (part.decode("utf-8", "backslashreplace") for part in (output.head, output.tail))
+    return f"{head}\n// ... ({output.left_out} bytes left out) ...\n{tail}"
+
+
+def truncate(text: str, lines: int, size: int) -> str:
+    """Cut a text to its first lines and bytes, and say so."""
+    all_lines = text.split("\n")
+    shown = "\n".join(all_lines[:lines])
+    cut = shown.encode("utf-8", "surrogatepass")[:size].decode("utf-8", "ignore")
+    if len(all_lines) <= lines and len(cut) == len(shown):
+        return text
+    count = cut.count("\n") + 1
+    notice = f"output truncated: showing first {count} of {len(all_lines)} lines, output too long"
+    return f"{cut}\n\n// ... ({notice}) ..."
+
+
+def describe_end(outcome: Outcome) -> str:
+    """Return how a run ended, in one line."""
+    match outcome:
+        case Exited():
+            return f"Exit code: {outcome.code}"
+        case Signalled():
+            return f"Exit code: {128 + outcome.signal} (signal {outcome.signal})"
+        case TimedOut():
+            return f"Command timed out after {outcome.after_s:g}s\nExit code: 124"
+        case Cancelled():
+            return "Command was cancelled\nExit code: 130"
+        case LimitReached():
+            return f"Command killed: the bound {outcome.limit} = {outcome.bound} was reached\nExit code: 137"
+        case NeverStarted():
+            return f"Command was not started: {outcome.reason}"

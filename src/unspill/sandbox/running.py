@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run from the lock to the record of its end: layers, plan, perform, scan, hold or drop.
+
+Whatever happens in between, the layers of a run that did not end well are dropped; if this process is killed, the
+next start sweeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from unspill.changes.measure import is_empty
+from unspill.errors import SandboxUnavailable, UsageError
+from unspill.layers.create import open_run
+from unspill.layers.discard import discard_stacks
+from unspill.layers.locks import lock_sandbox
+from unspill.layers.places import spill_dir
+from unspill.layers.remove import remove_tree
+from unspill.layers.seal import drop_run, seal_run
+from unspill.layers.sweep import sweep
+from unspill.model.change import ChangeSet
+from unspill.model.event import Ended
+from unspill.model.record import Record
+from unspill.model.run import Cancelled, LimitReached, NeverStarted
+from unspill.plan.working_dir import missing_text
+from unspill.runner.limits import FREE_SPACE_KEPT, find_excess, free_bytes
+from unspill.runner.outcome import NO_DIRECTORY
+from unspill.runner.perform import Wishes, perform
+from unspill.sandbox.planning import get_places, make_plan
+from unspill.sandbox.result import RunResult
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unspill.layers.create import OpenRun
+    from unspill.model.event import Event
+    from unspill.model.plan import Plan
+    from unspill.model.policy import After, Limits
+    from unspill.model.run import Outcome, Run
+    from unspill.runner.perform import Performed
+    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.planning import Request
+    from unspill.store.db import Store
+
+_TOO_LARGE = ("layer_bytes", "layer_entries", "free_space")
+_swept: set[tuple[int, bytes]] = set()
+
+
+class RunWishes(Record):
+    """What a caller wants of one run besides the command."""
+
+    stdin: bytes | int | None = None
+    after: After = "hold"
+    on_event: Callable[[Event], None] | None = None
+    cancel_fd: int | None = None
+    may_fork: bool = False
+
+
+def sweep_once(store: Store) -> None:
+    """Remove what dead processes left, once per process and state directory."""
+    key = (os.getpid(), store.state)
+    if key not in _swept:
+        _swept.add(key)
+        sweep(store)
+
+
+def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
+    """Run one command in a sandbox.
+
+    Raises:
+        UsageError: the working directory does not exist in the sandbox.
+        SandboxUnavailable: we failed; nothing of the run is left.
+    """
+    if free_bytes(opened.store.state) < FREE_SPACE_KEPT:
+        raise SandboxUnavailable(
+            "the disk that holds the layers is nearly full", remedy="Free some space, or `unspill discard`."
+        )
+    # A run that throws its changes away leaves the stack alone, so it need not wait for others
+    if wishes.after == "discard":
+        return _run(opened, request, wishes)
+    with lock_sandbox(opened.store.state, opened.row.id):
+        return _run(opened, request, wishes)
+
+
+def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
+    places = get_places(opened)
+    begun = time.monotonic()
+    under_way = open_run(
+        opened.store,
+        opened.row,
+        argv=request.argv,
+        cwd=request.cwd,
+        roots=opened.roots,
+        caches=places.home.caches if opened.policy.caches else (),
+    )
+    try:
+        plan = make_plan(opened, request, places, under_way.stacks, under_way.caches)
+        performed, changes = _perform_and_scan(opened, under_way, plan, wishes)
+    except BaseException:
+        drop_run(opened.store, under_way, _ended(under_way.run, None), fold=False)
+        remove_tree(spill_dir(opened.store.state, under_way.run.id))
+        raise
+    is_dropped = _is_dropped(performed.outcome)
+    is_held = bool(changes) and wishes.after == "hold" and not is_dropped
+    changed = sum(not change.is_mere_touch for change in changes)
+    ended = _ended(under_way.run, performed).replace(changed=changed)
+    if is_held:
+        seal_run(opened.store, under_way, ended)
+    else:
+        drop_run(opened.store, under_way, ended, fold=not is_dropped)
+    if wishes.on_event is not None:
+        wishes.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
+    if performed.outcome == NeverStarted(reason=NO_DIRECTORY, remedy="Give a directory that is there."):
+        raise UsageError(missing_text(request.cwd))
+    return RunResult(
+        run=under_way.run.id,
+        number=under_way.run.number,
+        outcome=performed.outcome,
+        stdout=performed.stdout,
+        stderr=performed.stderr,
+        changes=changes,
+        held=is_held,
+        duration_s=time.monotonic() - begun,
+        hints=performed.hints,
+        warnings=plan.warnings,
+        shown_lines=opened.policy.shown_lines,
+        shown_bytes=opened.policy.shown_bytes,
+    )
+
+
+def _perform_and_scan(opened: Opened, under_way: OpenRun, plan: Plan, wishes: RunWishes) -> tuple[Performed, ChangeSet]:
+    asked = Wishes(
+        run=under_way.run.id,
+        spill_dir=spill_dir(opened.store.state, under_way.run.id),
+        stdin=wishes.stdin,
+        on_event=wishes.on_event,
+        cancel_fd=wishes.cancel_fd,
+        may_fork=wishes.may_fork,
+    )
+    if opened.engine == "copy":
+        from unspill.sandbox.copying import perform_on_copy
+
+        performed, findings = perform_on_copy(plan, opened.facts, asked, under_way.stacks)
+    else:
+        performed, findings = perform(plan, opened.facts, asked), ()
+    if isinstance(performed.outcome, NeverStarted):
+        return performed, ChangeSet(roots=())
+    performed = _with_last_look(performed, under_way, plan.limits)
+    changes = scan_run(under_way)
+    return performed, changes.replace(findings=(*changes.findings, *findings)) if findings else changes
+
+
+def _with_last_look(performed: Performed, under_way: OpenRun, limits: Limits) -> Performed:
+    """Name the bound that a run outgrew after it was last measured, or where nobody could look while it ran."""
+    if isinstance(performed.outcome, Cancelled | LimitReached):
+        return performed
+    stacks = (*under_way.stacks, *(cache.stack for cache in under_way.caches))
+    uppers = tuple(stack.open.upper for stack in stacks if stack.open is not None and not is_empty(stack.open.upper))
+    excess = find_excess(limits, uppers, is_over=True) if uppers else None
+    return performed if excess is None else performed.replace(outcome=excess)
+
+
+def scan_run(under_way: OpenRun) -> ChangeSet:
+    """Return what a run changed against what it saw. Every process of it is dead."""
+    parts = []
+    for stack in under_way.stacks:
+        assert stack.open is not None
+        lowers = stack.lowers()
+        if is_empty(stack.open.upper, lowers[0]):
+            continue
+        from unspill.changes.scan import scan
+
+        parts.append(scan((stack.open.upper,), lowers[:-1], stack.live))
+    if not parts:
+        return ChangeSet(roots=())
+    from unspill.changes.scan import join
+
+    return join(parts)
+
+
+def discard_held(opened: Opened) -> int:
+    """Throw away every layer of a sandbox; return how many there were."""
+    with lock_sandbox(opened.store.state, opened.row.id):
+        return discard_stacks(opened.store, opened.row.id)
+
+
+def _is_dropped(outcome: Outcome) -> bool:
+    """A cancelled run leaves nothing, and a layer over its bound is not kept because of that bound."""
+    match outcome:
+        case Cancelled() | NeverStarted():
+            return True
+        case LimitReached():
+            return outcome.limit in _TOO_LARGE
+    return False
+
+
+def _ended(run: Run, performed: Performed | None) -> Run:
+    if performed is None:
+        return run.replace(ended_ns=time.time_ns())
+    return run.replace(
+        ended_ns=time.time_ns(), outcome=performed.outcome, stdout=performed.stdout, stderr=performed.stderr
+    )

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the policy: the person's configuration widens or tightens, the project's file only tightens.
+
+A file that is there but can't be read or understood stops the run; it is never passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from unspill.errors import PolicyError
+from unspill.model.policy import Policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.sandbox.locations import Locations
+
+PROJECT_FILE = b".unspill.toml"
+_LARGEST = 1 << 20
+
+
+def load_policy(locations: Locations, project: bytes, given: Policy | None) -> Policy:
+    """Return the policy of a sandbox: `given` or the person's file over the defaults, then the project's file.
+
+    Raises:
+        PolicyError: a setting is unknown, wrong or unreadable, or the project asks for more than it has.
+    """
+    policy = given if given is not None else Policy()
+    own = os.path.join(locations.config, b"config.toml")
+    text = None if given is not None else read_text(own)
+    # A symlink in a project could lead anywhere; in the person's own directory it is the person's
+    asked = read_text(os.path.join(project, PROJECT_FILE), flags=os.O_NOFOLLOW)
+    if text is None and asked is None:
+        return policy
+    from unspill.policy.merge import tighten, with_own
+    from unspill.policy.toml import parse_policy
+
+    if text is not None:
+        policy = with_own(policy, parse_policy(text, where=_shown(own), trusted=True, home=locations.home))
+    if asked is not None:
+        where = _shown(os.path.join(project, PROJECT_FILE))
+        said = parse_policy(asked, where=where, trusted=False, home=locations.home, base=project)
+        policy = tighten(policy, said)
+    return policy
+
+
+def read_text(path: bytes, *, flags: int = 0) -> str | None:
+    """Return the text of a regular file, None if there is nothing at its path.
+
+    Raises:
+        PolicyError: there is something, but not a readable text of reasonable size.
+    """
+    try:
+        # O_NONBLOCK: a FIFO would wait for ever
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PolicyError(f"{_shown(path)} can't be read: {error.strerror}") from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+            raise PolicyError(f"{_shown(path)} is not a small text file")
+        return os.read(fd, _LARGEST + 1).decode("utf-8")
+    except UnicodeDecodeError:
+        raise PolicyError(f"{_shown(path)} is not UTF-8") from None
+    finally:
+        os.close(fd)
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One SQLite connection that the threads of a process share, one transaction at a time.
+
+Owns transactions, waiting and the translation of SQLite's errors; knows no table. A connection never
+crosses a fork: the child opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock
+
+from unspill.errors import StoreDamaged, StoreError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+    from unspill.store.cells import Cell, Row
+else:
+    # The package around it registers converters for dates, which imports datetime: 2 ms that nobody here needs.
+    import _sqlite3 as sqlite3
+
+BUSY_TIMEOUT_S = 20.0
+
+# Primary result codes; `sqlite3` has names for them, but not in every version of Python.
+_CORRUPT, _NOTADB = 11, 26
+
+# Connections of a parent process. Closing one here could checkpoint under the parent's locks, so they stay open.
+_inherited: list[sqlite3.Connection] = []
+
+
+class Connection:
+    """Statements and transactions on one database file."""
+
+    __slots__ = ("_depth", "_lock", "_pid", "_sqlite", "path")
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Connect, after `close` or in a fork."""
+        # Protects the connection: a statement of another thread would land in this thread's transaction.
+        self._lock = RLock()
+        self._depth = 0
+        self._pid = os.getpid()
+        try:
+            self._sqlite = sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            # In WAL mode this never breaks the file; a power cut can only take back the last transactions.
+            self._sqlite.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+
+    def __enter__(self) -> None:
+        """Begin a transaction, or join the one that this thread is in."""
+        if self._pid != os.getpid():
+            _inherited.append(self._sqlite)
+            self.reopen()
+        self._lock.acquire()
+        if self._depth == 0:
+            try:
+                self._sqlite.execute("BEGIN IMMEDIATE")
+            except BaseException as error:
+                self._lock.release()
+                raise translate(error, self.path) from error
+        self._depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        self._depth -= 1
+        try:
+            if self._depth == 0:
+                self._end("COMMIT" if kind is None else "ROLLBACK")
+        finally:
+            self._lock.release()
+
+    def _end(self, verb: str) -> None:
+        # SQLite has already rolled back by itself after some errors (disk full, out of memory).
+        if verb == "ROLLBACK" and not self._sqlite.in_transaction:
+            return
+        try:
+            self._sqlite.execute(verb)
+        except BaseException as error:
+            if self._sqlite.in_transaction:
+                self._sqlite.execute("ROLLBACK")
+            raise translate(error, self.path) from error
+
+    def rows(self, sql: str, values: Iterable[Cell] = ()) -> list[Row]:
+        """Return all rows of a query, in this thread's transaction if it is in one."""
+        if self._pid != os.getpid():
+            _inherited.append(self._sqlite)
+            self.reopen()
+        with self._lock:
+            try:
+                return self._sqlite.execute(sql, tuple(values)).fetchall()
+            except sqlite3.Error as error:
+                raise translate(error, self.path) from error
+
+    def change(self, sql: str, values: Iterable[Cell] = ()) -> int:
+        """Run one statement that writes; return how many rows it touched."""
+        with self:
+            try:
+                return self._sqlite.execute(sql, tuple(values)).rowcount
+            except sqlite3.Error as error:
+                raise translate(error, self.path) from error
+
+    def change_each(self, sql: str, rows: Iterable[Row]) -> None:
+        """Run one statement for each of the rows."""
+        with self:
+            try:
+                self._sqlite.executemany(sql, rows)
+            except sqlite3.Error as error:
+                raise translate(error, self.path) from error
+
+    def close(self) -> None:
+        """Close; the last connection of all processes also folds the write-ahead log back."""
+        if self._pid != os.getpid():
+            _inherited.append(self._sqlite)
+            return
+        with self._lock:
+            self._sqlite.close()
+
+
+def translate(error: BaseException, path: bytes) -> BaseException:
+    """Return what the caller should see for an error of SQLite's; anything else as it is."""
+    if not isinstance(error, sqlite3.Error):
+        return error
+    name = os.fsdecode(path)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    # SQLite has no code for text that is not UTF-8: the module finds that out itself, without one.
+    if code in (_CORRUPT, _NOTADB) or "decode" in str(error):
+        return StoreDamaged(f"{name} is damaged: {error}.")
+    return StoreError(
+        f"{name} can't be used: {error}.",
+        remedy="Look for free space and for another unspill that hangs; the directory must be on a local disk.",
+    )

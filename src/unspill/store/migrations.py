@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schema, as ordered steps: a store of version n has had the first n of them.
+
+A step that was once released is never edited; the next one changes what it made.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unspill.store.connection import Connection
+
+
+def m001_sandboxes(db: Connection) -> None:
+    """Make the table of sandboxes: one name per project once."""
+    db.change("""
+        CREATE TABLE sandboxes (
+            id TEXT PRIMARY KEY NOT NULL,
+            project BLOB NOT NULL,
+            name TEXT NOT NULL,
+            device INTEGER NOT NULL,
+            inode INTEGER NOT NULL,
+            created_ns INTEGER NOT NULL,
+            UNIQUE (project, name)
+        ) WITHOUT ROWID
+    """)
+
+
+def m002_runs(db: Connection) -> None:
+    """Make the table of runs; what was printed comes last, so that a list of runs need not read it."""
+    db.change("""
+        CREATE TABLE runs (
+            seq INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            sandbox TEXT NOT NULL,
+            number INTEGER NOT NULL,
+            owner_pid INTEGER NOT NULL,
+            owner_started INTEGER NOT NULL,
+            owner_boot TEXT NOT NULL,
+            owner_pids INTEGER NOT NULL,
+            started_ns INTEGER NOT NULL,
+            ended_ns INTEGER,
+            outcome TEXT,
+            outcome_number NUMERIC,
+            outcome_text TEXT,
+            outcome_remedy TEXT,
+            changed INTEGER NOT NULL DEFAULT 0,
+            held INTEGER NOT NULL DEFAULT 0,
+            cwd BLOB NOT NULL,
+            argv BLOB NOT NULL,
+            stdout_left_out INTEGER NOT NULL DEFAULT 0,
+            stdout_file BLOB,
+            stderr_left_out INTEGER NOT NULL DEFAULT 0,
+            stderr_file BLOB,
+            stdout_head BLOB NOT NULL DEFAULT x'',
+            stdout_tail BLOB NOT NULL DEFAULT x'',
+            stderr_head BLOB NOT NULL DEFAULT x'',
+            stderr_tail BLOB NOT NULL DEFAULT x'',
+            UNIQUE (sandbox, number)
+        )
+    """)
+    db.change("CREATE INDEX runs_going_on ON runs (seq) WHERE ended_ns IS NULL")
+
+
+def m003_layers(db: Connection) -> None:
+    """Make the table of layers over roots; `seq` is their order in a stack."""
+    db.change("""
+        CREATE TABLE layers (
+            seq INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            sandbox TEXT NOT NULL,
+            root BLOB NOT NULL,
+            run TEXT NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('open', 'sealed')),
+            mark_ns INTEGER NOT NULL DEFAULT 0
+        )
+    """)
+    db.change("CREATE INDEX layers_of_sandbox ON layers (sandbox, seq)")
+
+
+def m004_caches(db: Connection) -> None:
+    """Make the table of layers over tool caches, which a project's sandboxes share."""
+    db.change("""
+        CREATE TABLE caches (
+            seq INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            project BLOB NOT NULL,
+            path BLOB NOT NULL,
+            run TEXT NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('open', 'sealed', 'retired')),
+            position INTEGER NOT NULL,
+            tier INTEGER NOT NULL DEFAULT 0,
+            base TEXT,
+            retired_at INTEGER
+        )
+    """)
+    db.change("CREATE INDEX caches_of_project ON caches (project, position)")
+    db.change("CREATE INDEX caches_retired ON caches (seq) WHERE state = 'retired'")
+
+
+def m005_facts(db: Connection) -> None:
+    """Make the cache of what was found out about the host."""
+    db.change("CREATE TABLE facts (key TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID")
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+    m001_sandboxes,
+    m002_runs,
+    m003_layers,
+    m004_caches,
+    m005_facts,
+)
+
+
+def migrate(db: Connection, version: int) -> None:
+    """Bring a store of `version` to the newest, in one transaction."""
+    with db:
+        for step in MIGRATIONS[version:]:
+            step(db)
+        db.change(f"PRAGMA user_version = {len(MIGRATIONS)}")

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of runs: what was run where, by which process of ours, how it ended and what it printed.
+
+A run that has an end but no outcome was interrupted: its owner died. Of each stream at most 64 KiB from
+the beginning and 64 KiB from the end are kept in the row.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.model.layer import RunId, SandboxId
+from unspill.model.record import Record
+from unspill.model.run import Output, Run
+from unspill.store.cells import as_blob, as_id, as_int, as_text, as_unsigned, to_signed
+from unspill.store.outcomes import to_cells, to_outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unspill.store.cells import Cell, Row
+    from unspill.store.connection import Connection
+
+KEPT_BYTES = 64 * 1024
+
+_COLUMNS = (
+    "id, sandbox, number, started_ns, ended_ns, outcome, outcome_number, outcome_text, outcome_remedy,"
+    " changed, held, cwd, argv, stdout_left_out, stdout_file, stderr_left_out, stderr_file,"
+    " stdout_head, stdout_tail, stderr_head, stderr_tail"
+)
+
+
+class Owner(Record):
+    """The process that answers for a run: no other process of any boot has all four in common.
+
+    `pids` is the inode of its process id namespace: a pid means nothing in another one.
+    """
+
+    pid: int
+    started: int
+    boot: str
+    pids: int
+
+
+class UnfinishedRun(Record):
+    """A run without an end, and the process that should give it one."""
+
+    id: RunId
+    owner: Owner
+    started_ns: int
+
+
+class RunTable:
+    """Runs by sandbox and number."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+
+    def start(self, sandbox: SandboxId, *, argv: tuple[bytes, ...], cwd: bytes, started_ns: int, owner: Owner) -> Run:
+        """Record a run before anything of it exists; its number is the sandbox's next."""
+        identity = RunId(os.urandom(8).hex())
+        with self._db:
+            highest = self._db.rows("SELECT max(number) FROM runs WHERE sandbox = ?", (sandbox,))[0][0]
+            number = 1 if highest is None else as_int(highest) + 1
+            self._db.change(
+                "INSERT INTO runs (id, sandbox, number, owner_pid, owner_started, owner_boot, owner_pids,"
+                " started_ns, cwd, argv) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(identity, sandbox, number),
+                    *(owner.pid, owner.started, owner.boot, to_signed(owner.pids)),
+                    *(started_ns, cwd, b"\0".join(argv)),
+                ),
+            )
+        return Run(
+            id=identity,
+            number=number,
+            sandbox=sandbox,
+            argv=argv,
+            cwd=cwd,
+            started_ns=started_ns,
+            ended_ns=None,
+            outcome=None,
+            stdout=Output(),
+            stderr=Output(),
+        )
+
+    def end(self, run: Run) -> None:
+        """Record how a run ended and what it printed."""
+        outcome = to_cells(run.outcome) if run.outcome is not None else (None, None, None, None)
+        stdout, stderr = shorten(run.stdout), shorten(run.stderr)
+        self._db.change(
+            "UPDATE runs SET ended_ns = ?, outcome = ?, outcome_number = ?, outcome_text = ?, outcome_remedy = ?,"
+            " changed = ?, held = ?, stdout_left_out = ?, stdout_file = ?, stderr_left_out = ?, stderr_file = ?,"
+            " stdout_head = ?, stdout_tail = ?, stderr_head = ?, stderr_tail = ? WHERE id = ?",
+            (
+                *(run.ended_ns, *outcome, run.changed, int(run.held)),
+                *(stdout.left_out, stdout.file, stderr.left_out, stderr.file),
+                *(stdout.head, stdout.tail, stderr.head, stderr.tail, run.id),
+            ),
+        )
+
+    def find(self, run: RunId) -> Run | None:
+        """Return a run by id."""
+        rows = self._db.rows(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", (run,))
+        return _to_record(rows[0]) if rows else None
+
+    def find_number(self, sandbox: SandboxId, number: int) -> Run | None:
+        """Return a sandbox's run by number."""
+        sql = f"SELECT {_COLUMNS} FROM runs WHERE sandbox = ? AND number = ?"
+        rows = self._db.rows(sql, (sandbox, number))
+        return _to_record(rows[0]) if rows else None
+
+    def latest(self, sandbox: SandboxId, count: int) -> tuple[Run, ...]:
+        """Return a sandbox's last runs, the newest first."""
+        sql = f"SELECT {_COLUMNS} FROM runs WHERE sandbox = ? ORDER BY number DESC LIMIT ?"
+        return tuple(map(_to_record, self._db.rows(sql, (sandbox, count))))
+
+    def unfinished(self) -> tuple[UnfinishedRun, ...]:
+        """Return the runs of all sandboxes that have no end yet."""
+        rows = self._db.rows(
+            "SELECT id, owner_pid, owner_started, owner_boot, owner_pids, started_ns FROM runs WHERE ended_ns IS NULL"
+        )
+        return tuple(map(_to_unfinished, rows))
+
+    def interrupt(self, runs: Iterable[RunId], ended_ns: int) -> None:
+        """Record that the owners of runs are dead; a run that has ended by itself meanwhile keeps its end."""
+        self._db.change_each(
+            "UPDATE runs SET ended_ns = ? WHERE id = ? AND ended_ns IS NULL", [(ended_ns, run) for run in runs]
+        )
+
+    def drop_held(self, sandbox: SandboxId) -> None:
+        """Record that nothing of a sandbox's runs is held any more."""
+        self._db.change("UPDATE runs SET held = 0 WHERE sandbox = ? AND held", (sandbox,))
+
+    def remove(self, run: RunId) -> None:
+        """Forget a run."""
+        self._db.change("DELETE FROM runs WHERE id = ?", (run,))
+
+    def known(self, names: Iterable[str]) -> set[str]:
+        """Return those of the names that are ids of runs."""
+        wanted = [name for name in names if name.isascii()]
+        found: set[str] = set()
+        for start in range(0, len(wanted), 500):
+            part = wanted[start : start + 500]
+            sql = f"SELECT id FROM runs WHERE id IN ({', '.join('?' * len(part))})"
+            found.update(as_id(row[0]) for row in self._db.rows(sql, part))
+        return found
+
+
+def shorten(output: Output) -> Output:
+    """Return the output with no more of it than a row holds; what is cut counts as left out."""
+    if len(output.head) <= KEPT_BYTES and len(output.tail) <= KEPT_BYTES:
+        return output
+    whole = output.kept() if output.left_out == 0 else None
+    head = (output.head if whole is None else whole)[:KEPT_BYTES]
+    tail = (output.tail if whole is None else whole[len(head) :])[-KEPT_BYTES:]
+    return output.replace(head=head, tail=tail, left_out=output.total - len(head) - len(tail))
+
+
+def _to_record(row: Row) -> Run:
+    identity, sandbox, number, started_ns, ended_ns, *rest = row
+    outcome, changed, held, cwd, argv = rest[0:4], rest[4], rest[5], rest[6], rest[7]
+    stdout_left_out, stdout_file, stderr_left_out, stderr_file = rest[8:12]
+    stdout_head, stdout_tail, stderr_head, stderr_tail = rest[12:16]
+    return Run(
+        id=RunId(as_id(identity)),
+        number=as_int(number),
+        sandbox=as_id(sandbox),
+        argv=tuple(as_blob(argv).split(b"\0")),
+        cwd=as_blob(cwd),
+        started_ns=as_int(started_ns),
+        ended_ns=None if ended_ns is None else as_int(ended_ns),
+        outcome=to_outcome(*outcome),
+        stdout=_to_output(stdout_head, stdout_tail, stdout_left_out, stdout_file),
+        stderr=_to_output(stderr_head, stderr_tail, stderr_left_out, stderr_file),
+        changed=as_int(changed),
+        held=bool(as_int(held)),
+    )
+
+
+def _to_output(head: Cell, tail: Cell, left_out: Cell, file: Cell) -> Output:
+    return Output(
+        head=as_blob(head),
+        tail=as_blob(tail),
+        left_out=as_int(left_out),
+        file=None if file is None else as_blob(file),
+    )
+
+
+def _to_unfinished(row: Row) -> UnfinishedRun:
+    identity, pid, started, boot, pids, started_ns = row
+    owner = Owner(pid=as_int(pid), started=as_int(started), boot=as_text(boot), pids=as_unsigned(pids))
+    return UnfinishedRun(id=RunId(as_id(identity)), owner=owner, started_ns=as_int(started_ns))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of sandboxes: a project's path and a name, each pair once.
+
+`device` and `inode` are the project directory's when the sandbox was made; whether another directory at
+the same path is still the same project is for the caller to decide.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from unspill.model.layer import SandboxId
+from unspill.model.record import Record
+from unspill.store.cells import as_blob, as_id, as_int, as_text, as_unsigned, to_signed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.store.cells import Row
+    from unspill.store.connection import Connection
+
+_COLUMNS = "id, project, name, device, inode, created_ns"
+
+
+class SandboxRow(Record):
+    """One sandbox as the store keeps it."""
+
+    id: SandboxId
+    project: bytes
+    name: str
+    device: int
+    inode: int
+    created_ns: int
+
+
+class SandboxTable:
+    """Sandboxes by project and name."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+
+    def get_or_create(self, project: bytes, name: str, device: int, inode: int) -> SandboxRow:
+        """Return the sandbox of that project and name, whoever made it first."""
+        found = self.find(project, name)
+        if found is not None:
+            return found
+        with self._db:
+            self._db.change(
+                f"INSERT OR IGNORE INTO sandboxes ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+                (os.urandom(8).hex(), project, name, to_signed(device), to_signed(inode), time.time_ns()),
+            )
+            made = self.find(project, name)
+        assert made is not None
+        return made
+
+    def find(self, project: bytes, name: str) -> SandboxRow | None:
+        """Return the sandbox of that project and name, if there is one."""
+        rows = self._db.rows(f"SELECT {_COLUMNS} FROM sandboxes WHERE project = ? AND name = ?", (project, name))
+        return _to_record(rows[0]) if rows else None
+
+    def of_project(self, project: bytes) -> tuple[SandboxRow, ...]:
+        """Return a project's sandboxes by name."""
+        rows = self._db.rows(f"SELECT {_COLUMNS} FROM sandboxes WHERE project = ? ORDER BY name", (project,))
+        return tuple(map(_to_record, rows))
+
+    def move(self, sandbox: SandboxId, device: int, inode: int) -> None:
+        """Record that the project's directory is another one from now on."""
+        self._db.change(
+            "UPDATE sandboxes SET device = ?, inode = ? WHERE id = ?",
+            (to_signed(device), to_signed(inode), sandbox),
+        )
+
+
+def _to_record(row: Row) -> SandboxRow:
+    identity, project, name, device, inode, created_ns = row
+    return SandboxRow(
+        id=SandboxId(as_id(identity)),
+        project=as_blob(project),
+        name=as_text(name),
+        device=as_unsigned(device),
+        inode=as_unsigned(inode),
+        created_ns=as_int(created_ns),
+    )

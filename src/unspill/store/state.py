@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state directory: made for its owner alone, refused when anyone else could reach into it.
+
+store.db, -wal, -shm      every record
+layers/ID/upper, work     one layer each; `upper` has its root's own mode, `layers/ID` keeps others out
+runs/ID/                  output that was too long for a row
+locks/                    one file per sandbox
+empty/                    never written: the second lower of a read-only overlay
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from unspill.errors import StoreError
+
+PARTS = (b"layers", b"work", b"runs", b"locks", b"empty")
+
+
+def check_state_dir(state: bytes) -> bool:
+    """Tell whether the directory exists, and is ours alone.
+
+    Raises:
+        StoreError: someone else owns it, may enter it, or it is no directory.
+    """
+    try:
+        found = os.lstat(state)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _refused(state, f"can't be read: {error.strerror}", "Point UNSPILL_STATE_DIR elsewhere.") from error
+    name = os.fsdecode(state)
+    if not stat.S_ISDIR(found.st_mode):
+        raise _refused(state, "is not a directory", "Move it away, or point UNSPILL_STATE_DIR elsewhere.")
+    if found.st_uid != os.geteuid():
+        raise _refused(state, f"belongs to user {found.st_uid}", "Point UNSPILL_STATE_DIR at a directory of yours.")
+    if found.st_mode & 0o077:
+        raise _refused(state, "can be entered by other users", f"Run: chmod 700 {name}")
+    return True
+
+
+def make_state_dir(state: bytes) -> None:
+    """Make the directory and its parts, for the owner alone whatever the umask is.
+
+    Raises:
+        StoreError: it can't be made.
+    """
+    try:
+        os.makedirs(os.path.dirname(state), mode=0o700, exist_ok=True)
+        _make_private(state)
+        for part in PARTS:
+            _make_private(os.path.join(state, part))
+        # The kernel shows an overlay's root with the mode of its upmost directory.
+        os.chmod(os.path.join(state, b"empty"), 0o755)
+    except OSError as error:
+        raise _refused(state, f"can't be made: {error.strerror}", "Point UNSPILL_STATE_DIR elsewhere.") from error
+
+
+def _make_private(path: bytes) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    # An inherited default ACL or an odd umask may have taken bits away or added some.
+    os.chmod(path, 0o700)
+
+
+def empty_dir(state: bytes) -> bytes:
+    """Return the directory that stays empty."""
+    return state + b"/empty"
+
+
+def _refused(state: bytes, why: str, remedy: str) -> StoreError:
+    return StoreError(f"The state directory {os.fsdecode(state)} {why}.", remedy=remedy)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules and functions stay small, measured on the syntax tree: none too long, and most of them short."""
+
+import statistics
+
+from tests.architecture.sources import Function, sources
+
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+
+# Path of a module that may be longer, and why it is better whole.
+LONG_MODULES: dict[str, str] = {}
+
+
+def package_functions() -> list[Function]:
+    return [function for source in sources() if source.is_package_code for function in source.functions()]
+
+
+def test_no_module_is_longer_than_400_lines() -> None:
+    too_long = {source.path: source.lines for source in sources() if source.lines > MODULE_LINES}
+    assert {path: lines for path, lines in too_long.items() if path not in LONG_MODULES} == {}
+
+
+def test_every_explained_exception_is_still_needed() -> None:
+    long_ones = {source.path for source in sources() if source.lines > MODULE_LINES}
+    assert set(LONG_MODULES) <= long_ones
+    assert all(LONG_MODULES.values())
+
+
+def test_no_function_is_longer_than_60_lines() -> None:
+    functions = [function for source in sources() for function in source.functions()]
+    assert [function for function in functions if function.lines > FUNCTION_LINES] == []
+
+
+def test_half_of_the_functions_have_at_most_12_lines() -> None:
+    assert statistics.median(function.lines for function in package_functions()) <= 12
+
+
+def test_nine_of_ten_functions_have_at_most_30_lines() -> None:
+    lengths = [function.lines for function in package_functions()]
+    assert statistics.quantiles(lengths, n=10, method="inclusive")[-1] <= 30
+
+
+def test_fewer_than_2_percent_of_the_functions_have_more_than_50_lines() -> None:
+    functions = package_functions()
+    longest = [function for function in functions if function.lines > 50]
+    assert len(longest) < 0.02 * len(functions), longest

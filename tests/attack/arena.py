@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attacker's side: scripts that run inside a real sandbox and say what they achieved, and sandboxes in which
+exactly one defence is missing.
+
+A script prints `WON <what>` for each thing that should not have worked. It must also come to its end: an attack
+that fails because its own script is broken proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.support import Ground
+from unspill import RunResult, Sandbox
+from unspill.model.plan import Bind, Plan
+from unspill.plan.argv import bwrap_options
+
+if TYPE_CHECKING:
+    from unspill.model.plan import MountOp
+
+PRELUDE: Final = """
+import ctypes, errno, fcntl, os, signal, socket, stat, struct, subprocess, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+def won(*what): print("WON", *what, flush=True)
+def lost(*what): print("LOST", *what, flush=True)
+def call(what, result):
+    if result >= 0: won(what)
+    else: lost(what, errno.errorcode.get(ctypes.get_errno()))
+    return result
+def attempt(what, function, *arguments):
+    try: function(*arguments)
+    except OSError as error: lost(what, error.strerror)
+    else: won(what)
+"""
+END: Final = "the script came to its end"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a script achieved; true if it achieved anything."""
+
+    won: tuple[str, ...]
+    lines: tuple[str, ...]
+    result: RunResult
+
+    def __bool__(self) -> bool:
+        return bool(self.won)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A person's machine, and the means to attack it from inside a sandbox."""
+
+    ground: Ground
+    patch: pytest.MonkeyPatch
+
+    def attack(self, script: str, *, sandbox: Sandbox | None = None, options: Any = None, **settings: Any) -> Attempt:
+        """Run an attacker's Python script in a sandbox, by default a new one with these settings of the policy."""
+        target = sandbox or self.ground.sandbox(**settings)
+        result = target.run(python(script), **(options or {}))
+        return judge(result)
+
+    @contextmanager
+    def options_changed(self, change: Callable[[list[bytes]], Sequence[bytes]]) -> Iterator[None]:
+        """Let bwrap have other options than the plan says, for the time of the context."""
+
+        def changed(*arguments: Any, **named: Any) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+            options, contents = bwrap_options(*arguments, **named)
+            weaker = tuple(change(list(options)))
+            assert weaker != options, "nothing was taken away"
+            return weaker, contents
+
+        with self.patch.context() as patch:
+            patch.setattr("unspill.runner.perform.bwrap_options", changed)
+            yield
+
+    @contextmanager
+    def without(self, *flags: bytes) -> Iterator[None]:
+        """Leave out options that stand alone, or an option and its values given as b"--cap-drop ALL"."""
+        with self.options_changed(lambda options: drop(options, *flags)):
+            yield
+
+    @contextmanager
+    def plan_changed(self, change: Callable[[tuple[MountOp, ...]], Sequence[MountOp]]) -> Iterator[None]:
+        """Let the sandbox have other mounts than were planned, for the time of the context."""
+        from unspill.sandbox import running
+
+        original = running.make_plan
+
+        def changed(*arguments: Any, **named: Any) -> Plan:
+            plan = original(*arguments, **named)
+            weaker = plan.replace(mounts=tuple(change(plan.mounts)))
+            assert weaker != plan, "nothing was changed"
+            return weaker
+
+        with self.patch.context() as patch:
+            patch.setattr(running, "make_plan", changed)
+            yield
+
+
+def python(script: str) -> list[str]:
+    """Return the command that runs an attacker's script inside."""
+    return ["/usr/bin/python3", "-I", "-c", f"{PRELUDE}\n{textwrap.dedent(script)}\nprint({END!r})"]
+
+
+def judge(result: RunResult) -> Attempt:
+    """Return what a script achieved; fail if it broke."""
+    text = (result.stdout.head + result.stdout.tail).decode("utf-8", "backslashreplace")
+    lines = tuple(text.splitlines())
+    assert END in lines, (result.outcome, text[-2000:], result.stderr.kept()[-2000:])
+    return Attempt(tuple(line[4:] for line in lines if line.startswith("WON ")), lines, result)
+
+
+def drop(options: Sequence[bytes], *flags: bytes) -> list[bytes]:
+    """Return the options without each of the flags, every time it is there."""
+    left = list(options)
+    for flag in flags:
+        words = flag.split(b" ")
+        at = [i for i in range(len(left)) if left[i : i + len(words)] == words]
+        assert at, f"{flag!r} is not there"
+        for start in reversed(at):
+            del left[start : start + len(words)]
+    return left
+
+
+def replaced(mounts: Sequence[MountOp], dest: bytes, *instead: MountOp) -> list[MountOp]:
+    """Return the mounts with those at one place exchanged for others."""
+    found = [index for index, operation in enumerate(mounts) if operation.dest == dest]
+    assert found, f"nothing is mounted on {dest!r}"
+    left = [operation for operation in mounts if operation.dest != dest]
+    return [*left[: found[0]], *instead, *left[found[0] :]]
+
+
+def shown_as_it_is(path: Path | bytes, *, writable: bool = False) -> Bind:
+    """Return the naive way to show a directory of the host."""
+    return Bind(source=os.fsencode(path), dest=os.fsencode(path), why="naive", writable=writable)
+
+
+def naive_bwrap(bwrap: bytes, *words: str | bytes, **named: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run bwrap as somebody would who has not read this suite: all system directories, nothing else."""
+    system = [word for name in ("/usr", "/etc") for word in ("--ro-bind", name, name)]
+    links = [word for name in ("bin", "lib", "lib64", "sbin") for word in ("--symlink", f"usr/{name}", f"/{name}")]
+    return subprocess.run(
+        [bwrap, *system, *links, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False, **named
+    )
+
+
+def processes_with(mark: str) -> list[int]:
+    """Return the pids of living processes on the host whose command line has `mark` in it."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal() or int(entry) == os.getpid():
+            continue
+        try:
+            words = Path("/proc", entry, "cmdline").read_bytes()
+            state = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()[0]
+        except OSError:
+            continue
+        if os.fsencode(mark) in words and state not in (b"Z", b"X"):
+            found.append(int(entry))
+    return found
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> bool:
+    """Tell whether a condition became true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def outside(script: str, **named: Any) -> subprocess.CompletedProcess[str]:
+    """Run an attacker's script on the host itself."""
+    return subprocess.run(
+        [sys.executable, "-I", "-c", python(script)[-1]], capture_output=True, text=True, check=False, **named
+    )

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`doctor` on this host: with all it has, and with one feature taken away for real."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.masked_host import asked_through, masked, nested
+from unspill.cli.doctor import doctor
+from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
+from unspill.host.bwrap import find_bwrap
+from unspill.host.distribution import parse_os_release
+from unspill.host.probe import probe
+from unspill.host.survey import survey_project
+
+pytestmark = pytest.mark.kernel
+
+DEBIAN = parse_os_release('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12"\n')
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    path = tmp_path / "state"
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.fixture
+def trusted(bwrap: Path) -> bytes:
+    return find_bwrap(os.fsencode(bwrap), "", [])
+
+
+def test_on_a_host_made_for_the_tests_commands_can_be_run(trusted: bytes, state: Path) -> None:
+    text, code = doctor(None, as_json=False, facts=probe(trusted, os.fsencode(state)))
+    assert code == 0
+    assert text.startswith(("Level A: ", "Level B: "))
+    assert os.fsdecode(trusted) in text
+
+
+def test_json_has_the_same_rows_and_all_facts(trusted: bytes, state: Path) -> None:
+    facts = probe(trusted, os.fsencode(state))
+    text, code = doctor(None, as_json=True, facts=facts)
+    value = json.loads(text)
+    assert code == 0
+    assert value["level"] in {"A", "B"}
+    assert value["facts"]["engines"] == list(facts.engines)
+    assert value["facts"]["bwrap"]["path"] == os.fsdecode(trusted)
+    assert {"namespaces", "engines", "cgroup"} <= {row["fact"] for row in value["rows"]}
+
+
+@pytest.mark.parametrize("mask", ["no-more-namespaces", "covered-proc"])
+def test_what_seals_a_run_taken_away_is_level_d_and_exit_code_3(mask: str, trusted: bytes, state: Path) -> None:
+    text, code = doctor(None, as_json=False, facts=masked([mask], trusted, state), distribution=DEBIAN)
+    assert text.startswith("Level D: ")
+    assert code == HostError.exit_code == 3
+
+
+def test_a_limit_of_no_namespaces_comes_with_the_line_that_lifts_it(trusted: bytes, state: Path) -> None:
+    facts = masked(["no-more-namespaces"], trusted, state)
+    text, _code = doctor(None, as_json=False, facts=facts, distribution=DEBIAN)
+    assert "echo user.max_user_namespaces=15000 | sudo tee" in text
+
+
+def test_inside_a_sandbox_that_forbids_namespaces_it_says_to_leave_it(trusted: bytes, state: Path) -> None:
+    facts = asked_through(nested(trusted, state, "--disable-userns"), trusted, state)
+    text, code = doctor(None, as_json=False, facts=facts)
+    assert code == 3
+    assert "outside the container or sandbox" in text
+
+
+def test_without_bwrap_it_says_what_to_install(state: Path) -> None:
+    with pytest.raises(BwrapMissing) as missing:
+        find_bwrap(None, "", [])
+    text, code = doctor(
+        None, as_json=False, facts=probe(None, os.fsencode(state)), bwrap_error=missing.value, distribution=DEBIAN
+    )
+    assert code == 3
+    assert "apt install bubblewrap" in text
+
+
+def test_a_bwrap_that_others_may_write_is_refused_by_name(state: Path, tmp_path: Path) -> None:
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\n")
+    fake.chmod(0o4777)
+    with pytest.raises(BwrapUnsafe) as unsafe:
+        find_bwrap(os.fsencode(fake), "", [])
+    text, code = doctor(None, as_json=False, facts=probe(None, os.fsencode(state)), bwrap_error=unsafe.value)
+    assert code == 3
+    assert "setuid" in text
+
+
+def test_where_only_bwrap_may_mount_its_overlays_are_used_or_copying_must_be_configured(
+    trusted: bytes, state: Path
+) -> None:
+    facts = masked(["own-namespace"], trusted, state)
+    text, code = doctor(None, as_json=False, facts=facts, distribution=DEBIAN)
+    has_native = "native" in facts.engines
+    assert code == (0 if has_native else 3)
+    assert ("bwrap mounts overlays" in text) is has_native
+    assert ('set engine = "copy"' in text) is not has_native
+    assert doctor(None, as_json=False, facts=facts, engine="copy")[1] == 0
+
+
+def test_a_project_is_looked_through(trusted: bytes, state: Path, tmp_path: Path) -> None:
+    project = tmp_path / "pro\x1b[31mject"
+    project.mkdir()
+    (project / "a\nb").symlink_to("/etc")
+    root = os.fsencode(project)
+    facts = probe(trusted, os.fsencode(state))
+    text, code = doctor(root, as_json=False, facts=facts, findings=survey_project(root))
+    assert code == 0
+    assert "1 entries" in text
+    assert "symlinks that lead out of the project" in text
+    assert "\x1b" not in text
+    assert "a\\nb" in text
+    value = json.loads(doctor(root, as_json=True, facts=facts, findings=survey_project(root))[0])
+    assert value["findings"] == [{"kind": "link-out", "count": 1, "examples": ["a\\nb"]}]
+
+
+def run_program(*words: str | Path, state: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | {"UNSPILL_STATE_DIR": os.fspath(state)} | environ
+    code = "from unspill.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "doctor", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=variables, check=False, cwd="/")
+
+
+def test_the_program_prints_the_report_and_exits_with_0(state: Path, tmp_path: Path) -> None:
+    done = run_program(tmp_path, state=state)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(("Level A: ", "Level B: "))
+    assert f"Project {tmp_path}: " in done.stdout
+
+
+def test_the_program_without_bwrap_on_path_exits_with_3(state: Path) -> None:
+    done = run_program("--json", state=state, PATH="")
+    assert done.returncode == 3
+    value = json.loads(done.stdout)
+    assert value["level"] == "D"
+    assert value["facts"]["bwrap"] is None
+
+
+@pytest.mark.root
+def test_root_is_refused_unless_configured(trusted: bytes, state: Path) -> None:
+    facts = probe(trusted, os.fsencode(state))
+    assert facts.namespaces
+    assert doctor(None, as_json=False, facts=facts)[1] == 3
+    text, code = doctor(None, as_json=False, facts=facts, allow_root=True)
+    assert code == 0
+    assert text.startswith("Level C: ")

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each process of a run is killed at every fifth system call: nothing survives, and the next start sweeps the rest.
+
+A point is a role (how deep a process lies below the caller) and the number of its system calls before it dies.
+With --full all points are taken, else some of each role. See `tracing` for how the kill is made exact.
+"""
+
+import os
+import shutil
+import sys
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from tests.figures import record_figure
+from tests.kernel.leftovers import mounts_of, state_problems, tree_of
+from tests.kernel.tracing import Order, Traced, trace
+from tests.support import Ground, run_cli
+
+pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(3600)]
+
+COMMAND = """
+cat kept 2>&1; echo hi > new; echo hi > ~/.cache/pip/wheel
+setsid sleep 1000 & sleep 1000 & (trap '' TERM HUP; setsid sleep 1000 &)
+echo done
+"""
+STEP = 5
+MOST_HELD = 6
+
+COMMAND_LINE = 'echo >&3; read -r go <&4; exec 3>&- 4<&-; exec unspill run -q -c "$1"'
+LIBRARY = """
+import os, sys
+from unspill import Policy, Sandbox
+project, bwrap, engine, command = sys.argv[1:]
+policy = Policy(bwrap=os.fsencode(bwrap), engine=engine)
+os.write(3, b"x")
+os.read(4, 1)
+os.close(3)
+os.close(4)
+result = Sandbox(project, policy=policy).run(command)
+os.write(1, result.stdout.kept())
+sys.exit(result.exit_code)
+"""
+MOUNT_ROLES = ("caller", "spawner's parent", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
+SHARED_ROLES = ("caller", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
+
+Point = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One way to have a run, on one machine; `roles` are its processes by their depth below the caller."""
+
+    ground: Ground
+    way: str
+    engine: str = "mount"
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return MOUNT_ROLES if self.engine == "mount" else SHARED_ROLES
+
+    def trace(self, depth: int | None = None, at: int = 0) -> Traced:
+        """Have one run, and kill a process of it if a depth is given."""
+        project, bwrap = os.fspath(self.ground.project), os.fsdecode(self.ground.bwrap)
+        argv = ["/bin/sh", "-c", COMMAND_LINE, "sh", COMMAND]
+        if self.way == "library":
+            argv = [sys.executable, "-c", LIBRARY, project, bwrap, self.engine, COMMAND]
+        environ = dict(os.environ)
+        return trace(Order(argv=argv, cwd=project, environ=environ, depth=depth, at=at, grace_s=2.0, limit_s=30.0))
+
+    def counts(self) -> Counter[int]:
+        """Return the number of system calls by depth in a run that nobody disturbs."""
+        traced = self.trace()
+        assert traced["status"] == 0, traced
+        assert traced["survivors"] == []
+        return Counter({int(depth): count for depth, count in traced["counts"].items()})
+
+    def points(self, *, step: int | None, of_each: int) -> list[Point]:
+        """Return every `step`-th system call of each process, or some of each."""
+        chosen: list[Point] = []
+        for depth, count in sorted((self.counts() & self.counts()).items()):
+            some = (count * (2 * part + 1) // (2 * of_each) + 1 for part in range(of_each))
+            chosen += [(depth, number) for number in (range(step, count + 1, step) if step else sorted({*some}))]
+        return chosen
+
+    def role(self, depth: int) -> str:
+        return self.roles[min(depth, len(self.roles) - 1)]
+
+
+def prepare(ground: Ground) -> dict[str, tuple[int, int, int, bytes]]:
+    """Make a project with a held layer and a tool cache; return what the project is like."""
+    ground.write("file", "content")
+    (ground.home / ".cache" / "pip").mkdir(parents=True)
+    hold_something(ground)
+    return tree_of(ground.project)
+
+
+def hold_something(ground: Ground) -> None:
+    """Leave one held layer, which every kill must leave alone."""
+    sandbox = ground.sandbox()
+    sandbox.discard()
+    assert sandbox.run("echo precious > kept").held
+    sandbox.close()
+
+
+def unlike(ground: Ground, before: object, traced: Traced) -> list[str]:
+    """Return what is wrong after a kill, before anything is started again."""
+    problems = [f"survivor: {survivor}" for survivor in traced["survivors"]]
+    if traced["status"] == 0 and not traced["output"].endswith("done\n"):
+        problems.append(f"called a success: {traced['output']!r}")
+    if tree_of(ground.project) != before:
+        problems.append("the project was changed")
+    return problems + [f"mount: {mount}" for mount in mounts_of(ground.top)]
+
+
+def unswept(ground: Ground, expected: bytes) -> list[str]:
+    """Start unspill again in a new process; return what is wrong then."""
+    result = run_cli("run", "-q", "--discard", "-c", "cat kept; true", cwd=ground.project)
+    problems = [] if result.stdout == expected else [f"the next run failed: {result}"]
+    return problems + [f"unswept: {problem}" for problem in state_problems(ground.state)]
+
+
+def kill_at(scenario: Scenario, points: list[Point]) -> tuple[Counter[str], list[str]]:
+    """Kill at each point; return the number of kills by role, and all that went wrong."""
+    ground = scenario.ground
+    before = tree_of(ground.project)
+    kills: Counter[str] = Counter()
+    problems = []
+    for index, (depth, number) in enumerate(points):
+        traced = scenario.trace(depth, number)
+        kills[scenario.role(depth)] += traced["killed"]
+        found = [*unlike(ground, before, traced), *unswept(ground, b"precious\n")]
+        problems += [f"{scenario.role(depth)}, system call {number}: {problem}" for problem in found]
+        if index % MOST_HELD == MOST_HELD - 1:
+            hold_something(ground)
+    return kills, problems
+
+
+def record(name: str, kills: Counter[str], problems: list[str], step: int) -> None:
+    by_role = ", ".join(f"{role} {count}" for role, count in kills.items())
+    survivors = sum("survivor" in problem for problem in problems)
+    record_figure(
+        f"kill points, {name}",
+        f"{kills.total()} kills: {survivors} survivors, {len(problems) - survivors} other problems",
+        f"SIGKILL at every {step}th system call ({by_role})",
+    )
+
+
+@pytest.mark.parametrize("way", ["command line", "library"])
+def test_a_kill_at_any_system_call_of_a_run_leaves_nothing(ground: Ground, way: str, full: bool) -> None:
+    prepare(ground)
+    scenario = Scenario(ground, way)
+    points = scenario.points(step=STEP if full else None, of_each=3 if way == "command line" else 2)
+    kills, problems = kill_at(scenario, points)
+    record(way, kills, problems, STEP)
+    assert problems == []
+    assert set(kills) == set(MOUNT_ROLES)
+    assert kills.total() >= (200 if full else 10)
+    assert kills.total() > 0.9 * len(points)
+
+
+def test_a_kill_leaves_nothing_where_the_spawner_has_no_namespace_of_its_own(
+    ground: Ground, engine: str, full: bool
+) -> None:
+    prepare(ground)
+    scenario = Scenario(ground, "library", engine)
+    points = scenario.points(step=5 * STEP if full else None, of_each=1)
+    kills, problems = kill_at(scenario, points)
+    record(f"engine {engine}", kills, problems, 5 * STEP)
+    assert problems == []
+    assert set(kills) == set(scenario.roles)
+
+
+def test_a_kill_in_the_very_first_start_leaves_nothing(ground: Ground, full: bool) -> None:
+    (ground.home / ".cache" / "pip").mkdir(parents=True)
+    before = tree_of(ground.project)
+    scenario = Scenario(ground, "command line")
+    shutil.rmtree(ground.state)
+    counts = scenario.counts()
+    kills: Counter[str] = Counter()
+    problems = []
+    step = 20 * STEP
+    for depth, count in counts.items():
+        for number in range(step, count, step) if full else [count // 2]:
+            shutil.rmtree(ground.state, ignore_errors=True)
+            traced = scenario.trace(depth, number)
+            kills[scenario.role(depth)] += traced["killed"]
+            found = [*unlike(ground, before, traced), *unswept(ground, b"")]
+            problems += [f"depth {depth}, system call {number}: {problem}" for problem in found]
+    record("first start", kills, problems, step)
+    assert problems == []
+
+
+def test_the_tracer_sees_what_survives(ground: Ground) -> None:
+    """The control arm: a daemon that nobody holds by a namespace outlives its killed parent."""
+    argv = ["/bin/sh", "-c", "echo >&3; read -r go <&4; setsid sleep 1000 & sleep 0.1; true"]
+    order = Order(argv=argv, cwd="/", environ={}, depth=0, at=20, grace_s=0.3, limit_s=10.0)
+    traced = trace(order)
+    assert traced["killed"]
+    assert traced["survivors"] == ["depth 1 sleep (S)"]
+
+
+def test_what_is_unswept_is_seen(ground: Ground) -> None:
+    """The control arm of the sweep: a killed caller does leave a layer and a row until the next start."""
+    prepare(ground)
+    scenario = Scenario(ground, "library")
+    caller = scenario.counts()[0]
+    seen = []
+    for part in (0.5, 0.6, 0.7):
+        traced = scenario.trace(0, int(caller * part))
+        assert traced["killed"]
+        seen.append(state_problems(ground.state))
+        assert unswept(ground, b"precious\n") == []
+    assert any(seen)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command can and can't reach, in the plainest cases; the attacks have a suite of their own."""
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support import Ground, kinds, printed
+
+pytestmark = pytest.mark.kernel
+
+
+def test_the_project_can_be_read_and_written_at_its_real_path(ground: Ground, engine: str) -> None:
+    ground.write("src/file", "text\n")
+    where = os.fspath(ground.project)
+    result = ground.run(f"cat {where}/src/file && echo new > {where}/src/new && realpath src")
+    assert printed(result) == f"text\n{where}/src\n"
+    assert kinds(result.changes) == {"src/new": "added"}
+
+
+@pytest.mark.parametrize(
+    "target", ["/usr/x", "/etc/x", "/etc/passwd", "/x", "/bin/sh", "/opt/x", "/var/x", "/proc/sys/kernel/hostname", "/dev/x"]
+)
+def test_nothing_else_can_be_written(ground: Ground, engine: str, target: str) -> None:
+    result = ground.run(f"echo evil > {target}")
+    assert not result.ok
+    assert not Path(target).exists() or "evil" not in Path(target).read_text(errors="replace")
+
+
+def test_system_files_can_be_read_and_programs_run(ground: Ground, engine: str) -> None:
+    assert "root:" in printed(ground.run("cat /etc/passwd"))
+    assert printed(ground.run("python3 -c 'print(6*7)'; git --version | cut -d' ' -f1,2")) == "42\ngit version\n"
+
+
+def test_the_caller_is_the_same_person_inside(ground: Ground, engine: str) -> None:
+    ground.write("file")
+    assert printed(ground.run("id -u; id -g; stat -c '%u %g' . file; touch new; stat -c '%u %g' new")) == "".join(
+        f"{line}\n" for line in [os.getuid(), os.getgid(), *[f"{os.getuid()} {os.getgid()}"] * 3]
+    )
+
+
+def test_devices_that_harm_nobody_work(ground: Ground, engine: str) -> None:
+    command = "echo x > /dev/null; head -c 4 /dev/zero | wc -c; head -c 4 /dev/urandom | wc -c; sleep 0 & wait; ls /dev"
+    lines = printed(ground.run(command)).split()
+    assert lines[:2] == ["4", "4"]
+    assert {"null", "zero", "full", "random", "urandom", "tty", "pts", "shm", "fd", "stdin"} <= set(lines[2:])
+    assert not {"sda", "vda", "kmsg", "mem", "fuse", "kvm", "net"} & set(lines)
+
+
+def test_only_its_own_processes_are_seen(ground: Ground, engine: str) -> None:
+    pids = printed(ground.run("ls /proc | grep '^[0-9]*$'")).split()
+    assert len(pids) <= 6
+    assert not ground.run(f"kill -0 {os.getpid()}").ok
+    assert printed(ground.run("cat /proc/1/comm")).strip() == "bwrap"
+
+
+def test_tmp_is_fresh_writable_untracked_and_gone(ground: Ground, engine: str) -> None:
+    marker = ground.top / "marker"
+    marker.write_text("host")
+    first = ground.run("mktemp /tmp/test.XXXXXX && mktemp /var/tmp/x.XXXXXX >/dev/null && echo > /dev/shm/x && stat -c %a /tmp")
+    assert first.ok
+    assert first.stdout.kept().endswith(b"\n1777\n")
+    made = first.stdout.kept().split()[0].decode()
+    assert not Path(made).exists()
+    assert not first.changes
+    seen = printed(ground.run("ls -A /var/tmp /dev/shm /run; ls /tmp"))
+    assert made.removeprefix("/tmp/") not in seen
+    assert "marker" not in printed(ground.run("find /tmp"))
+
+
+def test_a_project_below_tmp_is_there(ground: Ground, engine: str) -> None:
+    # Every project of these tests is: the fresh /tmp is made before it
+    assert os.fspath(ground.project).startswith("/tmp/")
+    assert printed(ground.run("pwd")) == f"{ground.project}\n"
+
+
+def test_a_project_elsewhere_is_there(ground: Ground, engine: str) -> None:
+    real_home = Path(f"/var/tmp/unspill-test-{os.getpid()}")
+    real_home.mkdir()
+    try:
+        sandbox = ground.sandbox(project=real_home)
+        assert printed(sandbox.run("pwd; echo x > file; cat file")) == f"{real_home}\nx\n"
+        assert list(real_home.iterdir()) == []
+        sandbox.discard()
+    finally:
+        real_home.rmdir()
+
+
+def test_there_is_no_network(ground: Ground, engine: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
+        threading.Thread(target=server.accept, daemon=True).start()
+        result = ground.run(["python3", "-c", connect])
+        assert not result.ok
+        assert b"refused" in result.stderr.kept()
+        # The control arm: from here the very same connection is made
+        socket.create_connection(("127.0.0.1", port), 2).close()
+    assert printed(ground.run("ls /sys/class/net 2>/dev/null; cat /proc/net/dev | tail -n +3 | cut -d: -f1")).split() == ["lo"]
+    assert not ground.run("git clone -q https://example.org/x.git y").ok
+
+
+def test_a_socket_of_the_host_can_not_be_reached_through_the_project(ground: Ground, engine: str) -> None:
+    path = ground.project / "s"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.fspath(path))
+        server.listen()
+        connect = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('s')"
+        assert not ground.run(["python3", "-c", connect]).ok
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(os.fspath(path))
+        client.close()
+
+
+def test_no_capability_and_no_new_privilege(ground: Ground, engine: str) -> None:
+    status = printed(ground.run("grep -E '^(Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs)' /proc/self/status"))
+    values = dict(line.split(":\t") for line in status.splitlines())
+    assert values == {
+        **dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), "0" * 16),
+        "NoNewPrivs": "1",
+    }
+
+
+def test_no_namespace_can_be_made_inside(ground: Ground, engine: str) -> None:
+    assert not ground.run("unshare -U true").ok
+    assert not ground.run(["bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"]).ok
+
+
+def test_signals_are_neither_ignored_nor_blocked(ground: Ground, engine: str) -> None:
+    status = printed(ground.run(["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]))
+    assert [line.split()[1] for line in status.splitlines()] == ["0" * 16, "0" * 16]
+    assert ground.run("yes | head -1").stderr.total == 0
+
+
+def test_the_umask_is_the_callers(ground: Ground, engine: str) -> None:
+    for mask in (0o022, 0o077, 0o002):
+        before = os.umask(mask)
+        try:
+            result = ground.run("umask; rm -f f; touch f; stat -c %a f")
+        finally:
+            os.umask(before)
+        assert printed(result) == f"{mask:04o}\n{0o666 & ~mask:o}\n"
+
+
+def test_a_name_of_the_host_is_not_told(ground: Ground) -> None:
+    assert printed(ground.run("uname -n")) == "unspill\n"
+
+
+def test_the_state_directory_is_not_seen(ground: Ground, engine: str) -> None:
+    assert not ground.run(["ls", os.fspath(ground.state)]).ok

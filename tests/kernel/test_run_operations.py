@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each thing that a command can do to a file, a directory or a link: what is reported, and what the next run sees.
+
+Modes and times are asserted, not only that something exists.
+"""
+
+import os
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.support import Ground, kinds, printed
+
+pytestmark = pytest.mark.kernel
+
+STAMP = 981173106  # 2001-02-03 04:05:06 UTC
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, the changes it makes, and what a look at the place shows in the next run."""
+
+    command: str
+    changes: dict[str, str] = field(default_factory=dict)
+    look: str = "true"
+    seen: str = ""
+    aspects: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+CASES = {
+    "create an empty file": Case(": > new", {"new": "added"}, "stat -c '%F %a %s' new", "regular empty file 644 0"),
+    "create a file": Case("echo text > new", {"new": "added"}, "cat new; stat -c '%a %s' new", "text\n644 5"),
+    "create an executable": Case(
+        "printf '#!/bin/sh\necho ran' > x; chmod 750 x", {"x": "added"}, "./x; stat -c %a x", "ran\n750"
+    ),
+    "create in nested directories": Case(
+        "mkdir -p n/m && chmod 711 n && echo x > n/m/f",
+        {"n": "added", "n/m": "added", "n/m/f": "added"},
+        "stat -c %a n n/m; cat n/m/f",
+        "711\n755\nx",
+    ),
+    "create a link to a file": Case("ln -s file l", {"l": "added"}, "readlink l; cat l", "file\none"),
+    "create a link to a directory": Case("ln -s dir l", {"l": "added"}, "readlink l; ls l/", "dir\ninner"),
+    "create a hard link": Case(
+        "ln file twin",
+        {"twin": "added"},
+        "stat -c %h file twin; cat twin",
+        "2\n2\none",
+    ),
+    "create a FIFO": Case("mkfifo -m 600 pipe", {"pipe": "added"}, "stat -c '%F %a' pipe", "fifo 600"),
+    "append": Case("echo two >> file", {"file": "modified"}, "cat file; stat -c %a file", "one\ntwo\n640"),
+    "overwrite": Case("echo xxx > file", {"file": "modified"}, "cat file; stat -c %a file", "xxx\n640"),
+    "overwrite with the same": Case("cp file /tmp/f; cat /tmp/f > file; touch -d @%d file" % STAMP),
+    "truncate": Case("truncate -s 1 file", {"file": "modified"}, "cat file; stat -c %s file", "o1"),
+    "make sparse": Case("truncate -s 1M file", {"file": "modified"}, "stat -c %s file; head -c 3 file", "1048576\none"),
+    "read": Case("cat file dir/inner link dirlink/inner exe"),
+    "open for writing and write nothing": Case("exec 3<>file; : >> exe"),
+    "chmod a file": Case(
+        "chmod 600 file", {"file": "metadata"}, "stat -c '%a %Y' file; cat file", f"600 {STAMP}\none", {"file": ("mode",)}
+    ),
+    "chmod and back": Case("chmod 600 file; chmod 640 file"),
+    "touch -t": Case(
+        "TZ=UTC touch -t 202001020304.05 file",
+        {"file": "metadata"},
+        "stat -c '%Y %a' file; cat file",
+        "1577934245 640\none",
+        {"file": ("mtime",)},
+    ),
+    "list": Case("ls -laR > /dev/null"),
+    "make and remove a directory": Case("mkdir d && rmdir d"),
+    "find": Case("find . -name 'i*' | grep -q inner"),
+    "chmod a directory": Case(
+        "chmod 701 dir", {"dir": "metadata"}, "stat -c %a dir; cat dir/inner", "701\ninner", {"dir": ("mode",)}
+    ),
+    "rename a file": Case(
+        "mv file renamed",
+        {"file": "deleted", "renamed": "added"},
+        "stat -c '%a %Y' renamed; cat renamed; ls file 2>&1 | grep -c 'No such'",
+        f"640 {STAMP}\none\n1",
+    ),
+    "rename a directory": Case(
+        "mv dir moved",
+        {"dir": "deleted", "moved": "added", "moved/inner": "added"},
+        "stat -c '%a %Y' moved/inner; stat -c %a moved; test ! -e dir && echo gone",
+        f"600 {STAMP}\n750\ngone",
+    ),
+    "move a file into a directory": Case(
+        "mv file empty/", {"empty/file": "added", "file": "deleted"}, "cat empty/file; stat -c %Y empty/file", f"one\n{STAMP}"
+    ),
+    "move a tree": Case(
+        "mv tree empty/",
+        {"empty/tree": "added", "empty/tree/a": "added", "empty/tree/a/b": "added", "empty/tree/a/b/leaf": "added"}
+        | {"tree": "deleted"},
+        "cat empty/tree/a/b/leaf; test ! -e tree && echo gone",
+        "leaf\ngone",
+    ),
+    "rename an open file": Case(
+        "exec 3>>file; mv file other; echo late >&3; exec 3>&-",
+        {"file": "deleted", "other": "added"},
+        "cat other",
+        "one\nlate",
+    ),
+    "replace an existing file": Case(
+        "echo new > draft && mv draft file", {"file": "modified"}, "cat file; ls", "new\ndir\ndirlink\nempty\nexe\nfile\nlink\ntree"
+    ),
+    "delete a file": Case("rm file", {"file": "deleted"}, "test ! -e file && echo gone", "gone"),
+    "delete an empty directory": Case("rmdir empty", {"empty": "deleted"}, "test ! -e empty && echo gone", "gone"),
+    "delete a tree": Case("rm -r tree", {"tree": "deleted"}, "test ! -e tree && echo gone", "gone"),
+    "delete a link, not what it leads to": Case("rm dirlink", {"dirlink": "deleted"}, "cat dir/inner; ls -d dirlink", "inner"),
+    "delete an open file": Case("exec 3<file; rm file; cat <&3", {"file": "deleted"}),
+    "delete and make a directory anew": Case(
+        "rm -r tree && mkdir tree && touch tree/new",
+        {"tree/a": "deleted", "tree/new": "added"},
+        "ls tree",
+        "new",
+    ),
+    "file becomes directory": Case(
+        "rm file && mkdir file && echo x > file/x",
+        {"file": "replaced", "file/x": "added"},
+        "stat -c '%F %a' file; cat file/x",
+        "directory 755\nx",
+    ),
+    "directory becomes file": Case(
+        "rm -r dir && echo x > dir", {"dir": "replaced"}, "stat -c %F dir; cat dir", "regular file\nx"
+    ),
+    "file becomes link": Case("ln -sf exe file", {"file": "replaced"}, "readlink file", "exe"),
+    "link becomes file": Case("rm link && echo x > link", {"link": "replaced"}, "stat -c %F link", "regular file"),
+    "directory becomes link": Case("rm -r dir && ln -s tree dir", {"dir": "replaced"}, "cat dir/a/b/leaf", "leaf"),
+    "link gets another target": Case(
+        "ln -sfn exe link", {"link": "modified"}, "readlink link", "exe", {"link": ("target",)}
+    ),
+    "set an attribute": Case(
+        "python3 -c \"import os; os.setxattr('file', 'user.note', b'hello')\"",
+        {"file": "metadata"},
+        "python3 -c \"import os; print(os.getxattr('file', 'user.note').decode())\"",
+        "hello",
+        {"file": ("xattrs",)},
+    ),
+    "write through mmap": Case(
+        "python3 -c \"import mmap; f = open('file', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0:1] = b'O'\"",
+        {"file": "modified"},
+        "cat file",
+        "One",
+        {"file": ("content", "mtime")},
+    ),
+}
+
+
+def furnish(ground: Ground) -> None:
+    """Fill the project with one of each, all of the same age."""
+    for path, content, mode in (
+        ("file", "one\n", 0o640),
+        ("exe", "#!/bin/sh\n", 0o755),
+        ("dir/inner", "inner\n", 0o600),
+        ("tree/a/b/leaf", "leaf\n", 0o644),
+    ):
+        made = ground.write(path, content)
+        made.chmod(mode)
+        os.utime(made, (STAMP, STAMP))
+    (ground.project / "dir").chmod(0o750)
+    (ground.project / "empty").mkdir()
+    (ground.project / "link").symlink_to("file")
+    (ground.project / "dirlink").symlink_to("dir")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_is_reported_exactly_and_seen_by_the_next_run(ground: Ground, engine: str, name: str) -> None:
+    case = CASES[name]
+    furnish(ground)
+    live = {path: os.lstat(path) for path in ground.project.rglob("*")}
+    sandbox = ground.sandbox()
+    result = sandbox.run(f"umask 022; {case.command}")
+    assert result.ok, result
+    assert kinds(result.changes) == case.changes
+    assert result.held == bool(case.changes)
+    found = {os.fsdecode(change.path): change.aspects for change in result.changes}
+    assert {path: found[path] for path in case.aspects} == case.aspects
+    assert kinds(sandbox.changes()) == case.changes
+    seen = sandbox.run(case.look)
+    assert seen.stdout.kept().decode().rstrip("\n") == case.seen
+    now = {path: os.lstat(path) for path in ground.project.rglob("*")}
+    assert {path: (s.st_mode, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for path, s in now.items()} == {
+        path: (s.st_mode, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for path, s in live.items()
+    }
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "/", "../../outside", "/nowhere/at/all", "dir/../../x"])
+def test_a_link_that_leads_out_is_reported_as_such(ground: Ground, engine: str, target: str) -> None:
+    ground.write("dir/inner", "x")
+    result = ground.sandbox().run(["ln", "-s", target, "out"])
+    (change,) = result.changes
+    assert (change.path, change.kind, change.target) == (b"out", "added", os.fsencode(target))
+    assert change.leads_out
+
+
+@pytest.mark.parametrize("target", ["file", "dir/inner", "dir/../file", "."])
+def test_a_link_that_stays_inside_is_not_said_to_lead_out(ground: Ground, engine: str, target: str) -> None:
+    ground.write("dir/inner", "x")
+    ground.write("file", "x")
+    (change,) = ground.sandbox().run(["ln", "-s", target, "in"]).changes
+    assert not change.leads_out
+
+
+def test_a_mere_touch_is_kept_but_not_counted(ground: Ground, engine: str) -> None:
+    ground.write("file", "x")
+    sandbox = ground.sandbox()
+    result = sandbox.run("touch -d @1 file")
+    (change,) = result.changes
+    assert change.is_mere_touch
+    assert sandbox.find_run(result.number).changed == 0
+    assert printed(sandbox.run("stat -c %Y file")) == "1\n"
+
+
+def test_many_files_deep_directories_and_quick_changes_are_all_found(ground: Ground, engine: str) -> None:
+    command = """
+    for d in 1 2 3 4 5 6 7 8 9 10; do
+        mkdir -p "$d/a/b/c/d/e/f/g/h/i"
+        for f in $(seq 100); do echo "$f" > "$d/a/b/c/d/e/f/g/h/i/$f"; done
+    done
+    i=0; while [ $i -lt 2000 ]; do echo $i > busy; i=$((i+1)); done
+    rm -r 10; rm 1/a/b/c/d/e/f/g/h/i/1
+    """
+    sandbox = ground.sandbox()
+    result = sandbox.run(command)
+    found = kinds(result.changes)
+    assert result.ok
+    assert set(found.values()) == {"added"}
+    assert len(found) == 9 * (10 + 100) - 1 + 1
+    assert sandbox.diff(["busy"]).splitlines()[-1] == "+1999"

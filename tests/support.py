@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A person's machine in a temporary directory: home, project, state directory, and sandboxes over them.
+
+Fixtures here are offered to a directory of tests by its conftest.py. Nothing touches the real home directory.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unspill import ChangeSet, Ended, Limits, OutputChunk, Policy, RunResult, Sandbox, Started
+from unspill.host.bwrap import find_bwrap
+from unspill.host.probe import probe
+from unspill.host.probe_cache import facts_key, facts_to_text
+from unspill.model.facts import Facts
+from unspill.runner.launcher import stop_launchers
+from unspill.store.db import Store
+
+Event = Started | OutputChunk | Ended
+XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
+
+
+@dataclass(frozen=True)
+class Ground:
+    """One person's home, project and state directory; HOME and UNSPILL_STATE_DIR point there."""
+
+    top: Path
+    home: Path
+    project: Path
+    state: Path
+    bwrap: bytes
+    engine: str | None = None
+    opened: list[Sandbox] = field(default_factory=list)
+
+    def policy(self, **settings: Any) -> Policy:
+        """Return a policy with the bubblewrap and the engine under test."""
+        return Policy(**{"bwrap": self.bwrap, "engine": self.engine, **settings})
+
+    def sandbox(self, name: str = "default", *, project: Path | None = None, **settings: Any) -> Sandbox:
+        """Open a sandbox; it is closed when the test ends."""
+        sandbox = Sandbox(project or self.project, name=name, policy=self.policy(**settings))
+        self.opened.append(sandbox)
+        return sandbox
+
+    def run(self, command: str | bytes | list[str], **options: Any) -> RunResult:
+        """Run a command in the default sandbox; it must have been started."""
+        return self.sandbox().run(command, **options)
+
+    def write(self, path: str, content: str | bytes = "") -> Path:
+        """Make a file of the project, and its directories."""
+        target = self.project / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+        return target
+
+    def configure(self, text: str) -> None:
+        """Write the person's own configuration file."""
+        path = self.home / ".config" / "unspill" / "config.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def left_behind(self) -> list[str]:
+        """Return what lies in the state directory that belongs to a single run."""
+        places = ("layers", "work", "runs")
+        found = [path for place in places if (self.state / place).is_dir() for path in (self.state / place).iterdir()]
+        return sorted(os.fspath(path.relative_to(self.state)) for path in found)
+
+
+def kinds(changes: ChangeSet) -> dict[str, str]:
+    """Return the kind of change by path."""
+    return {os.fsdecode(change.path): change.kind for change in changes}
+
+
+def printed(result: RunResult) -> str:
+    """Return the standard output of a command that ended well."""
+    assert result.ok, result
+    return result.stdout.kept().decode()
+
+
+def short(**bounds: Any) -> Limits:
+    """Return limits for a test: what hangs is killed soon."""
+    return Limits(**{"wall_s": 20.0, **bounds})
+
+
+def run_cli(
+    *words: str | bytes | Path, cwd: Path, stdin: bytes = b"", variables: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run the `unspill` program as a person would."""
+    program = Path(sys.executable).with_name("unspill")
+    return subprocess.run(
+        [program, *words],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **(variables or {})},
+    )
+
+
+@pytest.fixture(scope="session")
+def trusted_bwrap(bwrap: Path) -> bytes:
+    """The bubblewrap under test, checked as a run would."""
+    return find_bwrap(os.fsencode(bwrap), "", [])
+
+
+@pytest.fixture(scope="session")
+def known_facts(trusted_bwrap: bytes, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Facts]:
+    """What this host can do, found out once for all tests, and the key it is remembered under."""
+    state = tmp_path_factory.mktemp("facts")
+    state.chmod(0o700)
+    facts = probe(trusted_bwrap, os.fsencode(state))
+    return facts_key(trusted_bwrap, os.fsencode(state)), facts
+
+
+@pytest.fixture
+def ground(
+    tmp_path: Path,
+    trusted_bwrap: bytes,
+    known_facts: tuple[str, Facts],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[Ground]:
+    """A machine to run on. A test that also asks for `engine` runs once with each engine that works here."""
+    engine = request.getfixturevalue("engine") if "engine" in request.fixturenames else None
+    home, state = tmp_path / "home", tmp_path / "state"
+    for directory in (home, state, home / "project"):
+        directory.mkdir(mode=0o700)
+    monkeypatch.setenv("HOME", os.fspath(home))
+    monkeypatch.setenv("UNSPILL_STATE_DIR", os.fspath(state))
+    for name in XDG:
+        monkeypatch.delenv(name, raising=False)
+    store = Store.open(os.fsencode(state))
+    store.facts.put(known_facts[0], facts_to_text(known_facts[1]))
+    store.close()
+    made = Ground(tmp_path, home, home / "project", state, trusted_bwrap, engine)
+    yield made
+    for sandbox in made.opened:
+        sandbox.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_spawner_survives() -> Iterator[None]:
+    """End the spawners of this process after the last test."""
+    yield
+    stop_launchers()
+
+
+def engines_of(bwrap: str | None) -> list[str]:
+    """Return the engines that a bubblewrap can serve; asked before any fixture exists."""
+    if bwrap is None:
+        return ["mount"]
+    version = subprocess.run([bwrap, "--version"], capture_output=True, text=True, check=False).stdout.split()
+    numbers = [int(part) for part in version[-1].split(".")] if version else [0]
+    return ["mount", "native", "copy"] if numbers >= [0, 11] else ["mount", "copy"]
+
+
+def parametrise_engines(metafunc: pytest.Metafunc) -> None:
+    """Run each test that asks for `engine` once with every engine."""
+    if "engine" in metafunc.fixturenames:
+        metafunc.parametrize("engine", engines_of(metafunc.config.getoption("--bwrap")))

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan as a whole, and each rule about what may be mounted where."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from tests.unit.plan.given import HOME, PROJECT, STATE, cache, facts, given, home, places, stack
+from unspill.errors import BwrapMissing, RootRefused, UnspillError, UsageError
+from unspill.model.plan import Bind, Dev, File, Overlay, Plan, Proc, ReadOnly, Symlink, Tmpfs
+from unspill.model.policy import GIB, MIB, Limits, Policy
+from unspill.plan.build import COMMAND_FILE, build_plan
+from unspill.plan.visible import find_cover, is_writable_mount
+from unspill.policy.paths import lies_beneath
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from unspill.model.plan import MountOp
+
+EMPTY = STATE + b"/empty"
+
+
+def mounts(**values: Any) -> tuple[MountOp, ...]:
+    return build_plan(given(**values)).mounts
+
+
+def at(dest: bytes, **values: Any) -> MountOp | None:
+    found = [op for op in mounts(**values) if op.dest == dest and not isinstance(op, ReadOnly)]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+def without_reasons(plan: Plan) -> tuple[MountOp, ...]:
+    return tuple(operation.replace(why="") for operation in plan.mounts)
+
+
+def test_the_whole_sealed_plan() -> None:
+    plan = build_plan(
+        given(
+            places=places(home=home(b".cargo/bin")),
+            caches=(cache(HOME + b"/.cache/pip"),),
+            stacks=(stack(PROJECT, sealed=2),),
+        )
+    )
+    layers = STATE + b"/layers"
+    assert without_reasons(plan) == (
+        Bind(source=b"/usr", dest=b"/usr", why=""),
+        Bind(source=b"/etc", dest=b"/etc", why=""),
+        Overlay(lowers=(EMPTY, b"/opt"), dest=b"/opt", why=""),
+        Symlink(target=b"usr/bin", dest=b"/bin", why=""),
+        Symlink(target=b"usr/lib", dest=b"/lib", why=""),
+        Symlink(target=b"usr/lib64", dest=b"/lib64", why=""),
+        Symlink(target=b"usr/sbin", dest=b"/sbin", why=""),
+        Proc(dest=b"/proc", why=""),
+        Dev(dest=b"/dev", why=""),
+        Tmpfs(dest=b"/tmp", size_bytes=GIB, mode=0o1777, why=""),
+        Tmpfs(dest=b"/run", size_bytes=64 * MIB, why=""),
+        Bind(source=b"/proc/sys", dest=b"/proc/sys", why=""),
+        Tmpfs(dest=b"/dev/shm", size_bytes=64 * MIB, mode=0o1777, why=""),
+        Tmpfs(dest=b"/var/tmp", size_bytes=GIB, mode=0o1777, why=""),
+        Symlink(target=b"../run", dest=b"/var/run", why=""),
+        Tmpfs(dest=HOME, size_bytes=GIB, mode=0o700, why=""),
+        File(content=b'[user]\n\temail = "ann@example.org"\n\tname = "Ann"\n', dest=HOME + b"/.gitconfig", why=""),
+        Bind(
+            source=HOME + b"/.local/share/unspill/playground/shop",
+            dest=HOME + b"/playground",
+            writable=True,
+            why="",
+        ),
+        Overlay(lowers=(EMPTY, HOME + b"/.cargo/bin"), dest=HOME + b"/.cargo/bin", why=""),
+        Overlay(
+            lowers=(HOME + b"/.cache/pip",),
+            dest=HOME + b"/.cache/pip",
+            upper=layers + b"/home_ann_.cache_pip/upper",
+            work=layers + b"/home_ann_.cache_pip/work",
+            why="",
+        ),
+        Overlay(
+            lowers=(layers + b"/s1/upper", layers + b"/s0/upper", PROJECT),
+            dest=PROJECT,
+            upper=layers + b"/home_ann_work_shop/upper",
+            work=layers + b"/home_ann_work_shop/work",
+            why="",
+        ),
+        ReadOnly(dest=b"/dev", why=""),
+        ReadOnly(dest=b"/", why=""),
+    )
+    assert plan.warnings == ()
+    assert (plan.bwrap, plan.engine, plan.cwd) == (b"/usr/bin/bwrap", "mount", PROJECT)
+    assert plan.argv == (b"/bin/sh", b"-c", b"true")
+
+
+def test_every_operation_says_why() -> None:
+    hosts = given(policy=Policy(view="host"), places=places(top=(b"/var", b"/home"), sockets=(b"/var/x/s",)))
+    for plan in (build_plan(given()), build_plan(hosts)):
+        assert [operation for operation in plan.mounts if not operation.why] == []
+
+
+def test_a_typical_sealed_plan_has_at_most_twenty_mounts() -> None:
+    caches = tuple(cache(HOME + b"/" + name) for name in (b".cache/pip", b".npm/_cacache", b".cargo/registry"))
+    tools = home(b".local/bin", b".cargo/bin", b".rustup/toolchains", b".nvm/versions")
+    plan = build_plan(given(places=places(home=tools), caches=caches))
+    assert sum(isinstance(op, Bind | Overlay | Tmpfs | Proc | Dev) for op in plan.mounts) <= 20
+
+
+def test_limits_decide_the_size_of_what_lies_in_memory() -> None:
+    plan = build_plan(given(policy=Policy(limits=Limits(tmp_bytes=5 * MIB))))
+    sizes = {op.dest: op.size_bytes for op in plan.mounts if isinstance(op, Tmpfs)}
+    assert sizes[b"/tmp"] == sizes[b"/var/tmp"] == sizes[HOME] == 5 * MIB
+    assert plan.limits.tmp_bytes == 5 * MIB
+
+
+def test_a_long_command_is_read_from_a_file() -> None:
+    plan = build_plan(given(command_file=b"echo " + b"x" * 200_000))
+    assert plan.argv == (b"/bin/sh", b"-c", b". /run/unspill-command")
+    files = [op for op in plan.mounts if isinstance(op, File) and op.dest == COMMAND_FILE]
+    assert [len(file.content) for file in files] == [200_005]
+
+
+@pytest.mark.parametrize("live", [b"/tmp/p", b"/var/tmp/a/p", b"/run/media/ann/p", HOME + b"/p", b"/opt/x/p", b"/app"])
+def test_a_project_is_seen_wherever_it_lies(live: bytes) -> None:
+    ordered = mounts(stacks=(stack(live),), cwd=live)
+    cover = find_cover(ordered, live + b"/x")
+    assert isinstance(cover, Overlay)
+    assert cover.dest == live
+    parents = [op for op in ordered if lies_beneath(live, op.dest) and not isinstance(op, ReadOnly)]
+    assert all(ordered.index(parent) < ordered.index(cover) for parent in parents)
+
+
+def test_without_a_project_nothing_is_writable_but_the_playground() -> None:
+    ordered = mounts(stacks=(), cwd=HOME)
+    assert [op.dest for op in ordered if is_writable_mount(op)] == [HOME + b"/playground"]
+
+
+def test_a_stack_without_an_open_layer_is_shown_read_only() -> None:
+    closed = stack(PROJECT).replace(open=None)
+    shown = at(PROJECT, stacks=(closed,))
+    assert shown == Overlay(lowers=(EMPTY, PROJECT), dest=PROJECT, why=shown.why if shown else "")
+
+
+def test_several_roots_have_an_overlay_each() -> None:
+    ordered = mounts(stacks=(stack(PROJECT), stack(b"/srv/y")))
+    assert [op.dest for op in ordered if isinstance(op, Overlay) and op.upper] == [b"/srv/y", PROJECT]
+
+
+def test_without_an_identity_there_is_no_git_configuration() -> None:
+    assert at(HOME + b"/.gitconfig", places=places(home=home().replace(identity=()))) is None
+
+
+@pytest.mark.parametrize("live", [b"/", b"/home", HOME, b"/usr/x", STATE + b"/x", HOME + b"/.ssh"])
+def test_what_can_not_be_a_root_is_refused_by_the_planner_too(live: bytes) -> None:
+    with pytest.raises(RootRefused):
+        mounts(stacks=(stack(live),))
+
+
+@pytest.mark.parametrize("path", [b"/", b"", b"home", b"/home/ann/"])
+def test_a_home_that_would_cover_everything_is_refused(path: bytes) -> None:
+    with pytest.raises(UsageError, match="home directory"):
+        mounts(places=places(home=home().replace(path=path)))
+
+
+def test_without_bwrap_there_is_no_plan() -> None:
+    with pytest.raises(BwrapMissing):
+        mounts(facts=facts(bwrap=None))
+
+
+TOOL = HOME + b"/tools/bin"
+
+
+@pytest.mark.parametrize(
+    ("live", "shown"),
+    [(TOOL, False), (HOME + b"/tools", False), (TOOL + b"/p", True), (HOME + b"/tools/bin-x", True)],
+)
+def test_a_toolchain_in_a_root_is_part_of_the_root(live: bytes, shown: bool) -> None:
+    values = {"places": places(home=home(b"tools/bin")), "stacks": (stack(live),)}
+    toolchain = [op for op in mounts(**values) if op.dest == TOOL and isinstance(op, Overlay) and not op.upper]
+    assert bool(toolchain) == shown
+
+
+def test_a_toolchain_in_another_is_mounted_once() -> None:
+    ordered = mounts(places=places(home=home(b"conda/bin", b"conda", b"conda-x")))
+    dests = [op.dest for op in ordered if op.why.startswith("toolchain")]
+    assert dests == [HOME + b"/conda", HOME + b"/conda-x"]
+
+
+def test_a_switch_turns_toolchains_and_caches_off() -> None:
+    policy = Policy(toolchains=False, caches=False)
+    ordered = mounts(policy=policy, places=places(home=home(b".cargo/bin")), caches=(cache(HOME + b"/.cache/pip"),))
+    assert not [op for op in ordered if op.dest.startswith(HOME + b"/.c")]
+
+
+CACHE = HOME + b"/.cache/pip"
+
+
+@pytest.mark.parametrize(
+    ("live", "shown"),
+    [(CACHE, False), (HOME + b"/.cache", False), (CACHE + b"/p", False), (HOME + b"/p", True)],
+)
+def test_a_cache_that_has_to_do_with_a_root_is_not_shown(live: bytes, shown: bool) -> None:
+    overlays = [op for op in mounts(stacks=(stack(live),), caches=(cache(CACHE),)) if isinstance(op, Overlay)]
+    assert (CACHE in [op.dest for op in overlays if op.why.startswith("tool cache")]) == shown
+
+
+def test_nothing_is_mounted_in_a_cache() -> None:
+    caches = (cache(CACHE), cache(CACHE + b"/wheels"))
+    policy = Policy(readable=(CACHE + b"/readable",))
+    ordered = mounts(policy=policy, caches=caches, places=places(home=home(b".cache/pip/bin")))
+    assert not [op for op in ordered if lies_beneath(op.dest, CACHE)]
+
+
+@pytest.mark.parametrize("live", [HOME + b"/playground", HOME + b"/playground/p"])
+def test_a_root_in_the_place_of_the_playground_wins(live: bytes) -> None:
+    plan = build_plan(given(stacks=(stack(live),), cwd=live))
+    assert not [op for op in plan.mounts if isinstance(op, Bind) and op.writable]
+    assert any("playground" in warning for warning in plan.warnings)
+
+
+def test_a_toolchain_in_the_persons_own_playground_is_not_mounted_in_ours() -> None:
+    assert at(HOME + b"/playground/x/bin", places=places(home=home(b"playground/x/bin"))) is None
+
+
+@pytest.mark.parametrize("engine", ["mount", "native"])
+def test_an_overlay_over_a_mount_point_is_not_tried(engine: str) -> None:
+    busy = places(home=home(b"tools"), mounted=(b"/opt/disk", HOME + b"/tools/disk", CACHE + b"/x", b"/", HOME))
+    plan = build_plan(given(engine=engine, places=busy, caches=(cache(CACHE),)))
+    overlays = [op.dest for op in plan.mounts if isinstance(op, Overlay)]
+    assert overlays == [PROJECT]
+    assert len(plan.warnings) == 3
+
+
+def test_the_copy_engine_does_not_mind_mount_points() -> None:
+    plan = build_plan(given(engine="copy", places=places(mounted=(PROJECT + b"/disk",))))
+    assert plan.warnings == ()
+
+
+def test_a_mount_point_in_a_root_is_refused_with_a_remedy() -> None:
+    with pytest.raises(UsageError, match="mounted on") as refused:
+        mounts(places=places(mounted=(PROJECT + b"/disk",)))
+    assert "copy" in refused.value.remedy
+    mounts(places=places(mounted=(PROJECT, PROJECT + b"-x")))
+
+
+def test_a_state_directory_in_opt_is_not_shown() -> None:
+    assert at(b"/opt", places=places(state=b"/opt/unspill")) is None
+
+
+def test_readable_paths_are_shown_without_sockets() -> None:
+    policy = Policy(readable=(b"/srv/doc", HOME + b"/notes", HOME + b"/notes/sub", HOME + b"/one.txt", b"/gone"))
+    plan = build_plan(given(policy=policy, places=places(files=(HOME + b"/one.txt",), absent=(b"/gone",))))
+    readable = [op.replace(why="") for op in plan.mounts if op.why.startswith("readable")]
+    assert readable == [
+        Overlay(lowers=(EMPTY, b"/srv/doc"), dest=b"/srv/doc", why=""),
+        Overlay(lowers=(EMPTY, HOME + b"/notes"), dest=HOME + b"/notes", why=""),
+        Bind(source=HOME + b"/one.txt", dest=HOME + b"/one.txt", why=""),
+    ]
+    assert plan.warnings == ("The readable path /gone does not exist.",)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [HOME, b"/home", b"/", STATE, STATE + b"/x", HOME + b"/.local", b"/proc", b"/proc/1", b"/sys/x", b"/dev", b"/tmp"],
+)
+def test_a_readable_path_can_not_undo_the_view(path: bytes) -> None:
+    with pytest.raises(UsageError, match="can't be readable"):
+        mounts(policy=Policy(readable=(path,)))
+
+
+PATHS = st.lists(
+    st.sampled_from([b"home", b"ann", b"work", b"shop", b".cache", b"pip", b"playground", b"tmp", b"opt"]),
+    min_size=1,
+    max_size=5,
+).map(lambda names: b"/" + b"/".join(names))
+SETS = st.lists(PATHS, max_size=3).map(tuple)
+
+
+@for_all(PATHS, SETS, SETS, SETS, SETS, st.sampled_from(["sealed", "host"]))
+def test_no_plan_mounts_anything_where_an_earlier_run_could_write(
+    live: bytes,
+    toolchains: tuple[bytes, ...],
+    caches: tuple[bytes, ...],
+    readable: tuple[bytes, ...],
+    hidden: tuple[bytes, ...],
+    view: str,
+) -> None:
+    found = places(home=home().replace(toolchains=toolchains), secrets=hidden[:1], sockets=readable)
+    values = {
+        "places": found,
+        "stacks": (stack(live),),
+        "caches": tuple(map(cache, caches)),
+        "policy": Policy(view=view, readable=readable, hidden=hidden),  # type: ignore[arg-type]
+    }
+    try:
+        plan = build_plan(given(**values))
+    except UnspillError as error:
+        # Refused for a reason the person can see, never because of the last check, which is for our defects
+        assert isinstance(error, UsageError)  # noqa: PT017
+        return
+    writable = [op.dest for op in plan.mounts if is_writable_mount(op)]
+    assert live in writable
+    assert not [op for op in plan.mounts for outer in writable if lies_beneath(op.dest, outer)]
+    for path in hidden:
+        cover = find_cover(plan.mounts, path + b"/x")
+        assert cover is None or isinstance(cover, Tmpfs | Proc | Dev | File) or cover.dest == HOME + b"/playground"

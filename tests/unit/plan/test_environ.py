@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables inside: rebuilt from an allow-list, PATH reduced to what is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.plan.given import HOME, PROJECT, given, home, places
+from unspill.errors import UsageError
+from unspill.model.policy import Policy
+from unspill.plan.build import build_plan
+from unspill.plan.environ import DEFAULT_PATH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def environ(outside: dict[bytes, bytes], **values: Any) -> dict[bytes, bytes]:
+    return dict(build_plan(given(environ=tuple(outside.items()), **values)).environ)
+
+
+def test_an_empty_environment_gives_what_every_program_needs() -> None:
+    assert environ({}) == {
+        b"HOME": HOME,
+        b"LANG": b"C.UTF-8",
+        b"LOGNAME": b"ann",
+        b"PATH": DEFAULT_PATH,
+        b"SHELL": b"/bin/sh",
+        b"TMPDIR": b"/tmp",
+        b"USER": b"ann",
+    }
+
+
+def test_only_allowed_names_come_in() -> None:
+    outside = {
+        b"LC_ALL": b"C",
+        b"TERM": b"xterm",
+        b"AWS_SECRET_ACCESS_KEY": b"canary",
+        b"SSH_AUTH_SOCK": b"/run/x",
+        b"XDG_RUNTIME_DIR": b"/run/user/1000",
+        b"LD_PRELOAD": b"/tmp/x.so",
+        b"MY_VAR": b"1",
+        b"OTHER": b"2",
+        b"\xff": b"3",
+    }
+    inside = environ(outside, policy=Policy(environment=("MY_VAR",)))
+    assert set(inside) - set(environ({})) == {b"LC_ALL", b"TERM", b"MY_VAR"}
+    assert b"canary" not in inside.values()
+
+
+def test_home_user_and_tmpdir_are_ours() -> None:
+    inside = environ({b"HOME": b"/else", b"USER": b"bob", b"LOGNAME": b"bob", b"TMPDIR": b"/home/ann/t"})
+    assert (inside[b"HOME"], inside[b"USER"], inside[b"LOGNAME"]) == (HOME, b"ann", b"ann")
+    assert inside[b"TMPDIR"] == b"/tmp"
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside"),
+    [
+        (b"/usr/bin:/bin", b"/usr/bin:/bin"),
+        (b"/usr/bin/:/usr/bin:/usr/bin", b"/usr/bin/:/usr/bin"),
+        (b"/home/ann/bin:/usr/bin", b"/usr/bin"),
+        (b"/home/ann/.cargo/bin:/usr/bin", b"/home/ann/.cargo/bin:/usr/bin"),
+        (PROJECT + b"/node_modules/.bin", PROJECT + b"/node_modules/.bin"),
+        (b":.:bin:/sbin:", b"/sbin"),
+        (b"/snap/bin:/tmp/x:/run/x", DEFAULT_PATH),
+        (b"/usr/../etc/x", b"/usr/../etc/x"),
+        (b"/opt/x/bin", b"/opt/x/bin"),
+        (b"", DEFAULT_PATH),
+    ],
+)
+def test_path_keeps_what_the_plan_shows(outside: bytes, inside: bytes) -> None:
+    found = environ({b"PATH": outside}, places=places(home=home(b".cargo/bin")))
+    assert found[b"PATH"] == inside
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside"),
+    [(b"/bin/bash", b"/bin/bash"), (b"/home/ann/.cargo/bin/nu", b"/bin/sh"), (b"bash", b"/bin/sh")],
+)
+def test_a_shell_that_is_not_there_becomes_sh(outside: bytes, inside: bytes) -> None:
+    assert environ({b"SHELL": outside})[b"SHELL"] == inside
+
+
+def test_what_the_caller_of_a_run_gives_wins() -> None:
+    extra = ((b"PATH", b"/x"), (b"MY_TOKEN", b"given on purpose"))
+    inside = environ({b"PATH": b"/usr/bin"}, extra_environ=extra)
+    assert (inside[b"PATH"], inside[b"MY_TOKEN"]) == (b"/x", b"given on purpose")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [(b"LD_PRELOAD", b"x"), (b"BASH_ENV", b"x"), (b"", b"x"), (b"A=B", b"x"), (b"A\0", b"x"), (b"A", b"\0")],
+    ids=ascii,
+)
+def test_a_variable_that_can_not_enter_is_an_error_and_not_dropped(extra: tuple[bytes, bytes]) -> None:
+    with pytest.raises(UsageError):
+        environ({}, extra_environ=(extra,))

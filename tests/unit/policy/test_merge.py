@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The person's own settings replace; a project's and a call's can only tighten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unspill.errors import PolicyError
+from unspill.model.policy import Limits, Policy
+from unspill.policy.merge import lower_limits, tighten, with_own
+from unspill.policy.settings import PROJECT_KEYS, Settings
+
+
+def settings(**values: Any) -> Settings:
+    return Settings(where="file", **values)
+
+
+def test_own_settings_replace_the_defaults() -> None:
+    own = settings(view="host", hidden=(b"/x",), caches=False, limits=(("processes", 9), ("wall_s", None)))
+    expected = Policy(view="host", hidden=(b"/x",), caches=False, limits=Limits(processes=9, wall_s=None))
+    assert with_own(Policy(), own) == expected
+
+
+def test_silence_changes_nothing() -> None:
+    policy = Policy(view="host", environment=("A",), after="discard", shown_lines=3)
+    assert with_own(policy, settings()) == policy
+    assert tighten(policy, settings()) == policy
+
+
+LOOSE = Policy(view="host", hidden=(b"/a",), environment=("A", "B*"), limits=Limits(wall_s=None))
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"view": "sealed"}, {"view": "sealed"}),
+        ({"view": "host"}, {}),
+        ({"hidden": (b"/b", b"/a")}, {"hidden": (b"/a", b"/b")}),
+        ({"toolchains": False, "caches": False}, {"toolchains": False, "caches": False}),
+        ({"toolchains": True, "caches": True}, {}),
+        ({"environment": ()}, {"environment": ()}),
+        ({"environment": ("B*",)}, {"environment": ("B*",)}),
+        ({"after": "discard"}, {"after": "discard"}),
+        ({"shown_lines": 50, "shown_bytes": 1}, {"shown_bytes": 1}),
+        ({"limits": (("wall_s", 5.0),)}, {"limits": Limits(wall_s=5.0)}),
+        ({"limits": (("wall_s", None), ("processes", 512))}, {}),
+    ],
+    ids=str,
+)
+def test_a_project_may_tighten(said: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert tighten(LOOSE, settings(**said)) == LOOSE.replace(**expected)
+
+
+TIGHT = Policy(toolchains=False, caches=False, environment=("A",), limits=Limits(wall_s=5.0), shown_lines=10)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("view", {"view": "host"}),
+        ("roots", {"roots": ()}),
+        ("readable", {"readable": (b"/x",)}),
+        ("toolchains", {"toolchains": True}),
+        ("caches", {"caches": True}),
+        ("environment", {"environment": ("B",)}),
+        ("environment", {"environment": ("A", "A*")}),
+        ("engine", {"engine": "mount"}),
+        ("bwrap", {"bwrap": b"/tmp/bwrap"}),
+        ("allow_root", {"allow_root": False}),
+        ("shown_lines", {"shown_lines": 11}),
+        ("limits.wall_s", {"limits": (("wall_s", 5.1),)}),
+        ("limits.wall_s", {"limits": (("wall_s", None),)}),
+        ("limits.processes", {"limits": (("processes", 513),)}),
+        ("limits.nothing", {"limits": (("nothing", 1),)}),
+    ],
+    ids=str,
+)
+def test_a_project_that_would_widen_is_an_error(key: str, said: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match=f"^file: {key}: ") as wrong:
+        tighten(TIGHT, settings(**said))
+    assert wrong.value.remedy
+
+
+def test_what_a_project_may_set_is_what_tighten_accepts() -> None:
+    fields: set[str] = set(Settings.__match_args__) - {"where"}
+    assert set(PROJECT_KEYS) <= fields
+    for key in fields - set(PROJECT_KEYS):
+        with pytest.raises(PolicyError, match="only your own configuration"):
+            tighten(Policy(), settings(**{key: ()}))
+
+
+def test_a_call_lowers_limits_only() -> None:
+    assert lower_limits(Limits(), (("wall_s", 1.0),), "run") == Limits(wall_s=1.0)
+    with pytest.raises(PolicyError, match=r"run: limits\.wall_s: 601"):
+        lower_limits(Limits(), (("wall_s", 601),), "run")
+
+
+BOUNDS = st.one_of(st.none(), st.integers(1, 5))
+LIMIT_NAMES = ("wall_s", "processes", "layer_bytes")
+
+
+@st.composite
+def any_settings(draw: st.DrawFn) -> Settings:
+    names = st.lists(st.sampled_from(["A", "B", "C*"]), unique=True).map(tuple)
+    paths = st.lists(st.sampled_from([b"/a", b"/b"]), unique=True).map(tuple)
+    values = {
+        "view": st.sampled_from(["sealed", "host"]),
+        "hidden": paths,
+        "toolchains": st.booleans(),
+        "caches": st.booleans(),
+        "environment": names,
+        "after": st.sampled_from(["hold", "discard"]),
+        "shown_lines": st.integers(1, 5),
+    }
+    said = {key: draw(st.one_of(st.none(), kind)) for key, kind in values.items()}
+    limits = tuple((name, draw(BOUNDS)) for name in draw(st.sets(st.sampled_from(LIMIT_NAMES))))
+    return Settings(where="file", limits=limits, **said)  # type: ignore[arg-type]
+
+
+def is_no_wider(policy: Policy, than: Policy) -> bool:
+    def lower(one: float | None, other: float | None) -> bool:
+        return other is None or (one is not None and one <= other)
+
+    return (
+        (policy.view == "sealed" or than.view == "host")
+        and (policy.roots, policy.readable, policy.engine) == (than.roots, than.readable, than.engine)
+        and set(policy.hidden) >= set(than.hidden)
+        and policy.toolchains <= than.toolchains
+        and policy.caches <= than.caches
+        and set(policy.environment) <= set(than.environment)
+        and policy.shown_lines <= than.shown_lines
+        and all(lower(getattr(policy.limits, name), getattr(than.limits, name)) for name in LIMIT_NAMES)
+    )
+
+
+@given(any_settings(), any_settings())
+def test_no_project_file_ever_widens(own: Settings, project: Settings) -> None:
+    policy = with_own(Policy(), own)
+    try:
+        tightened = tighten(policy, project)
+    except PolicyError:
+        return
+    assert is_no_wider(tightened, policy)
+    assert tighten(tightened, settings(hidden=project.hidden)) == tightened

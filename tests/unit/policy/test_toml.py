@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A configuration file is understood whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unspill.errors import PolicyError
+from unspill.model.policy import GIB, MIB
+from unspill.policy.settings import PROJECT_KEYS, Settings
+from unspill.policy.toml import parse_policy
+
+HOME = b"/home/ann"
+PROJECT = b"/home/ann/shop"
+
+
+def own(text: str) -> Settings:
+    return parse_policy(text, where="config.toml", trusted=True, home=HOME)
+
+
+def of_project(text: str) -> Settings:
+    return parse_policy(text, where=".unspill.toml", trusted=False, home=HOME, base=PROJECT)
+
+
+def test_an_empty_file_says_nothing() -> None:
+    assert own("") == Settings(where="config.toml")
+
+
+def test_every_setting_is_read() -> None:
+    text = """
+    view = "host"
+    roots = ["~/other", "/srv//x/../y"]
+    readable = ["~"]
+    hidden = ["/etc/secret", "/etc/secret"]
+    toolchains = false
+    caches = true
+    environment = ["MY_VAR", "NPM_*", "MY_VAR"]
+    after = "discard"
+    engine = "copy"
+    bwrap = "/usr/local/bin/bwrap"
+    allow_root = true
+    shown_lines = 80
+    shown_bytes = "64 KiB"
+    [limits]
+    wall_s = 1.5
+    processes = 10
+    memory_bytes = "2 GiB"
+    layer_bytes = "unlimited"
+    file_bytes = 100
+    """
+    assert own(text) == Settings(
+        where="config.toml",
+        view="host",
+        roots=(b"/home/ann/other", b"/srv/y"),
+        readable=(b"/home/ann",),
+        hidden=(b"/etc/secret",),
+        toolchains=False,
+        caches=True,
+        environment=("MY_VAR", "NPM_*"),
+        after="discard",
+        engine="copy",
+        bwrap=b"/usr/local/bin/bwrap",
+        allow_root=True,
+        shown_lines=80,
+        shown_bytes=64 * 1024,
+        limits=(
+            ("wall_s", 1.5),
+            ("processes", 10),
+            ("memory_bytes", 2 * GIB),
+            ("layer_bytes", None),
+            ("file_bytes", 100),
+        ),
+    )
+
+
+WRONG = [
+    ("veiw = 'host'", "veiw"),
+    ("view = 'open'", "view"),
+    ("view = 1", "view"),
+    ("view = []", "view"),
+    ("roots = '/srv/x'", "roots"),
+    ("roots = ['relative']", "roots"),
+    ("roots = ['']", "roots"),
+    ("roots = [1]", "roots"),
+    ("roots = ['~bob/x']", "roots"),
+    ("hidden = ['~/.config/*']", "hidden"),
+    ("hidden = ['/a/?']", "hidden"),
+    ('hidden = ["/a\\u0000b"]', "hidden"),
+    ("toolchains = 'no'", "toolchains"),
+    ("caches = 0", "caches"),
+    ("environment = 'A'", "environment"),
+    ("environment = ['A=B']", "environment"),
+    ("environment = ['']", "environment"),
+    ("environment = ['A*B']", "environment"),
+    ("environment = ['LD_PRELOAD']", "environment"),
+    ("environment = ['BASH_ENV']", "environment"),
+    ("after = 'apply'", "after"),
+    ("engine = 'fuse'", "engine"),
+    ("bwrap = 'bwrap'", "bwrap"),
+    ("allow_root = 1", "allow_root"),
+    ("shown_lines = 0", "shown_lines"),
+    ("shown_lines = 1.5", "shown_lines"),
+    ("shown_bytes = '64'", "shown_bytes"),
+    ("shown_bytes = '64 KB'", "shown_bytes"),
+    ("limits = 1", "limits"),
+    ("limits = []", "limits"),
+    ("[limits]\ntime = 1", "limits.time"),
+    ("[limits]\nwall_s = 0", "limits.wall_s"),
+    ("[limits]\nwall_s = -1", "limits.wall_s"),
+    ("[limits]\nwall_s = inf", "limits.wall_s"),
+    ("[limits]\nwall_s = nan", "limits.wall_s"),
+    ("[limits]\nwall_s = true", "limits.wall_s"),
+    ("[limits]\nprocesses = true", "limits.processes"),
+    ("[limits]\nprocesses = 'many'", "limits.processes"),
+    ("[limits]\nmemory_bytes = 99999999999999999999", "limits.memory_bytes"),
+    ("[limits]\nmemory_bytes = '99999999999999999999999 GiB'", "limits.memory_bytes"),
+    ("[limits]\nkept_bytes = 'unlimited'", "limits.kept_bytes"),
+    ("[limits]\ntmp_bytes = 'unlimited'", "limits.tmp_bytes"),
+    ("view = ", "not valid TOML"),
+    ("view = 'host'\nview = 'host'", "not valid TOML"),
+    ("shown_lines = " + "9" * 5000, "not valid TOML"),
+    ("hidden = " + "[" * 5000, "not valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("text", "named"), WRONG, ids=[text[:40] for text, _named in WRONG])
+def test_what_is_not_understood_stops_the_run_and_is_named(text: str, named: str) -> None:
+    with pytest.raises(PolicyError) as wrong:
+        own(text)
+    assert str(wrong.value).startswith(f"config.toml: {named}")
+    assert wrong.value.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["roots = []", "readable = ['/etc']", "engine = 'copy'", "bwrap = '/tmp/bwrap'", "allow_root = true"],
+)
+def test_a_project_can_not_set_what_is_the_persons(text: str) -> None:
+    own(text)
+    with pytest.raises(PolicyError, match="only your own configuration"):
+        of_project(text)
+
+
+def test_a_projects_paths_are_relative_to_the_project() -> None:
+    assert of_project("hidden = ['secrets/x', '/etc/y', '~/z']").hidden == (
+        PROJECT + b"/secrets/x",
+        b"/etc/y",
+        HOME + b"/z",
+    )
+
+
+def test_a_key_with_control_characters_is_shown_escaped() -> None:
+    with pytest.raises(PolicyError) as wrong:
+        of_project('"\\u001b[2J" = 1')
+    assert str(wrong.value).isprintable()
+
+
+@given(st.text(max_size=60))
+def test_any_text_gives_settings_or_a_policy_error(text: str) -> None:
+    for read in (own, of_project):
+        with contextlib.suppress(PolicyError):
+            read(text)
+
+
+@given(
+    st.sampled_from([*PROJECT_KEYS, "roots", "bwrap"]),
+    st.recursive(
+        st.one_of(st.booleans(), st.integers(), st.floats(), st.text(alphabet="ab~/ *", max_size=5).map(repr)),
+        lambda values: st.lists(values, max_size=3),
+        max_leaves=4,
+    ),
+)
+def test_a_value_of_any_type_gives_settings_or_a_policy_error(key: str, value: object) -> None:
+    text = f"{key} = {value}".replace("True", "true").replace("False", "false")
+    with contextlib.suppress(PolicyError):
+        of_project(text)
+
+
+def test_megabytes_are_not_mebibytes() -> None:
+    assert own("shown_bytes = '1 MiB'").shown_bytes == MIB
+    with pytest.raises(PolicyError):
+        own("shown_bytes = '1 MB'")
+
+
+def test_tomllib_is_not_loaded_before_there_is_a_file_to_read() -> None:
+    code = "import sys, unspill.policy.toml, unspill.policy.merge; print('tomllib' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "False\n"

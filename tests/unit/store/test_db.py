@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening: for the owner alone, of a known version, by many at once, and without heavy imports."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from unspill.errors import StoreDamaged, StoreError, StoreTooNew
+from unspill.store.db import Store
+from unspill.store.migrations import MIGRATIONS, migrate
+
+OPEN = "import os, sys; from unspill.store.db import Store; store = Store.open(os.fsencode(sys.argv[1]))"
+
+# What the command line can't afford to load; `functools` and `collections` come with SQLite's own module.
+HEAVY = set(
+    "typing dataclasses enum re json contextlib pathlib argparse subprocess socket threading asyncio inspect"
+    " tempfile shutil logging datetime signal tomllib hashlib difflib secrets random sqlite3".split()
+)
+
+
+def mode(path: bytes) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+def python(program: str, *arguments: bytes) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
+
+
+def end(process: subprocess.Popen[bytes]) -> int:
+    process.communicate()
+    return process.returncode
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o027])
+def test_everything_is_for_the_owner_alone_whatever_the_umask(state: bytes, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with Store.open(state) as store:
+            store.facts.put("key", "value")
+            modes = {name: mode(os.path.join(state, name)) for name in os.listdir(state)}
+    finally:
+        os.umask(before)
+    assert mode(state) == 0o700
+    assert modes.pop(b"empty") == 0o755
+    assert {name for name, bits in modes.items() if bits == 0o600} == {b"store.db", b"store.db-wal", b"store.db-shm"}
+    assert {name for name, bits in modes.items() if bits == 0o700} == {b"layers", b"work", b"runs", b"locks"}
+
+
+def test_sqlite_alone_would_let_others_read_the_file(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with sqlite3.connect(tmp_path / "plain.db") as plain:
+            plain.execute("CREATE TABLE t (a)")
+    finally:
+        os.umask(before)
+    plain.close()
+    assert mode(os.fsencode(tmp_path / "plain.db")) == 0o644
+
+
+@pytest.mark.parametrize("bits", [0o750, 0o705, 0o711, 0o770, 0o777])
+def test_a_directory_that_others_may_enter_is_refused_with_the_remedy(state: bytes, bits: int) -> None:
+    Store.open(state).close()
+    os.chmod(state, bits)
+    with pytest.raises(StoreError, match="other users") as refusal:
+        Store.open(state)
+    assert refusal.value.remedy == f"Run: chmod 700 {os.fsdecode(state)}"
+    os.chmod(state, 0o700)
+    Store.open(state).close()
+
+
+def test_a_directory_of_another_user_is_refused() -> None:
+    with pytest.raises(StoreError, match="belongs to user 0"):
+        Store.open(b"/usr")
+
+
+def test_a_link_to_a_directory_is_refused(state: bytes, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    os.symlink("elsewhere", state)
+    with pytest.raises(StoreError, match="not a directory"):
+        Store.open(state)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_place_where_nothing_can_be_made_is_refused_with_a_remedy() -> None:
+    with pytest.raises(StoreError, match="can't be made") as refusal:
+        Store.open(b"/proc/unspill/state")
+    assert "UNSPILL_STATE_DIR" in refusal.value.remedy
+
+
+def test_a_store_of_a_newer_unspill_is_refused(state: bytes) -> None:
+    Store.open(state).close()
+    with sqlite3.connect(state + b"/store.db") as newer:
+        newer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    newer.close()
+    with pytest.raises(StoreTooNew, match=f"version {len(MIGRATIONS) + 1}"):
+        Store.open(state)
+
+
+@pytest.mark.parametrize("version", range(len(MIGRATIONS)))
+def test_a_store_of_any_older_version_is_brought_up_to_date(
+    state: bytes, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store.open(state).close()
+    os.unlink(state + b"/store.db")
+    monkeypatch.setattr("unspill.store.migrations.MIGRATIONS", MIGRATIONS[:version])
+    monkeypatch.setattr("unspill.store.db.MIGRATIONS", MIGRATIONS[:version])
+    Store.open(state).close()
+    monkeypatch.undo()
+    with Store.open(state) as store:
+        assert store.transaction.rows("PRAGMA user_version") == [(len(MIGRATIONS),)]
+        store.sandboxes.get_or_create(b"/project", "default", 1, 2)
+        store.facts.put("key", "value")
+
+
+def test_a_migration_that_fails_leaves_the_old_version(state: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def m999_broken(_db: object) -> None:
+        raise OSError("no space")
+
+    with Store.open(state) as store:
+        monkeypatch.setattr("unspill.store.migrations.MIGRATIONS", (*MIGRATIONS, m999_broken))
+        with pytest.raises(OSError, match="no space"):
+            migrate(store.transaction, len(MIGRATIONS))
+        assert store.transaction.rows("PRAGMA user_version") == [(len(MIGRATIONS),)]
+
+
+def test_migrations_are_numbered_in_order() -> None:
+    assert [step.__name__[:5] for step in MIGRATIONS] == [f"m{n:03}_" for n in range(1, len(MIGRATIONS) + 1)]
+
+
+def test_layers_of_a_database_that_is_gone_are_set_aside_not_taken_for_garbage(state: bytes) -> None:
+    Store.open(state).close()
+    os.mkdir(state + b"/layers/0123456789abcdef")
+    os.rename(state + b"/store.db", state + b"/store.db.damaged")
+    Store.open(state).close()
+    (aside,) = (name for name in os.listdir(state) if name.startswith(b"lost-"))
+    assert os.listdir(os.path.join(state, aside)) == [b"0123456789abcdef"]
+    assert os.listdir(state + b"/layers") == []
+
+
+def test_without_shared_memory_an_ordinary_journal_is_used(state: bytes) -> None:
+    Store.open(state).close()
+    os.unlink(state + b"/store.db")
+    os.mkdir(state + b"/store.db-shm")
+    with Store.open(state) as store:
+        store.facts.put("key", "value")
+        assert store.transaction.rows("PRAGMA journal_mode") == [("truncate",)]
+    with Store.open(state) as store:
+        assert store.facts.find("key") == "value"
+
+
+def test_a_write_ahead_log_is_used_where_it_works(store: Store) -> None:
+    assert store.transaction.rows("PRAGMA journal_mode") == [("wal",)]
+
+
+def test_many_processes_make_one_store_together(state: bytes) -> None:
+    program = OPEN + "; print(store.sandboxes.get_or_create(b'/p', 'default', 1, 2).id)"
+    processes = [python(program, state) for _ in range(8)]
+    answers = {process.communicate()[0] for process in processes}
+    assert [process.returncode for process in processes] == [0] * 8
+    assert len(answers) == 1
+
+
+def test_opening_loads_nothing_heavy(state: bytes) -> None:
+    program = f"import sys; before = set(sys.modules); {OPEN}; print(*sorted(set(sys.modules) - before))"
+    process = subprocess.run([sys.executable, "-I", "-S", "-c", PATH + program, state], capture_output=True, check=True)
+    loaded = set(process.stdout.decode().split())
+    assert "_sqlite3" in loaded
+    assert loaded & HEAVY == set()
+
+
+PATH = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r};"
+
+
+def test_threads_share_a_store_without_mixing_their_transactions(store: Store) -> None:
+    sandbox = store.sandboxes.get_or_create(b"/p", "default", 1, 2)
+
+    def count_up(_number: int) -> None:
+        for _ in range(50):
+            with store.transaction:
+                value = int(store.facts.find("count") or "0")
+                store.facts.put("count", str(value + 1))
+            assert store.sandboxes.get_or_create(b"/p", "default", 1, 2) == sandbox
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count_up, range(8)))
+    assert store.facts.find("count") == "400"
+
+
+COUNT_UP = f"""{OPEN}
+for _ in range(50):
+    with store.transaction:
+        store.facts.put("count", str(int(store.facts.find("count") or "0") + 1))
+"""
+
+
+def test_processes_share_a_store_without_losing_updates(state: bytes) -> None:
+    processes = [python(COUNT_UP, state) for _ in range(4)]
+    assert [end(process) for process in processes] == [0] * 4
+    with Store.open(state) as store:
+        assert store.facts.find("count") == "200"
+
+
+def test_without_a_transaction_updates_are_lost(state: bytes) -> None:
+    """The control arm: the same increments, each read and write on its own."""
+    program = COUNT_UP.replace("with store.transaction:", "if True:")
+    for _ in range(20):
+        processes = [python(program, state) for _ in range(4)]
+        assert [end(process) for process in processes] == [0] * 4
+        with Store.open(state) as store:
+            counted = int(store.facts.find("count") or "0")
+            store.facts.forget()
+        if counted < 200:
+            return
+    pytest.fail("nothing was ever lost, so the test above shows nothing")
+
+
+def test_a_fork_opens_a_connection_of_its_own(store: Store) -> None:
+    store.facts.put("key", "parent")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            store.facts.put("key", "child")
+            os._exit(0 if store.facts.find("key") == "child" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert store.facts.find("key") == "child"
+    store.facts.put("key", "parent again")
+    assert store.facts.find("key") == "parent again"
+
+
+def test_an_exception_takes_the_whole_transaction_back(store: Store) -> None:
+    def fail_half_way() -> None:
+        with store.transaction:
+            store.facts.put("outer", "1")
+            with store.transaction:
+                store.facts.put("inner", "1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    assert store.facts.find("outer") is None
+    assert store.facts.find("inner") is None
+    store.facts.put("after", "1")
+    assert store.facts.find("after") == "1"
+
+
+def test_a_process_killed_in_a_transaction_leaves_nothing_of_it(state: bytes) -> None:
+    program = OPEN + "\nwith store.transaction:\n  store.facts.put('key', 'half')\n  os.kill(os.getpid(), 9)"
+    assert end(python(program, state)) == -9
+    with Store.open(state) as store:
+        assert store.facts.find("key") is None
+
+
+def test_a_statement_that_fails_is_an_error_of_the_store_with_a_remedy(store: Store) -> None:
+    with pytest.raises(StoreError, match="no such table") as failure:
+        store.transaction.rows("SELECT * FROM missing")
+    assert failure.value.remedy
+    with pytest.raises(StoreError):
+        store.transaction.change("INSERT INTO missing VALUES (1)")
+    with pytest.raises(StoreError):
+        store.transaction.change_each("INSERT INTO missing VALUES (?)", [(1,)])
+    store.facts.put("still", "works")
+
+
+def test_text_that_is_none_is_damage(store: Store) -> None:
+    store.transaction.change("INSERT INTO facts VALUES ('key', CAST(x'ff' AS TEXT))")
+    with pytest.raises(StoreDamaged):
+        store.facts.find("key")

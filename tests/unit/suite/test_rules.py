@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the suite itself: who runs what, which bubblewrap is found, and what a skip costs."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parents[2] / "conftest.py"
+RULES = "[pytest]\nmarkers =\n    root: as root\n"
+TWO_CASES = """
+import pytest
+
+def test_ordinary():
+    pass
+
+@pytest.mark.root
+def test_as_root():
+    pass
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A suite with our rules and no test yet; what a run changes in the environment is undone."""
+    for name in ("CI", "UNSPILL_TEST_FULL", "UNSPILL_TEST_BWRAP"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    pytester.makeini(RULES)
+    pytester.makeconftest(CONFTEST.read_text())
+    return pytester
+
+
+def test_cases_of_root_are_left_out_for_an_ordinary_user(suite: pytest.Pytester) -> None:
+    suite.makepyfile(TWO_CASES)
+    suite.runpytest_subprocess().assert_outcomes(passed=1, deselected=1)
+
+
+@pytest.mark.root
+def test_root_is_refused_when_anything_ordinary_is_selected(suite: pytest.Pytester) -> None:
+    suite.makepyfile(TWO_CASES)
+    result = suite.runpytest_subprocess()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*run the tests as an ordinary user*"])
+
+
+@pytest.mark.root
+def test_root_runs_its_own_cases_alone(suite: pytest.Pytester) -> None:
+    suite.makepyfile(TWO_CASES)
+    suite.runpytest_subprocess("-m", "root").assert_outcomes(passed=1, deselected=1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def test_it():\n    pytest.skip('not here')",
+        "@pytest.mark.skip(reason='not here')\ndef test_it():\n    pass",
+        "pytest.skip('not here', allow_module_level=True)",
+    ],
+)
+def test_a_skip_fails_the_run_on_a_machine_made_for_the_tests(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    suite.makepyfile(test_sample=f"import pytest\n\n{body}\n")
+    suite.makepyfile(test_other="def test_passes():\n    pass\n")
+    assert suite.runpytest_subprocess().ret == pytest.ExitCode.OK
+    monkeypatch.setenv("CI", "true")
+    result = suite.runpytest_subprocess()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["SKIPPED test_sample.py*"])
+
+
+def test_an_expected_failure_is_not_a_skip(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    suite.makepyfile("import pytest\n\n@pytest.mark.xfail\ndef test_it():\n    assert False\n")
+    assert suite.runpytest_subprocess().ret == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize("options", [[], ["--full"]])
+def test_full_is_off_unless_asked_for(suite: pytest.Pytester, options: list[str]) -> None:
+    suite.makepyfile(f"def test_it(full):\n    assert full is {bool(options)}\n")
+    suite.runpytest_subprocess(*options).assert_outcomes(passed=1)
+
+
+def test_the_chosen_bwrap_is_the_first_on_the_path(suite: pytest.Pytester) -> None:
+    chosen = suite.mkdir("bin") / "bwrap"
+    chosen.write_text("#!/bin/sh\n")
+    chosen.chmod(0o755)
+    suite.makepyfile(
+        "import shutil\n\ndef test_it(bwrap):\n    assert shutil.which('bwrap') == str(bwrap)"
+        f" == {os.fspath(chosen)!r}\n"
+    )
+    suite.runpytest_subprocess("--bwrap", os.fspath(chosen)).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("path", ["bwrap", "/nowhere/bwrap", shutil.which("sh") or "/bin/sh"])
+def test_a_bwrap_that_cannot_be_put_on_the_path_is_refused(suite: pytest.Pytester, path: str) -> None:
+    assert suite.runpytest_subprocess("--bwrap", path).ret == pytest.ExitCode.USAGE_ERROR
