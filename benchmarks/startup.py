@@ -7,18 +7,25 @@ where the rest of the library's time goes.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from baseline import BareBwrap, run_program
 from measuring import Case, Turns, parse_arguments, report
 
-from unspill import Sandbox
-from unspill.host.job import memory_file
+from unspill import Exited, Sandbox
+from unspill.model.facts import Facts
+from unspill.model.layer import RunId
 from unspill.model.plan import Bind, Dev, Overlay, Plan, Proc, Tmpfs
-from unspill.plan.argv import bare_options
+from unspill.runner.perform import Wishes, perform
+
+if TYPE_CHECKING:
+    from unspill.model.plan import MountOp
 
 LIBRARY_BAR = 1.3
 COMMAND_LINE_PASSES = 2.5
@@ -39,17 +46,19 @@ def main() -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def measure(sandbox: Sandbox, project: Path, arguments) -> None:  # type: ignore[no-untyped-def]
+def measure(sandbox: Sandbox, project: Path, arguments: argparse.Namespace) -> None:
     plan = sandbox.plan(["true"])
+    bare_bwrap = BareBwrap(plan, sandbox.facts)
+    perform_only = PerformOnly(plan, sandbox.facts, project.parent)
     turns = Turns(seconds=120 if arguments.full else 30, rounds=1000 if arguments.full else 150)
     program = Path(sys.executable).with_name("unspill")
     turns.run(
         {
-            "bare": lambda: run_bare(plan, sandbox),
+            "bare": bare_bwrap.run,
             "library": lambda: run_library(sandbox),
             "pass": lambda: run_program([sys.executable, "-c", "pass"]),
             "command line": lambda: run_program([str(program), "run", "--project", str(project), "--", "true"]),
-            "perform": lambda: sandbox.perform_only(["true"]),
+            "perform": perform_only.run,
         }
     )
     bare, library = turns.median("bare"), turns.median("library")
@@ -71,7 +80,8 @@ def measure(sandbox: Sandbox, project: Path, arguments) -> None:  # type: ignore
         Case("of the library: store, layers, plan, scan", library - turns.median("perform"), "ms", bare, None),
     ]
     version = sandbox.facts.bwrap.version if sandbox.facts.bwrap else "none"
-    notes = [f"bwrap {version}, engine {sandbox.engine}, {overlays} overlays, python -c pass {turns.median('pass'):.1f} ms"]
+    passed = turns.median("pass")
+    notes = [f"bwrap {version}, engine {sandbox.engine}, {overlays} overlays, python -c pass {passed:.1f} ms"]
     report("startup", cases, arguments, notes)
 
 
@@ -80,23 +90,29 @@ def run_library(sandbox: Sandbox) -> None:
     assert result.exit_code == 0, result
 
 
-def run_bare(plan: Plan, sandbox: Sandbox) -> None:
-    options, contents = bare_options(plan, sandbox.facts, 4)
-    files = [memory_file(content) for content in (b"".join(option + b"\0" for option in options), *contents)]
-    actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(files, start=3)]
-    argv = [plan.bwrap, b"--args", b"3", b"--", *plan.argv]
-    wait_for(os.posix_spawn(plan.bwrap, argv, {}, file_actions=actions))
-    for fd in files:
-        os.close(fd)
+class PerformOnly:
+    """The plan performed by the runner on layers made by hand: no store, no plan, no scan."""
 
+    def __init__(self, plan: Plan, facts: Facts, directory: Path) -> None:
+        self._plan = plan
+        self._facts = facts
+        self._directory = os.fsencode(directory)
+        self._count = 0
 
-def run_program(argv: list[str]) -> None:
-    wait_for(os.posix_spawn(argv[0], argv, os.environ))
+    def run(self) -> None:
+        self._count += 1
+        mounts = tuple(self._with_layer(number, op) for number, op in enumerate(self._plan.mounts))
+        wishes = Wishes(run=RunId("startup"), spill_dir=self._directory + b"/spill")
+        performed = perform(self._plan.replace(mounts=mounts), self._facts, wishes)
+        assert performed.outcome == Exited(code=0), performed
 
-
-def wait_for(pid: int) -> None:
-    status = os.waitpid(pid, 0)[1]
-    assert status == 0, status
+    def _with_layer(self, number: int, op: MountOp) -> MountOp:
+        if not isinstance(op, Overlay) or op.upper is None:
+            return op
+        upper, work = (self._directory + b"/%d-%d-%s" % (self._count, number, kind) for kind in (b"upper", b"work"))
+        os.mkdir(upper)
+        os.mkdir(work)
+        return op.replace(upper=upper, work=work)
 
 
 if __name__ == "__main__":

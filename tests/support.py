@@ -127,8 +127,13 @@ def ground(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[Ground]:
-    """A machine to run on. A test that also asks for `engine` runs once with each engine that works here."""
-    engine = request.getfixturevalue("engine") if "engine" in request.fixturenames else None
+    """A machine to run on.
+
+    A test that also asks for `engine` runs once with each engine that works here, one that asks for
+    `overlay_engine` with all but `copy`.
+    """
+    asked = [name for name in ("engine", "overlay_engine") if name in request.fixturenames]
+    engine = request.getfixturevalue(asked[0]) if asked else None
     home, state = tmp_path / "home", tmp_path / "state"
     for directory in (home, state, home / "project"):
         directory.mkdir(mode=0o700)
@@ -162,6 +167,9 @@ def engines_of(bwrap: str | None) -> list[str]:
 
 
 def parametrise_engines(metafunc: pytest.Metafunc) -> None:
-    """Run each test that asks for `engine` once with every engine."""
+    """Run each test that asks for an engine once with every one."""
+    engines = engines_of(metafunc.config.getoption("--bwrap"))
     if "engine" in metafunc.fixturenames:
-        metafunc.parametrize("engine", engines_of(metafunc.config.getoption("--bwrap")))
+        metafunc.parametrize("engine", engines)
+    if "overlay_engine" in metafunc.fixturenames:
+        metafunc.parametrize("overlay_engine", [engine for engine in engines if engine != "copy"])

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from pathlib import Path
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.attack.arena import Arena, drop, outside, python, replaced
+from tests.attack.arena import Arena, drop, outside, replaced
 from unspill.model.plan import Bind
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ PRESSURE = {"/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory"}
 
 NESTED = """
 NEWUSER, NEWNS, NEWPID, NEWNET = 0x10000000, 0x20000, 0x20000000, 0x40000000
-uid = os.getuid()
+uid, gid = os.getuid(), os.getgid()
 directory = os.open(os.path.expanduser("~/playground"), os.O_RDONLY)
 for name, flags in (("pid", NEWPID), ("net", NEWNET), ("mount", NEWNS)):
     child = os.fork()
@@ -73,7 +72,8 @@ for name, flags in (("pid", NEWPID), ("net", NEWNET), ("mount", NEWNS)):
         os._exit(0)
     os.waitpid(child, 0)
 if call("unshare", libc.unshare(NEWUSER | NEWNS)) == 0:
-    open("/proc/self/uid_map", "w").write(f"0 {uid} 1")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file: file.write(text)
     os.mkdir("/tmp/new")
     call("tmpfs in it", libc.mount(b"tmpfs", b"/tmp/new", b"tmpfs", 0, None))
     os.mkdir("/tmp/new/old")
@@ -88,13 +88,13 @@ if call("unshare", libc.unshare(NEWUSER | NEWNS)) == 0:
 
 def test_a2_no_mount_can_be_changed_and_no_capability_is_left(arena: Arena) -> None:
     """Remount, umount, move_mount, open_tree, fsopen, pivot_root on every mount; read all capability sets.
-    Control: with `--cap-add ALL` and without the second user namespace the same script mounts."""
+    Control: as uid 0 of one user namespace, with its capabilities, the same script mounts and unmounts."""
     assert not arena.attack(REMOUNT).won
     assert not arena.attack(CAPABILITIES).won
 
     def with_capabilities(options: list[bytes]) -> list[bytes]:
         left = drop(options, b"--disable-userns", b"--assert-userns-disabled", b"--cap-drop ALL")
-        return [*left, b"--cap-add", b"ALL"]
+        return [*left, b"--cap-add", b"ALL", b"--uid", b"0", b"--gid", b"0"]
 
     with arena.options_changed(with_capabilities):
         assert {"open_tree", "fsopen", "mount tmpfs"} <= set(arena.attack(REMOUNT).won)
@@ -109,15 +109,14 @@ def test_a2_the_second_user_namespace_alone_already_stops_mounts(arena: Arena) -
     assert not {what for what in won if what.startswith(("remount", "umount", "mount", "move", "fsopen", "bind"))}
 
 
-def test_a3_nothing_in_proc_or_sys_can_be_written(arena: Arena) -> None:
+def test_a3_no_setting_in_proc_or_sys_can_be_written(arena: Arena) -> None:
     """Open every file of /proc (but for processes) and /sys for writing.
-    Control: the same script finds files where /proc/sys is that of a namespace of the caller's."""
-    assert set(arena.attack(WRITABLE_SETTINGS).won) <= PRESSURE
-    seen = arena.attack(
-        "won('there is a /sys') if os.path.exists('/sys/kernel') else None\n"
-        "won('/proc/sys is writable') if not os.statvfs('/proc/sys').f_flag & os.ST_RDONLY else None"
-    )
-    assert not seen.won
+    Control: without the read-only /proc/sys the same script opens settings of the sandbox's namespaces; for a root
+    caller those of the host (see the cases of root)."""
+    assert set(arena.attack(WRITABLE_SETTINGS).won) == PRESSURE
+    assert not arena.attack("won('there is a /sys') if os.path.exists('/sys/kernel') else None").won
+    with arena.plan_changed(lambda mounts: replaced(mounts, b"/proc/sys")):
+        assert len(arena.attack(WRITABLE_SETTINGS).won) > len(PRESSURE)
 
 
 def test_a4_a_user_namespace_inside_can_not_undo_a_read_only_mount(arena: Arena) -> None:
@@ -138,3 +137,88 @@ def test_a4_a_user_namespace_inside_can_not_undo_a_read_only_mount(arena: Arena)
         with arena.without(b"--disable-userns", b"--assert-userns-disabled"):
             assert {"unshare", "pivot_root", "detach", "rename"} <= set(arena.attack(NESTED).won)
         assert guarded.read_text() == "forged"
+
+
+SETUID = """
+def effective_ids(pid):
+    return [line.split()[2] for line in open(f"/proc/{pid}/status") if line.startswith(("Uid:", "Gid:"))]
+mine, started = effective_ids("self"), {}
+for program in ("su", "passwd", "chsh", "chfn", "newgrp", "gpasswd", "mount", "umount"):
+    path = f"/usr/bin/{program}"
+    if os.path.exists(path) and os.stat(path).st_mode & 0o6000:
+        # Most of them wait for a password or for input
+        words = [path, "-c", "true"] if program == "su" else [path]
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        started[program] = subprocess.Popen(words, stdin=pipe, stdout=null, stderr=null)
+time.sleep(0.3)
+for program, process in started.items():
+    if process.poll() is None and effective_ids(process.pid) != mine: won(program)
+    process.kill()
+if "su" not in started or started["su"].wait() == 0: sys.exit("there is no su to try")
+"""
+
+
+def test_a20_setuid_programs_are_ordinary_programs(arena: Arena) -> None:
+    """Start the setuid programs of the system and look at their effective ids.
+    Control: every set of flags stops this, so the same script on the host itself: `su` runs as root there."""
+    assert not arena.attack(SETUID).won
+    assert "WON su" in outside(SETUID).stdout
+
+
+def test_a20_a_setuid_file_of_the_commands_own_gains_nothing(arena: Arena) -> None:
+    """Make setuid and setgid copies of a program in every writable place and run them.
+    Control: they are setuid files indeed; the ids of others are not to be had for any flag set, so it shows the mode."""
+    script = """
+    for place in (".", "/tmp", "/dev/shm", os.path.expanduser("~/playground")):
+        path = os.path.join(place, "copy")
+        with open("/usr/bin/id", "rb") as source, open(path, "wb") as copy: copy.write(source.read())
+        os.chmod(path, 0o6755)
+        print("MODE", oct(os.stat(path).st_mode & 0o7777))
+        for wanted in (0, 65534, os.getuid() + 1):
+            attempt(f"give {path} to {wanted}", os.chown, path, wanted, -1)
+        if subprocess.run([path, "-u"], capture_output=True).stdout.decode().strip() != str(os.getuid()): won(path)
+    """
+    tried = arena.attack(script)
+    assert not tried.won
+    assert tried.lines.count("MODE 0o6755") == 4
+
+
+DEVICES = """
+harmless = {"null", "zero", "full", "random", "urandom", "tty", "ptmx"}
+names = %r
+for name in names:
+    for flags in (os.O_RDONLY, os.O_WRONLY):
+        try: os.close(os.open(f"/dev/{name}", flags | os.O_NONBLOCK | os.O_NOCTTY))
+        except OSError: continue
+        if name not in harmless: won(name)
+for place in (".", "/tmp", "/dev/shm", "/dev", os.path.expanduser("~/playground")):
+    for kind, major, minor in ((stat.S_IFCHR, 1, 3), (stat.S_IFCHR, 1, 1), (stat.S_IFBLK, 254, 0), (stat.S_IFCHR, 10, 200)):
+        path = f"{place}/made-{major}-{minor}"
+        attempt(path, os.mknod, path, kind | 0o666, os.makedev(major, minor))
+if os.listdir("/dev/pts") not in ([], ["ptmx"]): won("terminals", os.listdir("/dev/pts"))
+try: os.close(os.open("/dev/tty", os.O_RDWR))
+except OSError: pass
+else: won("a controlling terminal")
+"""
+
+
+def host_devices() -> list[str]:
+    """Return the devices of the host, and those that other hosts have."""
+    known = ["kvm", "vda", "sda", "nvme0n1", "mem", "kmem", "port", "fuse", "tty0", "kmsg", "net/tun", "snapshot", "loop0"]
+    found = [name for name in os.listdir("/dev") if not stat.S_ISDIR(os.stat(f"/dev/{name}").st_mode)]
+    return sorted({*known, *found} - {"fd", "stdin", "stdout", "stderr", "core"})
+
+
+def test_a21_only_harmless_devices_can_be_opened_and_none_made(arena: Arena) -> None:
+    """Open every device of the host, make device nodes, look for terminals.
+    Control: with the host's /dev the same script opens some."""
+    script = DEVICES % host_devices()
+    assert not arena.attack(script).won
+    with arena.options_changed(with_host_devices):
+        assert "autofs" in arena.attack(script).won
+
+
+def with_host_devices(options: list[bytes]) -> list[bytes]:
+    left = drop(options, b"--remount-ro /dev")
+    at, last = left.index(b"--dev"), left.index(b"/dev/shm")
+    return [*left[:at], b"--dev-bind", b"/dev", b"/dev", *left[at + 2 : last - 5], *left[last + 1 :]]

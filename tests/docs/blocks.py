@@ -8,6 +8,9 @@
     ```sh               a script; only its success counts
     unspill diff
     ```
+    ```python           a program; only its success counts
+    import unspill
+    ```
 
 A comment `<!-- not run: reason -->` on the line above leaves out a block.
 """
@@ -17,9 +20,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-RUN: Final = frozenset({"console", "sh"})
-OTHER_NAMES: Final = frozenset({"bash", "shell", "zsh", "shell-session", "shellsession", "terminal"})
+RUN: Final = frozenset({"console", "sh", "python"})
+OTHER_NAMES: Final = frozenset(
+    {"bash", "shell", "zsh", "shell-session", "shellsession", "terminal", "py", "python3", "pycon"}
+)
 FENCE: Final = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w-]*)")
+_END: Final = "END-OF-BLOCK"
 NOT_RUN: Final = re.compile(r"^\s*<!-- not run: (?P<reason>.*\S) -->\s*$")
 
 
@@ -79,8 +85,11 @@ def steps(block: Block) -> tuple[Step, ...]:
     Raises:
         BadBlock: A console block does not begin with a command.
     """
-    if block.language == "sh":
-        return (Step(line=block.line, script="\n".join(block.content), expected=None),)
+    if block.language != "console":
+        script = "\n".join(block.content)
+        if block.language == "python":
+            script = f"python3 - <<'{_END}'\n{script}\n{_END}"
+        return (Step(line=block.line, script=script, expected=None),)
     found: list[Step] = []
     for number, line in enumerate(block.content, block.line):
         if line.startswith("$ "):
@@ -101,9 +110,7 @@ def _continued(step: Step, line: str) -> Step:
 def matches(expected: tuple[str, ...], printed: str) -> bool:
     """Tell whether `printed` is what the document shows, blank lines at the end apart."""
     pattern = "".join(
-        r"(?:.*\n)*"
-        if line.strip() == "..."
-        else ".*".join(map(re.escape, line.rstrip().split("..."))) + r" *\n"
+        r"(?:.*\n)*" if line.strip() == "..." else ".*".join(map(re.escape, line.rstrip().split("..."))) + r" *\n"
         for line in _without_blank_end(expected)
     )
     lines = _without_blank_end(tuple(printed.splitlines()))

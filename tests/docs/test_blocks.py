@@ -64,6 +64,12 @@ def test_a_script_is_one_step_whose_output_does_not_matter() -> None:
     assert step == Step(line=3, script="a\nb", expected=None)
 
 
+def test_a_program_is_one_step_that_python_reads() -> None:
+    (step,) = steps(Block(language="python", line=3, content=("import os", "print(os.sep)")))
+    script = "python3 - <<'END-OF-BLOCK'\nimport os\nprint(os.sep)\nEND-OF-BLOCK"
+    assert step == Step(line=3, script=script, expected=None)
+
+
 def test_output_without_a_command_is_an_error() -> None:
     with pytest.raises(BadBlock, match="line 7"):
         steps(Block(language="console", line=7, content=("one",)))

@@ -11,9 +11,10 @@ import os
 import sys
 from typing import Any
 
-sys.path.insert(0, os.path.dirname(__file__))
+# Started by its path, so that only its own directory would be searched.
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
 
-import exactness_inside
+from tests.kernel import exactness_inside
 
 libc = ctypes.CDLL(None, use_errno=True)
 

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import pytest
 
-from unspill.errors import OverlayUnsupported
 from unspill.layers import copy_reduce
 from unspill.layers.copy_fill import fill
 from unspill.layers.copy_form import OPAQUE
@@ -79,14 +78,6 @@ def kernel() -> Iterator[Kernel]:
         process.stdin.close()
 
 
-def look_like(upper: Path, below: Path) -> None:
-    """Let the root of an overlay look as before."""
-    upper.chmod(stat.S_IMODE(below.stat().st_mode))
-    for name in os.listxattr(below):
-        if name.startswith("user.") and not name.startswith("user.overlay."):
-            os.setxattr(upper, name, os.getxattr(below, name))
-
-
 class Stand:
     """A live tree, sealed layers over it, and the engine at work on the next one."""
 
@@ -98,20 +89,17 @@ class Stand:
         self.manifest: Manifest
         self.live.mkdir(parents=True)
         (base / "merged").mkdir()
+        (base / "nothing").mkdir()
 
     @property
     def copy(self) -> Path:
         return self.base / f"layer{len(self.sealed)}"
 
-    def view(self, *, layers: list[Path] | None = None) -> Picture:
+    def view(self) -> Picture:
         """What an overlay of the live tree and the layers shows."""
-        lowers = [*reversed(self.sealed if layers is None else layers), self.live]
-        if len(lowers) == 1:
-            # The kernel wants two. Even alone under an overlay the live tree is another one than by itself:
-            # what looks like a mark is hidden.
-            lowers.insert(0, self.base / "nothing")
-            lowers[0].mkdir(exist_ok=True)
-            look_like(lowers[0], self.live)
+        # The kernel wants two at least. Even alone under an overlay the live tree is another one than by itself:
+        # what looks like a mark is hidden.
+        lowers = [*reversed(self.sealed), self.live, self.base / "nothing"]
         picture: Picture = self.kernel.work(self.base / "merged", lowers=lowers)["after"]
         return picture
 
@@ -136,7 +124,10 @@ class Stand:
         for path in (layer, layer.with_name(layer.name + ".work")):
             path.mkdir()
         lowers = [*reversed(self.sealed), self.live]
-        look_like(layer, lowers[0])
+        layer.chmod(stat.S_IMODE(lowers[0].stat().st_mode))
+        for name in os.listxattr(lowers[0]):
+            if name.startswith("user.") and not name.startswith("user.overlay."):
+                os.setxattr(layer, name, os.getxattr(lowers[0], name))
         self.kernel.work(self.base / "merged", lowers=lowers, upper=layer, seeds=seeds, closed=True)
         self.sealed.append(layer)
 
@@ -182,10 +173,151 @@ def run_one_stack(stand: Stand, chance: random.Random) -> None:
 def test_random_runs_in_a_copy_make_the_layers_that_show_what_they_did(
     bases: Callable[[], Path], kernel: Kernel, full: bool
 ) -> None:
-    for seed in range(1000 if full else 40):
+    for seed in range(1000 if full else 80):
         stand = Stand(bases(), kernel)
         try:
             run_one_stack(stand, random.Random(seed))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         remove_tree(bytes(stand.base))
+
+
+@pytest.fixture
+def here(tmp_path: Path, kernel: Kernel) -> Iterator[Stand]:
+    """One stand with a small project, on the filesystem of pytest alone."""
+    stand = Stand(tmp_path / "stand", kernel)
+    (stand.live / "d").mkdir()
+    for name in ("f", "d/one", "d/two"):
+        (stand.live / name).write_text(name)
+    yield stand
+    remove_tree(bytes(stand.base))
+
+
+FORGE_OPAQUE: Final = """
+import os, stat
+os.setxattr("d", "user.overlay.opaque", b"y")
+open("d/new", "w").close()
+"""
+FORGE_ALL: Final = (
+    FORGE_OPAQUE
+    + """
+os.setxattr(".", "user.overlay.opaque", b"y")
+os.setxattr("f", "user.overlay.metacopy", b"")
+os.setxattr("f", "user.overlay.redirect", b"/d/one")
+os.setxattr("d/new", "user.overlay.whiteout", b"")
+os.unlink("d/two")
+os.mknod("d/two", stat.S_IFCHR, 0)
+os.mknod("d/three", stat.S_IFCHR, 0)
+"""
+)
+
+
+def run_in_sandbox(stand: Stand, bwrap: Path, program: str) -> Picture:
+    """Let a sandboxed command work in a copy that is bound where the project is; return what it left."""
+    stand.fill()
+    command = [str(bwrap), "--ro-bind", "/", "/", "--unshare-all", "--bind", str(stand.copy), str(stand.live)]
+    subprocess.run([*command, "--chdir", str(stand.live), sys.executable, "-c", program], check=True)
+    assert not (stand.live / "d/new").exists()
+    return stand.look(stand.copy)
+
+
+@pytest.mark.attack
+def test_marks_that_a_command_forges_are_no_marks(here: Stand, bwrap: Path) -> None:
+    left = run_in_sandbox(here, bwrap, FORGE_ALL)
+    assert left["d"][2] == {"user.overlay.opaque": b"y".hex()}
+    forged = [path for path, entry in left.items() if entry[0] == "special"]
+    assert sorted(forged) == ["d/three", "d/two"]
+    (finding,) = here.reduce()
+    assert finding.startswith("device nodes made by the command")
+    shown = here.view()
+    assert difference({path: entry for path, entry in left.items() if path not in forged}, shown) == {}
+
+
+@pytest.mark.attack
+def test_a_forged_mark_would_hide_files_if_it_were_left(
+    here: Stand, bwrap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = run_in_sandbox(here, bwrap, FORGE_OPAQUE)
+    monkeypatch.setattr(copy_reduce._Reduction, "_store_attributes", lambda *_ignored, **_options: None)
+    here.reduce()
+    assert difference(left, here.view()).keys() == {"d", "d/one", "d/two"}
+
+
+INODES: Final = """
+import os
+before = os.stat("d").st_ino
+for name in os.listdir("d"):
+    os.unlink("d/" + name)
+os.rmdir("d")
+os.mkdir("d")
+print(before == os.stat("d").st_ino)
+"""
+
+
+def test_a_directory_that_got_the_number_of_the_old_one_does_not_show_its_files(here: Stand) -> None:
+    here.fill()
+    reused = subprocess.run([sys.executable, "-c", INODES], cwd=here.copy, check=True, stdout=subprocess.PIPE).stdout
+    assert reused == b"True\n", "ext4 uses the lowest free number"
+    here.reduce()
+    assert here.view().keys() == {".", "f", "d"}
+
+
+ON_AN_OVERLAY: Final = """
+import os, sys
+sys.path.insert(0, {top!r})
+from tests.kernel import copy_inside
+from unspill.errors import OverlayUnsupported
+from unspill.layers.copy_fill import fill
+os.chdir({base!r})
+for name in ("upper", "upper.work"):
+    os.mkdir(name)
+copy_inside.mount("merged", ["live"], "upper")
+os.mkdir("merged/copy")
+try:
+    fill(b"live", [], b"merged/copy")
+except OverlayUnsupported as error:
+    print(error.remedy)
+"""
+
+MOUNTED_BELOW: Final = """
+import os, sys
+sys.path.insert(0, {top!r})
+from tests.kernel import copy_inside
+from unspill.layers.copy_fill import fill
+from unspill.layers.copy_reduce import reduce
+os.chdir({base!r})
+copy_inside.check(copy_inside.libc.mount(b"none", b"live/d", b"tmpfs", 0, None))
+with open("live/d/mounted", "w") as file:
+    file.write("text")
+os.mkdir("copy")
+manifest = fill(b"live", [], b"copy")
+print(open("copy/d/mounted").read(), os.listdir("copy/d"))
+os.unlink("copy/d/mounted")
+reduce(b"copy", manifest)
+print(os.listdir("copy"), os.listdir("copy/d"), os.listdir("live/d"))
+"""
+
+
+def run_inside(text: str, stand: Stand) -> str:
+    program = text.format(top=str(HERE.parents[1]), base=str(stand.base))
+    return subprocess.run([*INSIDE, "-c", program], check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def test_a_state_directory_on_an_overlay_is_refused_before_the_run(here: Stand) -> None:
+    assert "not an overlay" in run_inside(ON_AN_OVERLAY, here)
+
+
+def test_what_is_mounted_inside_the_project_is_copied_too(here: Stand) -> None:
+    assert run_inside(MOUNTED_BELOW, here).splitlines() == ["text ['mounted']", "['d'] ['mounted'] ['mounted']"]
+
+
+def test_a_layer_of_the_copy_engine_lies_under_a_run_of_another_engine(here: Stand) -> None:
+    here.fill()
+    shutil.rmtree(here.copy / "d")
+    (here.copy / "d").write_text("now a file")
+    here.reduce()
+    here.run_in_overlay([])
+    shown = here.view()
+    assert shown.keys() == {".", "f", "d"}
+    assert shown["d"][0] == "file"
+    assert OPAQUE not in os.listxattr(here.sealed[0])

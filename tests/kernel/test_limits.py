@@ -90,6 +90,15 @@ def test_a_sparse_file_costs_what_it_takes_not_what_it_says(ground: Ground) -> N
     assert result.outcome == Exited(code=0)
 
 
+def test_what_the_project_had_before_does_not_count(ground: Ground, engine: str) -> None:
+    ground.write("large", b"x" * 4 * MIB)
+    for number in range(20):
+        ground.write(f"many/{number}")
+    result = ground.run("sleep 0.7; echo y > new", limits=short(layer_bytes=MIB, layer_entries=10))
+    assert result.outcome == Exited(code=0)
+    assert kinds(result.changes) == {"new": "added"}
+
+
 def test_caches_count_towards_the_layer(ground: Ground) -> None:
     (ground.home / ".cache" / "pip").mkdir(parents=True)
     command = "cd ~/.cache/pip && " + FILL.format(files=4000, size=MIB, pause="sleep 0.02")
@@ -158,7 +167,9 @@ def test_open_files_are_bounded(ground: Ground, engine: str) -> None:
 
 
 def test_a_command_can_not_raise_its_bounds(ground: Ground) -> None:
-    command = "ulimit -H -n; ulimit -n 5000 2>/dev/null || echo no; ulimit -c; ulimit -f 99999999 2>/dev/null || echo no"
+    command = (
+        "ulimit -H -n; ulimit -n 5000 2>/dev/null || echo no; ulimit -c; ulimit -f 99999999 2>/dev/null || echo no"
+    )
     assert printed(ground.run(command, limits=short(open_files=100, file_bytes=MIB))) == "100\nno\n0\nno\n"
 
 

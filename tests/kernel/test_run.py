@@ -15,9 +15,7 @@ pytestmark = pytest.mark.kernel
 
 def tree_of(top: Path) -> dict[str, bytes | None]:
     """Return every path below a directory, with its content where it is a file."""
-    return {
-        os.fspath(path.relative_to(top)): path.read_bytes() if path.is_file() else None for path in top.rglob("*")
-    }
+    return {os.fspath(path.relative_to(top)): path.read_bytes() if path.is_file() else None for path in top.rglob("*")}
 
 
 def test_what_a_command_writes_is_held_and_the_project_is_not_touched(ground: Ground, engine: str) -> None:
@@ -170,7 +168,7 @@ def test_a_word_that_the_kernel_would_not_take_is_refused_with_the_remedy(ground
 
 @pytest.mark.parametrize("command", ["", "  \n", [], [""]])
 def test_an_empty_command_is_refused_in_the_words_of_the_seeds(ground: Ground, command: str | list[str]) -> None:
-    with pytest.raises(UsageError, match="^Command cannot be empty$"):
+    with pytest.raises(UsageError, match=r"^Command cannot be empty$"):
         ground.run(command)
 
 

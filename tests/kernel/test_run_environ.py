@@ -4,6 +4,7 @@
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from unspill.errors import UsageError
 pytestmark = pytest.mark.kernel
 
 
-def variables(ground: Ground, **options: object) -> dict[str, str]:
+def variables(ground: Ground, **options: Any) -> dict[str, str]:
     text = printed(ground.sandbox(**options).run(["env", "-0"]))
     return dict(line.partition("=")[::2] for line in text.split("\0") if line)
 

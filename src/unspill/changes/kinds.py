@@ -14,7 +14,6 @@ from unspill.errors import SandboxUnavailable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
 
     from unspill.model.change import EntryKind
 
@@ -49,13 +48,13 @@ def unescape(name: str) -> str:
     return OWN + name[len(ESCAPED) :] if name.startswith(ESCAPED) else name
 
 
-def refuse_foreign(names: Iterable[str], path: bytes) -> None:
+def refuse_foreign(names: list[str], path: bytes) -> None:
     """Stop at marks whose meaning unspill does not read.
 
     Raises:
         SandboxUnavailable: The layer was not made by a mount of ours.
     """
-    if not FOREIGN.isdisjoint(names):
+    if names and not FOREIGN.isdisjoint(names):
         marks = ", ".join(sorted(FOREIGN.intersection(names)))
         raise SandboxUnavailable(
             f"the layer holds {marks} at {path!r}, which no layer of unspill has",

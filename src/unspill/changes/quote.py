@@ -1,38 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and lines of strangers, made safe to show: the only way of bytes from a sandbox to a screen or a model.
+"""Bytes of strangers made safe to show: the only way of a name or a line from a sandbox to a screen or a model.
 
-Nothing that moves a cursor, reorders text, hides or ends a line gets through; what is not UTF-8 stays legible.
+Nothing that moves a cursor, reorders text, hides or breaks a line gets through, and no byte is lost: one that is not
+UTF-8 is shown as `\\xNN`, a character that can't be printed as `\\u{...}`.
 """
 
 from __future__ import annotations
 
+COLUMNS = 400
 TAB = 8
-WIDTH = 400
+
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def escape(raw: bytes) -> str:
-    """Return text in which every character is printable and each byte that was not UTF-8 is `\\xNN`."""
-    text = raw.decode("utf-8", "surrogateescape")
-    if text.isprintable() and "\\" not in text:
+def quote(name: bytes) -> str:
+    """Return a name as one word: plain where that is unmistakable, else in double quotes with escapes."""
+    text = name.decode("utf-8", "surrogateescape")
+    if text.isprintable() and text and not any(mark in text for mark in "\\\"' "):
         return text
-    return "".join(map(_visible, text))
+    return '"' + "".join(map(_in_quotes, text)) + '"'
+
+
+def show_line(raw: bytes, columns: int = COLUMNS) -> str:
+    """Return a line of content (without its end) for display: tabs expanded, cut with a count if too long."""
+    # Only what can be shown is decoded; a character has at most four bytes.
+    text = raw[: 4 * columns + 4].decode("utf-8", "surrogateescape").expandtabs(TAB)
+    if not text.isprintable():
+        text = "".join(map(_visible, text))
+    if len(text) <= columns and len(raw) <= 4 * columns + 4:
+        return text
+    return f"{text[:columns]} [cut: {len(raw)} bytes in this line]"
+
+
+def is_mixed_script(name: bytes) -> bool:
+    """Tell whether a name mixes letters of scripts that look alike, such as Latin and Cyrillic."""
+    if name.isascii():
+        return False
+    import unicodedata
+
+    letters = filter(str.isalpha, name.decode("utf-8", "replace"))
+    scripts = {unicodedata.name(letter, "").partition(" ")[0] for letter in letters}
+    return len(scripts & {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"}) > 1
+
+
+def _in_quotes(character: str) -> str:
+    return "\\" + character if character in '\\"' else _visible(character)
 
 
 def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"
-    if character == "\\":
-        return "\\\\"
-    if character == "\n":
-        return "\\n"
-    return character if character.isprintable() else f"\\u{{{code:x}}}"
-
-
-def quote(path: bytes) -> str:
-    """Return a path as one unbroken word: as it is where nothing in it needs quotes, else within them."""
-    shown = escape(path)
-    plain = shown == path.decode("utf-8", "replace") and shown.strip() == shown and shown
-    if plain and not any(mark in shown for mark in "\"' "):
-        return shown
-    return '"' + shown.replace('"', '\\"') + '"'
+    return _NAMED.get(character) or f"\\u{{{code:x}}}"

@@ -6,37 +6,38 @@ Everything that was cut, skipped or unreadable leaves a finding here: nothing is
 
 from __future__ import annotations
 
-import stat
-
-from unspill.changes.kinds import kind_of
 from unspill.changes.links import leads_out
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from unspill.changes.compare import Difference
     from unspill.changes.walk import Dir
     from unspill.model.change import ChangeKind, EntryKind
+    from unspill.model.record import Record
 
-    # An entry where it was found: its directory, its name there, its lstat.
-    Found = tuple[Dir, bytes, os.stat_result]
+    # An entry where it was found: its directory, its name there, its lstat, its kind.
+    Found = tuple[Dir, bytes, os.stat_result, EntryKind]
 
 MAX_FINDINGS = 200
 # A chain of directories has a path per level: their sum grows with the square of the depth.
 MAX_PATH_BYTES = 512 * 1024 * 1024
 
 
-# The keyword arguments of a record cost more than the system calls of a change.
+def _setters(kind: type[Record]) -> list[Callable[[Record, object], None]]:
+    return [getattr(kind, field).__set__ for field in kind.__match_args__]
+
+
+# Called one by one because checking the keyword arguments of a record costs more than the system calls of a change.
 _new = object.__new__
 (
     _set_path, _set_kind, _set_entry, _set_base_kind, _set_base_size, _set_base_mode, _set_aspects, _set_target,
     _set_base_target, _set_leads_out, _set_broke_link, _set_unreadable, _set_layer,
-) = (getattr(Change, field).__set__ for field in Change.__match_args__)  # fmt: skip
-_set_entry_kind, _set_mode, _set_inode, _set_size, _set_ctime = (
-    getattr(Identity, field).__set__ for field in Identity.__match_args__
-)
+) = _setters(Change)  # fmt: skip
+_set_entry_kind, _set_mode, _set_inode, _set_size, _set_ctime = _setters(Identity)
 
 
 class Report:
@@ -61,37 +62,42 @@ class Report:
         difference: Difference | None = None,
     ) -> None:
         """Record one change of the entry `upper` over the entry `base`."""
-        if self._is_too_much(path):
+        self._path_bytes += len(path)
+        if len(self._changes) >= self._max_entries or self._path_bytes > MAX_PATH_BYTES:
+            self._cut(path)
             return
+        entry = target = base_kind = base_target = None
+        base_size = base_mode = 0
+        escapes = broke_link = False
+        if upper is not None:
+            entry = identify(upper[2], upper[3])
+            if upper[3] == "symlink":
+                target = upper[0].readlink(upper[1])
+                escapes = leads_out(path, target, self._root)
+        if base is not None:
+            status, base_kind = base[2], base[3]
+            base_size, base_mode = status.st_size, status.st_mode & 0o7777
+            if base_kind == "symlink":
+                base_target = base[0].readlink(base[1])
+            elif base_kind == "file" and status.st_nlink > 1:
+                broke_link = kind == "modified" or kind == "metadata"
         change = _new(Change)
         _set_path(change, path)
         _set_kind(change, kind)
-        _set_layer(change, layer)
-        self._set_upper(change, path, upper)
-        _set_of_base(change, kind, base)
-        if difference is None:
-            _set_aspects(change, ())
-            _set_unreadable(change, False)
-        else:
-            _set_aspects(change, tuple(difference.aspects))
-            _set_unreadable(change, difference.unreadable)
-            if difference.unreadable:
-                self.find("can't be compared: not readable", path)
-        self._changes.append(change)
-
-    def _set_upper(self, change: Change, path: bytes, upper: Found | None) -> None:
-        target = None
-        escapes = False
-        if upper is None:
-            _set_entry(change, None)
-        else:
-            status = upper[2]
-            _set_entry(change, identify(status))
-            if stat.S_ISLNK(status.st_mode):
-                target = upper[0].readlink(upper[1])
-                escapes = leads_out(path, target, self._root)
+        _set_entry(change, entry)
+        _set_base_kind(change, base_kind)
+        _set_base_size(change, base_size)
+        _set_base_mode(change, base_mode)
+        _set_aspects(change, tuple(difference.aspects) if difference is not None else ())
         _set_target(change, target)
+        _set_base_target(change, base_target)
         _set_leads_out(change, escapes)
+        _set_broke_link(change, broke_link)
+        _set_unreadable(change, difference is not None and difference.unreadable)
+        _set_layer(change, layer)
+        self._changes.append(change)
+        if difference is not None and difference.unreadable:
+            self.find("can't be compared: not readable", path)
 
     def find(self, what: str, path: bytes) -> None:
         """Record something that no change shows."""
@@ -104,7 +110,7 @@ class Report:
 
     def refresh(self, directories: list[Dir]) -> None:
         """Take the identity of directories anew whose ctime a scan changed by opening them to their owner."""
-        fresh = {path_of(directory): identify(directory.status) for directory in directories}
+        fresh = {path_of(directory): identify(directory.status, "dir") for directory in directories}
         if fresh:
             self._changes = [
                 change.replace(entry=fresh[change.path])
@@ -120,41 +126,16 @@ class Report:
         part = RootChanges(root=self._root, changes=tuple(self._changes))
         return ChangeSet(roots=(part,), findings=tuple(findings))
 
-    def _is_too_much(self, path: bytes) -> bool:
-        self._path_bytes += len(path)
-        if len(self._changes) < self._max_entries and self._path_bytes < MAX_PATH_BYTES:
-            return False
+    def _cut(self, path: bytes) -> None:
         if not self.is_full:
             self.is_full = True
             self.find(f"too large to review: only the first {len(self._changes)} changes are listed", path)
-        return True
 
 
-def _set_of_base(change: Change, kind: ChangeKind, base: Found | None) -> None:
-    base_kind: EntryKind | None = None
-    size = mode = 0
-    target: bytes | None = None
-    broke_link = False
-    if base is not None:
-        status = base[2]
-        base_kind = kind_of(status)
-        mode = status.st_mode & 0o7777
-        size = status.st_size
-        if base_kind == "file":
-            broke_link = status.st_nlink > 1 and (kind == "modified" or kind == "metadata")
-        elif base_kind == "symlink":
-            target = base[0].readlink(base[1])
-    _set_base_kind(change, base_kind)
-    _set_base_size(change, size)
-    _set_base_mode(change, mode)
-    _set_base_target(change, target)
-    _set_broke_link(change, broke_link)
-
-
-def identify(status: os.stat_result) -> Identity:
+def identify(status: os.stat_result, kind: EntryKind) -> Identity:
     """Return the identity of an entry from its lstat."""
     identity = _new(Identity)
-    _set_entry_kind(identity, kind_of(status))
+    _set_entry_kind(identity, kind)
     _set_mode(identity, status.st_mode & 0o7777)
     _set_inode(identity, status.st_ino)
     _set_size(identity, status.st_size)

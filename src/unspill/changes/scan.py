@@ -24,6 +24,7 @@ from unspill.model.change import ChangeSet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Sequence
 
     from unspill.changes.classify import UpperKind, Verdict
@@ -140,17 +141,18 @@ class _Scan:
         if upper is not None:
             status = upper.lstat(name)
             if not is_whiteout(status):
-                kind = kind_of(status)
-                entry = (upper, name, status)
+                kind = entry_kind = kind_of(status)
+                entry = (upper, name, status, entry_kind)
         layer = (upper or frame.uppers[0]).upper
         try:
             base = find_entry(frame.bases, name)
         except PermissionError:
             self._report.add(path, "modified" if entry else "deleted", layer, entry, None, _unreadable())
             return
-        verdict = TABLE[kind, kind_of(base[2]) if base is not None else "none"]
+        verdict = TABLE[kind, base[3] if base is not None else "none"]
         if verdict == "added":
-            self._refuse_metacopy(entry)
+            if upper is not None and kind == "file":
+                _refuse_metacopy(upper, name, status)
             self._report.add(path, "added", layer, entry, None)
         elif verdict == "deleted" or verdict == "replaced":
             self._report.add(path, verdict, layer, entry, base)
@@ -158,12 +160,12 @@ class _Scan:
             self._compare(verdict, path, entry, base)
 
     def _compare(self, verdict: Verdict, path: bytes, entry: Found, base: Found) -> None:
-        upper, name, status = entry
+        upper, name, status, kind = entry
         found: Difference | None
         if verdict == "compare files":
             found = compare_files(name, upper, status, base[0], base[2])
             if found.touched:
-                entry = (upper, name, upper.lstat(name))
+                entry = (upper, name, upper.lstat(name), kind)
         elif verdict == "compare symlinks":
             found = compare_symlinks(name, upper, base[0])
         else:
@@ -177,9 +179,10 @@ class _Scan:
         """Compare one directory by itself and return the frame of what is in it."""
         path = frame.prefix + name
         try:
-            uppers, end = open_merged(frame.uppers[frame.uppers.index(upper) :], name)
+            uppers, end = open_merged(_from(upper, frame.uppers), name)
         except PermissionError:
-            self._report.add(path, "modified", upper.upper, (upper, name, upper.lstat(name)), None, _unreadable())
+            entry: Found = (upper, name, upper.lstat(name), "dir")
+            self._report.add(path, "modified", upper.upper, entry, None, _unreadable())
             return None
         hides = frame.hides or end != "bottom"
         bases = self._beneath(frame, path, name, uppers[0], hides=hides)
@@ -190,7 +193,7 @@ class _Scan:
 
     def _beneath(self, frame: _Frame, path: bytes, name: bytes, top: Dir, *, hides: bool) -> list[Dir]:
         """Report what a directory does to what is beneath it; return the directories that its entries lie over."""
-        entry = (top, name, top.status)
+        entry: Found = (top, name, top.status, "dir")
         base: Found | None = None
         try:
             bases, end = open_merged(frame.bases, name) if frame.bases else ([], "bottom")
@@ -200,8 +203,8 @@ class _Scan:
             self._report.add(path, "replaced", top.upper, entry, None, _unreadable())
             return []
         if bases:
-            base = (bases[0], name, bases[0].status)
-        verdict = TABLE["opaque" if hides else "dir", kind_of(base[2]) if base is not None else "none"]
+            base = (bases[0], name, bases[0].status, "dir")
+        verdict = TABLE["opaque" if hides else "dir", base[3] if base is not None else "none"]
         if verdict == "added" or verdict == "replaced":
             self._report.add(path, verdict, top.upper, entry, base)
         elif verdict == "compare hidden directory" and not all(directory.is_listable for directory in bases):
@@ -215,13 +218,18 @@ class _Scan:
     def _both_directories(self, path: bytes, top: Dir, base: Dir) -> None:
         found = compare_directories(top, base)
         if found is not None:
-            entry = (top, top.name, top.status)
-            self._report.add(path, "metadata", top.upper, entry, (base, base.name, base.status), found)
+            entry: Found = (top, top.name, top.status, "dir")
+            self._report.add(path, "metadata", top.upper, entry, (base, base.name, base.status, "dir"), found)
 
-    def _refuse_metacopy(self, entry: Found | None) -> None:
-        # A renamed file without its content looks like an added one; it has a size but no blocks.
-        if entry is not None and entry[2].st_blocks == 0 and entry[2].st_size and kind_of(entry[2]) == "file":
-            refuse_foreign(list_attributes(entry[0].attribute_path(entry[1])), entry[1])
+
+def _refuse_metacopy(upper: Dir, name: bytes, status: os.stat_result) -> None:
+    # A renamed file without its content looks like an added one; it has a size but no blocks.
+    if status.st_blocks == 0 and status.st_size:
+        refuse_foreign(list_attributes(upper.attribute_path(name)), name)
+
+
+def _from(upper: Dir, uppers: list[Dir]) -> list[Dir]:
+    return uppers if uppers[0] is upper else uppers[uppers.index(upper) :]
 
 
 def _unreadable() -> Difference:

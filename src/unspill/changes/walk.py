@@ -41,7 +41,7 @@ class Dir:
         self.fd = -1
         self.is_listable = True
         self.status: os.stat_result
-        self.attributes: list[str] = []
+        self.attributes: list[str]
 
     def descriptor(self) -> int:
         """Return the open descriptor, opening the directory again if the Pool has closed it."""
@@ -84,7 +84,8 @@ class Dir:
             ]
 
     def lstat(self, name: bytes) -> os.stat_result:
-        return os.stat(name, dir_fd=self.descriptor(), follow_symlinks=False)
+        fd = self.fd if self.fd >= 0 else self.descriptor()
+        return os.stat(name, dir_fd=fd, follow_symlinks=False)
 
     def readlink(self, name: bytes) -> bytes:
         return os.readlink(name, dir_fd=self.descriptor())

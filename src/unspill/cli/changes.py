@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from unspill.cli.choosing import open_sandbox, print_json
 from unspill.cli.options import EVERYWHERE, RUN, Command
 
@@ -15,13 +17,12 @@ COMMAND = Command(name="changes", summary="List what is held and not in the proj
 
 def run(arguments: Arguments) -> int:
     """Run the verb."""
-    changes = open_sandbox(arguments).changes(run=arguments.value("--run"))
+    sandbox = open_sandbox(arguments)
     if arguments.flag("--json"):
-        from unspill.changes.json_form import change_set_to_json
+        from unspill.changes.json_form import to_plain
 
-        print_json(change_set_to_json(changes))
+        print_json(to_plain(sandbox.changes(run=arguments.value("--run"))))
         return 0
-    from unspill.changes.render import summary_lines
-
-    print("\n".join(summary_lines(changes, limit=None)) if changes else "Nothing is held.")
+    lines = sandbox.summary(run=arguments.value("--run"), colour=sys.stdout.isatty())
+    print("\n".join(lines) or "Nothing is held.")
     return 0

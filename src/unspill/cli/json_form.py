@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 
-from unspill.changes.json_form import change_set_to_json
+from unspill.changes.json_form import to_plain
 from unspill.model.run import exit_code_of
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ def result_form(result: RunResult) -> dict[str, Any]:
         "outcome": outcome_form(result.outcome),
         "stdout": output_form(result.stdout),
         "stderr": output_form(result.stderr),
-        "changes": change_set_to_json(result.changes),
+        "changes": to_plain(result.changes),
         "held": result.held,
         "duration_s": result.duration_s,
         "hints": [hint.as_dict() for hint in result.hints],

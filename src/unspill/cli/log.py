@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from unspill.changes.render import show_bytes
+from unspill.changes.quote import quote
 from unspill.cli.choosing import open_sandbox, print_json
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.errors import UsageError
@@ -41,7 +41,7 @@ def run(arguments: Arguments) -> int:
 def _line(record: Run) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started_ns / 1e9))
     changed = f"{record.changed} changed" if record.changed else "no change"
-    command = " ".join(show_bytes(word) for word in record.argv)
+    command = " ".join(quote(word) for word in record.argv)
     return f"{record.number:>4}  {when}  {ending(record):<12}  {changed:<12}  {command[:120]}"
 
 

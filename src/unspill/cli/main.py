@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from unspill.errors import UnspillError, UsageError
+from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,27 +35,49 @@ def main() -> None:
 def run_words(words: list[str]) -> int:
     """Run one command line and return its exit code."""
     verb = words[0] if words else "--help"
-    if verb in ("--help", "-h", "help"):
-        return _print_overview()
-    if verb == "--version":
-        return _print_version()
-    if verb not in VERBS:
-        return _complain(UsageError(f"unknown command {verb!r}", remedy="See `unspill --help`."), verb)
-    from unspill.cli.options import help_text, parse
-
-    module = _module(verb)
-    if any(word in ("--help", "-h") for word in _own_words(words[1:])):
-        print(help_text(module.COMMAND))
-        return 0
     try:
-        return int(module.run(parse(module.COMMAND, words[1:])))
+        code = _run_verb(verb, words[1:])
+        # Here and not at the end of the program: whoever reads may have gone away
+        sys.stdout.flush()
+        return code
     except UnspillError as error:
         return _complain(error, verb)
     except KeyboardInterrupt:
         print("unspill: cancelled; nothing was changed", file=sys.stderr)
         return 130
     except BrokenPipeError:
+        _forget_output()
         return 141
+    except Exception as error:
+        # A defect must not end with a code that the command could have had
+        import traceback
+
+        traceback.print_exc()
+        return _complain(SandboxUnavailable(f"{type(error).__name__}: {error}"), verb)
+
+
+def _run_verb(verb: str, words: list[str]) -> int:
+    if verb in ("--help", "-h", "help"):
+        return _print_overview()
+    if verb == "--version":
+        return _print_version()
+    if verb not in VERBS:
+        raise UsageError(f"unknown command {verb!r}", remedy="See `unspill --help`.")
+    from unspill.cli.options import help_text, parse
+
+    module = _module(verb)
+    if any(word in ("--help", "-h") for word in _own_words(words)):
+        print(help_text(module.COMMAND))
+        return 0
+    return int(module.run(parse(module.COMMAND, words)))
+
+
+def _forget_output() -> None:
+    """Let Python flush what nobody reads into nothing when it ends, instead of complaining."""
+    import os
+
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
 
 
 def _own_words(words: list[str]) -> list[str]:
@@ -73,7 +95,8 @@ def _module(verb: str) -> ModuleType:
 
 
 def _complain(error: UnspillError, verb: str) -> int:
-    print(f"unspill: {error.message}", file=sys.stderr)
+    # A text for models begins with the word that they are told to look for
+    print(f"unspill: {error.message.removeprefix('ERROR: ')}", file=sys.stderr)
     if error.remedy:
         print(f"  {error.remedy}", file=sys.stderr)
     # `run` passes the command's own codes through, so ours must be one that it is known for

@@ -14,10 +14,15 @@ from unspill.runner.launcher import get_launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from unspill.cli.options import Arguments
     from unspill.model.event import Event
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
+
+_LONGEST_S = 1e9
+_NOT_FOUND = (126, 127)
 
 COMMAND = Command(
     name="run",
@@ -73,12 +78,14 @@ def _command(arguments: Arguments) -> str | list[str]:
     return command
 
 
-def _options(arguments: Arguments) -> dict[str, object]:
+def _options(arguments: Arguments) -> dict[str, Any]:
     timeout = arguments.value("--timeout")
     try:
         seconds = None if timeout is None else float(timeout)
     except ValueError:
-        raise UsageError(f"--timeout is not a number: {timeout}") from None
+        seconds = -1.0
+    if seconds is not None and not 0 < seconds < _LONGEST_S:
+        raise UsageError(f"--timeout is not a number of seconds: {timeout}")
     env = {}
     for pair in arguments.values("--env"):
         name, equals, value = pair.partition("=")
@@ -112,13 +119,18 @@ def _write_all(fd: int, chunk: bytes) -> None:
 
 def _summarise(result: RunResult, sandbox: Sandbox) -> None:
     """Say on stderr how it ended, where that is not plain, and what it changed."""
-    lines = []
+    from unspill.sandbox.running import ROOT_NOTE
+
+    lines = [ROOT_NOTE] if ROOT_NOTE in result.warnings else []
     if not isinstance(result.outcome, Exited):
         from unspill.sandbox.result import describe_end
 
         lines.append(describe_end(result.outcome).splitlines()[0])
     if isinstance(result.outcome, NeverStarted) and result.outcome.remedy:
         lines.append(f"  {result.outcome.remedy}")
+    if result.exit_code in _NOT_FOUND:
+        # What the sandbox does not show of this host may be what is missing
+        lines += [warning for warning in result.warnings if warning != ROOT_NOTE]
     lines += [f"{hint.text}\n  {hint.remedy}" for hint in result.hints]
     if result.changes:
         from unspill.changes.render import summary_lines

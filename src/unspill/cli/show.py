@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from unspill.changes.render import safe_text, show_bytes
+from unspill.changes.quote import quote, show_line
 from unspill.cli.choosing import open_sandbox, print_json
 from unspill.cli.log import ending
 from unspill.cli.options import EVERYWHERE, Command
@@ -35,24 +35,27 @@ def run(arguments: Arguments) -> int:
         print_json(run_form(record))
         return 0
     print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {ending(record)}")
-    print("command:", " ".join(show_bytes(word) for word in record.argv))
-    print("directory:", show_bytes(record.cwd))
+    print("command:", " ".join(quote(word) for word in record.argv))
+    print("directory:", quote(record.cwd))
     for name, output in (("stdout", record.stdout), ("stderr", record.stderr)):
         _print_output(name, output)
     if record.held:
-        from unspill.changes.render import summary_lines
-
         print("changes:")
-        print("\n".join(summary_lines(sandbox.changes(run=record.id), limit=None)))
+        print("\n".join(sandbox.summary(run=record.id)))
     return 0
 
 
 def _print_output(name: str, output: Output) -> None:
     if not output.total:
         return
-    print(f"{name}: {output.total} bytes" + (f", whole in {show_bytes(output.file)}" if output.file else ""))
-    print(safe_text(output.head).rstrip("\n"))
+    print(f"{name}: {output.total} bytes" + (f", whole in {quote(output.file)}" if output.file else ""))
+    _print_lines(output.head)
     if output.left_out:
         print(f"... {output.left_out} bytes left out ...")
     if output.tail:
-        print(safe_text(output.tail).rstrip("\n"))
+        _print_lines(output.tail)
+
+
+def _print_lines(text: bytes) -> None:
+    for line in text.splitlines():
+        print("  " + show_line(line))

@@ -65,6 +65,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
+def setns(fd: int, kind: int) -> None:
+    """Enter the namespace behind a descriptor."""
+    _check(_libc.setns(fd, kind), "setns")
+
+
 def prctl(option: int, value: int) -> None:
     """Set one attribute of this process."""
     _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), "prctl")

@@ -34,14 +34,30 @@ class MountRefused(Exception):
 def mount_overlays(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]]) -> None:
     """Mount each (lowers, dest, upper, work) on its dest, in the given order.
 
-    All lower directories are opened before the first mount, so that no overlay becomes the lower of another.
+    All lower directories are opened before the first mount, so that no overlay becomes the lower of another. The
+    caller's mount namespace is its own and private.
 
     Raises:
         MountRefused: one of them can't be mounted.
     """
+    _set_empty_apart(overlays)
     opened = [_Opened(*overlay) for overlay in overlays]
     for overlay in opened:
         overlay.mount()
+
+
+def _set_empty_apart(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]]) -> None:
+    """Cover the empty lower directory with a filesystem of its own where it lies inside the other lower one.
+
+    The kernel refuses layers that overlap (ELOOP); a home directory has our state directory, and so that one, in it.
+    """
+    for (first, *rest), dest, upper, _work in overlays:
+        if upper is None and any(first.startswith(lower + b"/") for lower in rest):
+            try:
+                libc.mount(b"tmpfs", first, b"tmpfs", libc.MS_NOSUID | libc.MS_NODEV, b"mode=0755,size=4096,nr_inodes=2")
+            except OSError as error:
+                raise MountRefused(dest, error) from None
+            return
 
 
 class _Opened:

@@ -16,7 +16,7 @@ from unspill.model.plan import Home, Places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from unspill.model.policy import Policy
 
@@ -60,7 +60,7 @@ def find_places(
     """Resolve the project and our own directories, and keep of the candidates those that exist.
 
     `toolchains` and `caches` are absolute candidates below the home directory, `secrets` are what view "host" masks
-    (not looked at in another view), `own` our configuration and data directories.
+    (looked at only where they could show), `own` our configuration and data directories.
 
     Raises:
         RootRefused: the project is not there or is not a directory.
@@ -68,7 +68,9 @@ def find_places(
     found, links = find_system(system)
     is_host_view = policy.view == "host"
     _directories, files, absent = sort_by_kind((*policy.readable, *policy.hidden))
-    secret_directories, secret_files, _absent = sort_by_kind(secrets if is_host_view else ())
+    # In view "sealed" a secret can only show below a readable path, or as root's in /etc
+    shows_secrets = is_host_view or bool(policy.readable) or os.getuid() == 0
+    secret_directories, secret_files, _absent = sort_by_kind(map(os.path.realpath, secrets if shows_secrets else ()))
     return Places(
         project=resolve_project(project),
         state=os.path.realpath(state),
@@ -86,7 +88,7 @@ def find_places(
         secret_files=secret_files,
         files=files,
         absent=absent,
-        own=tuple(map(os.path.realpath, own)),
+        own=tuple(path for path in map(os.path.realpath, own) if _mode_of(path)),
         has_playground=stat.S_ISDIR(_mode_of(os.path.join(home.path, b"playground"))),
     )
 
@@ -199,8 +201,11 @@ def find_sockets(below: Sequence[bytes]) -> tuple[bytes, ...]:
     return tuple(sorted(path for path in paths if stat.S_ISSOCK(_mode_of(path))))
 
 
-def sort_by_kind(paths: Sequence[bytes]) -> tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]]:
-    """Return which paths are directories, which are anything else and which are not there; links are followed."""
+def sort_by_kind(paths: Iterable[bytes]) -> tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]]:
+    """Return which paths are directories, which are files and which are not there; links are followed.
+
+    A socket or FIFO counts as not there: bound into a sandbox, it would still lead to the host.
+    """
     kinds: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
     for path in paths:
         try:
@@ -208,7 +213,7 @@ def sort_by_kind(paths: Sequence[bytes]) -> tuple[tuple[bytes, ...], tuple[bytes
         except OSError:
             kinds[2].append(path)
         else:
-            kinds[0 if stat.S_ISDIR(mode) else 1].append(path)
+            kinds[0 if stat.S_ISDIR(mode) else 1 if stat.S_ISREG(mode) else 2].append(path)
     return tuple(kinds[0]), tuple(kinds[1]), tuple(kinds[2])
 
 

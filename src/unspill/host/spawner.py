@@ -11,23 +11,24 @@ an overlay itself: each run has its own mount namespace. It ends when its socket
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import select
 import sys
-from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 from _socket import socket as Socket
 
 from unspill.host import libc
-from unspill.host.child import wait_for_job
 from unspill.host.job import Job, is_dead, receive, send
+from unspill.host.mounts import MountRefused
+from unspill.host.starter import Starter, reserve_numbers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 _SOCKET_FD = 3
-_KEPT_FD = 400
 
 
 class SpawnedRun:
@@ -39,7 +40,8 @@ class SpawnedRun:
         self.bwrap = bwrap
         self.bwrap_fd = os.pidfd_open(bwrap)
         self.status: int | None = None
-        self.info: int | None = info
+        self.info = info
+        self.is_info_read = False
         self.block: int | None = block
         self.text = b""
         self.init = 0
@@ -47,14 +49,11 @@ class SpawnedRun:
 
     def read_info(self) -> None:
         """Take bwrap's word for the pid of the sandbox's pid 1, which `block` holds back until limits are set."""
-        assert self.info is not None
         chunk = os.read(self.info, 4096)
         self.text += chunk
-        # bwrap writes the pid with one write(2), and the rest later: there is no need to wait for that
+        # bwrap writes the pid with one write(2) and the rest later: nobody waits for that, but the pipe stays open
         self.init = _number_after(self.text, b'"child-pid":')
-        if not chunk or self.init:
-            os.close(self.info)
-            self.info = None
+        self.is_info_read = bool(self.init) or not chunk
         if self.init:
             self._release()
 
@@ -109,7 +108,7 @@ class SpawnedRun:
         """Return what to wait for now."""
         if self.status is not None:
             return () if self.init_fd is None else (self.init_fd,)
-        return (self.bwrap_fd, self.reply.fileno(), *(() if self.info is None else (self.info,)))
+        return (self.bwrap_fd, self.reply.fileno(), *(() if self.is_info_read else (self.info,)))
 
     def finish(self) -> None:
         """Tell the caller and let go of everything."""
@@ -123,11 +122,10 @@ class SpawnedRun:
 class Spawner:
     """The loop of the spawner process."""
 
-    def __init__(self, control: Socket, caller: int | None, *, own_namespace: bool) -> None:
+    def __init__(self, control: Socket, caller: int | None) -> None:
         self._control = control
         self._caller = caller
-        self._own_namespace = own_namespace
-        self._reserve: tuple[int, Socket] | None = None
+        self._starter = Starter()
         self._waiting: dict[int, SpawnedRun] = {}
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN)
@@ -140,7 +138,6 @@ class Spawner:
         The socket alone does not tell: a fork of the caller has it too.
         """
         self._greet()
-        self._refill_reserve()
         while True:
             ready = [fd for fd, _event in self._poll.poll()]
             for run in {id(run): run for run in map(self._waiting.get, ready) if run}.values():
@@ -154,6 +151,18 @@ class Spawner:
                     return
                 self._try_start(*message)
 
+    def end_all(self) -> None:
+        """Kill what is alive and wait for it. Where this process is a pid 1, the kernel does that by itself."""
+        self._poll.unregister(self._control.fileno())
+        if self._caller is not None:
+            self._poll.unregister(self._caller)
+        for run in list(self._waiting.values()):
+            run.kill()
+        while self._waiting:
+            ready = [fd for fd, _event in self._poll.poll()]
+            for run in {id(run): run for run in map(self._waiting.get, ready) if run}.values():
+                self._serve(run, ready)
+
     def _greet(self) -> None:
         """Give the caller a descriptor of this process, by which it learns when this and all of its are dead."""
         me = os.pidfd_open(os.getpid())
@@ -162,7 +171,7 @@ class Spawner:
 
     def _serve(self, run: SpawnedRun, ready: list[int]) -> None:
         self._forget(run)
-        if run.info is not None and run.info in ready:
+        if not run.is_info_read and run.info in ready:
             run.read_info()
         # Nothing but "kill" ever comes from the caller: a byte, or the end of a caller that went away
         if run.status is None and run.reply.fileno() in ready:
@@ -191,24 +200,22 @@ class Spawner:
         try:
             if len(given) < len(Job.DESCRIPTORS):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            self._start(values, reply, given)
+            self._start(Job(**values), reply, given)
+        except MountRefused as refused:
+            _refuse(reply, ("refused", refused.dest, refused.errno, refused.text))
         except OSError as error:
-            _try_send(reply, ("failed", f"could not start bwrap: {error}"))
-            _try_send(reply, ("ended", None))
-            reply.close()
+            _refuse(reply, ("failed", f"could not start bwrap: {error}"))
         finally:
             for fd in given:
                 os.close(fd)
-        self._refill_reserve()
 
-    def _start(self, values: dict[str, Any], reply: Socket, given: list[int]) -> None:
+    def _start(self, job: Job, reply: Socket, given: list[int]) -> None:
         info_read, info_write = os.pipe()
         block_read, block_write = os.pipe()
         stdio, files = given[: len(Job.DESCRIPTORS)], given[len(Job.DESCRIPTORS) :]
         try:
-            theirs = (reply.fileno(), *stdio, info_write, block_read, *files)
-            pid = self._hand_over(values, theirs)
-            self._wait_for(SpawnedRun(Job(**values), reply, pid, info_read, block_write))
+            pid = self._starter.start(job, (*stdio, info_write, block_read, *files))
+            self._wait_for(SpawnedRun(job, reply, pid, info_read, block_write))
         except BaseException:
             os.close(info_read)
             os.close(block_write)
@@ -216,39 +223,6 @@ class Spawner:
         finally:
             os.close(info_write)
             os.close(block_read)
-
-    def _hand_over(self, values: dict[str, Any], descriptors: tuple[int, ...]) -> int:
-        """Give a job to the child in reserve, or to a new one if that was killed; return its pid."""
-        if self._reserve is not None:
-            pid, line = self._reserve
-            self._reserve = None
-            if _try_send(line, values, descriptors):
-                return pid
-        pid, line = self._fork_reserve()
-        send(line, values, descriptors)
-        return pid
-
-    def _refill_reserve(self) -> None:
-        try:
-            self._reserve = self._fork_reserve()
-        except OSError:
-            self._reserve = None  # no process to be had now; the next run tries again, and says so
-
-    def _fork_reserve(self) -> tuple[int, Socket]:
-        """Fork the child of the next run ahead of time: while this run goes on, nobody waits for it."""
-        ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
-        me = os.getpid()
-        pid = os.fork()
-        if not pid:
-            # Copies of other runs' descriptors would keep their pipes open
-            line = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, _KEPT_FD)
-            os.closerange(0, _KEPT_FD)
-            os.closerange(line + 1, 1 << 20)
-            wait_for_job(Socket(fileno=line), me, own_namespace=self._own_namespace)
-        theirs.close()
-        # A process group of its own: until bwrap's child calls setsid, this is how it can be found
-        os.setpgid(pid, pid)
-        return pid, ours
 
 
 def run_spawner(control: Socket, parent: int, *, own_namespace: bool) -> None:
@@ -259,10 +233,15 @@ def run_spawner(control: Socket, parent: int, *, own_namespace: bool) -> None:
     caller = os.pidfd_open(parent) if os.getppid() == parent else None
     if caller is None and os.getppid():
         return
+    # A caller may ignore it, and then nobody could be waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     allow_many_descriptors()
+    reserve_numbers()
     if not own_namespace:
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
-        Spawner(control, caller, own_namespace=False).loop()
+        spawner = Spawner(control, caller)
+        spawner.loop()
+        spawner.end_all()
         return
     enter_own_namespaces()
     pid = os.fork()
@@ -273,7 +252,7 @@ def run_spawner(control: Socket, parent: int, *, own_namespace: bool) -> None:
     # unshare(CLONE_NEWUSER) clears it, so only now; a dead parent would leave nobody to reap this process
     libc.prctl(libc.PR_SET_PDEATHSIG, libc.SIGKILL)
     show_own_processes()
-    Spawner(control, caller, own_namespace=True).loop()
+    Spawner(control, caller).loop()
     os._exit(0)
 
 
@@ -308,7 +287,8 @@ def main() -> NoReturn:
     """Run as a program of its own: descriptor 3 is the socket, the arguments are `own` or `shared`, and the caller."""
     os.closerange(_SOCKET_FD + 1, 1 << 20)
     os.set_inheritable(_SOCKET_FD, False)
-    run_spawner(Socket(fileno=_SOCKET_FD), int(sys.argv[2]), own_namespace=sys.argv[1] == "own")
+    control = Socket(fileno=_SOCKET_FD)
+    run_spawner(control, int(sys.argv[2]), own_namespace=sys.argv[1] == "own")
     os._exit(0)
 
 
@@ -334,6 +314,12 @@ def _try_read(reply: Socket) -> None:
         reply.recv(16)
     except ConnectionError:
         return  # the caller went away without reading what it was told
+
+
+def _refuse(reply: Socket, words: tuple[object, ...]) -> None:
+    _try_send(reply, words)
+    _try_send(reply, ("ended", None))
+    reply.close()
 
 
 def _try_send(to: Socket, message: object, descriptors: tuple[int, ...] = ()) -> bool:

@@ -7,13 +7,14 @@ Kept small: a project may have a million files. Directories are found by their i
 from __future__ import annotations
 
 import stat
-from array import array
+from struct import Struct
 
 from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
     # Kind (perhaps with UNSEEN), inode, ctime_ns, size; of a directory only kind and inode.
     Print = tuple[int, int, int, int]
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 UNSEEN = 1
 """Added to the kind of a stand-in, whose original could not be read. Kinds have no low bits."""
 
-_FIELDS = 4
+_PRINT = Struct("=4Q")
 _UNSIGNED = 2**64 - 1
 
 
@@ -31,15 +32,15 @@ class MadeDirectory(Record):
     mode: int
     attributes: dict[str, bytes]
     names: bytes
-    prints: array[int]
+    prints: bytes
     digests: dict[bytes, bytes] | None = None
 
     def entries(self) -> dict[bytes, Print]:
         """Return the print of each entry by its name."""
         if not self.prints:
             return {}
-        fields = iter(self.prints)
-        return dict(zip(self.names.split(b"/"), zip(*[fields] * _FIELDS, strict=True), strict=True))
+        found: Iterator[Print] = _PRINT.iter_unpack(self.prints)
+        return dict(zip(self.names.split(b"/"), found, strict=True))
 
 
 class Manifest(Record):
@@ -73,7 +74,7 @@ class Listing:
 
     def __init__(self) -> None:
         self._names: list[bytes] = []
-        self._prints = array("Q")
+        self._prints = bytearray()
         self.digests: dict[bytes, bytes] = {}
         self.youngest_ns = 0
 
@@ -83,19 +84,19 @@ class Listing:
     def add(self, name: bytes, status: os.stat_result, *, unseen: bool) -> None:
         kind, inode, ctime_ns, size = print_of(status)
         self._names.append(name)
-        self._prints.extend((kind | UNSEEN if unseen else kind, inode, ctime_ns, size))
+        self._prints += _PRINT.pack(kind | UNSEEN if unseen else kind, inode, ctime_ns, size)
         self.youngest_ns = max(self.youngest_ns, ctime_ns)
 
     def add_directory(self, name: bytes, inode: int, *, unseen: bool) -> None:
         self._names.append(name)
-        self._prints.extend((stat.S_IFDIR | UNSEEN if unseen else stat.S_IFDIR, inode, 0, 0))
+        self._prints += _PRINT.pack(stat.S_IFDIR | UNSEEN if unseen else stat.S_IFDIR, inode, 0, 0)
 
     def finish(self, mode: int, attributes: dict[str, bytes]) -> MadeDirectory:
         return MadeDirectory(
             mode=mode,
             attributes=attributes,
             names=b"/".join(self._names),
-            prints=self._prints,
+            prints=bytes(self._prints),
             digests=self.digests or None,
         )
 

@@ -10,6 +10,7 @@ import os
 
 from unspill.errors import StoreError
 from unspill.layers.stack import stat_root
+from unspill.store.state import make_parents
 
 
 def playground_dir(data: bytes, project: bytes) -> bytes:
@@ -18,12 +19,9 @@ def playground_dir(data: bytes, project: bytes) -> bytes:
     Raises:
         StoreError: it can't be made, or is not ours.
     """
-    parent = os.path.join(data, b"playground")
-    path = os.path.join(parent, project_key(project))
+    path = os.path.join(data, b"playground", project_key(project))
     try:
-        if not os.path.isdir(parent):
-            os.makedirs(data, mode=0o700, exist_ok=True)
-            os.makedirs(parent, mode=0o700, exist_ok=True)
+        make_parents(path)
         os.mkdir(path, 0o700)
     except FileExistsError:
         pass

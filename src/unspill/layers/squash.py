@@ -23,29 +23,34 @@ FAN = 8
 
 def squash(store: Store, project: bytes, path: bytes, run: RunId) -> None:
     """Squash a cache's newest tiers as far as they are full. `run` is the caller's, and not ended yet."""
-    while old := _full_tier(store, project, path):
+    while True:
+        layers = tuple(row for row in store.caches.sealed(project) if row.path == path)
+        old = _full_tier(layers)
+        if not old:
+            return
         row = CacheRow(id=new_id(), project=project, path=path, run=run, tier=old[0].tier + 1)
         store.caches.add_open((row,))
         uppers = tuple(upper_dir(store.state, layer.id) for layer in old)
+        below = (path, *(upper_dir(store.state, layer.id) for layer in layers if layer.position < old[0].position))
         merged = upper_dir(store.state, row.id)
         try:
             make_upper(merged, uppers[-1])
-            merge_uppers(uppers, merged)
+            merge_uppers(uppers, below, merged)
             done = store.caches.replace(old, row)
         except OSError:
-            # Too long a path, too many links, a directory without rights: whatever a command left there.
-            store.caches.retire(old)
+            # Too long a path, too many links, a directory without rights: whatever a command left there. What lies
+            # above was written for what lies below, so all of it goes.
+            store.caches.retire(layers)
             done = False
         if not done:
             store.caches.remove((row.id,))
             remove_uppers(store.state, (row.id,))
 
 
-def _full_tier(store: Store, project: bytes, path: bytes) -> tuple[CacheRow, ...]:
+def _full_tier(layers: tuple[CacheRow, ...]) -> tuple[CacheRow, ...]:
     """Return the layers of the newest tier that has enough of them; higher tiers lie below lower ones."""
-    rows = [row for row in store.caches.sealed(project) if row.path == path]
-    for tier in sorted({row.tier for row in rows}):
-        full = tuple(row for row in rows if row.tier == tier)
+    for tier in sorted({layer.tier for layer in layers}):
+        full = tuple(layer for layer in layers if layer.tier == tier)
         if len(full) >= FAN:
             return full
     return ()

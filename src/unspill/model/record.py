@@ -17,12 +17,11 @@ else:
         return lambda cls: cls
 
 
-_MISSING = object()
-
-
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class RecordType(type):
     """Turns the annotations of a class body into slots and keyword arguments."""
+
+    _setters: dict[str, Any]
 
     def __new__(mcls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> RecordType:
         own = [field for field, kind in body.get("__annotations__", {}).items() if "ClassVar" not in kind]
@@ -34,7 +33,10 @@ class RecordType(type):
         defaults.update({field: body.pop(field) for field in own if field in body})
         fields += [field for field in own if field not in fields]
         body |= {"__slots__": tuple(own), "__match_args__": tuple(fields), "_defaults": defaults}
-        return super().__new__(mcls, name, bases, body)
+        cls = super().__new__(mcls, name, bases, body)
+        # The slots' own setters pass by the __setattr__ that freezes the record
+        cls._setters = {field: getattr(cls, field).__set__ for field in fields}
+        return cls
 
 
 class Record(metaclass=RecordType):
@@ -45,17 +47,16 @@ class Record(metaclass=RecordType):
     else:
 
         def __init__(self, **values):
-            set_field = object.__setattr__
-            defaults = self._defaults
-            for field in self.__match_args__:
-                value = values.pop(field, _MISSING)
-                if value is _MISSING:
-                    if field not in defaults:
-                        raise TypeError(f"{type(self).__name__} needs {field}")
-                    value = defaults[field]
-                set_field(self, field, value)
-            if values:
-                raise TypeError(f"{type(self).__name__} has no {', '.join(values)}")
+            cls = type(self)
+            given = values if len(values) == len(cls._setters) else cls._defaults | values
+            try:
+                for field, value in given.items():
+                    cls._setters[field](self, value)
+            except KeyError:
+                raise TypeError(f"{cls.__name__} has no {field}") from None
+            if len(given) < len(cls._setters):
+                missing = [field for field in cls.__match_args__ if field not in given]
+                raise TypeError(f"{cls.__name__} needs {', '.join(missing)}")
 
         def __setattr__(self, field, value):
             raise AttributeError(f"{type(self).__name__} is frozen")

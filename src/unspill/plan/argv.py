@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.errors import HostError, NamespacesForbidden, OverlayUnsupported, UsageError
 from unspill.model.plan import Bind, Dev, File, Overlay, Proc, ReadOnly, Symlink, Tmpfs
-from unspill.policy.paths import show
+from unspill.policy.paths import lies_beneath, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def bwrap_options(plan: Plan, facts: Facts, first_fd: int) -> tuple[tuple[bytes,
         OverlayUnsupported: the stack is too deep for the engine `native`.
         UsageError: a path, name or value has a NUL.
     """
-    overlay = {"mount": _mounted_before, "native": _mounted_by_bwrap, "copy": _copied}[plan.engine]
+    overlay = {"mount": _mounted_before, "native": mounted_by_bwrap, "copy": _copied}[plan.engine]
     return _with_files(plan, facts, first_fd, overlay)
 
 
@@ -146,8 +146,18 @@ def _live(overlay: Overlay) -> tuple[bytes, ...]:
     return bind_options(overlay.lowers[-1], overlay.dest, writable=overlay.upper is not None)
 
 
-def _mounted_by_bwrap(overlay: Overlay) -> tuple[bytes, ...]:
+def is_overlapping(overlay: Overlay) -> bool:
+    """Tell whether the empty first directory lies inside another: such layers the kernel does not take together."""
+    first, *rest = overlay.lowers
+    return overlay.upper is None and any(lies_beneath(first, lower) for lower in rest)
+
+
+def mounted_by_bwrap(overlay: Overlay) -> tuple[bytes, ...]:
+    """Return the options for an overlay that bwrap itself mounts."""
     _check_page(overlay)
+    if is_overlapping(overlay):
+        sources = [part for lower in reversed(overlay.lowers[1:]) for part in (b"--overlay-src", lower)]
+        return (*sources, b"--tmp-overlay", overlay.dest, b"--remount-ro", overlay.dest)
     options: list[bytes] = []
     # bwrap wants the lowest first
     for lower in reversed(overlay.lowers):

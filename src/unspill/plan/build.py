@@ -80,7 +80,7 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
 
 def _mountable(given: PlanInput, operations: Iterator[MountOp], warnings: list[str]) -> Iterator[MountOp]:
     for operation in operations:
-        problem = overlay_problem(given, operation.dest) if isinstance(operation, Overlay) else ""
+        problem = overlay_problem(given, operation.dest, is_read_only=True) if isinstance(operation, Overlay) else ""
         if problem:
             warnings.append(f"{show(operation.dest)} is not shown: {problem}.")
         else:

@@ -166,7 +166,7 @@ class _Reader:
             if not quoted and char in "#;":
                 self._skip_line()
                 continue
-            if char == "\\" and self._peek() == "\n":
+            if char == "\\" and self._peek() in ("", "\n"):
                 self.at += 1
                 continue
             chars.append(spaces)

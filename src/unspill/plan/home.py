@@ -33,7 +33,7 @@ def home_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
         if git_config:
             yield File(content=git_config, dest=home + b"/.gitconfig", why="your git identity, no credentials")
     else:
-        yield Bind(source=home, dest=home, why="view host shows it, read-only, without its secrets")
+        yield _whole_home(given, warnings)
         yield File(content=git_config, dest=GIT_CONFIG_IN_HOST_VIEW, why="your git identity, no credentials")
     problem = _playground_problem(given)
     if problem:
@@ -45,6 +45,16 @@ def home_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
             why="scratch directory that outlives the run",
             writable=True,
         )
+
+
+def _whole_home(given: PlanInput, warnings: list[str]) -> MountOp:
+    home = given.places.home.path
+    problem = overlay_problem(given, home, is_read_only=True)
+    if not problem:
+        return read_only_overlay(given, home, "view host shows it, read-only, without its secrets and sockets")
+    # A plain bind would show it, but read-only stops neither a socket nor a FIFO nor a lock
+    warnings.append(f"Your home directory is not shown: {problem}.")
+    return Tmpfs(dest=home, size_bytes=given.policy.limits.tmp_bytes, mode=0o700, why="a home of this run only")
 
 
 def _playground_problem(given: PlanInput) -> str:
@@ -141,14 +151,14 @@ def check_readable(given: PlanInput, path: bytes) -> None:
         raise UsageError(f"{show(path)} can't be readable: a sandbox has its own.", remedy="Remove it from `readable`.")
 
 
-def overlay_problem(given: PlanInput, path: bytes) -> str:
+def overlay_problem(given: PlanInput, path: bytes, *, is_read_only: bool = False) -> str:
     """Tell why the kernel would refuse an overlay over `path`, "" where it would not."""
     if given.engine == "copy":
         return ""
     point = find_mount_beneath(given, path)
     if point is not None:
         return f"something is mounted on {show(point)}, inside it"
-    if contains(path, given.places.state):
+    if contains(path, given.places.state) and not is_read_only:
         return "unspill's state directory lies in it"
     return ""
 

@@ -7,7 +7,14 @@ Its writes go to a scratch directory of its own that it removes, never to a laye
 from __future__ import annotations
 
 from unspill.model.plan import File, Overlay
-from unspill.plan.argv import bind_options, bwrap_options, file_options, to_options
+from unspill.plan.argv import (
+    bind_options,
+    bwrap_options,
+    file_options,
+    is_overlapping,
+    mounted_by_bwrap,
+    to_options,
+)
 from unspill.plan.shell import Words, printf_format
 
 TYPE_CHECKING = False
@@ -101,7 +108,12 @@ class _Paste:
     def _mounted(self, operation: Overlay) -> bytes:
         merged = self._name("merged")
         lowers = []
-        for lower in operation.lowers:
+        own = operation.lowers
+        if is_overlapping(operation):
+            own = operation.lowers[1:]
+            lowers.append(self._name("empty"))
+            self.steps.append(f"mkdir {lowers[0]}; mount -t tmpfs -o nosuid,nodev tmpfs {lowers[0]}")
+        for lower in own:
             # A link has a name without the characters that overlay options are made of
             lowers.append(self._name("l"))
             self.steps.append(f"ln -s {self.words.word(lower)} {lowers[-1]}")
@@ -115,9 +127,9 @@ class _Paste:
         return _SCRATCH + merged.encode()
 
     def _by_bwrap(self, operation: Overlay) -> tuple[bytes, ...]:
-        sources = [part for lower in reversed(operation.lowers) for part in (b"--overlay-src", lower)]
         if operation.upper is None:
-            return (*sources, b"--ro-overlay", operation.dest)
+            return mounted_by_bwrap(operation)
+        sources = [part for lower in reversed(operation.lowers) for part in (b"--overlay-src", lower)]
         upper, work = self._name("upper"), self._name("work")
         self.steps.append(f"mkdir {upper} {work}")
         return (*sources, b"--overlay", _SCRATCH + upper.encode(), _SCRATCH + work.encode(), operation.dest)

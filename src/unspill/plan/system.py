@@ -29,18 +29,18 @@ def system_operations(given: PlanInput) -> Iterator[MountOp]:
     for path in dict.fromkeys(shown):
         if path in NEVER_SHOWN:
             continue
-        if any(contains(shared, path) for shared in SOCKET_FREE):
+        if path in places.top:
+            yield read_only_overlay(given, path, "view host shows it, read-only, without its sockets")
+        elif any(contains(shared, path) for shared in SOCKET_FREE):
             yield read_only_overlay(given, path, "software that lies outside /usr, without its sockets")
         else:
-            yield Bind(source=path, dest=path, why=_why_shown(given, path))
+            yield Bind(source=path, dest=path, why=_why_shown(path))
     for dest, target in places.links:
         if dest not in NEVER_SHOWN:
             yield Symlink(target=target, dest=dest, why="a link on this host too")
 
 
-def _why_shown(given: PlanInput, path: bytes) -> str:
-    if path in given.places.top:
-        return "view host shows it, read-only"
+def _why_shown(path: bytes) -> str:
     return "settings of the system, read-only" if path == b"/etc" else "programs and libraries, read-only"
 
 

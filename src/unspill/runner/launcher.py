@@ -187,13 +187,12 @@ def _start_by_fork(own_namespace: bool) -> Launcher:
         theirs.close()
         return Launcher(ours, pid)
     try:
-        from unspill.host.child import place_descriptors
         from unspill.host.spawner import run_spawner
+        from unspill.host.starter import place_descriptors
 
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
         place_descriptors([null, null, null, theirs.detach()])
-        os.closerange(4, 1 << 20)
         os.set_inheritable(3, False)
         from _socket import socket
 

@@ -20,6 +20,7 @@ _EXIT_KEY = b'"exit-code":'
 _SIGNALS = 64
 
 NO_DIRECTORY = "the working directory does not exist"
+NOT_A_DIRECTORY = "the working directory is not a directory"
 
 MOUNT_REMEDIES = {
     errno.EINVAL: (
@@ -55,7 +56,9 @@ def _never_started(stderr: bytes) -> NeverStarted:
         remedy = "Is it installed on this machine, below a directory that the sandbox shows (`--explain`)?"
         return NeverStarted(reason=reason, remedy=remedy, exit_code=127 if missing else 126)
     if "Can't chdir to" in text:
-        return NeverStarted(reason=NO_DIRECTORY, remedy="Give a directory that is there.")
+        for code, reason in ((errno.ENOENT, NO_DIRECTORY), (errno.ENOTDIR, NOT_A_DIRECTORY)):
+            if os.strerror(code) in text:
+                return NeverStarted(reason=reason, remedy="Give a directory that is there.")
     return NeverStarted(reason=text, remedy="Run `unspill doctor`.")
 
 

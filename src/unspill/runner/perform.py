@@ -96,6 +96,8 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
         if group is not None:
             group.remove()
     outcome = outcome_from(status, stderr.kept()) if stopped is None else stopped
+    if not isinstance(outcome, NeverStarted):
+        watch.release()
     return _performed(name_limit(outcome, reached, plan.limits), stdout, stderr)
 
 
@@ -127,13 +129,14 @@ def _launch(plan: Plan, facts: Facts, wishes: Wishes, streams: _Streams, group: 
         umask=_umask(),
     )
     try:
-        launcher = get_launcher(own_namespace=plan.engine == "mount", may_fork=wishes.may_fork)
+        descriptors = (*streams.theirs[:3], given[0], streams.theirs[3], *given[1:])
+        # Not every engine needs it, but only in a pid namespace does nothing outlive a spawner that is killed
+        own_namespace = plan.engine == "mount" or facts.own_namespace
         try:
-            return launcher.launch(job, (*streams.theirs[:3], given[0], streams.theirs[3], *given[1:]))
+            return get_launcher(own_namespace=own_namespace, may_fork=wishes.may_fork).launch(job, descriptors)
         except SandboxUnavailable:
             # The spawner was killed since the last run: the next one is as good
-            launcher = get_launcher(own_namespace=plan.engine == "mount", may_fork=wishes.may_fork)
-            return launcher.launch(job, (*streams.theirs[:3], given[0], streams.theirs[3], *given[1:]))
+            return get_launcher(own_namespace=own_namespace, may_fork=wishes.may_fork).launch(job, descriptors)
     finally:
         for fd in given:
             os.close(fd)

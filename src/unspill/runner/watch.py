@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 _STDIN_CHUNK = 1 << 16
 
+# How bwrap begins what it says of itself, and how much of that is kept back
+_BWRAP_SAYS = b"bwrap: "
+_MOST_WITHHELD = 4096
+
 
 class Watch:
     """The loop around one run."""
@@ -55,6 +59,7 @@ class Watch:
         self._pending = memoryview(wishes.stdin if isinstance(wishes.stdin, bytes) else b"")
         self._source = wishes.stdin if isinstance(wishes.stdin, int) else None
         self._open = set(self._outputs)
+        self._withheld: bytes | None = b""
         self._poll = select.poll()
 
     def until_dead(self) -> Outcome | None:
@@ -153,13 +158,28 @@ class Watch:
             return False
         collector = self._outputs[fd]
         collector.add(chunk)
-        if self._wishes.on_event is not None:
-            name: StreamName = "stdout" if fd == self._streams.stdout else "stderr"
-            self._wishes.on_event(OutputChunk(stream=name, chunk=chunk))
+        self._pass_on("stdout" if fd == self._streams.stdout else "stderr", chunk)
         bound = self._limits.output_bytes
         if bound is not None and collector.total > bound and self._stopped is None:
             self._stop(LimitReached(limit="output", bound=bound))
         return True
+
+    def _pass_on(self, name: StreamName, chunk: bytes) -> None:
+        """Show output to the caller, but not what may be bwrap's: whether it could start the command is known last."""
+        if self._wishes.on_event is None:
+            return
+        if name == "stderr" and self._withheld is not None:
+            self._withheld += chunk
+            if self._withheld.startswith(_BWRAP_SAYS) and len(self._withheld) < _MOST_WITHHELD:
+                return
+            chunk, self._withheld = self._withheld, None
+        self._wishes.on_event(OutputChunk(stream=name, chunk=chunk))
+
+    def release(self) -> None:
+        """Show what was withheld: the command was started, so it was the command's own."""
+        if self._withheld and self._wishes.on_event is not None:
+            self._wishes.on_event(OutputChunk(stream="stderr", chunk=self._withheld))
+        self._withheld = None
 
     def _feed_when_possible(self) -> None:
         if self._streams.stdin is None:

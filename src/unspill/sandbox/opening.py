@@ -12,7 +12,7 @@ import os
 from unspill.errors import BwrapMissing, HostError, NamespacesForbidden, OverlayUnsupported, RootCallerRefused
 from unspill.host.bwrap import find_bwrap
 from unspill.host.places import find_home
-from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text
+from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
 from unspill.model.record import Record
 from unspill.policy.roots import check_root, merge_roots
 from unspill.sandbox.locations import find_locations
@@ -104,8 +104,8 @@ def get_facts(store: Store, policy: Policy, roots: tuple[bytes, ...], *, afresh:
         from unspill.host.probe import probe
 
         facts = probe(bwrap, store.state)
-        if key:
-            store.facts.forget()
+        # A refusal is not remembered: the person may be about to mend the cause
+        if key and should_keep(facts):
             store.facts.put(key, facts_to_text(facts))
     return facts
 
@@ -114,27 +114,23 @@ def choose_engine(policy: Policy, facts: Facts) -> EngineName:
     """Return the engine of the policy, or the best one that works.
 
     Raises:
-        HostError: there is no sandbox to be had here, and why.
+        HostError: there is no sandbox to be had here, why, and the remedy for this distribution.
     """
-    if not facts.namespaces or not facts.disable_userns:
-        raise NamespacesForbidden(f"no sandbox can be made here: {_problem(facts, 'namespaces', 'disable_userns')}")
-    if not facts.proc_mount:
-        raise HostError(f"no sandbox can be made here: {_problem(facts, 'proc_mount')}")
-    if policy.engine is not None:
-        if policy.engine not in facts.engines:
-            raise OverlayUnsupported(
-                f"the engine {policy.engine!r} does not work here: {_problem(facts, policy.engine)}"
-            )
-        return policy.engine
-    automatic = [engine for engine in facts.engines if engine != "copy"]
-    if not automatic:
-        raise OverlayUnsupported(
-            f"no overlay can be mounted here: {_problem(facts, 'mount', 'native')}",
-            remedy='`engine = "copy"` in your configuration works anywhere; its cost grows with the project.',
-        )
-    return automatic[0]
+    overlays = [engine for engine in facts.engines if engine != "copy"]
+    wanted = policy.engine or (overlays[0] if overlays else None)
+    if facts.namespaces and facts.disable_userns and facts.proc_mount and wanted in facts.engines:
+        return wanted
+    raise _refusal(policy, facts)
 
 
-def _problem(facts: Facts, *names: str) -> str:
-    reasons = [reason for name, reason in facts.problems if name in names]
-    return "; ".join(reasons) or "see `unspill doctor`"
+def _refusal(policy: Policy, facts: Facts) -> HostError:
+    from unspill.host.distribution import read_distribution
+    from unspill.host.level import find_refusal, report
+
+    told = report(facts, distribution=read_distribution(), allow_root=policy.allow_root, engine=policy.engine)
+    row = find_refusal(told)
+    reasons = "; ".join(reason for _name, reason in facts.problems)
+    kind = NamespacesForbidden if not (facts.namespaces and facts.disable_userns) else OverlayUnsupported
+    if row is None:
+        return kind(f"no sandbox can be made here: {reasons}")
+    return kind(f"no sandbox can be made here: {row.consequence} ({reasons})", remedy=row.remedy)

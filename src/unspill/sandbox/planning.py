@@ -7,11 +7,12 @@ Everything is checked here, before a layer is made or a process started.
 from __future__ import annotations
 
 import os
+import time
 
 from unspill.errors import UsageError
 from unspill.host.places import find_places, read_git_configs
 from unspill.layers.playground import playground_dir
-from unspill.model.plan import PlanInput
+from unspill.model.plan import Overlay, PlanInput
 from unspill.model.record import Record
 from unspill.plan.build import build_plan
 from unspill.plan.working_dir import missing_text, not_a_directory_text, resolve_working_dir
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unspill.model.layer import Stack
-    from unspill.model.plan import CacheLayer, Places, Plan
+    from unspill.model.plan import CacheLayer, MountOp, Places, Plan
     from unspill.model.policy import Limits
     from unspill.sandbox.opening import Opened
 
 # The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
 _LONGEST_ARGUMENT = 120 * 1024
+
+# A sandbox that runs many short commands looks around once a second, not for each of them
+_PLACES_S = 1.0
+_found: dict[bytes, tuple[Opened, float, Places]] = {}
+_planned: dict[bytes, tuple[PlanInput, Plan]] = {}
 _LARGEST_COMMAND = 1920 * 1024
 _POINTER = 9
 # bwrap takes 9000 with its own options; beyond this a shell hands them over
@@ -97,17 +103,17 @@ def _script_of_words(argv: tuple[bytes, ...]) -> bytes | None:
 
 
 def checked_working_dir(opened: Opened, cwd: str | None) -> bytes:
-    """Return the working directory, which must exist on the host unless it is one that only the sandbox has.
+    """Return the working directory; one of a root must exist there unless an earlier run may have made it.
+
+    Of all other paths only the sandbox knows what is there, so bwrap has the last word: the host's own answer would
+    tell a model which files exist where it can't look.
 
     Raises:
         UsageError: with the text that a model is shown.
     """
     resolved = resolve_working_dir(cwd, opened.project, opened.home.path)
-    if any(resolved == root or resolved.startswith(root + b"/") for root in opened.roots):
-        # An earlier run may have made it: then only the merged view has it, and bwrap has the last word
-        if any(_held_layers(opened)):
-            return resolved
-    elif resolved.startswith(opened.home.path + b"/playground") or resolved in (b"/tmp", b"/var/tmp", b"/run"):
+    is_in_root = any(resolved == root or resolved.startswith(root + b"/") for root in opened.roots)
+    if not is_in_root or any(_held_layers(opened)):
         return resolved
     if not os.path.lexists(resolved):
         raise UsageError(missing_text(resolved))
@@ -121,16 +127,29 @@ def _held_layers(opened: Opened) -> tuple[object, ...]:
 
 
 def get_places(opened: Opened) -> Places:
-    """Find what the host has of what a plan may show."""
+    """Find what the host has of what a plan may show; for a second what was found last is good enough."""
+    last = _found.get(opened.project)
+    if last is not None and last[0] is opened and time.monotonic() - last[1] < _PLACES_S:
+        return last[2]
+    places = _find_places(opened)
+    _found[opened.project] = (opened, time.monotonic(), places)
+    return places
+
+
+def _find_places(opened: Opened) -> Places:
     home = opened.home.path
     configs = read_git_configs(home)
+    named = opened.home
     if configs:
         from unspill.plan.gitconfig import filter_identity, parse_gitconfig
 
-        pairs = tuple(pair for text in configs for pair in parse_gitconfig(text.decode("utf-8", "replace")))
-        named = opened.home.replace(identity=filter_identity(pairs))
-    else:
-        named = opened.home
+        pairs: list[tuple[str, str]] = []
+        for text in configs:
+            try:
+                pairs += parse_gitconfig(text.decode("utf-8", "replace"))
+            except UsageError:
+                continue  # git itself will complain about it; a sandbox without an identity does no harm
+        named = named.replace(identity=filter_identity(tuple(pairs)))
     return find_places(
         project=opened.project,
         state=opened.locations.state,
@@ -151,19 +170,51 @@ def make_plan(
     stacks: tuple[Stack, ...],
     caches: tuple[CacheLayer, ...],
 ) -> Plan:
-    """Return the whole sandbox of one run."""
-    return build_plan(
-        PlanInput(
-            policy=opened.policy.replace(limits=request.limits),
-            facts=opened.facts,
-            places=places,
-            engine=opened.engine,
-            stacks=stacks,
-            caches=caches,
-            argv=request.argv,
-            cwd=request.cwd,
-            environ=tuple(os.environb.items()),
-            extra_environ=request.environ,
-            command_file=request.script,
-        )
+    """Return the whole sandbox of one run.
+
+    A run like the last one, but for its command and its layers, gets the last plan with those exchanged.
+    """
+    given = PlanInput(
+        policy=opened.policy.replace(limits=request.limits),
+        facts=opened.facts,
+        places=places,
+        engine=opened.engine,
+        stacks=stacks,
+        caches=caches,
+        argv=request.argv,
+        cwd=request.cwd,
+        environ=tuple(os.environb.items()),
+        extra_environ=request.environ,
+        command_file=request.script,
     )
+    last = _planned.get(opened.project)
+    if last is not None and _is_like(last[0], given):
+        return _with_layers(last[1], given)
+    plan = build_plan(given)
+    _planned[opened.project] = (given, plan)
+    return plan
+
+
+def _is_like(last: PlanInput, given: PlanInput) -> bool:
+    return (
+        given.places is last.places
+        and given.facts is last.facts
+        and given.command_file is None is last.command_file
+        and (given.cwd, given.environ, given.extra_environ) == (last.cwd, last.environ, last.extra_environ)
+        and given.policy == last.policy
+        and [stack.live for stack in given.stacks] == [stack.live for stack in last.stacks]
+        and [cache.path for cache in given.caches] == [cache.path for cache in last.caches]
+    )
+
+
+def _with_layers(plan: Plan, given: PlanInput) -> Plan:
+    stacks = {stack.live: stack for stack in (*given.stacks, *(cache.stack for cache in given.caches))}
+    return plan.replace(argv=given.argv, mounts=tuple(_with_layer(op, stacks) for op in plan.mounts))
+
+
+def _with_layer(op: MountOp, stacks: dict[bytes, Stack]) -> MountOp:
+    if not isinstance(op, Overlay) or op.dest not in stacks:
+        return op
+    stack = stacks[op.dest]
+    assert stack.open is not None
+    return op.replace(lowers=stack.lowers(), upper=stack.open.upper, work=stack.open.work)

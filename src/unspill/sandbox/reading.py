@@ -10,6 +10,9 @@ from unspill.model.change import ChangeSet
 from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
 from unspill.model.plan import CacheLayer
 
+# A person who asks for the list wants the whole of it
+_ALL = 1_000_000
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +50,7 @@ def _scan_from(stack: Stack, first: int, end: int) -> ChangeSet:
 
 def diff_of(opened: Opened, paths: Sequence[str], run: str | int | None, *, colour: bool) -> str:
     """Return what is held as a text that is safe to print."""
-    from unspill.changes.diff import diff_text
+    from unspill.changes.diff import diff_lines
 
     changes = changes_of(opened, run)
     wanted = tuple(path.encode("utf-8", "surrogateescape").strip(b"/") for path in paths)
@@ -58,7 +61,35 @@ def diff_of(opened: Opened, paths: Sequence[str], run: str | int | None, *, colo
                 for part in changes.roots
             )
         )
-    return diff_text(changes, colour=colour)
+    return "".join(line + "\n" for line in diff_lines(changes, _below(opened, run), colour=colour))
+
+
+def summary_of(opened: Opened, run: str | int | None, *, colour: bool) -> list[str]:
+    """Return what is held as lines for a person, with renames recognised."""
+    from unspill.changes.reader import Reader
+    from unspill.changes.renames import find_renames
+    from unspill.changes.render import summary_lines
+
+    changes = changes_of(opened, run)
+    below = _below(opened, run)
+    renames: dict[bytes, bytes] = {}
+    for part in changes.roots:
+        with Reader(part.root, below.get(part.root, ())) as reader:
+            renames |= find_renames(part.changes, reader)
+    return summary_lines(changes, limit=_ALL, colour=colour, renames=renames)
+
+
+def _below(opened: Opened, run: str | int | None) -> dict[bytes, tuple[bytes, ...]]:
+    """Return, for each root, the layers that lay under the ones whose changes are asked, the topmost first."""
+    if run is None:
+        return {}
+    wanted = get_run(opened, run).id
+    below = {}
+    for stack in load_stacks(opened.store, opened.row.id, opened.roots):
+        for index, layer in enumerate(stack.sealed):
+            if layer.run == wanted:
+                below[stack.live] = tuple(under.upper for under in reversed(stack.sealed[:index]))
+    return below
 
 
 def _is_below(path: bytes, wanted: tuple[bytes, ...]) -> bool:

@@ -23,9 +23,9 @@ from unspill.model.change import ChangeSet
 from unspill.model.event import Ended
 from unspill.model.record import Record
 from unspill.model.run import Cancelled, LimitReached, NeverStarted
-from unspill.plan.working_dir import missing_text
+from unspill.plan.working_dir import missing_text, not_a_directory_text
 from unspill.runner.limits import FREE_SPACE_KEPT, find_excess, free_bytes
-from unspill.runner.outcome import NO_DIRECTORY
+from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import Wishes, perform
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.result import RunResult
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.planning import Request
     from unspill.store.db import Store
 
+ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space")
 _swept: set[tuple[int, bytes]] = set()
 
@@ -93,7 +94,7 @@ def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
         argv=request.argv,
         cwd=request.cwd,
         roots=opened.roots,
-        caches=places.home.caches if opened.policy.caches else (),
+        caches=places.home.caches if opened.engine != "copy" else (),
     )
     try:
         plan = make_plan(opened, request, places, under_way.stacks, under_way.caches)
@@ -112,8 +113,7 @@ def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
         drop_run(opened.store, under_way, ended, fold=not is_dropped)
     if wishes.on_event is not None:
         wishes.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
-    if performed.outcome == NeverStarted(reason=NO_DIRECTORY, remedy="Give a directory that is there."):
-        raise UsageError(missing_text(request.cwd))
+    _refuse_bad_directory(performed.outcome, request.cwd)
     return RunResult(
         run=under_way.run.id,
         number=under_way.run.number,
@@ -124,10 +124,17 @@ def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
         held=is_held,
         duration_s=time.monotonic() - begun,
         hints=performed.hints,
-        warnings=plan.warnings,
+        warnings=plan.warnings if opened.facts.uid else (ROOT_NOTE, *plan.warnings),
         shown_lines=opened.policy.shown_lines,
         shown_bytes=opened.policy.shown_bytes,
     )
+
+
+def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
+    """Raise what would have been raised before, had the host known what only the sandbox has."""
+    if isinstance(outcome, NeverStarted) and outcome.reason in (NO_DIRECTORY, NOT_A_DIRECTORY):
+        text = missing_text if outcome.reason == NO_DIRECTORY else not_a_directory_text
+        raise UsageError(text(cwd))
 
 
 def _perform_and_scan(opened: Opened, under_way: OpenRun, plan: Plan, wishes: RunWishes) -> tuple[Performed, ChangeSet]:

@@ -148,6 +148,12 @@ class Sandbox:
 
         return changes_of(self._opened, run)
 
+    def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
+        """Return what is held as lines for a person: counts, one line a path, renames recognised."""
+        from unspill.sandbox.reading import summary_of
+
+        return summary_of(self._opened, run, colour=colour)
+
     def diff(self, paths: Sequence[str] = (), *, run: str | int | None = None, colour: bool = False) -> str:
         """Return what is held as text: unified diffs, safe to print."""
         from unspill.sandbox.reading import diff_of

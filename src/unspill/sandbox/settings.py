@@ -11,6 +11,7 @@ import stat
 
 from unspill.errors import PolicyError
 from unspill.model.policy import Policy
+from unspill.policy.paths import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     from unspill.policy.merge import tighten, with_own
     from unspill.policy.toml import parse_policy
 
+    home = locations.home
     if text is not None:
-        policy = with_own(policy, parse_policy(text, where=_shown(own), trusted=True, home=locations.home))
+        policy = with_own(policy, parse_policy(text, where=show(own), trusted=True, home=home))
     if asked is not None:
-        where = _shown(os.path.join(project, PROJECT_FILE))
-        said = parse_policy(asked, where=where, trusted=False, home=locations.home, base=project)
-        policy = tighten(policy, said)
+        where = show(os.path.join(project, PROJECT_FILE))
+        policy = tighten(policy, parse_policy(asked, where=where, trusted=False, home=home, base=project))
     return policy
 
 
@@ -57,17 +58,13 @@ def read_text(path: bytes, *, flags: int = 0) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise PolicyError(f"{_shown(path)} can't be read: {error.strerror}") from None
+        raise PolicyError(f"{show(path)} can't be read: {error.strerror}") from None
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
-            raise PolicyError(f"{_shown(path)} is not a small text file")
+            raise PolicyError(f"{show(path)} is not a small text file")
         return os.read(fd, _LARGEST + 1).decode("utf-8")
     except UnicodeDecodeError:
-        raise PolicyError(f"{_shown(path)} is not UTF-8") from None
+        raise PolicyError(f"{show(path)} is not UTF-8") from None
     finally:
         os.close(fd)
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")

@@ -47,7 +47,7 @@ def make_state_dir(state: bytes) -> None:
         StoreError: it can't be made.
     """
     try:
-        os.makedirs(os.path.dirname(state), mode=0o700, exist_ok=True)
+        make_parents(state)
         _make_private(state)
         for part in PARTS:
             _make_private(os.path.join(state, part))
@@ -55,6 +55,17 @@ def make_state_dir(state: bytes) -> None:
         os.chmod(os.path.join(state, b"empty"), 0o755)
     except OSError as error:
         raise _refused(state, f"can't be made: {error.strerror}", "Point UNSPILL_STATE_DIR elsewhere.") from error
+
+
+def make_parents(path: bytes) -> None:
+    """Make the missing directories above a path, for the owner alone: `os.makedirs` leaves them to the umask."""
+    missing: list[bytes] = []
+    parent = os.path.dirname(path)
+    while not os.path.isdir(parent):
+        missing.append(parent)
+        parent = os.path.dirname(parent)
+    for directory in reversed(missing):
+        _make_private(directory)
 
 
 def _make_private(path: bytes) -> None:

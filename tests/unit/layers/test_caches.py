@@ -139,7 +139,7 @@ for number in range(25):
 
 def test_processes_that_race_build_one_chain(ground: Ground, caches: list[bytes]) -> None:
     """Each entry holds the names that were below it when it was written: no fold may hide or lose any of them."""
-    command = [sys.executable, "-c", RACE, ground.store.state, ground.project, caches[0]]
+    command: list[str | bytes] = [sys.executable, "-c", RACE, ground.store.state, ground.project, caches[0]]
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}
     processes = [subprocess.Popen(command, env=environ) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]

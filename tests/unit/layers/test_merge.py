@@ -24,21 +24,22 @@ def test_merged_uppers_show_the_same_over_any_tree(tmp_path: Path, full: bool) -
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("fault", ["is_opaque", "whiteouts"])
+@pytest.mark.parametrize("fault", ["opaque", "whiteouts", "covered"])
 def test_the_judge_notices_a_wrong_merge(tmp_path: Path, fault: str) -> None:
-    """The control arm: without opaque markers, or without whiteouts, the views differ."""
+    """The control arm: without opaque markers, without whiteouts, or with all of them, the views differ."""
     faults = {
-        "is_opaque": "merge._is_opaque = lambda path: False; merge._Part._defaults['opaque'] = False",
-        "whiteouts": "link = merge._link; import os, stat;"
+        "opaque": "merge._is_opaque = lambda path: False",
+        "whiteouts": "merge._is_whiteout = lambda entry: True; link = merge._link; import os, stat;"
         " merge._link = lambda a, b: None if stat.S_ISCHR(os.lstat(a).st_mode) else link(a, b)",
+        "covered": "merge._is_whiteout = lambda entry: False",
     }
     program = (
         f"import sys; sys.path.insert(0, {os.fspath(PROGRAM.parent)!r}); from unspill.layers import merge;"
         f" {faults[fault]}\nimport overlay_views; overlay_views.main()"
     )
-    command = ["unshare", "-Urm", sys.executable, "-c", program, str(tmp_path), *map(str, range(30))]
-    judged = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "seed" in judged.stdout
+    command = ["unshare", "-Urm", sys.executable, "-c", program, str(tmp_path), *map(str, range(40, 80))]
+    judged = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "seed" in judged.stdout or "No such file" in judged.stderr
 
 
 @pytest.fixture
@@ -52,7 +53,8 @@ def uppers(tmp_path: Path) -> tuple[Path, Path]:
 def merged(tmp_path: Path, uppers: tuple[Path, Path]) -> Path:
     dest = tmp_path / "dest"
     dest.mkdir()
-    merge_uppers(tuple(os.fsencode(upper) for upper in uppers), os.fsencode(dest))
+    (tmp_path / "live").mkdir()
+    merge_uppers(tuple(map(os.fsencode, uppers)), (os.fsencode(tmp_path / "live"),), os.fsencode(dest))
     return dest
 
 

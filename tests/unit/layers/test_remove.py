@@ -115,7 +115,7 @@ def dig(top: bytes, depth: int, name: bytes = b"d" * 50) -> None:
 
 
 def test_trees_deeper_than_a_path_or_the_descriptors_reach_are_removed(tree: bytes) -> None:
-    dig(tree, 3000)
+    dig(tree, 1500)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 8, hard))
@@ -142,9 +142,9 @@ def test_many_entries_take_little_memory(tree: bytes) -> None:
 import os, resource
 from unspill.layers.remove import remove_tree
 top = {tree!r}
-for part in range(4):
+for part in range(2):
     os.mkdir(top + b"/%d" % part)
-    for number in range(5000):
+    for number in range(4000):
         os.close(os.open(top + b"/%d/%0200d" % (part, number), os.O_CREAT))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 assert remove_tree(top)

@@ -52,6 +52,15 @@ def test_everything_is_for_the_owner_alone_whatever_the_umask(state: bytes, umas
     assert {name for name, bits in modes.items() if bits == 0o700} == {b"layers", b"work", b"runs", b"locks"}
 
 
+def test_directories_above_are_made_for_the_owner_alone_too(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Store.open(os.fsencode(tmp_path / "local" / "state" / "unspill")).close()
+    finally:
+        os.umask(before)
+    assert [mode(os.fsencode(tmp_path / part)) for part in ("local", "local/state")] == [0o700, 0o700]
+
+
 def test_sqlite_alone_would_let_others_read_the_file(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What changed inside files, as unified diffs that are safe to read: bounded, and every character printable.
+
+Each change starts with a line that begins with a word, which no line of content ever does. Binary content is told by
+size and SHA-256. The result is for reading, not for `patch`.
+"""
+
+from __future__ import annotations
+
+from unspill.changes.hunks import hunks
+from unspill.changes.quote import quote
+from unspill.changes.reader import Reader, read_up_to
+from unspill.changes.render import remarks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from unspill.model.change import Change, ChangeSet
+
+MAX_LINES = 2000
+MAX_FILE_BYTES = 512 * 1024
+SNIFFED = 8192
+
+_COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+_BOLD = "\033[1m"
+_END = "\033[0m"
+
+
+def diff_lines(
+    changes: ChangeSet,
+    below: Mapping[bytes, Sequence[bytes]] | None = None,
+    *,
+    max_lines: int = MAX_LINES,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    colour: bool = False,
+) -> list[str]:
+    """Return the whole difference, at most `max_lines` lines and a note about the rest.
+
+    Args:
+        changes: What `scan` found.
+        below: For each root, the sealed layers that lay under the scanned ones, the topmost first.
+        max_lines: Bound of the result.
+        max_file_bytes: A larger file is told by its sizes only.
+        colour: Mark added and removed lines with terminal colours.
+    """
+    lines: list[str] = []
+    for part in changes.roots:
+        with Reader(part.root, (below or {}).get(part.root, ())) as reader:
+            for at, change in enumerate(part.changes):
+                if change.is_mere_touch:
+                    continue
+                lines += _painted(_one(change, reader, max_file_bytes), colour=colour)
+                if len(lines) > max_lines:
+                    rest = len(part.changes) - at - 1
+                    return [*lines[:max_lines], _left_out(len(lines) - max_lines, rest)]
+    return lines
+
+
+def _left_out(lines: int, changes: int) -> str:
+    rest = f" and {changes} more changes" if changes else ""
+    return f"... cut here: {lines} more lines{rest}"
+
+
+def _one(change: Change, reader: Reader, max_file_bytes: int) -> list[str]:
+    notes = remarks(change)
+    lines = [f"{change.kind} {quote(change.path)}" + (f"  [{'; '.join(notes)}]" if notes else "")]
+    if change.base_target is not None:
+        lines.append(f"-> {quote(change.base_target)}  [old target]")
+    if change.target is not None:
+        lines.append(f"-> {quote(change.target)}" + ("  [new target]" if change.base_target is not None else ""))
+    has_old = change.base_kind == "file"
+    has_new = change.entry is not None and change.entry.kind == "file"
+    if (has_old or has_new) and (change.kind != "metadata" or change.unreadable):
+        lines += _content(change, reader, max_file_bytes, has_old=has_old, has_new=has_new)
+    elif change.kind == "deleted" and change.base_kind == "dir":
+        lines.append("(with everything in it)")
+    return lines
+
+
+def _content(change: Change, reader: Reader, max_file_bytes: int, *, has_old: bool, has_new: bool) -> list[str]:
+    old_size = change.base_size if has_old else 0
+    new_size = change.entry.size if has_new and change.entry is not None else 0
+    if max(old_size, new_size) > max_file_bytes:
+        return [f"(too large to show: {_sizes(change, has_old=has_old, has_new=has_new)})"]
+    try:
+        old = read_up_to(reader.open_before(change), max_file_bytes) if has_old else b""
+        new = read_up_to(reader.open_after(change), max_file_bytes) if has_new else b""
+    except OSError as error:
+        return [f"(not readable: {error.strerror or error})"]
+    if _is_binary(old) or _is_binary(new):
+        told = [("old", old)] * has_old + [("new", new)] * has_new
+        return [f"(binary, {which}: {len(content)} bytes, sha256 {_sha256(content)})" for which, content in told]
+    name = quote(change.path)
+    head = [f"--- {'a/' + name if has_old else '/dev/null'}", f"+++ {'b/' + name if has_new else '/dev/null'}"]
+    body = list(hunks(old, new))
+    return [*head, *body] if body else ["(empty)"]
+
+
+def _sizes(change: Change, *, has_old: bool, has_new: bool) -> str:
+    sizes = [f"{change.base_size} bytes"] * has_old
+    if has_new and change.entry is not None:
+        sizes.append(f"{change.entry.size} bytes")
+    return " to ".join(sizes)
+
+
+def _is_binary(content: bytes) -> bool:
+    """Tell content that no text has: a zero byte, or mostly bytes that are neither UTF-8 nor Latin."""
+    if b"\0" in content:
+        return True
+    start = content[:SNIFFED].decode("utf-8", "surrogateescape")
+    odd = sum(not character.isprintable() and character not in "\t\n\r\f" for character in start)
+    return odd * 3 > len(start)
+
+
+def _sha256(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()
+
+
+def _painted(lines: list[str], *, colour: bool) -> list[str]:
+    if not colour:
+        return lines
+    painted = [f"{_BOLD}{lines[0]}{_END}"]
+    for line in lines[1:]:
+        paint = _COLOURS.get(line[:1])
+        painted.append(f"{paint}{line}{_END}" if paint else line)
+    return painted

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files before and after a change, opened by descriptor and never through a link.
+
+After: the entry in the layer that a Change names. Before: what the sealed layers beneath and the live root show.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.changes.merge import find_entry, open_merged
+from unspill.changes.walk import Pool, Unlocked
+from unspill.errors import SandboxUnavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from unspill.changes.report import Found
+    from unspill.changes.walk import Dir
+    from unspill.model.change import Change
+
+
+class Reader:
+    """Opens files on both sides of the changes of one root, for as long as the context lasts."""
+
+    def __init__(self, live: bytes, below: Sequence[bytes] = ()) -> None:
+        self._live = live
+        self._below = below
+        self._pool = Pool()
+        self._bases: list[Dir] = []
+        self._uppers: dict[bytes, Dir] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._pool.__exit__(*details)
+
+    def open_after(self, change: Change) -> int:
+        """Open the file that a change leaves.
+
+        Raises:
+            SandboxUnavailable: The layer no longer holds what was scanned.
+            OSError: It can't be read.
+        """
+        assert change.layer is not None
+        root = self._uppers.get(change.layer)
+        if root is None:
+            root = self._uppers[change.layer] = self._pool.upper_root(change.layer)
+        found = _find([root], change.path)
+        entry = change.entry
+        if (
+            found is None
+            or entry is None
+            or (found[3], found[2].st_ino, found[2].st_size) != (entry.kind, entry.inode, entry.size)
+        ):
+            raise SandboxUnavailable(
+                f"{change.path!r} in {change.layer!r} is not what was scanned",
+                remedy="Ask for the changes again.",
+            )
+        return _open(found)
+
+    def open_before(self, change: Change) -> int:
+        """Open the file that was there before a change.
+
+        Raises:
+            OSError: It is gone, or can't be read.
+        """
+        if not self._bases:
+            below = [self._pool.upper_root(path) for path in self._below]
+            self._bases = [*below, self._pool.live_root(self._live)]
+        found = _find(self._bases, change.path)
+        if found is None:
+            raise FileNotFoundError(change.path)
+        return _open(found)
+
+
+def _find(directories: list[Dir], path: bytes) -> Found | None:
+    *parents, name = path.split(b"/")
+    for parent in parents:
+        directories, _ = open_merged(directories, parent)
+    return find_entry(directories, name)
+
+
+def _open(found: Found) -> int:
+    with Unlocked(*found[:3]):
+        return found[0].open_file(found[1])
+
+
+def read_up_to(fd: int, limit: int) -> bytes:
+    """Read a file from its beginning, at most `limit` bytes of it, and close it."""
+    with open(fd, "rb", buffering=0) as file:
+        chunks = []
+        while limit > 0 and (chunk := os.read(file.fileno(), min(limit, 1 << 20))):
+            chunks.append(chunk)
+            limit -= len(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ChangeSet in a few lines, the same for people and for models: what changed, and what deserves a look first.
+
+Every name goes through `quote`; the number of lines is bounded; a mere touch is neither counted nor shown.
+"""
+
+from __future__ import annotations
+
+from unspill.changes.quote import is_mixed_script, quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from unspill.model.change import Change, ChangeKind, ChangeSet
+
+LIMIT = 40
+
+LETTERS: dict[ChangeKind, str] = {
+    "added": "A",
+    "modified": "M",
+    "deleted": "D",
+    "replaced": "T",
+    "metadata": "m",
+}
+_COLOURS: dict[ChangeKind, str] = {
+    "added": "\033[32m",
+    "modified": "\033[33m",
+    "deleted": "\033[31m",
+    "replaced": "\033[31m",
+    "metadata": "\033[36m",
+}
+_END = "\033[0m"
+_KINDS = {"file": "file", "dir": "directory", "symlink": "symlink", "special": "special file"}
+
+
+def count_changes(changes: Iterable[Change]) -> str:
+    """Return how many changes of each kind there are, such as `2 added, 1 modified`; empty for none."""
+    counts = dict.fromkeys(LETTERS, 0)
+    for change in changes:
+        counts[change.kind] += not change.is_mere_touch
+    words = {"metadata": "with other metadata"}
+    return ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
+
+
+def summary_lines(
+    changes: ChangeSet,
+    *,
+    limit: int = LIMIT,
+    colour: bool = False,
+    renames: Mapping[bytes, bytes] | None = None,
+) -> list[str]:
+    """Return a heading with the counts, at most `limit` lines of changes, and the findings; empty for no change.
+
+    Args:
+        changes: What is to be shown.
+        limit: Lines of changes over all roots; findings have as many again.
+        colour: Mark the kinds with terminal colours.
+        renames: Old paths of renamed files by their new ones, as `find_renames` tells them.
+    """
+    lines: list[str] = []
+    shown = [(part.root, _worth_a_line(part.changes)) for part in changes.roots]
+    if heading := count_changes(changes):
+        lines.append(heading)
+    left = limit
+    for root, worth in shown:
+        if not worth:
+            continue
+        if len(changes.roots) > 1:
+            lines.append(f"in {quote(root)}:")
+        part = _lines_of(worth, left, colour=colour, renames=renames or {})
+        left = max(0, left - len(part))
+        lines += part
+    lines += [f"  ! {finding}" for finding in changes.findings[:limit]]
+    if len(changes.findings) > limit:
+        lines.append(f"  ! and {len(changes.findings) - limit} more findings")
+    return lines
+
+
+def change_line(change: Change, *, colour: bool = False, old: bytes | None = None) -> str:
+    """Return one change as one line: a letter, the name and what is remarkable about it."""
+    letter = "R" if old is not None else LETTERS[change.kind]
+    if colour:
+        letter = f"{_COLOURS[change.kind]}{letter}{_END}"
+    kind = change.entry.kind if change.entry is not None else change.base_kind
+    name = quote(change.path) + ("/" if kind == "dir" else "")
+    if old is not None:
+        name = f"{quote(old)} => {name}"
+    if change.target is not None:
+        name += f" -> {quote(change.target)}"
+    notes = remarks(change)
+    return f"  {letter} {name}" + (f"  [{'; '.join(notes)}]" if notes else "")
+
+
+def remarks(change: Change) -> list[str]:
+    """Return what deserves a look about a change, the gravest first."""
+    notes = []
+    entry = change.entry
+    if change.leads_out:
+        notes.append("leads out of the project")
+    if change.unreadable:
+        notes.append("not readable")
+    if change.kind == "replaced" and entry is not None and change.base_kind is not None:
+        notes.append(f"was a {_KINDS[change.base_kind]}, is a {_KINDS[entry.kind]}")
+    elif entry is not None and entry.kind == "special":
+        notes.append("special file")
+    if entry is not None and entry.kind != "symlink":
+        notes += _mode_remarks(change, entry.mode)
+    if "xattrs" in change.aspects:
+        notes.append("attributes")
+    if change.broke_link:
+        notes.append("was hard-linked, now on its own")
+    if is_mixed_script(change.path):
+        notes.append("mixed scripts in the name")
+    return notes
+
+
+def _mode_remarks(change: Change, mode: int) -> list[str]:
+    if "mode" in change.aspects:
+        return [f"mode {change.base_mode:o} to {mode:o}"]
+    if mode & 0o7000 and change.base_kind is None:
+        return [f"mode {mode:o}"]
+    return []
+
+
+def _worth_a_line(changes: Iterable[Change]) -> list[Change]:
+    return [change for change in changes if not change.is_mere_touch]
+
+
+def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: Mapping[bytes, bytes]) -> list[str]:
+    gone = {renames[change.path] for change in changes if change.path in renames}
+    changes = [change for change in changes if change.kind != "deleted" or change.path not in gone]
+    inside: dict[bytes, int] = {}
+    if len(changes) > limit:
+        changes, inside = _folded(changes)
+    left_out = len(changes) - limit
+    if left_out > 0:
+        changes = sorted(changes, key=lambda change: not change.leads_out)[:limit]
+    lines = []
+    for change in changes:
+        line = change_line(change, colour=colour, old=renames.get(change.path))
+        if number := inside.get(change.path):
+            line += f" and {number} in it"
+        lines.append(line)
+    if left_out > 0:
+        lines.append(f"  ... and {left_out} more")
+    return lines
+
+
+def _folded(changes: Sequence[Change]) -> tuple[list[Change], dict[bytes, int]]:
+    """Let an added directory stand for what is in it, except for what leads out."""
+    kept: list[Change] = []
+    inside: dict[bytes, int] = {}
+    outer: bytes | None = None
+    for change in changes:
+        if outer is not None and change.path.startswith(outer + b"/"):
+            inside[outer] = inside.get(outer, 0) + 1
+            if not change.leads_out:
+                continue
+        elif change.kind == "added" and change.entry is not None and change.entry.kind == "dir":
+            outer = change.path
+        kept.append(change)
+    return kept, inside

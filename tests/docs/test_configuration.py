@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/configuration.md says every setting with its default and who may set it, and no other."""
+
+import os
+
+import pytest
+
+from tests.docs.blocks import Block, find_blocks
+from tests.docs.tables import ROOT, code, rows_of, section
+from unspill import Limits, Policy
+from unspill.policy.environ import ALLOWED, is_private, is_refused
+from unspill.policy.merge import tighten, with_own
+from unspill.policy.settings import AFTER, ENGINES, PROJECT_KEYS, VIEWS, Settings
+from unspill.policy.toml import parse_policy
+
+DOCUMENT = "docs/configuration.md"
+HOME = b"/home/ann"
+KEYS = rows_of(DOCUMENT, "Keys")
+LIMITS = rows_of(DOCUMENT, "Limits")
+EXAMPLES = [block for block in find_blocks((ROOT / DOCUMENT).read_text("utf-8")) if block.language == "toml"]
+
+
+def default_of(key: str, cell: str, table: str = "") -> object:
+    """Return the value that a file with the documented default would set."""
+    (value,) = code(cell)
+    settings = parse_policy(f"{table}\n{key} = {value}", where="document", trusted=True, home=HOME)
+    return dict(settings.limits)[key] if table else getattr(settings, key)
+
+
+def test_every_key_is_documented_and_no_other() -> None:
+    assert sorted(code(row[0])[0] for row in KEYS) == sorted(set(Settings.__match_args__) - {"where"})
+
+
+def test_every_limit_is_documented_and_no_other() -> None:
+    assert [code(row[0])[0] for row in LIMITS] == list(Limits.__match_args__)
+
+
+def test_documented_defaults_are_those_of_the_code() -> None:
+    documented = {
+        code(key)[0]: None if default == "unset" else default_of(code(key)[0], default)
+        for key, _value, default, _project, _meaning in KEYS
+        if code(key) != ["limits"]
+    }
+    assert documented == {key: getattr(Policy(), key) for key in documented}
+
+
+def test_documented_default_limits_are_those_of_the_code() -> None:
+    documented = {code(key)[0]: default_of(code(key)[0], default, "[limits]") for key, _, default, _ in LIMITS}
+    assert documented == Limits().as_dict()
+
+
+def test_what_a_project_may_set_is_documented() -> None:
+    assert {code(row[0])[0] for row in KEYS if row[3] != "no"} == set(PROJECT_KEYS)
+
+
+@pytest.mark.parametrize(("key", "values"), [("view", VIEWS), ("after", AFTER), ("engine", ENGINES)])
+def test_every_choice_is_documented(key: str, values: tuple[str, ...]) -> None:
+    (row,) = [row for row in KEYS if code(row[0]) == [key]]
+    assert code(row[1]) == [f'"{value}"' for value in values]
+
+
+def test_limits_that_are_never_unlimited_are_documented() -> None:
+    never = {code(row[0])[0] for row in LIMITS if "never unlimited" in row[3]}
+    for name in Limits.__match_args__:
+        text = f'[limits]\n{name} = "unlimited"'
+        if name in never:
+            with pytest.raises(Exception, match="can't be unlimited"):
+                parse_policy(text, where="document", trusted=True, home=HOME)
+        else:
+            assert parse_policy(text, where="document", trusted=True, home=HOME).limits == ((name, None),)
+
+
+def test_the_list_of_variables_is_that_of_the_code() -> None:
+    (block,) = find_blocks(section(DOCUMENT, "Variables"))
+    assert sorted(" ".join(block.content).split()) == sorted(ALLOWED)
+
+
+def test_variables_called_private_or_refused_are() -> None:
+    text = section(DOCUMENT, "Variables")
+    for name in ("MY_TOKEN", "MY_KEY", "MY_PASSWORD", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS"):
+        assert is_private(name)
+    for name in ("LD_PRELOAD", "BASH_ENV"):
+        assert is_refused(name)
+    assert all(word in text for word in ("*_TOKEN", "*_KEY", "*_PASSWORD", "DBUS_*", "LD_*", "BASH_ENV"))
+
+
+@pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: block.content[0])
+def test_examples_are_accepted(block: Block) -> None:
+    is_project = block.content[0] == "# .unspill.toml"
+    settings = parse_policy(
+        "\n".join(block.content), where="document", trusted=not is_project, home=HOME, base=HOME + b"/project"
+    )
+    merged = tighten(Policy(), settings) if is_project else with_own(Policy(), settings)
+    assert merged != Policy()
+
+
+def test_the_examples_are_one_of_each_file() -> None:
+    assert [os.path.basename(block.content[0].split()[-1]) for block in EXAMPLES] == ["config.toml", ".unspill.toml"]

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/reference.md lists every verb, option, exit code, error, JSON field and entry of the state directory."""
+
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.performing import make_demo
+from tests.docs.tables import code, rows_of, section, tables
+from tests.support import run_cli
+from unspill import Cancelled, LimitReached, NeverStarted, Signalled, TimedOut, errors
+from unspill.cli.main import OUR_FAILURE, VERBS
+from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.model.change import Change, Identity
+from unspill.model.run import exit_code_of
+from unspill.store.state import PARTS
+
+DOCUMENT = "docs/reference.md"
+
+
+def spellings(option: Option) -> list[str]:
+    return [f"{name} {option.metavar}".strip() for name in (option.name, option.short) if name]
+
+
+def command_of(verb: str) -> Command:
+    command = import_module(f"unspill.cli.{verb}").COMMAND
+    assert isinstance(command, Command)
+    return command
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_of_a_verb_is_documented_and_no_other(verb: str) -> None:
+    own = [option for option in command_of(verb).options if option not in EVERYWHERE]
+    documented = [code(row[0]) for row in rows_of(DOCUMENT, f"unspill {verb}")]
+    assert sorted(documented) == sorted(map(spellings, own))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_usage_of_a_verb_is_documented(verb: str) -> None:
+    command = command_of(verb)
+    usage = f"`unspill {verb} [options] {command.positional}".rstrip() + "`"
+    assert usage in section(DOCUMENT, f"unspill {verb}")
+
+
+def test_the_options_that_every_verb_has_are_documented() -> None:
+    documented = [code(row[0]) for row in rows_of(DOCUMENT, "Command line")]
+    assert sorted(documented) == sorted(map(spellings, EVERYWHERE))
+    for verb in VERBS:
+        assert set(EVERYWHERE) <= set(command_of(verb).options)
+
+
+def all_errors(base: type[errors.UnspillError] = errors.UnspillError) -> Iterator[type[errors.UnspillError]]:
+    yield base
+    for kind in base.__subclasses__():
+        if kind.__module__ == errors.__name__:
+            yield from all_errors(kind)
+
+
+def test_every_error_is_documented_with_its_codes() -> None:
+    _outcomes, rows = tables(section(DOCUMENT, "Exit codes"))
+    documented = [(*code(name), *code(stable), int(number)) for name, stable, number, _meaning in rows]
+    assert documented == [(kind.__name__, kind.code, kind.exit_code) for kind in all_errors()]
+
+
+def test_the_exit_codes_of_outcomes_are_documented() -> None:
+    rows, _errors = tables(section(DOCUMENT, "Exit codes"))
+    assert {(number, *code(kind)) for number, kind, _meaning in rows} == {
+        (str(exit_code_of(TimedOut(after_s=1.0))), "TimedOut"),
+        (str(exit_code_of(NeverStarted(reason="ours"))), "NeverStarted"),
+        ("126", "NeverStarted"),
+        ("127", "NeverStarted"),
+        ("128 + n", "Signalled"),
+        (str(exit_code_of(Cancelled())), "Cancelled"),
+        (str(exit_code_of(LimitReached(limit="output", bound=1))), "LimitReached"),
+    }
+    assert exit_code_of(Signalled(signal=9)) == 128 + 9
+    assert exit_code_of(NeverStarted(reason="ours")) == OUR_FAILURE
+
+
+def test_every_entry_of_the_state_directory_is_documented() -> None:
+    documented = {code(row[0])[0] for row in rows_of(DOCUMENT, "State directory")}
+    assert documented == {"store.db", "lost-*", *(part.decode() for part in PARTS)}
+
+
+def fields(name: str) -> set[str]:
+    """Return the documented fields of a verb, given as "`run`", or of a form, given as "run"."""
+    rows = [row for table in tables(section(DOCUMENT, "JSON")) for row in table]
+    return {cells[0]: set(code(cells[1])) for cells in rows}[name]
+
+
+def answer(demo: Path, *words: str) -> Any:
+    variables = {"HOME": str(demo.parent), "UNSPILL_STATE_DIR": str(demo.parent / "state")}
+    result = run_cli(*words, "--json", cwd=demo, variables=variables)
+    assert result.stderr == b""
+    return json.loads(result.stdout)
+
+
+@pytest.mark.kernel
+def test_json_has_the_documented_fields(tmp_path: Path, bwrap: Path) -> None:
+    demo = make_demo(tmp_path / "home")
+    (tmp_path / "home" / "state").mkdir(mode=0o700)
+    script = "printf '\\377' ; ln -s /etc/passwd link; echo x >> notes.txt; rm main.py; exit 3"
+    run = answer(demo, "run", "-c", script)
+    assert set(run) == fields("`run`")
+    assert {"kind", "exit_code", "code"} == set(run["outcome"])
+    assert set(run["outcome"]) < fields("outcome")
+    assert {"text", "left_out", "bytes_b64"} == set(run["stdout"])
+    assert set(run["stdout"]) < fields("output")
+    changes = answer(demo, "changes")
+    assert changes == run["changes"]
+    assert set(changes) == fields("change set")
+    (root,) = changes["roots"]
+    assert set(root) == fields("root")
+    for change in root["changes"]:
+        assert {name.removesuffix("_b64") for name in change} <= fields("change")
+        assert set(change.get("entry", fields("entry"))) == fields("entry")
+    (record,) = answer(demo, "log")["runs"]
+    assert set(record) == fields("run")
+    assert answer(demo, "show", "1") == record
+    assert set(answer(demo, "diff")) == fields("`diff`")
+    assert set(answer(demo, "discard")) == fields("`discard`")
+    assert set(answer(demo, "doctor")) == fields("`doctor`")
+
+
+def test_every_field_of_a_change_is_documented() -> None:
+    assert {*Change.__match_args__, "path_b64"} == fields("change")
+    assert set(Identity.__match_args__) == fields("entry")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Something mounted below a root: the kernel refuses an overlay there, so the run says what to do.
+
+The mounts are made in a user namespace of the test's own, where an ordinary person may mount.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import Ground
+
+pytestmark = pytest.mark.kernel
+
+ENTER = ["unshare", "--map-current-user", "--mount", "--keep-caps", "sh", "-ec"]
+# bwrap refuses to start with ambient capabilities
+DROP = 'exec setpriv --inh-caps=-all --ambient-caps=-all "$@"'
+
+
+def with_mount(ground: Ground, program: str, *mount: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python where a tmpfs lies on `mount`."""
+    steps = "; ".join(["true", *(f"mount -t tmpfs none '{path}'" for path in mount)])
+    words = [*ENTER, f"{steps}; {DROP}", "sh", sys.executable, "-c", program]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+
+
+RUN = """
+from unspill import Policy, Sandbox, UnspillError
+try:
+    sandbox = Sandbox({project!r}, policy=Policy(bwrap={bwrap!r}, engine={engine!r}))
+    result = sandbox.run("echo x > mnt/file; echo y > file; cat mnt/file file")
+    print(result.exit_code, result.stdout.kept().decode().split(), [change.path for change in result.changes])
+except UnspillError as error:
+    print(type(error).__name__, error.message, "|", error.remedy)
+"""
+
+
+def test_a_mount_below_a_root_is_named_with_the_remedy(ground: Ground, overlay_engine: str) -> None:
+    mount = ground.project / "mnt"
+    mount.mkdir()
+    program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine=overlay_engine)
+    done = with_mount(ground, program, os.fspath(mount))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("UsageError ")
+    assert f"mounted on {mount}" in done.stdout
+    assert 'engine = "copy"' in done.stdout
+    # The control arm: without the mount the same run works
+    assert with_mount(ground, program).stdout == "0 ['x', 'y'] [b'file', b'mnt/file']\n"
+
+
+def test_the_copy_engine_takes_it(ground: Ground) -> None:
+    mount = ground.project / "mnt"
+    mount.mkdir()
+    program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine="copy")
+    done = with_mount(ground, program, os.fspath(mount))
+    assert done.stdout.startswith("0 ['x', 'y']"), done
+
+
+def test_a_mount_beside_the_root_does_not_matter(ground: Ground, overlay_engine: str) -> None:
+    (ground.project / "mnt").mkdir()
+    beside = ground.home / "project-mnt"
+    beside.mkdir()
+    program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine=overlay_engine)
+    done = with_mount(ground, program, os.fspath(beside))
+    assert done.stdout == "0 ['x', 'y'] [b'file', b'mnt/file']\n"

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several callers at once: runs of one sandbox follow one another, different sandboxes run beside each other."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.support import Event, Ground, kinds, printed, short
+from unspill import OutputChunk, Sandbox
+from unspill.errors import SandboxUnavailable
+
+pytestmark = pytest.mark.kernel
+
+
+def at_once(*works: Callable[[], object]) -> None:
+    """Do all in threads of their own; a failure in one is a failure here."""
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+COUNT = "n=$(cat count); sleep 0.05; echo $((n+1)) > count"
+
+
+def test_threads_on_one_sandbox_follow_one_another(ground: Ground, engine: str) -> None:
+    ground.write("count", "0\n")
+    sandbox = ground.sandbox()
+    at_once(*[lambda: sandbox.run(COUNT, limits=short())] * 8)
+    assert printed(sandbox.run("cat count")) == "8\n"
+    assert sorted(run.number for run in sandbox.runs()) == list(range(1, 10))
+
+
+def test_openings_of_one_sandbox_follow_one_another(ground: Ground) -> None:
+    ground.write("count", "0\n")
+    at_once(*[lambda: ground.sandbox().run(COUNT, limits=short())] * 6)
+    assert printed(ground.sandbox().run("cat count")) == "6\n"
+
+
+def test_processes_on_one_sandbox_follow_one_another(ground: Ground, engine: str) -> None:
+    ground.write("count", "0\n")
+    program = f"""
+from unspill import Policy, Sandbox
+sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}, engine={engine!r}))
+for _ in range(3):
+    assert sandbox.run({COUNT!r}).ok
+"""
+    children = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
+    assert [child.wait(50) for child in children] == [0, 0, 0]
+    assert printed(ground.sandbox().run("cat count")) == "9\n"
+
+
+def test_different_sandboxes_run_beside_each_other_and_see_only_their_own(ground: Ground, engine: str) -> None:
+    ground.write("file", "live\n")
+    names = [f"s{number}" for number in range(6)]
+    sandboxes = {name: ground.sandbox(name) for name in names}
+    meet = threading.Barrier(len(names), timeout=30)
+
+    def work(name: str) -> Callable[[], None]:
+        def note(event: Event) -> None:
+            if isinstance(event, OutputChunk) and event.chunk == b"ready\n":
+                meet.wait()
+
+        def go() -> None:
+            command = f"echo {name} >> file; echo ready; sleep 0.1; cat file; ls"
+            # All are at the barrier at once, or nobody passes it
+            result = sandboxes[name].run(command, on_event=note, limits=short())
+            assert printed(result) == f"ready\nlive\n{name}\nfile\n"
+
+        return go
+
+    at_once(*map(work, names))
+    for name in names:
+        assert printed(sandboxes[name].run("cat file")) == f"live\n{name}\n"
+
+
+def test_runs_that_throw_their_changes_away_need_not_wait(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    began = threading.Event()
+
+    def note(event: Event) -> None:
+        if isinstance(event, OutputChunk):
+            began.set()
+
+    def holder() -> None:
+        sandbox.run("echo x; sleep 1.5; touch held", on_event=note)
+
+    def other() -> None:
+        assert began.wait(10)
+        begun = time.monotonic()
+        assert sandbox.run("touch mine; ls", after="discard").ok
+        assert time.monotonic() - begun < 1
+
+    at_once(holder, other)
+    assert kinds(sandbox.changes()) == {"held": "added"}
+
+
+def test_nothing_is_discarded_beneath_a_run(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    sandbox.run("echo held > file")
+    began = threading.Event()
+    ended: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, OutputChunk):
+            began.set()
+
+    def runner() -> None:
+        result = sandbox.run("echo go; sleep 0.5; cat file", after="discard", on_event=note)
+        ended.append(printed(result))
+
+    def discarder() -> None:
+        assert began.wait(10)
+        with pytest.raises(SandboxUnavailable, match="still going on"):
+            sandbox.discard()
+
+    at_once(runner, discarder)
+    assert ended == ["go\nheld\n"]
+    assert sandbox.discard() == 1
+
+
+def test_two_runs_in_one_second_get_layers_of_their_own(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    results = [sandbox.run(f"touch f{number}") for number in range(10)]
+    assert len({result.run for result in results}) == 10
+    assert len(list((ground.state / "layers").iterdir())) == 10
+    assert sandbox.discard() == 10
+
+
+def test_a_fork_of_a_caller_starts_a_spawner_of_its_own(ground: Ground) -> None:
+    program = f"""
+import os
+from unspill import Policy, Sandbox
+from unspill.runner.launcher import get_launcher
+sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}))
+assert sandbox.run("true").ok
+mine = get_launcher(own_namespace=True).pid
+pid = os.fork()
+if pid == 0:
+    inner = Sandbox({os.fspath(ground.project)!r}, name="child", policy=Policy(bwrap={ground.bwrap!r}))
+    os._exit(0 if inner.run("true").ok and get_launcher(own_namespace=True).pid != mine else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), sandbox.run("true").ok)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout == "0 True\n"
+
+
+def test_a_live_edit_is_seen_by_the_next_run(ground: Ground, engine: str) -> None:
+    ground.write("file", "one\n")
+    sandbox = ground.sandbox()
+    sandbox.run("touch other")
+    ground.write("file", "two\n")
+    ground.write("new", "new\n")
+    assert printed(sandbox.run("cat file new; ls")) == "two\nnew\nfile\nnew\nother\n"
+
+
+def test_closing_leaves_what_is_held(ground: Ground) -> None:
+    with Sandbox(ground.project, policy=ground.policy()) as sandbox:
+        sandbox.run("touch file")
+    assert kinds(ground.sandbox().changes()) == {"file": "added"}

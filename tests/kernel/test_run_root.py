@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only root can prepare: root as the caller, and files of a group that an ordinary person is not in."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import Ground, kinds, printed, run_cli
+from unspill import Policy, Sandbox
+from unspill.errors import RootCallerRefused
+
+pytestmark = [pytest.mark.kernel, pytest.mark.root]
+
+PERSON = 54321  # a uid and gid that nobody has
+
+
+def test_root_is_refused_with_the_remedy(ground: Ground) -> None:
+    with pytest.raises(RootCallerRefused) as refused:
+        ground.sandbox()
+    assert "ordinary user" in refused.value.remedy
+    done = run_cli("run", "--project", ground.project, "--", "touch", "file", cwd=ground.project)
+    assert done.returncode == 125
+    assert done.stdout == b""
+    assert b"allow_root = true" in done.stderr
+    assert list(ground.project.iterdir()) == []
+
+
+def test_root_is_served_where_the_person_configured_it(ground: Ground, engine: str) -> None:
+    ground.write("file", "x")
+    sandbox = ground.sandbox(allow_root=True)
+    result = sandbox.run("id -u; echo y > file; touch new; chmod 600 new")
+    assert printed(result) == "0\n"
+    assert kinds(result.changes) == {"file": "modified", "new": "added"}
+    assert (ground.project / "file").read_text() == "x"
+
+
+def test_root_inside_has_no_capability_and_no_way_to_the_kernels_settings(ground: Ground, engine: str) -> None:
+    sandbox = ground.sandbox(allow_root=True)
+    status = printed(sandbox.run("grep ^Cap /proc/self/status"))
+    assert {line.split()[1] for line in status.splitlines()} == {"0" * 16}
+    before = Path("/proc/sys/kernel/core_pattern").read_text()
+    result = sandbox.run("echo '|/tmp/evil' > /proc/sys/kernel/core_pattern")
+    assert not result.ok
+    assert b"Read-only file system" in result.stderr.kept()
+    assert Path("/proc/sys/kernel/core_pattern").read_text() == before
+    for attempt in ("mount -t tmpfs x /mnt", "chown 1:1 .", "mknod d c 1 3", "unshare -m true"):
+        assert not sandbox.run(attempt).ok, attempt
+    assert Path("/etc/shadow").read_text()
+    assert sandbox.run("cat /etc/shadow").stdout.total == 0
+
+
+def test_the_level_is_shown_by_doctor_and_on_each_run(ground: Ground) -> None:
+    ground.configure(f'allow_root = true\nbwrap = "{os.fsdecode(ground.bwrap)}"\n')
+    done = run_cli("doctor", cwd=ground.project)
+    assert done.stdout.startswith(b"Level C: ")
+    assert done.returncode == 0
+    done = run_cli("run", "--project", ground.project, "--", "true", cwd=ground.project)
+    assert done.returncode == 0
+    assert b"level C" in done.stderr
+
+
+def test_a_project_can_not_allow_root_by_itself(ground: Ground) -> None:
+    ground.write(".unspill.toml", "allow_root = true\n")
+    done = run_cli("run", "--project", ground.project, "--", "true", cwd=ground.project)
+    assert done.returncode == 125
+    assert b"only your own configuration" in done.stderr
+
+
+@pytest.fixture
+def person() -> Iterator[Path]:
+    """A home directory of an ordinary person, outside of root's own temporary directory."""
+    top = Path(tempfile.mkdtemp(prefix="unspill-test-", dir="/var/tmp"))
+    for path in (top, top / "project", top / "state"):
+        path.mkdir(exist_ok=True)
+        os.chown(path, PERSON, PERSON)
+        path.chmod(0o700)
+    yield top
+    shutil.rmtree(top)
+
+
+def as_person(top: Path, program: str) -> str:
+    """Run Python as the ordinary person, without a group of root's."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=top / "project",
+        user=PERSON,
+        group=PERSON,
+        extra_groups=[],
+        env={**os.environ, "HOME": os.fspath(top), "UNSPILL_STATE_DIR": os.fspath(top / "state")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_file_of_a_foreign_group_is_explained(person: Path, trusted_bwrap: bytes) -> None:
+    path = person / "project" / "foreign"
+    path.write_text("x")
+    os.chown(path, PERSON, 0)
+    program = f"""
+from unspill import Policy, Sandbox
+sandbox = Sandbox({os.fspath(person / "project")!r}, policy=Policy(bwrap={trusted_bwrap!r}))
+result = sandbox.run("echo y >> foreign")
+print(result.exit_code, [hint.code for hint in result.hints])
+print([hint.remedy for hint in result.hints])
+result = sandbox.run("rm foreign")
+print(result.exit_code, [(change.path, change.kind) for change in result.changes])
+"""
+    lines = as_person(person, program).splitlines()
+    assert lines[0] == "2 ['foreign-owner']"
+    assert "doctor PROJECT" in lines[1]
+    # Deleting needs no copy, so it works
+    assert lines[2] == "0 [(b'foreign', 'deleted')]"
+    assert path.read_text() == "x"
+
+
+def test_the_copy_engine_takes_files_of_a_foreign_group(person: Path, trusted_bwrap: bytes) -> None:
+    path = person / "project" / "foreign"
+    path.write_text("x")
+    os.chown(path, PERSON, 0)
+    path.chmod(0o644)
+    program = f"""
+from unspill import Policy, Sandbox
+sandbox = Sandbox({os.fspath(person / "project")!r}, policy=Policy(bwrap={trusted_bwrap!r}, engine="copy"))
+result = sandbox.run("echo y >> foreign; cat foreign")
+print(result.exit_code, result.stdout.kept(), [(change.path, change.kind) for change in result.changes])
+"""
+    assert as_person(person, program) == "0 b'xy\\n' [(b'foreign', 'modified')]\n"
+
+
+def test_doctor_lists_such_files(person: Path) -> None:
+    path = person / "project" / "foreign"
+    path.write_text("x")
+    os.chown(path, PERSON, 0)
+    program = f"""
+import subprocess, sys
+done = subprocess.run([sys.executable, "-m", "unspill", "doctor", {os.fspath(person / "project")!r}], capture_output=True)
+print(done.stdout.decode())
+"""
+    text = as_person(person, program)
+    assert "belong to another user or group" in text
+    assert "foreign" in text
+
+
+def test_a_policy_object_may_allow_root_too(ground: Ground) -> None:
+    with Sandbox(ground.project, policy=Policy(bwrap=ground.bwrap, allow_root=True)) as sandbox:
+        assert sandbox.run("true").ok

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that decide: the person's own may widen, a project's only tightens, and what is not understood stops."""
+
+import os
+
+import pytest
+
+from tests.support import Ground, kinds, printed
+from unspill import Sandbox, TimedOut
+from unspill.errors import PolicyError
+
+pytestmark = pytest.mark.kernel
+
+
+def opened(ground: Ground) -> Sandbox:
+    """Open the sandbox as a program would that leaves everything to the files."""
+    sandbox = Sandbox(ground.project)
+    ground.opened.append(sandbox)
+    return sandbox
+
+
+def test_the_persons_file_widens(ground: Ground) -> None:
+    for name in ("notes", "library"):
+        (ground.home / name).mkdir()
+        (ground.home / name / "file").write_text(f"{name}\n")
+    ground.configure('readable = ["~/notes"]\nroots = ["~/library"]\nafter = "discard"\n[limits]\nwall_s = 30\n')
+    result = opened(ground).run("cat ~/notes/file; echo x > ~/library/file")
+    assert printed(result) == "notes\n"
+    assert kinds(result.changes) == {"file": "modified"}
+    assert not result.held
+
+
+def test_the_file_is_looked_for_in_the_xdg_directory(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = ground.top / "elsewhere" / "unspill"
+    place.mkdir(parents=True)
+    (place / "config.toml").write_text('view = "host"\n')
+    (ground.home / "seen").write_text("seen\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", os.fspath(place.parent))
+    assert printed(opened(ground).run("cat ~/seen")) == "seen\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no_such_setting = 1", "no_such_setting: there is no such setting"),
+        ("view = 'everything'", "view: must be one of"),
+        ("view = ", "not valid TOML"),
+        ("[limits]\nwall = 3", "limits.wall: there is no such limit"),
+        ("[limits]\nwall_s = -1", "limits.wall_s: must be a number of seconds"),
+        ("readable = 'x'", "readable: must be a list of paths"),
+        ("readable = ['relative']", "readable"),
+        ("roots = ['~/*']", "wildcard"),
+        ("environment = ['LD_PRELOAD']", "never enters a sandbox"),
+        ("after = 'apply'", "after: must be one of"),
+    ],
+)
+def test_what_is_not_understood_stops_the_run(ground: Ground, text: str, message: str) -> None:
+    ground.configure(text)
+    with pytest.raises(PolicyError, match=message) as refused:
+        opened(ground)
+    assert "config.toml" in refused.value.message
+    assert refused.value.remedy
+    assert ground.left_behind() == []
+
+
+@pytest.mark.parametrize("kind", ["unreadable", "directory", "fifo", "binary", "huge", "dangling"])
+def test_a_file_that_can_not_be_read_stops_the_run(ground: Ground, kind: str) -> None:
+    ground.configure("")
+    path = ground.home / ".config" / "unspill" / "config.toml"
+    if kind == "unreadable":
+        path.chmod(0)
+    elif kind == "binary":
+        path.write_bytes(b"\xff\xfe")
+    elif kind == "huge":
+        path.write_bytes(b"#" * (2 << 20))
+    else:
+        path.unlink()
+        if kind == "directory":
+            path.mkdir()
+        elif kind == "fifo":
+            os.mkfifo(path)
+        else:
+            path.symlink_to("nowhere")
+    with pytest.raises(PolicyError):
+        opened(ground)
+
+
+def test_an_empty_file_changes_nothing(ground: Ground) -> None:
+    ground.configure("")
+    assert opened(ground).run("true").ok
+
+
+def test_a_project_may_tighten(ground: Ground) -> None:
+    (ground.home / ".cargo/bin").mkdir(parents=True)
+    ground.write(".unspill.toml", 'toolchains = false\nafter = "discard"\nhidden = ["/usr/share/doc"]\n[limits]\nwall_s = 0.5\n')
+    sandbox = opened(ground)
+    result = sandbox.run("test ! -e ~/.cargo && touch new && ls -A /usr/share/doc")
+    assert printed(result) == ""
+    assert not result.held
+    assert sandbox.run("sleep 5").outcome == TimedOut(after_s=0.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'view = "host"',
+        'roots = ["/home"]',
+        'readable = ["~/.ssh"]',
+        'environment = ["AWS_SECRET_ACCESS_KEY"]',
+        "allow_root = true",
+        'bwrap = "/tmp/bwrap"',
+        'engine = "copy"',
+        "[limits]\nwall_s = 6000",
+        '[limits]\nlayer_bytes = "unlimited"',
+        "shown_lines = 1000000",
+        "no_such_setting = 1",
+        "not toml",
+    ],
+)
+def test_a_project_that_asks_for_more_stops_the_run(ground: Ground, text: str) -> None:
+    ground.write(".unspill.toml", text)
+    with pytest.raises(PolicyError, match=r"\.unspill\.toml"):
+        opened(ground)
+
+
+def test_a_policy_given_by_a_program_is_tightened_too(ground: Ground) -> None:
+    ground.write(".unspill.toml", "toolchains = false\n")
+    (ground.home / ".cargo/bin").mkdir(parents=True)
+    assert not ground.sandbox(toolchains=True).run("test -e ~/.cargo").ok
+
+
+def test_a_projects_file_that_is_a_link_is_not_followed(ground: Ground) -> None:
+    target = ground.top / "target.toml"
+    target.write_text("")
+    (ground.project / ".unspill.toml").symlink_to(target)
+    with pytest.raises(PolicyError):
+        opened(ground)
+
+
+def test_what_a_command_writes_into_the_projects_file_is_not_obeyed(ground: Ground) -> None:
+    ground.sandbox().run("echo 'no_such_setting = 1' > .unspill.toml")
+    # It is held, not in the project: the next opening reads the live file only
+    assert opened(ground).run("true").ok
+
+
+def test_a_policy_may_switch_the_engine(ground: Ground) -> None:
+    ground.configure('engine = "copy"\n')
+    sandbox = opened(ground)
+    assert sandbox.engine == "copy"
+    result = sandbox.run("touch file")
+    assert any("copied" in finding for finding in result.changes.findings)
+
+
+def test_how_much_a_model_is_shown_can_be_set(ground: Ground) -> None:
+    ground.configure("shown_lines = 2\n")
+    assert opened(ground).run("seq 5").text().startswith("1\n2\n\n// ... (output truncated: showing first 2 of 5 lines")

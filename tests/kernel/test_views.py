@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two views: `sealed` shows no home directory, `host` shows all of it but what is secret."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support import Ground, kinds, printed
+from unspill import UnspillError
+
+pytestmark = pytest.mark.kernel
+
+SECRETS = (".ssh/id_ed25519", ".aws/credentials", ".netrc", ".git-credentials", ".config/gh/hosts.yml", ".gnupg/key")
+
+
+def furnish(ground: Ground) -> None:
+    """Fill the home directory with what a person has there."""
+    for path in (*SECRETS, "Documents/letter", ".bashrc"):
+        target = ground.home / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(f"content of {path}\n")
+
+
+def test_a_sealed_home_is_empty_but_for_project_and_playground(ground: Ground, engine: str) -> None:
+    furnish(ground)
+    assert printed(ground.run("ls -A ~")).split() == ["playground", "project"]
+    for path in (*SECRETS, "Documents/letter", ".bashrc"):
+        assert not ground.run(["cat", os.fspath(ground.home / path)]).ok
+
+
+def test_a_sealed_home_can_be_written_and_is_gone_afterwards(ground: Ground, engine: str) -> None:
+    assert printed(ground.run("mkdir -p ~/.config/x && echo y > ~/.config/x/z && cat ~/.config/x/z")) == "y\n"
+    assert not (ground.home / ".config").exists()
+    assert not ground.run("test -e ~/.config/x").ok
+
+
+def test_other_homes_and_places_are_not_there(ground: Ground, engine: str) -> None:
+    top = set(printed(ground.run("ls /")).split())
+    assert {"usr", "etc", "bin", "lib", "tmp", "proc", "dev", "run"} <= top
+    assert not {"root", "srv", "mnt", "media", "boot", "sys"} & top
+    assert printed(ground.run("ls -A /run")) == ""
+
+
+def test_the_directories_on_the_way_to_the_project_show_nothing_else(ground: Ground, engine: str) -> None:
+    (ground.top / "sibling").mkdir()
+    assert printed(ground.run(["ls", "-A", os.fspath(ground.top)])).split() == ["home"]
+
+
+def test_the_host_view_shows_the_home_without_its_secrets(ground: Ground) -> None:
+    furnish(ground)
+    (ground.home / "playground").mkdir()
+    sandbox = ground.sandbox(view="host")
+    assert (
+        printed(sandbox.run("cat ~/Documents/letter ~/.bashrc")) == "content of Documents/letter\ncontent of .bashrc\n"
+    )
+    for path in SECRETS:
+        result = sandbox.run(["cat", os.fspath(ground.home / path)])
+        assert b"content of" not in result.stdout.kept()
+    # The control arm: whoever is not in the sandbox reads them
+    assert all((ground.home / path).read_text().startswith("content of") for path in SECRETS)
+
+
+def test_the_host_view_is_read_only_outside_the_project(ground: Ground) -> None:
+    furnish(ground)
+    sandbox = ground.sandbox(view="host")
+    assert not sandbox.run("echo x > ~/Documents/letter").ok
+    assert not sandbox.run("echo x > ~/new").ok
+    result = sandbox.run("echo x > file; cat file")
+    assert printed(result) == "x\n"
+    assert kinds(result.changes) == {"file": "added"}
+    assert not (ground.project / "file").exists()
+
+
+def test_the_host_view_works_in_a_home_without_anything(ground: Ground) -> None:
+    assert printed(ground.sandbox(view="host").run("echo works")) == "works\n"
+
+
+def test_the_host_view_shows_other_top_directories(ground: Ground) -> None:
+    top = set(printed(ground.sandbox(view="host").run("ls /")).split())
+    assert {"usr", "var"} <= top
+    assert not {"root", "srv", "mnt", "media", "boot"} & top
+
+
+def test_no_socket_of_the_host_is_reached_in_the_host_view(ground: Ground) -> None:
+    directory = ground.home / "sockets"
+    directory.mkdir()
+    path = directory / "agent"
+    connect = f"import socket; socket.socket(socket.AF_UNIX).connect({os.fspath(path)!r})"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.fspath(path))
+        server.listen()
+        assert not ground.sandbox(view="host").run(["python3", "-c", connect]).ok
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(os.fspath(path))
+        client.close()
+
+
+def test_unspills_own_files_are_not_seen_in_the_host_view(ground: Ground) -> None:
+    ground.configure("")
+    sandbox = ground.sandbox(view="host")
+    sandbox.run("touch file")
+    for path in (ground.state, ground.home / ".config/unspill", ground.home / ".local/share/unspill"):
+        assert path.is_dir()
+        assert any(path.iterdir())
+        assert sandbox.run(f"ls -A '{path}'").stdout.total == 0
+
+
+def test_a_readable_path_shows_through(ground: Ground, engine: str) -> None:
+    furnish(ground)
+    letter, bashrc = os.fsencode(ground.home / "Documents"), os.fsencode(ground.home / ".bashrc")
+    sandbox = ground.sandbox(readable=(letter, bashrc))
+    assert (
+        printed(sandbox.run("cat ~/Documents/letter ~/.bashrc")) == "content of Documents/letter\ncontent of .bashrc\n"
+    )
+    assert not sandbox.run("echo x > ~/Documents/letter").ok
+    assert not sandbox.run("rm ~/Documents/letter").ok
+    assert (ground.home / "Documents/letter").read_text() == "content of Documents/letter\n"
+
+
+def test_the_whole_home_can_not_be_made_readable(ground: Ground) -> None:
+    for path in (ground.home, ground.top, Path("/"), ground.state):
+        with pytest.raises(UnspillError, match="can't be readable"):
+            ground.sandbox(readable=(os.fsencode(path),)).run("true")
+
+
+def test_a_hidden_path_is_hidden(ground: Ground, engine: str) -> None:
+    assert printed(ground.run("cat /etc/hostname"))
+    sandbox = ground.sandbox(hidden=(b"/etc/hostname", b"/usr/share/doc"))
+    assert printed(sandbox.run("cat /etc/hostname; ls -A /usr/share/doc")) == ""
+
+
+def test_the_playground_persists_and_is_one_per_project(ground: Ground, engine: str) -> None:
+    ground.run("echo 1 > ~/playground/note; stat -c %a ~/playground")
+    other = ground.home / "other"
+    other.mkdir()
+    assert printed(ground.sandbox("second").run("cat ~/playground/note")) == "1\n"
+    assert printed(ground.sandbox(project=other).run("ls -A ~/playground")) == ""
+    assert not (ground.home / "playground").exists()
+    (kept,) = (ground.home / ".local/share/unspill/playground").glob("*/note")
+    assert kept.read_text() == "1\n"
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_persons_own_playground_is_left_alone(ground: Ground) -> None:
+    own = ground.home / "playground"
+    own.mkdir()
+    (own / "mine").write_text("mine")
+    assert printed(ground.run("ls -A ~/playground; echo x > ~/playground/new")) == ""
+    assert [path.name for path in own.iterdir()] == ["mine"]
+
+
+def test_without_a_playground_the_run_says_why(ground: Ground) -> None:
+    result = ground.sandbox(view="host").run("true")
+    assert result.ok
+    assert any("playground" in warning for warning in result.warnings)
