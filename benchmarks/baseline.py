@@ -39,7 +39,7 @@ class BareBwrap:
         wait_for(self.start())
 
 
-def run_program(argv: Sequence[str]) -> None:
+def run_program(argv: list[str]) -> None:
     """Run a program to its end, which must be a success."""
     wait_for(os.posix_spawn(argv[0], argv, os.environ))
 

@@ -22,7 +22,8 @@ from unspill import Exited, Sandbox
 from unspill.model.facts import Facts
 from unspill.model.layer import RunId
 from unspill.model.plan import Bind, Dev, Overlay, Plan, Proc, Tmpfs
-from unspill.runner.perform import Wishes, perform
+from unspill.runner.perform import perform
+from unspill.runner.wishes import Wishes
 
 if TYPE_CHECKING:
     from unspill.model.plan import MountOp

@@ -2,18 +2,15 @@
 """What is shipped: a wheel with everything in it and no dependency, from tools that are all pinned."""
 
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
 import zipfile
 from email.message import Message
 from email.parser import Parser
-from pathlib import Path
 
 import pytest
 
 from tests.architecture.sources import PACKAGE, ROOT
+from tests.building import build_wheel
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PINNED = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
@@ -21,18 +18,8 @@ PINNED = [line for line in (ROOT / "constraints.txt").read_text().splitlines() i
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, built from a copy because the checkout may be read-only."""
-    copy = tmp_path_factory.mktemp("build")
-    for name in ("pyproject.toml", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist"]
-    result = subprocess.run(
-        command, cwd=copy, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
-    assert result.returncode == 0, result.stdout
-    (path,) = Path(copy, "dist").glob("*.whl")
-    return zipfile.ZipFile(path)
+    """The wheel, opened."""
+    return zipfile.ZipFile(build_wheel(tmp_path_factory.mktemp("build")))
 
 
 def metadata(wheel: zipfile.ZipFile, name: str) -> Message:
@@ -45,10 +32,10 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: zipfile.ZipFile) -> No
     files = {
         path.relative_to(PACKAGE.parent).as_posix()
         for path in PACKAGE.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(PACKAGE).parts)
     }
     assert "unspill/py.typed" in files
-    assert {name for name in wheel.namelist() if ".dist-info/" not in name} == files
+    assert {name for name in wheel.namelist() if name.startswith("unspill/")} == files
 
 
 @pytest.mark.slow
@@ -57,6 +44,7 @@ def test_the_wheel_says_its_licence_and_needs_nothing(wheel: zipfile.ZipFile) ->
     assert fields["License-Expression"] == "Apache-2.0"
     assert fields["License-File"] == "LICENSE"
     assert fields["Requires-Python"] == "<3.14,>=3.11"
+    assert fields["Description-Content-Type"] == "text/markdown"
     needed = fields.get_all("Requires-Dist", [])
     assert [requirement for requirement in needed if "extra == 'dev'" not in requirement] == []
 
@@ -75,5 +63,11 @@ def test_every_development_package_is_pinned_and_explained() -> None:
         assert f"`{name}`" in explained
 
 
-def test_the_installed_command_is_the_command_line() -> None:
-    assert PROJECT["scripts"] == {"unspill": "unspill.cli.main:main"}
+@pytest.mark.slow
+def test_the_installed_command_is_a_plain_script(wheel: zipfile.ZipFile) -> None:
+    (path,) = [path for path in wheel.namelist() if ".data/" in path]
+    assert path.endswith("/scripts/unspill")
+    script = wheel.read(path).decode()
+    # pip puts the interpreter into a line of exactly this form
+    assert script.startswith("#!python\n")
+    assert "from unspill.cli.main import main\n" in script

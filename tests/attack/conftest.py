@@ -12,7 +12,6 @@ from tests.support import parametrise_engines
 from tests.support import trusted_bwrap as trusted_bwrap
 
 
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrise_engines(metafunc)
 

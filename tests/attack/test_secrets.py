@@ -117,7 +117,7 @@ def test_a8_known_secrets_are_masked_in_view_host(arena: Arena) -> None:
     def unmasked(mounts: Sequence[MountOp]) -> list[MountOp]:
         masks = {op.dest for op in mounts if isinstance(op, Tmpfs) and op.why.startswith(("secrets", "unspill"))}
         masks |= {op.dest for op in mounts if isinstance(op, File) and op.over}
-        return [op for op in mounts if op.dest not in masks or isinstance(op, ReadOnly) and op.dest == b"/"]
+        return [op for op in mounts if op.dest not in masks or (isinstance(op, ReadOnly) and op.dest == b"/")]
 
     with arena.plan_changed(unmasked):
         found = set(arena.attack(script, sandbox=sandbox).won)

@@ -8,20 +8,20 @@ import os
 import select
 import socket
 import threading
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.attack.arena import Arena, wait_until
+from tests.attack.arena import Arena
 from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tests.support import Ground
+    from unspill.model.facts import Facts
     from unspill.model.plan import MountOp
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
@@ -101,7 +101,9 @@ def shared(tmp: Sequence[str] = ("/tmp", "/var/tmp", "/dev/shm")) -> list[Path]:
 
 
 @pytest.mark.parametrize("view", ["sealed", "host"])
-def test_a14_no_socket_and_no_fifo_of_the_host_can_be_reached(arena: Arena, view: str) -> None:
+def test_a14_no_socket_and_no_fifo_of_the_host_can_be_reached(
+    arena: Arena, known_facts: tuple[str, Facts], view: str
+) -> None:
     """Listeners of three types and FIFOs in twenty places, bound by whole and by relative paths; connect and write.
     Control: with plain read-only binds in place of overlays and of the fresh directories the same script gets through."""
     everywhere = [*places(arena.ground), *shared()]
@@ -109,9 +111,12 @@ def test_a14_no_socket_and_no_fifo_of_the_host_can_be_reached(arena: Arena, view
     with doors(everywhere) as opened:
         assert len(opened) == 7 * len(everywhere) >= 7 * 12
         script = KNOCK % list(opened)
-        sandbox = arena.ground.sandbox(view=view, readable=readable)
-        assert arena.attack(script, sandbox=sandbox).won == ()
-        assert reached(opened) == []
+        for engine in known_facts[1].engines:
+            # The copy engine shows toolchains by plain binds, there being no overlay: see docs/attacks.md
+            if engine != "copy":
+                sandbox = arena.ground.sandbox(view=view, readable=readable, engine=engine)
+                assert arena.attack(script, sandbox=sandbox).won == (), engine
+                assert reached(opened) == [], engine
         with arena.plan_changed(as_plain_binds):
             won = arena.attack(script, sandbox=sandbox).won
         assert {os.path.dirname(path) for path in reached(opened)} >= {os.fspath(path) for path in everywhere[:7]}
@@ -230,7 +235,7 @@ with open(%r) as file:
     else: print("LOCKED", flush=True)
     try: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error: lost(error.strerror)
-    time.sleep(0.6)
+    time.sleep(0.3)
 """
 
 

@@ -61,7 +61,7 @@ def test_every_choice_is_documented(key: str, values: tuple[str, ...]) -> None:
 
 def test_limits_that_are_never_unlimited_are_documented() -> None:
     never = {code(row[0])[0] for row in LIMITS if "never unlimited" in row[3]}
-    for name in Limits.__match_args__:
+    for name in Limits().as_dict():
         text = f'[limits]\n{name} = "unlimited"'
         if name in never:
             with pytest.raises(Exception, match="can't be unlimited"):

@@ -5,8 +5,11 @@ Looks at the kernel and at the files themselves and asks none of unspill's own c
 """
 
 import ctypes
+import json
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -17,6 +20,7 @@ STORE_FILES: Final = {"store.db", "store.db-wal", "store.db-shm"}
 PARTS: Final = {"layers", "work", "runs", "locks", "empty"}
 CGROUPS: Final = Path("/sys/fs/cgroup")
 PR_SET_CHILD_SUBREAPER: Final = 36
+ROOT: Final = Path(__file__).parents[2]
 
 
 def state_problems(state: Path) -> list[str]:
@@ -40,6 +44,14 @@ def state_problems(state: Path) -> list[str]:
         "control groups": control_groups(),
     }
     return [f"{what}: {found}" for what, found in problems.items() if found]
+
+
+def state_problems_apart(state: Path) -> list[str]:
+    """Look at a state directory from a process of its own: SQLite would keep a descriptor in one that uses it too."""
+    command = [sys.executable, "-m", "tests.kernel.leftovers", os.fspath(state)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    problems: list[str] = json.loads(done.stdout)
+    return problems
 
 
 def control_groups() -> list[str]:
@@ -108,3 +120,17 @@ def within(seconds: float, is_so: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def reap_adopted(own: set[int]) -> None:
+    """Reap the orphans that came to this process, as the host's pid 1 would; `own` are children of its own."""
+    for pid, shown in descendants(os.getpid()).items():
+        if shown.endswith("(Z)") and pid not in own:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                continue
+
+
+if __name__ == "__main__":
+    print(json.dumps(state_problems(Path(sys.argv[1]))))

@@ -12,7 +12,7 @@ import stat
 
 from unspill.changes.attributes import list_attributes, user_attributes
 from unspill.changes.content import have_same_content
-from unspill.changes.kinds import is_user_attribute, refuse_foreign
+from unspill.changes.kinds import refuse_foreign
 from unspill.changes.walk import Unlocked
 
 TYPE_CHECKING = False
@@ -60,28 +60,21 @@ def _compare_readable(
         aspects.append("mode")
     if status.st_mtime_ns != base_status.st_mtime_ns:
         aspects.append("mtime")
-    path, base_path = upper.attribute_path(name), base.attribute_path(name)
-    names = list_attributes(path)
-    refuse_foreign(names, name)
-    if _attributes_differ(found, path, names, base_path, list_attributes(base_path)):
+    if _attributes_differ(found, upper.attribute_path(name), base.attribute_path(name)):
         aspects.append("xattrs")
     return found
 
 
-def compare_directories(upper: Dir, base: Dir) -> Difference | None:
-    """Compare two directories by themselves; None when they are alike."""
-    # The attribute calls refuse a descriptor that was opened for look-ups only.
-    entry = base.descriptor() if base.is_listable else base.attribute_path(b".")
-    base_names = list_attributes(entry)
-    same_mode = (upper.status.st_mode ^ base.status.st_mode) & 0o7777 == 0
-    if same_mode and not base_names and not any(map(is_user_attribute, upper.attributes)):
-        return None
+def compare_directories(upper: Dir, base: Dir) -> Difference:
+    """Compare two directories by themselves."""
     found = Difference()
-    if not same_mode:
+    if (upper.status.st_mode ^ base.status.st_mode) & 0o7777:
         found.aspects.append("mode")
-    if _attributes_differ(found, upper.descriptor(), upper.attributes, entry, base_names):
+    # The attribute calls refuse a descriptor that was opened for look-ups only.
+    entry = base.descriptor() if base.is_listable else base.attribute_path(b"")
+    if _attributes_differ(found, upper.descriptor(), entry, upper.attributes):
         found.aspects.append("xattrs")
-    return found if found.aspects else None
+    return found
 
 
 def compare_symlinks(name: bytes, upper: Dir, base: Dir) -> Difference:
@@ -119,11 +112,15 @@ def _contents_differ(found: Difference, name: bytes, upper: Dir, base: Dir, size
 
 
 def _attributes_differ(
-    found: Difference, upper: bytes | int, names: list[str], base: bytes | int, base_names: list[str]
+    found: Difference, upper: bytes | int, base: bytes | int, names: list[str] | None = None
 ) -> bool:
-    if not names and not base_names:
-        return False
     try:
+        if names is None:
+            names = list_attributes(upper)
+            refuse_foreign(names, upper if isinstance(upper, bytes) else b".")
+        base_names = list_attributes(base)
+        if not names and not base_names:
+            return False
         return user_attributes(upper, names) != user_attributes(base, base_names)
     except OSError:
         found.unreadable = True

@@ -217,7 +217,7 @@ class _Scan:
 
     def _both_directories(self, path: bytes, top: Dir, base: Dir) -> None:
         found = compare_directories(top, base)
-        if found is not None:
+        if found.aspects:
             entry: Found = (top, top.name, top.status, "dir")
             self._report.add(path, "metadata", top.upper, entry, (base, base.name, base.status, "dir"), found)
 

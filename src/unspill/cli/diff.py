@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from unspill.cli.choosing import open_sandbox, print_json
@@ -24,9 +25,18 @@ COMMAND = Command(
 def run(arguments: Arguments) -> int:
     """Run the verb."""
     sandbox = open_sandbox(arguments)
-    text = sandbox.diff(arguments.words, run=arguments.value("--run"), colour=sys.stdout.isatty())
-    if arguments.flag("--json"):
+    paths = [_from_project(word, sandbox.project) for word in arguments.words]
+    as_json = arguments.flag("--json")
+    colour = sys.stdout.isatty() and not as_json and "NO_COLOR" not in os.environ
+    text = sandbox.diff(paths, run=arguments.value("--run"), colour=colour)
+    if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
         sys.stdout.write(text)
     return 0
+
+
+def _from_project(word: str, project: bytes) -> str:
+    """Return a path as seen from the project: a person names it as seen from where they stand."""
+    path = os.path.normpath(os.path.join(os.path.realpath(os.getcwdb()), os.fsencode(word)))
+    return os.fsdecode(os.path.relpath(path, project)) if (path + b"/").startswith(project + b"/") else word

@@ -40,9 +40,9 @@ def run(arguments: Arguments) -> int:
 
 def _line(record: Run) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started_ns / 1e9))
-    changed = f"{record.changed} changed" if record.changed else "no change"
+    changed = f"{record.changed} changed{', held' * record.held}" if record.changed else "no change"
     command = " ".join(quote(word) for word in record.argv)
-    return f"{record.number:>4}  {when}  {ending(record):<12}  {changed:<12}  {command[:120]}"
+    return f"{record.number:>4}  {when}  {ending(record):<12}  {changed:<15}  {command[:120]}"
 
 
 def ending(record: Run) -> str:

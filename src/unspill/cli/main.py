@@ -6,6 +6,7 @@ Only this package prints or exits. Each verb is one module with `COMMAND` and `r
 
 from __future__ import annotations
 
+import os
 import sys
 
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
@@ -13,6 +14,7 @@ from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
+    from typing import NoReturn
 
 VERBS = {
     "run": "run a command sealed; its changes are held, the project is not touched",
@@ -27,9 +29,18 @@ VERBS = {
 OUR_FAILURE = 125
 
 
-def main() -> None:
-    """Entry point of the `unspill` program."""
-    sys.exit(run_words(sys.argv[1:]))
+def main() -> NoReturn:
+    """Entry point of the `unspill` program. Does not return.
+
+    Leaves without taking the interpreter apart, which would take as long as starting it.
+    """
+    code = run_words(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = code or 141
+    os._exit(code)
 
 
 def run_words(words: list[str]) -> int:

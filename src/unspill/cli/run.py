@@ -133,10 +133,11 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
         lines += [warning for warning in result.warnings if warning != ROOT_NOTE]
     lines += [f"{hint.text}\n  {hint.remedy}" for hint in result.hints]
     if result.changes:
-        from unspill.changes.render import summary_lines
+        from unspill.changes.render import count_changes, summary_lines
 
-        what = "held in sandbox" if result.held else "discarded from sandbox"
-        lines.append(f"{what} {sandbox.name!r}, run {result.number}; the project is not touched")
-        lines += summary_lines(result.changes)
+        count = count_changes(result.changes)
+        what = f"held in sandbox {sandbox.name!r}" if result.held else "discarded"
+        lines.append(f"{count or 'only times of files'}: {what}, run {result.number}; the project is not touched")
+        lines += summary_lines(result.changes)[bool(count) :]
     for line in lines:
         print(f"unspill: {line}" if not line.startswith(" ") else line, file=sys.stderr)

@@ -68,8 +68,14 @@ def report(
         judge.layers(),
         judge.symlinks(),
         judge.cgroup(),
-        judge.kernel("seccomp", "on" if facts.seccomp else "", "System calls can be filtered."),
-        judge.kernel("landlock", f"ABI {facts.landlock_abi}" if facts.landlock_abi else "", "A second fence is there."),
+        judge.kernel(
+            "seccomp", "on" if facts.seccomp else "", "The kernel can filter system calls; unspill does not do it yet."
+        ),
+        judge.kernel(
+            "landlock",
+            f"ABI {facts.landlock_abi}" if facts.landlock_abi else "",
+            "The kernel has a second fence; unspill does not use it yet.",
+        ),
         judge.kernel("openat2", "on" if facts.openat2 else "", "Paths are opened without following a link."),
         *judge.surroundings(),
     )

@@ -12,7 +12,6 @@ import stat
 
 from unspill.layers.make import is_empty, make_layer, new_id
 from unspill.layers.places import upper_dir, work_dir
-from unspill.layers.squash import FAN, squash
 from unspill.model.layer import OpenLayer, SealedLayer, Stack, TimeMark
 from unspill.model.plan import CacheLayer
 from unspill.store.caches import CacheRow
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from unspill.store.db import Store
 
     Identity = tuple[int, int]
+
+# So many layers of a tier are squashed into one of the next
+FAN = 8
 
 # Caches are never compared with the live tree, so no moment of it matters.
 _NO_MARK = TimeMark(ctime_ns=0)
@@ -78,7 +80,9 @@ def fold_caches(store: Store, project: bytes, caches: Iterable[CacheLayer]) -> l
         if is_empty(layer.upper) or not store.caches.fold(row):
             left.append(layer.id)
         elif len(cache.stack.sealed) + 1 >= FAN:
-            squash(store, project, cache.path, layer.run)
+            from unspill.layers.squash import squash
+
+            squash(store, project, cache.path, layer.run, FAN)
     return left
 
 

@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     from unspill.model.layer import RunId
     from unspill.store.db import Store
 
-FAN = 8
 
-
-def squash(store: Store, project: bytes, path: bytes, run: RunId) -> None:
-    """Squash a cache's newest tiers as far as they are full. `run` is the caller's, and not ended yet."""
+def squash(store: Store, project: bytes, path: bytes, run: RunId, fan: int) -> None:
+    """Squash a cache's newest tiers as far as they are full: `fan` layers each. `run` is the caller's, not ended yet."""
     while True:
         layers = tuple(row for row in store.caches.sealed(project) if row.path == path)
-        old = _full_tier(layers)
+        old = _full_tier(layers, fan)
         if not old:
             return
         row = CacheRow(id=new_id(), project=project, path=path, run=run, tier=old[0].tier + 1)
@@ -47,10 +45,10 @@ def squash(store: Store, project: bytes, path: bytes, run: RunId) -> None:
             remove_uppers(store.state, (row.id,))
 
 
-def _full_tier(layers: tuple[CacheRow, ...]) -> tuple[CacheRow, ...]:
+def _full_tier(layers: tuple[CacheRow, ...], fan: int) -> tuple[CacheRow, ...]:
     """Return the layers of the newest tier that has enough of them; higher tiers lie below lower ones."""
     for tier in sorted({layer.tier for layer in layers}):
         full = tuple(layer for layer in layers if layer.tier == tier)
-        if len(full) >= FAN:
+        if len(full) >= fan:
             return full
     return ()

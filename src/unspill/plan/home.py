@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from unspill.errors import UsageError
 from unspill.model.plan import Bind, File, Overlay, Tmpfs
-from unspill.plan.gitconfig import to_gitconfig
 from unspill.plan.system import read_only_overlay
 from unspill.policy.paths import contains, lies_beneath, show
 
@@ -26,7 +25,7 @@ _NOT_READABLE = (b"/dev", b"/proc", b"/run", b"/sys", b"/tmp", b"/var/tmp")
 def home_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
     """Yield the home directory itself, the git configuration and the playground."""
     home = given.places.home.path
-    git_config = to_gitconfig(given.places.home.identity).encode("utf-8", "surrogateescape")
+    git_config = _git_config(given.places.home.identity)
     if given.policy.view == "sealed":
         size = given.policy.limits.tmp_bytes
         yield Tmpfs(dest=home, size_bytes=size, mode=0o700, why="a home directory of this run only")
@@ -55,6 +54,14 @@ def _whole_home(given: PlanInput, warnings: list[str]) -> MountOp:
     # A plain bind would show it, but read-only stops neither a socket nor a FIFO nor a lock
     warnings.append(f"Your home directory is not shown: {problem}.")
     return Tmpfs(dest=home, size_bytes=given.policy.limits.tmp_bytes, mode=0o700, why="a home of this run only")
+
+
+def _git_config(identity: tuple[tuple[str, str], ...]) -> bytes:
+    if not identity:
+        return b""
+    from unspill.plan.gitconfig import to_gitconfig
+
+    return to_gitconfig(identity).encode("utf-8", "surrogateescape")
 
 
 def _playground_problem(given: PlanInput) -> str:

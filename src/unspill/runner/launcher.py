@@ -115,18 +115,24 @@ class Launcher:
             self._spawner_fd = None
 
     def let_go(self) -> None:
-        """Let go of a spawner that is dead or dying, and reap it if it is dead."""
+        """Let go of a spawner whose socket has ended, so that it is about to end itself."""
         self.close()
-        self._reap(os.WNOHANG)
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return  # somebody else has reaped it
+        if is_dead(fd, _DYING_MS):
+            self._reap()
+        os.close(fd)
 
     def stop(self) -> None:
         """End the spawner and with it every run it started."""
-        self.let_go()
-        self._reap(0)
+        self.close()
+        self._reap()
 
-    def _reap(self, options: int) -> None:
+    def _reap(self) -> None:
         try:
-            os.waitpid(self.pid, options)
+            os.waitpid(self.pid, 0)
         except ChildProcessError:
             return
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.cgroup import make_group
 from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_file
 from unspill.model.plan import Overlay
 from unspill.model.record import Record
@@ -19,22 +18,18 @@ from unspill.plan.argv import bwrap_options
 from unspill.runner.launcher import get_launcher
 from unspill.runner.limits import LayerBudget, name_limit, rlimits
 from unspill.runner.outcome import hints_from, outcome_from
+from unspill.runner.pipes import Pipes
 from unspill.runner.streams import Collector
 from unspill.runner.watch import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from unspill.host.cgroup import Group
-    from unspill.model.event import Event
     from unspill.model.facts import Facts
-    from unspill.model.layer import RunId
     from unspill.model.plan import Plan
     from unspill.model.run import Hint, Outcome
     from unspill.runner.launcher import Launched
-
-_PIPE_READ, _PIPE_WRITE = 0, 1
+    from unspill.runner.wishes import Wishes
 
 
 class Performed(Record):
@@ -46,28 +41,14 @@ class Performed(Record):
     hints: tuple[Hint, ...] = ()
 
 
-class Wishes(Record):
-    """What the caller wants of one run besides the plan.
-
-    `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
-    """
-
-    run: RunId
-    spill_dir: bytes
-    stdin: bytes | int | None = None
-    on_event: Callable[[Event], None] | None = None
-    cancel_fd: int | None = None
-    may_fork: bool = False
-
-
 def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
     """Run a plan to its end.
 
     Raises:
         SandboxUnavailable: the spawner could not be reached or died; nothing of the run is alive.
     """
-    streams = _Streams(wishes.stdin is not None)
-    group = make_group(facts.cgroup, wishes.run, plan.limits) if facts.cgroup != "none" else None
+    streams = Pipes(wishes.stdin is not None)
+    group = _group(plan, facts, wishes)
     try:
         launched = _launch(plan, facts, wishes, streams, group)
     except BaseException:
@@ -101,6 +82,14 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
     return _performed(name_limit(outcome, reached, plan.limits), stdout, stderr)
 
 
+def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
+    if facts.cgroup == "none":
+        return None
+    from unspill.host.cgroup import make_group
+
+    return make_group(facts.cgroup, wishes.run, plan.limits)
+
+
 def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
     if isinstance(outcome, NeverStarted):
         # What is on stderr is bwrap's: our failure is never shown as the command's output
@@ -113,7 +102,7 @@ def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
     )
 
 
-def _launch(plan: Plan, facts: Facts, wishes: Wishes, streams: _Streams, group: Group | None) -> Launched:
+def _launch(plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Group | None) -> Launched:
     options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD)
     given = [memory_file(content) for content in (b"".join(o + b"\0" for o in options), *contents)]
     job = Job(
@@ -160,40 +149,3 @@ def _umask() -> int:
             if line.startswith(b"Umask:"):
                 return int(line.split()[1], 8)
     return 0o022
-
-
-class _Streams:
-    """The pipes of one run: ours are read or written here, theirs go to the command and are closed here."""
-
-    def __init__(self, has_stdin: bool) -> None:
-        pipes = [os.pipe() for _ in range(4 if has_stdin else 3)]
-        self.stdout, self.stderr, self.status = (pipe[_PIPE_READ] for pipe in pipes[:3])
-        self.stdin: int | None = pipes[3][_PIPE_WRITE] if has_stdin else None
-        stdin = pipes[3][_PIPE_READ] if has_stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self.theirs = [stdin, *(pipe[_PIPE_WRITE] for pipe in pipes[:3])]
-        for fd in (self.stdout, self.stderr):
-            os.set_blocking(fd, False)
-        if self.stdin is not None:
-            os.set_blocking(self.stdin, False)
-
-    def close_theirs(self) -> None:
-        while self.theirs:
-            os.close(self.theirs.pop())
-
-    def close_stdin(self) -> None:
-        if self.stdin is not None:
-            os.close(self.stdin)
-            self.stdin = None
-
-    def read_status(self) -> bytes:
-        """Return what bwrap said of the command; only after it is dead, when the pipe has an end."""
-        text = b""
-        while chunk := os.read(self.status, 4096):
-            text += chunk
-        return text
-
-    def close(self) -> None:
-        self.close_theirs()
-        self.close_stdin()
-        for fd in (self.stdout, self.stderr, self.status):
-            os.close(fd)

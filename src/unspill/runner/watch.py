@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from unspill.model.run import Outcome, StreamName
     from unspill.runner.launcher import Launched
     from unspill.runner.limits import LayerBudget
-    from unspill.runner.perform import Wishes, _Streams
+    from unspill.runner.pipes import Pipes
     from unspill.runner.streams import Collector
+    from unspill.runner.wishes import Wishes
 
 _CHUNK = 1 << 16
 _STDIN_CHUNK = 1 << 16
@@ -40,7 +41,7 @@ class Watch:
     def __init__(
         self,
         launched: Launched,
-        streams: _Streams,
+        streams: Pipes,
         collectors: list[Collector],
         budget: LayerBudget,
         limits: Limits,

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Command, Sandbox
 
+# Of at most 64 KiB each
+_WAITING_EVENTS = 64
+_LONGEST_WAIT_S = 1.0
+
 
 async def run_in_thread(sandbox: Sandbox, command: Command, options: dict[str, Any]) -> RunResult:
     """Run a command; when the task is cancelled, kill the run, wait until it is dead and raise."""
@@ -52,22 +56,50 @@ async def stream_from_thread(
     sandbox: Sandbox, command: Command, options: dict[str, Any]
 ) -> AsyncIterator[Event | RunResult]:
     """Yield the events of a run, then its result. Leaving the loop early kills the run."""
-    loop = asyncio.get_running_loop()
-    events: asyncio.Queue[Event | None] = asyncio.Queue()
-
-    def hand_over(event: Event) -> None:
-        loop.call_soon_threadsafe(events.put_nowait, event)
-
-    task = asyncio.create_task(run_in_thread(sandbox, command, {**options, "on_event": hand_over}))
-    task.add_done_callback(lambda _task: events.put_nowait(None))
+    feed = Feed(asyncio.get_running_loop())
+    task = asyncio.create_task(run_in_thread(sandbox, command, {**options, "on_event": feed.put}))
+    task.add_done_callback(lambda _task: feed.end())
     try:
-        while (event := await events.get()) is not None:
+        while (event := await feed.get()) is not None:
             yield event
         yield await task
     finally:
+        feed.leave()
         if not task.done():
             task.cancel()
             await asyncio.wait([task])
+
+
+class Feed:
+    """Events from a thread to an event loop. A loop that is behind holds the thread back, and so the command."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._room = threading.Semaphore(_WAITING_EVENTS)
+        self._is_left = False
+
+    def put(self, event: Event) -> None:
+        """Hand over an event, in the thread. Waits a while for room, never for ever: deadlines must be kept."""
+        if not self._is_left:
+            self._room.acquire(timeout=_LONGEST_WAIT_S)
+        if not self._is_left:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    def end(self) -> None:
+        """Say, in the loop, that there is no more."""
+        self._events.put_nowait(None)
+
+    async def get(self) -> Event | None:
+        """Return the next event, None at the end."""
+        event = await self._events.get()
+        self._room.release()
+        return event
+
+    def leave(self) -> None:
+        """Take no more: the thread, if it waits for room, goes on and does not wait again."""
+        self._is_left = True
+        self._room.release()
 
 
 def _settle(done: asyncio.Future[RunResult], result: RunResult | None, error: BaseException | None) -> None:

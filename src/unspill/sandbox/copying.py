@@ -10,7 +10,8 @@ from unspill.changes.measure import measure
 from unspill.layers.copy_fill import fill
 from unspill.layers.copy_reduce import reduce
 from unspill.model.run import LimitReached
-from unspill.runner.perform import Wishes, perform
+from unspill.runner.perform import perform
+from unspill.runner.wishes import Wishes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from unspill.changes.scan import join, scan
 from unspill.errors import UsageError
+from unspill.layers.places import upper_dir, work_dir
 from unspill.layers.stack import load_stacks
 from unspill.model.change import ChangeSet
 from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
@@ -93,7 +94,7 @@ def _below(opened: Opened, run: str | int | None) -> dict[bytes, tuple[bytes, ..
 
 
 def _is_below(path: bytes, wanted: tuple[bytes, ...]) -> bool:
-    return any(path == top or path.startswith(top + b"/") for top in wanted)
+    return any(top in (b"", b".", path) or path.startswith(top + b"/") for top in wanted)
 
 
 def get_run(opened: Opened, run: str | int) -> Run:
@@ -114,11 +115,11 @@ def get_run(opened: Opened, run: str | int) -> Run:
 
 def stacks_as_if(opened: Opened, places: Places) -> tuple[tuple[Stack, ...], tuple[CacheLayer, ...]]:
     """Return the stacks of the next run, with an open layer that is only named."""
-    state = opened.store.state
+    state, next_id = opened.store.state, LayerId("next")
     layer = OpenLayer(
-        id=LayerId("next"),
-        upper=state + b"/layers/next/upper",
-        work=state + b"/layers/next/work",
+        id=next_id,
+        upper=upper_dir(state, next_id),
+        work=work_dir(state, next_id),
         mark=TimeMark(ctime_ns=0),
         run=RunId("next"),
     )

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class RunResult(Record):
-    """One run as it ended. `changes` is what this run changed against what it saw; `held` if it is kept."""
+    """One run as it ended. `changes` is what this run changed against what it saw; `held` if it is kept.
+
+    `number` is 0 where the caller gave up before the sandbox was free.
+    """
 
     run: RunId
     number: int

@@ -8,25 +8,27 @@ next start sweeps them.
 from __future__ import annotations
 
 import os
+import select
 import time
 
 from unspill.changes.measure import is_empty
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.create import open_run
-from unspill.layers.discard import discard_stacks
-from unspill.layers.locks import lock_sandbox
+from unspill.layers.locks import SandboxLock, lock_sandbox
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.layers.seal import drop_run, seal_run
 from unspill.layers.sweep import sweep
 from unspill.model.change import ChangeSet
 from unspill.model.event import Ended
+from unspill.model.layer import RunId
 from unspill.model.record import Record
-from unspill.model.run import Cancelled, LimitReached, NeverStarted
+from unspill.model.run import Cancelled, LimitReached, NeverStarted, Output
 from unspill.plan.working_dir import missing_text, not_a_directory_text
 from unspill.runner.limits import FREE_SPACE_KEPT, find_excess, free_bytes
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
-from unspill.runner.perform import Wishes, perform
+from unspill.runner.perform import perform
+from unspill.runner.wishes import Wishes
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.result import RunResult
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space")
+_LONGEST_PAUSE_MS = 20
 _swept: set[tuple[int, bytes]] = set()
 
 
@@ -81,8 +84,42 @@ def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResul
     # A run that throws its changes away leaves the stack alone, so it need not wait for others
     if wishes.after == "discard":
         return _run(opened, request, wishes)
-    with lock_sandbox(opened.store.state, opened.row.id):
+    lock = _wait_for_turn(opened, wishes.cancel_fd)
+    if lock is None:
+        return _never_begun(opened)
+    with lock:
         return _run(opened, request, wishes)
+
+
+def _wait_for_turn(opened: Opened, cancel_fd: int | None) -> SandboxLock | None:
+    """Return the sandbox's lock, held, or None if the caller gave up before it was free."""
+    lock = SandboxLock(opened.store.state, opened.row.id)
+    if cancel_fd is None:
+        lock.acquire()
+        return lock
+    given_up = select.poll()
+    given_up.register(cancel_fd, select.POLLIN)
+    pause_ms = 1
+    while not lock.try_acquire():
+        if given_up.poll(pause_ms):
+            return None
+        pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
+    return lock
+
+
+def _never_begun(opened: Opened) -> RunResult:
+    return RunResult(
+        run=RunId(""),
+        number=0,
+        outcome=Cancelled(),
+        stdout=Output(),
+        stderr=Output(),
+        changes=ChangeSet(roots=()),
+        held=False,
+        duration_s=0.0,
+        shown_lines=opened.policy.shown_lines,
+        shown_bytes=opened.policy.shown_bytes,
+    )
 
 
 def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
@@ -189,6 +226,8 @@ def scan_run(under_way: OpenRun) -> ChangeSet:
 
 def discard_held(opened: Opened) -> int:
     """Throw away every layer of a sandbox; return how many there were."""
+    from unspill.layers.discard import discard_stacks
+
     with lock_sandbox(opened.store.state, opened.row.id):
         return discard_stacks(opened.store, opened.row.id)
 

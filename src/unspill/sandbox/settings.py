@@ -56,6 +56,8 @@ def read_text(path: bytes, *, flags: int = 0) -> str | None:
         # O_NONBLOCK: a FIFO would wait for ever
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     except FileNotFoundError:
+        if os.path.lexists(path):
+            raise PolicyError(f"{show(path)} is a link that leads nowhere") from None
         return None
     except OSError as error:
         raise PolicyError(f"{show(path)} can't be read: {error.strerror}") from None

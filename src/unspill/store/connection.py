@@ -24,6 +24,9 @@ else:
 
 BUSY_TIMEOUT_S = 20.0
 
+# The module also decodes what SQLite says about a damaged schema, which is then not always text.
+_FAILURES = (sqlite3.Error, UnicodeDecodeError)
+
 # Primary result codes; `sqlite3` has names for them, but not in every version of Python.
 _CORRUPT, _NOTADB = 11, 26
 
@@ -52,7 +55,7 @@ class Connection:
             )
             # In WAL mode this never breaks the file; a power cut can only take back the last transactions.
             self._sqlite.execute("PRAGMA synchronous = NORMAL")
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise translate(error, self.path) from error
 
     def __enter__(self) -> None:
@@ -96,7 +99,7 @@ class Connection:
         with self._lock:
             try:
                 return self._sqlite.execute(sql, tuple(values)).fetchall()
-            except sqlite3.Error as error:
+            except _FAILURES as error:
                 raise translate(error, self.path) from error
 
     def change(self, sql: str, values: Iterable[Cell] = ()) -> int:
@@ -104,7 +107,7 @@ class Connection:
         with self:
             try:
                 return self._sqlite.execute(sql, tuple(values)).rowcount
-            except sqlite3.Error as error:
+            except _FAILURES as error:
                 raise translate(error, self.path) from error
 
     def change_each(self, sql: str, rows: Iterable[Row]) -> None:
@@ -112,7 +115,7 @@ class Connection:
         with self:
             try:
                 self._sqlite.executemany(sql, rows)
-            except sqlite3.Error as error:
+            except _FAILURES as error:
                 raise translate(error, self.path) from error
 
     def close(self) -> None:
@@ -126,7 +129,7 @@ class Connection:
 
 def translate(error: BaseException, path: bytes) -> BaseException:
     """Return what the caller should see for an error of SQLite's; anything else as it is."""
-    if not isinstance(error, sqlite3.Error):
+    if not isinstance(error, _FAILURES):
         return error
     name = os.fsdecode(path)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

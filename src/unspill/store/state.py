@@ -2,7 +2,8 @@
 """The state directory: made for its owner alone, refused when anyone else could reach into it.
 
 store.db, -wal, -shm      every record
-layers/ID/upper, work     one layer each; `upper` has its root's own mode, `layers/ID` keeps others out
+layers/ID/                one upper directory each, with its root's own mode; `layers` keeps others out
+work/ID/                  the work directory of an open layer
 runs/ID/                  output that was too long for a row
 locks/                    one file per sandbox
 empty/                    never written: the second lower of a read-only overlay

@@ -244,8 +244,14 @@ def test_a_mount_point_in_a_root_is_refused_with_a_remedy() -> None:
     mounts(places=places(mounted=(PROJECT, PROJECT + b"-x")))
 
 
-def test_a_state_directory_in_opt_is_not_shown() -> None:
-    assert at(b"/opt", places=places(state=b"/opt/unspill")) is None
+def test_a_state_directory_in_opt_is_masked() -> None:
+    found = places(state=b"/opt/unspill")
+    assert at(b"/opt", places=found) == Overlay(
+        lowers=(b"/opt/unspill/empty", b"/opt"),
+        dest=b"/opt",
+        why="software that lies outside /usr, without its sockets",
+    )
+    assert isinstance(at(b"/opt/unspill", places=found), Tmpfs)
 
 
 def test_readable_paths_are_shown_without_sockets() -> None:

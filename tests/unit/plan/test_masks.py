@@ -75,14 +75,14 @@ def test_view_host_has_a_playground_where_there_is_a_place_for_it(exists: bool) 
 
 
 def test_a_socket_is_masked_with_its_directory() -> None:
-    ordered = hosts(sockets=(b"/var/cache/daemon/s", HOME + b"/.agent/s", b"/run/x/s"))
-    assert is_masked(ordered, b"/var/cache/daemon/s")
-    assert is_masked(ordered, b"/var/cache/daemon/another")
-    assert is_masked(ordered, HOME + b"/.agent/s")
+    ordered = hosts(sockets=(b"/usr/x/daemon/s", b"/etc/agent/s", b"/run/x/s"))
+    assert is_masked(ordered, b"/usr/x/daemon/s")
+    assert is_masked(ordered, b"/usr/x/daemon/another")
+    assert is_masked(ordered, b"/etc/agent/s")
     assert [op.dest for op in ordered].count(b"/run/x") == 0
 
 
-@pytest.mark.parametrize("path", [HOME + b"/s", b"/var/s", b"/etc/s", HOME + b"/work/s"])
+@pytest.mark.parametrize("path", [b"/etc/s", b"/usr/s"])
 def test_a_socket_in_a_directory_that_is_needed_is_masked_alone(path: bytes) -> None:
     ordered = hosts(sockets=(path,))
     assert is_masked(ordered, path)
@@ -91,7 +91,7 @@ def test_a_socket_in_a_directory_that_is_needed_is_masked_alone(path: bytes) -> 
 
 @pytest.mark.parametrize("view", ["sealed", "host"])
 def test_a_socket_in_an_overlay_needs_no_mask(view: Any) -> None:
-    found = places(top=TOP, sockets=(PROJECT + b"/s", b"/opt/x/s"))
+    found = places(top=TOP, sockets=(PROJECT + b"/s", b"/opt/x/s", HOME + b"/s", b"/var/x/s"))
     assert mounts(policy=Policy(view=view), places=found) == mounts(
         policy=Policy(view=view), places=found.replace(sockets=())
     )
@@ -163,3 +163,9 @@ def test_a_root_that_holds_a_secret_is_refused_in_view_host() -> None:
     found = places(top=TOP, secrets=(PROJECT + b"/keys",))
     with pytest.raises(UsageError, match="can't be masked"):
         mounts(policy=Policy(view="host"), places=found, stacks=(stack(PROJECT),))
+
+
+def test_view_host_without_its_home_where_no_overlay_can_cover_it() -> None:
+    plan = build_plan(given(policy=Policy(view="host"), places=places(top=TOP, mounted=(HOME + b"/remote",))))
+    assert isinstance(find_cover(plan.mounts, HOME + b"/notes"), Tmpfs)
+    assert any("home directory is not shown" in warning for warning in plan.warnings)

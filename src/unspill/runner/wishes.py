@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller wants of one run besides its plan."""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unspill.model.event import Event
+    from unspill.model.layer import RunId
+
+
+class Wishes(Record):
+    """What the caller wants of one run besides the plan.
+
+    `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
+    """
+
+    run: RunId
+    spill_dir: bytes
+    stdin: bytes | int | None = None
+    on_event: Callable[[Event], None] | None = None
+    cancel_fd: int | None = None
+    may_fork: bool = False

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptors: what the caller has open, bwrap's own channels, and the binary behind pid 1."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.attack.arena import END, Arena, naive_bwrap, outside, python
+from tests.support import run_cli
+from unspill import Exited
+from unspill.errors import BwrapMissing, BwrapUnsafe
+from unspill.runner.launcher import stop_launchers
+
+if TYPE_CHECKING:
+    from tests.support import Ground
+
+pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+
+USE_ALL = """
+for number in range(3, 4096):
+    try: kind = os.fstat(number).st_mode
+    except OSError: continue
+    won("has", number)
+    if stat.S_ISDIR(kind):
+        try: os.close(os.open("written", os.O_WRONLY | os.O_CREAT, dir_fd=number))
+        except OSError: continue
+        won("wrote through", number)
+    if stat.S_ISSOCK(kind): attempt(f"send {number}", os.write, number, b"x")
+for number in (0, 1, 2):
+    target = os.readlink(f"/proc/self/fd/{number}")
+    if not target.startswith(("pipe:", "/dev/null")): won(number, target)
+"""
+
+
+def leaks(ground: Ground, stack: ExitStack) -> Path:
+    """Open fifty descriptors that a program started by this one would inherit; return a directory among them."""
+    victim = ground.top / "victim"
+    victim.mkdir()
+    for index in range(50):
+        match index % 5:
+            case 0 | 1:
+                fd = os.open(victim, os.O_RDONLY | os.O_DIRECTORY)
+            case 2:
+                fd = os.open(victim / f"file-{index}", os.O_RDWR | os.O_CREAT)
+            case 3:
+                one, other = socket.socketpair()
+                stack.callback(other.close)
+                fd = one.detach()
+            case _:
+                fd = os.memfd_create("leak", 0)
+        stack.callback(os.close, fd)
+        os.set_inheritable(fd, True)
+    return victim
+
+
+def test_a23_no_descriptor_of_the_caller_is_inherited(arena: Arena) -> None:
+    """The caller has fifty inheritable descriptors: directories, files, sockets, memory. Use all that are there inside.
+    Control: a bwrap call with `close_fds=False` has them, and writes to the host through a directory."""
+    stop_launchers()
+    with ExitStack() as stack:
+        victim = leaks(arena.ground, stack)
+        for engine in ("mount", "copy"):
+            assert not arena.attack(USE_ALL, engine=engine).won
+        command = run_cli("run", "--", *python(USE_ALL), cwd=arena.ground.project)
+        assert command.returncode == 0, command
+        assert b"WON" not in command.stdout
+        assert not (victim / "written").exists()
+        naive = naive_bwrap(arena.ground.bwrap, "--proc", "/proc", *python(USE_ALL), close_fds=False)
+        assert naive.stdout.count(b"WON has") >= 50
+        assert (victim / "written").exists()
+
+
+def test_a23_the_command_line_passes_nothing_on_that_it_was_given(arena: Arena) -> None:
+    """Start `unspill run` itself with fifty descriptors and a directory as its working directory's neighbour.
+    Control: that of the test above."""
+    with ExitStack() as stack:
+        victim = leaks(arena.ground, stack)
+        program = Path(sys.executable).with_name("unspill")
+        result = subprocess.run(
+            [program, "run", "--", *python(USE_ALL)],
+            cwd=arena.ground.project,
+            close_fds=False,
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    assert result.returncode == 0, result
+    assert b"WON" not in result.stdout
+    assert not (victim / "written").exists()
+
+
+def test_a23_output_can_be_neither_read_back_from_a_file_nor_cut(arena: Arena) -> None:
+    """Reopen stdout and stderr through /proc/self/fd and truncate them: a caller that passed files would lose them.
+    Control: with a file as stdout a bwrap call lets the command empty the record of what it printed."""
+    script = """
+    print("EVIDENCE", flush=True)
+    for number in (1, 2):
+        for flags in (os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_APPEND):
+            try: os.truncate(os.open(f"/proc/self/fd/{number}", flags), 0)
+            except OSError as error: continue
+            won(number)
+    """
+    tried = arena.attack(script)
+    assert not tried.won
+    assert "EVIDENCE" in tried.lines
+    record = arena.ground.top / "record"
+    with record.open("wb") as file:
+        words = ["--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"]
+        command = [arena.ground.bwrap, *words, "--bind", "/tmp", "/tmp", "--proc", "/proc", *python(script)]
+        subprocess.run(command, stdout=file, check=True)
+    assert "EVIDENCE" not in record.read_text("utf-8", "replace")
+
+
+FORGE = """
+forged = b'{ "child-pid": 1, "exit-code": 0 }\\n{ "exit-code": 0 }\\n'
+for number in range(3, 256):
+    try: os.write(number, forged)
+    except OSError: continue
+    won(number)
+for name in os.listdir("/proc/1/fd"):
+    for flags in (os.O_WRONLY, os.O_RDWR):
+        try: os.write(os.open(f"/proc/1/fd/{name}", flags | os.O_NONBLOCK), b"")
+        except OSError: continue
+        if int(name) > 2: won("of pid 1:", name)
+os.write(1, forged); os.write(2, forged)
+"""
+
+
+def test_a24_no_descriptor_tells_a_forged_end(arena: Arena) -> None:
+    """Write a forged status to every descriptor from 3 to 255, to those of pid 1 and to both outputs, then fail.
+    Control: bwrap itself closes its channels; a pipe for the status that the command inherits is believed."""
+    script = FORGE + f"print({END!r}, flush=True)\nos._exit(7)"
+    tried = arena.attack(script)
+    assert not tried.won
+    assert tried.result.outcome == Exited(code=7)
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    try:
+        naive_bwrap(arena.ground.bwrap, "--proc", "/proc", *python(script), pass_fds=(write,))
+        assert b'"exit-code": 0' in os.read(read, 4096)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_a22_the_binary_behind_pid_1_can_not_be_written(arena: Arena) -> None:
+    """Open /proc/1/exe and /proc/self/exe for writing, directly and through a kept descriptor.
+    Control: a program of the caller's own can be written in this way on the host once nobody runs it."""
+    script = """
+    for name in ("/proc/1/exe", "/proc/self/exe"):
+        for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):
+            try: os.open(name, flags)
+            except OSError as error: lost(name, error.strerror)
+            else: won(name)
+    """
+    assert not arena.attack(script).won
+    own = arena.ground.top / "own-program"
+    own.write_bytes(Path("/bin/true").read_bytes())
+    own.chmod(0o755)
+    assert os.stat(arena.ground.bwrap).st_uid == 0
+    assert "WON" in outside(f"attempt('own', os.open, {os.fspath(own)!r}, os.O_WRONLY)").stdout
+
+
+FAKE = "#!/bin/sh\necho x >> {}\nexit 0\n"
+
+
+@pytest.mark.parametrize("where", ["project", "home", "shared"])
+def test_a22_a_bwrap_that_others_could_have_written_is_never_started(arena: Arena, where: str) -> None:
+    """Put a program named bwrap first on PATH: into the project, the home directory, a directory open to all.
+    Control: looked up on PATH as usual it is started on the host."""
+    ground, started = arena.ground, arena.ground.top / "started"
+    directory = {"project": ground.project / "bin", "home": ground.home / "bin", "shared": ground.top / "open"}[where]
+    directory.mkdir()
+    fake = directory / "bwrap"
+    fake.write_text(FAKE.format(started))
+    fake.chmod(0o755)
+    if where == "shared":
+        directory.chmod(0o1777)
+    rest = os.path.dirname(os.fsdecode(ground.bwrap))
+    arena.patch.setenv("PATH", f"{directory}:{rest}:/usr/bin:/bin")
+    assert ground.sandbox(bwrap=None).run(["true"]).ok
+    assert not started.exists()
+    for asked in (os.fsencode(fake), b"bwrap", b"./bin/bwrap"):
+        with pytest.raises((BwrapUnsafe, BwrapMissing)):
+            ground.sandbox(bwrap=asked)
+    arena.patch.setenv("PATH", os.fspath(directory))
+    with pytest.raises(BwrapUnsafe):
+        ground.sandbox(bwrap=None)
+    assert not started.exists()
+    subprocess.run(["bwrap", "--version"], check=True)
+    assert started.exists()
+
+
+def test_a22_a_copy_of_bwrap_that_the_caller_owns_is_refused(arena: Arena) -> None:
+    """Configure a working bwrap that belongs to the caller, is setuid, or can be written by a group.
+    Control: the copy works, as a sandbox started with it by hand shows."""
+    copy = arena.ground.top / "bwrap"
+    copy.write_bytes(Path(os.fsdecode(arena.ground.bwrap)).read_bytes())
+    for mode in (0o755, 0o4755, 0o775):
+        copy.chmod(mode)
+        assert stat.S_IMODE(copy.stat().st_mode) == mode
+        with pytest.raises(BwrapUnsafe):
+            arena.ground.sandbox(bwrap=os.fsencode(copy))
+    library = Path(os.fsdecode(arena.ground.bwrap)).parent
+    started = naive_bwrap(os.fsencode(copy), "true", env={"LD_LIBRARY_PATH": os.fspath(library)})
+    assert started.returncode == 0 or b"libcap" in started.stderr, started

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds and marks, recognised by exact names only."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.unit.changes.trees import WHITEOUT, Dir, Fifo, File, Node, Symlink, build
+from unspill.changes.kinds import is_user_attribute, is_whiteout, kind_of, refuse_foreign, unescape
+from unspill.errors import SandboxUnavailable
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"),
+    [(File(), "file"), (Dir(), "dir"), (Symlink(b"x"), "symlink"), (Fifo(), "special"), (WHITEOUT, "special")],
+)
+def test_an_entry_has_one_of_four_kinds(tmp_path: Path, node: Node, kind: str) -> None:
+    build(tmp_path / "t", {"entry": node})
+    status = os.lstat(tmp_path / "t" / "entry")
+    assert kind_of(status) == kind
+    assert is_whiteout(status) == (node is WHITEOUT)
+
+
+def test_a_socket_is_special_and_no_whiteout(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(tmp_path / "s"))
+    assert kind_of(os.lstat(tmp_path / "s")) == "special"
+    assert not is_whiteout(os.lstat(tmp_path / "s"))
+
+
+def test_another_character_device_is_no_whiteout() -> None:
+    assert not is_whiteout(os.lstat("/dev/null"))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("user.note", True),
+        ("user.overlays", True),
+        ("user.overlay.overlay.opaque", True),
+        ("user.overlay.overlay.overlay.x", True),
+        ("user.overlay.opaque", False),
+        ("user.overlay.origin", False),
+        ("user.overlay.unknown", False),
+        ("security.selinux", False),
+        ("trusted.overlay.opaque", False),
+    ],
+)
+def test_the_attributes_of_a_command_are_told_from_the_marks_of_the_kernel(name: str, wanted: bool) -> None:
+    assert is_user_attribute(name) == wanted
+
+
+@pytest.mark.parametrize(
+    ("stored", "known"),
+    [
+        ("user.note", "user.note"),
+        ("user.overlay.overlay.opaque", "user.overlay.opaque"),
+        ("user.overlay.overlay.overlay.x", "user.overlay.overlay.x"),
+    ],
+)
+def test_an_escaped_name_is_unescaped_by_one_level(stored: str, known: str) -> None:
+    assert unescape(stored) == known
+
+
+def test_marks_of_other_mounts_are_refused_by_exact_name() -> None:
+    refuse_foreign(["user.overlay.origin", "user.overlay.overlay.redirect", "user.overlay.redirects"], b"d")
+    with pytest.raises(SandboxUnavailable, match=r"user\.overlay\.redirect at b'd'") as caught:
+        refuse_foreign(["user.overlay.redirect"], b"d")
+    assert caught.value.remedy

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much lies in an upper directory."""
+
+import os
+import stat
+
+import pytest
+
+from tests.unit.changes.trees import WHITEOUT, Dir, File, Node, Stack, Symlink, build
+from unspill.changes.measure import is_empty, measure
+
+
+def test_an_upper_without_entries_is_empty(stack: Stack) -> None:
+    assert is_empty(build(stack.base / "upper", {}))
+
+
+@pytest.mark.parametrize("node", [File(), Dir(), Symlink(b"x"), WHITEOUT])
+def test_any_entry_makes_an_upper_not_empty(stack: Stack, node: Node) -> None:
+    assert not is_empty(build(stack.base / "upper", {"a": node}))
+
+
+def test_an_upper_closed_to_its_owner_is_left_to_the_scan(stack: Stack) -> None:
+    upper = build(stack.base / "upper", {})
+    os.chmod(upper, 0)
+    assert not is_empty(upper)
+
+
+def test_a_changed_root_is_seen_only_when_there_is_something_to_compare_with(stack: Stack) -> None:
+    live, upper = stack.live({"a": File()}), build(stack.base / "upper", {})
+    assert is_empty(upper, live)
+    os.chmod(upper, 0o700)
+    assert is_empty(upper)
+    assert not is_empty(upper, live)
+    os.chmod(upper, 0o755)
+    os.setxattr(upper, "user.overlay.impure", b"y")
+    assert is_empty(upper, live)
+    os.setxattr(upper, "user.note", b"y")
+    assert not is_empty(upper, live)
+
+
+def blocks(*paths: bytes) -> int:
+    return sum(os.lstat(path).st_blocks * 512 for path in paths)
+
+
+def test_bytes_are_those_on_disk_and_every_entry_is_counted(stack: Stack) -> None:
+    upper = build(stack.base / "upper", {"d/a": File(b"x" * 10_000), "d/e/w": WHITEOUT, "l": Symlink(b"x")})
+    os.truncate(build(stack.base / "upper", {"sparse": File()}) + b"/sparse", 1 << 40)
+    names = (b"d", b"d/a", b"d/e", b"d/e/w", b"l", b"sparse")
+    assert measure(upper) == (blocks(*(os.path.join(upper, name) for name in names)), len(names))
+
+
+def test_a_hard_link_takes_no_more_bytes(stack: Stack) -> None:
+    upper = build(stack.base / "upper", {"a": File(b"x" * 10_000)})
+    os.link(upper + b"/a", upper + b"/b")
+    assert measure(upper) == (blocks(upper + b"/a"), 2)
+
+
+def test_measuring_stops_soon_after_a_cap(stack: Stack) -> None:
+    upper = build(stack.base / "upper", {f"{n}": File(b"x" * 5000) for n in range(100)})
+    total, count = measure(upper, entries_cap=10)
+    assert count == 11
+    total, count = measure(upper, bytes_cap=10_000)
+    assert 10_000 < total < 30_000
+
+
+def test_closed_directories_are_measured_once_nothing_runs_any_more(stack: Stack) -> None:
+    upper = build(stack.base / "upper", {"d": Dir(mode=0), "d/a": File(b"x" * 10_000)})
+    assert measure(upper)[1] == 1
+    assert measure(upper, unlock=True)[1] == 2
+    assert stat.S_IMODE(os.lstat(upper + b"/d").st_mode) == 0
+
+
+def test_a_deep_upper_is_measured(stack: Stack) -> None:
+    upper = build(stack.base / "upper", {})
+    here = os.open(upper, os.O_RDONLY)
+    for _ in range(400):
+        os.mkdir(b"d", dir_fd=here)
+        below = os.open(b"d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    assert measure(upper)[1] == 400
