@@ -4,6 +4,7 @@
 Fixtures here are offered to a directory of tests by its conftest.py. Nothing touches the real home directory.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -81,6 +82,27 @@ def printed(result: RunResult) -> str:
     """Return the standard output of a command that ended well."""
     assert result.ok, result
     return result.stdout.kept().decode()
+
+
+_sleeps = itertools.count()
+
+
+def lasting() -> str:
+    """Return an argument for sleep that lasts longer than any test and that no other process has."""
+    return f"36{next(_sleeps):02}.{os.getpid()}"
+
+
+def processes_with(word: str) -> list[str]:
+    """Return the command lines on this host that have `word` as an argument."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if word.encode() in words:
+            found.append(repr(words))
+    return found
 
 
 def short(**bounds: Any) -> Limits:

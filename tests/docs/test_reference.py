@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/reference.md lists every verb, option, exit code, error, JSON field and entry of the state directory."""
 
+import ast
 import json
 from collections.abc import Iterator
 from importlib import import_module
@@ -15,6 +16,7 @@ from tests.support import run_cli
 from unspill import Cancelled, LimitReached, NeverStarted, Signalled, TimedOut, errors
 from unspill.cli.main import OUR_FAILURE, VERBS
 from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.model import run as run_module
 from unspill.model.change import Change, Identity
 from unspill.model.run import exit_code_of
 from unspill.store.state import PARTS
@@ -79,6 +81,19 @@ def test_the_exit_codes_of_outcomes_are_documented() -> None:
     }
     assert exit_code_of(Signalled(signal=9)) == 128 + 9
     assert exit_code_of(NeverStarted(reason="ours")) == OUR_FAILURE
+
+
+def test_every_name_of_a_limit_is_documented() -> None:
+    # Defined for type checkers only, so it is read from the source
+    source = ast.parse(Path(run_module.__file__).read_text("utf-8"))
+    (names,) = [
+        ast.literal_eval(node.value.slice)
+        for node in ast.walk(source)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Subscript)
+        and ast.unparse(node.targets[0]) == "LimitName"
+    ]
+    assert [code(row[0])[0] for row in rows_of(DOCUMENT, "Names of limits")] == list(names)
 
 
 def test_every_entry_of_the_state_directory_is_documented() -> None:

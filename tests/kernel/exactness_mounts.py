@@ -9,11 +9,12 @@ import json
 import os
 import stat
 import sys
+from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, os.path.dirname(__file__))
+sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
-import exactness_inside
+from tests.kernel import exactness_inside
 
 libc = ctypes.CDLL(None, use_errno=True)
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.test_outcomes import processes_with
-from tests.support import Ground, kinds, printed, short
+from tests.support import Ground, kinds, lasting, printed, processes_with, short
 from unspill import Ended, Exited, Limits, OutputChunk, RunResult, Started, TimedOut
 from unspill.errors import UsageError
 
@@ -71,10 +70,11 @@ def test_the_event_loop_is_never_blocked(ground: Ground, engine: str) -> None:
 
 
 def test_cancelling_the_task_kills_the_run(ground: Ground, engine: str) -> None:
+    long = lasting()
     sandbox = ground.sandbox()
 
     async def work() -> float:
-        task = asyncio.create_task(sandbox.arun("touch file; sleep 888"))
+        task = asyncio.create_task(sandbox.arun(f"touch file; sleep {long}"))
         await asyncio.sleep(0.5)
         task.cancel()
         begun = time.monotonic()
@@ -84,7 +84,7 @@ def test_cancelling_the_task_kills_the_run(ground: Ground, engine: str) -> None:
 
     assert drive(work()) < 5
     # When the task is over, so is every process of it
-    assert processes_with("888") == []
+    assert processes_with(long) == []
     assert not sandbox.changes()
     assert ground.left_behind() == []
 
@@ -93,7 +93,7 @@ def test_a_run_that_waits_for_another_can_be_cancelled(ground: Ground) -> None:
     sandbox = ground.sandbox()
 
     async def work() -> float:
-        first = asyncio.create_task(sandbox.arun("sleep 3; touch first"))
+        first = asyncio.create_task(sandbox.arun("sleep 1.5; touch first"))
         await asyncio.sleep(0.3)
         second = asyncio.create_task(sandbox.arun("touch second"))
         await asyncio.sleep(0.3)
@@ -105,18 +105,20 @@ def test_a_run_that_waits_for_another_can_be_cancelled(ground: Ground) -> None:
         assert (await first).ok
         return waited
 
-    assert drive(work()) < 1.5
+    assert drive(work()) < 0.6
     assert kinds(sandbox.changes()) == {"first": "added"}
 
 
 def test_a_timeout_of_asyncio_ends_the_run(ground: Ground) -> None:
+    long = lasting()
+
     async def work() -> None:
         async with asyncio.timeout(0.4):
-            await ground.sandbox().arun("sleep 999")
+            await ground.sandbox().arun(f"sleep {long}")
 
     with pytest.raises(TimeoutError):
         drive(work())
-    assert processes_with("999") == []
+    assert processes_with(long) == []
 
 
 def test_fifty_runs_at_once(ground: Ground) -> None:
@@ -124,7 +126,10 @@ def test_fifty_runs_at_once(ground: Ground) -> None:
 
     async def work() -> list[RunResult]:
         return await asyncio.gather(
-            *(sandbox.arun(f"echo {sandbox.name}; echo {sandbox.name} > f", limits=short(wall_s=50)) for sandbox in sandboxes)
+            *(
+                sandbox.arun(f"echo {sandbox.name}; echo {sandbox.name} > f", limits=short(wall_s=50))
+                for sandbox in sandboxes
+            )
         )
 
     results = drive(work())
@@ -173,15 +178,17 @@ def test_a_stream_comes_while_the_command_runs(ground: Ground) -> None:
 
 
 def test_leaving_a_stream_early_kills_the_run(ground: Ground) -> None:
+    long = lasting()
+
     async def work() -> None:
-        events = ground.sandbox().stream("echo a; sleep 1111")
+        events = ground.sandbox().stream(f"echo a; sleep {long}")
         async for event in events:
             if isinstance(event, OutputChunk):
                 break
         await events.aclose()  # type: ignore[attr-defined]
 
     drive(work())
-    assert processes_with("1111") == []
+    assert processes_with(long) == []
     assert ground.left_behind() == []
 
 

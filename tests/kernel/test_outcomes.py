@@ -5,11 +5,10 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.support import Event, Ground, kinds, printed, short
+from tests.support import Event, Ground, kinds, lasting, printed, processes_with, short
 from unspill import Cancelled, Ended, Exited, NeverStarted, OutputChunk, Signalled, Started, TimedOut
 from unspill.errors import BwrapMissing, BwrapUnsafe, SandboxUnavailable, UsageError
 from unspill.runner.launcher import get_launcher
@@ -45,11 +44,12 @@ def test_a_timeout_keeps_what_was_printed_and_written(ground: Ground, engine: st
 
 
 def test_a_timeout_kills_grandchildren_in_sessions_of_their_own(ground: Ground, engine: str) -> None:
-    command = """
+    long = lasting()
+    command = f"""
     trap '' TERM INT HUP
     setsid sh -c "trap '' TERM; while :; do echo x >> file; sleep 0.05; done" &
-    (setsid sleep 333 &) ; nohup sleep 333 >/dev/null 2>&1 &
-    sleep 333
+    (setsid sleep {long} &) ; nohup sleep {long} >/dev/null 2>&1 &
+    sleep {long}
     """
     result = ground.run(command, timeout=0.7)
     assert isinstance(result.outcome, TimedOut)
@@ -57,28 +57,16 @@ def test_a_timeout_kills_grandchildren_in_sessions_of_their_own(ground: Ground, 
     size = (layer / "file").stat().st_size
     time.sleep(0.3)
     assert (layer / "file").stat().st_size == size
-    assert processes_with("333") == []
-
-
-def processes_with(word: str) -> list[str]:
-    """Return the command lines on this host that have `word` as an argument."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if word.encode() in words:
-            found.append(repr(words))
-    return found
+    assert processes_with(long) == []
 
 
 def test_background_processes_do_not_outlive_or_delay_the_command(ground: Ground, engine: str) -> None:
+    long = lasting()
     begun = time.monotonic()
-    result = ground.run("(sleep 444; echo late) & echo now")
+    result = ground.run(f"(sleep {long}; echo late) & echo now")
     assert printed(result) == "now\n"
     assert time.monotonic() - begun < 5
-    assert processes_with("444") == []
+    assert processes_with(long) == []
 
 
 def test_a_cancelled_run_leaves_nothing(ground: Ground, engine: str) -> None:
@@ -214,6 +202,7 @@ def test_a_spawner_that_was_killed_between_two_runs_is_started_again(ground: Gro
 
 
 def test_a_spawner_that_is_killed_during_a_run_is_our_failure(ground: Ground) -> None:
+    long = lasting()
     sandbox = ground.sandbox()
 
     def kill_spawner(event: Event) -> None:
@@ -221,9 +210,9 @@ def test_a_spawner_that_is_killed_during_a_run_is_our_failure(ground: Ground) ->
             os.kill(get_launcher(own_namespace=True).pid, signal.SIGKILL)
 
     with pytest.raises(SandboxUnavailable):
-        sandbox.run("echo x > file; echo go; sleep 555", on_event=kill_spawner)
+        sandbox.run(f"echo x > file; echo go; sleep {long}", on_event=kill_spawner)
     time.sleep(0.2)
-    assert processes_with("555") == []
+    assert processes_with(long) == []
     assert ground.left_behind() == []
     assert sandbox.run("test ! -e file").ok
 
@@ -239,24 +228,28 @@ def test_events_come_in_order(ground: Ground, engine: str) -> None:
 
 
 def test_a_callback_that_raises_ends_the_run(ground: Ground) -> None:
+    long = lasting()
+
     def refuse(event: Event) -> None:
         if isinstance(event, OutputChunk):
             raise ValueError("no more")
 
     sandbox = ground.sandbox()
     with pytest.raises(ValueError, match="no more"):
-        sandbox.run("echo x > file; echo a; sleep 666", on_event=refuse)
-    assert processes_with("666") == []
+        sandbox.run(f"echo x > file; echo a; sleep {long}", on_event=refuse)
+    assert processes_with(long) == []
     assert ground.left_behind() == []
     assert sandbox.runs()[0].outcome is None
 
 
 def test_ctrl_c_in_the_caller_ends_the_run(ground: Ground) -> None:
+    long = lasting()
+
     def interrupt(event: Event) -> None:
         if isinstance(event, OutputChunk):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        ground.run("echo x > file; echo a; sleep 777", on_event=interrupt, limits=short())
-    assert processes_with("777") == []
+        ground.run(f"echo x > file; echo a; sleep {long}", on_event=interrupt, limits=short())
+    assert processes_with(long) == []
     assert ground.left_behind() == []

@@ -135,11 +135,13 @@ def test_replacing_a_directory_on_the_way_by_a_link_leads_nowhere(ground: Ground
     assert kinds(sandbox.changes()) == {"dir": "replaced"}
 
 
-@pytest.mark.parametrize("path", ["/", "/usr", "/usr/lib", "/etc", "/home", "/tmp", "/root", "/var", "/proc", "/dev/shm"])
+@pytest.mark.parametrize(
+    "path", ["/", "/usr", "/usr/lib", "/etc", "/home", "/tmp", "/root", "/var", "/proc", "/dev/shm"]
+)
 def test_a_system_directory_is_refused(ground: Ground, path: str) -> None:
     for attempt in ({"project": Path(path)}, {"roots": (os.fsencode(path),)}):
         with pytest.raises(UsageError):
-            ground.sandbox(**attempt)  # type: ignore[arg-type]
+            ground.sandbox(**attempt)
     assert ground.left_behind() == []
 
 
@@ -175,7 +177,22 @@ def test_a_project_may_be_named_by_a_link(ground: Ground) -> None:
     assert kinds(ground.sandbox().changes()) == {"file": "added"}
 
 
-NAMES = ["a,b", "a:b", "a\\b", "a b", "a\nb", "a'b\"c", "-rf", "ünï", "$HOME", "`id`", "*?[", " lead", "trail ", "\x1b[31m"]
+NAMES = [
+    "a,b",
+    "a:b",
+    "a\\b",
+    "a b",
+    "a\nb",
+    "a'b\"c",
+    "-rf",
+    "ünï",
+    "$HOME",
+    "`id`",
+    "*?[",
+    " lead",
+    "trail ",
+    "\x1b[31m",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -201,9 +218,7 @@ def test_names_that_are_no_utf8_work(ground: Ground, engine: str) -> None:
     sandbox.close()
 
 
-def test_the_state_directory_may_have_any_name(
-    ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_directory_may_have_any_name(ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("st,a:t\\e x", "new\nline"):
         state = ground.top / name
         monkeypatch.setenv("UNSPILL_STATE_DIR", os.fspath(state))

@@ -143,8 +143,8 @@ def test_doctor_lists_such_files(person: Path) -> None:
     os.chown(path, PERSON, 0)
     program = f"""
 import subprocess, sys
-done = subprocess.run([sys.executable, "-m", "unspill", "doctor", {os.fspath(person / "project")!r}], capture_output=True)
-print(done.stdout.decode())
+words = [sys.executable, "-m", "unspill", "doctor", {os.fspath(person / "project")!r}]
+print(subprocess.run(words, capture_output=True).stdout.decode())
 """
     text = as_person(person, program)
     assert "belong to another user or group" in text

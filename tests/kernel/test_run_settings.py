@@ -92,7 +92,9 @@ def test_an_empty_file_changes_nothing(ground: Ground) -> None:
 
 def test_a_project_may_tighten(ground: Ground) -> None:
     (ground.home / ".cargo/bin").mkdir(parents=True)
-    ground.write(".unspill.toml", 'toolchains = false\nafter = "discard"\nhidden = ["/usr/share/doc"]\n[limits]\nwall_s = 0.5\n')
+    ground.write(
+        ".unspill.toml", 'toolchains = false\nafter = "discard"\nhidden = ["/usr/share/doc"]\n[limits]\nwall_s = 0.5\n'
+    )
     sandbox = opened(ground)
     result = sandbox.run("test ! -e ~/.cargo && touch new && ls -A /usr/share/doc")
     assert printed(result) == ""

@@ -10,6 +10,8 @@ import os
 import stat
 import sys
 
+from unspill.changes.kinds import is_user_attribute
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,18 +39,22 @@ def is_empty(upper: bytes, beneath: bytes | None = None) -> bool:
 def _is_same_root(upper: bytes, beneath: bytes) -> bool:
     if stat.S_IMODE(os.lstat(upper).st_mode) != stat.S_IMODE(os.lstat(beneath).st_mode):
         return False
-    names = [name for name in os.listxattr(upper) if not name.startswith("user.overlay.")]
-    return not any(name.startswith("user.") for name in (*names, *os.listxattr(beneath)))
+    return not any(map(is_user_attribute, (*os.listxattr(upper), *os.listxattr(beneath))))
 
 
 def measure(
-    upper: bytes, *, bytes_cap: int | None = None, entries_cap: int | None = None, unlock: bool = False
+    upper: bytes,
+    *,
+    bytes_cap: int | None = None,
+    entries_cap: int | None = None,
+    unlock: bool = False,
+    closed: list[bytes] | None = None,
 ) -> tuple[int, int]:
     """Return the bytes on disk and the number of entries of an upper directory.
 
     Stops early once a cap is exceeded: the result is then more than that cap, and less than the truth.
-    May be asked while a command still writes. Directories closed to the caller are then passed over; once every
-    process is dead, `unlock` opens them for the time of the measuring.
+    May be asked while a command still writes. Directories closed to the caller are then passed over, and their names
+    added to `closed`; once every process is dead, `unlock` opens them for the time of the measuring.
     """
     from unspill.changes.walk import Pool
 
@@ -60,7 +66,7 @@ def measure(
         pending: list[tuple[Dir, bytes]] = []
         directory: Dir | None = pool.upper_root(upper) if unlock else pool.live_root(upper)
         while directory is not None:
-            for name, status in _entries(directory):
+            for name, status in _entries(directory, closed):
                 count += 1
                 if stat.S_ISDIR(status.st_mode):
                     pending.append((directory, name))
@@ -76,7 +82,7 @@ def measure(
     return total, count
 
 
-def _entries(directory: Dir) -> Iterator[tuple[bytes, os.stat_result]]:
+def _entries(directory: Dir, closed: list[bytes] | None) -> Iterator[tuple[bytes, os.stat_result]]:
     try:
         with os.scandir(directory.descriptor()) as entries:
             for entry in entries:
@@ -84,9 +90,10 @@ def _entries(directory: Dir) -> Iterator[tuple[bytes, os.stat_result]]:
                     yield os.fsencode(entry.name), entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-    except OSError:
+    except OSError as error:
         # Removed, or closed to us, since its name was read.
-        return
+        if closed is not None and (not directory.is_listable or isinstance(error, PermissionError)):
+            closed.append(directory.name)
 
 
 def _next_open(pending: list[tuple[Dir, bytes]]) -> Dir | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 COLUMNS = 400
 TAB = 8
 
+_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -33,14 +34,20 @@ def show_line(raw: bytes, columns: int = COLUMNS) -> str:
 
 
 def is_mixed_script(name: bytes) -> bool:
-    """Tell whether a name mixes letters of scripts that look alike, such as Latin and Cyrillic."""
+    """Tell whether one word of a name mixes letters of scripts that look alike, such as Latin and Cyrillic."""
     if name.isascii():
         return False
     import unicodedata
 
-    letters = filter(str.isalpha, name.decode("utf-8", "replace"))
-    scripts = {unicodedata.name(letter, "").partition(" ")[0] for letter in letters}
-    return len(scripts & {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"}) > 1
+    scripts: set[str] = set()
+    for character in name.decode("utf-8", "replace"):
+        if not character.isalpha():
+            scripts.clear()
+        elif (script := unicodedata.name(character, "").partition(" ")[0]) in _ALIKE:
+            scripts.add(script)
+            if len(scripts) > 1:
+                return True
+    return False
 
 
 def _in_quotes(character: str) -> str:

@@ -40,6 +40,10 @@ def main() -> NoReturn:
         sys.stderr.flush()
     except OSError:
         code = code or 141
+    # The spawner is on its way out; left to a container's pid 1 that reaps nobody, it would stay a zombie
+    launcher = sys.modules.get("unspill.runner.launcher")
+    if launcher is not None:
+        launcher.stop_launchers()
     os._exit(code)
 
 
@@ -77,10 +81,11 @@ def _run_verb(verb: str, words: list[str]) -> int:
     from unspill.cli.options import help_text, parse
 
     module = _module(verb)
-    if any(word in ("--help", "-h") for word in _own_words(words)):
+    arguments = parse(module.COMMAND, words)
+    if arguments.flag("--help"):
         print(help_text(module.COMMAND))
         return 0
-    return int(module.run(parse(module.COMMAND, words)))
+    return int(module.run(arguments))
 
 
 def _forget_output() -> None:
@@ -89,14 +94,6 @@ def _forget_output() -> None:
 
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
-
-
-def _own_words(words: list[str]) -> list[str]:
-    """Return the words before the command that is to be run: its own --help is its own."""
-    for index, word in enumerate(words):
-        if word == "--" or not word.startswith("-"):
-            return words[:index]
-    return words
 
 
 def _module(verb: str) -> ModuleType:

@@ -10,7 +10,7 @@ from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.errors import UsageError
 from unspill.model.event import OutputChunk
 from unspill.model.run import Exited, NeverStarted
-from unspill.runner.launcher import get_launcher
+from unspill.runner.launcher import close_launchers, get_launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def run(arguments: Arguments) -> int:
         return 0
     as_json = arguments.flag("--json")
     result = sandbox.run(command, on_event=None if as_json else _pass_on, **options)
+    close_launchers()
     if as_json:
         from unspill.cli.choosing import print_json
         from unspill.cli.json_form import result_form

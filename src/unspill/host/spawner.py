@@ -46,6 +46,7 @@ class SpawnedRun:
         self.text = b""
         self.init = 0
         self.init_fd: int | None = None
+        self.awaited: tuple[int, ...] = ()
 
     def read_info(self) -> None:
         """Take bwrap's word for the pid of the sandbox's pid 1, which `block` holds back until limits are set."""
@@ -69,6 +70,8 @@ class SpawnedRun:
                 resource.prlimit(self.init, kind, (bound, bound))
             for path in self.job.cgroups:
                 _write(path, b"%d" % self.init)
+            # If the host runs out of memory, this is what may go first: RLIMIT_DATA does not count all kinds of it
+            _write(b"/proc/%d/oom_score_adj" % self.init, b"1000")
             send(self.reply, ("started",), (self.init_fd,))
             os.write(self.block, b"x")
         except OSError as error:
@@ -127,10 +130,12 @@ class Spawner:
         self._caller = caller
         self._starter = Starter()
         self._waiting: dict[int, SpawnedRun] = {}
-        self._poll = select.poll()
-        self._poll.register(control.fileno(), select.POLLIN)
+        self._bwraps: set[int] = set()
+        # poll(2) would look at every descriptor of every run each time one of them has something to say
+        self._poll = select.epoll()
+        self._poll.register(control.fileno(), select.EPOLLIN)
         if caller is not None:
-            self._poll.register(caller, select.POLLIN)
+            self._poll.register(caller, select.EPOLLIN)
 
     def loop(self) -> None:
         """Start what is asked for and report ends, until the caller closes its socket or is dead.
@@ -139,10 +144,8 @@ class Spawner:
         """
         self._greet()
         while True:
-            ready = [fd for fd, _event in self._poll.poll()]
-            for run in {id(run): run for run in map(self._waiting.get, ready) if run}.values():
-                self._serve(run, ready)
-            _reap_orphans({run.bwrap for run in self._waiting.values()})
+            ready = self._serve_all()
+            _reap_orphans(self._bwraps)
             if self._caller in ready:
                 return
             if self._control.fileno() in ready:
@@ -159,9 +162,7 @@ class Spawner:
         for run in list(self._waiting.values()):
             run.kill()
         while self._waiting:
-            ready = [fd for fd, _event in self._poll.poll()]
-            for run in {id(run): run for run in map(self._waiting.get, ready) if run}.values():
-                self._serve(run, ready)
+            self._serve_all()
 
     def _greet(self) -> None:
         """Give the caller a descriptor of this process, by which it learns when this and all of its are dead."""
@@ -169,28 +170,37 @@ class Spawner:
         _try_send(self._control, ("spawner",), (me,))
         os.close(me)
 
+    def _serve_all(self) -> list[int]:
+        """Wait until something happens and serve the runs it happened to; return what was ready."""
+        ready = [fd for fd, _event in self._poll.poll()]
+        for run in {id(run): run for run in map(self._waiting.get, ready) if run}.values():
+            self._serve(run, ready)
+        return ready
+
     def _serve(self, run: SpawnedRun, ready: list[int]) -> None:
-        self._forget(run)
         if not run.is_info_read and run.info in ready:
             run.read_info()
         # Nothing but "kill" ever comes from the caller: a byte, or the end of a caller that went away
         if run.status is None and run.reply.fileno() in ready:
             _try_read(run.reply)
             run.kill()
-        if run.reap():
+        is_over = (run.status is not None or run.bwrap_fd in ready) and run.reap()
+        self._wait_for(run, () if is_over else run.descriptors())
+        if is_over:
+            self._bwraps.discard(run.bwrap)
             run.finish()
-        else:
-            self._wait_for(run)
 
-    def _wait_for(self, run: SpawnedRun) -> None:
-        for fd in run.descriptors():
-            self._waiting[fd] = run
-            self._poll.register(fd, select.POLLIN)
-
-    def _forget(self, run: SpawnedRun) -> None:
-        for fd in run.descriptors():
-            del self._waiting[fd]
-            self._poll.unregister(fd)
+    def _wait_for(self, run: SpawnedRun, descriptors: tuple[int, ...]) -> None:
+        """Wait for these descriptors of a run from now on, and for no others of it."""
+        for fd in run.awaited:
+            if fd not in descriptors:
+                del self._waiting[fd]
+                self._poll.unregister(fd)
+        for fd in descriptors:
+            if fd not in run.awaited:
+                self._waiting[fd] = run
+                self._poll.register(fd, select.EPOLLIN)
+        run.awaited = descriptors
 
     def _try_start(self, values: dict[str, Any], descriptors: list[int]) -> None:
         """Start a job; if there is no process or descriptor to be had for it, others must go on."""
@@ -215,7 +225,9 @@ class Spawner:
         stdio, files = given[: len(Job.DESCRIPTORS)], given[len(Job.DESCRIPTORS) :]
         try:
             pid = self._starter.start(job, (*stdio, info_write, block_read, *files))
-            self._wait_for(SpawnedRun(job, reply, pid, info_read, block_write))
+            run = SpawnedRun(job, reply, pid, info_read, block_write)
+            self._bwraps.add(pid)
+            self._wait_for(run, run.descriptors())
         except BaseException:
             os.close(info_read)
             os.close(block_write)

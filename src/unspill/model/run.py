@@ -16,7 +16,18 @@ if TYPE_CHECKING:
 
     StreamName = Literal["stdout", "stderr"]
     LimitName = Literal[
-        "output", "layer_bytes", "layer_entries", "free_space", "file_bytes", "processes", "memory", "open_files"
+        "output",
+        "layer_bytes",
+        "layer_entries",
+        "playground_bytes",
+        "playground_entries",
+        "tmp_entries",
+        "free_space",
+        "free_inodes",
+        "file_bytes",
+        "processes",
+        "memory",
+        "open_files",
     ]
 
 

@@ -14,6 +14,7 @@ from unspill.policy.secrets import find_secret
 
 TOOLCHAINS = (
     b".local/bin",
+    b".local/lib",
     b".local/pipx/venvs",
     b".local/share/pipx/venvs",
     b".local/share/uv/tools",

@@ -11,7 +11,7 @@
     [limits], shown_*         any                only lower
     engine, bwrap, allow_root any                -
 
-The arguments of a single call may only lower limits. Anything else is an error, never ignored in silence.
+Anything else is an error, never ignored in silence. What the library's caller passes to one run is the person's own.
 """
 
 from __future__ import annotations

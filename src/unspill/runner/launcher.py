@@ -7,6 +7,7 @@ line is small and has one thread: there the spawner is a fork of it, which saves
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import sys
@@ -97,6 +98,8 @@ class Launcher:
         """Wait for the end of a spawner whose socket has ended, which the kernel closes first."""
         with _lock:
             self._is_broken = True
+            if self._control.fileno() < 0:
+                return  # another thread has seen its end already
             if self._spawner_fd is None:
                 # Its greeting, which nobody needs before; without one it has not started anything
                 message = receive(self._control)
@@ -108,33 +111,27 @@ class Launcher:
             os.close(fd)
 
     def close(self) -> None:
-        """Close what this process has of a spawner."""
+        """Close what this process has of a spawner, which then ends."""
+        self._is_broken = True
         self._control.close()
         if self._spawner_fd is not None:
             os.close(self._spawner_fd)
             self._spawner_fd = None
 
-    def let_go(self) -> None:
-        """Let go of a spawner whose socket has ended, so that it is about to end itself."""
+    def stop(self) -> None:
+        """End the spawner and with it every run it started; reap it, for not every pid 1 would."""
         self.close()
         try:
             fd = os.pidfd_open(self.pid)
         except ProcessLookupError:
-            return  # somebody else has reaped it
-        if is_dead(fd, _DYING_MS):
-            self._reap()
-        os.close(fd)
-
-    def stop(self) -> None:
-        """End the spawner and with it every run it started."""
-        self.close()
-        self._reap()
-
-    def _reap(self) -> None:
+            return  # the program has reaped it, or lets the kernel do so
         try:
-            os.waitpid(self.pid, 0)
+            if is_dead(fd, _DYING_MS):
+                os.waitpid(self.pid, 0)
         except ChildProcessError:
             return
+        finally:
+            os.close(fd)
 
 
 def get_launcher(*, own_namespace: bool, may_fork: bool = False) -> Launcher:
@@ -144,7 +141,7 @@ def get_launcher(*, own_namespace: bool, may_fork: bool = False) -> Launcher:
         launcher = _launchers.get(key)
         if launcher is None or not launcher.is_alive():
             if launcher is not None:
-                launcher.let_go()
+                launcher.stop()
             launcher = _start_by_fork(own_namespace) if may_fork else _start_by_program(own_namespace)
             _launchers[key] = launcher
         return launcher
@@ -161,11 +158,23 @@ def _forget_launchers() -> None:
 os.register_at_fork(after_in_child=_forget_launchers)
 
 
+def close_launchers() -> None:
+    """Let the spawners of this process end while it does something else; `stop_launchers` waits for them."""
+    with _lock:
+        for (pid, _kind), launcher in _launchers.items():
+            if pid == os.getpid():
+                launcher.close()
+
+
 def stop_launchers() -> None:
-    """End the spawners of this process."""
+    """End the spawners of this process and wait for them."""
+    close_launchers()
     with _lock:
         for key in [key for key in _launchers if key[0] == os.getpid()]:
             _launchers.pop(key).stop()
+
+
+atexit.register(stop_launchers)
 
 
 def _start_by_program(own_namespace: bool) -> Launcher:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import resource
-import time
 
 from unspill.model.run import Exited, LimitReached, Signalled
 
@@ -17,9 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import Limits
     from unspill.model.run import LimitName, Outcome
-
-_FIRST_CHECK_S = 0.5
-_SHARE = 20
 
 # What a run may not eat: a machine without free space hurts more than a run that is ended
 FREE_SPACE_KEPT = 256 * 1024 * 1024
@@ -56,36 +52,20 @@ def name_limit(outcome: Outcome, reached: LimitName | None, limits: Limits) -> O
     return outcome
 
 
-class LayerBudget:
-    """Measures the uppers of a run now and then, spending at most one part in twenty of the time on it."""
-
-    def __init__(self, limits: Limits, uppers: tuple[bytes, ...]) -> None:
-        self._limits = limits
-        self._uppers = uppers
-        self.next_check = time.monotonic() + _FIRST_CHECK_S
-
-    def check(self) -> LimitReached | None:
-        """Return the bound that is exceeded, if any, and choose the next moment to look."""
-        begun = time.monotonic()
-        if self._uppers and free_bytes(self._uppers[0]) < FREE_SPACE_KEPT:
-            return LimitReached(limit="free_space", bound=FREE_SPACE_KEPT)
-        reached = find_excess(self._limits, self._uppers)
-        now = time.monotonic()
-        self.next_check = now + max(_FIRST_CHECK_S, (now - begun) * _SHARE)
-        return reached
-
-
-def find_excess(limits: Limits, uppers: tuple[bytes, ...], *, is_over: bool = False) -> LimitReached | None:
+def find_excess(
+    limits: Limits, uppers: tuple[bytes, ...], *, is_over: bool = False, closed: list[bytes] | None = None
+) -> LimitReached | None:
     """Return the bound that what lies in these directories exceeds, if any.
 
     `is_over`: every process is dead, so what the command closed to its owner can be opened and measured too.
+    Before that such directories are passed over, and their names added to `closed`.
     """
     from unspill.changes.measure import measure
 
     used, entries = 0, 0
     for upper in uppers:
         more_bytes, more_entries = measure(
-            upper, bytes_cap=limits.layer_bytes, entries_cap=limits.layer_entries, unlock=is_over
+            upper, bytes_cap=limits.layer_bytes, entries_cap=limits.layer_entries, unlock=is_over, closed=closed
         )
         used, entries = used + more_bytes, entries + more_entries
     if limits.layer_bytes is not None and used > limits.layer_bytes:

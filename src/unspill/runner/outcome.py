@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _EXIT_KEY = b'"exit-code":'
 _SIGNALS = 64
 
+# bwrap runs without a locale; os.strerror would speak the caller's language
+_ENOENT, _ENOTDIR = "No such file or directory", "Not a directory"
+
 NO_DIRECTORY = "the working directory does not exist"
 NOT_A_DIRECTORY = "the working directory is not a directory"
 
@@ -51,13 +54,13 @@ def outcome_from(status: bytes, stderr: bytes) -> Outcome:
 def _never_started(stderr: bytes) -> NeverStarted:
     text = stderr.decode("utf-8", "backslashreplace").strip() or "bwrap ended without a word"
     if "bwrap: execvp" in text:
-        missing = os.strerror(errno.ENOENT) in text
+        missing = _ENOENT in text
         reason = text.splitlines()[-1].removeprefix("bwrap: execvp ")
         remedy = "Is it installed on this machine, below a directory that the sandbox shows (`--explain`)?"
         return NeverStarted(reason=reason, remedy=remedy, exit_code=127 if missing else 126)
     if "Can't chdir to" in text:
-        for code, reason in ((errno.ENOENT, NO_DIRECTORY), (errno.ENOTDIR, NOT_A_DIRECTORY)):
-            if os.strerror(code) in text:
+        for words, reason in ((_ENOENT, NO_DIRECTORY), (_ENOTDIR, NOT_A_DIRECTORY)):
+            if words in text:
                 return NeverStarted(reason=reason, remedy="Give a directory that is there.")
     return NeverStarted(reason=text, remedy="Run `unspill doctor`.")
 

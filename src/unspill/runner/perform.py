@@ -11,12 +11,13 @@ import os
 
 from unspill.errors import SandboxUnavailable
 from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_file
-from unspill.model.plan import Overlay
+from unspill.model.plan import Bind, Overlay, Tmpfs
 from unspill.model.record import Record
 from unspill.model.run import NeverStarted, Output
 from unspill.plan.argv import bwrap_options
 from unspill.runner.launcher import get_launcher
-from unspill.runner.limits import LayerBudget, name_limit, rlimits
+from unspill.runner.budget import Budget
+from unspill.runner.limits import name_limit, rlimits
 from unspill.runner.outcome import hints_from, outcome_from
 from unspill.runner.pipes import Pipes
 from unspill.runner.streams import Collector
@@ -56,7 +57,7 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
         if group is not None:
             group.remove()
         raise
-    budget = LayerBudget(plan.limits, _uppers(plan))
+    budget = Budget(plan.limits, _uppers(plan), _playground(plan), _fresh(plan))
     collectors = [
         Collector(
             wishes.spill_dir + b"/" + name,
@@ -104,7 +105,7 @@ def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
 
 def _launch(plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Group | None) -> Launched:
     options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD)
-    given = [memory_file(content) for content in (b"".join(o + b"\0" for o in options), *contents)]
+    given = [memory_file(content) for content in (b"\0".join(options) + b"\0", *contents)]
     job = Job(
         overlays=_overlays(plan),
         argv=(
@@ -136,6 +137,14 @@ def _overlays(plan: Plan) -> tuple[tuple[tuple[bytes, ...], bytes, bytes | None,
     if plan.engine != "mount":
         return ()
     return tuple((op.lowers, op.dest, op.upper, op.work) for op in plan.mounts if isinstance(op, Overlay))
+
+
+def _playground(plan: Plan) -> bytes | None:
+    return next((op.source for op in plan.mounts if isinstance(op, Bind) and op.writable), None)
+
+
+def _fresh(plan: Plan) -> tuple[bytes, ...]:
+    return tuple(op.dest for op in plan.mounts if isinstance(op, Tmpfs))
 
 
 def _uppers(plan: Plan) -> tuple[bytes, ...]:

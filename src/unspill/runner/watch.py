@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unspill.model.policy import Limits
     from unspill.model.run import Outcome, StreamName
     from unspill.runner.launcher import Launched
-    from unspill.runner.limits import LayerBudget
+    from unspill.runner.budget import Budget
     from unspill.runner.pipes import Pipes
     from unspill.runner.streams import Collector
     from unspill.runner.wishes import Wishes
@@ -43,7 +43,7 @@ class Watch:
         launched: Launched,
         streams: Pipes,
         collectors: list[Collector],
-        budget: LayerBudget,
+        budget: Budget,
         limits: Limits,
         wishes: Wishes,
     ) -> None:
@@ -121,7 +121,7 @@ class Watch:
             return
         if self._limits.wall_s is not None and now - self._begun >= self._limits.wall_s:
             self._stop(TimedOut(after_s=self._limits.wall_s))
-        elif now >= self._budget.next_check and (reached := self._budget.check()):
+        elif now >= self._budget.next_check and (reached := self._budget.check(self._init_fd)):
             self._stop(reached)
 
     def _stop(self, why: Outcome) -> None:

@@ -129,8 +129,10 @@ def _refusal(policy: Policy, facts: Facts) -> HostError:
 
     told = report(facts, distribution=read_distribution(), allow_root=policy.allow_root, engine=policy.engine)
     row = find_refusal(told)
-    reasons = "; ".join(reason for _name, reason in facts.problems)
     kind = NamespacesForbidden if not (facts.namespaces and facts.disable_userns) else OverlayUnsupported
     if row is None:
+        reasons = "; ".join(dict.fromkeys(reason for _name, reason in facts.problems))
         return kind(f"no sandbox can be made here: {reasons}")
-    return kind(f"no sandbox can be made here: {row.consequence} ({reasons})", remedy=row.remedy)
+    # The first thing that is missing; `unspill doctor` lists the others
+    why = row.consequence.removeprefix("No sandbox can be made. ")
+    return kind(f"no sandbox can be made here: {why}", remedy=row.remedy)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from unspill.store.db import Store
 
 ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
-_TOO_LARGE = ("layer_bytes", "layer_entries", "free_space")
+_TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
 _swept: set[tuple[int, bytes]] = set()
 

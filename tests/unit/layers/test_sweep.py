@@ -184,22 +184,24 @@ def test_a_fork_is_another_process() -> None:
         assert int(pipe.read()) == pid != me.pid
 
 
+@pytest.mark.timeout(600)
 def test_after_any_kill_the_next_start_finds_rows_and_directories_in_agreement(
     ground: Ground, cache: bytes, full: bool
 ) -> None:
     """Two processes do runs of every kind and are killed at random; a third sweeps all the while."""
     chance = random.Random(3)
-    for _ in range(100 if full else 6):
-        churners = [start(CHURN, ground, cache) for _ in range(2)]
-        assert [line(process) for process in churners] == ["begun", "begun"]
-        until = time.monotonic() + chance.random() * 0.15
-        while time.monotonic() < until:
-            sweep(ground.store)
-        for process in churners:
-            assert process.poll() is None, "a sweep must not disturb the living"
-            process.kill()
-        for process in churners:
-            process.communicate()
+    for _ in range(60 if full else 6):
+        with start(CHURN, ground, cache) as first, start(CHURN, ground, cache) as second:
+            churners = (first, second)
+            try:
+                assert [line(process) for process in churners] == ["begun", "begun"]
+                until = time.monotonic() + chance.random() * 0.15
+                while time.monotonic() < until:
+                    sweep(ground.store)
+                assert [process.poll() for process in churners] == [None, None], "the living were disturbed"
+            finally:
+                for process in churners:
+                    process.kill()
         sweep(ground.store)
         assert_in_agreement(ground.store)
         assert ground.store.runs.unfinished() == ()
@@ -229,10 +231,12 @@ def test_sweeping_thousands_of_held_layers_is_cheap(ground: Ground) -> None:
             os.mkdir(os.path.join(state, b"layers", name.encode()))
             sql = "INSERT INTO layers (id, sandbox, root, run, state) VALUES (?, ?, x'2f', ?, 'sealed')"
             ground.store.transaction.change(sql, (name, "0" * 16, "0" * 16))
-    begun = time.perf_counter()
+    took = []
     for _ in range(5):
+        begun = time.perf_counter()
         assert sweep(ground.store) == Swept()
-    assert (time.perf_counter() - begun) / 5 < 0.1
+        took.append(time.perf_counter() - begun)
+    assert min(took) < 0.05
     assert discard_stacks(ground.store, ground.sandbox.id) == 200
 
 

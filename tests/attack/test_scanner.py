@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees made to blind, stop or fool whoever reads what a run left: the scan must be whole, explicit and bounded."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.attack.arena import Arena
+from tests.support import kinds, printed
+from unspill import Limits
+
+if TYPE_CHECKING:
+    from unspill import RunResult
+
+pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+
+WIDE = Limits(wall_s=300, file_bytes=None, layer_bytes=None, layer_entries=None)
+
+
+def run_bounded(arena: Arena, script: str, bound_s: float, **settings: object) -> RunResult:
+    """Run a script and read its changes twice, all within a bound."""
+    sandbox = arena.ground.sandbox(limits=WIDE, **settings)
+    begun = time.monotonic()
+    tried = arena.attack(script, sandbox=sandbox)
+    assert kinds(sandbox.changes()) == kinds(tried.result.changes)
+    assert time.monotonic() - begun < bound_s
+    return tried.result
+
+
+def test_b10_a_sparse_file_of_a_tebibyte_is_one_change(arena: Arena, engine: str) -> None:
+    """Make a file of 1 TiB with one byte in it, twice.
+    Control: what reads the whole file would take minutes for it; the bound of this test is ten seconds."""
+    script = """
+    for name in ("sparse", "other"):
+        with open(name, "wb") as file: file.truncate(1 << 40); file.seek(1 << 39); file.write(b"x")
+    """
+    result = run_bounded(arena, script, 10)
+    assert kinds(result.changes) == {"sparse": "added", "other": "added"}
+    sandbox = arena.ground.sandbox()
+    assert "sparse" in "".join(sandbox.diff())
+    assert printed(sandbox.run("stat -c %s sparse", limits=WIDE)) == f"{1 << 40}\n"
+
+
+def test_b10_a_hundred_thousand_files_are_all_reported(arena: Arena, full: bool) -> None:
+    """Make 100,000 files (a million with --full) in one directory and in many.
+    Control: every one is there; a cap would be named as a finding, as the next test shows."""
+    count = 1_000_000 if full else 100_000
+    script = f"""
+    for number in range({count} // 2):
+        os.close(os.open(f"f{{number}}", os.O_CREAT | os.O_WRONLY))
+    for number in range({count} // 2):
+        if number % 500 == 0: os.mkdir(f"d{{number}}"); here = f"d{{number}}"
+        os.close(os.open(f"{{here}}/{{number}}", os.O_CREAT | os.O_WRONLY))
+    """
+    result = run_bounded(arena, script, 400 if full else 50)
+    changes, findings = result.changes, result.changes.findings
+    assert len(changes) == count + count // 1000 or (findings and len(changes) >= 1_000_000)
+
+
+def test_b10_more_than_can_be_shown_is_a_finding_not_silence(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exceed the number of changes and the depth that a scan goes to.
+    Control: within them there is no finding."""
+    from unspill.changes import scan as module
+
+    script = "for number in range(30): open(f'f{number}', 'w')\nos.makedirs('/'.join(['d'] * 40))"
+    assert arena.attack(script).result.changes.findings == ()
+    original = module.scan
+    monkeypatch.setattr(module, "scan", lambda *given: original(*given, max_entries=20, max_depth=10))
+    assert arena.attack(script, name="other").result.changes.findings != ()
+
+
+def test_b10_paths_deeper_than_the_kernel_takes_are_reported(arena: Arena, engine: str) -> None:
+    """Make a tree of 12,000 bytes of path, with a file at its end.
+    Control: a walk by path, as `os.walk` does it, does not see the file."""
+    script = """
+    for _ in range(60):
+        os.mkdir("d" * 200); os.chdir("d" * 200)
+    with open("treasure", "w") as file: file.write("deep")
+    """
+    result = run_bounded(arena, script, 20)
+    deepest = max((change.path for change in result.changes), key=len)
+    assert deepest.endswith(b"/treasure")
+    assert len(deepest) > 12_000
+    [layer] = {change.layer for change in result.changes}
+    assert layer is not None
+    assert not any(b"treasure" in names for _here, _directories, names in os.walk(layer))
+
+
+def test_b10_what_is_closed_to_its_owner_is_reported(arena: Arena, engine: str) -> None:
+    """Leave files in directories of mode 000, 0300 and 0400, and a file that may not be read.
+    Control: a walk that takes the modes as they are sees none of them."""
+    script = """
+    for mode in (0o000, 0o300, 0o400):
+        name = f"closed-{mode:o}"
+        os.makedirs(name + "/deeper")
+        for path in (name + "/inside", name + "/deeper/treasure"):
+            with open(path, "w") as file: file.write("hidden")
+        os.chmod(name + "/deeper", mode); os.chmod(name, mode)
+    with open("unreadable", "w") as file: file.write("x")
+    os.chmod("unreadable", 0)
+    """
+    result = run_bounded(arena, script, 10)
+    found = kinds(result.changes)
+    for mode in (0o000, 0o300, 0o400):
+        assert {f"closed-{mode:o}/inside", f"closed-{mode:o}/deeper/treasure"} <= set(found)
+    assert "unreadable" in found
+    [layer] = {change.layer for change in result.changes}
+    assert layer is not None
+    assert not any(b"treasure" in names for _here, _directories, names in os.walk(layer))
+    assert arena.ground.sandbox().discard() == 1
+    assert arena.ground.left_behind() == []
+
+
+def test_b10_a_project_whose_own_directory_is_closed_is_reported(arena: Arena, engine: str) -> None:
+    """Close the project's top directory, after writing into it.
+    Control: without the chmod the change of mode is not there."""
+    script = "with open('new', 'w') as file: file.write('x')\nos.chmod('.', 0)"
+    sandbox = arena.ground.sandbox()
+    found = kinds(arena.attack(script, sandbox=sandbox).result.changes)
+    assert found.get("new") == "added"
+    assert found.get(".") == "metadata"
+    assert sandbox.discard() == 1
+    assert kinds(arena.attack("with open('new', 'w') as file: file.write('x')", sandbox=sandbox).result.changes) == {"new": "added"}
+
+
+FORGED = """
+os.makedirs("dir/kept-by-command")
+names = ("user.overlay.opaque", "user.overlay.whiteout", "user.overlay.redirect", "user.overlay.metacopy",
+         "user.overlay.origin", "user.overlay.impure", "user.overlay.overlay.opaque", "trusted.overlay.opaque")
+for name in names:
+    for path in ("dir", "live", "live/one"):
+        try: os.setxattr(path, name, b"y")
+        except OSError as error: lost(name, error.strerror)
+for name in (".wh.live", ".wh..wh..opq", "live/.wh.one", "live/.wh..wh..opq", ".wh..opq"):
+    with open(name, "w"): pass
+for path in ("node", "live/node"):
+    try: os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
+    except OSError as error: lost("mknod", error.strerror)
+    else: won("mknod", path)
+playground = os.path.expanduser("~/playground")
+try: os.mknod(playground + "/node", stat.S_IFCHR, os.makedev(0, 0))
+except OSError as error: lost("mknod in the playground", error.strerror)
+for source in ("/node",):
+    try: os.link(playground + source, "linked")
+    except OSError as error: lost("link", error.strerror)
+    subprocess.run(["mv", playground + source, "moved"], capture_output=True)
+    subprocess.run(["cp", "-a", playground, "copied"], capture_output=True)
+for name, flags in (("dir/kept-by-command", 4),):
+    if libc.renameat2(-100, name.encode(), -100, (name + "-away").encode(), flags) == 0: won("RENAME_WHITEOUT", name)
+"""
+
+
+def test_b10_forged_marks_of_an_overlay_delete_nothing(arena: Arena, engine: str) -> None:
+    """Set every attribute and name that overlays use, make a 0:0 device, bring one from the playground.
+    Control: set on the layer itself, where no command can write, such an attribute does hide what lies below."""
+    for name in ("live/one", "live/two", "live/deep/three"):
+        arena.ground.write(name, "live\n")
+    sandbox = arena.ground.sandbox()
+    tried = arena.attack(FORGED, sandbox=sandbox)
+    for changes in (tried.result.changes, sandbox.changes()):
+        found = kinds(changes)
+        assert "deleted" not in found.values(), found
+        assert "replaced" not in found.values(), found
+        assert {path for path, kind in found.items() if kind == "added"} >= {".wh.live", "live/.wh.one", "dir"}
+    assert printed(sandbox.run("cat live/one live/two live/deep/three")) == "live\n" * 3
+    if engine == "copy":
+        return
+    [layer] = {change.layer for change in sandbox.changes()}
+    assert layer is not None
+    os.setxattr(layer + b"/live", "user.overlay.opaque", b"y")
+    assert "deleted" in kinds(sandbox.changes()).values()

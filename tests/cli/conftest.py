@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offers the fixtures of a person's machine to the tests of the command line."""
+
+import pytest
+
+from tests.support import ground, known_facts, no_spawner_survives, parametrise_engines, trusted_bwrap
+
+__all__ = ["ground", "known_facts", "no_spawner_survives", "trusted_bwrap"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrise_engines(metafunc)

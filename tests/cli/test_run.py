@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`unspill run` as a person uses it: whose stdout is whose, exit codes, options, Ctrl-C."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import Ground, kinds, lasting, processes_with, run_cli
+
+pytestmark = pytest.mark.kernel
+
+
+def test_stdout_is_the_commands_and_the_summary_is_on_stderr(ground: Ground) -> None:
+    ground.write("edited", "1\n")
+    done = run_cli("run", "--", "sh", "-c", "echo out; echo err >&2; echo 2 > edited; touch new", cwd=ground.project)
+    assert done.returncode == 0
+    assert done.stdout == b"out\n"
+    assert done.stderr.decode().splitlines() == [
+        "err",
+        "unspill: 1 added, 1 modified: held in sandbox 'default', run 1; the project is not touched",
+        "  M edited",
+        "  A new",
+    ]
+    assert (ground.project / "edited").read_text() == "1\n"
+    assert not (ground.project / "new").exists()
+
+
+def test_what_changes_nothing_says_nothing(ground: Ground) -> None:
+    done = run_cli("run", "true", cwd=ground.project)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_quiet_says_nothing_more(ground: Ground) -> None:
+    done = run_cli("run", "-q", "--", "touch", "new", cwd=ground.project)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert kinds(ground.sandbox().changes()) == {"new": "added"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--", "sh", "-c", "exit 42"), 42),
+        (("-c", "kill -KILL $$"), 137),
+        (("-c", "exit 125"), 125),
+        (("--timeout", "0.4", "--", "sleep", "60"), 124),
+        (("--", "no-such-command"), 127),
+        (("--", "./text"), 126),
+        (("--no-such-option", "--", "true"), 125),
+        (("--working-dir", "missing", "--", "true"), 125),
+        ((), 125),
+        (("-c", "  "), 125),
+        (("-c", "true", "--", "true"), 125),
+        (("--timeout", "soon", "--", "true"), 125),
+        (("--timeout", "-1", "--", "true"), 125),
+        (("--timeout", "nan", "--", "true"), 125),
+        (("--env", "NOVALUE", "--", "true"), 125),
+        (("--env", "LD_PRELOAD=x", "--", "true"), 125),
+        (("--sandbox", "a/b", "--", "true"), 125),
+        (("--project", "/", "--", "true"), 125),
+        (("--project", "/no/such/place", "--", "true"), 125),
+    ],
+)
+def test_exit_codes(ground: Ground, words: tuple[str, ...], code: int) -> None:
+    ground.write("text", "no program").chmod(0o644)
+    done = run_cli("run", *words, cwd=ground.project)
+    assert done.returncode == code
+    assert done.stdout == b""
+    if code == 125 and words != ("-c", "exit 125"):
+        assert done.stderr.startswith(b"unspill: ")
+
+
+def test_a_timeout_is_said_on_stderr(ground: Ground) -> None:
+    done = run_cli("run", "--timeout", "0.4", "-c", "echo before; sleep 60", cwd=ground.project)
+    assert done.stdout == b"before\n"
+    assert done.stderr == b"unspill: Command timed out after 0.4s\n"
+
+
+def test_a_command_that_is_not_there_is_said_on_stderr_with_what_to_do(ground: Ground) -> None:
+    done = run_cli("run", "--", "no-such-command", cwd=ground.project)
+    lines = done.stderr.decode().splitlines()
+    assert lines[0].startswith("unspill: Command was not started: ")
+    assert "no-such-command" in lines[0]
+    assert "--explain" in lines[1]
+
+
+def test_a_defect_of_ours_is_never_the_commands_code(ground: Ground) -> None:
+    program = (
+        "import sys, unspill.sandbox.sandbox as s; s.open_project = None; from unspill.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", "--", "true"], cwd=ground.project, capture_output=True, check=False
+    )
+    assert done.returncode == 125
+    assert done.stdout == b""
+
+
+def test_bytes_pass_through_unchanged(ground: Ground) -> None:
+    every = bytes(range(256)) * 100
+    done = run_cli("run", "-i", "--", "cat", cwd=ground.project, stdin=every)
+    assert done.stdout == every
+    done = run_cli("run", "--", "cat", cwd=ground.project, stdin=every)
+    assert done.stdout == b""
+
+
+def test_hostile_names_are_harmless_in_the_summary(ground: Ground) -> None:
+    done = run_cli("run", "-c", r"""touch "$(printf 'a\033[31mb\nc')" "$(printf '\377')" """, cwd=ground.project)
+    assert done.returncode == 0
+    assert b"\x1b" not in done.stderr
+    assert b"\xff" not in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_the_commands_own_options_are_its_own(ground: Ground) -> None:
+    done = run_cli("run", "ls", "--help", cwd=ground.project)
+    assert done.stdout.startswith(b"Usage: ls")
+    done = run_cli("run", "--", "echo", "--json", "-q", cwd=ground.project)
+    assert done.stdout == b"--json -q\n"
+
+
+def test_it_runs_where_the_person_stands(ground: Ground) -> None:
+    ground.write("sub/file")
+    (ground.project / ".git").mkdir()
+    done = run_cli("run", "--", "pwd", cwd=ground.project / "sub")
+    assert done.stdout.decode() == f"{ground.project}/sub\n"
+    done = run_cli("run", "--", "touch", "../up", "here", cwd=ground.project / "sub")
+    assert kinds(ground.sandbox().changes()) == {"sub/here": "added", "up": "added"}
+
+
+def test_with_a_project_it_starts_at_its_top(ground: Ground) -> None:
+    done = run_cli("run", "--project", ground.project, "--", "pwd", cwd=ground.home)
+    assert done.stdout.decode() == f"{ground.project}\n"
+
+
+def test_outside_of_a_project_the_home_is_refused(ground: Ground) -> None:
+    done = run_cli("run", "--", "true", cwd=ground.home)
+    assert done.returncode == 125
+    assert b"it is your home directory" in done.stderr
+
+
+def test_options_reach_the_command(ground: Ground) -> None:
+    done = run_cli("run", "--env", "A=1=2", "--env", "B=", "-c", 'echo "$A|$B|$(pwd)"', cwd=ground.project)
+    assert done.stdout.decode() == f"1=2||{ground.project}\n"
+    done = run_cli("run", "--working-dir", "playground", "--", "pwd", cwd=ground.project)
+    assert done.stdout.decode() == f"{ground.home}/playground\n"
+
+
+def test_a_sandbox_of_another_name_is_another(ground: Ground) -> None:
+    run_cli("run", "--sandbox", "try", "--", "touch", "file", cwd=ground.project)
+    assert kinds(ground.sandbox("try").changes()) == {"file": "added"}
+    assert not ground.sandbox().changes()
+
+
+def test_discard_shows_and_throws_away(ground: Ground) -> None:
+    done = run_cli("run", "--discard", "--", "touch", "file", cwd=ground.project)
+    assert done.stderr == b"unspill: 1 added: discarded, run 1; the project is not touched\n  A file\n"
+    assert not ground.sandbox().changes()
+
+
+def test_json_is_one_object_with_everything(ground: Ground) -> None:
+    command = r"printf 'a\377'; echo e >&2; touch file; exit 3"
+    done = run_cli("run", "--json", "-c", command, cwd=ground.project)
+    assert done.returncode == 3
+    assert done.stderr == b""
+    value = json.loads(done.stdout)
+    assert value["outcome"] == {"kind": "Exited", "exit_code": 3, "code": 3}
+    assert value["stdout"] == {"text": "a\ufffd", "left_out": 0, "bytes_b64": "Yf8="}
+    assert value["stderr"] == {"text": "e\n", "left_out": 0}
+    assert (value["number"], value["held"]) == (1, True)
+    assert [change["path"] for root in value["changes"]["roots"] for change in root["changes"]] == ["file"]
+    assert value["duration_s"] > 0
+
+
+def test_json_says_our_failure_as_such(ground: Ground) -> None:
+    value = json.loads(run_cli("run", "--json", "--", "no-such-command", cwd=ground.project).stdout)
+    assert value["outcome"]["kind"] == "NeverStarted"
+    assert value["outcome"]["exit_code"] == 127
+    assert value["stdout"]["text"] == value["stderr"]["text"] == ""
+
+
+def test_explain_prints_the_whole_plan_and_runs_nothing(ground: Ground) -> None:
+    done = run_cli("run", "--explain", "-c", "touch file", cwd=ground.project)
+    assert done.returncode == 0
+    text = done.stdout.decode()
+    assert os.fspath(ground.project) in text
+    assert "--unshare-net" in text
+    assert "every write is caught in a layer" in text
+    assert not ground.sandbox().changes()
+    assert ground.sandbox().runs() == ()
+    assert ground.left_behind() == []
+
+
+def test_ctrl_c_ends_the_run_and_leaves_nothing(ground: Ground) -> None:
+    long = lasting()
+    program = Path(sys.executable).with_name("unspill")
+    child = subprocess.Popen(
+        [program, "run", "-c", f"touch file; echo go; sleep {long}"],
+        cwd=ground.project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"go\n"
+    child.send_signal(signal.SIGINT)
+    _out, err = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert b"cancelled" in err
+    assert processes_with(long) == []
+    assert not ground.sandbox().changes()
+    assert ground.left_behind() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+def test_a_killed_program_takes_the_run_with_it(ground: Ground, number: signal.Signals) -> None:
+    long = lasting()
+    program = Path(sys.executable).with_name("unspill")
+    child = subprocess.Popen(
+        [program, "run", "-c", f"touch file; echo go; sleep {long}"], cwd=ground.project, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"go\n"
+    child.send_signal(number)
+    child.wait(20)
+    child.stdout.close()
+    deadline = time.monotonic() + 5
+    while processes_with(long) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_with(long) == []
+    # What it left is swept when the next one starts
+    assert run_cli("changes", cwd=ground.project).stdout == b"Nothing is held.\n"
+    assert ground.left_behind() == []
+
+
+def test_a_reader_that_went_away_ends_the_run(ground: Ground) -> None:
+    long = lasting()
+    program = Path(sys.executable).with_name("unspill")
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; '{program}' run -c 'yes; sleep {long}' | head -1"],
+        cwd=ground.project,
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.stdout == b"y\n"
+    assert done.returncode == 141
+    assert processes_with(long) == []
+
+
+def test_a_terminal_of_the_person_is_not_the_commands(ground: Ground) -> None:
+    master, slave = pty.openpty()
+    program = Path(sys.executable).with_name("unspill")
+    child = subprocess.Popen(
+        [program, "run", "-i", "-c", "tty; test -t 1 || echo no terminal; (: < /dev/tty) 2>&1"],
+        cwd=ground.project,
+        stdin=slave,
+        stdout=slave,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    time.sleep(0.5)
+    os.write(master, b"\x04")
+    child.wait(20)
+    os.close(slave)
+    text = os.read(master, 4096).decode()
+    os.close(master)
+    assert "not a tty" in text
+    assert "no terminal" in text
+    assert "/dev/tty" in text
+
+
+def test_a_verb_that_does_not_exist_is_a_usage_error(ground: Ground) -> None:
+    done = run_cli("explode", cwd=ground.project)
+    assert done.returncode == 2
+    assert b"unknown command 'explode'" in done.stderr

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The summary of a change set, as people and models get it."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.changes.trees import STAMP, WHITEOUT, Dir, Fifo, File, Opaque, Stack, Symlink, Tree, build
+from unspill.changes.render import count_changes, summary_lines
+from unspill.changes.scan import join, scan
+from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+
+LIVE: Tree = {
+    "README": File(),
+    "bin/tool": File(),
+    "gone/a": File(),
+    "kept": File(),
+    "link": Symlink(b"README"),
+    "old": File(),
+    "touched": File(),
+}
+LAYER: Tree = {
+    "README": File(b"new"),
+    "bin/tool": File(mode=0o755),
+    "gone": WHITEOUT,
+    "link": Symlink(b"/etc/passwd"),
+    "new file": File(),
+    "old": Opaque(),
+    "old/x": File(),
+    "pipe": Fifo(),
+    "touched": File(mtime_ns=STAMP + 1),
+}
+
+
+def test_a_summary_has_counts_and_a_line_for_each_change(stack: Stack) -> None:
+    assert summary_lines(stack.scan(LIVE, LAYER)) == [
+        "3 added, 2 modified, 1 deleted, 1 replaced, 1 with other metadata",
+        "  M README",
+        "  m bin/tool  [mode 644 to 755]",
+        "  D gone/",
+        "  M link -> /etc/passwd  [leads out of the project]",
+        '  A "new file"',
+        "  T old/  [was a file, is a directory]",
+        "  A old/x",
+        "  A pipe  [special file]",
+    ]
+
+
+def test_a_mere_touch_is_neither_counted_nor_shown(stack: Stack) -> None:
+    changes = stack.scan({"a": File()}, {"a": File(mtime_ns=STAMP + 1)})
+    assert len(changes) == 1
+    assert count_changes(changes) == ""
+    assert summary_lines(changes) == []
+
+
+def test_without_a_limit_in_the_way_everything_is_listed_in_order(stack: Stack) -> None:
+    changes = stack.scan({}, {f"{n:02}": File() for n in range(9)})
+    assert summary_lines(changes, limit=9)[1:] == [f"  A {n:02}" for n in range(9)]
+
+
+def test_beyond_the_limit_the_rest_is_counted_and_what_leads_out_comes_first(stack: Stack) -> None:
+    layer: Tree = {**{f"{n:02}": File() for n in range(9)}, "z": Symlink(b"/")}
+    assert summary_lines(stack.scan({}, layer), limit=3) == [
+        "10 added",
+        "  A z -> /  [leads out of the project]",
+        "  A 00",
+        "  A 01",
+        "  ... and 7 more",
+    ]
+
+
+def test_beyond_the_limit_an_added_directory_stands_for_what_is_in_it(stack: Stack) -> None:
+    layer: Tree = {**{f"build/{n}": File() for n in range(9)}, "build/s/l": Symlink(b"/"), "x": File()}
+    assert summary_lines(stack.scan({}, layer), limit=5) == [
+        "13 added",
+        "  A build/ and 11 in it",
+        "  A build/s/l -> /  [leads out of the project]",
+        "  A x",
+    ]
+
+
+def test_a_renamed_file_is_one_line(stack: Stack) -> None:
+    changes = stack.scan({"a": File(), "b": File()}, {"a": WHITEOUT, "b": WHITEOUT, "c": File()})
+    assert summary_lines(changes, renames={b"c": b"a"})[1:] == ["  D b", "  R a => c"]
+
+
+def test_findings_are_shown_and_bounded(stack: Stack) -> None:
+    empty = ChangeSet(roots=(), findings=("one", "two", "three"))
+    assert summary_lines(empty, limit=2) == ["  ! one", "  ! two", "  ! and 1 more findings"]
+
+
+def test_several_roots_are_named(stack: Stack) -> None:
+    parts = []
+    for name in ("one", "two", "three"):
+        layer: Tree = {} if name == "two" else {"a": File()}
+        live = build(stack.base / name, {})
+        parts.append(scan([build(stack.base / f"{name}-layer", layer)], [], live))
+    assert summary_lines(join(parts)) == [
+        "2 added",
+        f"in {stack.base}/one:",
+        "  A a",
+        f"in {stack.base}/three:",
+        "  A a",
+    ]
+
+
+def test_remarkable_things_are_said(stack: Stack) -> None:
+    live = stack.live({"one": File(), "secret": File(mode=0), "d": Dir()})
+    os.link(live + b"/one", live + b"/two")
+    layer = build(
+        stack.base / "layer",
+        {
+            "one": File(b"new"),
+            "secret": File(mode=0),
+            "suid": File(mode=0o4755),
+            "p\u0430y": File(),
+            "d": Dir(attributes={"user.note": b"1"}),
+        },
+    )
+    assert summary_lines(scan([layer], [], live))[1:] == [
+        "  m d/  [attributes]",
+        "  M one  [was hard-linked, now on its own]",
+        "  A p\u0430y  [mixed scripts in the name]",
+        "  M secret  [not readable]",
+        "  A suid  [mode 4755]",
+        "  ! secret: can't be compared: not readable",
+    ]
+
+
+def test_colour_is_only_there_when_asked_for(stack: Stack) -> None:
+    changes = stack.scan(LIVE, LAYER)
+    assert not any("\033" in line for line in summary_lines(changes))
+    coloured = summary_lines(changes, colour=True)
+    assert all("\033" in line for line in coloured[1:])
+
+
+@pytest.mark.parametrize("colour", [False, True])
+@given(names=st.lists(st.binary(min_size=1, max_size=30), max_size=5), target=st.binary(min_size=1))
+def test_no_name_gets_anything_unprintable_through(names: list[bytes], target: bytes, colour: bool) -> None:
+    identity = Identity(kind="symlink", mode=0o777, inode=1, size=1, ctime_ns=1)
+    changes = tuple(Change(path=name, kind="added", entry=identity, target=target, leads_out=True) for name in names)
+    for line in summary_lines(ChangeSet(roots=(RootChanges(root=b"/p", changes=changes),)), colour=colour):
+        assert line.replace("\033[32m", "").replace("\033[0m", "").isprintable()

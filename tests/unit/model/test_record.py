@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records: frozen, slotted, keyword-only, equal by type and value."""
+
+import copy
+import pickle
+
+import pytest
+
+from unspill.model.record import Record
+
+
+class Point(Record):
+    x: int
+    y: int = 0
+
+
+class Other(Record):
+    x: int
+    y: int = 0
+
+
+class Deep(Point):
+    z: int = 5
+
+
+def test_fields_are_given_by_name_and_defaults_fill_the_rest() -> None:
+    assert (Point(x=1).x, Point(x=1).y, Point(y=2, x=1).y) == (1, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "Point needs x"),
+        ({"y": 1}, "Point needs x"),
+        ({"x": 1, "z": 2}, "Point has no z"),
+        ({"z": 2}, "Point has no z"),
+    ],
+)
+def test_a_wrong_field_is_named(values: dict[str, int], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Point(**values)
+
+
+def test_positions_are_not_taken() -> None:
+    with pytest.raises(TypeError):
+        Point(1, 2)  # type: ignore[misc]
+
+
+def test_nothing_can_be_changed_or_added() -> None:
+    point = Point(x=1)
+    for change in (lambda: setattr(point, "x", 2), lambda: setattr(point, "new", 2), lambda: delattr(point, "x")):
+        with pytest.raises(AttributeError):
+            change()
+    assert not hasattr(point, "__dict__")
+
+
+def test_equality_is_by_type_and_value() -> None:
+    assert Point(x=1) == Point(x=1, y=0)
+    assert Point(x=1) != Point(x=2)
+    assert Point(x=1) != Other(x=1)
+    assert Point(x=1) != (1, 0)
+    assert len({Point(x=1), Point(x=1), Other(x=1)}) == 2
+
+
+def test_replace_makes_another() -> None:
+    point = Point(x=1, y=2)
+    assert point.replace(y=3) == Point(x=1, y=3)
+    assert point == Point(x=1, y=2)
+    with pytest.raises(TypeError):
+        point.replace(z=1)
+
+
+def test_fields_are_inherited_in_order() -> None:
+    deep = Deep(x=1)
+    assert deep.as_dict() == {"x": 1, "y": 0, "z": 5}
+    assert repr(deep) == "Deep(x=1, y=0, z=5)"
+    assert deep != Point(x=1)
+
+
+def test_a_record_can_be_matched() -> None:
+    match Point(x=1, y=2):
+        case Point(x=1, y=found):
+            assert found == 2
+        case _:
+            pytest.fail("no match")
+
+
+def test_a_record_can_be_copied_and_sent_to_another_process() -> None:
+    point = Deep(x=1, z=9)
+    assert pickle.loads(pickle.dumps(point)) == point
+    assert copy.deepcopy(point) == copy.copy(point) == point

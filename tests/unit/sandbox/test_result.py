@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text that a model reads, string by string."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+from unspill.model.layer import RunId
+from unspill.model.run import Cancelled, Exited, Hint, LimitReached, NeverStarted, Output, Signalled, TimedOut
+from unspill.sandbox.result import RunResult, truncate
+
+NOTHING = ChangeSet(roots=())
+FILE = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
+ONE = ChangeSet(roots=(RootChanges(root=b"/p", changes=(Change(path=b"new", kind="added", entry=FILE),)),))
+
+
+def result(outcome: Any, stdout: bytes = b"", stderr: bytes = b"", **fields: Any) -> RunResult:
+    whole = {
+        "run": RunId("r"),
+        "number": 1,
+        "outcome": outcome,
+        "stdout": Output(head=stdout),
+        "stderr": Output(head=stderr),
+        "changes": NOTHING,
+        "held": False,
+        "duration_s": 0.1,
+        **fields,
+    }
+    return RunResult(**whole)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stdout", "stderr", "text"),
+    [
+        (Exited(code=0), b"out\n", b"", "out\n"),
+        (Exited(code=0), b"out", b"", "out\n"),
+        (Exited(code=0), b"", b"", "No output received from command\n"),
+        (Exited(code=0), b"", b"err\n", "err\n"),
+        (Exited(code=0), b"out\n", b"err\n", "out\nerr\n"),
+        (Exited(code=0), b"out", b"err", "out\nerr\n"),
+        (Exited(code=3), b"out\n", b"err\n", "out\nerr\nExit code: 3\n"),
+        (Exited(code=1), b"", b"", "Exit code: 1\n"),
+        (Exited(code=0), b"\xff\xc3(\n", b"", "\\xff\\xc3(\n"),
+        (Signalled(signal=9), b"out\n", b"", "out\nExit code: 137 (signal 9)\n"),
+        (TimedOut(after_s=600.0), b"out\n", b"", "out\nCommand timed out after 600s\nExit code: 124\n"),
+        (TimedOut(after_s=0.5), b"", b"", "Command timed out after 0.5s\nExit code: 124\n"),
+        (Cancelled(), b"", b"", "Command was cancelled\nExit code: 130\n"),
+        (
+            LimitReached(limit="output", bound=10),
+            b"y\n",
+            b"",
+            "y\nCommand killed: the bound output = 10 was reached\nExit code: 137\n",
+        ),
+        (
+            NeverStarted(reason="x: No such file or directory", remedy="Install it.", exit_code=127),
+            b"",
+            b"",
+            "ERROR: command could not be started: x: No such file or directory. Install it.\nExit code: 127\n",
+        ),
+        (
+            NeverStarted(reason="no namespaces", remedy="Run `unspill doctor`."),
+            b"",
+            b"",
+            "ERROR: sandbox could not be started: no namespaces. Run `unspill doctor`.\n",
+        ),
+        (NeverStarted(reason="no"), b"", b"", "ERROR: sandbox could not be started: no.\n"),
+    ],
+)
+def test_the_text_of_each_outcome(outcome: Any, stdout: bytes, stderr: bytes, text: str) -> None:
+    assert result(outcome, stdout, stderr).text() == text
+
+
+def test_changes_follow_the_output() -> None:
+    held = result(Exited(code=0), b"out\n", changes=ONE, held=True)
+    assert held.text() == "out\n\nChanges (held, the project is not touched):\n1 added\n  A new\n"
+    discarded = result(Exited(code=2), changes=ONE)
+    assert discarded.text() == "Exit code: 2\n\nChanges:\n1 added\n  A new\n"
+
+
+def test_hints_come_after_the_exit_code() -> None:
+    hint = Hint(code="x", text="Something was refused.", remedy="Do this.")
+    assert result(Exited(code=1), b"out\n", hints=(hint,)).text() == (
+        "out\nExit code: 1\nNote: Something was refused. Do this.\n"
+    )
+
+
+def test_long_output_is_cut_after_50_lines_in_the_words_of_the_seeds() -> None:
+    whole = "".join(f"{number}\n" for number in range(1, 121))
+    text = result(Exited(code=0), whole.encode()).text()
+    shown = "".join(f"{number}\n" for number in range(1, 51))
+    assert text == f"{shown}\n// ... (output truncated: showing first 50 of 120 lines, output too long) ...\n"
+
+
+def test_fifty_lines_are_not_cut() -> None:
+    whole = "".join(f"{number}\n" for number in range(50))
+    assert result(Exited(code=0), whole.encode()).text() == whole
+
+
+def test_how_many_lines_can_be_set() -> None:
+    text = result(Exited(code=1), b"1\n2\n3\n", shown_lines=2).text()
+    assert text == "1\n2\n\n// ... (output truncated: showing first 2 of 3 lines, output too long) ...\nExit code: 1\n"
+
+
+def test_long_lines_are_cut_by_bytes() -> None:
+    text = result(Exited(code=0), b"x" * 100, shown_bytes=10).text()
+    assert text == "x" * 10 + "\n\n// ... (output truncated: showing first 1 of 1 lines, output too long) ...\n"
+
+
+def test_what_was_left_out_is_counted() -> None:
+    output = Output(head=b"first\n", tail=b"last\n", left_out=1000)
+    text = result(Exited(code=0), stdout=b"", **{}).replace(stdout=output).text()
+    assert text == "first\n\n// ... (1000 bytes left out) ...\nlast\n"
+
+
+@given(text=st.text(max_size=200), lines=st.integers(1, 10), size=st.integers(1, 100))
+def test_a_cut_text_is_a_beginning_of_the_whole(text: str, lines: int, size: int) -> None:
+    shown = truncate(text, lines, size)
+    if shown == text:
+        assert text.count("\n") < lines
+        return
+    kept, _, notice = shown.rpartition("\n\n// ... (output truncated: showing first ")
+    assert text.startswith(kept)
+    assert len(kept.encode("utf-8", "surrogatepass")) <= size
+    assert kept.count("\n") < lines
+    assert notice == f"{kept.count(chr(10)) + 1} of {text.count(chr(10)) + 1} lines, output too long) ..."
+
+
+def test_a_result_knows_its_exit_code() -> None:
+    assert result(Exited(code=4)).exit_code == 4
+    assert not result(Exited(code=4)).ok
+    assert result(Exited(code=0)).ok
+    assert not result(TimedOut(after_s=1.0)).ok
