@@ -25,6 +25,7 @@ from tests.support import Ground
 from unspill import RunResult, Sandbox
 from unspill.model.plan import Bind, Plan
 from unspill.plan.argv import bwrap_options
+from unspill.sandbox.planning import make_plan
 
 if TYPE_CHECKING:
     from unspill.model.plan import MountOp
@@ -95,18 +96,15 @@ class Arena:
     @contextmanager
     def plan_changed(self, change: Callable[[tuple[MountOp, ...]], Sequence[MountOp]]) -> Iterator[None]:
         """Let the sandbox have other mounts than were planned, for the time of the context."""
-        from unspill.sandbox import running
-
-        original = running.make_plan
 
         def changed(*arguments: Any, **named: Any) -> Plan:
-            plan = original(*arguments, **named)
+            plan = make_plan(*arguments, **named)
             weaker = plan.replace(mounts=tuple(change(plan.mounts)))
             assert weaker != plan, "nothing was changed"
             return weaker
 
         with self.patch.context() as patch:
-            patch.setattr(running, "make_plan", changed)
+            patch.setattr("unspill.sandbox.running.make_plan", changed)
             yield
 
 

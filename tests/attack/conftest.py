@@ -4,18 +4,16 @@
 import pytest
 
 from tests.attack.arena import Arena
-from tests.support import Ground as Ground
-from tests.support import ground as ground
-from tests.support import known_facts as known_facts
-from tests.support import no_spawner_survives as no_spawner_survives
-from tests.support import parametrise_engines
-from tests.support import trusted_bwrap as trusted_bwrap
+from tests.support import Ground, ground, known_facts, no_spawner_survives, parametrise_engines, trusted_bwrap
+
+__all__ = ["arena", "ground", "known_facts", "no_spawner_survives", "trusted_bwrap"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrise_engines(metafunc)
 
 
-@pytest.fixture
+@pytest.fixture(name="arena")
 def arena(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Arena:
+    """A machine to attack from inside."""
     return Arena(ground, monkeypatch)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from tests.attack.arena import END, Arena, naive_bwrap, outside, python
 from tests.support import run_cli
-from unspill import Exited
+from unspill import Exited, UnspillError
 from unspill.errors import BwrapMissing, BwrapUnsafe
 from unspill.runner.launcher import stop_launchers
 
@@ -115,7 +116,16 @@ def test_a23_output_can_be_neither_read_back_from_a_file_nor_cut(arena: Arena) -
     record = arena.ground.top / "record"
     with record.open("wb") as file:
         words = ["--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"]
-        command = [arena.ground.bwrap, *words, "--bind", "/tmp", "/tmp", "--proc", "/proc", *python(script)]
+        command = [
+            os.fsdecode(arena.ground.bwrap),
+            *words,
+            "--bind",
+            "/tmp",
+            "/tmp",
+            "--proc",
+            "/proc",
+            *python(script),
+        ]
         subprocess.run(command, stdout=file, check=True)
     assert "EVIDENCE" not in record.read_text("utf-8", "replace")
 
@@ -168,6 +178,60 @@ def test_a22_the_binary_behind_pid_1_can_not_be_written(arena: Arena) -> None:
     own.chmod(0o755)
     assert os.stat(arena.ground.bwrap).st_uid == 0
     assert "WON" in outside(f"attempt('own', os.open, {os.fspath(own)!r}, os.O_WRONLY)").stdout
+
+
+def test_a22_no_python_of_the_project_runs_on_the_host(arena: Arena) -> None:
+    """Plant modules that a start of Python could import, all over the project, and start the command line there.
+    Control: a Python that looks into its working directory imports one."""
+    started = arena.ground.top / "started"
+    code = f"open({os.fspath(started)!r}, 'a').write(__name__ + ' ')\n"
+    names = (
+        "sitecustomize",
+        "usercustomize",
+        "os",
+        "json",
+        "_socket",
+        "marshal",
+        "sqlite3",
+        "_sqlite3",
+        "typing",
+        "select",
+    )
+    for name in names:
+        arena.ground.write(f"{name}.py", code)
+    for name in ("unspill/__init__.py", "unspill/host/spawner.py", "lib/python3/site-packages/x.pth", "__main__.py"):
+        arena.ground.write(name, code)
+    arena.ground.write("pyvenv.cfg", f"home = {arena.ground.project}\n")
+    for words in (("run", "--", "true"), ("changes",), ("log",)):
+        assert run_cli(*words, cwd=arena.ground.project).returncode == 0
+    assert arena.ground.sandbox().run(["true"]).ok
+    assert not started.exists()
+    subprocess.run([sys.executable, "-c", "import sqlite3"], cwd=arena.ground.project, check=False, capture_output=True)
+    assert started.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" + ".a" * 30_000 + " = 1",
+        "a = " + "[" * 60_000,
+        "a = " + "{a=" * 15_000,
+        "allow_root = true",
+        "view = 'host'",
+        "\0",
+    ],
+    ids=["many parts", "brackets", "braces", "root", "view", "nul"],
+)
+def test_a22_the_projects_own_file_can_neither_widen_nor_break_anything(arena: Arena, text: str) -> None:
+    """The project's .unspill.toml asks for more, or is made to take all memory of whoever reads it.
+    Control: one that tightens is accepted; the parser alone takes gigabytes for the first of them."""
+    arena.ground.write(".unspill.toml", text)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UnspillError):
+        arena.ground.sandbox()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+    arena.ground.write(".unspill.toml", "view = 'sealed'\n[limits]\nwall_s = 5\n")
+    assert arena.ground.sandbox().run(["true"]).ok
 
 
 FAKE = "#!/bin/sh\necho x >> {}\nexit 0\n"

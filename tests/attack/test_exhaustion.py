@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +77,44 @@ def test_b1_a_fork_bomb_meets_its_bound_whatever_else_the_user_runs(arena: Arena
     assert subprocess.run(words, capture_output=True, check=False).returncode != 0
 
 
+WATCHERS = """
+held = 0
+while libc.inotify_init() >= 0: held += 1
+print("HELD", held, flush=True)
+time.sleep(0.3)
+"""
+
+
+def can_watch() -> bool:
+    """Tell whether a program on the host could still have an inotify instance, as editors and build tools need."""
+    fd = int(ctypes.CDLL(None).inotify_init())
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
+
+
+def test_b1_what_the_kernel_counts_by_user_is_not_all_for_the_sandbox(arena: Arena) -> None:
+    """Take every inotify instance that the user may have, in two sandboxes at once.
+    Control: a bwrap call that does the same leaves none to the host."""
+    seen: list[bool] = []
+
+    def look(event: object) -> None:
+        if isinstance(event, OutputChunk):
+            seen.append(can_watch())
+
+    with ThreadPoolExecutor(2) as pool:
+        sandboxes = [arena.ground.sandbox(name) for name in ("one", "two")]
+        runs = [pool.submit(sandbox.run, python(WATCHERS), on_event=look) for sandbox in sandboxes]
+        assert all(b"HELD" in run.result().stdout.head for run in runs)
+    assert len(seen) >= 2
+    assert all(seen)
+    words = [os.fsdecode(arena.ground.bwrap), "--ro-bind", "/", "/", "--unshare-user", *python(WATCHERS)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as naive:
+        assert naive.stdout is not None
+        assert naive.stdout.readline().startswith(b"HELD")
+        assert not can_watch()
+
+
 EAT = """
 import mmap
 chunks = []
@@ -85,7 +125,9 @@ def take(kind):
         for at in range(0, 8 << 20, 4096): chunk[at] = 1
         chunks.append(chunk)
     if kind == "stack":
-        import threading; threading.stack_size(64 << 20); threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+        import threading
+        threading.stack_size(64 << 20)
+        threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
 taken, kind = 0, %r
 try:
     while taken < 400: take(kind); taken += 8
@@ -195,7 +237,9 @@ def test_b4_entries_are_bounded_wherever_they_are_made(arena: Arena, places: lis
     assert result.outcome == LimitReached(limit=limit, bound=1000)
     assert result.duration_s < 3
     assert not result.held
-    assert arena.ground.sandbox().run(python(script.replace("sleep(3)", "sleep(0)")), limits=short(layer_entries=None)).ok
+    assert (
+        arena.ground.sandbox().run(python(script.replace("sleep(3)", "sleep(0)")), limits=short(layer_entries=None)).ok
+    )
 
 
 HIDE = {

@@ -59,7 +59,14 @@ SYSTEM = """
 
 def canaries(ground: Ground) -> list[Path]:
     """Make files of the person's, and name directories where more could be made."""
-    files = [".bashrc", ".profile", ".ssh/authorized_keys", ".config/autostart/x.desktop", ".gitconfig", "notes/plan.txt"]
+    files = [
+        ".bashrc",
+        ".profile",
+        ".ssh/authorized_keys",
+        ".config/autostart/x.desktop",
+        ".gitconfig",
+        "notes/plan.txt",
+    ]
     files += ["other-project/Makefile", ".local/bin/tool", ".cache/pip/http/x", ".config/unspill/config.toml"]
     made = [ground.home / name for name in files] + [ground.state / "planted"]
     for path in made:
@@ -84,9 +91,9 @@ def places_to_try(made: Sequence[Path]) -> list[str]:
 
 
 @pytest.mark.parametrize("view", ["sealed", "host"])
-def test_a1_no_write_outside_the_roots_reaches_the_host(arena: Arena, view: str) -> None:
+def test_a1_no_write_outside_the_roots_reaches_the_host(arena: Arena, engine: str, view: str) -> None:
     """Create, chmod, touch, overwrite, unlink in every mount and in seventy places of the host.
-    Control: with the host's own home, /tmp and /var/tmp in place of fresh ones the same script leaves its token there."""
+    Control: with the host's own home and /tmp in place of fresh ones the same script leaves its token there."""
     made = canaries(arena.ground)
     script = WRITE_EVERYWHERE % (TOKEN, places_to_try(made))
     sandbox = arena.ground.sandbox(view=view)
@@ -99,7 +106,9 @@ def test_a1_no_write_outside_the_roots_reaches_the_host(arena: Arena, view: str)
     assert picture(still) == before
     assert tokens_on_the_host(made) == []
     # The project and the caches are writable: what was written there lies in layers, and nowhere else
-    assert {path.relative_to(arena.ground.state).parts[0] for path in arena.ground.state.rglob(f"*{TOKEN}*")} <= {"layers"}
+    assert {path.relative_to(arena.ground.state).parts[0] for path in arena.ground.state.rglob(f"*{TOKEN}*")} <= {
+        "layers"
+    }
 
 
 def test_a1_control_the_same_writes_reach_a_host_that_is_shown_as_it_is(arena: Arena) -> None:

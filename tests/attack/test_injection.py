@@ -48,7 +48,8 @@ def test_a6_no_name_of_a_project_is_taken_for_an_option(arena: Arena, full: bool
     Control: options joined and split at white space, below."""
     script = """
     print("HERE", os.getcwd() == %r, sorted(os.listdir(".")) == ["kept"])
-    if os.listdir(os.path.expanduser("~")) != ["playground"] and %r not in os.getcwd(): won(os.listdir(os.path.expanduser("~")))
+    at_home = os.listdir(os.path.expanduser("~"))
+    if at_home != ["playground"] and %r not in os.getcwd(): won(at_home)
     for line in open("/proc/net/dev"):
         if ":" in line and not line.strip().startswith("lo:"): won(line)
     if os.path.exists("/oldroot") or os.path.exists("/newroot"): won("root")

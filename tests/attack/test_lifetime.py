@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from tests.attack.arena import Arena, processes_with, wait_until
 from tests.support import kinds, short
 from unspill import Cancelled, Exited, TimedOut
 from unspill.runner.launcher import stop_launchers
+from unspill.runner.limits import rlimits
 
 if TYPE_CHECKING:
     from tests.support import Ground
@@ -95,7 +97,8 @@ def test_b6_control_a_killed_bwrap_leaves_a_daemon_unless_it_has_both_flags(
         assert wait_until(lambda: not processes_with(mark), 0.7) is not survives
     finally:
         for pid in processes_with(mark):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_b6_a_cancelled_run_is_dead_when_the_call_returns(arena: Arena) -> None:
@@ -138,7 +141,9 @@ sandbox.run(["sh", "-c", "setsid sleep 60 & echo x > file; sleep 60", sys.argv[3
 
 def kill_after(ground: Ground, words: list[str], delay_s: float, *, whom: str, mark: str) -> None:
     """Start a caller, kill it or its spawner after a moment, and wait for its end."""
-    caller = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ground.project)
+    caller = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ground.project
+    )
     try:
         time.sleep(delay_s)
         victims = [caller.pid] if whom == "caller" else children_of(caller.pid)
@@ -229,13 +234,9 @@ def test_b9_a_crash_leaves_no_core_file(arena: Arena, monkeypatch: pytest.Monkey
         result = arena.ground.sandbox().run(CRASH, limits=short())
         assert result.stdout.head == b"0\n"
         assert kinds(result.changes) == {}
-        from unspill.runner import perform
-
-        kept = perform.rlimits
         monkeypatch.setattr(
-            perform,
-            "rlimits",
-            lambda *given, **named: tuple(p for p in kept(*given, **named) if p[0] != resource.RLIMIT_CORE),
+            "unspill.runner.perform.rlimits",
+            lambda *given, **named: tuple(p for p in rlimits(*given, **named) if p[0] != resource.RLIMIT_CORE),
         )
         weaker = arena.ground.sandbox().run(CRASH, limits=short())
     finally:

@@ -100,13 +100,13 @@ os.write(1, b'{ "exit-code": 0 }\\n')
 def test_a24_pid_1_that_is_made_to_crash_forges_no_outcome(arena: Arena) -> None:
     """Trace bwrap's pid 1 inside, set its instruction pointer to nowhere and let it run: everything dies.
     Control: a run that is not started at all has the outcome that the crash would like to have."""
-    script = PTRACE + """
-print(%r, flush=True)
+    script = f"""{PTRACE}
+print({END!r}, flush=True)
 libc.ptrace(16, 1, 0, 0); os.waitpid(1, 0x40000000)
 libc.ptrace(6, 1, 16 * 8, 16)
 libc.ptrace(17, 1, 0, signal.SIGSEGV)
 time.sleep(5)
-""" % END
+"""
     tried = arena.attack(script)
     assert isinstance(tried.result.outcome, Signalled | Exited)
     assert tried.result.exit_code not in (0, 125, 126, 127)
@@ -119,7 +119,9 @@ def test_a24_the_channel_of_pid_1_is_worth_no_more_than_an_exit_code(arena: Aren
     """Take the descriptor by which pid 1 tells its parent the exit code, and write other codes to it.
     Control: the code arrives, and the run is over with it: the same as `exit 77`, and every process is dead."""
     mark = f"unspill-forger-{os.getpid()}"
-    script = PTRACE + f"""
+    script = (
+        PTRACE
+        + f"""
 subprocess.Popen(["sh", "-c", "sleep 20", "{mark}"])
 for number in range(3, 64):
     taken = libc.syscall(438, libc.syscall(434, 1, 0), number, 0)
@@ -129,6 +131,7 @@ for number in range(3, 64):
         time.sleep(5)
 sys.exit("there was no such descriptor")
 """
+    )
     tried = arena.attack(script)
     assert tried.result.outcome == Exited(code=77)
     assert kinds(tried.result.changes) == {"kept": "added"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.arena import Arena, replaced
-from tests.attack.test_kernel_surface import CAPABILITIES, PRESSURE, REMOUNT, WRITABLE_SETTINGS
+from tests.attack.test_kernel_surface import CAPABILITIES, REMOUNT, WRITABLE_SETTINGS
 from unspill.errors import RootCallerRefused
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.root]

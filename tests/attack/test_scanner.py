@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 WIDE = Limits(wall_s=300, file_bytes=None, layer_bytes=None, layer_entries=None)
 
 
-def run_bounded(arena: Arena, script: str, bound_s: float, **settings: object) -> RunResult:
+def run_bounded(arena: Arena, script: str, bound_s: float) -> RunResult:
     """Run a script and read its changes twice, all within a bound."""
-    sandbox = arena.ground.sandbox(limits=WIDE, **settings)
+    sandbox = arena.ground.sandbox(limits=WIDE)
     begun = time.monotonic()
     tried = arena.attack(script, sandbox=sandbox)
     assert kinds(sandbox.changes()) == kinds(tried.result.changes)
@@ -71,6 +71,22 @@ def test_b10_more_than_can_be_shown_is_a_finding_not_silence(arena: Arena, monke
     original = module.scan
     monkeypatch.setattr(module, "scan", lambda *given: original(*given, max_entries=20, max_depth=10))
     assert arena.attack(script, name="other").result.changes.findings != ()
+
+
+def test_b10_long_names_and_targets_do_not_fill_our_memory(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make links with targets of four thousand bytes, and files at the end of long paths, by the thousand.
+    Control: with the bound as it is, which is for larger trees than this one, there is no finding."""
+    from unspill.changes import report
+
+    script = """
+    for number in range(2000): os.symlink("x" * 4000, str(number))
+    """
+    sandbox = arena.ground.sandbox()
+    assert len(arena.attack(script, sandbox=sandbox).result.changes) == 2000
+    assert sandbox.changes().findings == ()
+    monkeypatch.setattr(report, "MAX_PATH_BYTES", 1 << 20)
+    assert sandbox.changes().findings != ()
+    assert len(sandbox.changes()) < 500
 
 
 def test_b10_paths_deeper_than_the_kernel_takes_are_reported(arena: Arena, engine: str) -> None:
@@ -124,7 +140,9 @@ def test_b10_a_project_whose_own_directory_is_closed_is_reported(arena: Arena, e
     assert found.get("new") == "added"
     assert found.get(".") == "metadata"
     assert sandbox.discard() == 1
-    assert kinds(arena.attack("with open('new', 'w') as file: file.write('x')", sandbox=sandbox).result.changes) == {"new": "added"}
+    assert kinds(arena.attack("with open('new', 'w') as file: file.write('x')", sandbox=sandbox).result.changes) == {
+        "new": "added"
+    }
 
 
 FORGED = """

@@ -42,20 +42,22 @@ MASKED = """
 
 # Private because nothing shows the home directory; view `host` is for people who want them seen
 UNSHOWN = """
-Documents/taxes.txt Desktop/todo other-project/.env other-project/src/main.py notes .config/app/settings.json Downloads/x
-.local/share/app/state .cache/thumbnails/x Mail/inbox playground/of-the-person .config/unspill/config.toml
+Documents/taxes.txt Desktop/todo other-project/.env other-project/src/main.py notes .config/app/settings.json
+Downloads/x .local/share/app/state .cache/thumbnails/x Mail/inbox playground/of-the-person .config/unspill/config.toml
 .local/share/unspill/playground/another-0000/x
 """.split()
 
 SEARCH = """
 canary, paths, below = "-".join(%r), %r, %r
 for path in paths:
-    for spelling in (path, "/proc/self/root" + path, "/proc/1/root" + path, "/proc/self/cwd/../" + path.split("/home/", 1)[-1]):
+    beside = "/proc/self/cwd/../" + path.split("/home/", 1)[-1]
+    for spelling in (path, "/proc/self/root" + path, "/proc/1/root" + path, beside):
         try:
             with open(spelling, "rb") as file: content = file.read()
         except OSError: continue
         if canary.encode() in content: won(spelling)
-words = ["grep", "-rlsIF", "--devices=skip", "--exclude-dir=proc", "--exclude-dir=usr", canary, below]
+elsewhere = [f"--exclude-dir={name}" for name in ("proc", "usr", "opt")]
+words = ["grep", "-rlsIF", "--devices=skip", *elsewhere, canary, below]
 for line in subprocess.run(words, capture_output=True, text=True).stdout.splitlines(): won("grep", line)
 if any(canary in word for word in os.environ.values()): won("environment")
 """
@@ -88,7 +90,7 @@ def search(paths: Sequence[Path], below: str | Path = "/") -> str:
     return SEARCH % (CANARY.split("-"), [*map(os.fspath, paths)], os.fspath(below))
 
 
-def test_a8_no_secret_of_the_person_can_be_found_in_view_sealed(arena: Arena) -> None:
+def test_a8_no_secret_of_the_person_can_be_found_in_view_sealed(arena: Arena, engine: str) -> None:
     """Plant a canary in eighty well-known places; read each by several spellings, and grep all that is shown.
     Control: with the home directory shown read-only the same script finds them all."""
     planted = plant(arena.ground, [*MASKED, *UNSHOWN])
@@ -99,13 +101,15 @@ def test_a8_no_secret_of_the_person_can_be_found_in_view_sealed(arena: Arena) ->
         home = os.fsencode(arena.ground.home)
         with arena.plan_changed(lambda mounts: replaced(mounts, home, shown_as_it_is(home))):
             found = arena.attack(search(planted)).won
-        assert {os.fspath(path) for path in planted} - set(found) <= {os.fspath(arena.ground.home / "playground/of-the-person")}
+        assert {os.fspath(path) for path in planted} - set(found) <= {
+            os.fspath(arena.ground.home / "playground/of-the-person")
+        }
     finally:
         for path in elsewhere[-3:]:
             path.unlink()
 
 
-def test_a8_known_secrets_are_masked_in_view_host(arena: Arena) -> None:
+def test_a8_known_secrets_are_masked_in_view_host(arena: Arena, engine: str) -> None:
     """The same in view `host`, which shows the home directory, for what is known to be secret, and for unspill's own.
     Control: without the masks the same script finds them."""
     own = [".config/unspill/config.toml", ".local/share/unspill/playground/another-0000/x"]
@@ -128,7 +132,12 @@ def test_a8_a_symlink_in_the_project_leads_to_no_secret(arena: Arena) -> None:
     """The project has links to secrets, to the home directory and to the state directory.
     Control: on the host the same links are read."""
     [key] = plant(arena.ground, [".ssh/id_rsa"])
-    for name, target in {"key": key, "home": arena.ground.home, "up": Path("../.ssh"), "state": arena.ground.state}.items():
+    for name, target in {
+        "key": key,
+        "home": arena.ground.home,
+        "up": Path("../.ssh"),
+        "state": arena.ground.state,
+    }.items():
         (arena.ground.project / name).symlink_to(target)
     (arena.ground.state / "runs/out").write_text(CANARY)
     links = [arena.ground.project / name for name in ("key", "home/.ssh/id_rsa", "up/id_rsa", "state/runs/out")]
@@ -157,11 +166,12 @@ def answer(arena: Arena, view: str, directory: Path, name: str) -> str:
 
 
 VARIABLES = """
-AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN GITHUB_TOKEN GH_TOKEN GITLAB_TOKEN OPENAI_API_KEY ANTHROPIC_API_KEY HF_TOKEN NPM_TOKEN
-PYPI_PASSWORD TWINE_PASSWORD DATABASE_URL PGPASSWORD MYSQL_PWD REDIS_URL SSH_AUTH_SOCK SSH_ASKPASS GPG_AGENT_INFO
+AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN GITHUB_TOKEN GH_TOKEN GITLAB_TOKEN OPENAI_API_KEY ANTHROPIC_API_KEY HF_TOKEN
+NPM_TOKEN PYPI_PASSWORD TWINE_PASSWORD DATABASE_URL PGPASSWORD MYSQL_PWD REDIS_URL SSH_AUTH_SOCK SSH_ASKPASS
 DBUS_SESSION_BUS_ADDRESS XAUTHORITY DISPLAY WAYLAND_DISPLAY XDG_RUNTIME_DIR KUBECONFIG DOCKER_HOST VAULT_TOKEN
-GOOGLE_APPLICATION_CREDENTIALS AZURE_CLIENT_SECRET STRIPE_API_KEY SLACK_TOKEN SENTRY_DSN LD_PRELOAD LD_LIBRARY_PATH
-BASH_ENV ENV PYTHONPATH PYTHONSTARTUP PERL5LIB NODE_OPTIONS HTTP_PROXY https_proxy GIT_ASKPASS SUDO_ASKPASS EDITOR MY_APP_X
+GPG_AGENT_INFO GOOGLE_APPLICATION_CREDENTIALS AZURE_CLIENT_SECRET STRIPE_API_KEY SLACK_TOKEN SENTRY_DSN LD_PRELOAD
+LD_LIBRARY_PATH BASH_ENV ENV PYTHONPATH PYTHONSTARTUP PERL5LIB NODE_OPTIONS HTTP_PROXY https_proxy GIT_ASKPASS
+SUDO_ASKPASS EDITOR MY_APP_X
 """.split()
 
 READ_VARIABLES = """

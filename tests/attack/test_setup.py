@@ -78,7 +78,9 @@ def settings(ground: Ground) -> dict[str, dict[str, Any]]:
     return {
         "plain": {},
         "view host": {"view": "host"},
-        "readable in the project": {"readable": (project + b"/sub", project + b"/shape-parent/bin", project + b"/sub/deeper")},
+        "readable in the project": {
+            "readable": (project + b"/sub", project + b"/shape-parent/bin", project + b"/sub/deeper")
+        },
         "readable in the playground": {"readable": (home + b"/playground/sub",)},
         "readable in a cache": {"readable": (home + b"/.cache/pip/sub",)},
         "hidden in the project": {"hidden": (project + b"/sub/made",)},

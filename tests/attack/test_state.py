@@ -49,7 +49,7 @@ for here, directories, files in os.walk(top):
         won("read", path)
     if here.startswith((top + "/home/state", top + "/home/.local")):
         if os.access(here, os.R_OK): won("listed", here)
-        changes = ((os.mkdir, here + "/planted"), (os.chmod, here, 0o777), (os.rename, here, here + "-away"), (os.rmdir, here))
+        changes = ((os.mkdir, here + "/planted"), (os.chmod, here, 0o777), (os.rename, here, here + "-away"))
         for function, *arguments in changes:
             try: function(*arguments)
             except OSError: continue
@@ -221,5 +221,13 @@ def start_as_owner(bwrap: Path, project: Path, state: Path) -> subprocess.Comple
     environ = {"HOME": pwd.getpwnam(OWNER).pw_dir, "UNSPILL_STATE_DIR": os.fspath(state), "PATH": "/usr/bin:/bin"}
     words = [sys.executable, "-c", OURS.partition("hold =")[0], os.fspath(project), os.fspath(bwrap)]
     return subprocess.run(
-        words, user=OWNER, group=OWNER, extra_groups=[], env=environ, cwd="/", capture_output=True, text=True, check=False
+        words,
+        user=OWNER,
+        group=OWNER,
+        extra_groups=[],
+        env=environ,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
     )

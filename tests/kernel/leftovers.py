@@ -55,8 +55,9 @@ def state_problems_apart(state: Path) -> list[str]:
 
 
 def control_groups() -> list[str]:
-    """Return the groups that runs have made anywhere."""
-    return [path for path, _names, _files in os.walk(CGROUPS) if os.path.basename(path).startswith("unspill-run-")]
+    """Return the groups that runs of this user have made anywhere."""
+    found = [path for path, _names, _files in os.walk(CGROUPS) if os.path.basename(path).startswith("unspill-run-")]
+    return [path for path in found if os.path.exists(path) and os.stat(path).st_uid == os.getuid()]
 
 
 def tree_of(top: Path) -> dict[str, tuple[int, int, int, bytes]]:

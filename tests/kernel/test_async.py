@@ -223,7 +223,7 @@ def test_a_stream_that_nobody_reads_is_cancelled_at_once(ground: Ground) -> None
 
     assert drive(work()) < 3
     # What it printed stays with its record; nothing else does
-    assert [name.partition("/")[0] for name in ground.left_behind()] == ["runs"]
+    assert {name.partition("/")[0] for name in ground.left_behind()} <= {"runs"}
 
 
 def test_errors_come_out_of_a_stream(ground: Ground) -> None:

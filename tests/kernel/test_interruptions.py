@@ -105,6 +105,13 @@ def test_ctrl_c_on_a_terminal_interrupts_unspill_and_not_the_command(prepared: G
     assert state_problems(prepared.state) == []
 
 
+@pytest.mark.parametrize("command", ["true", "exit 3", "sleep 1000 & setsid sleep 1000 &", "no-such-command"])
+def test_the_program_leaves_no_zombie_to_whoever_adopts_its_orphans(prepared: Ground, command: str) -> None:
+    below = descendants(os.getpid())
+    run_cli("run", "-q", "-c", command, cwd=prepared.project)
+    assert set(descendants(os.getpid())) - set(below) == set()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL])
 def test_a_signal_that_ends_unspill_ends_everything(prepared: Ground, number: int) -> None:
     program = start_busy(prepared)

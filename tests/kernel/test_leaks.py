@@ -295,3 +295,16 @@ def test_nothing_is_left_by_a(ground: Ground, fail: Callable[[Ground, Sandbox], 
     assert balance(ground) == before
     assert tree_of(ground.project) == project
     assert sandbox.run("cat kept", after="discard").stdout.head == b"same"
+
+
+def test_a_leak_is_seen(ground: Ground) -> None:
+    """The control arm: each thing that a run might leave changes the balance."""
+    ground.sandbox().run("true")
+    before = balance(ground)
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    assert balance(ground).own != before.own
+    os.close(descriptor)
+    with subprocess.Popen(["sleep", "0.2"]):
+        assert balance(ground).below != before.below
+    (ground.state / "layers" / "0123456789abcdef").mkdir()
+    assert balance(ground).state == ["layers without a row: ['0123456789abcdef']"]

@@ -106,6 +106,12 @@ def test_caches_count_towards_the_layer(ground: Ground) -> None:
     assert result.outcome == LimitReached(limit="layer_bytes", bound=8 * MIB)
 
 
+def test_the_playground_does_not_grow_without_bound(ground: Ground) -> None:
+    command = "cd ~/playground && " + FILL.format(files=4000, size=MIB, pause="sleep 0.02")
+    result = ground.run(command, limits=short(layer_bytes=8 * MIB))
+    assert result.outcome == LimitReached(limit="playground_bytes", bound=8 * MIB)
+
+
 FORKS = """
 import os, sys, time
 made = 0

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support import Event, Ground, kinds, lasting, printed, processes_with, short
+from tests.support import Event, Ground, kinds, lasting, printed, processes_with, run_cli, short
 from unspill import Cancelled, Ended, Exited, NeverStarted, OutputChunk, Signalled, Started, TimedOut
 from unspill.errors import BwrapMissing, BwrapUnsafe, SandboxUnavailable, UsageError
 from unspill.runner.launcher import get_launcher
@@ -182,6 +182,26 @@ def test_a_layer_that_can_not_be_made_is_our_failure_and_leaves_nothing(ground: 
     assert ground.left_behind() == []
     assert sandbox.runs() == ()
     assert sandbox.run("true").ok
+
+
+def test_a_layer_that_can_not_be_removed_does_not_mask_the_result(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    layers = ground.state / "layers"
+
+    def close(event: Event) -> None:
+        if isinstance(event, OutputChunk):
+            layers.chmod(0o500)
+
+    try:
+        result = sandbox.run("echo out; exit 3", on_event=close)
+    finally:
+        layers.chmod(0o700)
+    assert result.outcome == Exited(code=3)
+    assert result.stdout.kept() == b"out\n"
+    assert ground.left_behind() != []
+    # The next start of another process sweeps it
+    assert run_cli("changes", cwd=ground.project).returncode == 0
+    assert ground.left_behind() == []
 
 
 def test_a_root_that_vanished_is_said_so(ground: Ground) -> None:

@@ -65,3 +65,23 @@ def test_a_mount_beside_the_root_does_not_matter(ground: Ground, overlay_engine:
     program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine=overlay_engine)
     done = with_mount(ground, program, os.fspath(beside))
     assert done.stdout == "0 ['x', 'y'] [b'file', b'mnt/file']\n"
+
+
+NESTED = ["--unshare-user", "--unshare-pid", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+
+
+def test_inside_another_sandbox_it_seals_as_well(ground: Ground, overlay_engine: str) -> None:
+    (ground.project / "mnt").mkdir()
+    program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine=overlay_engine)
+    words = [os.fsdecode(ground.bwrap), *NESTED, sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "0 ['x', 'y'] [b'file', b'mnt/file']\n", done.stderr
+    assert list((ground.project / "mnt").iterdir()) == []
+
+
+def test_inside_a_sandbox_that_forbids_namespaces_it_refuses_and_says_why(ground: Ground) -> None:
+    program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine=None)
+    words = [os.fsdecode(ground.bwrap), *NESTED, "--disable-userns", sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.startswith("NamespacesForbidden "), done
+    assert list(ground.project.iterdir()) == []

@@ -17,7 +17,7 @@ _NONE = frozenset({errno.ENOTSUP, errno.ENODATA})
 def list_attributes(entry: bytes | int) -> list[str]:
     """Return every attribute name of an entry, given by descriptor or by a path whose last part is not followed."""
     try:
-        return os.listxattr(entry) if isinstance(entry, int) else os.listxattr(entry, follow_symlinks=False)
+        return os.listxattr(entry, follow_symlinks=not isinstance(entry, bytes))
     except OSError as error:
         if error.errno == errno.ENOTSUP:
             return []

@@ -17,111 +17,108 @@ from unspill.changes.walk import Unlocked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from unspill.changes.report import Found
     from unspill.changes.walk import Dir
-    from unspill.model.change import Aspect, ChangeKind
+    from unspill.model.change import Aspect
+
+    # In which aspects two entries differ, and whether one of them could not be read for it.
+    Difference = tuple[tuple[Aspect, ...], bool]
+
+PATH_MAX = 4096
 
 
-class Difference:
-    """What was found about one pair. `touched`: looking changed the ctime of the upper entry."""
-
-    __slots__ = ("aspects", "touched", "unreadable")
-
-    @property
-    def kind(self) -> ChangeKind:
-        return "modified" if "content" in self.aspects or "target" in self.aspects else "metadata"
-
-    def __init__(self) -> None:
-        self.aspects: list[Aspect] = []
-        self.touched = False
-        self.unreadable = False
+def compare_files(path: bytes, entry: Found, base: Found) -> Difference:
+    """Compare two regular files. One of an upper that is closed to its owner gets another ctime by this."""
+    if entry[2].st_mode & base[2].st_mode & 0o400:
+        return _compare_readable(path, entry, base)
+    with Unlocked(*entry[:3]), Unlocked(*base[:3]):
+        return _compare_readable(path, entry, base)
 
 
-def compare_files(
-    name: bytes, upper: Dir, status: os.stat_result, base: Dir, base_status: os.stat_result
-) -> Difference:
-    """Compare two regular files of the same name."""
-    if status.st_mode & base_status.st_mode & 0o400:
-        return _compare_readable(name, upper, status, base, base_status)
-    with Unlocked(upper, name, status) as was_closed, Unlocked(base, name, base_status):
-        found = _compare_readable(name, upper, status, base, base_status)
-    found.touched = was_closed
-    return found
-
-
-def _compare_readable(
-    name: bytes, upper: Dir, status: os.stat_result, base: Dir, base_status: os.stat_result
-) -> Difference:
-    found = Difference()
-    aspects = found.aspects
+def _compare_readable(path: bytes, entry: Found, base: Found) -> Difference:
+    upper, name, status, _ = entry
+    base_status = base[2]
+    aspects: list[Aspect] = []
+    unreadable = False
     size = status.st_size
-    if size != base_status.st_size or (size and _contents_differ(found, name, upper, base, size)):
+    if size != base_status.st_size:
         aspects.append("content")
+    elif size:
+        try:
+            if _contents_differ(name, upper, base[0], size):
+                aspects.append("content")
+        except OSError:
+            unreadable = True
+            aspects.append("content")
     if (status.st_mode ^ base_status.st_mode) & 0o7777:
         aspects.append("mode")
     if status.st_mtime_ns != base_status.st_mtime_ns:
         aspects.append("mtime")
-    if _attributes_differ(found, upper.attribute_path(name), base.attribute_path(name)):
+    try:
+        if _file_attributes_differ(path, upper, base[0], name):
+            aspects.append("xattrs")
+    except OSError:
+        unreadable = True
         aspects.append("xattrs")
-    return found
+    return tuple(aspects), unreadable
 
 
 def compare_directories(upper: Dir, base: Dir) -> Difference:
     """Compare two directories by themselves."""
-    found = Difference()
-    if (upper.status.st_mode ^ base.status.st_mode) & 0o7777:
-        found.aspects.append("mode")
+    aspects: tuple[Aspect, ...] = ("mode",) if (upper.status.st_mode ^ base.status.st_mode) & 0o7777 else ()
     # The attribute calls refuse a descriptor that was opened for look-ups only.
     entry = base.descriptor() if base.is_listable else base.attribute_path(b"")
-    if _attributes_differ(found, upper.descriptor(), entry, upper.attributes):
-        found.aspects.append("xattrs")
-    return found
+    try:
+        names = list_attributes(entry)
+        if not names and not upper.attributes:
+            return aspects, False
+        if user_attributes(upper.descriptor(), upper.attributes) == user_attributes(entry, names):
+            return aspects, False
+    except OSError:
+        return (*aspects, "xattrs"), True
+    return (*aspects, "xattrs"), False
 
 
 def compare_symlinks(name: bytes, upper: Dir, base: Dir) -> Difference:
     """Compare two symlinks by their text."""
-    found = Difference()
-    if upper.readlink(name) != base.readlink(name):
-        found.aspects.append("target")
-    return found
+    try:
+        return ((), False) if upper.readlink(name) == base.readlink(name) else (("target",), False)
+    except OSError:
+        return ("target",), True
 
 
 def compare_specials(status: os.stat_result, base_status: os.stat_result) -> Difference | None:
     """Compare two special files; None when they are not even of the same type."""
     if stat.S_IFMT(status.st_mode) != stat.S_IFMT(base_status.st_mode) or status.st_rdev != base_status.st_rdev:
         return None
-    found = Difference()
-    if stat.S_IMODE(status.st_mode) != stat.S_IMODE(base_status.st_mode):
-        found.aspects.append("mode")
-    return found
+    return (("mode",), False) if (status.st_mode ^ base_status.st_mode) & 0o7777 else ((), False)
 
 
-def _contents_differ(found: Difference, name: bytes, upper: Dir, base: Dir, size: int) -> bool:
+def _contents_differ(name: bytes, upper: Dir, base: Dir, size: int) -> bool:
+    ours = upper.open_file(name)
     try:
-        ours = upper.open_file(name)
+        theirs = base.open_file(name)
         try:
-            theirs = base.open_file(name)
-            try:
-                return not have_same_content(ours, theirs, size)
-            finally:
-                os.close(theirs)
+            return not have_same_content(ours, theirs, size)
         finally:
-            os.close(ours)
-    except OSError:
-        found.unreadable = True
-        return True
+            os.close(theirs)
+    finally:
+        os.close(ours)
 
 
-def _attributes_differ(
-    found: Difference, upper: bytes | int, base: bytes | int, names: list[str] | None = None
-) -> bool:
+def _file_attributes_differ(path: bytes, upper: Dir, base: Dir, name: bytes) -> bool:
+    # The attribute calls know no directory descriptor. Nothing moves in an upper, so there its own path is as good
+    # as one through /proc, and twice as fast.
+    full = upper.upper + b"/" + path
+    if len(full) >= PATH_MAX:
+        full = upper.attribute_path(name)
+    base_path = b"/proc/self/fd/%d/%s" % (base.descriptor(), name)
     try:
-        if names is None:
-            names = list_attributes(upper)
-            refuse_foreign(names, upper if isinstance(upper, bytes) else b".")
-        base_names = list_attributes(base)
-        if not names and not base_names:
-            return False
-        return user_attributes(upper, names) != user_attributes(base, base_names)
+        names = os.listxattr(full, follow_symlinks=False)
+        base_names = os.listxattr(base_path, follow_symlinks=False)
     except OSError:
-        found.unreadable = True
-        return True
+        names, base_names = list_attributes(full), list_attributes(base_path)
+    if not names and not base_names:
+        return False
+    refuse_foreign(names, path)
+    return user_attributes(full, names) != user_attributes(base_path, base_names)

@@ -25,17 +25,18 @@ OPAQUE = "user.overlay.opaque"
 # Kernels write these only for mount options that unspill never uses, or for layers composed by something else.
 FOREIGN = frozenset({"user.overlay.redirect", "user.overlay.metacopy", "user.overlay.whiteout"})
 
-_KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink"}
+FORMAT = 0o170000
+KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink"}
 
 
 def kind_of(status: os.stat_result) -> EntryKind:
     """Return the kind of an entry from its lstat."""
-    return _KINDS.get(status.st_mode & 0o170000, "special")
+    return KINDS.get(status.st_mode & FORMAT, "special")
 
 
 def is_whiteout(status: os.stat_result) -> bool:
     """Tell whether this is overlayfs's mark of a deletion: a character device 0:0."""
-    return status.st_rdev == 0 and stat.S_ISCHR(status.st_mode)
+    return status.st_mode & FORMAT == stat.S_IFCHR and status.st_rdev == 0
 
 
 def is_user_attribute(name: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from unspill.changes.attributes import list_attributes
-from unspill.changes.kinds import OPAQUE, is_whiteout, kind_of, refuse_foreign
+from unspill.changes.kinds import FORMAT, KINDS, OPAQUE, is_whiteout, refuse_foreign
 from unspill.errors import SandboxUnavailable
 
 TYPE_CHECKING = False
@@ -52,12 +52,15 @@ def find_entry(directories: list[Dir], name: bytes) -> Found | None:
     """
     for directory in directories:
         try:
-            status = directory.lstat(name)
+            status = os.stat(name, dir_fd=directory.descriptor(), follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             # The second one where the live directory itself was replaced meanwhile.
             continue
+        kind = KINDS.get(status.st_mode & FORMAT, "special")
         # overlayfs honours a whiteout in every layer, also one that someone has put into the live tree.
-        return None if is_whiteout(status) else (directory, name, status, kind_of(status))
+        if kind == "special" and is_whiteout(status):
+            return None
+        return directory, name, status, kind
     return None
 
 

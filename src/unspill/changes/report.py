@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from unspill.changes.compare import Difference
     from unspill.changes.walk import Dir
-    from unspill.model.change import ChangeKind, EntryKind
+    from unspill.model.change import Aspect, ChangeKind, EntryKind
     from unspill.model.record import Record
 
     # An entry where it was found: its directory, its name there, its lstat, its kind.
@@ -40,6 +39,15 @@ _new = object.__new__
 _set_entry_kind, _set_mode, _set_inode, _set_size, _set_ctime = _setters(Identity)
 
 
+# The aspects of a file with another size, by whether mode and mtime differ as well
+_RESIZED: dict[tuple[bool, bool], tuple[Aspect, ...]] = {
+    (False, False): ("content",),
+    (False, True): ("content", "mtime"),
+    (True, False): ("content", "mode"),
+    (True, True): ("content", "mode", "mtime"),
+}
+
+
 class Report:
     """What a scan has found so far below one root."""
 
@@ -59,7 +67,9 @@ class Report:
         layer: bytes,
         upper: Found | None,
         base: Found | None,
-        difference: Difference | None = None,
+        aspects: tuple[Aspect, ...] = (),
+        *,
+        unreadable: bool = False,
     ) -> None:
         """Record one change of the entry `upper` over the entry `base`."""
         self._path_bytes += len(path)
@@ -73,12 +83,13 @@ class Report:
             entry = identify(upper[2], upper[3])
             if upper[3] == "symlink":
                 target = upper[0].readlink(upper[1])
+                self._path_bytes += len(target)
                 escapes = leads_out(path, target, self._root)
         if base is not None:
             status, base_kind = base[2], base[3]
             base_size, base_mode = status.st_size, status.st_mode & 0o7777
             if base_kind == "symlink":
-                base_target = base[0].readlink(base[1])
+                base_target = _target_of(base)
             elif base_kind == "file" and status.st_nlink > 1:
                 broke_link = kind == "modified" or kind == "metadata"
         change = _new(Change)
@@ -88,16 +99,40 @@ class Report:
         _set_base_kind(change, base_kind)
         _set_base_size(change, base_size)
         _set_base_mode(change, base_mode)
-        _set_aspects(change, tuple(difference.aspects) if difference is not None else ())
+        _set_aspects(change, aspects)
         _set_target(change, target)
         _set_base_target(change, base_target)
         _set_leads_out(change, escapes)
         _set_broke_link(change, broke_link)
-        _set_unreadable(change, difference is not None and difference.unreadable)
+        _set_unreadable(change, unreadable)
         _set_layer(change, layer)
         self._changes.append(change)
-        if difference is not None and difference.unreadable:
+        if unreadable:
             self.find("can't be compared: not readable", path)
+
+    def add_resized(self, path: bytes, layer: bytes, status: os.stat_result, base: os.stat_result) -> None:
+        """Record a regular file over one of another size."""
+        self._path_bytes += len(path)
+        if len(self._changes) >= self._max_entries or self._path_bytes > MAX_PATH_BYTES:
+            self._cut(path)
+            return
+        mode, base_mode = status.st_mode & 0o7777, base.st_mode & 0o7777
+        has_other_time = status.st_mtime_ns != base.st_mtime_ns
+        change = _new(Change)
+        _set_path(change, path)
+        _set_kind(change, "modified")
+        _set_entry(change, identify(status, "file"))
+        _set_base_kind(change, "file")
+        _set_base_size(change, base.st_size)
+        _set_base_mode(change, base_mode)
+        _set_aspects(change, _RESIZED[mode != base_mode, has_other_time])
+        _set_target(change, None)
+        _set_base_target(change, None)
+        _set_leads_out(change, False)
+        _set_broke_link(change, base.st_nlink > 1)
+        _set_unreadable(change, False)
+        _set_layer(change, layer)
+        self._changes.append(change)
 
     def find(self, what: str, path: bytes) -> None:
         """Record something that no change shows."""
@@ -130,6 +165,13 @@ class Report:
         if not self.is_full:
             self.is_full = True
             self.find(f"too large to review: only the first {len(self._changes)} changes are listed", path)
+
+
+def _target_of(base: Found) -> bytes | None:
+    try:
+        return base[0].readlink(base[1])
+    except OSError:
+        return None  # replaced in the live tree meanwhile
 
 
 def identify(status: os.stat_result, kind: EntryKind) -> Identity:

@@ -7,16 +7,12 @@ that lies beneath it. So the cost follows the change, never the project. Nothing
 
 from __future__ import annotations
 
+import gc
+
 from unspill.changes.attributes import list_attributes
 from unspill.changes.classify import TABLE
-from unspill.changes.compare import (
-    Difference,
-    compare_directories,
-    compare_files,
-    compare_specials,
-    compare_symlinks,
-)
-from unspill.changes.kinds import is_whiteout, kind_of, refuse_foreign
+from unspill.changes.compare import compare_directories, compare_files, compare_specials, compare_symlinks
+from unspill.changes.kinds import FORMAT, KINDS, is_whiteout, refuse_foreign
 from unspill.changes.merge import find_entry, open_merged
 from unspill.changes.report import Report
 from unspill.changes.walk import Pool
@@ -24,12 +20,16 @@ from unspill.model.change import ChangeSet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Sequence
 
     from unspill.changes.classify import UpperKind, Verdict
+    from unspill.changes.compare import Difference
     from unspill.changes.report import Found
     from unspill.changes.walk import Dir
+    from unspill.model.change import ChangeKind
+
+# A regular file that its owner may read
+_PLAIN, _READABLE_FILE = 0o170400, 0o100400
 
 MAX_ENTRIES = 1_000_000
 MAX_DEPTH = 10_000
@@ -60,7 +60,7 @@ def scan(
     """
     report = Report(live, max_entries)
     if layers:
-        with Pool() as pool:
+        with _CollectorPaused(), Pool() as pool:
             uppers = [pool.upper_root(path) for path in layers]
             bases = [*(pool.upper_root(path) for path in below), pool.live_root(live)]
             _Scan(pool, report, max_depth).run(uppers, bases)
@@ -75,6 +75,21 @@ def join(parts: Iterable[ChangeSet]) -> ChangeSet:
         roots=tuple(root for part in parts for root in part.roots),
         findings=tuple(finding for part in parts for finding in part.findings),
     )
+
+
+class _CollectorPaused:
+    """No search for garbage cycles while records are made by the thousand: none of them is in one.
+
+    The searches would take as long as the scan. It ends enabled if it was, whatever other threads do meanwhile.
+    """
+
+    def __enter__(self) -> None:
+        self._was_enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_details: object) -> None:
+        if self._was_enabled:
+            gc.enable()
 
 
 class _Frame:
@@ -138,33 +153,33 @@ class _Scan:
         path = frame.prefix + name
         kind: UpperKind = "whiteout"
         entry: Found | None = None
+        layer = (upper or frame.uppers[0]).upper
         if upper is not None:
             status = upper.lstat(name)
-            if not is_whiteout(status):
-                kind = entry_kind = kind_of(status)
+            entry_kind = KINDS.get(status.st_mode & FORMAT, "special")
+            if entry_kind != "special" or not is_whiteout(status):
+                kind = entry_kind
                 entry = (upper, name, status, entry_kind)
-        layer = (upper or frame.uppers[0]).upper
         try:
             base = find_entry(frame.bases, name)
-        except PermissionError:
-            self._report.add(path, "modified" if entry else "deleted", layer, entry, None, _unreadable())
+        except OSError:
+            self._report.add(path, "modified" if entry else "deleted", layer, entry, None, unreadable=True)
             return
         verdict = TABLE[kind, base[3] if base is not None else "none"]
-        if verdict == "added":
-            if upper is not None and kind == "file":
-                _refuse_metacopy(upper, name, status)
-            self._report.add(path, "added", layer, entry, None)
-        elif verdict == "deleted" or verdict == "replaced":
+        if verdict == "added" or verdict == "deleted" or verdict == "replaced":
+            if verdict == "added" and entry is not None:
+                _refuse_metacopy(entry)
             self._report.add(path, verdict, layer, entry, base)
         elif entry is not None and base is not None:
-            self._compare(verdict, path, entry, base)
+            self._both(path, verdict, entry, base)
 
-    def _compare(self, verdict: Verdict, path: bytes, entry: Found, base: Found) -> None:
+    def _both(self, path: bytes, verdict: Verdict, entry: Found, base: Found) -> None:
+        """Compare two entries of the same kind."""
         upper, name, status, kind = entry
         found: Difference | None
         if verdict == "compare files":
-            found = compare_files(name, upper, status, base[0], base[2])
-            if found.touched:
+            found = compare_files(path, entry, base)
+            if not status.st_mode & 0o400:
                 entry = (upper, name, upper.lstat(name), kind)
         elif verdict == "compare symlinks":
             found = compare_symlinks(name, upper, base[0])
@@ -172,8 +187,10 @@ class _Scan:
             found = compare_specials(status, base[2])
         if found is None:
             self._report.add(path, "replaced", upper.upper, entry, base)
-        elif found.aspects:
-            self._report.add(path, found.kind, upper.upper, entry, base, found)
+        elif found[0]:
+            aspects, unreadable = found
+            change: ChangeKind = "modified" if aspects[0] == "content" or aspects[0] == "target" else "metadata"
+            self._report.add(path, change, upper.upper, entry, base, aspects, unreadable=unreadable)
 
     def _directory(self, frame: _Frame, name: bytes, upper: Dir, depth: int) -> _Frame | None:
         """Compare one directory by itself and return the frame of what is in it."""
@@ -182,7 +199,7 @@ class _Scan:
             uppers, end = open_merged(_from(upper, frame.uppers), name)
         except PermissionError:
             entry: Found = (upper, name, upper.lstat(name), "dir")
-            self._report.add(path, "modified", upper.upper, entry, None, _unreadable())
+            self._report.add(path, "modified", upper.upper, entry, None, unreadable=True)
             return None
         hides = frame.hides or end != "bottom"
         bases = self._beneath(frame, path, name, uppers[0], hides=hides)
@@ -195,12 +212,14 @@ class _Scan:
         """Report what a directory does to what is beneath it; return the directories that its entries lie over."""
         entry: Found = (top, name, top.status, "dir")
         base: Found | None = None
+        bases: list[Dir] = []
         try:
-            bases, end = open_merged(frame.bases, name) if frame.bases else ([], "bottom")
-            if end == "other" and not bases:
-                base = find_entry(frame.bases, name)
-        except PermissionError:
-            self._report.add(path, "replaced", top.upper, entry, None, _unreadable())
+            if frame.bases:
+                bases, end = open_merged(frame.bases, name)
+                if end == "other" and not bases:
+                    base = find_entry(frame.bases, name)
+        except OSError:
+            self._report.add(path, "replaced", top.upper, entry, None, unreadable=True)
             return []
         if bases:
             base = (bases[0], name, bases[0].status, "dir")
@@ -209,30 +228,26 @@ class _Scan:
             self._report.add(path, verdict, top.upper, entry, base)
         elif verdict == "compare hidden directory" and not all(directory.is_listable for directory in bases):
             # What is missing can't be told: the whole directory gives way to the new one.
-            self._report.add(path, "replaced", top.upper, entry, base, _unreadable())
+            self._report.add(path, "replaced", top.upper, entry, base, unreadable=True)
             return []
         else:
             self._both_directories(path, top, bases[0])
         return bases
 
     def _both_directories(self, path: bytes, top: Dir, base: Dir) -> None:
-        found = compare_directories(top, base)
-        if found.aspects:
+        aspects, unreadable = compare_directories(top, base)
+        if aspects:
             entry: Found = (top, top.name, top.status, "dir")
-            self._report.add(path, "metadata", top.upper, entry, (base, base.name, base.status, "dir"), found)
+            beneath: Found = (base, base.name, base.status, "dir")
+            self._report.add(path, "metadata", top.upper, entry, beneath, aspects, unreadable=unreadable)
 
 
-def _refuse_metacopy(upper: Dir, name: bytes, status: os.stat_result) -> None:
+def _refuse_metacopy(entry: Found) -> None:
     # A renamed file without its content looks like an added one; it has a size but no blocks.
-    if status.st_blocks == 0 and status.st_size:
+    upper, name, status, kind = entry
+    if status.st_blocks == 0 and status.st_size and kind == "file":
         refuse_foreign(list_attributes(upper.attribute_path(name)), name)
 
 
 def _from(upper: Dir, uppers: list[Dir]) -> list[Dir]:
     return uppers if uppers[0] is upper else uppers[uppers.index(upper) :]
-
-
-def _unreadable() -> Difference:
-    found = Difference()
-    found.unreadable = True
-    return found

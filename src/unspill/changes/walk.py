@@ -21,6 +21,7 @@ OPEN_AT_MOST = 192
 _ENCODING = sys.getfilesystemencoding()
 _ERRORS = sys.getfilesystemencodeerrors()
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LISTABLE = os.O_RDONLY | _DIRECTORY
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
@@ -63,16 +64,16 @@ class Dir:
 
     def open(self, parent_fd: int | None) -> None:
         try:
-            self.fd = os.open(self.name, os.O_RDONLY | _DIRECTORY, dir_fd=parent_fd)
+            self.fd = fd = os.open(self.name, _LISTABLE, dir_fd=parent_fd)
         except PermissionError:
             if self.owned:
                 _open_closed(self, parent_fd)
             else:
                 _open_for_lookups(self, parent_fd)
         else:
-            self.status = os.fstat(self.fd)
-            if self.owned and self.status.st_mode & 0o500 != 0o500 and os.geteuid() != 0:
-                _widen(self, b"/proc/self/fd/%d" % self.fd)
+            self.status = status = os.fstat(fd)
+            if status.st_mode & 0o500 != 0o500 and self.owned and os.geteuid() != 0:
+                _widen(self, b"/proc/self/fd/%d" % fd)
         self.pool.keep(self)
 
     def names(self) -> list[tuple[bytes, bool, Dir]]:

@@ -7,16 +7,21 @@ The group is made before the run, the spawner moves the held child into it, and 
 from __future__ import annotations
 
 import os
+import time
 
 from unspill.host.probe_cgroup import find_classic, find_delegated, read_memberships
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unspill.model.facts import CgroupKind
     from unspill.model.policy import Limits
     from unspill.model.run import LimitName
 
 _PREFIX = b"unspill-run-"
+_SIGKILL = 9
+_DYING_S, _PAUSE_S = 1.0, 0.005
 
 
 class Group:
@@ -54,24 +59,39 @@ class Group:
             return "processes"
         return None
 
+    def kill(self) -> None:
+        """Kill all that is in the group, and wait a while for the end of it."""
+        deadline = time.monotonic() + _DYING_S
+        while (members := self._members()) and time.monotonic() < deadline:
+            for pid in members:
+                try:
+                    os.kill(pid, _SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(_PAUSE_S)
+
+    def _members(self) -> list[int]:
+        try:
+            with open(self._directories[0] + b"/cgroup.procs", "rb") as file:
+                # One of another pid namespace is 0, which kill(2) takes for this process's own group
+                return [pid for line in file if (pid := int(line)) > 0]
+        except OSError:
+            return []
+
     def remove(self) -> None:
         """Remove the group; all its processes are dead."""
         for directory in self._directories:
             try:
                 os.rmdir(directory)
             except OSError:
-                continue  # an empty group without processes does no harm; the next sweep removes it
+                continue  # an empty group without processes does no harm
 
 
 def make_group(kind: CgroupKind, run: str, limits: Limits) -> Group | None:
     """Make a group for a run, or return None where there is no place for one."""
-    if kind == "none":
+    group = _group_of(kind, run)
+    if group is None:
         return None
-    memberships = read_memberships()
-    place = find_delegated(memberships) if kind == "v2" else find_classic(memberships)
-    if not place.parents:
-        return None
-    group = Group(kind, tuple(parent + b"/" + _PREFIX + run.encode() for parent in place.parents))
     try:
         for member in group.member_files():
             os.mkdir(os.path.dirname(member))
@@ -82,17 +102,24 @@ def make_group(kind: CgroupKind, run: str, limits: Limits) -> Group | None:
     return group
 
 
-def sweep_groups(kind: CgroupKind) -> None:
-    """Remove the empty groups of runs whose caller was killed."""
+def sweep_groups(kind: CgroupKind, runs: Iterable[str]) -> None:
+    """Remove the groups of runs whose caller was killed, and whoever is still alive in them."""
+    for run in runs:
+        group = _group_of(kind, run)
+        if group is None:
+            return
+        group.kill()
+        group.remove()
+
+
+def _group_of(kind: CgroupKind, run: str) -> Group | None:
+    if kind == "none":
+        return None
     memberships = read_memberships()
     place = find_delegated(memberships) if kind == "v2" else find_classic(memberships)
-    for parent in place.parents:
-        for name in os.listdir(parent):
-            if name.startswith(_PREFIX):
-                try:
-                    os.rmdir(parent + b"/" + name)
-                except OSError:
-                    continue  # its processes are alive: somebody's run
+    if not place.parents:
+        return None
+    return Group(kind, tuple(parent + b"/" + _PREFIX + run.encode() for parent in place.parents))
 
 
 def _count(path: bytes, key: bytes) -> int:

@@ -35,6 +35,7 @@ class Job(Record):
 
     DESCRIPTORS: ClassVar[tuple[str, ...]] = ("stdin", "stdout", "stderr", "args", "status")
     overlays: Overlays
+    program: bytes
     argv: tuple[bytes, ...]
     limits: tuple[tuple[int, int], ...]
     cgroups: tuple[bytes, ...] = ()
@@ -78,6 +79,11 @@ def receive(sock: Socket) -> tuple[Any, list[int]] | None:
         with os.fdopen(descriptors.pop(0), "rb") as file:
             payload = file.read()
     return marshal.loads(payload), descriptors
+
+
+def run_name(run: str) -> bytes:
+    """Return the first word of the bwrap of a run: whoever looks at the host's processes knows it by that."""
+    return b"unspill-run-" + run.encode()
 
 
 def memory_file(content: bytes) -> int:

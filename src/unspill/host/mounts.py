@@ -54,7 +54,9 @@ def _set_empty_apart(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | 
     for (first, *rest), dest, upper, _work in overlays:
         if upper is None and any(first.startswith(lower + b"/") for lower in rest):
             try:
-                libc.mount(b"tmpfs", first, b"tmpfs", libc.MS_NOSUID | libc.MS_NODEV, b"mode=0755,size=4096,nr_inodes=2")
+                libc.mount(
+                    b"tmpfs", first, b"tmpfs", libc.MS_NOSUID | libc.MS_NODEV, b"mode=0755,size=4096,nr_inodes=2"
+                )
             except OSError as error:
                 raise MountRefused(dest, error) from None
             return

@@ -29,6 +29,7 @@ else:
     import _signal as signal
 
 _SOCKET_FD = 3
+_COUNTED_BY_USER = (b"/proc/sys/user/max_inotify_instances", b"/proc/sys/user/max_inotify_watches")
 
 
 class SpawnedRun:
@@ -279,10 +280,30 @@ def allow_many_descriptors() -> None:
 def enter_own_namespaces() -> None:
     """Take a user namespace in which this uid and gid are mapped to themselves, and a pid namespace for children."""
     uid, gid = os.getuid(), os.getgid()
+    counted = [(path, _read_number(path)) for path in _COUNTED_BY_USER]
     libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWPID)
     _write(b"/proc/self/setgroups", b"deny")
     _write(b"/proc/self/uid_map", b"%d %d 1" % (uid, uid))
     _write(b"/proc/self/gid_map", b"%d %d 1" % (gid, gid))
+    for path, most in counted:
+        if most:
+            # Half of it is left to the person's own programs, whatever the sandboxes do
+            _try_write(path, b"%d" % (most // 2))
+
+
+def _read_number(path: bytes) -> int:
+    try:
+        with open(path, "rb") as file:
+            return int(file.read())
+    except OSError:
+        return 0
+
+
+def _try_write(path: bytes, content: bytes) -> None:
+    try:
+        _write(path, content)
+    except OSError:
+        return  # this kernel does not count it by namespace, or /proc/sys can't be written here
 
 
 def show_own_processes() -> None:

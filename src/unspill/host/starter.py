@@ -66,7 +66,7 @@ class Starter:
         own_umask = os.umask(job.umask)
         try:
             return os.posix_spawn(
-                job.argv[0],
+                job.program,
                 job.argv,
                 {},
                 file_actions=actions,

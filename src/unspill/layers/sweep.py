@@ -32,6 +32,10 @@ class Swept(Record):
 def sweep(store: Store) -> Swept:
     """Remove all garbage of the state directory; cheap where there is none."""
     abandoned = tuple(run.id for run in store.runs.unfinished() if is_abandoned(run))
+    if abandoned:
+        from unspill.host.strays import kill_strays
+
+        kill_strays(abandoned)
     for run in abandoned:
         _remove_run(store, run)
     unused = store.caches.take_unused()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
 _MOST = 1 << 62
 _UNLIMITED = "unlimited"
+# tomllib takes memory with the square of a key's parts: a project's file of 200 KB could take all there is.
+_MOST_DOTS = 100
 # Bounds that our own memory depends on.
 _ALWAYS_BOUNDED = ("kept_bytes", "tmp_bytes")
 
@@ -38,6 +40,8 @@ def parse_policy(text: str, *, where: str, trusted: bool, home: bytes, base: byt
     """
     import tomllib
 
+    if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+        raise PolicyError(f"{where}: a line has more than {_MOST_DOTS} dots: write a long list over several lines")
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

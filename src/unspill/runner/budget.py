@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FREE_INODES_KEPT = 10_000
 
 _LOOK_S = 0.5
+_LONGEST_PAUSE_S = 2.0
 _SHARE = 20
 # A run that only tidies a playground that is too large must be let alone
 _GROWN_BYTES, _GROWN_ENTRIES = 1 << 20, 100
@@ -44,7 +45,8 @@ class Budget:
         self._disk = uppers[0] if uppers else playground
         self._room = _room(self._disk) if self._disk is not None else (0, 0)
         self._last_walk = (0.0, 0, 0)
-        self.next_check = self._next_walk = time.monotonic() + _LOOK_S
+        self._begun = time.monotonic()
+        self.next_check = self._next_walk = self._begun + _LOOK_S
 
     def check(self, init_fd: int | None = None) -> LimitReached | None:
         """Return the bound that is exceeded, if any, and choose the next moment to look.
@@ -62,7 +64,9 @@ class Budget:
         reached = self._fresh_excess(init_fd)
         if reached is None and self._is_time_to_walk(grown):
             reached = self._walk(grown)
-        self.next_check = time.monotonic() + _LOOK_S
+        # Hundreds of runs that only wait must not spend their time on being looked at
+        age = time.monotonic() - self._begun
+        self.next_check = time.monotonic() + min(max(_LOOK_S, age / 10), _LONGEST_PAUSE_S)
         return reached
 
     def _is_time_to_walk(self, grown: tuple[int, int]) -> bool:
@@ -103,8 +107,12 @@ class Budget:
         if pid is None:
             return None
         for place in self._fresh:
+            inside = b"/proc/%d/root%b" % (pid, place)
             try:
-                found = os.statvfs(b"/proc/%d/root%b" % (pid, place))
+                # While bwrap is still at work its root is the host's, and so is what is there; it never goes back
+                if os.stat(inside).st_dev == os.stat(place).st_dev:
+                    continue
+                found = os.statvfs(inside)
             except OSError:
                 continue  # it is just ending, or not ours to look into
             if reached := self._named("tmp_entries", found.f_files - found.f_ffree, bound):

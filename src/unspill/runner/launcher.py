@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DYING_MS = 5000
+_SETTLING_S = 0.05
 _lock = allocate_lock()  # protects _launchers: two threads must not start two spawners
 _launchers: dict[tuple[int, bool], Launcher] = {}
 
@@ -50,9 +51,13 @@ class Launched:
         except OSError:
             return  # it has ended, or the spawner has and took all with it
 
-    def wait_for_spawner(self) -> None:
-        """Wait for the death of a spawner that does not answer any more; where it is a pid 1, all of its are dead."""
+    def wait_for_spawner(self, run: str) -> None:
+        """Wait for the death of a spawner that does not answer any more, and of all that it started for a run."""
         self._launcher.wait_until_dead()
+        if not self._launcher.own_namespace:
+            from unspill.host.strays import kill_strays
+
+            kill_strays((run,), settle_s=_SETTLING_S)
 
     def close(self) -> None:
         """Let go; a run that is still alive is killed."""
@@ -62,8 +67,9 @@ class Launched:
 class Launcher:
     """A spawner process and the socket to it."""
 
-    def __init__(self, control: Socket, pid: int) -> None:
+    def __init__(self, control: Socket, pid: int, *, own_namespace: bool) -> None:
         self._control = control
+        self.own_namespace = own_namespace
         self._is_broken = False
         self._spawner_fd: int | None = None
         self.pid = pid
@@ -191,7 +197,7 @@ def _start_by_program(own_namespace: bool) -> Launcher:
         raise SandboxUnavailable(f"could not start the spawner process: {error}") from error
     finally:
         theirs.close()
-    return Launcher(ours, pid)
+    return Launcher(ours, pid, own_namespace=own_namespace)
 
 
 def _start_by_fork(own_namespace: bool) -> Launcher:
@@ -200,7 +206,7 @@ def _start_by_fork(own_namespace: bool) -> Launcher:
     pid = os.fork()
     if pid:
         theirs.close()
-        return Launcher(ours, pid)
+        return Launcher(ours, pid, own_namespace=own_namespace)
     try:
         from unspill.host.spawner import run_spawner
         from unspill.host.starter import place_descriptors

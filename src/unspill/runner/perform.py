@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_file
+from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_file, run_name
 from unspill.model.plan import Bind, Overlay, Tmpfs
 from unspill.model.record import Record
 from unspill.model.run import NeverStarted, Output
 from unspill.plan.argv import bwrap_options
-from unspill.runner.launcher import get_launcher
 from unspill.runner.budget import Budget
+from unspill.runner.launcher import get_launcher
 from unspill.runner.limits import name_limit, rlimits
 from unspill.runner.outcome import hints_from, outcome_from
 from unspill.runner.pipes import Pipes
@@ -108,8 +108,9 @@ def _launch(plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Gro
     given = [memory_file(content) for content in (b"\0".join(options) + b"\0", *contents)]
     job = Job(
         overlays=_overlays(plan),
+        program=plan.bwrap,
         argv=(
-            plan.bwrap,
+            run_name(wishes.run),
             *(b"--args", b"%d" % ARGS_FD, b"--json-status-fd", b"%d" % STATUS_FD),
             *(b"--info-fd", b"%d" % INFO_FD, b"--block-fd", b"%d" % BLOCK_FD, b"--"),
             *plan.argv,

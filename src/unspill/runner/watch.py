@@ -21,8 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import Limits
     from unspill.model.run import Outcome, StreamName
-    from unspill.runner.launcher import Launched
     from unspill.runner.budget import Budget
+    from unspill.runner.launcher import Launched
     from unspill.runner.pipes import Pipes
     from unspill.runner.streams import Collector
     from unspill.runner.wishes import Wishes
@@ -220,7 +220,7 @@ class Watch:
         while not self._dead:
             message = self._launched.message()
             if message is None:
-                self._launched.wait_for_spawner()
+                self._launched.wait_for_spawner(self._wishes.run)
                 return
             words, descriptors = message
             self._dead = words[0] == "ended"

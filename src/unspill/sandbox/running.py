@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from unspill.layers.create import OpenRun
     from unspill.model.event import Event
+    from unspill.model.facts import Facts
     from unspill.model.plan import Plan
     from unspill.model.policy import After, Limits
     from unspill.model.run import Outcome, Run
@@ -62,12 +63,16 @@ class RunWishes(Record):
     may_fork: bool = False
 
 
-def sweep_once(store: Store) -> None:
+def sweep_once(store: Store, facts: Facts) -> None:
     """Remove what dead processes left, once per process and state directory."""
     key = (os.getpid(), store.state)
     if key not in _swept:
         _swept.add(key)
-        sweep(store)
+        swept = sweep(store)
+        if swept.runs and facts.cgroup != "none":
+            from unspill.host.cgroup import sweep_groups
+
+            sweep_groups(facts.cgroup, swept.runs)
 
 
 def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:

@@ -68,7 +68,7 @@ class Sandbox:
         self.name = name
         self._may_fork = may_fork
         self._opened = open_project(project, name, policy)
-        sweep_once(self._opened.store)
+        sweep_once(self._opened.store, self._opened.facts)
 
     @property
     def project(self) -> bytes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.locations import Locations
 
 PROJECT_FILE = b".unspill.toml"
-_LARGEST = 1 << 20
+_LARGEST = 1 << 16
 
 
 def load_policy(locations: Locations, project: bytes, given: Policy | None) -> Policy:

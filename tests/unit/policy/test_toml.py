@@ -192,3 +192,10 @@ def test_tomllib_is_not_loaded_before_there_is_a_file_to_read() -> None:
     code = "import sys, unspill.policy.toml, unspill.policy.merge; print('tomllib' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "False\n"
+
+
+@pytest.mark.parametrize("separator", ["", '."\u2028"', '."\x85"', ".'\x0b'"])
+def test_a_key_of_very_many_parts_is_refused_before_it_takes_all_memory(separator: str) -> None:
+    text = "a" + (".a" * 90 + separator) * 200 + " = 1\n"
+    with pytest.raises(PolicyError, match="dots"):
+        parse_policy(text, where="x", trusted=False, home=b"/home/ann")

@@ -10,7 +10,8 @@ import pytest
 
 from unspill.model.policy import Limits
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut
-from unspill.runner.limits import LayerBudget, find_excess, name_limit, rlimits
+from unspill.runner.budget import Budget
+from unspill.runner.limits import find_excess, name_limit, rlimits
 
 MIB = 1 << 20
 
@@ -77,16 +78,19 @@ def test_what_lies_in_all_layers_counts_together(tmp_path: Path) -> None:
     assert find_excess(Limits(layer_bytes=0), ()) is None
 
 
-def test_measuring_takes_at_most_a_twentieth_of_the_time(tmp_path: Path) -> None:
-    budget = LayerBudget(Limits(), (fill(tmp_path / "a", 10, 1),))
+def test_the_next_look_is_chosen_by_the_last(tmp_path: Path) -> None:
+    budget = Budget(Limits(), (fill(tmp_path / "a", 10, 1),))
     before = budget.next_check
     assert budget.check() is None
     assert budget.next_check >= before
 
 
-def test_a_disk_that_is_nearly_full_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unspill.runner.limits.free_bytes", lambda _path: 1000)
-    budget = LayerBudget(Limits(), (fill(tmp_path / "a", 1, 1),))
+@pytest.mark.parametrize(("free", "limit"), [((1000, 1 << 40), "free_space"), ((1 << 40, 5), "free_inodes")])
+def test_a_disk_that_is_nearly_full_ends_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], limit: str
+) -> None:
+    budget = Budget(Limits(), (fill(tmp_path / "a", 1, 1),))
+    monkeypatch.setattr("unspill.runner.budget._room", lambda _path: free)
     reached = budget.check()
     assert reached is not None
-    assert reached.limit == "free_space"
+    assert reached.limit == limit

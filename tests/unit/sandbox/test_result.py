@@ -111,7 +111,7 @@ def test_long_lines_are_cut_by_bytes() -> None:
 
 def test_what_was_left_out_is_counted() -> None:
     output = Output(head=b"first\n", tail=b"last\n", left_out=1000)
-    text = result(Exited(code=0), stdout=b"", **{}).replace(stdout=output).text()
+    text = result(Exited(code=0)).replace(stdout=output).text()
     assert text == "first\n\n// ... (1000 bytes left out) ...\nlast\n"
 
 
