@@ -330,6 +330,7 @@ def resident_bytes() -> int:
     raise AssertionError("no VmRSS")
 
 
+@pytest.mark.timeout(900)
 def test_b5_a_flood_of_output_costs_bounded_memory(arena: Arena, full: bool) -> None:
     """Print more than a gibibyte (ten with --full) as fast as a pipe takes it.
     Control: the bytes did arrive, and a caller who keeps them all grows by as much."""

@@ -43,6 +43,7 @@ def hostile_names(count: int, seed: int) -> list[str]:
     return list(names)
 
 
+@pytest.mark.timeout(900)
 def test_a6_no_name_of_a_project_is_taken_for_an_option(arena: Arena, full: bool) -> None:
     """Really run in projects with hostile names, and look at what the sandbox has become.
     Control: options joined and split at white space, below."""
@@ -66,6 +67,7 @@ def test_a6_no_name_of_a_project_is_taken_for_an_option(arena: Arena, full: bool
         shutil.rmtree(project)
 
 
+@pytest.mark.timeout(900)
 def test_a6_no_word_of_a_command_is_taken_for_an_option(arena: Arena, full: bool) -> None:
     """Run commands whose first word is an option of bwrap, with a host directory to bind.
     Control: without `--` before the command bwrap takes it as options and writes to the host."""

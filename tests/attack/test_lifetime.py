@@ -167,6 +167,7 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("whom", ["caller", "spawner"])
 @pytest.mark.parametrize("face", ["library", "command line"])
 def test_b7_a_caller_that_is_killed_early_leaves_nothing(arena: Arena, full: bool, face: str, whom: str) -> None:

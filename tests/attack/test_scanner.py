@@ -45,6 +45,7 @@ def test_b10_a_sparse_file_of_a_tebibyte_is_one_change(arena: Arena, engine: str
     assert printed(sandbox.run("stat -c %s sparse", limits=WIDE)) == f"{1 << 40}\n"
 
 
+@pytest.mark.timeout(900)
 def test_b10_a_hundred_thousand_files_are_all_reported(arena: Arena, full: bool) -> None:
     """Make 100,000 files (a million with --full) in one directory and in many.
     Control: every one is there; a cap would be named as a finding, as the next test shows."""

@@ -46,6 +46,7 @@ result = Sandbox(project, policy=policy).run(command)
 os.write(1, result.stdout.kept())
 sys.exit(result.exit_code)
 """
+DEFENCELESS = "import unspill.host.strays as strays; strays.kill_strays = lambda *runs, **options: 0\n"
 MOUNT_ROLES = ("caller", "spawner's parent", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
 SHARED_ROLES = ("caller", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
 
@@ -64,14 +65,25 @@ class Scenario:
     def roles(self) -> tuple[str, ...]:
         return MOUNT_ROLES if self.engine == "mount" else SHARED_ROLES
 
-    def trace(self, depth: int | None = None, at: int = 0) -> Traced:
-        """Have one run, and kill a process of it if a depth is given."""
+    def trace(self, depth: int | None = None, at: int = 0, victim: int | None = None) -> Traced:
+        """Have one run, and kill a process of it, or another one at that moment, if a depth is given."""
         project, bwrap = os.fspath(self.ground.project), os.fsdecode(self.ground.bwrap)
         argv = ["/bin/sh", "-c", COMMAND_LINE, "sh", COMMAND]
-        if self.way == "library":
-            argv = [sys.executable, "-c", LIBRARY, project, bwrap, self.engine, COMMAND]
-        environ = dict(os.environ)
-        return trace(Order(argv=argv, cwd=project, environ=environ, depth=depth, at=at, grace_s=2.0, limit_s=30.0))
+        if self.way != "command line":
+            program = LIBRARY if self.way == "library" else DEFENCELESS + LIBRARY
+            argv = [sys.executable, "-c", program, project, bwrap, self.engine, COMMAND]
+        return trace(
+            Order(
+                argv=argv,
+                cwd=project,
+                environ=dict(os.environ),
+                depth=depth,
+                at=at,
+                victim=victim,
+                grace_s=2.0,
+                limit_s=30.0,
+            )
+        )
 
     def counts(self) -> Counter[int]:
         """Return the number of system calls by depth in a run that nobody disturbs."""
@@ -164,20 +176,40 @@ def test_a_kill_at_any_system_call_of_a_run_leaves_nothing(ground: Ground, way: 
     assert kills.total() > 0.9 * len(points)
 
 
-def test_a_kill_leaves_nothing_where_the_spawner_has_no_namespace_of_its_own(
-    ground: Ground, bwrap: Path, known_facts: tuple[str, Facts], full: bool
-) -> None:
+@pytest.fixture
+def without_own_namespace(ground: Ground, known_facts: tuple[str, Facts]) -> Ground:
+    """A host where only bwrap may make user namespaces, as far as unspill knows."""
     prepare(ground)
     key, facts = known_facts
     with Store.open(os.fsencode(ground.state)) as store:
         store.facts.put(key, facts_to_text(facts.replace(own_namespace=False)))
+    return ground
+
+
+def test_a_kill_leaves_nothing_where_the_spawner_has_no_namespace_of_its_own(
+    without_own_namespace: Ground, bwrap: Path, full: bool
+) -> None:
     for engine in set(engines_of(os.fspath(bwrap))) - {"mount"}:
-        scenario = Scenario(ground, "library", engine)
+        scenario = Scenario(without_own_namespace, "library", engine)
         points = scenario.points(step=5 * STEP if full else None, of_each=1)
         kills, problems = kill_at(scenario, points)
-        record(f"engine {engine}", kills, problems, 5 * STEP)
+        record(f"engine {engine} without a namespace", kills, problems, 5 * STEP)
         assert problems == []
         assert set(kills) == set(scenario.roles)
+
+
+@pytest.mark.parametrize("way", ["library", "library without the search for strays"])
+def test_a_spawner_without_a_namespace_that_dies_while_a_run_starts_up_takes_it_along(
+    without_own_namespace: Ground, full: bool, way: str
+) -> None:
+    """The control arm lets the caller not look for what has lost its spawner."""
+    scenario = Scenario(without_own_namespace, way, "copy")
+    spawner, init = SHARED_ROLES.index("spawner"), SHARED_ROLES.index("sandbox's pid 1")
+    count = scenario.counts()[init]
+    steps = range(5, count, 10) if full else range(count // 8, count, count // 4)
+    survivors = [traced["survivors"] for at in steps if (traced := scenario.trace(init, at, spawner))["killed"]]
+    assert len(survivors) > 2
+    assert any(survivors) is (way != "library"), survivors
 
 
 def test_a_kill_in_the_very_first_start_leaves_nothing(ground: Ground, full: bool) -> None:
@@ -203,7 +235,7 @@ def test_a_kill_in_the_very_first_start_leaves_nothing(ground: Ground, full: boo
 def test_the_tracer_sees_what_survives() -> None:
     """The control arm: a daemon that nobody holds by a namespace outlives its killed parent."""
     argv = ["/bin/sh", "-c", "echo >&3; read -r go <&4; setsid sleep 1000 & while :; do sleep 0.01; done"]
-    order = Order(argv=argv, cwd="/", environ={}, depth=0, at=60, grace_s=0.3, limit_s=10.0)
+    order = Order(argv=argv, cwd="/", environ={}, depth=0, at=60, victim=None, grace_s=0.3, limit_s=10.0)
     traced = trace(order)
     assert traced["killed"]
     assert traced["survivors"] == ["depth 1 sleep (S)"]

@@ -23,7 +23,7 @@ def put(ground: Ground, path: str, content: str = "", mode: int = 0o644) -> Path
     return target
 
 
-def test_a_toolchain_runs_from_its_own_path(ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_toolchain_runs_from_its_own_path(ground: Ground, overlay_engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put(ground, ".cargo/bin/cargo", "#!/bin/sh\necho cargo of $HOME\n", 0o755)
     put(ground, ".pyenv/versions/3.99/bin/python3.99", "#!/bin/sh\necho python\n", 0o755)
     monkeypatch.setenv("PATH", f"{ground.home}/.cargo/bin:/usr/bin:/bin")
@@ -32,7 +32,7 @@ def test_a_toolchain_runs_from_its_own_path(ground: Ground, engine: str, monkeyp
 
 
 def test_a_program_directory_on_the_path_is_a_toolchain(
-    ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, overlay_engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(ground, "tools/special/bin/special", "#!/bin/sh\necho special\n", 0o755)
     put(ground, "tools/special/secret", "secret")
@@ -42,7 +42,7 @@ def test_a_program_directory_on_the_path_is_a_toolchain(
     assert not ground.run("cat ~/tools/special/secret").ok
 
 
-def test_a_toolchain_can_not_be_changed(ground: Ground, engine: str) -> None:
+def test_a_toolchain_can_not_be_changed(ground: Ground, overlay_engine: str) -> None:
     program = put(ground, ".local/bin/tool", "#!/bin/sh\necho real\n", 0o755)
     for attempt in (
         "echo evil > ~/.local/bin/tool",
@@ -55,7 +55,7 @@ def test_a_toolchain_can_not_be_changed(ground: Ground, engine: str) -> None:
     assert printed(ground.run("~/.local/bin/tool")) == "real\n"
 
 
-def test_no_credential_comes_along_with_a_toolchain(ground: Ground, engine: str) -> None:
+def test_no_credential_comes_along_with_a_toolchain(ground: Ground, overlay_engine: str) -> None:
     put(ground, ".cargo/bin/cargo", "#!/bin/sh\n", 0o755)
     put(ground, ".rustup/toolchains/stable/bin/rustc", "#!/bin/sh\n", 0o755)
     for secret in (".cargo/credentials.toml", ".cargo/config.toml", ".rustup/settings.toml", ".npmrc", ".pypirc"):
@@ -65,7 +65,7 @@ def test_no_credential_comes_along_with_a_toolchain(ground: Ground, engine: str)
     )
 
 
-def test_no_socket_or_fifo_comes_along_with_a_toolchain(ground: Ground, overlay_engine: str) -> None:
+def test_no_socket_or_fifo_comes_along_with_a_toolchain(ground: Ground, engine: str) -> None:
     directory = put(ground, ".local/bin/tool", "#!/bin/sh\n", 0o755).parent
     # A path of a socket has a hundred bytes at most, so by way of the directory
     back = os.getcwd()

@@ -43,13 +43,17 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 class Order(TypedDict):
-    """What to trace; `depth` None only records. The program says it is ready on fd 3 and starts on a line of fd 4."""
+    """What to trace; `depth` None only records, `victim` is who dies at that moment, if it is not that process itself.
+
+    The program says that it is ready on descriptor 3 and starts on a line from descriptor 4.
+    """
 
     argv: list[str]
     cwd: str
     environ: dict[str, str]
     depth: int | None
     at: int
+    victim: int | None
     grace_s: float
     limit_s: float
 
@@ -84,9 +88,10 @@ def trace(order: Order) -> Traced:
 class Tracer:
     """The loop around one traced run."""
 
-    def __init__(self, depth: int | None, at: int) -> None:
+    def __init__(self, depth: int | None, at: int, victim: int | None) -> None:
         self._depth_to_kill = depth
         self._at = at
+        self._victim = victim
         self._depth: dict[int, int] = {}
         self._unborn: dict[int, int] = {}
         self.counts: Counter[int] = Counter()
@@ -143,9 +148,13 @@ class Tracer:
             self.counts[depth] += 1
             if depth == self._depth_to_kill and self.counts[depth] == self._at and not self.killed:
                 self.killed = True
-                os.kill(_process_of(pid), signal.SIGKILL)
-                return
+                os.kill(self._process_to_kill(pid), signal.SIGKILL)
         self._go_on(pid)
+
+    def _process_to_kill(self, pid: int) -> int:
+        if self._victim is None:
+            return _process_of(pid)
+        return next(other for other, depth in self._depth.items() if depth == self._victim)
 
     def _event(self, pid: int, event: int) -> None:
         if event in (EVENT_FORK, EVENT_VFORK, EVENT_CLONE):
@@ -224,7 +233,7 @@ def perform(order: Order) -> Traced:
     root = os.posix_spawn(order["argv"][0], order["argv"], order["environ"], file_actions=actions, setsid=True)
     os.close(ready_write)
     os.read(ready_read, 1)
-    tracer = Tracer(order["depth"], order["at"])
+    tracer = Tracer(order["depth"], order["at"], order["victim"])
     tracer.seize(root)
     begun = time.monotonic()
     os.write(go_write, b"\n")

@@ -133,7 +133,7 @@ def _toolchain_operations(given: PlanInput, covered: list[bytes], warnings: list
     for path in sorted(given.places.home.toolchains):
         if any(contains(other, path) for other in covered):
             continue
-        problem = overlay_problem(given, path)
+        problem = overlay_problem(given, path, is_read_only=True)
         if problem:
             warnings.append(f"The toolchain {show(path)} is not shown: {problem}.")
             continue
@@ -161,7 +161,8 @@ def check_readable(given: PlanInput, path: bytes) -> None:
 def overlay_problem(given: PlanInput, path: bytes, *, is_read_only: bool = False) -> str:
     """Tell why the kernel would refuse an overlay over `path`, "" where it would not."""
     if given.engine == "copy":
-        return ""
+        # What the person named as readable is shown all the same
+        return "without an overlay its sockets and FIFOs would come along" if is_read_only else ""
     point = find_mount_beneath(given, path)
     if point is not None:
         return f"something is mounted on {show(point)}, inside it"

@@ -76,7 +76,7 @@ _EXPLAINED = (
     (
         errno.EXDEV,
         "rename-across-layers",
-        "A directory of the project was to be renamed as a whole, which the kernel's overlay refuses (EXDEV).",
+        "The kernel's overlay does not rename a directory of the project as a whole (EXDEV).",
         "`mv` copies instead and works; for `git mv DIR`, move the files one by one or `mv` and `git add -A`.",
     ),
     (
