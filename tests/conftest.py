@@ -67,9 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=root_cases)
         items[:] = others
     elif others:
-        raise pytest.UsageError(
-            "run the tests as an ordinary user; root runs its own cases only, with: pytest -m root"
-        )
+        raise pytest.UsageError("run the tests as an ordinary user; root runs its own cases only, with: pytest -m root")
 
 
 @pytest.fixture(scope="session")

@@ -33,9 +33,7 @@ class Source:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
-                yield Function(
-                    where=f"{self.path}:{node.lineno} {node.name}", lines=node.end_lineno - node.lineno + 1
-                )
+                yield Function(where=f"{self.path}:{node.lineno} {node.name}", lines=node.end_lineno - node.lineno + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,7 @@ def test_every_file_starts_with_its_licence() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    undocumented = [
-        source.path for source in sources() if source.tree.body and not ast.get_docstring(source.tree)
-    ]
+    undocumented = [source.path for source in sources() if source.tree.body and not ast.get_docstring(source.tree)]
     assert undocumented == []
 
 

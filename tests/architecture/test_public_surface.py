@@ -22,9 +22,7 @@ def test_every_listed_name_can_be_imported() -> None:
 
 def test_every_public_name_is_listed() -> None:
     public = {
-        name
-        for name in dir(unspill)
-        if not name.startswith("_") and not inspect.ismodule(getattr(unspill, name))
+        name for name in dir(unspill) if not name.startswith("_") and not inspect.ismodule(getattr(unspill, name))
     }
     machinery = {"TYPE_CHECKING", "annotations"}
     assert public - set(unspill.__all__) == machinery
@@ -35,7 +33,5 @@ def test_no_name_is_listed_twice() -> None:
 
 
 def test_importing_loads_the_standard_library_alone() -> None:
-    loaded = subprocess.run(
-        [sys.executable, "-c", LOADED], text=True, stdout=subprocess.PIPE, check=True
-    ).stdout
+    loaded = subprocess.run([sys.executable, "-c", LOADED], text=True, stdout=subprocess.PIPE, check=True).stdout
     assert set(json.loads(loaded)) - sys.stdlib_module_names == {"unspill"}

@@ -9,9 +9,7 @@ import pytest
 
 from tests.architecture.sources import Source, sources
 
-RESERVED = frozenset(
-    "commit snapshot session exec container image environment manager helper util data info".split()
-)
+RESERVED = frozenset("commit snapshot session exec container image environment manager helper util data info".split())
 RAG_BAGS = frozenset("util utils helper helpers common misc shared".split())
 
 

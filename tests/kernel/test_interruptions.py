@@ -34,7 +34,18 @@ echo ready; while :; do sleep 0.01; done
 
 
 @pytest.fixture
-def prepared(ground: Ground) -> Iterator[Ground]:
+def default_signals() -> Iterator[None]:
+    """Have programs started with no signal ignored, as from a terminal: a suite in the background ignores some."""
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
+    # A handler, unlike SIG_IGN, is not inherited
+    handlers = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def prepared(ground: Ground, default_signals: None) -> Iterator[Ground]:
     """A project with a held layer, whose state directory must be clean after the next start, whatever was done."""
     adopt_orphans()
     ground.write("file", "content")

@@ -23,7 +23,9 @@ def put(ground: Ground, path: str, content: str = "", mode: int = 0o644) -> Path
     return target
 
 
-def test_a_toolchain_runs_from_its_own_path(ground: Ground, overlay_engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_toolchain_runs_from_its_own_path(
+    ground: Ground, overlay_engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(ground, ".cargo/bin/cargo", "#!/bin/sh\necho cargo of $HOME\n", 0o755)
     put(ground, ".pyenv/versions/3.99/bin/python3.99", "#!/bin/sh\necho python\n", 0o755)
     monkeypatch.setenv("PATH", f"{ground.home}/.cargo/bin:/usr/bin:/bin")

@@ -29,33 +29,21 @@ PATH_MAX = 4096
 
 def compare_files(path: bytes, entry: Found, base: Found) -> Difference:
     """Compare two regular files. One of an upper that is closed to its owner gets another ctime by this."""
-    if entry[2].st_mode & base[2].st_mode & 0o400:
-        return _compare_readable(path, entry, base)
-    with Unlocked(*entry[:3]), Unlocked(*base[:3]):
-        return _compare_readable(path, entry, base)
-
-
-def _compare_readable(path: bytes, entry: Found, base: Found) -> Difference:
-    upper, name, status, _ = entry
-    base_status = base[2]
+    status, base_status = entry[2], base[2]
     aspects: list[Aspect] = []
     unreadable = False
-    size = status.st_size
-    if size != base_status.st_size:
-        aspects.append("content")
-    elif size:
-        try:
-            if _contents_differ(name, upper, base[0], size):
-                aspects.append("content")
-        except OSError:
-            unreadable = True
+    try:
+        if status.st_size != base_status.st_size or (status.st_size and _contents_differ(entry, base)):
             aspects.append("content")
+    except OSError:
+        unreadable = True
+        aspects.append("content")
     if (status.st_mode ^ base_status.st_mode) & 0o7777:
         aspects.append("mode")
     if status.st_mtime_ns != base_status.st_mtime_ns:
         aspects.append("mtime")
     try:
-        if _file_attributes_differ(path, upper, base[0], name):
+        if _file_attributes_differ(path, entry, base):
             aspects.append("xattrs")
     except OSError:
         unreadable = True
@@ -94,31 +82,40 @@ def compare_specials(status: os.stat_result, base_status: os.stat_result) -> Dif
     return (("mode",), False) if (status.st_mode ^ base_status.st_mode) & 0o7777 else ((), False)
 
 
-def _contents_differ(name: bytes, upper: Dir, base: Dir, size: int) -> bool:
-    ours = upper.open_file(name)
+def _contents_differ(entry: Found, base: Found) -> bool:
+    ours = open_file(entry)
     try:
-        theirs = base.open_file(name)
+        theirs = open_file(base)
         try:
-            return not have_same_content(ours, theirs, size)
+            return not have_same_content(ours, theirs, entry[2].st_size)
         finally:
             os.close(theirs)
     finally:
         os.close(ours)
 
 
-def _file_attributes_differ(path: bytes, upper: Dir, base: Dir, name: bytes) -> bool:
+def open_file(found: Found) -> int:
+    """Open a regular file for reading, and leave one that is closed to its owner closed.
+
+    Raises:
+        OSError: It can't be read, or is no regular file.
+    """
+    if found[2].st_mode & 0o400:
+        return found[0].open_file(found[1])
+    with Unlocked(*found[:3]):
+        return found[0].open_file(found[1])
+
+
+def _file_attributes_differ(path: bytes, entry: Found, base: Found) -> bool:
     # The attribute calls know no directory descriptor. Nothing moves in an upper, so there its own path is as good
     # as one through /proc, and twice as fast.
-    full = upper.upper + b"/" + path
+    full = entry[0].upper + b"/" + path
     if len(full) >= PATH_MAX:
-        full = upper.attribute_path(name)
-    base_path = b"/proc/self/fd/%d/%s" % (base.descriptor(), name)
-    try:
-        names = os.listxattr(full, follow_symlinks=False)
-        base_names = os.listxattr(base_path, follow_symlinks=False)
-    except OSError:
-        names, base_names = list_attributes(full), list_attributes(base_path)
+        full = entry[0].attribute_path(entry[1])
+    base_path = base[0].attribute_path(base[1])
+    names, base_names = list_attributes(full), list_attributes(base_path)
     if not names and not base_names:
         return False
     refuse_foreign(names, path)
-    return user_attributes(full, names) != user_attributes(base_path, base_names)
+    with Unlocked(*entry[:3]), Unlocked(*base[:3]):
+        return user_attributes(full, names) != user_attributes(base_path, base_names)

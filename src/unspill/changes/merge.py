@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from unspill.changes.attributes import list_attributes
+from unspill.changes.closed import MARK
 from unspill.changes.kinds import FORMAT, KINDS, OPAQUE, is_whiteout, refuse_foreign
 from unspill.errors import SandboxUnavailable
 
@@ -39,7 +40,7 @@ def open_merged(directories: list[Dir], name: bytes) -> tuple[list[Dir], End]:
         except NotADirectoryError:
             return opened, "other"
         opened.append(child)
-        if child.owned and _is_opaque(child):
+        if child.owned and read_marks(child):
             return opened, "opaque"
     return opened, "bottom"
 
@@ -64,8 +65,11 @@ def find_entry(directories: list[Dir], name: bytes) -> Found | None:
     return None
 
 
-def _is_opaque(directory: Dir) -> bool:
+def read_marks(directory: Dir) -> bool:
+    """Read the attribute names of a directory of an upper; tell whether it hides what is beneath it."""
     names = directory.attributes = list_attributes(directory.descriptor())
+    if directory.status.st_mode & 0o077 == 0 or MARK in names:
+        directory.make_sure_of_mode(names)
     if not names:
         return False
     refuse_foreign(names, directory.name)

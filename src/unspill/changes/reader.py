@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 
+from unspill.changes.compare import open_file
 from unspill.changes.merge import find_entry, open_merged
-from unspill.changes.walk import Pool, Unlocked
+from unspill.changes.walk import Pool
 from unspill.errors import SandboxUnavailable
 
 TYPE_CHECKING = False
@@ -60,7 +61,7 @@ class Reader:
                 f"{change.path!r} in {change.layer!r} is not what was scanned",
                 remedy="Ask for the changes again.",
             )
-        return _open(found)
+        return open_file(found)
 
     def open_before(self, change: Change) -> int:
         """Open the file that was there before a change.
@@ -74,7 +75,7 @@ class Reader:
         found = _find(self._bases, change.path)
         if found is None:
             raise FileNotFoundError(change.path)
-        return _open(found)
+        return open_file(found)
 
 
 def _find(directories: list[Dir], path: bytes) -> Found | None:
@@ -82,11 +83,6 @@ def _find(directories: list[Dir], path: bytes) -> Found | None:
     for parent in parents:
         directories, _ = open_merged(directories, parent)
     return find_entry(directories, name)
-
-
-def _open(found: Found) -> int:
-    with Unlocked(*found[:3]):
-        return found[0].open_file(found[1])
 
 
 def read_up_to(fd: int, limit: int) -> bytes:

@@ -13,7 +13,7 @@ from unspill.changes.attributes import list_attributes
 from unspill.changes.classify import TABLE
 from unspill.changes.compare import compare_directories, compare_files, compare_specials, compare_symlinks
 from unspill.changes.kinds import FORMAT, KINDS, is_whiteout, refuse_foreign
-from unspill.changes.merge import find_entry, open_merged
+from unspill.changes.merge import find_entry, open_merged, read_marks
 from unspill.changes.report import Report
 from unspill.changes.walk import Pool
 from unspill.model.change import ChangeSet
@@ -92,6 +92,25 @@ class _CollectorPaused:
             gc.enable()
 
 
+def _scan_once(
+    layers: Sequence[bytes],
+    below: Sequence[bytes],
+    live: bytes,
+    report: Report,
+    max_depth: int,
+    *,
+    alone: bool,
+) -> ChangeSet:
+    with Pool() as pool:
+        if alone:
+            pool.take_turn(layers[0])
+        uppers = [pool.upper_root(path) for path in layers]
+        bases = [*(pool.upper_root(path) for path in below), pool.live_root(live)]
+        _Scan(pool, report, max_depth).run(uppers, bases)
+        report.refresh(pool.restore())
+    return report.as_change_set()
+
+
 class _Frame:
     """A directory that is being walked: what merges there in the layers, and what beneath them.
 
@@ -131,8 +150,7 @@ class _Scan:
 
     def run(self, uppers: list[Dir], bases: list[Dir]) -> None:
         top = uppers[0]
-        top.attributes = list_attributes(top.descriptor())
-        refuse_foreign(top.attributes, b".")
+        read_marks(top)
         self._both_directories(b".", top, bases[0])
         frames = [_Frame(uppers, bases, b"", hides=False)]
         while frames and not self._report.is_full:

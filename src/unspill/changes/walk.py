@@ -12,6 +12,8 @@ import os
 import stat
 import sys
 
+from unspill.changes.closed import MARK, close_again, open_to_owner, take_turn, with_marked_mode
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
@@ -72,9 +74,27 @@ class Dir:
                 _open_for_lookups(self, parent_fd)
         else:
             self.status = status = os.fstat(fd)
-            if status.st_mode & 0o500 != 0o500 and self.owned and os.geteuid() != 0:
-                _widen(self, b"/proc/self/fd/%d" % fd)
+            if status.st_mode & 0o500 != 0o500 and self.owned:
+                self.unlock()
         self.pool.keep(self)
+
+    def make_sure_of_mode(self, names: list[str]) -> None:
+        """Look again if another scan may have opened this directory to its owner, or just closed it."""
+        if self in self.pool.widened:
+            return
+        if MARK in names or os.fstat(self.fd).st_ctime_ns != self.status.st_ctime_ns:
+            self.unlock()
+
+    def unlock(self) -> None:
+        """Open to its owner an open directory of an upper that is closed or was left open by a scan that died."""
+        self.pool.take_turn(self.upper)
+        self.status = os.fstat(self.fd)
+        if MARK in os.listxattr(self.fd):
+            # Whoever set it had a turn like this one, and is dead.
+            self.status = with_marked_mode(self.status, os.getxattr(self.fd, MARK))
+            self.pool.widened.append(self)
+        elif self.status.st_mode & 0o500 != 0o500 and os.geteuid() != 0:
+            _widen(self, b"/proc/self/fd/%d" % self.fd)
 
     def names(self) -> list[tuple[bytes, bool, Dir]]:
         """Return each name with whether it is a directory and this directory, unsorted."""
@@ -121,12 +141,12 @@ class Unlocked:
         self._fd = -1
         self._mode = stat.S_IMODE(status.st_mode)
         if directory.owned and not self._mode & 0o400 and os.geteuid() != 0:
+            directory.pool.take_turn(directory.upper)
             self._fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.descriptor())
 
-    def __enter__(self) -> bool:
+    def __enter__(self) -> None:
         if self._fd >= 0:
             os.chmod(b"/proc/self/fd/%d" % self._fd, self._mode | 0o400)
-        return self._fd >= 0
 
     def __exit__(self, *_ignored: object) -> None:
         if self._fd >= 0:
@@ -141,6 +161,7 @@ class Pool:
         self._limit = limit
         self._opened: dict[Dir, None] = {}
         self._pinned: list[int] = []
+        self._has_turn = False
         self.widened: list[Dir] = []
 
     def __enter__(self) -> Self:
@@ -166,6 +187,12 @@ class Pool:
         self._pinned.append(root.fd)
         return root
 
+    def take_turn(self, upper: bytes) -> None:
+        """Wait until no other Pool has anything open to its owner; the turn lasts until this Pool closes."""
+        if not self._has_turn:
+            self._pinned.append(take_turn(upper))
+            self._has_turn = True
+
     def reopen(self, closed: Dir) -> None:
         """Open a directory again, and the ancestors on the way, of which the nearest stay open."""
         chain = [closed]
@@ -187,15 +214,14 @@ class Pool:
         restored = []
         while self.widened:
             opened = self.widened.pop()
-            os.fchmod(opened.descriptor(), stat.S_IMODE(opened.status.st_mode))
+            close_again(opened.descriptor(), stat.S_IMODE(opened.status.st_mode))
             opened.status = os.fstat(opened.fd)
             restored.append(opened)
         return restored
 
     def close(self) -> None:
-        for fd in self._pinned:
-            os.close(fd)
-        self._pinned.clear()
+        while self._pinned:
+            os.close(self._pinned.pop())
         for directory in list(self._opened):
             self.release(directory)
 
@@ -207,6 +233,7 @@ class Pool:
 
 
 def _open_closed(child: Dir, parent_fd: int | None) -> None:
+    child.pool.take_turn(child.upper)
     path_fd = os.open(child.name, os.O_PATH | _DIRECTORY, dir_fd=parent_fd)
     try:
         child.status = os.fstat(path_fd)
@@ -223,5 +250,5 @@ def _open_for_lookups(child: Dir, parent_fd: int | None) -> None:
 
 
 def _widen(child: Dir, path: bytes) -> None:
-    os.chmod(path, stat.S_IMODE(child.status.st_mode) | 0o700)
+    open_to_owner(path, stat.S_IMODE(child.status.st_mode))
     child.pool.widened.append(child)

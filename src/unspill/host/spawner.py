@@ -226,7 +226,7 @@ class Spawner:
         stdio, files = given[: len(Job.DESCRIPTORS)], given[len(Job.DESCRIPTORS) :]
         try:
             pid = self._starter.start(job, (*stdio, info_write, block_read, *files))
-            run = SpawnedRun(job, reply, pid, info_read, block_write)
+            run = _follow(job, reply, pid, info_read, block_write)
             self._bwraps.add(pid)
             self._wait_for(run, run.descriptors())
         except BaseException:
@@ -236,6 +236,16 @@ class Spawner:
         finally:
             os.close(info_write)
             os.close(block_read)
+
+
+def _follow(job: Job, reply: Socket, bwrap: int, info: int, block: int) -> SpawnedRun:
+    """Return the run of a bwrap; one that can't be followed for want of descriptors must not go on."""
+    try:
+        return SpawnedRun(job, reply, bwrap, info, block)
+    except OSError:
+        os.killpg(bwrap, libc.SIGKILL)
+        os.waitpid(bwrap, 0)
+        raise
 
 
 def run_spawner(control: Socket, parent: int, *, own_namespace: bool) -> None:

@@ -5,12 +5,13 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, Fifo, File, Opaque, Stack, Symlink, build, told
-from unspill.changes import report, walk
+from unspill.changes import closed, report, walk
 from unspill.changes.scan import scan
 from unspill.model.change import Change, ChangeSet
 
@@ -290,3 +291,62 @@ def test_the_live_root_must_be_a_directory(stack: Stack, tmp_path: Path) -> None
     (tmp_path / "link").symlink_to(build(stack.base / "real", {}).decode())
     with pytest.raises(NotADirectoryError):
         scan([layer], [], os.fsencode(tmp_path / "link"))
+
+
+def closed_layer(stack: Stack) -> tuple[bytes, bytes]:
+    live = stack.live({})
+    return live, build(stack.base / "layer", {"d": Dir(mode=0), "d/a": File(), "d/e": Dir(mode=0), "d/e/b": File()})
+
+
+WANTED = [(b"d", 0), (b"d/a", 0o644), (b"d/e", 0), (b"d/e/b", 0o644)]
+
+
+def modes_told(changes: ChangeSet) -> list[tuple[bytes, int]]:
+    return [(change.path, change.entry.mode) for change in changes]
+
+
+def test_what_a_killed_scan_left_open_is_told_rightly_and_closed_again(stack: Stack) -> None:
+    live, layer = closed_layer(stack)
+    child = os.fork()
+    if child == 0:
+        pool = walk.Pool()
+        pool.upper_root(layer).open_child(b"d").open_child(b"e")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert stat.S_IMODE(os.lstat(layer + b"/d/e").st_mode) == 0o700
+    assert modes_told(scan([layer], [], live)) == WANTED
+    assert stat.S_IMODE(os.lstat(layer + b"/d").st_mode) == 0
+    os.chmod(layer + b"/d", 0o700)
+    assert stat.S_IMODE(os.lstat(layer + b"/d/e").st_mode) == 0
+    assert os.listxattr(layer + b"/d") == []
+
+
+def test_a_scan_waits_for_another_that_has_directories_open(stack: Stack) -> None:
+    live, layer = closed_layer(stack)
+    with walk.Pool() as other:
+        other.upper_root(layer).open_child(b"d")
+        assert stat.S_IMODE(os.lstat(layer + b"/d").st_mode) == 0o700
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(scan, [layer], [], live)
+            time.sleep(0.05)
+            assert not waiting.done()
+            other.restore()
+            other.close()
+            assert modes_told(waiting.result()) == WANTED
+
+
+def test_a_scan_does_not_wait_for_ever(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closed, "PATIENCE_S", 0.05)
+    live, layer = closed_layer(stack)
+    with walk.Pool() as other:
+        other.take_turn(layer)
+        assert modes_told(scan([layer], [], live)) == WANTED
+
+
+def test_scans_at_the_same_time_do_not_mislead_each_other(stack: Stack) -> None:
+    live, layer = closed_layer(stack)
+    with ThreadPoolExecutor(4) as threads:
+        told_modes = list(threads.map(lambda _: modes_told(scan([layer], [], live)), range(200)))
+    wrong = [modes for modes in told_modes if modes != WANTED]
+    assert wrong == []
+    assert stat.S_IMODE(os.lstat(layer + b"/d").st_mode) == 0
