@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def squash(store: Store, project: bytes, path: bytes, run: RunId, fan: int) -> None:
-    """Squash a cache's newest tiers as far as they are full: `fan` layers each. `run` is the caller's, not ended yet."""
+    """Squash a cache's newest tiers that are full, with `fan` layers. `run` is the caller's, and not ended yet."""
     while True:
         layers = tuple(row for row in store.caches.sealed(project) if row.path == path)
         old = _full_tier(layers, fan)
