@@ -71,7 +71,9 @@ for pid in pids:
     call(f"ptrace {pid}", libc.ptrace(16, pid, 0, 0))
     opened = libc.syscall(434, pid, 0)
     if opened >= 0: call(f"pidfd_getfd {pid}", libc.syscall(438, opened, 3, 0))
-    for line in open(f"/proc/{pid}/cmdline", "rb").read().split(bytes(1)):
+    try: words = open(f"/proc/{pid}/cmdline", "rb").read().split(bytes(1))
+    except FileNotFoundError: continue  # it has just ended
+    for line in words:
         if b"SECRET-VARIABLE" in line: won("variable on a command line")
 for line in open("/proc/net/unix"):
     path = line.split(None, 7)[7:]

@@ -112,8 +112,11 @@ def _file_attributes_differ(path: bytes, entry: Found, base: Found) -> bool:
     full = entry[0].upper + b"/" + path
     if len(full) >= PATH_MAX:
         full = entry[0].attribute_path(entry[1])
-    base_path = base[0].attribute_path(base[1])
-    names, base_names = list_attributes(full), list_attributes(base_path)
+    base_path = b"/proc/self/fd/%d/%s" % (base[0].descriptor(), base[1])
+    try:
+        names, base_names = os.listxattr(full, follow_symlinks=False), os.listxattr(base_path, follow_symlinks=False)
+    except OSError:
+        names, base_names = list_attributes(full), list_attributes(base_path)
     if not names and not base_names:
         return False
     refuse_foreign(names, path)

@@ -53,7 +53,8 @@ def find_entry(directories: list[Dir], name: bytes) -> Found | None:
     """
     for directory in directories:
         try:
-            status = os.stat(name, dir_fd=directory.descriptor(), follow_symlinks=False)
+            fd = directory.fd if directory.fd >= 0 else directory.descriptor()
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             # The second one where the live directory itself was replaced meanwhile.
             continue

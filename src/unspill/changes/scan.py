@@ -22,8 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unspill.changes.classify import UpperKind, Verdict
-    from unspill.changes.compare import Difference
+    from unspill.changes.classify import UpperKind
     from unspill.changes.report import Found
     from unspill.changes.walk import Dir
     from unspill.model.change import ChangeKind
@@ -184,31 +183,29 @@ class _Scan:
             self._report.add(path, "modified" if entry else "deleted", layer, entry, None, unreadable=True)
             return
         verdict = TABLE[kind, base[3] if base is not None else "none"]
-        if verdict == "added" or verdict == "deleted" or verdict == "replaced":
+        if verdict == "compare files" and entry is not None and base is not None:
+            aspects, unreadable = compare_files(path, entry, base)
+            if aspects:
+                if not entry[2].st_mode & 0o400:
+                    entry = (entry[0], name, entry[0].lstat(name), "file")
+                change: ChangeKind = "modified" if aspects[0] == "content" else "metadata"
+                self._report.add(path, change, layer, entry, base, aspects, unreadable=unreadable)
+        elif verdict == "added" or verdict == "deleted" or verdict == "replaced":
             if verdict == "added" and entry is not None:
                 _refuse_metacopy(entry)
             self._report.add(path, verdict, layer, entry, base)
         elif entry is not None and base is not None:
-            self._both(path, verdict, entry, base)
+            self._both(path, entry, base)
 
-    def _both(self, path: bytes, verdict: Verdict, entry: Found, base: Found) -> None:
-        """Compare two entries of the same kind."""
+    def _both(self, path: bytes, entry: Found, base: Found) -> None:
+        """Compare two symlinks or two special files."""
         upper, name, status, kind = entry
-        found: Difference | None
-        if verdict == "compare files":
-            found = compare_files(path, entry, base)
-            if not status.st_mode & 0o400:
-                entry = (upper, name, upper.lstat(name), kind)
-        elif verdict == "compare symlinks":
-            found = compare_symlinks(name, upper, base[0])
-        else:
-            found = compare_specials(status, base[2])
+        found = compare_symlinks(name, upper, base[0]) if kind == "symlink" else compare_specials(status, base[2])
         if found is None:
             self._report.add(path, "replaced", upper.upper, entry, base)
         elif found[0]:
-            aspects, unreadable = found
-            change: ChangeKind = "modified" if aspects[0] == "content" or aspects[0] == "target" else "metadata"
-            self._report.add(path, change, upper.upper, entry, base, aspects, unreadable=unreadable)
+            change: ChangeKind = "modified" if kind == "symlink" else "metadata"
+            self._report.add(path, change, upper.upper, entry, base, found[0], unreadable=found[1])
 
     def _directory(self, frame: _Frame, name: bytes, upper: Dir, depth: int) -> _Frame | None:
         """Compare one directory by itself and return the frame of what is in it."""

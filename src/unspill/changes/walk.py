@@ -33,7 +33,7 @@ class Dir:
     `attributes` are the names of its extended attributes, once someone has asked for them.
     """
 
-    __slots__ = ("attributes", "fd", "is_listable", "name", "owned", "parent", "pool", "status", "upper")
+    __slots__ = ("attributes", "fd", "is_listable", "is_widened", "name", "owned", "parent", "pool", "status", "upper")
 
     def __init__(self, pool: Pool, parent: Dir | None, name: bytes, upper: bytes, *, owned: bool) -> None:
         self.pool = pool
@@ -43,6 +43,7 @@ class Dir:
         self.owned = owned
         self.fd = -1
         self.is_listable = True
+        self.is_widened = False
         self.status: os.stat_result
         self.attributes: list[str]
 
@@ -80,7 +81,7 @@ class Dir:
 
     def make_sure_of_mode(self, names: list[str]) -> None:
         """Look again if another scan may have opened this directory to its owner, or just closed it."""
-        if self in self.pool.widened:
+        if self.is_widened:
             return
         if MARK in names or os.fstat(self.fd).st_ctime_ns != self.status.st_ctime_ns:
             self.unlock()
@@ -92,7 +93,7 @@ class Dir:
         if MARK in os.listxattr(self.fd):
             # Whoever set it had a turn like this one, and is dead.
             self.status = with_marked_mode(self.status, os.getxattr(self.fd, MARK))
-            self.pool.widened.append(self)
+            self.pool.add_widened(self)
         elif self.status.st_mode & 0o500 != 0o500 and os.geteuid() != 0:
             _widen(self, b"/proc/self/fd/%d" % self.fd)
 
@@ -162,7 +163,7 @@ class Pool:
         self._opened: dict[Dir, None] = {}
         self._pinned: list[int] = []
         self._has_turn = False
-        self.widened: list[Dir] = []
+        self._widened: list[Dir] = []
 
     def __enter__(self) -> Self:
         return self
@@ -209,13 +210,19 @@ class Pool:
             os.close(done.fd)
             done.fd = -1
 
+    def add_widened(self, opened: Dir) -> None:
+        """Remember a directory that has to be closed again."""
+        opened.is_widened = True
+        self._widened.append(opened)
+
     def restore(self) -> list[Dir]:
         """Give directories that were opened to their owner their mode back, the deepest first, and return them."""
         restored = []
-        while self.widened:
-            opened = self.widened.pop()
+        while self._widened:
+            opened = self._widened.pop()
             close_again(opened.descriptor(), stat.S_IMODE(opened.status.st_mode))
             opened.status = os.fstat(opened.fd)
+            opened.is_widened = False
             restored.append(opened)
         return restored
 
@@ -251,4 +258,4 @@ def _open_for_lookups(child: Dir, parent_fd: int | None) -> None:
 
 def _widen(child: Dir, path: bytes) -> None:
     open_to_owner(path, stat.S_IMODE(child.status.st_mode))
-    child.pool.widened.append(child)
+    child.pool.add_widened(child)
