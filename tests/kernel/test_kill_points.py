@@ -225,7 +225,7 @@ def test_a_kill_in_the_very_first_start_leaves_nothing(ground: Ground, full: boo
         for number in range(step, count, step) if full else [count // 2]:
             shutil.rmtree(ground.state, ignore_errors=True)
             traced = scenario.trace(depth, number)
-            kills[scenario.role(depth)] += traced["killed"]
+            kills[f"{depth} below" if depth else "caller"] += traced["killed"]
             found = [*unlike(ground, before, traced), *unswept(ground, b"")]
             problems += [f"depth {depth}, system call {number}: {problem}" for problem in found]
     record("first start", kills, problems, step)

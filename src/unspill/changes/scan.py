@@ -20,12 +20,16 @@ from unspill.model.change import ChangeSet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Sequence
 
     from unspill.changes.classify import UpperKind
     from unspill.changes.report import Found
     from unspill.changes.walk import Dir
     from unspill.model.change import ChangeKind
+
+# A regular file that its owner may read
+_PLAIN, _READABLE_FILE = 0o170400, 0o100400
 
 # A regular file that its owner may read
 _PLAIN, _READABLE_FILE = 0o170400, 0o100400
@@ -173,6 +177,8 @@ class _Scan:
         layer = (upper or frame.uppers[0]).upper
         if upper is not None:
             status = upper.lstat(name)
+            if len(frame.bases) == 1 and self._is_resized(path, name, layer, status, frame.bases[0]):
+                return
             entry_kind = KINDS.get(status.st_mode & FORMAT, "special")
             if entry_kind != "special" or not is_whiteout(status):
                 kind = entry_kind
@@ -196,6 +202,23 @@ class _Scan:
             self._report.add(path, verdict, layer, entry, base)
         elif entry is not None and base is not None:
             self._both(path, entry, base)
+
+    def _is_resized(self, path: bytes, name: bytes, layer: bytes, status: os.stat_result, base: Dir) -> bool:
+        """Report a readable file that has another size than the one beneath; tell whether it is one.
+
+        The most frequent change by far, and the only one that two lstats decide: a short way to the same verdict.
+        Its attributes are not compared: that would cost as much again and change nothing.
+        """
+        if status.st_mode & _PLAIN != _READABLE_FILE or not status.st_blocks:
+            return False
+        try:
+            base_status = base.lstat(name)
+        except OSError:
+            return False
+        if base_status.st_mode & _PLAIN != _READABLE_FILE or base_status.st_size == status.st_size:
+            return False
+        self._report.add_resized(path, layer, status, base_status)
+        return True
 
     def _both(self, path: bytes, entry: Found, base: Found) -> None:
         """Compare two symlinks or two special files."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from unspill.host.job import is_dead
 from unspill.model.record import Record
 
 TYPE_CHECKING = False
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 15.0
 _SHOWN = 300
+_MOST = 1 << 20
+_SIGKILL = 9
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from unspill.host.probe_child import main; main(sys.argv[1:])"
 )
@@ -32,28 +35,61 @@ class Ended(Record):
 
 
 def run_bounded(argv: Sequence[bytes], *, cwd: bytes = b"/", timeout_s: float = TIMEOUT_S) -> Ended:
-    """Run a program to its end, or kill it; never raises for what the program does."""
+    """Run a program to its end, or kill it, and all that it started; never raises for what the program does."""
     import subprocess
 
+    # Files and not pipes: a pipe has no end while anything that the program started is alive
+    stdout, stderr = (os.memfd_create("probe", os.MFD_CLOEXEC) for _ in range(2))
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
+            stdout=stdout,
+            stderr=stderr,
             cwd=cwd,
             env={b"PATH": b"/usr/bin:/bin", b"LC_ALL": b"C"},
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Ended(reason=f"no answer in {timeout_s:g} seconds", stdout=b"")
+            process_group=0,
+        ) as program:
+            is_in_time = _end_group(program.pid, timeout_s)
+        if not is_in_time:
+            return Ended(reason=f"no answer in {timeout_s:g} seconds", stdout=b"")
+        reason = _reason(program.returncode, os.pread(stderr, _MOST, 0))
+        return Ended(reason=reason, stdout=os.pread(stdout, _MOST, 0))
     except OSError as error:
         return Ended(reason=f"{os.fsdecode(argv[0])}: {error.strerror}", stdout=b"")
-    if done.returncode == 0:
-        return Ended(reason="", stdout=done.stdout)
-    said = done.stderr.decode("utf-8", "replace").strip()[-_SHOWN:]
-    how = f"exit code {done.returncode}" if done.returncode > 0 else f"killed by signal {-done.returncode}"
-    return Ended(reason=said or how, stdout=done.stdout)
+    finally:
+        os.close(stdout)
+        os.close(stderr)
+
+
+def _end_group(leader: int, timeout_s: float) -> bool:
+    """Wait for a program, kill its group while nobody has reaped it, and tell whether it ended in time by itself.
+
+    A bwrap that is killed while it starts up leaves a child that waits for it for ever.
+    """
+    try:
+        pidfd = os.pidfd_open(leader)
+    except ProcessLookupError:
+        return True  # the caller ignores SIGCHLD, so the kernel has reaped it already
+    try:
+        return is_dead(pidfd, int(timeout_s * 1000))
+    finally:
+        os.close(pidfd)
+        _try_kill_group(leader)
+
+
+def _try_kill_group(leader: int) -> None:
+    try:
+        os.killpg(leader, _SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _reason(code: int, stderr: bytes) -> str:
+    if code == 0:
+        return ""
+    said = stderr.decode("utf-8", "replace").strip()[-_SHOWN:]
+    return said or (f"exit code {code}" if code > 0 else f"killed by signal {-code}")
 
 
 def child_argv(kind: str, *arguments: bytes) -> list[bytes]:

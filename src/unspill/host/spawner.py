@@ -48,6 +48,7 @@ class SpawnedRun:
         self.init = 0
         self.init_fd: int | None = None
         self.awaited: tuple[int, ...] = ()
+        self.mounts: list[int] = []
 
     def read_info(self) -> None:
         """Take bwrap's word for the pid of the sandbox's pid 1, which `block` holds back until limits are set."""
@@ -65,6 +66,7 @@ class SpawnedRun:
         assert self.block is not None
         try:
             self.init_fd = os.pidfd_open(self.init)
+            self._hold_mounts()
             for kind, wanted in self.job.limits:
                 hard = resource.prlimit(self.init, kind)[1]
                 bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -80,6 +82,18 @@ class SpawnedRun:
             _try_send(self.reply, ("failed", f"limits: {error}"))
         os.close(self.block)
         self.block = None
+
+    def _hold_mounts(self) -> None:
+        """Keep the mount namespaces of the run until its end is told.
+
+        Otherwise its processes take them apart while they die, and everybody waits for that; nothing can be written
+        through a mount that no process has.
+        """
+        for pid in (self.bwrap, self.init):
+            try:
+                self.mounts.append(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                continue  # not ours to look into where the spawner has no namespace of its own; it only takes longer
 
     def kill(self) -> None:
         """Kill the sandbox's pid 1, with which the kernel kills all others, or bwrap while there is none."""
@@ -118,7 +132,7 @@ class SpawnedRun:
         """Tell the caller and let go of everything."""
         _try_send(self.reply, ("ended", self.status))
         self.reply.close()
-        for fd in (self.bwrap_fd, self.info, self.block, self.init_fd):
+        for fd in (self.bwrap_fd, self.info, self.block, self.init_fd, *self.mounts):
             if fd is not None:
                 os.close(fd)
 

@@ -3,6 +3,8 @@
 
 import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +29,27 @@ def test_a_program_that_does_not_end_is_killed_and_named() -> None:
 )
 def test_the_reason_is_what_the_program_said_or_how_it_ended(script: bytes, reason: str) -> None:
     assert run_bounded([b"/bin/sh", b"-c", script]).reason == reason
+
+
+def test_what_a_program_leaves_behind_neither_delays_the_answer_nor_outlives_it() -> None:
+    started = time.monotonic()
+    ended = run_bounded([b"/bin/sh", b"-c", b"sleep 60 & echo $!"])
+    assert time.monotonic() - started < 10
+    assert within_a_second(lambda: not is_alive(int(ended.stdout)))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def within_a_second(is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 1
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_so()
 
 
 def test_a_program_that_is_not_there_is_a_reason_too() -> None:
