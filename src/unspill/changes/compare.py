@@ -106,6 +106,16 @@ def open_file(found: Found) -> int:
         return found[0].open_file(found[1])
 
 
+def has_attributes(path: bytes, layer: bytes, name: bytes, base: Dir) -> bool:
+    """Tell whether a file of a layer or the one beneath it may have any attribute at all."""
+    try:
+        full = layer + b"/" + path
+        base_path = b"/proc/self/fd/%d/%s" % (base.descriptor(), name)
+        return bool(os.listxattr(full, follow_symlinks=False) or os.listxattr(base_path, follow_symlinks=False))
+    except OSError:
+        return True
+
+
 def _file_attributes_differ(path: bytes, entry: Found, base: Found) -> bool:
     # The attribute calls know no directory descriptor. Nothing moves in an upper, so there its own path is as good
     # as one through /proc, and twice as fast.
