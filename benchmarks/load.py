@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -19,6 +18,7 @@ from baseline import BareBwrap
 from measuring import Case, parse_arguments, report
 
 from unspill import OutputChunk, Sandbox
+from unspill.layers.remove import remove_tree
 
 ALIVE = 500
 UP_BAR = 1.4
@@ -38,7 +38,7 @@ def main() -> None:
             cases = [*measure_alive(sandbox, arguments), *measure_throughput(sandbox, arguments)]
             report("load", cases, arguments)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(os.fsencode(directory))
 
 
 def measure_alive(sandbox: Sandbox, arguments: argparse.Namespace) -> list[Case]:

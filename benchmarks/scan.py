@@ -18,6 +18,7 @@ from pathlib import Path
 from measuring import Case, Turns, parse_arguments, report
 
 from unspill import Limits, Policy, Sandbox
+from unspill.layers.remove import remove_tree
 
 SMALL = 1_000
 SIZE_BAR = 1.2
@@ -36,7 +37,7 @@ def main() -> None:
         cases = [measure_size(kept, large, arguments), measure_changes(kept, large)]
         report("scan", cases, arguments, [f"large project: {large} files"])
     finally:
-        shutil.rmtree(state, ignore_errors=True)
+        remove_tree(os.fsencode(state))
 
 
 def measure_size(kept: Path, large: int, arguments: argparse.Namespace) -> Case:

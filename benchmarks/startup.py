@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from baseline import BareBwrap, run_program
 from measuring import Case, Turns, parse_arguments, report
 
 from unspill import Exited, Sandbox
+from unspill.layers.remove import remove_tree
 from unspill.model.facts import Facts
 from unspill.model.layer import RunId
 from unspill.model.plan import Bind, Dev, Overlay, Plan, Proc, Tmpfs
@@ -44,7 +44,7 @@ def main() -> None:
         with Sandbox(project) as sandbox:
             measure(sandbox, project, arguments)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(os.fsencode(directory))
 
 
 def measure(sandbox: Sandbox, project: Path, arguments: argparse.Namespace) -> None:
