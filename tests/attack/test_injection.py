@@ -100,10 +100,10 @@ def test_a6_empty_commands_and_nul_are_refused(arena: Arena, command: Any) -> No
 def test_a6_names_change_nothing_but_themselves_in_the_options(full: bool) -> None:
     """Compare the options of thousands of projects, commands, directories and variables with those of a plain name.
     Control: options joined and split at white space differ for the same names."""
-    plain, naive_differs = b"/home/ann/work/plain", 0
+    plain, naive_differs = b"/home/ann/src/plain", 0
     usual = options_for(plain)
     for name in hostile_names(10_000 if full else 1_500, seed=666):
-        project = b"/home/ann/work/" + os.fsencode(name)
+        project = b"/home/ann/src/" + os.fsencode(name)
         options = options_for(project)
         assert [option.replace(project, plain) for option in options] == usual, name
         naive_differs += b" ".join(options).split() != list(options)
