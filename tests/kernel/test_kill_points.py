@@ -220,7 +220,7 @@ def test_a_kill_in_the_very_first_start_leaves_nothing(ground: Ground, full: boo
     counts = scenario.counts()
     kills: Counter[str] = Counter()
     problems = []
-    step = 20 * STEP
+    step = 5 * STEP
     for depth, count in counts.items():
         for number in range(step, count, step) if full else [count // 2]:
             shutil.rmtree(ground.state, ignore_errors=True)
