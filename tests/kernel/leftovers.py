@@ -76,7 +76,7 @@ def mounts_of(top: Path) -> list[str]:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Return the processes below a process, zombies as well: name and state by pid."""
+    """Return the processes below a process: names by pid, those of zombies with `(Z)`."""
     children: dict[int, list[int]] = {}
     shown: dict[int, str] = {}
     for entry in os.listdir("/proc"):
@@ -87,7 +87,7 @@ def descendants(pid: int) -> dict[int, str]:
                 continue
             fields = rest.split()
             children.setdefault(int(fields[1]), []).append(int(entry))
-            shown[int(entry)] = f"{name} ({fields[0]})"
+            shown[int(entry)] = f"{name} (Z)" if fields[0] in "ZX" else name
     found: dict[int, str] = {}
     waiting = [pid]
     while waiting:

@@ -46,7 +46,7 @@ STARTED: set[int] = set()
 
 WORKER = """
 import json, os, sys, threading
-from tests.kernel.leftovers import descendants, descriptors
+from tests.kernel.leftovers import descendants, descriptors, within
 from unspill import Policy, Sandbox
 
 project, bwrap, worker, threads, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
@@ -69,6 +69,7 @@ def call(name, number):
                 sandbox.discard()
 
 def counts():
+    within(2, lambda: len(descendants(os.getpid())) == 2)
     below = descendants(os.getpid())
     spawner = [pid for pid in below if pid != min(below)]
     return [sorted(descriptors(os.getpid()).values()), [sorted(descriptors(pid).values()) for pid in spawner],
@@ -99,10 +100,11 @@ class Balance:
 
 
 def processes() -> list[int]:
-    """Return the parent of this process's spawner, the spawner, and what else should not be there."""
+    """Return the parent of this process's spawner, the spawner, and what else should not be there any more."""
     parent = get_launcher(own_namespace=True).pid
     STARTED.add(parent)
-    assert within(2, lambda: bool(descendants(parent)))
+    # It takes the spawner a moment to be there, and another to reap what it has just told of
+    within(2, lambda: len(descendants(parent)) == 1)
     return [parent, *descendants(parent)]
 
 
