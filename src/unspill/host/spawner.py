@@ -19,6 +19,7 @@ from _socket import socket as Socket
 from unspill.host import libc
 from unspill.host.job import Job, is_dead, receive, send
 from unspill.host.mounts import MountRefused
+from unspill.host.own_namespace import enter_own_namespaces, show_own_processes, write_setting
 from unspill.host.starter import Starter, reserve_numbers
 
 TYPE_CHECKING = False
@@ -29,7 +30,6 @@ else:
     import _signal as signal
 
 _SOCKET_FD = 3
-_COUNTED_BY_USER = (b"/proc/sys/user/max_inotify_instances", b"/proc/sys/user/max_inotify_watches")
 
 
 class SpawnedRun:
@@ -72,9 +72,9 @@ class SpawnedRun:
                 bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
                 resource.prlimit(self.init, kind, (bound, bound))
             for path in self.job.cgroups:
-                _write(path, b"%d" % self.init)
+                write_setting(path, b"%d" % self.init)
             # If the host runs out of memory, this is what may go first: RLIMIT_DATA does not count all kinds of it
-            _write(b"/proc/%d/oom_score_adj" % self.init, b"1000")
+            write_setting(b"/proc/%d/oom_score_adj" % self.init, b"1000")
             send(self.reply, ("started",), (self.init_fd,))
             os.write(self.block, b"x")
         except OSError as error:
@@ -301,45 +301,6 @@ def allow_many_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def enter_own_namespaces() -> None:
-    """Take a user namespace in which this uid and gid are mapped to themselves, and a pid namespace for children."""
-    uid, gid = os.getuid(), os.getgid()
-    counted = [(path, _read_number(path)) for path in _COUNTED_BY_USER]
-    libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWPID)
-    _write(b"/proc/self/setgroups", b"deny")
-    _write(b"/proc/self/uid_map", b"%d %d 1" % (uid, uid))
-    _write(b"/proc/self/gid_map", b"%d %d 1" % (gid, gid))
-    for path, most in counted:
-        if most:
-            # Half of it is left to the person's own programs, whatever the sandboxes do
-            _try_write(path, b"%d" % (most // 2))
-
-
-def _read_number(path: bytes) -> int:
-    try:
-        with open(path, "rb") as file:
-            return int(file.read())
-    except OSError:
-        return 0
-
-
-def _try_write(path: bytes, content: bytes) -> None:
-    try:
-        _write(path, content)
-    except OSError:
-        return  # this kernel does not count it by namespace, or /proc/sys can't be written here
-
-
-def show_own_processes() -> None:
-    """Mount a /proc of this pid namespace: bwrap looks its child up there by the pid that it sees.
-
-    The mount namespace stays a slave of the host's, so that each run starts from what is mounted there now.
-    """
-    libc.unshare(libc.CLONE_NEWNS)
-    libc.mount(None, b"/", None, libc.MS_REC | libc.MS_SLAVE, None)
-    libc.mount(b"proc", b"/proc", b"proc", libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC, None)
-
-
 def main() -> NoReturn:
     """Run as a program of its own: descriptor 3 is the socket, the arguments are `own` or `shared`, and the caller."""
     os.closerange(_SOCKET_FD + 1, 1 << 20)
@@ -393,11 +354,3 @@ def _number_after(text: bytes, key: bytes) -> int:
     if start < 0:
         return 0
     return int(text[start + len(key) :].split(b",")[0].split(b"}")[0])
-
-
-def _write(path: bytes, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, content)
-    finally:
-        os.close(fd)
