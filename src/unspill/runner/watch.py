@@ -142,11 +142,16 @@ class Watch:
                 if self._wishes.on_event is not None:
                     self._wishes.on_event(Started(run=self._wishes.run))
             case ("refused", dest, code, text):
-                self._stopped = mount_refused(dest, code, text)
+                self._blame(mount_refused(dest, code, text))
             case ("failed", text):
-                self._stopped = NeverStarted(reason=text, remedy="Run `unspill doctor`.")
+                self._blame(NeverStarted(reason=text, remedy="Run `unspill doctor`."))
             case ("ended", _status):
                 self._dead = True
+
+    def _blame(self, failure: NeverStarted) -> None:
+        """Take a failure for the outcome, unless it comes from our own killing of a run that was starting up."""
+        if self._stopped is None:
+            self._stopped = failure
 
     def _read(self, fd: int) -> bool:
         try:
