@@ -194,7 +194,8 @@ def run_past_a_bound(ground: Ground, sandbox: Sandbox) -> None:
 
 
 def run_cancelled(ground: Ground, sandbox: Sandbox) -> None:
-    for delay in (0.0, 0.002, 0.005, 0.01, 0.05):
+    # Most of them while bwrap starts up, which takes some five milliseconds
+    for delay in (0.0, 0.001, 0.002, 0.003, 0.004, 0.005, 0.007, 0.01, 0.05):
         read, write = os.pipe()
         timer = threading.Timer(delay, os.write, (write, b"x"))
         timer.start()
