@@ -230,10 +230,10 @@ def perform(order: Order) -> Traced:
         (os.POSIX_SPAWN_DUP2, go_read, 4),
     ]
     os.chdir(order["cwd"])
+    tracer = Tracer(order["depth"], order["at"], order["victim"])
     root = os.posix_spawn(order["argv"][0], order["argv"], order["environ"], file_actions=actions, setsid=True)
     os.close(ready_write)
     os.read(ready_read, 1)
-    tracer = Tracer(order["depth"], order["at"], order["victim"])
     tracer.seize(root)
     begun = time.monotonic()
     os.write(go_write, b"\n")
