@@ -95,7 +95,8 @@ class Scenario:
     def points(self, *, step: int | None, of_each: int) -> list[Point]:
         """Return every `step`-th system call of each process, or some of each."""
         chosen: list[Point] = []
-        for depth, count in sorted((self.counts() & self.counts()).items()):
+        # What all of three runs had: under load one may have a process or some system calls more than others
+        for depth, count in sorted((self.counts() & self.counts() & self.counts()).items()):
             some = (count * (2 * part + 1) // (2 * of_each) + 1 for part in range(of_each))
             chosen += [(depth, number) for number in (range(step, count + 1, step) if step else sorted({*some}))]
         return chosen
@@ -173,8 +174,7 @@ def test_a_kill_at_any_system_call_of_a_run_leaves_nothing(ground: Ground, way: 
     assert problems == []
     assert set(kills) == set(MOUNT_ROLES)
     assert kills.total() >= (200 if full else 10)
-    # The recorded run may have had a process or a system call more than one that is killed
-    assert kills.total() > 0.8 * len(points)
+    assert kills.total() > 0.9 * len(points)
 
 
 @pytest.fixture
