@@ -23,6 +23,10 @@ _WHERE = {
     "Limits": "unspill.model.policy",
     "Change": "unspill.model.change",
     "ChangeSet": "unspill.model.change",
+    "Selection": "unspill.model.selection",
+    "Hunks": "unspill.model.selection",
+    "Operation": "unspill.model.operation",
+    "Left": "unspill.model.operation",
     "Exited": "unspill.model.run",
     "Signalled": "unspill.model.run",
     "TimedOut": "unspill.model.run",
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
     from unspill.model.event import Ended as Ended
     from unspill.model.event import OutputChunk as OutputChunk
     from unspill.model.event import Started as Started
+    from unspill.model.operation import Left as Left
+    from unspill.model.operation import Operation as Operation
     from unspill.model.policy import Limits as Limits
     from unspill.model.policy import Policy as Policy
     from unspill.model.run import Cancelled as Cancelled
@@ -53,6 +59,8 @@ if TYPE_CHECKING:
     from unspill.model.run import Output as Output
     from unspill.model.run import Signalled as Signalled
     from unspill.model.run import TimedOut as TimedOut
+    from unspill.model.selection import Hunks as Hunks
+    from unspill.model.selection import Selection as Selection
     from unspill.sandbox.result import RunResult as RunResult
     from unspill.sandbox.sandbox import Sandbox as Sandbox
 

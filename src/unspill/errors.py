@@ -13,6 +13,8 @@
     │  └─ RootCallerRefused
     ├─ DeniedError                the policy said no                     4
     ├─ SandboxUnavailable         we failed, not the command             5
+    │  ├─ ProjectBusy             another operation is under way
+    │  └─ ApplyFailed             rolled back; the project is as it was
     └─ StoreError                                                        7
        ├─ StoreTooNew
        └─ StoreDamaged
@@ -117,6 +119,20 @@ class SandboxUnavailable(UnspillError):
     default_remedy = "Run `unspill doctor`; if it finds nothing, this is a defect of unspill: please report it."
 
 
+class ProjectBusy(SandboxUnavailable):
+    """Another operation changes this project right now."""
+
+    code = "project-busy"
+    default_remedy = "Wait for it and try again."
+
+
+class ApplyFailed(SandboxUnavailable):
+    """The disk failed or is full; the operation was taken back, or will be at the next start."""
+
+    code = "apply-failed"
+    default_remedy = "Free some space or mend the disk, then try again; what was to be applied is still held."
+
+
 class StoreError(UnspillError):
     """The state directory can't be used."""
 
@@ -135,4 +151,4 @@ class StoreDamaged(StoreError):
     """The database is not readable as one."""
 
     code = "store-damaged"
-    default_remedy = "Move the file aside; held layers stay in the directory beside it."
+    default_remedy = "Run `unspill recover`: it keeps the file and rebuilds the store from what lies beside it."

@@ -62,10 +62,16 @@ class RootChanges(Record):
 
 
 class ChangeSet(Record):
-    """All that differs, root by root in the order of the sandbox's roots. `findings` are things not shown otherwise."""
+    """All that differs, root by root in the order of the sandbox's roots. `findings` are things not shown otherwise.
+
+    `layers` are the upper directories that were read, oldest first, where the set is all that a sandbox holds.
+    `is_cut` if there was more than could be listed: such a set can be shown, but not taken apart.
+    """
 
     roots: tuple[RootChanges, ...]
     findings: tuple[str, ...] = ()
+    layers: tuple[bytes, ...] = ()
+    is_cut: bool = False
 
     def __iter__(self):  # type: ignore[no-untyped-def]
         for part in self.roots:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     View = Literal["sealed", "host"]
-    After = Literal["hold", "discard"]
+    After = Literal["apply", "hold", "discard"]
     EngineName = Literal["mount", "native", "copy"]
 
 KIB = 1024
@@ -47,9 +47,12 @@ class Policy(Record):
     caches: bool = True
     environment: tuple[str, ...] = ()
     limits: Limits = Limits()
-    after: After = "hold"
+    after: After = "apply"
+    after_timeout: After = "hold"
     engine: EngineName | None = None
     bwrap: bytes | None = None
     allow_root: bool = False
     shown_lines: int = 50
     shown_bytes: int = 32 * KIB
+    keep_days: int = 7
+    keep_bytes: int = 5 * GIB

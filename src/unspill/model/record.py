@@ -10,6 +10,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, ClassVar, Self, dataclass_transform
 else:
 
@@ -90,3 +91,8 @@ class Record(metaclass=RecordType):
 
 def _rebuild(kind: type[Record], values: dict[str, Any]) -> Record:
     return kind(**values)
+
+
+def setters(kind: type[Record]) -> list[Callable[[Record, object], None]]:
+    """Return what sets each field, in order: for those few places that make records by the ten thousand."""
+    return [getattr(kind, field).__set__ for field in kind.__match_args__]

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded changes of the live tree: apply, undo, redo, restore; and the steps that each is made of.
+
+A step is complete in itself: what must be there before, what is there afterwards, where the displaced entry lies.
+So whether it was done can be told from the tree alone, at any moment, and each step has an exact inverse.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, NewType
+
+    from unspill.model.change import EntryKind
+    from unspill.model.layer import RunId
+
+    OperationId = NewType("OperationId", str)
+    OperationKind = Literal["apply", "undo", "redo", "restore"]
+    Ending = Literal["done", "rolled back"]
+    Action = Literal["put", "take", "dress"]
+    Why = Literal["conflict", "held", "refused", "stale", "earlier"]
+    Attributes = tuple[tuple[str, bytes], ...]
+else:
+    OperationId = str
+
+
+class Entry(Record):
+    """What identifies an entry of a live tree. A rename changes none of it, but for the ctime.
+
+    `ctime_ns` is what the ctime was when the entry was looked at, 0 where nobody wrote it down.
+    """
+
+    kind: EntryKind
+    mode: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int = 0
+
+
+class Dress(Record):
+    """The permission bits and `user.*` attributes of a directory."""
+
+    mode: int
+    attributes: Attributes = ()
+
+
+class Step(Record):
+    """One entry of a live tree that changes hands.
+
+    put: the entry at `place` goes to `path`; what was there (`before`) is at `place` afterwards.
+    take: the entry at `path` goes to `place`.
+    dress: the directory at `path` gets other bits and attributes; `was` and `becomes` say which.
+
+    `place` is relative to the directory of operations, or to the staging directory in the root where `staged` (then
+    `kept` is where the copy of what was displaced lies for good, and `digest` that of its content). `says` is a digest
+    of what a put index of git says. Steps of one `group` are done all or none.
+    """
+
+    root: int
+    path: bytes
+    action: Action
+    group: int
+    place: bytes = b""
+    before: Entry | None = None
+    after: Entry | None = None
+    was: Dress | None = None
+    becomes: Dress | None = None
+    staged: bool = False
+    kept: bytes = b""
+    digest: bytes = b""
+    says: bytes = b""
+
+    @property
+    def backup(self) -> bytes:
+        """Where the displaced entry is found when the operation is over, relative to the directory of operations."""
+        return self.kept if self.staged else self.place
+
+
+class Left(Record):
+    """A path that an operation did not change, and why.
+
+    conflict: the live entry is not what the change was made from. held: needs the person's consent for this path.
+    refused: of a kind that is never applied, or the filesystem said no. stale: not what was reviewed.
+    earlier: an earlier held run touches it as well.
+    """
+
+    root: int
+    path: bytes
+    why: Why
+    reason: str
+
+
+class Operation(Record):
+    """One change of live trees as the store keeps it; its steps are in its journal.
+
+    `of` is the operation that an undo or redo reverses. `origin` is the operation in whose directory the displaced
+    entries lie: itself, or for undo and redo the one that was first. `marks` has one moment per root that all of its
+    own changes precede. `changed` counts paths. `flagged` are applied paths that run when somebody builds, tests or
+    pushes, and why: told to whoever asked, not kept.
+    """
+
+    id: OperationId
+    number: int
+    kind: OperationKind
+    sandbox: str
+    project: bytes
+    roots: tuple[bytes, ...]
+    at_ns: int
+    asked_by: str
+    ending: Ending = "done"
+    of: OperationId | None = None
+    origin: OperationId | None = None
+    runs: tuple[RunId, ...] = ()
+    marks: tuple[int, ...] = ()
+    changed: int = 0
+    left: tuple[Left, ...] = ()
+    notes: tuple[str, ...] = ()
+    flagged: tuple[tuple[bytes, str], ...] = ()
