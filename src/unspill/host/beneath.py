@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory tree by descriptors: the one way in which live trees are reached, and our own ones too.
+
+Its root is opened once. Every other directory is opened beneath it without following a link or entering a mount, so
+whatever a command or a person swaps meanwhile, nothing outside is ever touched. A path string is never resolved twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from unspill.host.libc import (
+    RESOLVE_BENEATH,
+    RESOLVE_NO_MAGICLINKS,
+    RESOLVE_NO_SYMLINKS,
+    RESOLVE_NO_XDEV,
+    openat2,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+OPEN_AT_MOST = 128
+
+_STRICT = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOKUP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LONGEST = 3000
+_RETRIES = 16
+# openat2 is newer than Linux 5.6, and some filters of system calls answer for it with EPERM
+_MISSING = (errno.ENOSYS, errno.EPERM)
+
+
+class Beneath:
+    """Directories beneath one root, at most `OPEN_AT_MOST` of them open at a time.
+
+    `open_closed` is called with a path in /proc and the mode of a directory that its owner may not read or change; it
+    is for trees of our own only.
+    """
+
+    def __init__(self, root_fd: int, open_closed: Callable[[bytes, int], None] | None = None) -> None:
+        self.root_fd = root_fd
+        self._open_closed = open_closed
+        self._opened: dict[bytes, int] = {}
+        # The directory asked for last, which the next entry is mostly in as well: the youngest of those that are open
+        self._last = b""
+        self._last_fd = root_fd
+
+    def directory(self, path: bytes) -> int:
+        """Return the descriptor of a directory, b"" being the root. The last ones asked for stay open.
+
+        Raises:
+            OSError: it is missing, no directory, behind a link or on another mount.
+        """
+        if path == self._last:
+            return self._last_fd
+        fd = self._find_or_open(path) if path else self.root_fd
+        self._last, self._last_fd = path, fd
+        return fd
+
+    def parent(self, path: bytes) -> tuple[int, bytes]:
+        """Return the descriptor of the directory that an entry is in, and the entry's name there."""
+        above, _, name = path.rpartition(b"/")
+        return self._last_fd if above == self._last else self.directory(above), name
+
+    def find(self, path: bytes) -> os.stat_result | None:
+        """Return the lstat of an entry, None where there is nothing.
+
+        Raises:
+            OSError: its directory is not one any more, or can't be searched.
+        """
+        try:
+            fd, name = self.parent(path)
+            return os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def forget(self, path: bytes) -> None:
+        """Close what is open at or below a path, because something else is there now."""
+        self._last, self._last_fd = b"", self.root_fd
+        below = path + b"/"
+        for known in [known for known in self._opened if known == path or known.startswith(below)]:
+            os.close(self._opened.pop(known))
+
+    def close(self) -> None:
+        """Close all directories, and the root."""
+        while self._opened:
+            os.close(self._opened.popitem()[1])
+        if self.root_fd >= 0:
+            os.close(self.root_fd)
+        self.root_fd = self._last_fd = -1
+        self._last = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.close()
+
+    def _find_or_open(self, path: bytes) -> int:
+        fd = self._opened.pop(path, None)
+        if fd is not None:
+            self._opened[path] = fd
+            return fd
+        above, rest = self._nearest(path)
+        fd = self._opened[above] if above else self.root_fd
+        while rest:
+            part, rest = _split(rest)
+            try:
+                fd = self._open(fd, above + b"/" + part if above else part, part)
+            except PermissionError:
+                # A directory in between is closed: it has to be opened by itself
+                first, slash, others = part.partition(b"/")
+                if self._open_closed is None or not slash:
+                    raise
+                part, rest = first, others + b"/" + rest if rest else others
+                fd = self._open(fd, above + b"/" + part if above else part, part)
+            above = above + b"/" + part if above else part
+        return fd
+
+    def _nearest(self, path: bytes) -> tuple[bytes, bytes]:
+        """Split a path into the longest part that is open and the rest."""
+        above = path
+        while above:
+            above = above.rpartition(b"/")[0]
+            if above in self._opened:
+                return above, path[len(above) + 1 :]
+        return b"", path
+
+    def _open(self, start: int, path: bytes, part: bytes) -> int:
+        try:
+            fd = open_beneath(start, part, _FLAGS)
+        except PermissionError:
+            fd = self._open_unreadable(start, part)
+        if self._open_closed is not None:
+            mode = stat.S_IMODE(os.fstat(fd).st_mode)
+            if mode & 0o700 != 0o700:
+                self._open_closed(b"/proc/self/fd/%d" % fd, mode)
+        self._opened[path] = self._last_fd = fd
+        self._last = path
+        if len(self._opened) > OPEN_AT_MOST:
+            os.close(self._opened.pop(next(iter(self._opened))))
+        return fd
+
+    def _open_unreadable(self, start: int, part: bytes) -> int:
+        fd = open_beneath(start, part, _LOOKUP)
+        if self._open_closed is None:
+            return fd
+        try:
+            path = b"/proc/self/fd/%d" % fd
+            self._open_closed(path, stat.S_IMODE(os.fstat(fd).st_mode))
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        finally:
+            os.close(fd)
+
+
+def open_beneath(dir_fd: int, path: bytes, flags: int) -> int:
+    """Open an entry beneath a directory, without following a link or entering a mount."""
+    for _ in range(_RETRIES):
+        try:
+            return openat2(dir_fd, path, flags, _STRICT)
+        except OSError as error:
+            if error.errno in _MISSING:
+                return open_stepwise(dir_fd, path, flags)
+            # The kernel gives up when the tree is being renamed; it says so with EAGAIN
+            if error.errno != errno.EAGAIN:
+                raise
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+
+
+def open_stepwise(dir_fd: int, path: bytes, flags: int) -> int:
+    """Do what openat2 does, one name at a time; for kernels that have no openat2."""
+    names = path.split(b"/")
+    if any(name in (b"", b".", b"..") for name in names):
+        raise OSError(errno.EXDEV, "not beneath the root", path)
+    mount = _mount_of(dir_fd)
+    here = os.dup(dir_fd)
+    try:
+        for index, name in enumerate(names):
+            last = index == len(names) - 1
+            below = os.open(name, flags | os.O_NOFOLLOW if last else _LOOKUP, dir_fd=here)
+            os.close(here)
+            here = below
+            if _mount_of(here) != mount:
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def _mount_of(fd: int) -> tuple[int, bytes]:
+    """Return the device and mount of a descriptor: a bind mount has the device of what it shows."""
+    with open(b"/proc/self/fdinfo/%d" % fd, "rb") as file:
+        lines = dict(line.split(b":\t", 1) for line in file.read().splitlines() if b":\t" in line)
+    return os.fstat(fd).st_dev, lines.get(b"mnt_id", b"")
+
+
+def is_one_mount(first: int, second: int) -> bool:
+    """Tell whether entries can be renamed between two open directories."""
+    return _mount_of(first) == _mount_of(second)
+
+
+def _split(path: bytes) -> tuple[bytes, bytes]:
+    """Cut a long path where the kernel still takes it in one call."""
+    if len(path) <= _LONGEST:
+        return path, b""
+    cut = path.rfind(b"/", 0, _LONGEST)
+    return path[:cut], path[cut + 1 :]
