@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from unspill.errors import SandboxUnavailable
 from unspill.layers.garbage import remove_uppers
+from unspill.layers.manifest import remove_manifests
 from unspill.layers.owner import is_abandoned
 
 TYPE_CHECKING = False
@@ -23,19 +24,28 @@ def discard_stacks(store: Store, sandbox: SandboxId) -> int:
         SandboxUnavailable: a run that does not hold its changes still stands on them.
     """
     with store.transaction:
-        _refuse_if_used(store, sandbox)
+        refuse_if_used(store, sandbox)
         layers = tuple(row.id for row in store.layers.sealed(sandbox))
         store.layers.remove(layers)
+        remove_manifests(store.state, layers)
         store.runs.drop_held(sandbox)
     remove_uppers(store.state, layers)
     return len(layers)
 
 
-def _refuse_if_used(store: Store, sandbox: SandboxId) -> None:
+def is_used(store: Store, sandbox: SandboxId) -> bool:
+    """Tell whether a run that does not hold its changes stands on a sandbox's layers right now."""
     runs = {row.run for row in store.layers.open(sandbox)}
-    if not runs:
-        return
-    if any(run.id in runs and not is_abandoned(run) for run in store.runs.unfinished()):
+    return bool(runs) and any(run.id in runs and not is_abandoned(run) for run in store.runs.unfinished())
+
+
+def refuse_if_used(store: Store, sandbox: SandboxId) -> None:
+    """Stop where a run stands on layers that are to go.
+
+    Raises:
+        SandboxUnavailable: there is one.
+    """
+    if is_used(store, sandbox):
         raise SandboxUnavailable(
             "A run of this sandbox is still going on.", remedy="Wait for it or end it, then discard again."
         )

@@ -66,12 +66,15 @@ class SandboxLock:
     def _take(self, how: int) -> bool:
         if self._fd is not None:
             raise RuntimeError("this lock is already held")
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = _open(self._path)
         try:
             fcntl.flock(fd, how)
         except BlockingIOError:
             os.close(fd)
             return False
+        except OSError as error:
+            os.close(fd)
+            raise _unavailable(error) from error
         except BaseException:
             os.close(fd)
             raise
@@ -96,3 +99,56 @@ def lock_sandbox(state: bytes, sandbox: SandboxId, timeout_s: float | None = Non
     lock = SandboxLock(state, sandbox)
     lock.acquire(timeout_s)
     return lock
+
+
+class StackUse:
+    """Being one of those who stand on a sandbox's sealed layers without the sandbox's lock.
+
+    Runs that throw their changes away share it; an apply that is alone with the layers may give them away entry by
+    entry, and must copy where it is not.
+    """
+
+    __slots__ = ("_fd", "is_alone")
+
+    def __init__(self, state: bytes, sandbox: SandboxId, *, alone: bool) -> None:
+        """Join the others; with `alone` try to be the only one, and say in `is_alone` whether that succeeded."""
+        path = lock_file(state, sandbox) + b".use"
+        self.is_alone = False
+        self._fd = _open(path)
+        try:
+            if alone:
+                self._try_alone()
+            if not self.is_alone:
+                fcntl.flock(self._fd, fcntl.LOCK_SH)
+        except OSError as error:
+            os.close(self._fd)
+            raise _unavailable(error) from error
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _try_alone(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.is_alone = True
+        except BlockingIOError:
+            return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        os.close(self._fd)
+
+
+def _open(path: bytes) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: OSError) -> SandboxUnavailable:
+    return SandboxUnavailable(
+        f"The sandbox can't be locked: {error.strerror}.", remedy="Look for free space where the state directory is."
+    )

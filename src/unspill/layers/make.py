@@ -29,8 +29,9 @@ def make_layer(state: bytes, layer: LayerId, like: bytes) -> os.stat_result:
 def make_upper(upper: bytes, like: bytes) -> os.stat_result:
     """Make an upper directory that looks like the one below it."""
     mode = stat.S_IMODE(os.lstat(like).st_mode)
-    os.mkdir(upper, mode)
     attributes = user_attributes(like)
+    # Attributes can be set by whoever may write the directory, which the owner of the one below perhaps may not
+    os.mkdir(upper, mode | 0o200 if attributes else mode)
     for name, value in attributes.items():
         os.setxattr(upper, name, value)
     made = os.lstat(upper)

@@ -26,6 +26,11 @@ def spill_dir(state: bytes, run: RunId) -> bytes:
     return b"%b/runs/%b" % (state, run.encode())
 
 
+def manifest_file(state: bytes, layer: LayerId) -> bytes:
+    """Return the file that says what a sealed layer is."""
+    return b"%b/manifests/%b" % (state, layer.encode())
+
+
 def lock_file(state: bytes, sandbox: SandboxId) -> bytes:
     """Return the file that stands for a sandbox's lock."""
     return b"%b/locks/%b" % (state, sandbox.encode())

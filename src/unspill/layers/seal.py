@@ -11,6 +11,7 @@ from unspill.errors import SandboxUnavailable
 from unspill.layers.caches import fold_caches, open_id
 from unspill.layers.garbage import Garbage, clean
 from unspill.layers.make import is_untouched
+from unspill.layers.manifest import write_manifests
 from unspill.model.layer import SealedLayer, Stack
 from unspill.model.record import Record
 
@@ -65,12 +66,21 @@ def _close(store: Store, opened: OpenRun, ended: Run, keep: set[LayerId], *, fol
         store.caches.remove(left)
         unused = store.caches.take_unused() if caches else ()
         store.runs.end(ended.replace(held=bool(keep)))
+    _describe(store, keep)
     stacks = tuple(_close_stack(stack, keep) for stack in opened.stacks)
     garbage = Garbage(uppers=(*dropped, *left, *unused), works=(*(layer.id for layer in layers), *caches))
     if defer:
         return ClosedRun(stacks=stacks, garbage=garbage)
     clean(store.state, garbage)
     return ClosedRun(stacks=stacks)
+
+
+def _describe(store: Store, layers: set[LayerId]) -> None:
+    try:
+        write_manifests(store, layers)
+    except OSError:
+        # A full disk, say. The layers are held all the same, and the next sweep writes what is missing.
+        return
 
 
 def _open_layers(opened: OpenRun) -> list[OpenLayer]:

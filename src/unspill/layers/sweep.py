@@ -3,6 +3,9 @@
 
 Call it at each start. Rows are written before directories, and directories are listed before rows are read: so
 a directory that has no row then never gets one. Several processes may sweep at once.
+
+A layer with a manifest or an operation with a journal is never removed for want of a row: that row may have been
+lost by a damaged database. Such a layer is set aside, where `unspill recover` finds it.
 """
 
 from __future__ import annotations
@@ -11,15 +14,19 @@ import os
 import time
 
 from unspill.layers.garbage import Garbage, clean
+from unspill.layers.locks import SandboxLock
+from unspill.layers.manifest import write_manifests
 from unspill.layers.owner import is_abandoned
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.model.record import Record
+from unspill.store.state import set_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.layer import RunId
+    from unspill.model.layer import LayerId, RunId
     from unspill.store.db import Store
+    from unspill.store.layers import LayerRow
 
 
 class Swept(Record):
@@ -38,9 +45,12 @@ def sweep(store: Store) -> Swept:
         kill_strays(abandoned)
     for run in abandoned:
         _remove_run(store, run)
-    unused = store.caches.take_unused()
+    for row in store.layers.folding():
+        _remove_half_folded(store, row)
+    unused = (*store.caches.take_unused(), *store.layers.take_unused())
     clean(store.state, Garbage(uppers=unused))
     directories = _sweep_works(store) + _sweep_uppers(store) + _sweep_spills(store)
+    _sweep_manifests(store)
     return Swept(runs=abandoned, directories=directories)
 
 
@@ -56,6 +66,17 @@ def _remove_run(store: Store, run: RunId) -> None:
         store.runs.interrupt((run,), time.time_ns())
 
 
+def _remove_half_folded(store: Store, row: LayerRow) -> None:
+    """Remove a layer that others were being folded into, unless that is going on."""
+    lock = SandboxLock(store.state, row.sandbox)
+    if lock.try_acquire():
+        with lock:
+            # It may have been finished before the lock was free
+            if row.id in {open_row.id for open_row in store.layers.open(row.sandbox)}:
+                clean(store.state, Garbage(uppers=(row.id,), works=(row.id,)))
+                store.layers.remove((row.id,))
+
+
 def _sweep_works(store: Store) -> int:
     path, names = _list(store.state, b"work")
     return (
@@ -65,12 +86,70 @@ def _sweep_works(store: Store) -> int:
 
 def _sweep_uppers(store: Store) -> int:
     path, names = _list(store.state, b"layers")
-    return _remove_all(path, names - (store.layers.ids() | store.caches.ids())) if names else 0
+    unknown = names - (store.layers.ids() | store.caches.ids()) if names else names
+    if not unknown:
+        return 0
+    held = unknown & _list(store.state, b"manifests")[1]
+    set_aside(store.state, held)
+    return _remove_all(path, unknown - held)
 
 
 def _sweep_spills(store: Store) -> int:
     path, names = _list(store.state, b"runs")
     return _remove_all(path, names - store.runs.known(names)) if names else 0
+
+
+def sweep_operations(store: Store) -> int:
+    """Remove directories of operations that never had a journal, or have none any more because they were pruned.
+
+    Takes as long as there are operations, so it is not done at each start.
+    """
+    path, names = _list(store.state, b"operations")
+    unknown = names - store.operations.ids() if names else names
+    # Listed after the directories: an operation is there before its directory, and until it has a journal.
+    unknown -= _list(store.state, b"pending")[1] if unknown else unknown
+    return _remove_all(path, {name for name in unknown if not os.path.lexists(_journal(path, name))})
+
+
+def _sweep_manifests(store: Store) -> None:
+    """Write manifests that are missing, and remove those of layers that are nowhere."""
+    path, names = _list(store.state, b"manifests")
+    sealed = store.layers.sealed_ids()
+    if missing := sealed - names:
+        _write_missing(store, missing)
+    unknown = names - store.layers.ids() if names - sealed else set()
+    if names - sealed:
+        _remove_all(path, names & store.layers.retired())
+    # The layers of an operation that is under way lie in its own directory
+    if unknown and not _list(store.state, b"pending")[1]:
+        _remove_all(path, unknown - lost_layers(store.state).keys())
+
+
+def _write_missing(store: Store, layers: set[LayerId]) -> None:
+    try:
+        # Whoever removes a layer removes row and manifest in one transaction: that can't come between here
+        with store.transaction:
+            write_manifests(store, layers)
+    except OSError:
+        # A full disk is no reason not to start; the next sweep tries again
+        return
+
+
+def lost_layers(state: bytes) -> dict[str, bytes]:
+    """Return the layers that were set aside, by id, and where each lies."""
+    asides = sorted(name for name in os.listdir(state) if name.startswith(b"lost-"))
+    return {os.fsdecode(name): os.path.join(state, aside, name) for aside in asides for name in _names(state, aside)}
+
+
+def _names(state: bytes, aside: bytes) -> list[bytes]:
+    try:
+        return os.listdir(os.path.join(state, aside))
+    except OSError:
+        return []
+
+
+def _journal(path: bytes, name: str) -> bytes:
+    return os.path.join(path, os.fsencode(name), b"journal")
 
 
 def _list(state: bytes, part: bytes) -> tuple[bytes, set[str]]:

@@ -53,9 +53,14 @@ def as_float(cell: Cell) -> float:
 def as_id(cell: Cell) -> str:
     """Return the id of a sandbox, run or layer: 16 hexadecimal digits, never anything a path could be made of."""
     text = as_text(cell)
-    if len(text) != ID_LENGTH or not _HEX.issuperset(text):
+    if not is_id(text):
         raise _unexpected("an id", cell)
     return text
+
+
+def is_id(name: object) -> bool:
+    """Tell whether a name is made as our ids are."""
+    return isinstance(name, str) and len(name) == ID_LENGTH and _HEX.issuperset(name)
 
 
 def as_unsigned(cell: Cell) -> int:

@@ -29,6 +29,7 @@ _FAILURES = (sqlite3.Error, UnicodeDecodeError)
 
 # Primary result codes; `sqlite3` has names for them, but not in every version of Python.
 _CORRUPT, _NOTADB = 11, 26
+_SHORT_READ = 522
 
 # Connections of a parent process. Closing one here could checkpoint under the parent's locks, so they stay open.
 _inherited: list[sqlite3.Connection] = []
@@ -58,27 +59,39 @@ class Connection:
         except _FAILURES as error:
             raise translate(error, self.path) from error
 
-    def __enter__(self) -> None:
+    def begin(self, *, is_durable: bool = False) -> None:
         """Begin a transaction, or join the one that this thread is in."""
         if self._pid != os.getpid():
             _inherited.append(self._sqlite)
             self.reopen()
         self._lock.acquire()
-        if self._depth == 0:
-            try:
+        try:
+            if is_durable:
+                # Fails inside a transaction.
+                self._sqlite.execute("PRAGMA synchronous = FULL")
+            if self._depth == 0:
                 self._sqlite.execute("BEGIN IMMEDIATE")
-            except BaseException as error:
-                self._lock.release()
-                raise translate(error, self.path) from error
+        except BaseException as error:
+            self._lock.release()
+            raise translate(error, self.path) from error
         self._depth += 1
 
-    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+    def end(self, *, is_good: bool, is_durable: bool = False) -> None:
+        """End a transaction, or leave the one that was joined."""
         self._depth -= 1
         try:
             if self._depth == 0:
-                self._end("COMMIT" if kind is None else "ROLLBACK")
+                self._end("COMMIT" if is_good else "ROLLBACK")
         finally:
+            if is_durable:
+                self._sqlite.execute("PRAGMA synchronous = NORMAL")
             self._lock.release()
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        self.end(is_good=kind is None)
 
     def _end(self, verb: str) -> None:
         # SQLite has already rolled back by itself after some errors (disk full, out of memory).
@@ -127,16 +140,36 @@ class Connection:
             self._sqlite.close()
 
 
+class Durable:
+    """A transaction whose end is on the disk when it is over: `with Durable(connection): ...`, never inside another."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.begin(is_durable=True)
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        self._db.end(is_good=kind is None, is_durable=True)
+
+
 def translate(error: BaseException, path: bytes) -> BaseException:
     """Return what the caller should see for an error of SQLite's; anything else as it is."""
     if not isinstance(error, _FAILURES):
         return error
     name = os.fsdecode(path)
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    # SQLite has no code for text that is not UTF-8: the module finds that out itself, without one.
-    if code in (_CORRUPT, _NOTADB) or "decode" in str(error):
+    if _is_damage(getattr(error, "sqlite_errorcode", 0), str(error)):
         return StoreDamaged(f"{name} is damaged: {error}.")
     return StoreError(
         f"{name} can't be used: {error}.",
         remedy="Look for free space and for another unspill that hangs; the directory must be on a local disk.",
     )
+
+
+def _is_damage(code: int, text: str) -> bool:
+    if code & 0xFF in (_CORRUPT, _NOTADB) or code == _SHORT_READ:
+        return True
+    # There is no code for text that is not UTF-8, which the module finds out itself, nor for a schema that is not ours.
+    return "decode" in text or "no such" in text

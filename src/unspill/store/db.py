@@ -13,14 +13,17 @@ import time
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
 from unspill.store.caches import CacheTable
-from unspill.store.cells import as_int
-from unspill.store.connection import Connection
+from unspill.store.cells import as_int, as_text
+from unspill.store.connection import Connection, Durable
 from unspill.store.facts import FactTable
+from unspill.store.files import FileTable
 from unspill.store.layers import LayerTable
-from unspill.store.migrations import MIGRATIONS, migrate
+from unspill.store.marks import MarkTable
+from unspill.store.migrations import APPLICATION_ID, MIGRATIONS, SIGNED, migrate
+from unspill.store.operations import OperationTable
 from unspill.store.runs import RunTable
 from unspill.store.sandboxes import SandboxTable
-from unspill.store.state import check_state_dir, make_state_dir
+from unspill.store.state import check_state_dir, make_parts, make_state_dir, set_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,18 +31,29 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """All that unspill remembers, by table. `with store.transaction:` makes several steps one."""
+    """All that unspill remembers, by table.
 
-    __slots__ = ("caches", "facts", "layers", "runs", "sandboxes", "state", "transaction")
+    `with store.transaction:` makes several steps one; `with store.durable:` does so and has them on the disk
+    afterwards, whatever happens to the power.
+    """
+
+    __slots__ = (
+        *("caches", "durable", "facts", "files", "layers", "marks", "operations", "runs", "sandboxes"),
+        *("state", "transaction"),
+    )
 
     def __init__(self, state: bytes, db: Connection) -> None:
         self.state = state
         self.transaction = db
+        self.durable = Durable(db)
         self.sandboxes = SandboxTable(db)
         self.runs = RunTable(db)
         self.layers = LayerTable(db)
         self.caches = CacheTable(db)
         self.facts = FactTable(db)
+        self.operations = OperationTable(db)
+        self.marks = MarkTable(db)
+        self.files = FileTable(db)
 
     @classmethod
     def open(cls, state: bytes) -> Self:
@@ -61,7 +75,29 @@ class Store:
             _upgrade(db, state)
         elif version > len(MIGRATIONS):
             raise StoreTooNew(f"{os.fsdecode(path)} has version {version}, this unspill knows {len(MIGRATIONS)}.")
+        else:
+            _refuse_foreign(db, version)
         return cls(state, db)
+
+    def check(self) -> None:
+        """Read the whole database once; slow, for those who doubt it.
+
+        Raises:
+            StoreDamaged: something in it contradicts something else.
+        """
+        with open(self.transaction.path, "rb") as file:
+            # Bytes 18 and 19: from formats of the future SQLite reads, but does not write to them.
+            if max(file.read(20)[18:], default=0) > 2:
+                raise StoreDamaged(f"{os.fsdecode(self.transaction.path)} has a format that SQLite does not know.")
+        rows = self.transaction.rows("PRAGMA integrity_check(1)")
+        if rows != [("ok",)]:
+            raise StoreDamaged(f"{os.fsdecode(self.transaction.path)} is damaged: {as_text(rows[0][0])}.")
+        for sandbox in self.sandboxes.all():
+            self.layers.sealed(sandbox.id)
+            self.layers.open(sandbox.id)
+        self.runs.unfinished()
+        self.caches.ids()
+        self.operations.all()
 
     def close(self) -> None:
         """Give the connection back. A process that just ends need not do it."""
@@ -74,8 +110,34 @@ class Store:
         self.close()
 
 
+def set_database_aside(state: bytes) -> bytes:
+    """Give the database another name, under which SQLite can still open it; return that."""
+    path, aside = state + b"/store.db", b"%b/store.db.damaged-%d" % (state, time.time_ns())
+    lock = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # The log last: beside a database that is new SQLite takes it for a left-over.
+        for suffix in (b"", b"-wal", b"-shm"):
+            if os.path.lexists(path + suffix):
+                os.rename(path + suffix, aside + suffix)
+    finally:
+        os.close(lock)
+    return aside
+
+
 def _version(db: Connection) -> int:
     return as_int(db.rows("PRAGMA user_version")[0][0])
+
+
+def _refuse_foreign(db: Connection, version: int) -> None:
+    """Refuse a database that another program made, before anything is written to it."""
+    if version >= SIGNED:
+        is_ours = db.rows("PRAGMA application_id") == [(APPLICATION_ID,)]
+    else:
+        tables = {row[0] for row in db.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        is_ours = "sandboxes" in tables if version else not tables
+    if not is_ours:
+        raise StoreDamaged(f"{os.fsdecode(db.path)} is not a store of unspill.")
 
 
 def _make_private_file(path: bytes) -> None:
@@ -94,9 +156,12 @@ def _upgrade(db: Connection, state: bytes) -> None:
         # SQLite's own waiting does not cover a change of the journal's mode.
         fcntl.flock(lock, fcntl.LOCK_EX)
         version = _version(db)
+        _refuse_foreign(db, version)
+        make_parts(state)
         if version == 0:
             _choose_journal(db)
-            _set_layers_aside(state)
+            # Without rows the next sweep would take the layers of a database that is gone for garbage.
+            set_aside(state, os.listdir(os.fsdecode(state + b"/layers")))
         if version < len(MIGRATIONS):
             migrate(db, version)
     finally:
@@ -117,11 +182,3 @@ def _choose_journal(db: Connection) -> None:
         os.truncate(db.path, 0)
         db.reopen()
         db.rows("PRAGMA journal_mode = TRUNCATE")
-
-
-def _set_layers_aside(state: bytes) -> None:
-    """Keep the layers of a database that is gone: without rows the next sweep would take them for garbage."""
-    layers = state + b"/layers"
-    if os.listdir(layers):
-        os.rename(layers, b"%b/lost-%d" % (state, time.time_ns()))
-        os.mkdir(layers, 0o700)

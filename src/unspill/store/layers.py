@@ -45,6 +45,13 @@ class LayerTable:
             [(layer.id, layer.sandbox, layer.root, layer.run) for layer in layers],
         )
 
+    def add_sealed(self, layer: LayerRow) -> None:
+        """Record a layer that is sealed from the beginning, on top of its stack."""
+        self._db.change(
+            "INSERT INTO layers (id, sandbox, root, run, state, mark_ns) VALUES (?, ?, ?, ?, 'sealed', ?)",
+            (layer.id, layer.sandbox, layer.root, layer.run, layer.mark_ns),
+        )
+
     def seal(self, layer: LayerId, mark_ns: int) -> bool:
         """Make an open layer a sealed one; tell whether it was still there."""
         sql = "UPDATE layers SET state = 'sealed', mark_ns = ? WHERE id = ? AND state = 'open'"
@@ -55,24 +62,73 @@ class LayerTable:
         sql = f"SELECT {_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'sealed' ORDER BY seq"
         return tuple(map(_to_record, self._db.rows(sql, (sandbox,))))
 
+    def sealed_ids(self) -> set[LayerId]:
+        """Return the ids of the sealed layers of sandboxes that are known."""
+        sql = "SELECT id FROM layers WHERE state = 'sealed' AND sandbox IN (SELECT id FROM sandboxes)"
+        return {LayerId(as_id(row[0])) for row in self._db.rows(sql)}
+
     def open(self, sandbox: SandboxId) -> tuple[LayerRow, ...]:
         """Return the layers that runs of a sandbox are writing, or left when they died."""
         sql = f"SELECT {_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'open' ORDER BY seq"
         return tuple(map(_to_record, self._db.rows(sql, (sandbox,))))
+
+    def find(self, layer: LayerId) -> LayerRow | None:
+        """Return a layer by id."""
+        rows = self._db.rows(f"SELECT {_COLUMNS} FROM layers WHERE id = ?", (layer,))
+        return _to_record(rows[0]) if rows else None
+
+    def folding(self) -> tuple[LayerRow, ...]:
+        """Return open layers that no run writes: others are being folded into them, or were when somebody died."""
+        sql = (
+            f"SELECT {_COLUMNS} FROM layers WHERE state = 'open'"
+            " AND run NOT IN (SELECT id FROM runs WHERE ended_ns IS NULL)"
+        )
+        return tuple(map(_to_record, self._db.rows(sql)))
 
     def open_of_run(self, run: RunId) -> tuple[LayerId, ...]:
         """Return the open layers of one run."""
         rows = self._db.rows("SELECT id FROM layers WHERE run = ? AND state = 'open'", (run,))
         return tuple(LayerId(as_id(row[0])) for row in rows)
 
+    def retire(self, layers: Iterable[LayerId]) -> None:
+        """Take layers out of their stacks; a run that began before may still have them mounted."""
+        rows = [(layer,) for layer in layers]
+        with self._db:
+            self._db.change_each(
+                "INSERT OR IGNORE INTO retired (id, sandbox, retired_at)"
+                " SELECT id, sandbox, (SELECT max(seq) FROM layers) FROM layers WHERE id = ?",
+                rows,
+            )
+            self.remove(layer for (layer,) in rows)
+
+    def retired(self) -> set[LayerId]:
+        """Return the layers that are in no stack any more but must not go yet."""
+        return {LayerId(as_id(row[0])) for row in self._db.rows("SELECT id FROM retired")}
+
+    def take_unused(self) -> tuple[LayerId, ...]:
+        """Forget and return retired layers that no run can have mounted: all open ones began after the retirement."""
+        rows = self._db.rows(
+            "SELECT id FROM retired AS old WHERE NOT EXISTS (SELECT 1 FROM layers AS user"
+            " WHERE user.sandbox = old.sandbox AND user.state = 'open' AND user.seq <= old.retired_at)"
+        )
+        unused = tuple(LayerId(as_id(row[0])) for row in rows)
+        if unused:
+            self._db.change_each("DELETE FROM retired WHERE id = ?", [(layer,) for layer in unused])
+        return unused
+
     def ids(self, *, only_open: bool = False) -> set[str]:
         """Return every layer's id, or those of open ones."""
-        sql = "SELECT id FROM layers WHERE state = 'open'" if only_open else "SELECT id FROM layers"
+        sql = "SELECT id FROM layers UNION ALL SELECT id FROM retired"
+        if only_open:
+            sql = "SELECT id FROM layers WHERE state = 'open'"
         return {as_id(row[0]) for row in self._db.rows(sql)}
 
     def remove(self, layers: Iterable[LayerId]) -> None:
         """Forget layers; their directories are garbage from then on."""
-        self._db.change_each("DELETE FROM layers WHERE id = ?", [(layer,) for layer in layers])
+        rows = [(layer,) for layer in layers]
+        with self._db:
+            self._db.change_each("DELETE FROM layers WHERE id = ?", rows)
+            self._db.change_each("DELETE FROM marks WHERE layer = ?", rows)
 
 
 def _to_record(row: Row) -> LayerRow:

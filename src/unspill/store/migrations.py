@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
     from unspill.store.connection import Connection
 
+# "unsp": what `file` and SQLite itself show as the owner of the format
+APPLICATION_ID = 0x756E7370
+# From this version on the file is signed
+SIGNED = 9
+
 
 def m001_sandboxes(db: Connection) -> None:
     """Make the table of sandboxes: one name per project once."""
@@ -105,12 +110,106 @@ def m005_facts(db: Connection) -> None:
     db.change("CREATE TABLE facts (key TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID")
 
 
+def m006_operations(db: Connection) -> None:
+    """Make the table of operations, and the number that each project's next one gets."""
+    db.change("""
+        CREATE TABLE operations (
+            seq INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            project BLOB NOT NULL,
+            number INTEGER NOT NULL,
+            kind TEXT NOT NULL,
+            sandbox TEXT NOT NULL,
+            at_ns INTEGER NOT NULL,
+            ending TEXT NOT NULL,
+            reverses TEXT,
+            origin TEXT,
+            changed INTEGER NOT NULL,
+            is_recorded INTEGER NOT NULL DEFAULT 0,
+            kept_bytes INTEGER,
+            asked_by TEXT NOT NULL,
+            roots BLOB NOT NULL,
+            runs TEXT NOT NULL,
+            marks TEXT NOT NULL,
+            notes TEXT NOT NULL,
+            lefts BLOB NOT NULL,
+            UNIQUE (project, number)
+        )
+    """)
+    db.change("CREATE INDEX operations_unrecorded ON operations (project, number) WHERE NOT is_recorded")
+    db.change("CREATE TABLE counters (project BLOB PRIMARY KEY NOT NULL, number INTEGER NOT NULL) WITHOUT ROWID")
+
+
+def m007_marks(db: Connection) -> None:
+    """Make the table of time marks that hold for single paths of a layer in place of the layer's own.
+
+    And that of layers which are in no stack any more, but perhaps still mounted by a run that began before.
+    """
+    db.change("""
+        CREATE TABLE retired (
+            id TEXT PRIMARY KEY NOT NULL,
+            sandbox TEXT NOT NULL,
+            retired_at INTEGER NOT NULL
+        ) WITHOUT ROWID
+    """)
+    db.change("""
+        CREATE TABLE marks (
+            layer TEXT NOT NULL,
+            path BLOB NOT NULL,
+            mark_ns INTEGER NOT NULL,
+            PRIMARY KEY (layer, path)
+        ) WITHOUT ROWID
+    """)
+
+
+def m008_files(db: Connection) -> None:
+    """Make the records of files and the names of their backups; an id is never given twice."""
+    db.change("""
+        CREATE TABLE files (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            project BLOB NOT NULL,
+            root BLOB NOT NULL,
+            path BLOB NOT NULL,
+            last_modified INTEGER NOT NULL,
+            is_deleted INTEGER NOT NULL,
+            last_approved_copy_path BLOB NOT NULL DEFAULT x'',
+            UNIQUE (project, root, path)
+        )
+    """)
+    db.change("""
+        CREATE TABLE backups (
+            name BLOB PRIMARY KEY NOT NULL,
+            file INTEGER NOT NULL,
+            operation TEXT NOT NULL,
+            place BLOB NOT NULL,
+            recorded_ns INTEGER NOT NULL,
+            kind TEXT NOT NULL,
+            mode INTEGER NOT NULL,
+            inode INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            mtime_ns INTEGER NOT NULL,
+            digest BLOB NOT NULL DEFAULT x''
+        ) WITHOUT ROWID
+    """)
+    db.change("CREATE INDEX backups_of_file ON backups (file, recorded_ns)")
+    db.change("CREATE INDEX backups_of_operation ON backups (operation)")
+
+
+def m009_signature(db: Connection) -> None:
+    """Sign the file, so that another program's database is not taken for a store."""
+    db.change(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m001_sandboxes,
     m002_runs,
     m003_layers,
     m004_caches,
     m005_facts,
+    m006_operations,
+    m007_marks,
+    m008_files,
+    m009_signature,
 )
 
 

@@ -102,6 +102,26 @@ class RunTable:
             ),
         )
 
+    def restore(self, run: Run) -> None:
+        """Record a run again that was found without a row; its number gives way where another has it."""
+        with self._db:
+            if self.find(run.id) is not None:
+                return
+            number = run.number
+            if self.find_number(SandboxId(run.sandbox), number) is not None:
+                number = (
+                    as_int(self._db.rows("SELECT max(number) FROM runs WHERE sandbox = ?", (run.sandbox,))[0][0]) + 1
+                )
+            self._db.change(
+                "INSERT INTO runs (id, sandbox, number, owner_pid, owner_started, owner_boot, owner_pids,"
+                " started_ns, ended_ns, cwd, argv) VALUES (?, ?, ?, 0, 0, '', 0, ?, ?, ?, ?)",
+                (
+                    *(run.id, run.sandbox, number, run.started_ns),
+                    *(run.started_ns if run.ended_ns is None else run.ended_ns, run.cwd, b"\0".join(run.argv)),
+                ),
+            )
+            self.end(run if run.ended_ns is not None else run.replace(ended_ns=run.started_ns))
+
     def find(self, run: RunId) -> Run | None:
         """Return a run by id."""
         rows = self._db.rows(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", (run,))
@@ -134,6 +154,27 @@ class RunTable:
     def drop_held(self, sandbox: SandboxId) -> None:
         """Record that nothing of a sandbox's runs is held any more."""
         self._db.change("UPDATE runs SET held = 0 WHERE sandbox = ? AND held", (sandbox,))
+
+    def hold(self, runs: Iterable[RunId]) -> None:
+        """Record that something of runs is held."""
+        self._db.change_each("UPDATE runs SET held = 1 WHERE id = ?", [(run,) for run in runs])
+
+    def ended_before(self, moment_ns: int) -> tuple[RunId, ...]:
+        """Return runs that ended before a moment, hold nothing and are not the last of their sandbox.
+
+        The last one keeps the count of runs.
+        """
+        rows = self._db.rows(
+            "SELECT id FROM runs AS old WHERE ended_ns < ? AND NOT held AND EXISTS (SELECT 1 FROM runs AS later"
+            " WHERE later.sandbox = old.sandbox AND later.number > old.number)"
+            " AND NOT EXISTS (SELECT 1 FROM layers WHERE layers.run = old.id) ORDER BY seq",
+            (moment_ns,),
+        )
+        return tuple(RunId(as_id(row[0])) for row in rows)
+
+    def remove_all(self, runs: Iterable[RunId]) -> None:
+        """Forget runs."""
+        self._db.change_each("DELETE FROM runs WHERE id = ?", [(run,) for run in runs])
 
     def remove(self, run: RunId) -> None:
         """Forget a run."""

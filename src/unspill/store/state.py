@@ -6,6 +6,9 @@ layers/ID/                one upper directory each, with its root's own mode; `l
 work/ID/                  the work directory of an open layer
 runs/ID/                  output that was too long for a row
 locks/                    one file per sandbox
+manifests/ID              what a sealed layer is, in a file: enough to find it again without the database
+operations/ID/            the journal of an operation and what it displaced
+pending/ID                an operation that is under way, or was when its process died
 empty/                    never written: the second lower of a read-only overlay
 """
 
@@ -13,10 +16,15 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from unspill.errors import StoreError
 
-PARTS = (b"layers", b"work", b"runs", b"locks", b"empty")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PARTS = (b"layers", b"work", b"runs", b"locks", b"manifests", b"operations", b"pending", b"empty")
 
 
 def check_state_dir(state: bytes) -> bool:
@@ -50,12 +58,17 @@ def make_state_dir(state: bytes) -> None:
     try:
         make_parents(state)
         _make_private(state)
-        for part in PARTS:
-            _make_private(os.path.join(state, part))
-        # The kernel shows an overlay's root with the mode of its upmost directory.
-        os.chmod(os.path.join(state, b"empty"), 0o755)
+        make_parts(state)
     except OSError as error:
         raise _refused(state, f"can't be made: {error.strerror}", "Point UNSPILL_STATE_DIR elsewhere.") from error
+
+
+def make_parts(state: bytes) -> None:
+    """Make those parts that are missing: an older unspill knew fewer."""
+    for part in PARTS:
+        _make_private(os.path.join(state, part))
+    # The kernel shows an overlay's root with the mode of its upmost directory.
+    os.chmod(os.path.join(state, b"empty"), 0o755)
 
 
 def make_parents(path: bytes) -> None:
@@ -76,6 +89,21 @@ def _make_private(path: bytes) -> None:
         return
     # An inherited default ACL or an odd umask may have taken bits away or added some.
     os.chmod(path, 0o700)
+
+
+def set_aside(state: bytes, layers: Iterable[str]) -> None:
+    """Keep layers that nothing in the store stands for: `lost-*` is never swept."""
+    aside = b""
+    for layer in layers:
+        if not aside:
+            aside = b"%b/lost-%d" % (state, time.time_ns())
+            _make_private(aside)
+        name = os.fsencode(layer)
+        try:
+            os.rename(os.path.join(state, b"layers", name), os.path.join(aside, name))
+        except FileNotFoundError:
+            # Another process was faster.
+            continue
 
 
 def empty_dir(state: bytes) -> bytes:

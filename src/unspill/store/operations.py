@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of operations: when, who asked, which runs, how it ended and what it left alone.
+
+The steps are in each operation's journal, never here. Of the paths that were left the row keeps the first 1,000.
+"""
+
+from __future__ import annotations
+
+from unspill.errors import StoreDamaged
+from unspill.model.layer import RunId
+from unspill.model.operation import Left, Operation, OperationId
+from unspill.store.cells import as_blob, as_id, as_int, as_text, to_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import TypeVar
+
+    from unspill.model.operation import Ending, OperationKind, Why
+    from unspill.store.cells import Cell, Row
+    from unspill.store.connection import Connection
+
+    Word = TypeVar("Word", bound=str)
+
+KEPT_LEFTS = 1000
+KINDS: tuple[OperationKind, ...] = ("apply", "undo", "redo", "restore")
+ENDINGS: tuple[Ending, ...] = ("done", "rolled back")
+WHYS: tuple[Why, ...] = ("conflict", "held", "refused", "stale", "earlier")
+
+_COLUMNS = (
+    "id, number, kind, sandbox, project, at_ns, asked_by, ending, reverses, origin, changed,"
+    " roots, runs, marks, notes, lefts"
+)
+
+
+class OperationTable:
+    """Operations by project and number."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+
+    def next_number(self, project: bytes) -> int:
+        """Return a number that no operation of the project has had or will have."""
+        with self._db:
+            rows = self._db.rows("SELECT number FROM counters WHERE project = ?", (project,))
+            number = as_int(rows[0][0]) + 1 if rows else 1
+            self._db.change("INSERT OR REPLACE INTO counters (project, number) VALUES (?, ?)", (project, number))
+        return number
+
+    def add(self, operation: Operation) -> Operation:
+        """Record an operation unless it is recorded already; return it as it is recorded.
+
+        A number that another one has (its database was lost meanwhile) gives way to the next.
+        """
+        with self._db:
+            found = self.find(operation.id)
+            if found is not None:
+                return found
+            if self.find_number(operation.project, operation.number) is not None:
+                operation = operation.replace(number=self.next_number(operation.project))
+            sql = f"INSERT INTO operations ({_COLUMNS}) VALUES ({', '.join('?' * 16)})"
+            self._db.change(sql, _to_cells(operation))
+            self._db.change("UPDATE operations SET kept_bytes = NULL WHERE id = ?", (operation.origin,))
+            self._db.change(
+                "INSERT INTO counters (project, number) VALUES (?, ?)"
+                " ON CONFLICT (project) DO UPDATE SET number = max(number, excluded.number)",
+                (operation.project, operation.number),
+            )
+        return operation
+
+    def find(self, operation: OperationId) -> Operation | None:
+        """Return an operation by id."""
+        rows = self._db.rows(f"SELECT {_COLUMNS} FROM operations WHERE id = ?", (operation,))
+        return _to_record(rows[0]) if rows else None
+
+    def find_number(self, project: bytes, number: int) -> Operation | None:
+        """Return a project's operation by number."""
+        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? AND number = ?"
+        rows = self._db.rows(sql, (project, number))
+        return _to_record(rows[0]) if rows else None
+
+    def latest(self, project: bytes, limit: int) -> tuple[Operation, ...]:
+        """Return a project's last operations, the newest first."""
+        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? ORDER BY number DESC LIMIT ?"
+        return tuple(map(_to_record, self._db.rows(sql, (project, limit))))
+
+    def later(self, project: bytes, number: int) -> tuple[Operation, ...]:
+        """Return a project's operations after that number that were done, the oldest first."""
+        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? AND number > ? AND ending = 'done' ORDER BY number"
+        return tuple(map(_to_record, self._db.rows(sql, (project, number))))
+
+    def rolled_back(self, project: bytes) -> tuple[Operation, ...]:
+        """Return a project's operations that were taken back because they did not reach their end, the oldest first."""
+        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? AND ending = 'rolled back' ORDER BY number"
+        return tuple(map(_to_record, self._db.rows(sql, (project,))))
+
+    def all(self) -> tuple[Operation, ...]:
+        """Return the operations of all projects in the order in which they were recorded."""
+        return tuple(map(_to_record, self._db.rows(f"SELECT {_COLUMNS} FROM operations ORDER BY seq")))
+
+    def unrecorded(self, project: bytes) -> tuple[Operation, ...]:
+        """Return a project's operations that the records of its files do not know yet, the oldest first."""
+        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? AND NOT is_recorded ORDER BY number"
+        return tuple(map(_to_record, self._db.rows(sql, (project,))))
+
+    def claim(self, operation: OperationId) -> bool:
+        """Remember that the records of files know an operation; tell whether they did not before."""
+        sql = "UPDATE operations SET is_recorded = 1 WHERE id = ? AND NOT is_recorded"
+        return self._db.change(sql, (operation,)) == 1
+
+    def kept_bytes(self) -> dict[str, int]:
+        """Return what the directories of operations take on the disk, as far as it was measured."""
+        rows = self._db.rows("SELECT id, kept_bytes FROM operations WHERE kept_bytes IS NOT NULL")
+        return {as_id(identity): as_int(size) for identity, size in rows}
+
+    def set_kept_bytes(self, sizes: Mapping[OperationId, int]) -> None:
+        """Remember what directories of operations take on the disk; an undo or redo makes that unknown again."""
+        self._db.change_each(
+            "UPDATE operations SET kept_bytes = ? WHERE id = ?", [(size, name) for name, size in sizes.items()]
+        )
+
+    def set_ending(self, operation: OperationId, ending: Ending) -> None:
+        """Record how an operation ended after all."""
+        self._db.change("UPDATE operations SET ending = ? WHERE id = ?", (ending, operation))
+
+    def ids(self) -> set[str]:
+        """Return every operation's id."""
+        return {as_id(row[0]) for row in self._db.rows("SELECT id FROM operations")}
+
+    def remove(self, operations: Iterable[OperationId]) -> None:
+        """Forget operations; their numbers are not given again."""
+        self._db.change_each("DELETE FROM operations WHERE id = ?", [(operation,) for operation in operations])
+
+
+def _to_cells(operation: Operation) -> tuple[Cell, ...]:
+    notes = operation.notes
+    more = len(operation.left) - KEPT_LEFTS
+    if more > 0:
+        notes = (*notes, f"{more} more paths were left as they are")
+    return (
+        *(operation.id, operation.number, operation.kind, operation.sandbox, operation.project, operation.at_ns),
+        *(to_text(operation.asked_by), operation.ending, operation.of, operation.origin, operation.changed),
+        b"\0".join(operation.roots),
+        " ".join(operation.runs),
+        " ".join(map(str, operation.marks)),
+        "\0".join(map(_to_line, notes)),
+        b"\0".join(map(_to_blob, operation.left[:KEPT_LEFTS])),
+    )
+
+
+def _to_line(text: str) -> str:
+    return to_text(text).replace("\0", " ")
+
+
+def _to_blob(left: Left) -> bytes:
+    # No path contains a NUL, and a reason loses them.
+    return b"%d\0%b\0%b\0%b" % (left.root, left.path, left.why.encode(), _to_line(left.reason).encode())
+
+
+def _to_record(row: Row) -> Operation:
+    identity, number, kind, sandbox, project, at_ns, asked_by, ending, reverses, origin, changed, *rest = row
+    roots, runs, marks, notes, lefts = rest
+    return Operation(
+        id=OperationId(as_id(identity)),
+        number=as_int(number),
+        kind=_one_of(KINDS, kind),
+        sandbox=as_id(sandbox),
+        project=as_blob(project),
+        roots=tuple(as_blob(roots).split(b"\0")) if roots else (),
+        at_ns=as_int(at_ns),
+        asked_by=as_text(asked_by),
+        ending=_one_of(ENDINGS, ending),
+        of=None if reverses is None else OperationId(as_id(reverses)),
+        origin=None if origin is None else OperationId(as_id(origin)),
+        runs=tuple(RunId(as_id(run)) for run in as_text(runs).split()),
+        marks=tuple(map(_to_int, as_text(marks).split())),
+        changed=as_int(changed),
+        left=_to_lefts(as_blob(lefts)),
+        notes=tuple(as_text(notes).split("\0")) if notes else (),
+    )
+
+
+def _to_lefts(blob: bytes) -> tuple[Left, ...]:
+    cells = blob.split(b"\0") if blob else []
+    if len(cells) % 4:
+        raise StoreDamaged("The store holds a list of paths that is not whole.")
+    return tuple(
+        Left(
+            root=_to_int(root.decode("ascii", "replace")),
+            path=path,
+            why=_one_of(WHYS, why.decode("ascii", "replace")),
+            reason=reason.decode("utf-8", "replace"),
+        )
+        for root, path, why, reason in zip(*[iter(cells)] * 4, strict=True)
+    )
+
+
+def _to_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise StoreDamaged(f"The store holds {text!r} where a number should be.") from None
+
+
+def _one_of(words: tuple[Word, ...], cell: Cell) -> Word:
+    for word in words:
+        if word == cell:
+            return word
+    raise StoreDamaged(f"The store holds {cell!r}, which is none of: {', '.join(words)}.")
