@@ -7,7 +7,7 @@ size and SHA-256. The result is for reading, not for `patch`.
 
 from __future__ import annotations
 
-from unspill.changes.hunks import hunks
+from unspill.changes.hunks import hunks, is_binary
 from unspill.changes.quote import quote
 from unspill.changes.reader import Reader, read_up_to
 from unspill.changes.render import remarks
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_LINES = 2000
 MAX_FILE_BYTES = 512 * 1024
-SNIFFED = 8192
 
 _COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 _BOLD = "\033[1m"
@@ -50,7 +49,7 @@ def diff_lines(
             for at, change in enumerate(part.changes):
                 if change.is_mere_touch:
                     continue
-                lines += _painted(_one(change, reader, max_file_bytes), colour=colour)
+                lines += painted(change_diff(change, reader, max_file_bytes), colour=colour)
                 if len(lines) > max_lines:
                     rest = len(part.changes) - at - 1
                     return [*lines[:max_lines], _left_out(len(lines) - max_lines, rest)]
@@ -62,7 +61,8 @@ def _left_out(lines: int, changes: int) -> str:
     return f"... cut here: {lines} more lines{rest}"
 
 
-def _one(change: Change, reader: Reader, max_file_bytes: int) -> list[str]:
+def change_diff(change: Change, reader: Reader, max_file_bytes: int) -> list[str]:
+    """Return the difference of one change, without colours."""
     notes = remarks(change)
     lines = [f"{change.kind} {quote(change.path)}" + (f"  [{'; '.join(notes)}]" if notes else "")]
     if change.base_target is not None:
@@ -88,7 +88,7 @@ def _content(change: Change, reader: Reader, max_file_bytes: int, *, has_old: bo
         new = read_up_to(reader.open_after(change), max_file_bytes) if has_new else b""
     except OSError as error:
         return [f"(not readable: {error.strerror or error})"]
-    if _is_binary(old) or _is_binary(new):
+    if is_binary(old) or is_binary(new):
         told = [("old", old)] * has_old + [("new", new)] * has_new
         return [f"(binary, {which}: {len(content)} bytes, sha256 {_sha256(content)})" for which, content in told]
     name = quote(change.path)
@@ -104,26 +104,18 @@ def _sizes(change: Change, *, has_old: bool, has_new: bool) -> str:
     return " to ".join(sizes)
 
 
-def _is_binary(content: bytes) -> bool:
-    """Tell content that no text has: a zero byte, or mostly bytes that are neither UTF-8 nor Latin."""
-    if b"\0" in content:
-        return True
-    start = content[:SNIFFED].decode("utf-8", "surrogateescape")
-    odd = sum(not character.isprintable() and character not in "\t\n\r\f" for character in start)
-    return odd * 3 > len(start)
-
-
 def _sha256(content: bytes) -> str:
     import hashlib
 
     return hashlib.sha256(content).hexdigest()
 
 
-def _painted(lines: list[str], *, colour: bool) -> list[str]:
+def painted(lines: list[str], *, colour: bool) -> list[str]:
+    """Return the lines of one change with the colours of a terminal, if they are wanted."""
     if not colour:
         return lines
-    painted = [f"{_BOLD}{lines[0]}{_END}"]
+    coloured = [f"{_BOLD}{lines[0]}{_END}"]
     for line in lines[1:]:
         paint = _COLOURS.get(line[:1])
-        painted.append(f"{paint}{line}{_END}" if paint else line)
-    return painted
+        coloured.append(f"{paint}{line}{_END}" if paint else line)
+    return coloured

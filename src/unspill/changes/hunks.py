@@ -18,17 +18,33 @@ if TYPE_CHECKING:
 
 CONTEXT = 3
 EDITS = 600
+SNIFFED = 8192
 NO_NEWLINE = "\\ No newline at end of file"
 
 
 def hunks(old: bytes, new: bytes) -> Iterator[str]:
-    """Yield the lines of all hunks, without a header."""
-    before, after = _lines(old), _lines(new)
-    for group in _grouped(_edits(before, after)):
-        yield from _hunk(group, before, after)
+    """Yield the lines of all hunks, without a header. Where there are several, each tells its number."""
+    before, after = lines_of(old), lines_of(new)
+    groups = grouped_edits(before, after)
+    for number, group in enumerate(groups, 1):
+        yield from _hunk(group, before, after, f" hunk {number}" if len(groups) > 1 else "")
 
 
-def _lines(text: bytes) -> list[bytes]:
+def grouped_edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[list[Edit]]:
+    """Return the edits between two texts by hunk, in the order in which hunks are counted."""
+    return list(_grouped(_edits(before, after)))
+
+
+def is_binary(content: bytes) -> bool:
+    """Tell content that no text has: a zero byte, or mostly bytes that are neither UTF-8 nor Latin."""
+    if b"\0" in content:
+        return True
+    start = content[:SNIFFED].decode("utf-8", "surrogateescape")
+    odd = sum(not character.isprintable() and character not in "\t\n\r\f" for character in start)
+    return odd * 3 > len(start)
+
+
+def lines_of(text: bytes) -> list[bytes]:
     """Split at line feeds only: a carriage return is content that has to be seen."""
     *whole, last = text.split(b"\n")
     lines = [line + b"\n" for line in whole]
@@ -95,12 +111,12 @@ def _grouped(edits: list[Edit]) -> Iterator[list[Edit]]:
         yield group
 
 
-def _hunk(group: list[Edit], before: Sequence[bytes], after: Sequence[bytes]) -> Iterator[str]:
+def _hunk(group: list[Edit], before: Sequence[bytes], after: Sequence[bytes], number: str) -> Iterator[str]:
     start = max(0, group[0][0] - CONTEXT)
     end = min(len(before), group[-1][1] + CONTEXT)
     new_start = group[0][2] - (group[0][0] - start)
     new_end = group[-1][3] + (end - group[-1][1])
-    yield f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@"
+    yield f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@{number}"
     at = start
     for a, b, c, d in group:
         yield from _marked(" ", before[at:a])

@@ -33,7 +33,7 @@ def to_plain(changes: ChangeSet) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "roots": [
-            {**_named("root", part.root), "changes": [_change_to_plain(change) for change in part.changes]}
+            {**named("root", part.root), "changes": [_change_to_plain(change) for change in part.changes]}
             for part in changes.roots
         ],
         "findings": list(changes.findings),
@@ -53,7 +53,7 @@ def from_plain(plain: object) -> ChangeSet:
 
 
 def _change_to_plain(change: Change) -> dict[str, Any]:
-    plain: dict[str, Any] = {**_named("path", change.path), "kind": change.kind}
+    plain: dict[str, Any] = {**named("path", change.path), "kind": change.kind}
     if change.entry is not None:
         plain["entry"] = change.entry.as_dict()
     if change.base_kind is not None:
@@ -65,11 +65,12 @@ def _change_to_plain(change: Change) -> dict[str, Any]:
             plain[field] = value
     for field in _BYTES:
         if (raw := getattr(change, field)) is not None:
-            plain |= _named(field, raw)
+            plain |= named(field, raw)
     return plain
 
 
-def _named(field: str, raw: bytes) -> dict[str, str]:
+def named(field: str, raw: bytes) -> dict[str, str]:
+    """Return a name twice: to be read, and exactly."""
     return {field: quote(raw), f"{field}_b64": binascii.b2a_base64(raw, newline=False).decode("ascii")}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from unspill.changes.report import Found
     from unspill.changes.walk import Dir
-    from unspill.model.change import Change
+    from unspill.model.change import Change, EntryKind
 
 
 class Reader:
@@ -69,13 +69,25 @@ class Reader:
         Raises:
             OSError: It is gone, or can't be read.
         """
-        if not self._bases:
-            below = [self._pool.upper_root(path) for path in self._below]
-            self._bases = [*below, self._pool.live_root(self._live)]
-        found = _find(self._bases, change.path)
+        found = _find(self._open_bases(), change.path)
         if found is None:
             raise FileNotFoundError(change.path)
         return open_file(found)
+
+    def kind_before(self, path: bytes) -> EntryKind | None:
+        """Say what was at a path before, changed or not; None where there was nothing.
+
+        Raises:
+            OSError: A directory on the way can't be read.
+        """
+        found = _find(self._open_bases(), path)
+        return None if found is None else found[3]
+
+    def _open_bases(self) -> list[Dir]:
+        if not self._bases:
+            below = [self._pool.upper_root(path) for path in self._below]
+            self._bases = [*below, self._pool.live_root(self._live)]
+        return self._bases
 
 
 def _find(directories: list[Dir], path: bytes) -> Found | None:

@@ -6,13 +6,14 @@ Every name goes through `quote`; the number of lines is bounded; a mere touch is
 
 from __future__ import annotations
 
-from unspill.changes.quote import is_mixed_script, quote
+from unspill.changes.quote import is_mixed_script, quote, show_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from unspill.model.change import Change, ChangeKind, ChangeSet
+    from unspill.model.operation import Left, Operation, Why
 
 LIMIT = 40
 
@@ -31,6 +32,17 @@ _COLOURS: dict[ChangeKind, str] = {
     "metadata": "\033[36m",
 }
 _END = "\033[0m"
+_WHYS: dict[Why, str] = {
+    "conflict": "conflict",
+    "held": "needs the person's consent",
+    "refused": "never applied",
+    "stale": "changed since it was looked at",
+    "earlier": "kept back",
+}
+_OF_GIT = frozenset(
+    b"objects refs logs index HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE COMMIT_EDITMSG packed-refs"
+    b" branches description".split()
+)
 _KINDS = {"file": "file", "dir": "directory", "symlink": "symlink", "special": "special file"}
 
 
@@ -49,6 +61,8 @@ def summary_lines(
     limit: int = LIMIT,
     colour: bool = False,
     renames: Mapping[bytes, bytes] | None = None,
+    fold_git: bool = False,
+    project: bytes | None = None,
 ) -> list[str]:
     """Return a heading with the counts, at most `limit` lines of changes, and the findings; empty for no change.
 
@@ -57,6 +71,8 @@ def summary_lines(
         limit: Lines of changes over all roots; findings have as many again.
         colour: Mark the kinds with terminal colours.
         renames: Old paths of renamed files by their new ones, as `find_renames` tells them.
+        project: The root that need not be named where it is the only one.
+        fold_git: Let one line stand for what git keeps for itself: a commit is many files.
     """
     lines: list[str] = []
     shown = [(part.root, _worth_a_line(part.changes)) for part in changes.roots]
@@ -66,15 +82,70 @@ def summary_lines(
     for root, worth in shown:
         if not worth:
             continue
-        if len(changes.roots) > 1:
+        if len(changes.roots) > 1 or project not in (None, root):
             lines.append(f"in {quote(root)}:")
-        part = _lines_of(worth, left, colour=colour, renames=renames or {})
+        listed, git = _without_git(worth) if fold_git else (worth, {})
+        part = _lines_of(listed, left, colour=colour, renames=renames or {})
+        part += [f"  . {quote(path)}/: {count} of git's own files" for path, count in git.items()]
         left = max(0, left - len(part))
         lines += part
     lines += [f"  ! {finding}" for finding in changes.findings[:limit]]
     if len(changes.findings) > limit:
         lines.append(f"  ! and {len(changes.findings) - limit} more findings")
     return lines
+
+
+def left_lines(operation: Operation, *, limit: int = LIMIT) -> list[str]:
+    """Return what an operation left alone, a line each with the reason, at most `limit` and a count of the rest."""
+    groups = group_left(operation)
+    lines = [f"  ! {left_name(operation, left, inside)}: {left_reason(left)}" for left, inside in groups[:limit]]
+    if len(groups) > limit:
+        lines.append(f"  ! and {len(groups) - limit} more")
+    return lines
+
+
+def group_left(operation: Operation) -> list[tuple[Left, int]]:
+    """Return what was left, a directory for all that was left in it for the same reason, with the number of these."""
+    found: list[tuple[Left, int]] = []
+    for left in operation.left:
+        outer, inside = found[-1] if found else (None, 0)
+        if (
+            outer is not None
+            and (outer.root, outer.why, outer.reason) == (left.root, left.why, left.reason)
+            and left.path.startswith(outer.path + b"/")
+        ):
+            found[-1] = outer, inside + 1
+        else:
+            found.append((left, 0))
+    return found
+
+
+def left_name(operation: Operation, left: Left, inside: int = 0) -> str:
+    """Return a path that was left as it is shown: relative in the project, absolute in another root."""
+    root = operation.roots[left.root]
+    name = quote(left.path if root == operation.project else root + b"/" + left.path)
+    return f"{name} and {inside} in it" if inside else name
+
+
+def left_reason(left: Left) -> str:
+    """Return why a path was left, in words; a reason may name what a stranger wrote."""
+    return f"{_WHYS[left.why]}: {safe_text(left.reason)}"
+
+
+def safe_text(text: str) -> str:
+    """Return a sentence of ours that may have a stranger's words in it, safe to show on one line."""
+    return show_line(text.encode("utf-8", "surrogateescape"))
+
+
+def applied_part(changes: ChangeSet, operation: Operation) -> ChangeSet:
+    """Return the changes that an operation did not leave alone."""
+    left = {(operation.roots[one.root], one.path) for one in operation.left}
+    return changes.replace(
+        roots=tuple(
+            part.replace(changes=tuple(change for change in part.changes if (part.root, change.path) not in left))
+            for part in changes.roots
+        )
+    )
 
 
 def change_line(change: Change, *, colour: bool = False, old: bytes | None = None) -> str:
@@ -145,6 +216,20 @@ def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: M
     if left_out > 0:
         lines.append(f"  ... and {left_out} more")
     return lines
+
+
+def _without_git(changes: list[Change]) -> tuple[list[Change], dict[bytes, int]]:
+    """Take away what git keeps for itself, and count it by git directory; settings, hooks and the like stay."""
+    kept: list[Change] = []
+    counts: dict[bytes, int] = {}
+    for change in changes:
+        above, mark, inner = change.path.rpartition(b".git/")
+        is_own = mark and (not above or above.endswith(b"/")) and not change.leads_out
+        if is_own and (inner.partition(b"/")[0] in _OF_GIT or inner.endswith(b".sample")):
+            counts[above + b".git"] = counts.get(above + b".git", 0) + 1
+        else:
+            kept.append(change)
+    return kept, counts
 
 
 def _folded(changes: Sequence[Change]) -> tuple[list[Change], dict[bytes, int]]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from unspill.changes.links import leads_out
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+from unspill.model.record import setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
     from unspill.changes.walk import Dir
     from unspill.model.change import Aspect, ChangeKind, EntryKind
-    from unspill.model.record import Record
 
     # An entry where it was found: its directory, its name there, its lstat, its kind.
     Found = tuple[Dir, bytes, os.stat_result, EntryKind]
@@ -26,17 +25,13 @@ MAX_FINDINGS = 200
 MAX_PATH_BYTES = 512 * 1024 * 1024
 
 
-def _setters(kind: type[Record]) -> list[Callable[[Record, object], None]]:
-    return [getattr(kind, field).__set__ for field in kind.__match_args__]
-
-
 # Called one by one because checking the keyword arguments of a record costs more than the system calls of a change.
 _new = object.__new__
 (
     _set_path, _set_kind, _set_entry, _set_base_kind, _set_base_size, _set_base_mode, _set_aspects, _set_target,
     _set_base_target, _set_leads_out, _set_broke_link, _set_unreadable, _set_layer,
-) = _setters(Change)  # fmt: skip
-_set_entry_kind, _set_mode, _set_inode, _set_size, _set_ctime = _setters(Identity)
+) = setters(Change)  # fmt: skip
+_set_entry_kind, _set_mode, _set_inode, _set_size, _set_ctime = setters(Identity)
 
 
 # The aspects of a file with another size, by whether mode and mtime differ as well
@@ -59,6 +54,7 @@ class Report:
         self._findings_left_out = 0
         self._changes: list[Change] = []
         self.is_full = False
+        self._is_cut = False
 
     def add(
         self,
@@ -134,6 +130,11 @@ class Report:
         _set_layer(change, layer)
         self._changes.append(change)
 
+    def leave_out(self, why: str, path: bytes) -> None:
+        """Record that what is in a directory is not listed."""
+        self._is_cut = True
+        self.find(f"{why}: what is in it is not listed", path)
+
     def find(self, what: str, path: bytes) -> None:
         """Record something that no change shows."""
         if len(self._findings) < MAX_FINDINGS:
@@ -159,7 +160,7 @@ class Report:
         if self._findings_left_out:
             findings = [*findings, f"and {self._findings_left_out} more findings like these"]
         part = RootChanges(root=self._root, changes=tuple(self._changes))
-        return ChangeSet(roots=(part,), findings=tuple(findings))
+        return ChangeSet(roots=(part,), findings=tuple(findings), is_cut=self.is_full or self._is_cut)
 
     def _cut(self, path: bytes) -> None:
         if not self.is_full:

@@ -7,10 +7,9 @@ that lies beneath it. So the cost follows the change, never the project. Nothing
 
 from __future__ import annotations
 
-import gc
-
 from unspill.changes.attributes import list_attributes
 from unspill.changes.classify import TABLE
+from unspill.changes.collector import CollectorPaused
 from unspill.changes.compare import (
     compare_directories,
     compare_files,
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from unspill.changes.report import Found
     from unspill.changes.walk import Dir
     from unspill.model.change import ChangeKind
-
-# A regular file that its owner may read
-_PLAIN, _READABLE_FILE = 0o170400, 0o100400
 
 # A regular file that its owner may read
 _PLAIN, _READABLE_FILE = 0o170400, 0o100400
@@ -69,7 +65,7 @@ def scan(
     """
     report = Report(live, max_entries)
     if layers:
-        with _CollectorPaused(), Pool() as pool:
+        with CollectorPaused(), Pool() as pool:
             uppers = [pool.upper_root(path) for path in layers]
             bases = [*(pool.upper_root(path) for path in below), pool.live_root(live)]
             _Scan(pool, report, max_depth).run(uppers, bases)
@@ -83,41 +79,8 @@ def join(parts: Iterable[ChangeSet]) -> ChangeSet:
     return ChangeSet(
         roots=tuple(root for part in parts for root in part.roots),
         findings=tuple(finding for part in parts for finding in part.findings),
+        is_cut=any(part.is_cut for part in parts),
     )
-
-
-class _CollectorPaused:
-    """No search for garbage cycles while records are made by the thousand: none of them is in one.
-
-    The searches would take as long as the scan. It ends enabled if it was, whatever other threads do meanwhile.
-    """
-
-    def __enter__(self) -> None:
-        self._was_enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_details: object) -> None:
-        if self._was_enabled:
-            gc.enable()
-
-
-def _scan_once(
-    layers: Sequence[bytes],
-    below: Sequence[bytes],
-    live: bytes,
-    report: Report,
-    max_depth: int,
-    *,
-    alone: bool,
-) -> ChangeSet:
-    with Pool() as pool:
-        if alone:
-            pool.take_turn(layers[0])
-        uppers = [pool.upper_root(path) for path in layers]
-        bases = [*(pool.upper_root(path) for path in below), pool.live_root(live)]
-        _Scan(pool, report, max_depth).run(uppers, bases)
-        report.refresh(pool.restore())
-    return report.as_change_set()
 
 
 class _Frame:
@@ -245,11 +208,12 @@ class _Scan:
         except PermissionError:
             entry: Found = (upper, name, upper.lstat(name), "dir")
             self._report.add(path, "modified", upper.upper, entry, None, unreadable=True)
+            self._report.leave_out("closed to us", path)
             return None
         hides = frame.hides or end != "bottom"
         bases = self._beneath(frame, path, name, uppers[0], hides=hides)
         if depth >= self._max_depth:
-            self._report.find(f"deeper than {self._max_depth} directories: what is in it is not listed", path)
+            self._report.leave_out(f"deeper than {self._max_depth} directories", path)
             return None
         return _Frame(uppers, bases, path + b"/", hides=hides)
 

@@ -12,7 +12,18 @@ import os
 import stat
 import sys
 
-from unspill.changes.closed import MARK, close_again, open_to_owner, take_turn, with_marked_mode
+from unspill.changes.closed import (
+    MARK,
+    close_again,
+    end_loans,
+    give_back,
+    is_lent,
+    lend,
+    open_to_owner,
+    take_turn,
+    with_marked_mode,
+    with_own_mode,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,10 +147,11 @@ class Dir:
 class Unlocked:
     """Keep a file of an upper readable for its owner while the context lasts; leave all other files alone."""
 
-    __slots__ = ("_fd", "_mode")
+    __slots__ = ("_fd", "_mode", "_pool")
 
     def __init__(self, directory: Dir, name: bytes, status: os.stat_result) -> None:
         self._fd = -1
+        self._pool = directory.pool
         self._mode = stat.S_IMODE(status.st_mode)
         if directory.owned and not self._mode & 0o400 and os.geteuid() != 0:
             directory.pool.take_turn(directory.upper)
@@ -147,12 +159,14 @@ class Unlocked:
 
     def __enter__(self) -> None:
         if self._fd >= 0:
-            os.chmod(b"/proc/self/fd/%d" % self._fd, self._mode | 0o400)
+            lend(self._pool.turn, self._fd, self._mode)
 
     def __exit__(self, *_ignored: object) -> None:
         if self._fd >= 0:
-            os.chmod(b"/proc/self/fd/%d" % self._fd, self._mode)
-            os.close(self._fd)
+            try:
+                give_back(self._pool.turn, self._fd, self._mode)
+            finally:
+                os.close(self._fd)
 
 
 class Pool:
@@ -162,7 +176,7 @@ class Pool:
         self._limit = limit
         self._opened: dict[Dir, None] = {}
         self._pinned: list[int] = []
-        self._has_turn = False
+        self.turn = -1
         self._widened: list[Dir] = []
 
     def __enter__(self) -> Self:
@@ -176,6 +190,8 @@ class Pool:
 
     def upper_root(self, path: bytes) -> Dir:
         """Open an upper directory of ours by its path, which nothing else writes."""
+        if self.turn < 0 and is_lent(path):
+            self.take_turn(path)
         root = Dir(self, None, path, path, owned=True)
         root.open(None)
         return root
@@ -190,9 +206,10 @@ class Pool:
 
     def take_turn(self, upper: bytes) -> None:
         """Wait until no other Pool has anything open to its owner; the turn lasts until this Pool closes."""
-        if not self._has_turn:
-            self._pinned.append(take_turn(upper))
-            self._has_turn = True
+        if self.turn < 0:
+            self.turn = take_turn(upper)
+            self._pinned.append(self.turn)
+            end_loans(self.turn)
 
     def reopen(self, closed: Dir) -> None:
         """Open a directory again, and the ancestors on the way, of which the nearest stay open."""
@@ -224,9 +241,12 @@ class Pool:
             opened.status = os.fstat(opened.fd)
             opened.is_widened = False
             restored.append(opened)
+        if self.turn >= 0:
+            end_loans(self.turn)
         return restored
 
     def close(self) -> None:
+        self.turn = -1
         while self._pinned:
             os.close(self._pinned.pop())
         for directory in list(self._opened):
@@ -258,4 +278,5 @@ def _open_for_lookups(child: Dir, parent_fd: int | None) -> None:
 
 def _widen(child: Dir, path: bytes) -> None:
     open_to_owner(path, stat.S_IMODE(child.status.st_mode))
+    child.status = with_own_mode(child.status, path)
     child.pool.add_widened(child)

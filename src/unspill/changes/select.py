@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which changes a Selection means, and what is left without them.
+
+A chosen path brings the directories above it along that do not exist yet; it never brings what else happened to a
+directory above it. Decides by paths alone: no file is looked at.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from unspill.changes.glob import Glob
+from unspill.changes.quote import quote
+from unspill.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+
+    from unspill.model.change import Change, ChangeSet, RootChanges
+    from unspill.model.selection import Hunks, Selection
+
+    Chosen = dict[bytes, set[bytes]]
+
+CUT = "Discard all that is held, and let the command write less or elsewhere."
+LIST = "See `unspill changes` for what can be chosen."
+
+
+def select(changes: ChangeSet, selection: Selection, *, parents: bool = True) -> ChangeSet:
+    """Return what is chosen, with the same roots.
+
+    A path means all at or below it; a glob means the very paths that it matches; a file of which hunks are chosen is
+    in the result whole. Relative paths count from every root, absolute ones from theirs.
+
+    Args:
+        changes: What there is.
+        selection: What is wanted of it; an empty one wants all.
+        parents: Bring along what a chosen path needs above it.
+
+    Raises:
+        UsageError: a part of the selection chooses nothing, or the changes are not all known.
+    """
+    if changes.is_cut:
+        raise UsageError("there is more than can be listed, so nothing can be chosen of it", remedy=CUT)
+    if selection.is_everything:
+        return changes
+    chosen: Chosen = {part.root: set() for part in changes.roots}
+    _choose_paths(changes, selection.paths, chosen)
+    for pattern in selection.globs:
+        _choose_glob(changes, pattern, chosen)
+    for hunks in selection.hunks:
+        _choose_file(changes, hunks, chosen)
+    return _keep(changes, with_parents(changes, chosen) if parents else chosen)
+
+
+def rest(changes: ChangeSet, chosen: ChangeSet, hunks: Iterable[Hunks] = ()) -> ChangeSet:
+    """Return what is left of `changes` without the chosen ones; files of which only hunks were chosen stay in it."""
+    partial = {posixpath.normpath(some.path) for some in hunks}
+    gone = {part.root: {change.path for change in part.changes} - _of_root(part.root, partial) for part in chosen.roots}
+    return _filtered(changes, lambda root, path: path not in gone.get(root, ()))
+
+
+def without(changes: ChangeSet, dropped: ChangeSet, hunks: Iterable[Hunks] = ()) -> ChangeSet:
+    """Return what can stay when the `dropped` changes go: the rest, and the new directories that the rest lies in."""
+    kept = rest(changes, dropped, hunks)
+    paths = {part.root: {change.path for change in part.changes} for part in kept.roots}
+    return _keep(changes, with_parents(changes, paths))
+
+
+def with_parents(changes: ChangeSet, chosen: Chosen) -> Chosen:
+    """Add to chosen paths, by root, the directories above them that are new or replace something else."""
+    result: Chosen = {}
+    for part in changes.roots:
+        paths = chosen.get(part.root, set())
+        made = {change.path for change in part.changes if change.kind in ("added", "replaced")}
+        needed: set[bytes] = set()
+        for path in paths if made else ():
+            above = path.rpartition(b"/")[0]
+            while above and above not in needed:
+                needed.add(above)
+                above = above.rpartition(b"/")[0]
+        result[part.root] = paths | needed & made
+    return result
+
+
+def _choose_paths(changes: ChangeSet, given: tuple[bytes, ...], chosen: Chosen) -> None:
+    wanted: dict[bytes, dict[bytes, bytes]] = {part.root: {} for part in changes.roots}
+    for name in given:
+        for part, path in _in_roots(changes, name):
+            wanted[part.root][path] = name
+    used: set[bytes] = set()
+    for part in changes.roots:
+        tops = wanted[part.root]
+        known = {b"": b"." if b"." in tops else None}
+        found = {change.path: top for change in part.changes if (top := _top_of(change.path, tops, known)) is not None}
+        chosen[part.root] |= found.keys()
+        # One that lies below another has its changes taken by the nearer one.
+        nearest = set(found.values())
+        used |= {name for top, name in tops.items() if any(_is_at_or_below(path, top) for path in nearest)}
+    for name in given:
+        if name not in used:
+            _refuse_part_of_another(changes, name)
+            raise UsageError(f"nothing changed at {quote(name)}", remedy=LIST)
+
+
+def _top_of(path: bytes, tops: Container[bytes], known: dict[bytes, bytes | None]) -> bytes | None:
+    """Return which of the chosen paths is nearest above a path; `known` spares asking twice for a directory."""
+    asked = []
+    while path not in known and path not in tops:
+        asked.append(path)
+        path = path.rpartition(b"/")[0]
+    found = known[path] = path if path in tops else known[path]
+    for below in asked:
+        known[below] = found
+    return found
+
+
+def _is_at_or_below(path: bytes, top: bytes) -> bool:
+    return top in (b".", path) or path.startswith(top + b"/")
+
+
+def _refuse_part_of_another(changes: ChangeSet, given: bytes) -> None:
+    """Name the change that a path without one of its own belongs to."""
+    for part, path in _in_roots(changes, given):
+        for change in part.changes:
+            hides = change.kind == "deleted" or (change.kind == "replaced" and change.base_kind == "dir")
+            if hides and path.startswith(change.path + b"/"):
+                name = quote(change.path)
+                raise UsageError(
+                    f"{quote(given)} is part of one change: {name} is {change.kind} with everything in it",
+                    remedy=f"Choose {name}.",
+                )
+
+
+def _choose_glob(changes: ChangeSet, pattern: bytes, chosen: Chosen) -> None:
+    found = False
+    for part, relative in _in_roots(changes, pattern):
+        glob = Glob(relative)
+        paths = {change.path for change in part.changes if change.path != b"." and glob.matches(change.path)}
+        chosen[part.root] |= paths
+        found = found or bool(paths)
+    if not found:
+        raise UsageError(f"no change matches {quote(pattern)}", remedy=LIST)
+
+
+def _choose_file(changes: ChangeSet, hunks: Hunks, chosen: Chosen) -> None:
+    for part, path in _in_roots(changes, hunks.path):
+        for change in part.changes:
+            if change.path == path:
+                _refuse_hunks(change)
+                chosen[part.root].add(path)
+                return
+    _refuse_part_of_another(changes, hunks.path)
+    raise UsageError(f"nothing changed at {quote(hunks.path)}", remedy=LIST)
+
+
+def _refuse_hunks(change: Change) -> None:
+    if change.kind != "modified" or change.base_kind != "file":
+        raise UsageError(
+            f"{quote(change.path)} has no hunks to choose from: it is {change.kind} as a whole",
+            remedy="Choose its path.",
+        )
+
+
+def _in_roots(changes: ChangeSet, given: bytes) -> list[tuple[RootChanges, bytes]]:
+    """Return the roots that a path or pattern may be in, and what it is called there."""
+    if b".." in given.split(b"/"):
+        raise UsageError(f"{quote(given)}: a path with `..` is not taken", remedy="Write the path without it.")
+    if not given:
+        raise UsageError("an empty path was given", remedy="Write `.` for everything.")
+    path = posixpath.normpath(given)
+    if not path.startswith(b"/"):
+        return [(part, path) for part in changes.roots]
+    path = b"/" + path.lstrip(b"/")
+    found = []
+    for part in changes.roots:
+        if path == part.root or path.startswith(part.root + b"/"):
+            found.append((part, path[len(part.root) + 1 :] or b"."))
+    return found
+
+
+def _of_root(root: bytes, paths: set[bytes]) -> set[bytes]:
+    return paths | {path[len(root) + 1 :] for path in paths if path.startswith(root + b"/")}
+
+
+def _keep(changes: ChangeSet, chosen: Chosen) -> ChangeSet:
+    return _filtered(changes, lambda root, path: path in chosen.get(root, ()))
+
+
+def _filtered(changes: ChangeSet, wanted: Callable[[bytes, bytes], bool]) -> ChangeSet:
+    return changes.replace(
+        roots=tuple(
+            part.replace(changes=tuple(change for change in part.changes if wanted(part.root, change.path)))
+            for part in changes.roots
+        )
+    )
