@@ -24,13 +24,16 @@ _REPLACED = (
     "caches",
     "environment",
     "after",
+    "after_timeout",
     "engine",
     "bwrap",
     "allow_root",
     "shown_lines",
     "shown_bytes",
+    "keep_days",
+    "keep_bytes",
 )
-_PERSON_ONLY = ("roots", "readable", "engine", "bwrap", "allow_root")
+_PERSON_ONLY = ("roots", "readable", "engine", "bwrap", "allow_root", "keep_days", "keep_bytes")
 
 
 def with_own(policy: Policy, own: Settings) -> Policy:
@@ -63,8 +66,12 @@ def tighten(policy: Policy, project: Settings) -> Policy:
         changed["environment"] = _fewer_names(policy, project)
     if project.hidden is not None:
         changed["hidden"] = tuple(dict.fromkeys((*policy.hidden, *project.hidden)))
-    if project.after is not None:
-        changed["after"] = project.after
+    for key in ("after", "after_timeout"):
+        wanted = getattr(project, key)
+        if wanted == "apply" and getattr(policy, key) != "apply":
+            raise _widens(project, key, "your own configuration does not apply changes by itself")
+        if wanted is not None:
+            changed[key] = wanted
     for key in ("shown_lines", "shown_bytes"):
         wanted = getattr(project, key)
         if wanted is not None:

@@ -7,9 +7,10 @@
     hidden                    replaces           adds
     toolchains, caches        any                only false
     environment               any                a part of your own list
-    after                     any                any
+    after, after_timeout      any                "apply" only where it is yours
     [limits], shown_*         any                only lower
     engine, bwrap, allow_root any                -
+    keep_days, keep_bytes     any                -
 
 Anything else is an error, never ignored in silence. What the library's caller passes to one run is the person's own.
 """
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     Bound = int | float | None
 
 VIEWS = ("sealed", "host")
-AFTER = ("hold", "discard")
+AFTER = ("apply", "hold", "discard")
 ENGINES = ("mount", "native", "copy")
 
 # What a project's file may set at all; `merge` decides whether the value is tighter.
@@ -36,6 +37,7 @@ PROJECT_KEYS = (
     "caches",
     "environment",
     "after",
+    "after_timeout",
     "limits",
     "shown_lines",
     "shown_bytes",
@@ -55,8 +57,11 @@ class Settings(Record):
     environment: tuple[str, ...] | None = None
     limits: tuple[tuple[str, Bound], ...] = ()
     after: After | None = None
+    after_timeout: After | None = None
     engine: EngineName | None = None
     bwrap: bytes | None = None
     allow_root: bool | None = None
     shown_lines: int | None = None
     shown_bytes: int | None = None
+    keep_days: int | None = None
+    keep_bytes: int | None = None

@@ -171,9 +171,12 @@ _READERS: dict[str, Callable[[_Reader, str, object], object]] = {
     "environment": _Reader.names,
     "limits": _Reader.limits,
     "after": _one_of(AFTER),
+    "after_timeout": _one_of(AFTER),
     "engine": _one_of(ENGINES),
     "bwrap": _Reader.path,
     "allow_root": _Reader.boolean,
     "shown_lines": _Reader.count,
     "shown_bytes": _Reader.size,
+    "keep_days": _Reader.count,
+    "keep_bytes": _Reader.size,
 }

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of what is decided by place, content or kind instead of a name: git's own files, links, executables.
+
+Data only; `apply.guard` finds out which row a change is in. `what` and the reasons stand in docs/held.md as they are.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.policy.row import Verdict
+
+
+class OtherRow(Record):
+    """One row: what is meant, the verdict, the reason, and the verdict on a deletion."""
+
+    what: str
+    verdict: Verdict
+    reason: str
+    deleted: Verdict = "ordinary"
+
+    @property
+    def opinion(self) -> tuple[Verdict, str]:
+        """What a path in this row gets."""
+        return self.verdict, self.reason
+
+
+HOOK = OtherRow(
+    what="`.git/hooks/*` but `*.sample`; what is in the directory that the live `core.hooksPath` names",
+    verdict="held",
+    reason="git runs it by itself: a hook",
+    deleted="flagged",
+)
+SETTINGS = OtherRow(
+    what="`.git/config`, `.git/config.worktree`, those of modules, worktrees and bare repositories, and files that "
+    "the live settings include, where a key changes that is not in the list below",
+    verdict="held",
+    reason="changes settings that git acts on",
+    deleted="held",
+)
+DRIVERS = OtherRow(
+    what="`.gitattributes` and `.git/info/attributes` with a new line that names a driver: `filter=`, `diff=` or "
+    "`merge=`, but not git's own ones and not `lfs`",
+    verdict="held",
+    reason="makes git run a filter, diff or merge driver on files",
+)
+MODULES = OtherRow(
+    what="`.gitmodules` with a command, an address that is no plain one, or a path that leaves the project",
+    verdict="held",
+    reason="changes modules in a way that git acts on",
+)
+LEADS_OUT = OtherRow(
+    what="`.git` as a file, `gitdir`, `commondir`, `.hg/sharedpath`, `.jj/repo` and `git_target` that lead out of the "
+    "root, or to anything but the repository of a worktree",
+    verdict="held",
+    reason="leads git out of the project",
+)
+GIT_LINK = OtherRow(
+    what="`.git`, `.gitattributes` or `.gitmodules` as a link; any link in a git directory but `HEAD`",
+    verdict="held",
+    reason="git follows this link",
+)
+COMPLETES = OtherRow(
+    what="`HEAD`, `objects`, `refs` or a `.git` file that makes a repository of a directory in which settings or hooks "
+    "lie already",
+    verdict="held",
+    reason="makes a git directory of what lies there, with settings or hooks that git runs",
+)
+PROGRAM = OtherRow(
+    what="a file that the live settings run: `core.fsmonitor`, `filter.*`, `diff.*`, `core.pager` and the like",
+    verdict="held",
+    reason="your git settings run it when you look at the project",
+)
+UNKNOWN = OtherRow(
+    what="anything else in `.git`",
+    verdict="held",
+    reason="not a part of a git directory that is known to be harmless",
+)
+UNREADABLE = OtherRow(
+    what="any of git's files above that can't be read or parsed, or has more than 256 KiB",
+    verdict="held",
+    reason="can't be read, so nobody knows what git would run",
+)
+TEMPLATE = OtherRow(
+    what="`.tool-versions` with a template",
+    verdict="held",
+    reason="mise runs what its template says when you enter the directory",
+)
+LINK_OUT = OtherRow(
+    what="a new link that leads out of the root, or whose text does not say where it leads (`name/..`); not the "
+    "`bin/python` of a virtual environment",
+    verdict="held",
+    reason="a link that leads out of the project",
+)
+TODO = OtherRow(
+    what="the steps of a rebase that run commands: `.git/rebase-merge/git-rebase-todo`, `.git/sequencer/todo`",
+    verdict="flagged",
+    reason="has commands that run when the rebase goes on",
+)
+ALTERNATES = OtherRow(
+    what="`.git/objects/info/alternates`",
+    verdict="flagged",
+    reason="makes git read objects from elsewhere",
+)
+EXECUTABLE = OtherRow(
+    what="a file that is new and executable, or becomes executable",
+    verdict="flagged",
+    reason="is a new executable",
+)
+PACKAGES = OtherRow(
+    what="the rows above that go by name, and executables, in `node_modules`, `bower_components`, `.venv`, `venv`, "
+    "`.tox`, `.nox`, `__pypackages__`, `site-packages`: one line for each such directory",
+    verdict="flagged",
+    reason="installed packages run when you use them",
+)
+PARTS_OF_GIT = OtherRow(
+    what="in `.git`: objects, references, logs, index, `HEAD` and the like, messages, the state of merges, rebases, "
+    "bisections and stashes, `*.sample` hooks, `info/exclude`, worktrees and modules whose pointers stay inside",
+    verdict="ordinary",
+    reason="git only reads it",
+)
+OTHERS = (
+    HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, LINK_OUT,
+    TODO, ALTERNATES, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
+)  # fmt: skip
