@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The journal of one operation: a file that says what will be done, and later what was.
+
+Three lines at most, each a checksum and a JSON value: the header, the steps, the end. Only a line whose checksum is
+right counts, so a line that was being written when the machine stopped is as good as none. Without its end the
+operation is rolled back; with it, it is finished. Nothing else is needed to do either.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.apply.steps import plain_step, step_from
+from unspill.changes.collector import CollectorPaused
+from unspill.model.operation import Left, Operation, OperationId
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from unspill.model.operation import Step
+
+VERSION = 1
+
+
+class Residue(Record):
+    """The layer that replaces the ones an operation took: its root, its mark, and the paths whose mark is older."""
+
+    layer: str
+    root: bytes
+    run: str
+    mark_ns: int
+    overrides: tuple[tuple[bytes, int], ...] = ()
+
+
+class Taken(Record):
+    """A layer whose upper directory became part of an operation."""
+
+    layer: str
+    root: bytes
+
+
+class End(Record):
+    """What came of an operation: the steps that were done, and all that its record needs besides."""
+
+    done: tuple[int, ...]
+    operation: Operation
+    residues: tuple[Residue, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+class Journal(Record):
+    """A journal as it was read. `end` is None where the operation was interrupted.
+
+    `identities` are device and inode of each root. `staging` is the name of a directory in those roots that lie on
+    another filesystem than our own state.
+    """
+
+    operation: Operation
+    steps: tuple[Step, ...]
+    identities: tuple[tuple[int, int], ...] = ()
+    trees: tuple[Taken, ...] = ()
+    staging: bytes = b""
+    end: End | None = None
+
+    @property
+    def done(self) -> tuple[int, ...] | None:
+        """The indices of the steps that were done, None where that was never written."""
+        return None if self.end is None else self.end.done
+
+
+def write_journal(path: bytes, journal: Journal) -> None:
+    """Write a journal without its end and make it durable; its directory is the caller's business."""
+    header = {
+        "version": VERSION,
+        "operation": _plain_operation(journal.operation),
+        "identities": journal.identities,
+        "trees": [[tree.layer, _text(tree.root)] for tree in journal.trees],
+        "staging": _text(journal.staging),
+    }
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _write(fd, _line(header) + _line(list(map(plain_step, journal.steps))))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Unsettled(Exception):
+    """Nobody can tell whether the end of a journal is durable: the next start goes by what it finds there."""
+
+
+def write_end(path: bytes, end: End) -> None:
+    """Add the end to a journal and make it durable; if that fails, there is none.
+
+    Raises:
+        OSError: it can't be written.
+        Unsettled: it can't be written, nor taken away again.
+    """
+    value = {
+        "done": end.done,
+        "operation": _plain_operation(end.operation),
+        "residues": [
+            [rest.layer, _text(rest.root), rest.run, rest.mark_ns, [[_text(p), m] for p, m in rest.overrides]]
+            for rest in end.residues
+        ],
+        "dropped": end.dropped,
+    }
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    size = os.fstat(fd).st_size
+    try:
+        _write(fd, _line(value))
+        os.fsync(fd)
+    except BaseException as error:
+        _cut(fd, size, error)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _cut(fd: int, size: int, cause: BaseException) -> None:
+    # A rollback while there is an end would be taken for something that was done if it were interrupted
+    try:
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+    except OSError:
+        raise Unsettled from cause
+
+
+def read_journal(path: bytes, *, with_steps: bool = True) -> Journal | None:
+    """Read a journal; None where there is none that was ever complete enough to act upon.
+
+    Raises:
+        OSError: it is there but can't be read.
+    """
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            lines = [_checked(line) for line in file.read().split(b"\n")[:3]]
+    except FileNotFoundError:
+        return None
+    if len(lines) < 2 or lines[0] is None or lines[1] is None:
+        return None
+    header = json.loads(lines[0])
+    end = json.loads(lines[2]) if len(lines) > 2 and lines[2] is not None else None
+    with CollectorPaused():
+        steps = tuple(map(step_from, json.loads(lines[1]))) if with_steps else ()
+    return Journal(
+        operation=_operation(header["operation"]),
+        steps=steps,
+        identities=tuple((device, inode) for device, inode in header["identities"]),
+        trees=tuple(Taken(layer=layer, root=_bytes(root)) for layer, root in header["trees"]),
+        staging=_bytes(header["staging"]),
+        end=None if end is None else _end(end),
+    )
+
+
+def _line(value: object) -> bytes:
+    import json
+    from zlib import crc32
+
+    text = json.dumps(value, separators=(",", ":"), check_circular=False).encode()
+    return b"%08x %b\n" % (crc32(text), text)
+
+
+def _checked(line: bytes) -> bytes | None:
+    from zlib import crc32
+
+    checksum, _, text = line.partition(b" ")
+    return text if text and checksum == b"%08x" % crc32(text) else None
+
+
+def _write(fd: int, text: bytes) -> None:
+    view = memoryview(text)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _bytes(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _plain_operation(operation: Operation) -> dict[str, Any]:
+    return {
+        **operation.as_dict(),
+        "project": _text(operation.project),
+        "roots": [_text(root) for root in operation.roots],
+        "left": [[left.root, _text(left.path), left.why, left.reason] for left in operation.left],
+        "flagged": [],
+    }
+
+
+def _operation(value: dict[str, Any]) -> Operation:
+    return Operation(
+        **value
+        | {
+            "id": OperationId(value["id"]),
+            "project": _bytes(value["project"]),
+            "roots": tuple(map(_bytes, value["roots"])),
+            "runs": tuple(value["runs"]),
+            "marks": tuple(value["marks"]),
+            "notes": tuple(value["notes"]),
+            "flagged": (),
+            "left": tuple(
+                Left(root=root, path=_bytes(path), why=why, reason=reason) for root, path, why, reason in value["left"]
+            ),
+        }
+    )
+
+
+def _end(value: dict[str, Any]) -> End:
+    return End(
+        done=tuple(value["done"]),
+        operation=_operation(value["operation"]),
+        residues=tuple(
+            Residue(
+                layer=layer,
+                root=_bytes(root),
+                run=run,
+                mark_ns=mark_ns,
+                overrides=tuple((_bytes(path), mark) for path, mark in overrides),
+            )
+            for layer, root, run, mark_ns, overrides in value["residues"]
+        ),
+        dropped=tuple(value["dropped"]),
+    )

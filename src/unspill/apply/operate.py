@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One operation from its marker to its end: draft, stage, journal, steps, end, record. In that order, always.
+
+Layers that are applied become part of the operation first. Until the journal is durable nothing live has changed.
+Until its end is durable everything can be taken back, and is if anything fails. From then on it is done, and whoever
+comes next writes down what is missing in the store.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from unspill.apply.draft import Draft
+from unspill.apply.dressing import opened_and_closed
+from unspill.apply.durable import sync_directory, sync_done, sync_staged
+from unspill.apply.finish import finish
+from unspill.apply.journal import End, Journal, Unsettled, write_end, write_journal
+from unspill.apply.last_look import look_again
+from unspill.apply.marking import settle_mark
+from unspill.apply.moving import move_upper
+from unspill.apply.perform import perform
+from unspill.apply.places import journal_file, marker_file, operation_dir, staging_name, tree_dir
+from unspill.apply.rollback import forget, remove_staging, roll_back, tidy_up
+from unspill.apply.sites import Sites
+from unspill.changes.collector import CollectorPaused
+from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
+from unspill.layers.places import upper_dir
+from unspill.model.layer import LayerId
+from unspill.model.operation import Operation, OperationId
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from unspill.apply.journal import Residue, Taken
+    from unspill.model.operation import Left, OperationKind, Step
+    from unspill.store.db import Store
+
+    # Adds the steps to a draft; told what was left and the moment after the steps, makes the residues.
+    Drafter = Callable[[Draft, Sites], None]
+    Settler = Callable[[OperationId, Sequence[Left], Sequence[int]], tuple[Residue, ...]]
+
+
+class Task(Record):
+    """What is to be done: who asks for what, and how its steps and residues are made.
+
+    `trees` are layers that become part of the operation; `dropped` are those whose rows go and whose directories stay
+    until nobody has them mounted any more.
+    """
+
+    kind: OperationKind
+    sandbox: str
+    project: bytes
+    roots: tuple[bytes, ...]
+    asked_by: str
+    draft: Drafter
+    settle: Settler | None = None
+    of: OperationId | None = None
+    origin: OperationId | None = None
+    runs: tuple[str, ...] = ()
+    trees: tuple[Taken, ...] = ()
+    dropped: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
+
+
+def operate(store: Store, task: Task) -> Operation:
+    """Do a task; return what came of it. One that changes nothing is not recorded: its number is 0.
+
+    Raises:
+        ApplyFailed: the filesystem failed; everything was taken back, or will be at the next start.
+        SandboxUnavailable: it was done, but can't be recorded before the next start.
+        ProjectBusy: another operation is under way on one of the roots.
+        RootRefused: a root is not a directory any more.
+    """
+    operation = OperationId(os.urandom(8).hex())
+    try:
+        with _Marker(store.state, operation) as marker, Sites(store.state, staging_name(operation)) as sites:
+            sites.open_roots(task.roots)
+            marker.note([root for root, staged in zip(task.roots, sites.staged, strict=True) if staged])
+            with CollectorPaused():
+                return _Work(store, task, operation, sites, marker).run()
+    except OSError as error:
+        raise _failure(task, error) from error
+
+
+def _failure(task: Task, error: OSError, *, is_whole: bool = True) -> ApplyFailed:
+    result = "nothing was changed" if is_whole else "some paths could not be taken back, see `unspill log`"
+    return ApplyFailed(f"{task.kind} failed: {error.strerror}; {result}")
+
+
+class _Marker:
+    """A file that says that an operation is under way; locked by the process that performs it."""
+
+    def __init__(self, state: bytes, operation: OperationId) -> None:
+        self._path = marker_file(state, operation)
+        self.must_stay = False
+        self._make()
+        # Whoever looked before it was locked took it for one of a dead process, and removed it
+        while not os.fstat(self._fd).st_nlink:
+            os.close(self._fd)
+            self._make()
+
+    def _make(self) -> None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def note(self, roots: Sequence[bytes]) -> None:
+        """Remember in which roots something may be staged, before it is."""
+        if roots:
+            os.write(self._fd, b"\0".join(roots))
+            os.fsync(self._fd)
+            sync_directory(os.path.dirname(self._path))
+
+    def __enter__(self) -> _Marker:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        try:
+            if not self.must_stay:
+                os.unlink(self._path)
+        except OSError:
+            # The next start finds that there is nothing to do
+            pass
+        finally:
+            os.close(self._fd)
+
+
+class _Work:
+    """The state of one operation while it is performed."""
+
+    def __init__(self, store: Store, task: Task, operation: OperationId, sites: Sites, marker: _Marker) -> None:
+        self._store = store
+        self._task = task
+        self._sites = sites
+        self._marker = marker
+        self._id = operation
+        self._left: list[Left] = []
+        self._operation = Operation(
+            id=operation,
+            number=0,
+            kind=task.kind,
+            sandbox=task.sandbox,
+            project=task.project,
+            roots=task.roots,
+            at_ns=time.time_ns(),
+            asked_by=task.asked_by,
+            of=task.of,
+            origin=task.origin or operation,
+            runs=task.runs,  # type: ignore[arg-type]
+        )
+
+    def run(self) -> Operation:
+        os.mkdir(operation_dir(self._store.state, self._id), 0o700)
+        journal: Journal | None = None
+        end: End | None = None
+        try:
+            self._take_layers()
+            journal = self._prepare()
+            if journal.steps:
+                end = self._perform(journal)
+        except BaseException as error:
+            self._take_back(journal, error)
+            raise
+        if end is None:
+            self._take_back(None, None)
+            return self._operation.replace(number=0, left=tuple(self._left), notes=journal.operation.notes)
+        return self._finish(journal.replace(end=end))
+
+    def _prepare(self) -> Journal:
+        """Make steps, staged entries and the journal; nothing live has changed when this returns."""
+        draft = Draft(self._id, self._sites)
+        self._task.draft(draft, self._sites)
+        steps = draft.steps()
+        left = (*self._task.left, *draft.left)
+        self._left = list(left)
+        self._operation = self._operation.replace(number=self._number(steps), notes=tuple(draft.notes))
+        journal = Journal(
+            operation=self._operation.replace(left=left),
+            steps=steps,
+            identities=tuple((found.st_dev, found.st_ino) for found in self._statuses()),
+            trees=self._task.trees,
+            staging=self._sites.staging if any(self._sites.staged) else b"",
+        )
+        if steps:
+            sync_staged(self._sites, steps)
+            # From here on a crash must find the marker
+            write_journal(journal_file(self._store.state, self._id), journal)
+            sync_directory(operation_dir(self._store.state, self._id))
+            sync_directory(self._store.state + b"/operations")
+            sync_directory(self._store.state + b"/pending")
+        return journal
+
+    def _number(self, steps: Sequence[object]) -> int:
+        return self._store.operations.next_number(self._task.project) if steps else 0
+
+    def _statuses(self) -> list[os.stat_result]:
+        return [os.fstat(root.root_fd) for root in self._sites.roots]
+
+    def _perform(self, journal: Journal) -> End | None:
+        """Do the steps and write the end; None where not one of them could be done."""
+        unsure: list[int] = []
+        done, failed = perform(self._sites, journal.steps, unsure)
+        steps = [journal.steps[index] for index in done]
+        marks = tuple(settle_mark(self._sites, index, steps) for index in range(len(self._sites.roots)))
+        done, late = look_again(self._sites, journal.steps, done, unsure)
+        known = {(one.root, one.path) for one in failed}
+        self._left += [*failed, *(one for one in late if (one.root, one.path) not in known)]
+        steps = [journal.steps[index] for index in done]
+        # Directories that a reversal opened, to find that nothing can be done in them, are closed again by now
+        if not done or (self._task.of is not None and _changes_nothing(steps)):
+            return None
+        left = self._left
+        residues = self._task.settle(self._id, left, marks) if self._task.settle is not None else ()
+        sync_done(self._sites, steps, everything=bool(residues))
+        operation = self._operation.replace(left=tuple(left), marks=marks, changed=_count(steps))
+        end = End(done=tuple(done), operation=operation, residues=residues, dropped=self._task.dropped)
+        # From here on what the journal says is true, whatever happens to this process
+        self._marker.must_stay = True
+        try:
+            write_end(journal_file(self._store.state, self._id), end)
+        except OSError:
+            self._marker.must_stay = False
+            raise
+        return end
+
+    def _finish(self, journal: Journal) -> Operation:
+        """Record what was done; whatever fails is made good at the next start."""
+        is_clean = remove_staging(self._sites, journal.staging)
+        try:
+            finished = finish(self._store, journal)
+        except (OSError, StoreError) as error:
+            raise SandboxUnavailable(
+                f"{self._task.kind} was done, but it can't be recorded yet: {error}",
+                remedy="Mend the disk or free some space; the next command of unspill records it.",
+            ) from error
+        self._marker.must_stay = not is_clean
+        return finished
+
+    def _take_layers(self) -> None:
+        state = self._store.state
+        if self._task.trees:
+            os.mkdir(operation_dir(state, self._id) + b"/tree", 0o700)
+        for tree in self._task.trees:
+            move_upper(upper_dir(state, LayerId(tree.layer)), tree_dir(state, self._id, tree.layer))
+
+    def _take_back(self, journal: Journal | None, error: BaseException | None) -> None:
+        """Take everything back; if even that fails, leave the marker for the next start.
+
+        Without a journal nothing live was changed, and nothing is recorded.
+        """
+        if isinstance(error, Unsettled):
+            raise self._not_yet(error.__cause__) from error
+        if self._marker.must_stay:
+            return
+        self._marker.must_stay = True
+        try:
+            is_whole = is_tidy = True
+            if journal is None:
+                forget(self._store.state, self._id)
+            else:
+                taken_back = roll_back(self._store, self._sites, journal)
+                is_whole, is_tidy = not taken_back.left, tidy_up(self._store.state, taken_back)
+            self._marker.must_stay = not (remove_staging(self._sites, self._sites.staging) and is_tidy)
+        except (OSError, StoreError) as failure:
+            raise self._not_yet(failure) from failure
+        if isinstance(error, OSError):
+            raise _failure(self._task, error, is_whole=is_whole) from error
+
+    def _not_yet(self, failure: BaseException | None) -> ApplyFailed:
+        return ApplyFailed(
+            f"{self._task.kind} failed ({failure}) and could not be taken back yet",
+            remedy="Mend the disk or free some space; the next command of unspill takes it back.",
+        )
+
+
+def _changes_nothing(steps: Sequence[Step]) -> bool:
+    unchanged = opened_and_closed(steps)
+    return all(step.action == "dress" and (step.root, step.path) in unchanged for step in steps)
+
+
+def _count(steps: Sequence[Step]) -> int:
+    return len({(step.root, step.path) for step in steps})

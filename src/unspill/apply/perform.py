@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do steps and take them back: the only code that writes into a live tree.
+
+Each step is one rename by directory descriptors that either happens or does not. What came out is compared with what
+was expected, and put back if it is something else. A step that can't be done is left out; the others go on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from unspill.apply.dressing import change_dress, is_dressed, was_between
+from unspill.apply.entries import entry_of, matches
+from unspill.host.libc import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
+from unspill.host.writers import has_writers
+from unspill.model.operation import Left
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unspill.apply.sites import Sites
+    from unspill.model.operation import Dress, Entry, Step, Why
+
+CHANGED = "it was changed since"
+BEING_WRITTEN = "somebody has it open for writing"
+NOT_EMPTY = "the directory is not empty"
+UNSURE = ""
+# What is wrong with one entry. Anything else (a full or failing disk) ends the operation, which is then rolled back.
+_OF_THE_ENTRY: dict[int, tuple[Why, str]] = {
+    errno.ENOENT: ("conflict", "it is not there any more"),
+    errno.EEXIST: ("conflict", "something else is there now"),
+    errno.ENOTDIR: ("conflict", "a directory above it is none any more"),
+    errno.ELOOP: ("conflict", "a directory above it is a link now"),
+    errno.ENOTEMPTY: ("conflict", NOT_EMPTY),
+    errno.EXDEV: ("refused", "it is on another mount than the project"),
+    errno.EACCES: ("refused", "no right to change its directory"),
+    errno.EPERM: ("refused", "the filesystem does not permit it"),
+    errno.EROFS: ("refused", "it is on a read-only filesystem"),
+    errno.EBUSY: ("refused", "it is in use as a mount point"),
+    errno.ETXTBSY: ("refused", "it is being executed"),
+    errno.ENAMETOOLONG: ("refused", "its name is too long for the filesystem"),
+    errno.EINVAL: ("refused", "the filesystem does not take it"),
+}
+# So often somebody may be faster than us, until what is live then stays
+_SWAPS = 16
+
+
+class Unfit(Exception):
+    """A step met something else than it expects; nothing of it remains done.
+
+    Except where what it displaced `stays` displaced, because by now something newer is in its place.
+    """
+
+    def __init__(self, reason: str, *, stays: bool = False) -> None:
+        super().__init__(reason)
+        self.stays = stays
+
+
+def explain_error(error: OSError) -> tuple[Why, str]:
+    """Return what an error of the filesystem says about one entry.
+
+    Raises:
+        OSError: it says nothing about one entry: the disk is full, or fails.
+    """
+    if error.errno not in _OF_THE_ENTRY:
+        raise error
+    return _OF_THE_ENTRY[error.errno]
+
+
+def perform(sites: Sites, steps: Sequence[Step], unsure: list[int] | None = None) -> tuple[list[int], list[Left]]:
+    """Do the steps in order; return the indices of those done, and what was left for which reason.
+
+    The indices of steps whose displaced entry somebody may still change are added to `unsure`.
+
+    Raises:
+        OSError: the filesystem fails. The steps done so far stay done: roll back.
+    """
+    done: list[int] = []
+    left: list[Left] = []
+    failed: set[int] = set()
+    unsure = [] if unsure is None else unsure
+    for index, step in enumerate(steps):
+        if step.group in failed:
+            continue
+        stays = False
+        try:
+            if not _do(sites, step):
+                unsure.append(index)
+        except Unfit as error:
+            why: Why = "conflict"
+            reason, stays = str(error), error.stays
+        except OSError as error:
+            why, reason = explain_error(error)
+        else:
+            done.append(index)
+            continue
+        failed.add(step.group)
+        done = take_back_group(sites, steps, done, step.group)
+        if stays:
+            done.append(index)
+        left.append(Left(root=step.root, path=step.path, why=why, reason=reason))
+    return done, left
+
+
+def take_back_group(sites: Sites, steps: Sequence[Step], done: list[int], group: int) -> list[int]:
+    """Take the steps of one group back; return those that stay done."""
+    kept = []
+    for index in reversed(done):
+        if steps[index].group != group or take_back(sites, steps[index]) is not None:
+            kept.append(index)
+    return kept[::-1]
+
+
+def _do(sites: Sites, step: Step) -> bool:
+    """Do a step; tell whether what it displaced can't be changed any more by those who were on the way into it."""
+    if step.action == "put" and step.before is not None:
+        return _exchange(sites, step)
+    if step.action == "take":
+        return _take(sites, step)
+    if step.action == "dress":
+        _dress(sites, step)
+    else:
+        renameat2(*sites.place(step), *sites.live(step), RENAME_NOREPLACE)
+    return True
+
+
+def _exchange(sites: Sites, step: Step) -> bool:
+    before = step.before
+    assert before is not None
+    place_fd, place = sites.place(step)
+    live_fd, name = sites.live(step)
+    renameat2(place_fd, place, live_fd, name, RENAME_EXCHANGE)
+    reason = _misfit(place_fd, place, before)
+    if reason:
+        # Somebody was faster than the rename, or is about to write: theirs goes back
+        assert step.after is not None
+        _swap_back(place_fd, place, live_fd, name, step.after)
+        raise Unfit(reason)
+    return reason is None
+
+
+def _swap_back(place_fd: int, place: bytes, live_fd: int, name: bytes, ours: Entry) -> None:
+    """Give a displaced entry back; whatever somebody makes of the live one meanwhile is newer and stays.
+
+    Raises:
+        Unfit: something newer is in its place.
+    """
+    put = ours
+    for _ in range(_SWAPS):
+        theirs = entry_of(os.stat(place, dir_fd=place_fd, follow_symlinks=False))
+        try:
+            renameat2(place_fd, place, live_fd, name, RENAME_EXCHANGE)
+        except OSError as error:
+            raise Unfit(explain_error(error)[1], stays=True) from error
+        if not _misfit(place_fd, place, put):
+            break
+        # What came out now is newer than what went back
+        put = theirs
+    if put is not ours:
+        raise Unfit(CHANGED, stays=True)
+
+
+def _misfit(dir_fd: int, name: bytes, expected: Entry) -> str | None:
+    """Tell what is wrong with an entry that was just displaced: nothing, or an empty text where that may change."""
+    if not is_unchanged(dir_fd, name, expected):
+        return CHANGED
+    if expected.kind != "file":
+        return UNSURE if expected.kind == "dir" else None
+    is_open = has_writers(dir_fd, name)
+    return UNSURE if is_open is None else BEING_WRITTEN if is_open else None
+
+
+def _take(sites: Sites, step: Step) -> bool:
+    before = step.before
+    assert before is not None
+    place_fd, place = sites.place(step)
+    live_fd, name = sites.live(step)
+    if before.kind == "dir":
+        sites.roots[step.root].forget(step.path)
+        if not is_empty(live_fd, name):
+            raise Unfit(NOT_EMPTY)
+    renameat2(live_fd, name, place_fd, place, RENAME_NOREPLACE)
+    reason = _misfit(place_fd, place, before)
+    if not reason:
+        return reason is None
+    try:
+        renameat2(place_fd, place, live_fd, name, RENAME_NOREPLACE)
+    except OSError as error:
+        raise Unfit(explain_error(error)[1], stays=True) from error
+    raise Unfit(reason)
+
+
+def is_unchanged(dir_fd: int, name: bytes, displaced: Entry) -> bool:
+    """Tell whether a displaced entry is as it was when it was displaced."""
+    status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    return matches(status, displaced) and (displaced.kind != "dir" or is_empty(dir_fd, name))
+
+
+def is_empty(dir_fd: int, name: bytes) -> bool:
+    """Tell whether a directory is empty; one that can't be read is taken for one that is not."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    except PermissionError:
+        return False
+    try:
+        with os.scandir(fd) as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(fd)
+
+
+def _dress(sites: Sites, step: Step) -> None:
+    before, was, becomes = _dress_of(step)
+    fd = sites.roots[step.root].directory(b"" if step.path == b"." else step.path)
+    if os.fstat(fd).st_ino != before.inode or not is_dressed(fd, was):
+        raise Unfit(CHANGED)
+    change_dress(fd, was, becomes)
+
+
+def _dress_of(step: Step) -> tuple[Entry, Dress, Dress]:
+    before, was, becomes = step.before, step.was, step.becomes
+    assert before is not None
+    assert was is not None
+    assert becomes is not None
+    return before, was, becomes
+
+
+def take_back(sites: Sites, step: Step) -> str | None:
+    """Undo a step if it was done and nobody changed its entry since; tell why not, where that can't be.
+
+    Decides by what is there alone, so it may be repeated, and called for steps that were never done.
+
+    Raises:
+        OSError: the filesystem fails.
+    """
+    try:
+        if step.action == "dress":
+            return _undress(sites, step)
+        if step.action == "take":
+            return _give_back(sites, step)
+        return _put_back(sites, step)
+    except OSError as error:
+        return explain_error(error)[1]
+
+
+def _undress(sites: Sites, step: Step) -> str | None:
+    before, was, becomes = _dress_of(step)
+    try:
+        fd = sites.roots[step.root].directory(b"" if step.path == b"." else step.path)
+    except OSError as error:
+        # The directory that it is about is not there yet, or what it replaces is back already
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+    if os.fstat(fd).st_ino != before.inode:
+        return None
+    if not was_between(fd, was, becomes):
+        return CHANGED
+    change_dress(fd, becomes, was)
+    return None
+
+
+def _give_back(sites: Sites, step: Step) -> str | None:
+    # Whatever is there came out of the live tree, even if it is not what was expected to
+    if _find(*sites.place(step)) is not None:
+        renameat2(*sites.place(step), *sites.live(step), RENAME_NOREPLACE)
+    return None
+
+
+def _put_back(sites: Sites, step: Step) -> str | None:
+    assert step.after is not None
+    place_fd, place = sites.place(step)
+    there = _find(place_fd, place)
+    is_begun = there is None if step.before is None else there is not None and there.st_ino != step.after.inode
+    if not is_begun:
+        return None
+    live_fd, name = sites.live(step)
+    ours = _find(live_fd, name)
+    if ours is None or not matches(ours, step.after):
+        return CHANGED
+    if stat.S_ISDIR(ours.st_mode):
+        sites.roots[step.root].forget(step.path)
+        if not is_empty(live_fd, name):
+            return NOT_EMPTY
+    flags = RENAME_NOREPLACE if step.before is None else RENAME_EXCHANGE
+    renameat2(live_fd, name, place_fd, place, flags)
+    reason = _misfit(place_fd, place, step.after)
+    if not reason:
+        return None
+    if step.before is None:
+        renameat2(place_fd, place, live_fd, name, flags)
+        return reason
+    try:
+        _swap_back(place_fd, place, live_fd, name, step.before)
+    except Unfit as error:
+        return str(error)
+    return reason
+
+
+def _find(dir_fd: int, name: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an operation that was done to the steps that take it back: each step's inverse, in reverse order.
+
+What the person or a later operation changed since is a conflict and stays. The very entries that were displaced go
+back, from where they lie, and what they displace in turn lies there afterwards: so a reversal can be reversed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.apply.dressing import is_dressed, opened_and_closed
+from unspill.apply.entries import entry_of, matches
+from unspill.apply.git_index import says_at
+from unspill.apply.perform import CHANGED, explain_error
+from unspill.apply.staging import digest_entry
+from unspill.apply.steps import make_step
+from unspill.model.operation import Dress, Left
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unspill.apply.draft import Draft
+    from unspill.apply.journal import Journal
+    from unspill.apply.loans import Loans
+    from unspill.apply.sites import Sites
+    from unspill.model.operation import Action, Entry, Operation, Step, Why
+
+    # Tells whether a live entry with this inode and ctime was put at a path by a later operation of ours.
+    Explains = Callable[[int, bytes, os.stat_result], bool]
+
+NO_BACKUP = "what was displaced is not in the backup any more"
+NEW = Dress(mode=0o700)
+DAMAGED = "the backup is not what was put there"
+
+
+class Reversal:
+    """Drafts the inverse of what one operation did."""
+
+    def __init__(self, journal: Journal, explains: Explains) -> None:
+        assert journal.end is not None
+        self._steps = [journal.steps[index] for index in journal.end.done]
+        self._operation: Operation = journal.end.operation
+        self._explains = explains
+        self._failed: dict[int, Left] = {}
+        # What the reversal itself will have taken away and brought back by the time of the step that is looked at
+        self._gone: set[tuple[int, bytes]] = set()
+        self._back: set[tuple[int, bytes]] = set()
+        self._refreshed: dict[tuple[int, bytes], Entry] = {}
+        self._worn: dict[tuple[int, bytes], Dress | None] = {}
+        self._unchanged = opened_and_closed(self._steps)
+        # Directories that somebody else has given other bits since: not one of their dresses is taken back
+        self._lost: set[tuple[int, bytes]] = set()
+        # Directories that the operation closed to their owner: the reversal opens them before it looks into them
+        self._opened: set[tuple[int, bytes]] = set()
+
+    def draft(self, draft: Draft, sites: Sites) -> None:
+        """Add the inverse steps to a draft; whole groups are left where one of their steps is in conflict."""
+        for step in reversed(self._steps):
+            if step.group not in self._failed:
+                self._check(sites, step, draft.loans)
+        for left in self._failed.values():
+            draft.leave(left)
+        dresses: list[Step] = []
+        remade: set[tuple[int, bytes]] = set()
+        skipped = self._lost | (self._unchanged - self._busy())
+        for step in reversed(self._steps):
+            if step.group in self._failed or (step.action == "dress" and (step.root, step.path) in skipped):
+                continue
+            inverse = self._inverse(draft, sites, step)
+            if step.staged and step.action == "take" and step.was is not None:
+                # A directory that is made anew there wears nothing yet, whatever the old one wore at which time
+                dresses.append(_dress_anew(inverse, step.was))
+                remade.add((step.root, step.path))
+            is_remade = (step.root, step.path) in remade
+            if step.action != "dress" or not is_remade:
+                draft.add_in_order(inverse)
+        for step in reversed(dresses):
+            draft.add_in_order(step)
+
+    def _check(self, sites: Sites, step: Step, loans: Loans) -> None:
+        try:
+            problem = self._problem(sites, step, loans)
+        except OSError as error:
+            problem = explain_error(error)
+        if problem is not None:
+            why, reason = problem
+            self._failed[step.group] = Left(root=step.root, path=step.path, why=why, reason=reason)
+
+    def _problem(self, sites: Sites, step: Step, loans: Loans) -> tuple[Why, str] | None:
+        # Nobody can have changed names in what is closed; what is there is compared when the step is done
+        is_hidden = self._is_hidden(step)
+        if step.action == "dress":
+            return self._problem_of_dress(sites, step, is_hidden=is_hidden)
+        live = None if is_hidden else self._find(sites, step)
+        if step.action == "take":
+            if live is not None:
+                return "conflict", "something else is there now"
+            self._back.add((step.root, step.path))
+            return _backup_problem(sites, step, step.before, loans)
+        if not is_hidden and (live is None or not self._is_ours(sites, step, live)):
+            return "conflict", CHANGED
+        if step.before is None:
+            self._gone.add((step.root, step.path))
+            return None
+        return _backup_problem(sites, step, step.before, loans)
+
+    def _problem_of_dress(self, sites: Sites, step: Step, *, is_hidden: bool) -> tuple[Why, str] | None:
+        key = (step.root, step.path)
+        if key in self._lost:
+            return None
+        if is_hidden or self._is_worn(sites, step):
+            self._note_opening(step)
+            return None
+        self._lost.add(key)
+        return None if key in self._unchanged else ("conflict", CHANGED)
+
+    def _busy(self) -> set[tuple[int, bytes]]:
+        """Return the directories in which something is to be done, or that themselves come or go."""
+        busy = set()
+        for step in self._steps:
+            if step.action != "dress" and step.group not in self._failed:
+                busy |= {(step.root, step.path), (step.root, step.path.rpartition(b"/")[0] or b".")}
+        return busy
+
+    def _note_opening(self, step: Step) -> None:
+        assert step.was is not None
+        assert step.becomes is not None
+        if step.was.mode & 0o100 and not step.becomes.mode & 0o100:
+            self._opened.add((step.root, step.path))
+
+    def _is_hidden(self, step: Step) -> bool:
+        """Tell whether a step is in a directory that can't be searched until the reversal has opened it."""
+        # On another mount what a step displaces is copied before, and that can't be read
+        above = step.path if self._opened and not step.staged else b""
+        while above := above.rpartition(b"/")[0]:
+            if (step.root, above) in self._opened:
+                return True
+        return False
+
+    def _find(self, sites: Sites, step: Step) -> os.stat_result | None:
+        """Look at what will be there when the step's turn comes."""
+        if (self._gone and (step.root, step.path) in self._gone) or (self._back and self._is_coming_back(step)):
+            return None
+        return sites.roots[step.root].find(step.path)
+
+    def _is_worn(self, sites: Sites, step: Step) -> bool:
+        assert step.before is not None
+        assert step.becomes is not None
+        if (step.root, step.path) in self._back or self._is_coming_back(step):
+            return True
+        worn = self._worn.get((step.root, step.path))
+        self._worn[step.root, step.path] = step.was
+        if worn is not None:
+            return worn == step.becomes
+        fd = sites.roots[step.root].directory(b"" if step.path == b"." else step.path)
+        return os.fstat(fd).st_ino == step.before.inode and is_dressed(fd, step.becomes)
+
+    def _is_coming_back(self, step: Step) -> bool:
+        """Tell whether the directory of a step is one that the reversal itself puts back."""
+        return (step.root, step.path.rpartition(b"/")[0]) in self._back
+
+    def _is_ours(self, sites: Sites, step: Step, live: os.stat_result) -> bool:
+        """Tell whether the live entry is the one that the operation put there, unchanged since."""
+        assert step.after is not None
+        if not matches(live, step.after):
+            return self._is_refreshed(sites, step, live)
+        if step.after.kind == "dir" or live.st_ctime_ns < self._operation.marks[step.root]:
+            return True
+        return self._explains(step.root, step.path, live)
+
+    def _is_refreshed(self, sites: Sites, step: Step, live: os.stat_result) -> bool:
+        """Tell whether git only wrote anew what it remembers of an index that the operation put."""
+        if not step.says or says_at(*sites.live(step)) != step.says:
+            return False
+        self._refreshed[step.root, step.path] = entry_of(live)
+        return True
+
+    def _inverse(self, draft: Draft, sites: Sites, step: Step) -> Step:
+        if step.action == "dress":
+            return step.replace(was=step.becomes, becomes=step.was)
+        action: Action = "take" if step.action == "put" and step.before is None else "put"
+        there = self._refreshed.get((step.root, step.path), step.after) if self._refreshed else step.after
+        inverse = make_step(step.root, step.path, action, step.group, step.place, there, step.before)
+        return _staged_anew(draft, sites, step, inverse.replace(staged=True)) if step.staged else inverse
+
+
+def _staged_anew(draft: Draft, sites: Sites, step: Step, inverse: Step) -> Step:
+    """Give a step in a root on another mount a place there: a copy of the backup, or a free one."""
+    inverse = inverse.replace(kept=b"", digest=b"", was=None)
+    if inverse.action == "take":
+        return inverse.replace(place=draft.next_place(step.root))
+    before = step.before
+    assert before is not None
+    if before.kind == "dir":
+        place, status = draft.stage_directory(step.root)
+    else:
+        fd, name = sites.operations.parent(step.kept)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        place, status = draft.stage(step.root, fd, name, status, None)
+    return inverse.replace(place=place, after=before.replace(inode=status.st_ino))
+
+
+def _dress_anew(made: Step, becomes: Dress) -> Step:
+    step = made.replace(action="dress", place=b"", staged=False, before=made.after, after=None)
+    return step.replace(was=NEW, becomes=becomes)
+
+
+def _backup_problem(sites: Sites, step: Step, before: Entry | None, loans: Loans) -> tuple[Why, str] | None:
+    """Look at a backup before it is used: it must be what was displaced."""
+    assert before is not None
+    fd, name = sites.operations.parent(step.backup)
+    try:
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return "refused", NO_BACKUP
+    if not step.staged:
+        return None if matches(status, before) else ("refused", DAMAGED)
+    if before.kind == "dir":
+        return None
+    is_whole = status.st_size == before.size and digest_entry(fd, name, status, loans) == step.digest
+    return None if is_whole else ("refused", DAMAGED)
