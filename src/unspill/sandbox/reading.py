@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from unspill.changes.scan import join, scan
 from unspill.errors import UsageError
+from unspill.layers.locks import lock_sandbox
 from unspill.layers.places import upper_dir, work_dir
 from unspill.layers.stack import load_stacks
 from unspill.model.change import ChangeSet
@@ -29,9 +30,18 @@ def changes_of(opened: Opened, run: str | int | None) -> ChangeSet:
     Raises:
         UsageError: there is no such run, or nothing of it is held.
     """
+    try:
+        return _read_changes(opened, run)
+    except FileNotFoundError:
+        # An apply has the layers in its hands right now
+        with lock_sandbox(opened.store.state, opened.row.id):
+            return _read_changes(opened, run)
+
+
+def _read_changes(opened: Opened, run: str | int | None) -> ChangeSet:
     stacks = load_stacks(opened.store, opened.row.id, opened.roots)
     if run is None:
-        return join(_scan_from(stack, 0, len(stack.sealed)) for stack in stacks if stack.sealed)
+        return fold_changes(stacks)
     wanted = get_run(opened, run)
     parts = [
         _scan_from(stack, index, index + 1)
@@ -42,6 +52,13 @@ def changes_of(opened: Opened, run: str | int | None) -> ChangeSet:
     if not parts and wanted.changed:
         raise UsageError(f"nothing of run {wanted.number} is held any more", remedy="See `unspill log`.")
     return join(parts)
+
+
+def fold_changes(stacks: Sequence[Stack]) -> ChangeSet:
+    """Return what whole stacks change in their live trees."""
+    held = [stack for stack in stacks if stack.sealed]
+    changes = join(_scan_from(stack, 0, len(stack.sealed)) for stack in held)
+    return changes.replace(layers=tuple(layer.upper for stack in held for layer in stack.sealed))
 
 
 def _scan_from(stack: Stack, first: int, end: int) -> ChangeSet:
@@ -77,7 +94,7 @@ def summary_of(opened: Opened, run: str | int | None, *, colour: bool) -> list[s
     for part in changes.roots:
         with Reader(part.root, below.get(part.root, ())) as reader:
             renames |= find_renames(part.changes, reader)
-    return summary_lines(changes, limit=_ALL, colour=colour, renames=renames)
+    return summary_lines(changes, limit=_ALL, colour=colour, renames=renames, project=opened.project)
 
 
 def _below(opened: Opened, run: str | int | None) -> dict[bytes, tuple[bytes, ...]]:

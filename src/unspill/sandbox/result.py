@@ -13,13 +13,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.change import ChangeSet
     from unspill.model.layer import RunId
+    from unspill.model.operation import Operation
     from unspill.model.run import Hint, Outcome, Output
 
 
 class RunResult(Record):
-    """One run as it ended. `changes` is what this run changed against what it saw; `held` if it is kept.
+    """One run as it ended. `changes` is what this run changed against what it saw.
 
-    `number` is 0 where the caller gave up before the sandbox was free.
+    `held` if any of it is kept in the sandbox; `operation` is the apply that followed, with what it left and why.
+    `flagged` are applied paths that run when somebody builds, tests or pushes. `problem` says why nothing was applied
+    although it should have been. `number` is 0 where the caller gave up before the sandbox was free.
     """
 
     run: RunId
@@ -30,6 +33,9 @@ class RunResult(Record):
     changes: ChangeSet
     held: bool
     duration_s: float
+    operation: Operation | None = None
+    flagged: tuple[tuple[bytes, str], ...] = ()
+    problem: str = ""
     hints: tuple[Hint, ...] = ()
     warnings: tuple[str, ...] = ()
     shown_lines: int = 50
@@ -46,8 +52,6 @@ class RunResult(Record):
 
     def text(self) -> str:
         """Return stdout, stderr, the exit code if it is not 0, and what changed, cut to the policy's bounds."""
-        from unspill.changes.render import summary_lines
-
         if isinstance(self.outcome, NeverStarted):
             return _error_text(self.outcome)
         parts = [_shown(self.stdout), _shown(self.stderr)]
@@ -58,9 +62,32 @@ class RunResult(Record):
         if not lines:
             lines.append("No output received from command")
         if self.changes:
-            lines += ["", "Changes (held, the project is not touched):" if self.held else "Changes:"]
-            lines += summary_lines(self.changes)
+            lines += ["", *_change_lines(self)]
         return "\n".join(lines) + "\n"
+
+
+def _change_lines(result: RunResult) -> list[str]:
+    """Say what changed and what became of it, without advice that only the person could follow."""
+    from unspill.changes.render import applied_part, left_lines
+
+    operation = result.operation
+    if operation is None:
+        state = "held" if result.held else "thrown away"
+        why = f" because the apply failed: {result.problem}" if result.problem else ""
+        return [f"Changes ({state}, the project is not touched{why}):", *_listed(result.changes)]
+    if not operation.left:
+        return ["Changes (applied to the project):", *_listed(result.changes)]
+    lines = []
+    if operation.number:
+        lines += ["Changes (applied to the project):", *_listed(applied_part(result.changes, operation))]
+    heading = "Not applied (held in the sandbox, later commands see it, the project does not have it):"
+    return [*lines, heading, *left_lines(operation)]
+
+
+def _listed(changes: ChangeSet) -> list[str]:
+    from unspill.changes.render import summary_lines
+
+    return summary_lines(changes, fold_git=True) or ["only times of files"]
 
 
 def _error_text(outcome: NeverStarted) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run from the lock to the record of its end: layers, plan, perform, scan, hold or drop.
+"""One run from the lock to the record of its end: layers, plan, perform, scan; apply, hold or drop.
 
 Whatever happens in between, the layers of a run that did not end well are dropped; if this process is killed, the
 next start sweeps them.
@@ -14,7 +14,7 @@ import time
 from unspill.changes.measure import is_empty
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.create import open_run
-from unspill.layers.locks import SandboxLock, lock_sandbox
+from unspill.layers.locks import SandboxLock, StackUse
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.layers.seal import drop_run, seal_run
@@ -23,7 +23,7 @@ from unspill.model.change import ChangeSet
 from unspill.model.event import Ended
 from unspill.model.layer import RunId
 from unspill.model.record import Record
-from unspill.model.run import Cancelled, LimitReached, NeverStarted, Output
+from unspill.model.run import Cancelled, LimitReached, NeverStarted, Output, TimedOut
 from unspill.plan.working_dir import missing_text, not_a_directory_text
 from unspill.runner.limits import FREE_SPACE_KEPT, find_excess, free_bytes
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from unspill.layers.create import OpenRun
     from unspill.model.event import Event
     from unspill.model.facts import Facts
+    from unspill.model.operation import Operation
     from unspill.model.plan import Plan
     from unspill.model.policy import After, Limits
     from unspill.model.run import Outcome, Run
@@ -57,22 +58,57 @@ class RunWishes(Record):
     """What a caller wants of one run besides the command."""
 
     stdin: bytes | int | None = None
-    after: After = "hold"
+    after: After = "apply"
     on_event: Callable[[Event], None] | None = None
     cancel_fd: int | None = None
     may_fork: bool = False
 
 
-def sweep_once(store: Store, facts: Facts) -> None:
-    """Remove what dead processes left, once per process and state directory."""
-    key = (os.getpid(), store.state)
-    if key not in _swept:
-        _swept.add(key)
-        swept = sweep(store)
-        if swept.runs and facts.cgroup != "none":
-            from unspill.host.cgroup import sweep_groups
+class Applied(Record):
+    """What became of a run's changes: the operation that applied them, and whether any of them is held."""
 
-            sweep_groups(facts.cgroup, swept.runs)
+    operation: Operation | None = None
+    is_held: bool = False
+    flagged: tuple[tuple[bytes, str], ...] = ()
+    problem: str = ""
+
+
+def sweep_once(store: Store, facts: Facts) -> tuple[Operation, ...]:
+    """Remove what dead processes left, once per process and state directory; return what they had under way.
+
+    Raises:
+        SandboxUnavailable: the state directory's filesystem fails.
+    """
+    recovered = end_interrupted(store)
+    key = (os.getpid(), store.state)
+    if key in _swept:
+        return recovered
+    try:
+        swept = sweep(store)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"{os.fsdecode(store.state)} can't be put in order: {error.strerror}",
+            remedy="Mend the disk or free some space.",
+        ) from error
+    if swept.runs and facts.cgroup != "none":
+        from unspill.host.cgroup import sweep_groups
+
+        sweep_groups(facts.cgroup, swept.runs)
+    _swept.add(key)
+    return recovered
+
+
+def end_interrupted(store: Store) -> tuple[Operation, ...]:
+    """Finish or take back operations that somebody could not end, this process perhaps; return them.
+
+    Raises:
+        SandboxUnavailable: the filesystem fails; the next call tries again.
+    """
+    if not os.listdir(store.state + b"/pending"):
+        return ()
+    from unspill.apply.recover import recover_operations
+
+    return recover_operations(store)
 
 
 def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
@@ -86,9 +122,11 @@ def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResul
         raise SandboxUnavailable(
             "the disk that holds the layers is nearly full", remedy="Free some space, or `unspill discard`."
         )
+    end_interrupted(opened.store)
     # A run that throws its changes away leaves the stack alone, so it need not wait for others
     if wishes.after == "discard":
-        return _run(opened, request, wishes)
+        with StackUse(opened.store.state, opened.row.id, alone=False):
+            return _run(opened, request, wishes)
     lock = _wait_for_turn(opened, wishes.cancel_fd)
     if lock is None:
         return _never_begun(opened)
@@ -146,13 +184,19 @@ def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
         remove_tree(spill_dir(opened.store.state, under_way.run.id))
         raise
     is_dropped = _is_dropped(performed.outcome)
-    is_held = bool(changes) and wishes.after == "hold" and not is_dropped
+    after = _after(opened, wishes.after, performed.outcome)
     changed = sum(not change.is_mere_touch for change in changes)
     ended = _ended(under_way.run, performed).replace(changed=changed)
-    if is_held:
-        seal_run(opened.store, under_way, ended)
-    else:
+    applied = Applied()
+    if not changes or after == "discard" or is_dropped:
         drop_run(opened.store, under_way, ended, fold=not is_dropped)
+    else:
+        closed = seal_run(opened.store, under_way, ended)
+        applied = Applied(is_held=True)
+        if after == "apply":
+            from unspill.sandbox.after_run import apply_run
+
+            applied = apply_run(opened, under_way.run.id, changes, closed.stacks)
     if wishes.on_event is not None:
         wishes.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
     _refuse_bad_directory(performed.outcome, request.cwd)
@@ -163,10 +207,13 @@ def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
         stdout=performed.stdout,
         stderr=performed.stderr,
         changes=changes,
-        held=is_held,
+        held=applied.is_held,
+        operation=applied.operation,
+        flagged=applied.flagged,
+        problem=applied.problem,
         duration_s=time.monotonic() - begun,
         hints=performed.hints,
-        warnings=plan.warnings if opened.facts.uid else (ROOT_NOTE, *plan.warnings),
+        warnings=(*(() if opened.facts.uid else (ROOT_NOTE,)), *plan.warnings),
         shown_lines=opened.policy.shown_lines,
         shown_bytes=opened.policy.shown_bytes,
     )
@@ -229,14 +276,6 @@ def scan_run(under_way: OpenRun) -> ChangeSet:
     return join(parts)
 
 
-def discard_held(opened: Opened) -> int:
-    """Throw away every layer of a sandbox; return how many there were."""
-    from unspill.layers.discard import discard_stacks
-
-    with lock_sandbox(opened.store.state, opened.row.id):
-        return discard_stacks(opened.store, opened.row.id)
-
-
 def _is_dropped(outcome: Outcome) -> bool:
     """A cancelled run leaves nothing, and a layer over its bound is not kept because of that bound."""
     match outcome:
@@ -245,6 +284,13 @@ def _is_dropped(outcome: Outcome) -> bool:
         case LimitReached():
             return outcome.limit in _TOO_LARGE
     return False
+
+
+def _after(opened: Opened, after: After, outcome: Outcome) -> After:
+    """What was cut short is applied only where the person says so."""
+    if after == "apply" and isinstance(outcome, TimedOut | LimitReached):
+        return opened.policy.after_timeout
+    return after
 
 
 def _ended(run: Run, performed: Performed | None) -> Run:

@@ -4,19 +4,24 @@
     with Sandbox("/path/to/project") as sandbox:
         result = sandbox.run("make test")          # a shell text, or a list of words
         result.exit_code, result.stdout.head       # what the command did and said
-        sandbox.changes(); sandbox.diff()          # what is held; the project is not touched
-        sandbox.discard()
+        result.changes, result.operation           # what it changed, and how that was applied
+        sandbox.undo()                             # take it back, whatever the command was
 
-There is one sandbox named `default` per project, reopened wherever it is asked for; other names are others. What a
-run leaves is held and seen by the next run of that sandbox. Runs of one sandbox follow one another.
+        sandbox.run("make install", after="hold")  # the project is not touched
+        sandbox.changes(); sandbox.diff()          # what is held
+        sandbox.apply(["src"]); sandbox.discard()
+
+There is one sandbox named `default` per project, reopened wherever it is asked for; other names are others. What is
+held is seen by the next run of that sandbox. Runs of one sandbox follow one another.
 """
 
 from __future__ import annotations
 
 from unspill.errors import UsageError
+from unspill.sandbox.daily import prune_daily
 from unspill.sandbox.opening import open_project
 from unspill.sandbox.planning import get_places, make_plan, make_request
-from unspill.sandbox.running import RunWishes, discard_held, run_request, sweep_once
+from unspill.sandbox.running import RunWishes, run_request, sweep_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,10 +32,14 @@ if TYPE_CHECKING:
     from unspill.model.change import ChangeSet
     from unspill.model.event import Event
     from unspill.model.facts import Facts
+    from unspill.model.operation import Operation, Step
     from unspill.model.plan import Plan
     from unspill.model.policy import After, EngineName, Limits, Policy
     from unspill.model.run import Run
+    from unspill.model.selection import Selection
+    from unspill.sandbox.records import Backup
     from unspill.sandbox.result import RunResult
+    from unspill.store.files import FileRow
 
     Command = str | bytes | Sequence[str | bytes]
 
@@ -68,7 +77,8 @@ class Sandbox:
         self.name = name
         self._may_fork = may_fork
         self._opened = open_project(project, name, policy)
-        sweep_once(self._opened.store, self._opened.facts)
+        self._recovered = sweep_once(self._opened.store, self._opened.facts)
+        prune_daily(self._opened.store, self._opened.policy)
 
     @property
     def project(self) -> bytes:
@@ -84,6 +94,11 @@ class Sandbox:
     def engine(self) -> EngineName:
         """How layers are put over the project here."""
         return self._opened.engine
+
+    @property
+    def recovered(self) -> tuple[Operation, ...]:
+        """Operations that were interrupted, and that this opening has taken back (`rolled back`) or finished."""
+        return self._recovered
 
     def run(
         self,
@@ -109,7 +124,7 @@ class Sandbox:
             stdin: Bytes, or a descriptor to read from; by default /dev/null.
             timeout: Seconds; by default the policy's.
             limits: Bounds instead of the policy's.
-            after: `hold` or `discard`; by default the policy's.
+            after: `apply`, `hold` or `discard`; by default the policy's.
             on_event: Called with Started, OutputChunk and Ended.
             cancel_fd: A descriptor that becomes readable to cancel.
 
@@ -154,15 +169,132 @@ class Sandbox:
 
         return summary_of(self._opened, run, colour=colour)
 
-    def diff(self, paths: Sequence[str] = (), *, run: str | int | None = None, colour: bool = False) -> str:
-        """Return what is held as text: unified diffs, safe to print."""
+    def diff(
+        self,
+        paths: Sequence[str] = (),
+        *,
+        run: str | int | None = None,
+        operation: str | int | None = None,
+        colour: bool = False,
+    ) -> str:
+        """Return what is held, or what a run or an operation changed, as text: unified diffs, safe to print."""
+        if operation is not None:
+            from unspill.sandbox.retracing import operation_diff
+
+            wanted = [path.encode("utf-8", "surrogateescape") for path in paths]
+            return operation_diff(self._opened, operation, wanted, colour=colour)
         from unspill.sandbox.reading import diff_of
 
         return diff_of(self._opened, paths, run, colour=colour)
 
-    def discard(self) -> int:
-        """Throw away all that is held; return how many layers that were."""
-        return discard_held(self._opened)
+    def apply(
+        self,
+        selection: Selection | Sequence[str | bytes] = (),
+        *,
+        reviewed: ChangeSet | None = None,
+        run: str | int | None = None,
+        asked_by: str = "person",
+    ) -> Operation:
+        """Apply what is held, or a part of it, to the project; what is not applied stays held.
+
+        Args:
+            selection: Paths, or a Selection; empty for everything.
+            reviewed: The changes that were looked at; anything else is left alone.
+            run: Only what this run changed.
+            asked_by: Who wants it, for the record.
+
+        Returns:
+            What was done. `left` names every path that was not applied, and why; its number is 0 if none was.
+
+        Raises:
+            UsageError: the selection chooses nothing.
+            ApplyFailed: the filesystem failed; nothing was changed.
+            ProjectBusy: another operation on this project is under way.
+        """
+        from unspill.layers.locks import lock_sandbox
+        from unspill.sandbox.applying import apply_held
+        from unspill.sandbox.choosing import Wish
+
+        wish = Wish(selection=_to_selection(selection), reviewed=reviewed, run=run, asked_by=asked_by)
+        with lock_sandbox(self._opened.store.state, self._opened.row.id):
+            return apply_held(self._opened, wish)
+
+    def undo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
+        """Take an operation back, by default the last; what was changed since is left alone and named in `left`.
+
+        Raises:
+            UsageError: there is nothing to take back, or its backup is not kept any more.
+        """
+        from unspill.sandbox.operations import undo_operation
+
+        return undo_operation(self._opened, operation, asked_by)
+
+    def redo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
+        """Do again what an undo took back.
+
+        Raises:
+            UsageError: there is nothing to do again.
+        """
+        from unspill.sandbox.operations import redo_operation
+
+        return redo_operation(self._opened, operation, asked_by)
+
+    def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
+        """Return the project's latest operations, the youngest first."""
+        return self._opened.store.operations.latest(self._opened.project, limit)
+
+    def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
+        """Return one operation by number or id, with the steps that were done.
+
+        Raises:
+            UsageError: there is none.
+        """
+        from unspill.sandbox.operations import get_operation, steps_of
+
+        found = get_operation(self._opened, operation)
+        return found, steps_of(self._opened, found)
+
+    def operation_changes(self, operation: str | int) -> ChangeSet:
+        """Return what an operation changed in the project.
+
+        Raises:
+            UsageError: there is none, or that is not kept any more.
+        """
+        from unspill.sandbox.retracing import operation_changes
+
+        return operation_changes(self._opened, operation)
+
+    def restore(self, path: str | bytes, backup: str | None = None, *, asked_by: str = "person") -> Operation:
+        """Put a displaced version of a file back, by default the newest; as an operation, so it can be undone.
+
+        Raises:
+            UsageError: there is no such backup.
+        """
+        from unspill.sandbox.restoring import restore_path
+
+        raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+        return restore_path(self._opened, raw, backup, asked_by)
+
+    def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
+        """Look which files that operations have touched are still there, and return their records by root and path."""
+        from unspill.sandbox.records import files_of
+        from unspill.sandbox.rescanning import rescan
+
+        rescan(self._opened.store, self._opened.project)
+        return files_of(self._opened.store, self._opened.project, with_deleted=with_deleted)
+
+    def backups(self, file: FileRow) -> tuple[Backup, ...]:
+        """Return the named backups of a file, the newest first."""
+        from unspill.sandbox.records import backups_of
+
+        return backups_of(self._opened.store, file)
+
+    def discard(self, selection: Selection | Sequence[str | bytes] = ()) -> int:
+        """Throw away what is held, or a part of it; return how many layers or changes that were."""
+        from unspill.sandbox.discarding import discard_all, discard_selected
+
+        chosen = _to_selection(selection)
+        return discard_all(self._opened) if chosen.is_everything else discard_selected(self._opened, chosen)
 
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
         """Return the latest runs, the youngest first."""
@@ -201,3 +333,15 @@ class Sandbox:
 
     def __exit__(self, *_rest: object) -> None:
         self.close()
+
+
+def _to_selection(given: Selection | Sequence[str | bytes]) -> Selection:
+    from unspill.model.selection import Selection
+
+    if isinstance(given, Selection):
+        return given
+    if isinstance(given, str | bytes):
+        raise UsageError("a selection is a list of paths, not one text", remedy="Give a list, or a Selection.")
+    return Selection(
+        paths=tuple(path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape") for path in given)
+    )

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apply what is held: hand what is chosen over to an operation, and fold what stays into one layer.
+
+The sandbox's lock is held by the caller. Nothing here writes to the live tree; the operation does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.apply.drafting import RootDraft, Upper
+from unspill.apply.journal import Residue, Taken
+from unspill.apply.operate import Task, operate
+from unspill.apply.places import residue_dir, tree_dir
+from unspill.apply.touched import Touched
+from unspill.changes.closed import open_to_owner
+from unspill.changes.select import rest
+from unspill.errors import ApplyFailed
+from unspill.host.beneath import Beneath
+from unspill.layers.locks import StackUse
+from unspill.layers.make import new_id
+from unspill.layers.marks import Marks, carry_over, unedited_directories
+from unspill.layers.residue import build_residue
+from unspill.layers.stack import load_stacks
+from unspill.sandbox.choosing import ancestors, choose
+from unspill.sandbox.reading import get_run
+from unspill.sandbox.running import end_interrupted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from unspill.apply.draft import Draft
+    from unspill.apply.sites import Sites
+    from unspill.model.change import Change, ChangeSet, RootChanges
+    from unspill.model.layer import Stack
+    from unspill.model.operation import Left, Operation, OperationId
+    from unspill.sandbox.choosing import Wish
+    from unspill.sandbox.opening import Opened
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def apply_held(opened: Opened, wish: Wish) -> Operation:
+    """Apply what is wished for; the sandbox's lock must be held.
+
+    Raises:
+        UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
+        ApplyFailed: the filesystem failed; nothing was changed.
+    """
+    end_interrupted(opened.store)
+    with StackUse(opened.store.state, opened.row.id, alone=True) as use:
+        stacks = load_stacks(opened.store, opened.row.id, opened.roots)
+        try:
+            apply = _Apply(opened, stacks, wish, is_shared=not use.is_alone)
+        except OSError as error:
+            raise ApplyFailed(f"what is held can't be read: {error.strerror}; nothing was changed") from error
+        return apply.run()
+
+
+class _Apply:
+    """One apply: which changes are chosen, which stay, and where their entries are."""
+
+    def __init__(self, opened: Opened, stacks: tuple[Stack, ...], wish: Wish, *, is_shared: bool) -> None:
+        self._opened = opened
+        self._state = opened.store.state
+        self._wish = wish
+        self._stacks = tuple(stack for stack in stacks if stack.sealed)
+        self._linked: list[Change] = []
+        self._is_shared = is_shared
+        choice = choose(opened, self._stacks, wish)
+        self._choice = choice
+        self._changes = choice.changes
+        self._chosen = choice.chosen
+        self._rest = rest(choice.changes, choice.chosen, wish.selection.hunks)
+        self._contents = self._partial_contents()
+        self._unedited: dict[int, set[bytes]] = {}
+
+    def run(self) -> Operation:
+        trees = tuple(Taken(layer=layer.id, root=stack.live) for stack in self._stacks for layer in stack.sealed)
+        task = Task(
+            kind="apply",
+            sandbox=self._opened.row.id,
+            project=self._opened.project,
+            roots=tuple(stack.live for stack in self._stacks),
+            asked_by=self._wish.asked_by,
+            runs=self._runs(),
+            draft=self._draft,
+            settle=self._settle,
+            trees=() if self._is_shared else trees,
+            dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
+            left=self._choice.left,
+        )
+        operation = operate(self._opened.store, task)
+        if operation.number and not self._is_shared:
+            self._drop_links(operation.id)
+        left = {one.path for one in operation.left}
+        return operation.replace(flagged=tuple(found for found in self._choice.flagged if found[0] not in left))
+
+    def _drop_links(self, operation: OperationId) -> None:
+        """Remove second names of what stays held, or discarding it later would free nothing until the next pruning."""
+        for change in self._linked:
+            layer = os.path.basename(change.layer or b"").decode()
+            if change.entry is not None and change.entry.kind != "dir":
+                try:
+                    os.unlink(tree_dir(self._state, operation, layer) + b"/" + change.path)
+                except OSError:
+                    continue
+
+    def _runs(self) -> tuple[str, ...]:
+        if self._wish.run is not None:
+            return (get_run(self._opened, self._wish.run).id,)
+        return tuple(dict.fromkeys(layer.run for stack in self._stacks for layer in stack.sealed))
+
+    def _partial_contents(self) -> dict[bytes, bytes]:
+        hunks = self._wish.selection.hunks
+        if not hunks:
+            return {}
+        from unspill.sandbox.partial import partial_contents
+
+        return partial_contents(self._chosen, hunks)
+
+    def _draft(self, draft: Draft, sites: Sites) -> None:
+        for index, stack in enumerate(self._stacks):
+            marks = self._marks(stack, draft.name)
+            whole = self._part(self._changes, stack.live)
+            self._unedited[index] = unedited_directories(stack.live, whole.changes if whole else (), marks)
+            part = self._part(self._chosen, stack.live)
+            if part is None or not part.changes:
+                continue
+            uppers = self._uppers(draft.name, stack)
+            try:
+                RootDraft(
+                    draft,
+                    index,
+                    sites.roots[index],
+                    uppers,
+                    marks,
+                    contents=self._contents,
+                    overwrite=self._wish.selection.overwrite,
+                    must_copy=self._is_shared,
+                    touched=Touched(self._opened.store, self._opened.project, stack.live),
+                ).add(part.changes)
+            finally:
+                for upper in uppers.values():
+                    upper.tree.close()
+
+    def _uppers(self, operation: OperationId, stack: Stack) -> dict[bytes, Upper]:
+        found = {}
+        for layer in stack.sealed:
+            path = layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id)
+            place = b"%b/tree/%b" % (operation.encode(), layer.id.encode())
+            tree = Beneath(os.open(path, _DIRECTORY), open_to_owner)
+            found[layer.upper] = Upper(path=path, place=place, tree=tree)
+        return found
+
+    def _marks(self, stack: Stack, operation: OperationId) -> Marks:
+        return Marks(
+            [
+                (
+                    layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id),
+                    layer.mark.ctime_ns,
+                    self._opened.store.marks.of(layer.id),
+                )
+                for layer in stack.sealed
+            ]
+        )
+
+    def _settle(self, operation: OperationId, left: Sequence[Left], marks: Sequence[int]) -> tuple[Residue, ...]:
+        """Fold what stays into one layer per root."""
+        residues = []
+        for index, stack in enumerate(self._stacks):
+            sources = {
+                sealed.upper: sealed.upper if self._is_shared else tree_dir(self._state, operation, sealed.id)
+                for sealed in reversed(stack.sealed)
+            }
+            missed = {one.path for one in left if one.root == index}
+            remaining = [
+                change
+                for change in self._remaining(stack, missed)
+                if change.path not in missed or _is_there(change, sources)
+            ]
+            if not remaining:
+                continue
+            self._linked += remaining
+            layer = new_id()
+            os.makedirs(residue_dir(self._state, operation, "")[:-1], 0o700, exist_ok=True)
+
+            def locate(change: Change, sources: dict[bytes, bytes] = sources) -> bytes:
+                assert change.layer is not None
+                return sources[change.layer] + b"/" + change.path
+
+            build_residue(
+                residue_dir(self._state, operation, layer), tuple(sources.values()), remaining, locate, stack.live
+            )
+            older = carry_over(
+                stack.live,
+                remaining,
+                self._marks(stack, operation),
+                marks[index],
+                renewed=self._unedited[index] | self._contents.keys(),
+            )
+            residues.append(
+                Residue(
+                    layer=layer,
+                    root=stack.live,
+                    run=stack.sealed[-1].run,
+                    mark_ns=marks[index],
+                    overrides=tuple(older.items()),
+                )
+            )
+        return tuple(residues)
+
+    def _remaining(self, stack: Stack, left: set[bytes]) -> list[Change]:
+        """Return the changes of a root that stay, in the order of the scan, with the directories that they need."""
+        whole, kept = self._part(self._changes, stack.live), self._part(self._rest, stack.live)
+        if whole is None:
+            return []
+        stays = {change.path for change in kept.changes} if kept is not None else set()
+        # What is left of a directory that gives way stands for the whole of it
+        above = ancestors(left)
+        stays |= {
+            change.path
+            for change in whole.changes
+            if change.path in left or (change.path in above and _gives_way(change))
+        }
+        return [change for change in whole.changes if change.path in stays]
+
+    @staticmethod
+    def _part(changes: ChangeSet, root: bytes) -> RootChanges | None:
+        return next((part for part in changes.roots if part.root == root), None)
+
+
+def _gives_way(change: Change) -> bool:
+    """Tell whether a live directory goes, with all in it."""
+    return change.base_kind == "dir" and change.kind in ("deleted", "replaced")
+
+
+def _is_there(change: Change, sources: Mapping[bytes, bytes]) -> bool:
+    """Tell whether a change's entry is still in its layer: an editor may have replaced it while it was live."""
+    entry = change.entry
+    if entry is None or entry.kind == "dir" or change.layer is None:
+        return True
+    try:
+        found = os.lstat(sources[change.layer] + b"/" + change.path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return (found.st_ino, found.st_size) == (entry.inode, entry.size)

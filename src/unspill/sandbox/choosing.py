@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the held changes an apply is about: those reviewed, of the run, selected, and not held back.
+
+Everything that is left out for one of these reasons is named. Reads layers and the live tree, changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.apply.guard import judge, still_held
+from unspill.changes.select import select, with_parents
+from unspill.errors import UsageError
+from unspill.model.change import ChangeSet
+from unspill.model.operation import Left
+from unspill.model.record import Record
+from unspill.model.selection import Selection
+from unspill.sandbox.reading import fold_changes, get_run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unspill.apply.guard import Judged
+    from unspill.model.change import RootChanges
+    from unspill.model.layer import Stack
+    from unspill.model.operation import Why
+    from unspill.sandbox.opening import Opened
+
+EARLIER = "an earlier run that is held changed it too"
+STALE = "it is not what was reviewed"
+
+
+class Wish(Record):
+    """What a caller wants applied: of the `reviewed` changes or of all that is held, perhaps of one `run` only.
+
+    `automatic`: after a run; paths that an earlier held run changed too are left instead of refused.
+    """
+
+    selection: Selection = Selection()
+    reviewed: ChangeSet | None = None
+    run: str | int | None = None
+    asked_by: str = "person"
+    automatic: bool = False
+
+
+class Choice(Record):
+    """All that is held, what of it is chosen, what was left out and why, and what of the chosen is flagged."""
+
+    changes: ChangeSet
+    chosen: ChangeSet
+    left: tuple[Left, ...]
+    flagged: tuple[tuple[bytes, str], ...]
+
+
+def choose(opened: Opened, stacks: tuple[Stack, ...], wish: Wish) -> Choice:
+    """Choose what a wish is about. `stacks` are those that hold something; their indices are the roots' in `left`.
+
+    Raises:
+        UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
+    """
+    return _Choosing(opened, stacks, wish).run()
+
+
+class _Choosing:
+    def __init__(self, opened: Opened, stacks: tuple[Stack, ...], wish: Wish) -> None:
+        self._opened = opened
+        self._stacks = stacks
+        self._wish = wish
+        self._indices = {stack.live: index for index, stack in enumerate(stacks)}
+        self._left: list[Left] = []
+        self._flagged: list[tuple[bytes, str]] = []
+        self._judged: dict[bytes, Judged] = {}
+        self._changes = self._find_changes()
+
+    def run(self) -> Choice:
+        changes = self._changes
+        if self._wish.reviewed is not None and changes is not self._wish.reviewed:
+            changes = self._as_reviewed(self._wish.reviewed)
+        if self._wish.run is not None:
+            changes = self._of_run(changes, self._wish.run)
+        chosen = self._without_held(select(changes, self._wish.selection))
+        return Choice(changes=self._changes, chosen=chosen, left=tuple(self._left), flagged=tuple(self._flagged))
+
+    def _find_changes(self) -> ChangeSet:
+        """Return all that is held; what was reviewed, where nothing was added since."""
+        reviewed = self._wish.reviewed
+        uppers = tuple(layer.upper for stack in self._stacks for layer in stack.sealed)
+        if reviewed is not None and reviewed.layers == uppers:
+            return reviewed
+        return fold_changes(self._stacks)
+
+    def _as_reviewed(self, reviewed: ChangeSet) -> ChangeSet:
+        """Return those changes that are what was reviewed; the others are left as stale."""
+        known = {part.root: {change.path: change for change in part.changes} for part in reviewed.roots}
+        parts = []
+        for part in self._changes.roots:
+            seen = known.get(part.root, {})
+            same = tuple(change for change in part.changes if seen.get(change.path) == change)
+            kept = {change.path for change in same}
+            self._leave(part.root, [(path, STALE) for path in seen if path not in kept], "stale")
+            parts.append(part.replace(changes=same))
+        return self._changes.replace(roots=tuple(parts))
+
+    def _of_run(self, changes: ChangeSet, run: str | int) -> ChangeSet:
+        """Return what one run changed, where no other held run changed it too."""
+        wanted = get_run(self._opened, run).id
+        if all(layer.run == wanted for stack in self._stacks for layer in stack.sealed):
+            return changes
+        chosen: dict[bytes, set[bytes]] = {}
+        shared: dict[bytes, set[bytes]] = {}
+        for stack in self._stacks:
+            own = tuple(layer for layer in stack.sealed if layer.run == wanted)
+            others = tuple(layer for layer in stack.sealed if layer.run != wanted)
+            mine, theirs = _all_paths(changes, stack) if own else set(), set()
+            if own and others:
+                mine, theirs = _paths_of(stack.replace(sealed=own)), _paths_of(stack.replace(sealed=others))
+            shared[stack.live] = mine & (theirs | ancestors(theirs))
+            chosen[stack.live] = mine - shared[stack.live]
+        with_needed = with_parents(changes, chosen)
+        for root, paths in shared.items():
+            self._refuse_or_leave(root, paths - with_needed.get(root, set()))
+        return changes.replace(
+            roots=tuple(
+                part.replace(
+                    changes=tuple(change for change in part.changes if change.path in with_needed.get(part.root, set()))
+                )
+                for part in changes.roots
+            )
+        )
+
+    def _refuse_or_leave(self, root: bytes, paths: set[bytes]) -> None:
+        if paths and not self._wish.automatic:
+            raise UsageError(
+                f"another held run changed {os.fsdecode(min(paths))!r} too",
+                remedy="Apply all that is held, or choose other paths.",
+            )
+        # Where the reason that the earlier one is held is the person's consent, that is what is missing here, too
+        held = still_held(self._judge(root), self._wish.selection.included) if paths else {}
+        self._leave(root, [(path, held[path]) for path in sorted(paths) if path in held], "held")
+        self._leave(root, [(path, EARLIER) for path in sorted(paths) if path not in held], "earlier")
+
+    def _without_held(self, chosen: ChangeSet) -> ChangeSet:
+        """Leave out what needs the person's consent and does not have it."""
+        parts = []
+        for part in chosen.roots:
+            judged = self._judge(part.root)
+            held = still_held(judged, self._wish.selection.included)
+            back = [(change.path, held[change.path]) for change in part.changes if change.path in held]
+            self._leave(part.root, back, "held")
+            parts.append(part.replace(changes=tuple(change for change in part.changes if change.path not in held)))
+            self._flagged += _among(judged.flagged, parts[-1])
+        return chosen.replace(roots=tuple(parts))
+
+    def _judge(self, root: bytes) -> Judged:
+        if root not in self._judged:
+            self._judged[root] = judge(next(found for found in self._changes.roots if found.root == root))
+        return self._judged[root]
+
+    def _leave(self, root: bytes, found: Iterable[tuple[bytes, str]], why: Why) -> None:
+        index = self._indices[root]
+        self._left += [Left(root=index, path=path, why=why, reason=reason) for path, reason in found]
+
+
+def ancestors(paths: Iterable[bytes]) -> set[bytes]:
+    """Return every directory above the paths."""
+    found: set[bytes] = set()
+    for path in paths:
+        above = path.rpartition(b"/")[0]
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition(b"/")[0]
+    return found
+
+
+def _among(flagged: Iterable[tuple[bytes, str]], part: RootChanges) -> list[tuple[bytes, str]]:
+    """Return those flags that are about chosen paths, or about a directory that some are in."""
+    paths = {change.path for change in part.changes}
+    known = paths | ancestors(paths)
+    return [found for found in flagged if found[0] in known]
+
+
+def _all_paths(changes: ChangeSet, stack: Stack) -> set[bytes]:
+    return {change.path for part in changes.roots if part.root == stack.live for change in part.changes}
+
+
+def _paths_of(stack: Stack) -> set[bytes]:
+    """Return every path that layers of a stack decide about."""
+    return {change.path for change in fold_changes((stack,))}

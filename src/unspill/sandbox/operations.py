@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Undo, redo and restore: operations on what operations left behind."""
+
+from __future__ import annotations
+
+from unspill.apply.journal import read_journal
+from unspill.apply.later import Later
+from unspill.apply.operate import Task, operate
+from unspill.apply.places import journal_file
+from unspill.apply.reversing import Reversal
+from unspill.errors import UsageError
+from unspill.model.operation import OperationId
+from unspill.sandbox.running import end_interrupted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unspill.model.operation import Operation, OperationKind, Step
+    from unspill.sandbox.opening import Opened
+
+_ALL = 1_000_000
+
+
+def get_operation(opened: Opened, operation: str | int) -> Operation:
+    """Return an operation of this project by number or id.
+
+    Raises:
+        UsageError: there is none.
+    """
+    text = str(operation)
+    if text.isdecimal() and len(text) < 16:
+        found = opened.store.operations.find_number(opened.project, int(text))
+    else:
+        found = opened.store.operations.find(OperationId(text))
+    if found is None or found.project != opened.project:
+        raise UsageError(f"no such operation: {text}", remedy="See `unspill log`.")
+    return found
+
+
+def undo_operation(opened: Opened, operation: str | int | None, asked_by: str) -> Operation:
+    """Take an operation back: by default the last one that was not taken back yet.
+
+    Raises:
+        UsageError: there is nothing to take back.
+    """
+    end_interrupted(opened.store)
+    done = _done(opened)
+    reversed_by = _reversals(done)
+    if operation is None:
+        wanted = next((one for one in done if one.kind != "undo" and one.id not in reversed_by), None)
+        if wanted is None:
+            raise UsageError("there is nothing to undo", remedy="See `unspill log`.")
+    else:
+        wanted = get_operation(opened, operation)
+    return _reverse(opened, wanted, "undo" if wanted.kind != "undo" else "redo", reversed_by, asked_by)
+
+
+def redo_operation(opened: Opened, operation: str | int | None, asked_by: str) -> Operation:
+    """Do again what an undo took back: by default the last undo that was not followed by its redo.
+
+    Raises:
+        UsageError: there is nothing to do again.
+    """
+    end_interrupted(opened.store)
+    done = _done(opened)
+    reversed_by = _reversals(done)
+    if operation is None:
+        wanted = next((one for one in done if one.kind == "undo" and one.id not in reversed_by), None)
+        if wanted is None:
+            raise UsageError("there is nothing to redo", remedy="See `unspill log`.")
+    else:
+        wanted = get_operation(opened, operation)
+        if wanted.kind != "undo":
+            wanted = reversed_by.get(wanted.id, wanted)
+        if wanted.kind != "undo":
+            raise UsageError(f"operation {wanted.number} was not undone", remedy="See `unspill log`.")
+    return _reverse(opened, wanted, "redo", reversed_by, asked_by)
+
+
+def steps_of(opened: Opened, operation: Operation) -> tuple[Step, ...]:
+    """Return the steps of an operation that were done; none where its journal is not kept any more."""
+    journal = read_journal(journal_file(opened.store.state, operation.id))
+    if journal is None or journal.end is None:
+        return ()
+    return tuple(journal.steps[index] for index in journal.end.done)
+
+
+def _done(opened: Opened) -> list[Operation]:
+    """Return the operations of the project that were done, the youngest first."""
+    return [one for one in opened.store.operations.latest(opened.project, _ALL) if one.ending == "done"]
+
+
+def _reversals(done: Sequence[Operation]) -> dict[OperationId, Operation]:
+    """Return, by operation, what took it back and was not itself taken back."""
+    found: dict[OperationId, Operation] = {}
+    gone: set[OperationId] = set()
+    for one in done:
+        if one.of is not None and one.id not in gone:
+            found.setdefault(one.of, one)
+            gone.add(one.of)
+    return found
+
+
+def _reverse(
+    opened: Opened,
+    wanted: Operation,
+    kind: OperationKind,
+    reversed_by: dict[OperationId, Operation],
+    asked_by: str,
+) -> Operation:
+    if wanted.ending != "done":
+        raise UsageError(f"operation {wanted.number} was rolled back: there is nothing to take back")
+    if wanted.id in reversed_by:
+        by = reversed_by[wanted.id]
+        raise UsageError(
+            f"operation {wanted.number} was taken back by operation {by.number}", remedy=f"Undo {by.number} instead."
+        )
+    journal = read_journal(journal_file(opened.store.state, wanted.id))
+    if journal is None or journal.end is None:
+        raise UsageError(
+            f"the backup of operation {wanted.number} is not kept any more", remedy="See `keep_days` in the settings."
+        )
+    later = Later(opened.store, wanted)
+    reversal = Reversal(later.as_of_now(journal), later.explains)
+    task = Task(
+        kind=kind,
+        sandbox=wanted.sandbox,
+        project=wanted.project,
+        roots=wanted.roots,
+        asked_by=asked_by,
+        draft=reversal.draft,
+        of=wanted.id,
+        origin=wanted.origin,
+        runs=wanted.runs,
+    )
+    return operate(opened.store, task)

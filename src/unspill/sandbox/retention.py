@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forget what is old: operations with all that they displaced, and runs that hold nothing.
+
+The window is so many days back from now, by recorded time. If what lies in it takes more than the budget it becomes
+shorter, the oldest first, but never shorter than a day. An operation and its undos and redos share one place on the
+disk, so they stay or go together, with the youngest of them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from unspill.apply.journal import read_journal
+from unspill.apply.places import journal_file, operation_dir
+from unspill.changes.measure import measure
+from unspill.layers.places import spill_dir
+from unspill.layers.remove import remove_tree
+from unspill.layers.sweep import sweep_operations
+from unspill.model.operation import OperationId
+from unspill.model.record import Record
+from unspill.sandbox.daily import DAY_NS
+from unspill.sandbox.records import catch_up
+from unspill.sandbox.rescanning import judge_files
+from unspill.store.cells import is_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unspill.model.layer import RunId
+    from unspill.model.operation import Operation
+    from unspill.store.db import Store
+
+# What a run that happens to be the first of the day may wait for; the rest is done by the next ones.
+_PATIENCE_S = 0.5
+
+
+class Pruned(Record):
+    """What was forgotten, or would be: operations, runs, names of backups, and bytes on the disk."""
+
+    operations: tuple[OperationId, ...] = ()
+    runs: tuple[RunId, ...] = ()
+    names: tuple[bytes, ...] = ()
+    bytes: int = 0
+
+
+class Family(Record):
+    """Operations that share what they displaced, and what that takes."""
+
+    operations: tuple[Operation, ...]
+    bytes: int = 0
+
+    @property
+    def at_ns(self) -> int:
+        """When the youngest of them was."""
+        return max(operation.at_ns for operation in self.operations)
+
+
+def prune(store: Store, now_ns: int, *, days: int, budget: int, dry_run: bool = False) -> Pruned:
+    """Forget what is outside the window."""
+    return _prune(store, now_ns, days, budget, dry_run=dry_run, deadline=None)[0]
+
+
+def prune_in_time(store: Store, now_ns: int, *, days: int, budget: int) -> bool:
+    """Do the same in little time; tell whether nothing is left for the next time."""
+    deadline = time.monotonic() + _PATIENCE_S
+    return _prune(store, now_ns, days, budget, dry_run=False, deadline=deadline)[1]
+
+
+def choose(families: Sequence[Family], now_ns: int, *, days: int, budget: int) -> tuple[Family, ...]:
+    """Return the families that have to go, the oldest first."""
+    total = sum(family.bytes for family in families)
+    going = []
+    for family in sorted(families, key=lambda family: family.at_ns):
+        age_ns = now_ns - family.at_ns
+        if age_ns <= days * DAY_NS and (total <= budget or age_ns <= DAY_NS):
+            break
+        going.append(family)
+        total -= family.bytes
+    return tuple(going)
+
+
+def find_families(operations: Iterable[Operation]) -> list[tuple[Operation, ...]]:
+    """Group operations by where what they displaced lies."""
+    leaders: dict[str, str] = {}
+
+    def leader_of(name: str) -> str:
+        while leaders.setdefault(name, name) != name:
+            name = leaders[name]
+        return name
+
+    listed = list(operations)
+    for operation in listed:
+        for other in (operation.origin, operation.of):
+            if other is not None:
+                leaders[leader_of(operation.id)] = leader_of(other)
+    families: dict[str, list[Operation]] = {}
+    for operation in listed:
+        families.setdefault(leader_of(operation.id), []).append(operation)
+    return [tuple(family) for family in families.values()]
+
+
+def measured(store: Store, operations: Iterable[OperationId], deadline: float | None = None) -> dict[str, int] | None:
+    """Return what each operation's directory takes on the disk, None where the time was over before."""
+    known = store.operations.kept_bytes()
+    found: dict[OperationId, int] = {}
+    for operation in operations:
+        if operation not in known:
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            found[operation] = _size(operation_dir(store.state, operation))
+    store.operations.set_kept_bytes(found)
+    for operation, size in found.items():
+        known[operation] = size
+    return known if all(operation in known for operation in operations) else None
+
+
+def _size(path: bytes) -> int:
+    try:
+        return measure(path)[0]
+    except OSError:
+        return 0
+
+
+def _prune(
+    store: Store, now_ns: int, days: int, budget: int, *, dry_run: bool, deadline: float | None
+) -> tuple[Pruned, bool]:
+    # Whoever is at work may need any of them
+    if os.listdir(store.state + b"/pending"):
+        return Pruned(), False
+    operations = (*store.operations.all(), *_forgotten(store))
+    sizes = measured(store, [operation.id for operation in operations], deadline)
+    if sizes is None:
+        return Pruned(), False
+    families = [
+        Family(operations=group, bytes=sum(sizes[operation.id] for operation in group))
+        for group in find_families(operations)
+    ]
+    going = choose(families, now_ns, days=days, budget=budget)
+    needed = {run for family in families if family not in going for one in family.operations for run in one.runs}
+    runs = tuple(run for run in store.runs.ended_before(max(0, now_ns - days * DAY_NS)) if run not in needed)
+    spilled = sum(_size(spill_dir(store.state, run)) for run in runs)
+    for project in {operation.project for family in going for operation in family.operations}:
+        catch_up(store, project)
+    pruned = Pruned(runs=runs, bytes=spilled)
+    is_complete = True
+    for family in going:
+        gone = _with_family(pruned, store, family)
+        is_late = deadline is not None and time.monotonic() > deadline
+        if not dry_run and (is_late or not _remove_family(store, family)):
+            is_complete = False
+            break
+        pruned = gone
+    if not dry_run:
+        _remove_runs(store, runs)
+        sweep_operations(store)
+    return pruned, is_complete
+
+
+def _with_family(pruned: Pruned, store: Store, family: Family) -> Pruned:
+    operations = tuple(operation.id for operation in family.operations)
+    names = tuple(row.name for name in operations for row in store.files.backups_of_operation(name))
+    return pruned.replace(
+        operations=(*pruned.operations, *operations),
+        names=(*pruned.names, *names),
+        bytes=pruned.bytes + family.bytes,
+    )
+
+
+def _forgotten(store: Store) -> list[Operation]:
+    """Return operations without a row: a prune was interrupted, or a database lost. Recovering is done by then."""
+    names = filter(is_id, os.listdir(os.fsdecode(store.state + b"/operations")))
+    found = []
+    for name in set(names) - store.operations.ids():
+        try:
+            journal = read_journal(journal_file(store.state, OperationId(name)), with_steps=False)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if journal is not None and journal.end is not None and journal.end.operation.id == name:
+            found.append(journal.end.operation)
+    return found
+
+
+def _remove_family(store: Store, family: Family) -> bool:
+    """Forget operations, then remove what they displaced; tell whether nobody needed them after all."""
+    names = tuple(operation.id for operation in family.operations)
+    known = [operation for operation in family.operations if store.operations.find(operation.id) is not None]
+    with store.durable:
+        store.operations.remove(names)
+    # Whoever began before the rows were gone is seen here; whoever begins later finds no rows
+    if os.listdir(store.state + b"/pending"):
+        with store.durable:
+            for operation in known:
+                store.operations.add(operation)
+                store.operations.claim(operation.id)
+        return False
+    _forget_names(store, names)
+    for name in names:
+        # A directory without a journal is garbage, whatever happens to us now
+        _unlink(journal_file(store.state, name))
+        remove_tree(operation_dir(store.state, name))
+    return True
+
+
+def _forget_names(store: Store, operations: Iterable[OperationId]) -> None:
+    affected = {row.file for name in operations for row in store.files.backups_of_operation(name)}
+    with store.transaction:
+        store.files.remove_backups(operations)
+        files = [file for identity in affected if (file := store.files.find_id(identity)) is not None]
+    judge_files(store, files)
+
+
+def _unlink(path: bytes) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _remove_runs(store: Store, runs: tuple[RunId, ...]) -> None:
+    store.runs.remove_all(runs)
+    for run in runs:
+        remove_tree(spill_dir(store.state, run))

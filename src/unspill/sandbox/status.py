@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the state directory holds and what that costs on the disk, part by part. Changes nothing there.
+
+Bytes are those that the filesystem gave (`st_blocks`). What several parts share, such as the content of a file with
+several names, is counted in each of them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.changes.measure import measure
+from unspill.layers.places import spill_dir, upper_dir
+from unspill.layers.playground import project_key
+from unspill.layers.sweep import lost_layers
+from unspill.model.layer import LayerId, RunId
+from unspill.model.record import Record
+from unspill.sandbox.retention import measured
+from unspill.store.cells import is_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unspill.model.operation import Operation
+    from unspill.store.db import Store
+    from unspill.store.sandboxes import SandboxRow
+
+_BLOCK = 512
+
+
+class Held(Record):
+    """What one sandbox holds: layers over roots that were neither applied nor discarded."""
+
+    sandbox: SandboxRow
+    layers: int
+    bytes: int
+
+
+class Displaced(Record):
+    """What one operation displaced."""
+
+    operation: Operation
+    bytes: int
+
+
+class Project(Record):
+    """What one project has besides: layers over tool caches, and a playground outside the state directory."""
+
+    path: bytes
+    caches: int
+    playground: bytes
+    playground_bytes: int
+
+
+class Status(Record):
+    """Everything, part by part. `aside` are lost layers and databases that were damaged; `pending` are ids."""
+
+    state: bytes
+    database_bytes: int
+    held: tuple[Held, ...]
+    displaced: tuple[Displaced, ...]
+    projects: tuple[Project, ...]
+    spilled_bytes: int
+    aside: tuple[bytes, ...]
+    aside_bytes: int
+    pending: tuple[str, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Return what the state directory takes, without playgrounds."""
+        return (
+            self.database_bytes
+            + self.spilled_bytes
+            + self.aside_bytes
+            + sum(part.bytes for part in self.held)
+            + sum(part.bytes for part in self.displaced)
+            + sum(part.caches for part in self.projects)
+        )
+
+
+def status(store: Store, data: bytes) -> Status:
+    """Look through the state directory; `data` is where playgrounds are."""
+    sandboxes = store.sandboxes.all()
+    operations = store.operations.all()
+    sizes = measured(store, [operation.id for operation in operations]) or {}
+    aside = (*sorted(lost_layers(store.state).values()), *_databases_aside(store.state))
+    return Status(
+        state=store.state,
+        database_bytes=sum(_size(store.state + b"/store.db" + end) for end in (b"", b"-wal", b"-shm")),
+        held=tuple(held for sandbox in sandboxes if (held := _held(store, sandbox)).layers),
+        displaced=tuple(Displaced(operation=one, bytes=sizes.get(one.id, 0)) for one in operations),
+        projects=tuple(_project(store, data, path) for path in sorted({row.project for row in sandboxes})),
+        spilled_bytes=sum(_size(spill_dir(store.state, RunId(name))) for name in _ids(store.state + b"/runs")),
+        aside=aside,
+        aside_bytes=sum(map(_size, aside)),
+        pending=tuple(_ids(store.state + b"/pending")),
+    )
+
+
+def _held(store: Store, sandbox: SandboxRow) -> Held:
+    rows = store.layers.sealed(sandbox.id)
+    return Held(sandbox=sandbox, layers=len(rows), bytes=sum(_size(upper_dir(store.state, row.id)) for row in rows))
+
+
+def _project(store: Store, data: bytes, path: bytes) -> Project:
+    playground = os.path.join(data, b"playground", project_key(path))
+    return Project(
+        path=path,
+        caches=sum(_size(upper_dir(store.state, LayerId(row.id))) for row in store.caches.sealed(path)),
+        playground=playground,
+        playground_bytes=_size(playground),
+    )
+
+
+def _databases_aside(state: bytes) -> Iterable[bytes]:
+    names = sorted(name for name in os.listdir(state) if name.startswith(b"store.db.damaged-"))
+    return (os.path.join(state, name) for name in names)
+
+
+def _ids(path: bytes) -> list[str]:
+    return sorted(filter(is_id, os.listdir(os.fsdecode(path))))
+
+
+def _size(path: bytes) -> int:
+    try:
+        return os.lstat(path).st_blocks * _BLOCK + measure(path)[0]
+    except NotADirectoryError:
+        return os.lstat(path).st_blocks * _BLOCK
+    except OSError:
+        return 0
