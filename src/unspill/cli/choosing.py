@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from unspill.sandbox.project import find_project
 from unspill.sandbox.sandbox import Sandbox
@@ -14,11 +15,17 @@ if TYPE_CHECKING:
 
 
 def open_sandbox(arguments: Arguments, **options: object) -> Sandbox:
-    """Open the sandbox that the options name."""
+    """Open the sandbox that the options name; say what was found interrupted and mended."""
     given = arguments.value("--project")
     project = os.fsencode(given) if given else find_project(os.getcwdb())
     name = arguments.value("--sandbox") or "default"
-    return Sandbox(project, name=name, **options)  # type: ignore[arg-type]
+    sandbox = Sandbox(project, name=name, **options)  # type: ignore[arg-type]
+    if sandbox.recovered:
+        from unspill.cli.telling import recovered_line
+
+        for operation in sandbox.recovered:
+            print(f"unspill: {recovered_line(operation)}", file=sys.stderr)
+    return sandbox
 
 
 def print_json(value: object) -> None:

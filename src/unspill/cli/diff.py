@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill diff`: what is held, line by line."""
+"""`unspill diff`: what is held, or what a run or an operation changed, line by line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import os
 import sys
 
 from unspill.cli.choosing import open_sandbox, print_json
-from unspill.cli.options import EVERYWHERE, RUN, Command
+from unspill.cli.naming import operation_word
+from unspill.cli.options import EVERYWHERE, RUN, Command, Option
+from unspill.cli.selecting import path_from_project
+from unspill.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,25 +21,27 @@ COMMAND = Command(
     summary="Show what is held as a unified diff; with PATH only what lies at or below it.",
     positional="[PATH ...]",
     most=None,
-    options=(RUN, *EVERYWHERE),
+    options=(RUN, Option(name="--op", metavar="OP", help="what this operation changed: op5"), *EVERYWHERE),
 )
 
 
 def run(arguments: Arguments) -> int:
     """Run the verb."""
     sandbox = open_sandbox(arguments)
-    paths = [_from_project(word, sandbox.project) for word in arguments.words]
+    paths = [os.fsdecode(path_from_project(word, sandbox.project)) for word in arguments.words]
+    operation = arguments.value("--op")
+    if operation is not None and arguments.flag("--run"):
+        raise UsageError("--run and --op were both given", remedy="Give one of them.")
     as_json = arguments.flag("--json")
     colour = sys.stdout.isatty() and not as_json and "NO_COLOR" not in os.environ
-    text = sandbox.diff(paths, run=arguments.value("--run"), colour=colour)
+    text = sandbox.diff(
+        paths,
+        run=arguments.value("--run"),
+        operation=None if operation is None else operation_word(operation),
+        colour=colour,
+    )
     if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
         sys.stdout.write(text)
     return 0
-
-
-def _from_project(word: str, project: bytes) -> str:
-    """Return a path as seen from the project: a person names it as seen from where they stand."""
-    path = os.path.normpath(os.path.join(os.path.realpath(os.getcwdb()), os.fsencode(word)))
-    return os.fsdecode(os.path.relpath(path, project)) if (path + b"/").startswith(project + b"/") else word

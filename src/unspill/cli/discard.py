@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from unspill.cli.choosing import open_sandbox, print_json
 from unspill.cli.options import EVERYWHERE, Command
+from unspill.cli.selecting import GLOB, HUNK, selection_of
+from unspill.cli.telling import count_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,16 +14,21 @@ if TYPE_CHECKING:
 
 COMMAND = Command(
     name="discard",
-    summary="Throw away everything that this sandbox holds. The project is not touched.",
-    options=EVERYWHERE,
+    summary="Throw away what this sandbox holds, all of it or what you choose. The project is not touched.",
+    positional="[PATH ...]",
+    most=None,
+    options=(GLOB, HUNK, *EVERYWHERE),
 )
 
 
 def run(arguments: Arguments) -> int:
     """Run the verb."""
-    count = open_sandbox(arguments).discard()
+    sandbox = open_sandbox(arguments)
+    selection = selection_of(arguments, sandbox)
+    count = sandbox.discard(selection)
+    what = "layer" if selection.is_everything else "change"
     if arguments.flag("--json"):
-        print_json({"discarded_layers": count})
+        print_json({"discarded_layers": 0, "discarded_changes": 0, f"discarded_{what}s": count})
     else:
-        print(f"Discarded {count} held layer{'' if count == 1 else 's'}." if count else "Nothing was held.")
+        print(f"Discarded {count_text(count, f'held {what}')}." if count else "Nothing was held.")
     return 0

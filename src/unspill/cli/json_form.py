@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs and results as JSON values. Bytes that are no UTF-8 stand beside their text in base64."""
+"""Runs, operations and what else is told as JSON values. Bytes that are no UTF-8 stand beside their text in base64."""
 
 from __future__ import annotations
 
 from base64 import b64encode
 
-from unspill.changes.json_form import to_plain
+from unspill.changes.json_form import named, to_plain
 from unspill.model.run import exit_code_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
+    from unspill.model.operation import Operation
     from unspill.model.run import Outcome, Output, Run
+    from unspill.sandbox.records import Backup
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.retention import Pruned
+    from unspill.sandbox.status import Status
+    from unspill.sandbox.upkeep import Repaired
+    from unspill.store.files import FileRow
 
 
 def outcome_form(outcome: Outcome | None) -> dict[str, Any] | None:
@@ -60,9 +67,124 @@ def result_form(result: RunResult) -> dict[str, Any]:
         "stderr": output_form(result.stderr),
         "changes": to_plain(result.changes),
         "held": result.held,
+        "operation": None if result.operation is None else operation_form(result.operation),
+        "flagged": [{**named("path", path), "reason": reason} for path, reason in result.flagged],
+        "problem": result.problem,
         "duration_s": result.duration_s,
         "hints": [hint.as_dict() for hint in result.hints],
         "warnings": list(result.warnings),
+    }
+
+
+def operation_form(operation: Operation) -> dict[str, Any]:
+    """Return the record of an operation."""
+    return {
+        "operation": operation.id,
+        "number": operation.number,
+        "kind": operation.kind,
+        "at_ns": operation.at_ns,
+        "asked_by": operation.asked_by,
+        "ending": operation.ending,
+        "of": operation.of,
+        "runs": list(operation.runs),
+        "changed": operation.changed,
+        "left": [
+            {
+                **named("root", operation.roots[left.root]),
+                **named("path", left.path),
+                "why": left.why,
+                "reason": left.reason,
+            }
+            for left in operation.left
+        ],
+        "notes": list(operation.notes),
+    }
+
+
+def file_form(file: FileRow, backups: Iterable[Backup]) -> dict[str, Any]:
+    """Return the record of a file with its backups."""
+    return {
+        "id": file.id,
+        **named("root", file.root),
+        **named("path", file.path),
+        "last_modified": file.last_modified,
+        "is_deleted": file.is_deleted,
+        "last_approved_copy_path": _text(file.last_approved_copy_path),
+        "backups": [
+            {
+                **named("name", backup.row.name),
+                "operation": backup.row.operation,
+                "recorded_ns": backup.row.recorded_ns,
+                "size": backup.row.entry.size,
+                "where": backup.where,
+                "file": _text(backup.path),
+            }
+            for backup in backups
+        ],
+    }
+
+
+def status_form(status: Status) -> dict[str, Any]:
+    """Return what the state directory holds."""
+    return {
+        "state": _text(status.state),
+        "total_bytes": status.total_bytes,
+        "database_bytes": status.database_bytes,
+        "held": [
+            {
+                "sandbox": held.sandbox.name,
+                "project": _text(held.sandbox.project),
+                "layers": held.layers,
+                "bytes": held.bytes,
+            }
+            for held in status.held
+        ],
+        "operations": [
+            {
+                "operation": displaced.operation.id,
+                "number": displaced.operation.number,
+                "project": _text(displaced.operation.project),
+                "bytes": displaced.bytes,
+            }
+            for displaced in status.displaced
+        ],
+        "projects": [
+            {
+                "project": _text(part.path),
+                "cache_bytes": part.caches,
+                "playground": _text(part.playground),
+                "playground_bytes": part.playground_bytes,
+            }
+            for part in status.projects
+        ],
+        "spilled_bytes": status.spilled_bytes,
+        "aside": [_text(path) for path in status.aside],
+        "aside_bytes": status.aside_bytes,
+        "pending": list(status.pending),
+    }
+
+
+def pruned_form(pruned: Pruned) -> dict[str, Any]:
+    """Return what was forgotten, or would be."""
+    return {
+        "operations": list(pruned.operations),
+        "runs": list(pruned.runs),
+        "backups": [_text(name) for name in pruned.names],
+        "bytes": pruned.bytes,
+    }
+
+
+def repaired_form(repaired: Repaired) -> dict[str, Any]:
+    """Return what was brought back."""
+    found = repaired.recovered
+    return {
+        "database": None if found.database is None else _text(found.database),
+        "reason": found.reason,
+        "sandboxes": [{"name": row.name, "project": _text(row.project)} for row in found.sandboxes],
+        "layers": list(found.layers),
+        "operations": list(found.operations),
+        "interrupted": [operation_form(operation) for operation in repaired.operations],
+        "unknown": [_text(path) for path in found.unknown],
     }
 
 

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill log`: the runs of a sandbox, the youngest first."""
+"""`unspill log`: the runs of a sandbox and the operations on its project, the youngest first."""
 
 from __future__ import annotations
 
-import time
-
 from unspill.changes.quote import quote
 from unspill.cli.choosing import open_sandbox, print_json
+from unspill.cli.naming import find_original, run_text
 from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.cli.telling import when_text
 from unspill.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.cli.options import Arguments
+    from unspill.model.operation import Operation
     from unspill.model.run import Run
+    from unspill.sandbox.sandbox import Sandbox
+
+_FEW = 3
 
 COMMAND = Command(
     name="log",
-    summary="List the runs of this sandbox, the youngest first.",
+    summary="List the runs of this sandbox and the operations on its project, the youngest first.",
     options=(Option(name="--limit", metavar="N", help="how many (default 20)"), *EVERYWHERE),
 )
 
@@ -26,23 +30,45 @@ def run(arguments: Arguments) -> int:
     """Run the verb."""
     limit = arguments.value("--limit") or "20"
     if not limit.isdecimal():
-        raise UsageError(f"--limit is not a number: {limit}")
-    runs = open_sandbox(arguments).runs(limit=int(limit))
+        raise UsageError(f"--limit is not a number: {limit!r}", remedy="Give a whole number.")
+    sandbox = open_sandbox(arguments)
+    runs = sandbox.runs(limit=int(limit))
+    operations = sandbox.operations(limit=int(limit))
     if arguments.flag("--json"):
-        from unspill.cli.json_form import run_form
+        from unspill.cli.json_form import operation_form, run_form
 
-        print_json({"runs": [run_form(record) for record in runs]})
+        forms = [operation_form(operation) for operation in operations]
+        print_json({"runs": [run_form(record) for record in runs], "operations": forms})
         return 0
-    for record in runs:
-        print(_line(record))
+    lines = [(record.started_ns, _run_line(record)) for record in runs]
+    lines += [(operation.at_ns, _operation_line(sandbox, operation)) for operation in operations]
+    for _at, line in sorted(lines, key=lambda pair: -pair[0])[: int(limit)]:
+        print(line)
     return 0
 
 
-def _line(record: Run) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started_ns / 1e9))
+def _run_line(record: Run) -> str:
     changed = f"{record.changed} changed{', held' * record.held}" if record.changed else "no change"
     command = " ".join(quote(word) for word in record.argv)
-    return f"{record.number:>4}  {when}  {ending(record):<12}  {changed:<15}  {command[:120]}"
+    return f"{record.number:>6}  {when_text(record.started_ns)}  {ending(record):<12}  {changed:<18}  {command[:120]}"
+
+
+def _operation_line(sandbox: Sandbox, operation: Operation) -> str:
+    changed = f"{operation.changed} changed" + (f", {len(operation.left)} left" if operation.left else "")
+    kind = operation.kind if operation.ending == "done" else "taken back"
+    name = f"op {operation.number}"
+    about = about_text(sandbox, operation)
+    return f"{name:>6}  {when_text(operation.at_ns)}  {kind:<12}  {changed:<18}  {about}"
+
+
+def about_text(sandbox: Sandbox, operation: Operation) -> str:
+    """Return what an operation was about: another one that it takes back or does again, or runs that it applied."""
+    if operation.of is not None:
+        original = find_original(sandbox, operation)
+        return f"of op {operation.of if original is None else original}"
+    names = [run_text(sandbox, name) for name in operation.runs[:_FEW]]
+    more = [f"{len(operation.runs) - _FEW} more"] if len(operation.runs) > _FEW else []
+    return "of " + ", ".join([*names, *more]) if names else ""
 
 
 def ending(record: Run) -> str:

@@ -17,12 +17,20 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 VERBS = {
-    "run": "run a command sealed; its changes are held, the project is not touched",
+    "run": "run a command sealed; then apply, hold or discard what it changed",
+    "undo": "take an operation back, whatever the command was",
+    "redo": "do again what an undo took back",
     "changes": "list what is held",
-    "diff": "show what is held, line by line",
+    "diff": "show what is held, or what an operation changed, line by line",
+    "apply": "bring what is held into the project",
     "discard": "throw away what is held",
-    "log": "list the runs of this sandbox",
-    "show": "show one run: its command, outcome and output",
+    "log": "list runs and operations",
+    "show": "show one run or one operation",
+    "files": "list the files that operations touched, and their backups",
+    "restore": "bring a file back from a backup",
+    "status": "say what is kept, and what that takes on the disk",
+    "prune": "forget what is too old to be kept",
+    "recover": "rebuild a damaged store from what lies beside it",
     "doctor": "say what this machine can do, and what to do about the rest",
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill run`: stdout and stderr are the command's; a summary of what changed follows on stderr."""
+"""`unspill run`: stdout and stderr are the command's; what changed and what became of it follows on stderr."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT_FOUND = (126, 127)
 
 COMMAND = Command(
     name="run",
-    summary="Run a command sealed. What it changes is held in a layer; the project itself is not touched.",
+    summary="Run a command sealed; when it has ended, apply what it changed, unless it is to be held or discarded.",
     positional="-- COMMAND [ARGUMENT ...]",
     takes_command=True,
     options=(
@@ -35,7 +35,9 @@ COMMAND = Command(
         Option(name="--timeout", metavar="SECONDS", help="kill it after this time"),
         Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set a variable inside (repeatable)"),
         Option(name="--stdin", short="-i", help="let it read this program's standard input"),
-        Option(name="--discard", help="throw its changes away instead of holding them"),
+        Option(name="--apply", help="apply its changes when it has ended, whatever its exit code (the default)"),
+        Option(name="--hold", help="keep its changes in the sandbox: the next run sees them, the project does not"),
+        Option(name="--discard", help="throw its changes away"),
         Option(name="--explain", help="print the whole sandbox, and run nothing"),
         Option(name="--quiet", short="-q", help="no summary"),
         *EVERYWHERE,
@@ -98,8 +100,15 @@ def _options(arguments: Arguments) -> dict[str, Any]:
         "env": env,
         "timeout": seconds,
         "stdin": 0 if arguments.flag("--stdin") else None,
-        "after": "discard" if arguments.flag("--discard") else None,
+        "after": _after(arguments),
     }
+
+
+def _after(arguments: Arguments) -> str | None:
+    given = [name for name in ("apply", "hold", "discard") if arguments.flag(f"--{name}")]
+    if len(given) > 1:
+        raise UsageError(f"--{given[0]} and --{given[1]} were both given", remedy="Give one of them.")
+    return given[0] if given else None
 
 
 def _inside_cwd(arguments: Arguments) -> str | None:
@@ -134,11 +143,8 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
         lines += [warning for warning in result.warnings if warning != ROOT_NOTE]
     lines += [f"{hint.text}\n  {hint.remedy}" for hint in result.hints]
     if result.changes:
-        from unspill.changes.render import count_changes, summary_lines
+        from unspill.cli.outcome import outcome_lines
 
-        count = count_changes(result.changes)
-        what = f"held in sandbox {sandbox.name!r}" if result.held else "discarded"
-        lines.append(f"{count or 'only times of files'}: {what}, run {result.number}; the project is not touched")
-        lines += summary_lines(result.changes)[bool(count) :]
+        lines += outcome_lines(result, sandbox.name, sandbox.project)
     for line in lines:
         print(f"unspill: {line}" if not line.startswith(" ") else line, file=sys.stderr)

@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill show RUN`: one run with its command, outcome and what was kept of its output."""
+"""`unspill show RUN|OP`: one run with its command, outcome and output, or one operation with what it changed."""
 
 from __future__ import annotations
 
 from unspill.changes.quote import quote, show_line
+from unspill.changes.render import safe_text, summary_lines
 from unspill.cli.choosing import open_sandbox, print_json
-from unspill.cli.log import ending
+from unspill.cli.log import about_text, ending
+from unspill.cli.naming import is_operation, operation_word
 from unspill.cli.options import EVERYWHERE, Command
+from unspill.cli.telling import left_lines, when_text
 from unspill.errors import UsageError
+from unspill.model.run import Run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.cli.options import Arguments
+    from unspill.model.operation import Operation
     from unspill.model.run import Output
+    from unspill.sandbox.sandbox import Sandbox
 
 COMMAND = Command(
     name="show",
-    summary="Show one run: its command, how it ended, what it printed, what it changed.",
-    positional="RUN",
+    summary="Show one run (5) or one operation (op5): what it was, how it ended, what it changed.",
+    positional="RUN|OP",
     most=1,
     options=EVERYWHERE,
 )
@@ -26,14 +32,35 @@ COMMAND = Command(
 def run(arguments: Arguments) -> int:
     """Run the verb."""
     if not arguments.words:
-        raise UsageError("which run?", remedy="Give its number or id: see `unspill log`.")
+        raise UsageError("which run or operation?", remedy="Give its number: 5 or op5, see `unspill log`.")
     sandbox = open_sandbox(arguments)
-    record = sandbox.find_run(arguments.words[0])
+    found = _find(sandbox, arguments.words[0])
     if arguments.flag("--json"):
-        from unspill.cli.json_form import run_form
+        from unspill.cli.json_form import operation_form, run_form
 
-        print_json(run_form(record))
-        return 0
+        print_json(run_form(found) if isinstance(found, Run) else operation_form(found))
+    elif isinstance(found, Run):
+        _print_run(sandbox, found)
+    else:
+        _print_operation(sandbox, found)
+    return 0
+
+
+def _find(sandbox: Sandbox, word: str) -> Run | Operation:
+    if is_operation(word):
+        return sandbox.find_operation(operation_word(word))[0]
+    try:
+        return sandbox.find_run(word)
+    except UsageError:
+        if word.isdecimal():
+            raise
+    try:
+        return sandbox.find_operation(word)[0]
+    except UsageError:
+        raise UsageError(f"no such run or operation: {word!r}", remedy="See `unspill log`.") from None
+
+
+def _print_run(sandbox: Sandbox, record: Run) -> None:
     print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {ending(record)}")
     print("command:", " ".join(quote(word) for word in record.argv))
     print("directory:", quote(record.cwd))
@@ -42,7 +69,24 @@ def run(arguments: Arguments) -> int:
     if record.held:
         print("changes:")
         print("\n".join(sandbox.summary(run=record.id)))
-    return 0
+
+
+def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
+    about = about_text(sandbox, operation)
+    print(f"op {operation.number} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}")
+    print(f"when: {when_text(operation.at_ns)}, asked for by: {safe_text(operation.asked_by)}")
+    if operation.ending == "done":
+        try:
+            lines = summary_lines(sandbox.operation_changes(operation.number), limit=1_000_000, project=sandbox.project)
+        except UsageError as error:
+            lines = [f"  {error.message}"]
+        print("changes:")
+        print("\n".join(lines))
+    for note in operation.notes:
+        print(f"note: {safe_text(note)}")
+    if operation.left:
+        print("left as it was:")
+        print("\n".join(left_lines(operation)))
 
 
 def _print_output(name: str, output: Output) -> None:
