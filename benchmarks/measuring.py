@@ -79,11 +79,16 @@ class Turns:
 
 def parse_arguments(description: str) -> argparse.Namespace:
     """Return the options every benchmark has."""
+    return make_parser(description).parse_args()
+
+
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options every benchmark has, for those that have further ones."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print only the JSON line")
     parser.add_argument("--samples", action="store_true", help="with the raw samples")
     parser.add_argument("--full", action="store_true", help="larger and longer")
-    return parser.parse_args()
+    return parser
 
 
 def report(name: str, cases: Sequence[Case], arguments: argparse.Namespace, notes: Sequence[str] = ()) -> None:
