@@ -40,8 +40,8 @@ class Ground:
     opened: list[Sandbox] = field(default_factory=list)
 
     def policy(self, **settings: Any) -> Policy:
-        """Return a policy with the bubblewrap and the engine under test."""
-        return Policy(**{"bwrap": self.bwrap, "engine": self.engine, **settings})
+        """Return a policy with the bubblewrap and the engine under test; a run is held unless it is asked otherwise."""
+        return Policy(**{"bwrap": self.bwrap, "engine": self.engine, "after": "hold", **settings})
 
     def sandbox(self, name: str = "default", *, project: Path | None = None, **settings: Any) -> Sandbox:
         """Open a sandbox; it is closed when the test ends."""

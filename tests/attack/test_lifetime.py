@@ -133,7 +133,7 @@ def test_b6_nothing_is_written_after_a_run_has_ended(arena: Arena) -> None:
 CALLER = """
 import os, sys
 from unspill import Policy, Sandbox
-sandbox = Sandbox(sys.argv[1], policy=Policy(bwrap=os.fsencode(sys.argv[2])))
+sandbox = Sandbox(sys.argv[1], policy=Policy(bwrap=os.fsencode(sys.argv[2]), after="hold"))
 print("open", flush=True)
 sandbox.run(["sh", "-c", "setsid sleep 60 & echo x > file; sleep 60", sys.argv[3]])
 """

@@ -30,7 +30,7 @@ OURS = """
 import os, sys, time
 os.umask(0)
 from unspill import Limits, OutputChunk, Policy, Sandbox
-policy = Policy(bwrap=os.fsencode(sys.argv[2]), limits=Limits(kept_bytes=1000))
+policy = Policy(bwrap=os.fsencode(sys.argv[2]), limits=Limits(kept_bytes=1000), after="hold")
 sandbox = Sandbox(sys.argv[1], policy=policy)
 sandbox.run("yes SECRET-OUTPUT | head -c 100000; echo SECRET > kept; echo SECRET > ~/playground/kept")
 print("FIRST", flush=True)

@@ -109,7 +109,7 @@ def test_discard_says_how_much(held: Ground) -> None:
     assert text_of(held, "changes") == "Nothing is held.\n"
     assert (held.project / "removed").exists()
     held.sandbox().run("touch x")
-    assert json.loads(text_of(held, "discard", "--json")) == {"discarded_layers": 1}
+    assert json.loads(text_of(held, "discard", "--json")) == {"discarded_layers": 1, "discarded_changes": 0}
     held.sandbox("other").run("touch x")
     assert text_of(held, "discard", "--sandbox", "other") == "Discarded 1 held layer.\n"
 
@@ -173,9 +173,9 @@ def test_show_is_safe_to_print(ground: Ground) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("show",), "which run?"),
+        (("show",), "which run or operation?"),
         (("show", "99"), "no such run: 99"),
-        (("show", "nonsense"), "no such run: nonsense"),
+        (("show", "nonsense"), "no such run or operation: 'nonsense'"),
         (("show", "1", "2"), "too many arguments: 2"),
         (("changes", "--run", "99"), "no such run: 99"),
         (("changes", "extra"), "too many arguments: extra"),

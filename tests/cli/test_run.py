@@ -19,7 +19,8 @@ pytestmark = pytest.mark.kernel
 
 def test_stdout_is_the_commands_and_the_summary_is_on_stderr(ground: Ground) -> None:
     ground.write("edited", "1\n")
-    done = run_cli("run", "--", "sh", "-c", "echo out; echo err >&2; echo 2 > edited; touch new", cwd=ground.project)
+    script = "echo out; echo err >&2; echo 2 > edited; touch new"
+    done = run_cli("run", "--hold", "--", "sh", "-c", script, cwd=ground.project)
     assert done.returncode == 0
     assert done.stdout == b"out\n"
     assert done.stderr.decode().splitlines() == [
@@ -40,7 +41,10 @@ def test_what_changes_nothing_says_nothing(ground: Ground) -> None:
 def test_quiet_says_nothing_more(ground: Ground) -> None:
     done = run_cli("run", "-q", "--", "touch", "new", cwd=ground.project)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert kinds(ground.sandbox().changes()) == {"new": "added"}
+    assert (ground.project / "new").exists()
+    done = run_cli("run", "-q", "--hold", "--", "touch", "held", cwd=ground.project)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert kinds(ground.sandbox().changes()) == {"held": "added"}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ def test_it_runs_where_the_person_stands(ground: Ground) -> None:
     (ground.project / ".git").mkdir()
     done = run_cli("run", "--", "pwd", cwd=ground.project / "sub")
     assert done.stdout.decode() == f"{ground.project}/sub\n"
-    done = run_cli("run", "--", "touch", "../up", "here", cwd=ground.project / "sub")
+    done = run_cli("run", "--hold", "--", "touch", "../up", "here", cwd=ground.project / "sub")
     assert kinds(ground.sandbox().changes()) == {"sub/here": "added", "up": "added"}
 
 
@@ -152,7 +156,7 @@ def test_options_reach_the_command(ground: Ground) -> None:
 
 
 def test_a_sandbox_of_another_name_is_another(ground: Ground) -> None:
-    run_cli("run", "--sandbox", "try", "--", "touch", "file", cwd=ground.project)
+    run_cli("run", "--hold", "--sandbox", "try", "--", "touch", "file", cwd=ground.project)
     assert kinds(ground.sandbox("try").changes()) == {"file": "added"}
     assert not ground.sandbox().changes()
 
@@ -165,7 +169,7 @@ def test_discard_shows_and_throws_away(ground: Ground) -> None:
 
 def test_json_is_one_object_with_everything(ground: Ground) -> None:
     command = r"printf 'a\377'; echo e >&2; touch file; exit 3"
-    done = run_cli("run", "--json", "-c", command, cwd=ground.project)
+    done = run_cli("run", "--hold", "--json", "-c", command, cwd=ground.project)
     assert done.returncode == 3
     assert done.stderr == b""
     value = json.loads(done.stdout)

@@ -119,7 +119,7 @@ def test_json_has_the_documented_fields(tmp_path: Path, bwrap: Path) -> None:
     demo = make_demo(tmp_path / "home")
     (tmp_path / "home" / "state").mkdir(mode=0o700)
     script = "printf '\\377' ; ln -s /etc/passwd link; echo x >> notes.txt; rm main.py; exit 3"
-    run = answer(demo, "run", "-c", script)
+    run = answer(demo, "run", "--hold", "-c", script)
     assert set(run) == fields("`run`")
     assert {"kind", "exit_code", "code"} == set(run["outcome"])
     assert set(run["outcome"]) < fields("outcome")
@@ -139,6 +139,30 @@ def test_json_has_the_documented_fields(tmp_path: Path, bwrap: Path) -> None:
     assert set(answer(demo, "diff")) == fields("`diff`")
     assert set(answer(demo, "discard")) == fields("`discard`")
     assert set(answer(demo, "doctor")) == fields("`doctor`")
+
+
+@pytest.mark.kernel
+def test_json_of_operations_has_the_documented_fields(tmp_path: Path, bwrap: Path) -> None:
+    demo = make_demo(tmp_path / "home")
+    (tmp_path / "home" / "state").mkdir(mode=0o700)
+    run = answer(demo, "run", "-c", "echo x >> notes.txt; echo y > Makefile; echo z > .envrc")
+    assert set(run) == fields("`run`")
+    assert set(run["operation"]) == fields("operation")
+    assert [set(left) for left in run["operation"]["left"]] == [fields("left")]
+    assert [set(flag) for flag in run["flagged"]] == [fields("flagged")]
+    for verb, words in (("undo", ()), ("redo", ()), ("apply", ()), ("restore", ("notes.txt",))):
+        assert set(answer(demo, verb, *words)) == fields("operation")
+    log = answer(demo, "log")
+    assert set(log) == fields("`log`")
+    assert answer(demo, "show", "op1") == log["operations"][-1] == run["operation"]
+    files = answer(demo, "files")
+    assert set(files) == fields("`files`")
+    assert [set(file) for file in files["files"]] == [fields("file")] * 2
+    backups = [set(backup) for file in files["files"] for backup in file["backups"]]
+    assert backups
+    assert all(backup == fields("backup") for backup in backups)
+    for verb in ("status", "prune", "recover"):
+        assert set(answer(demo, verb)) == fields(f"`{verb}`")
 
 
 def test_every_field_of_a_change_is_documented() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 STORE_FILES: Final = {"store.db", "store.db-wal", "store.db-shm"}
-PARTS: Final = {"layers", "work", "runs", "locks", "empty"}
+PARTS: Final = {"layers", "work", "runs", "locks", "empty", "manifests", "operations", "pending"}
 CGROUPS: Final = Path("/sys/fs/cgroup")
 PR_SET_CHILD_SUBREAPER: Final = 36
 ROOT: Final = Path(__file__).parents[2]
@@ -30,7 +30,9 @@ def state_problems(state: Path) -> list[str]:
         open_layers = [name for (name,) in db.execute("SELECT id FROM layers WHERE state = 'open'")]
         open_layers += [name for (name,) in db.execute("SELECT id FROM caches WHERE state = 'open'")]
         known = {name for (name,) in db.execute("SELECT id FROM layers UNION SELECT id FROM caches")}
+        sealed = {name for (name,) in db.execute("SELECT id FROM layers WHERE state = 'sealed'")}
         runs = {name for (name,) in db.execute("SELECT id FROM runs")}
+        operations = {name for (name,) in db.execute("SELECT id FROM operations")}
     uppers = set(os.listdir(state / "layers"))
     problems = {
         "runs without an end": unfinished,
@@ -39,6 +41,9 @@ def state_problems(state: Path) -> list[str]:
         "rows without a layer": sorted(known - uppers),
         "work directories": os.listdir(state / "work"),
         "outputs without a run": sorted(set(os.listdir(state / "runs")) - runs),
+        "manifests without a layer": sorted(set(os.listdir(state / "manifests")) - sealed),
+        "operations under way": os.listdir(state / "pending"),
+        "operations without a row": sorted(set(os.listdir(state / "operations")) - operations),
         "what is none of ours": sorted(set(os.listdir(state)) - STORE_FILES - PARTS),
         "written into the empty directory": os.listdir(state / "empty"),
         "control groups": control_groups(),

@@ -86,7 +86,7 @@ def test_the_demo_of_the_readme_works_as_printed(programs: Path, demo: Path, tmp
     found = steps_of((ROOT / "README.md").read_text("utf-8"))
     assert any(step.script.startswith("unspill run ") for step in found)
     verify("README.md", found, perform(found, demo, tmp_path / "steps", programs))
-    assert files_below(demo) == PROJECT
+    assert files_below(demo) == {**PROJECT, "main.py": 'print("hello")\nprint(6 * 7)\n', "notes.txt": "y\n"}
 
 
 def test_a_build_and_a_git_history_stay_out_of_the_project(programs: Path, tmp_path: Path, bwrap: Path) -> None:
@@ -96,13 +96,13 @@ def test_a_build_and_a_git_history_stay_out_of_the_project(programs: Path, tmp_p
     (project / "Makefile").write_text(MAKEFILE)
     (project.parent / ".gitconfig").write_text("[user]\n\tname = Ann\n\temail = ann@example.org\n")
 
-    built = type_in(programs, project, "run", "--", "make", "-s", "test")
+    built = type_in(programs, project, "run", "--hold", "--", "make", "-s", "test")
     assert (built.returncode, built.stdout) == (0, "it works\n")
     assert "held in sandbox 'default', run 1" in built.stderr
     assert "A prog" in built.stderr
 
     script = "git init -q -b main && git add . && git commit -q -m first && git log --format='%an %s' && git status -s"
-    history = type_in(programs, project, "run", "-q", "-c", script)
+    history = type_in(programs, project, "run", "-q", "--hold", "-c", script)
     assert (history.returncode, history.stdout, history.stderr) == (0, "Ann first\n", "")
 
     again = type_in(programs, project, "run", "-q", "--", "make", "test")
@@ -121,13 +121,33 @@ def test_a_build_and_a_git_history_stay_out_of_the_project(programs: Path, tmp_p
     assert type_in(programs, project, "changes").stdout == "Nothing is held.\n"
 
 
+def test_a_build_and_a_git_history_are_applied_and_can_be_taken_back(
+    programs: Path, tmp_path: Path, bwrap: Path
+) -> None:
+    project = tmp_path / "home" / "hello"
+    project.mkdir(parents=True)
+    (project / "main.c").write_text(MAIN_C)
+    (project / "Makefile").write_text(MAKEFILE)
+    (project.parent / ".gitconfig").write_text("[user]\n\tname = Ann\n\temail = ann@example.org\n")
+    assert "applied as op 1" in type_in(programs, project, "run", "--", "make", "-s", "test").stderr
+    assert call(project / "prog") == "it works\n"
+    script = "git init -q -b main && git add . && git commit -q -m first"
+    assert type_in(programs, project, "run", "-q", "-c", script).returncode == 0
+    assert call("git", "-C", project, "log", "--format=%an %s") == "Ann first\n"
+    assert call("git", "-C", project, "status", "--short") == ""
+    assert type_in(programs, project, "undo").returncode == 0
+    assert not (project / ".git").exists()
+    assert type_in(programs, project, "undo").returncode == 0
+    assert files_below(project) == {"main.c": MAIN_C, "Makefile": MAKEFILE}
+
+
 def test_home_holds_only_what_the_documents_say(programs: Path, demo: Path, bwrap: Path) -> None:
     assert type_in(programs, demo, "run", "-q", "--", "touch", "new").returncode == 0
     home = demo.parent
     assert sorted(path.name for path in home.iterdir()) == [".local", "demo"]
     state = home / ".local/state/unspill"
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
-    assert sorted(path.name for path in demo.iterdir()) == sorted(PROJECT)
+    assert sorted(path.name for path in demo.iterdir()) == sorted({*PROJECT, "new"})
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def default_signals() -> Iterator[None]:
 def prepared(ground: Ground, default_signals: None) -> Iterator[Ground]:
     """A project with a held layer, whose state directory must be clean after the next start, whatever was done."""
     adopt_orphans()
+    ground.configure('after = "hold"')
     ground.write("file", "content")
     assert run_cli("run", "-q", "-c", "echo precious > kept", cwd=ground.project).returncode == 0
     before, below = tree_of(ground.project), descendants(os.getpid())

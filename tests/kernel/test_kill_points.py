@@ -32,12 +32,12 @@ sleep 0.05; echo done
 STEP = 5
 MOST_HELD = 6
 
-COMMAND_LINE = 'echo >&3; read -r go <&4; exec 3>&- 4<&-; exec unspill run -q -c "$1"'
+COMMAND_LINE = 'echo >&3; read -r go <&4; exec 3>&- 4<&-; exec unspill run -q --hold -c "$1"'
 LIBRARY = """
 import os, sys
 from unspill import Policy, Sandbox
 project, bwrap, engine, command = sys.argv[1:]
-policy = Policy(bwrap=os.fsencode(bwrap), engine=engine)
+policy = Policy(bwrap=os.fsencode(bwrap), engine=engine, after="hold")
 os.write(3, b"x")
 os.read(4, 1)
 os.close(3)

@@ -29,7 +29,7 @@ def with_mount(ground: Ground, program: str, *mount: str) -> "subprocess.Complet
 RUN = """
 from unspill import Policy, Sandbox, UnspillError
 try:
-    sandbox = Sandbox({project!r}, policy=Policy(bwrap={bwrap!r}, engine={engine!r}))
+    sandbox = Sandbox({project!r}, policy=Policy(bwrap={bwrap!r}, engine={engine!r}, after="hold"))
     result = sandbox.run("echo x > mnt/file; echo y > file; cat mnt/file file")
     print(result.exit_code, result.stdout.kept().decode().split(), [change.path for change in result.changes])
 except UnspillError as error:

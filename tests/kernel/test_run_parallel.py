@@ -57,7 +57,8 @@ def test_processes_on_one_sandbox_follow_one_another(ground: Ground, engine: str
     ground.write("count", "0\n")
     program = f"""
 from unspill import Policy, Sandbox
-sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}, engine={engine!r}))
+policy = Policy(bwrap={ground.bwrap!r}, engine={engine!r}, after="hold")
+sandbox = Sandbox({os.fspath(ground.project)!r}, policy=policy)
 for _ in range(3):
     assert sandbox.run({COUNT!r}).ok
 """

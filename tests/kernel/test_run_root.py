@@ -108,7 +108,7 @@ def test_a_file_of_a_foreign_group_is_explained(person: Path, trusted_bwrap: byt
     os.chown(path, PERSON, 0)
     program = f"""
 from unspill import Policy, Sandbox
-sandbox = Sandbox({os.fspath(person / "project")!r}, policy=Policy(bwrap={trusted_bwrap!r}))
+sandbox = Sandbox({os.fspath(person / "project")!r}, policy=Policy(bwrap={trusted_bwrap!r}, after="hold"))
 result = sandbox.run("echo y >> foreign")
 print(result.exit_code, [hint.code for hint in result.hints])
 print([hint.remedy for hint in result.hints])
@@ -130,7 +130,8 @@ def test_the_copy_engine_takes_files_of_a_foreign_group(person: Path, trusted_bw
     path.chmod(0o644)
     program = f"""
 from unspill import Policy, Sandbox
-sandbox = Sandbox({os.fspath(person / "project")!r}, policy=Policy(bwrap={trusted_bwrap!r}, engine="copy"))
+policy = Policy(bwrap={trusted_bwrap!r}, engine="copy", after="hold")
+sandbox = Sandbox({os.fspath(person / "project")!r}, policy=policy)
 result = sandbox.run("echo y >> foreign; cat foreign")
 print(result.exit_code, result.stdout.kept(), [(change.path, change.kind) for change in result.changes])
 """

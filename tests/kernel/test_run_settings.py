@@ -51,7 +51,8 @@ def test_the_file_is_looked_for_in_the_xdg_directory(ground: Ground, monkeypatch
         ("readable = ['relative']", "readable"),
         ("roots = ['~/*']", "wildcard"),
         ("environment = ['LD_PRELOAD']", "never enters a sandbox"),
-        ("after = 'apply'", "after: must be one of"),
+        ("after = 'never'", "after: must be one of"),
+        ("after_timeout = 1", "after_timeout: must be one of"),
     ],
 )
 def test_what_is_not_understood_stops_the_run(ground: Ground, text: str, message: str) -> None:
@@ -115,6 +116,8 @@ def test_a_project_may_tighten(ground: Ground) -> None:
         "[limits]\nwall_s = 6000",
         '[limits]\nlayer_bytes = "unlimited"',
         "shown_lines = 1000000",
+        "keep_days = 1",
+        'after_timeout = "apply"',
         "no_such_setting = 1",
         "not toml",
     ],
@@ -143,6 +146,17 @@ def test_what_a_command_writes_into_the_projects_file_is_not_obeyed(ground: Grou
     ground.sandbox().run("echo 'no_such_setting = 1' > .unspill.toml")
     # It is held, not in the project: the next opening reads the live file only
     assert opened(ground).run("true").ok
+
+
+def test_a_projects_file_is_not_applied_without_consent(ground: Ground) -> None:
+    ground.write(".unspill.toml", "caches = false\n")
+    result = ground.sandbox(after="apply").run("echo 'no_such_setting = 1' > .unspill.toml; touch new")
+    assert result.operation is not None
+    assert [(left.path, left.why) for left in result.operation.left] == [(b".unspill.toml", "held")]
+    assert (ground.project / "new").exists()
+    result = ground.sandbox("other", after="apply").run("rm .unspill.toml")
+    assert (ground.project / ".unspill.toml").read_text() == "caches = false\n"
+    assert result.held
 
 
 def test_a_policy_may_switch_the_engine(ground: Ground) -> None:

@@ -48,7 +48,7 @@ def test_a_timeout_shows_what_was_withheld(ground: Ground) -> None:
 
 def test_the_summary_says_what_changed_where_it_is_and_that_the_project_is_whole(ground: Ground) -> None:
     ground.write("old", "x")
-    code, stdout, stderr = typed(ground, "run", "--", "sh", "-c", "echo out; rm old; echo y > new")
+    code, stdout, stderr = typed(ground, "run", "--hold", "--", "sh", "-c", "echo out; rm old; echo y > new")
     assert (code, stdout) == (0, "out\n")
     assert stderr == (
         "unspill: 1 added, 1 deleted: held in sandbox 'default', run 1; the project is not touched\n  A new\n  D old\n"
@@ -63,9 +63,14 @@ def test_the_summary_says_what_changed_where_it_is_and_that_the_project_is_whole
             "unspill: 1 added: discarded, run 1; the project is not touched\n  A new\n",
         ),
         (
-            ["--", "touch", "-d", "2001-01-01", "old"],
+            ["--hold", "--", "touch", "-d", "2001-01-01", "old"],
             "unspill: only times of files: held in sandbox 'default', run 1; ",
         ),
+        (
+            ["--", "touch", "-d", "2001-01-01", "old"],
+            "unspill: only times of files: applied as op 1 (undo: unspill undo)\n",
+        ),
+        (["--", "touch", "new"], "unspill: 1 added: applied as op 1 (undo: unspill undo)\n  A new\n"),
         (["--", "true"], ""),
         (["-q", "--", "touch", "new"], ""),
     ],
@@ -91,7 +96,7 @@ def test_a_path_is_meant_as_seen_from_where_the_person_stands(ground: Ground) ->
     ground.write(".unspill.toml")
     ground.write("sub/a", "1\n")
     ground.write("b", "1\n")
-    typed(ground, "run", "-q", "-c", "echo 2 >> sub/a; echo 2 >> b")
+    typed(ground, "run", "-q", "--hold", "-c", "echo 2 >> sub/a; echo 2 >> b")
     for path, cwd in (("sub/a", "."), ("a", "sub"), (".", "sub"), (os.fspath(ground.project / "sub"), "sub")):
         code, stdout, _stderr = typed(ground, "diff", path, cwd=cwd)
         assert code == 0
@@ -105,7 +110,7 @@ def test_a_path_is_meant_as_seen_from_where_the_person_stands(ground: Ground) ->
 
 def test_the_log_tells_what_is_held_from_what_is_not(ground: Ground) -> None:
     typed(ground, "run", "-q", "--discard", "--", "touch", "one")
-    typed(ground, "run", "-q", "--", "touch", "two")
+    typed(ground, "run", "-q", "--hold", "--", "touch", "two")
     typed(ground, "run", "-q", "--", "true")
     log = typed(ground, "log")[1].splitlines()
     assert ["no change" in log[0], "1 changed, held" in log[1], "1 changed  " in log[2]] == [True, True, True]

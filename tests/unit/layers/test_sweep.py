@@ -16,7 +16,7 @@ from unspill.layers.create import open_run
 from unspill.layers.discard import discard_stacks
 from unspill.layers.owner import FOREIGN_NS, is_abandoned, this_process
 from unspill.layers.seal import seal_run
-from unspill.layers.sweep import Swept, sweep
+from unspill.layers.sweep import Swept, lost_layers, sweep
 from unspill.model.layer import RunId
 from unspill.store.db import Store
 from unspill.store.runs import Owner, UnfinishedRun
@@ -211,6 +211,8 @@ def assert_in_agreement(store: Store) -> None:
     names = {name.decode() for name in os.listdir(store.state + b"/layers")}
     assert names == store.layers.ids() | store.caches.ids()
     assert os.listdir(store.state + b"/work") == []
+    assert set(os.listdir(os.fsdecode(store.state + b"/manifests"))) == store.layers.sealed_ids()
+    assert lost_layers(store.state) == {}, "nothing was taken for lost that was only discarded"
 
 
 def test_with_directories_before_rows_a_sweep_would_take_them(ground: Ground) -> None:

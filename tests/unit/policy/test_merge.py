@@ -45,6 +45,8 @@ LOOSE = Policy(view="host", hidden=(b"/a",), environment=("A", "B*"), limits=Lim
         ({"environment": ()}, {"environment": ()}),
         ({"environment": ("B*",)}, {"environment": ("B*",)}),
         ({"after": "discard"}, {"after": "discard"}),
+        ({"after": "hold", "after_timeout": "discard"}, {"after": "hold", "after_timeout": "discard"}),
+        ({"after": "apply"}, {}),
         ({"shown_lines": 50, "shown_bytes": 1}, {"shown_bytes": 1}),
         ({"limits": (("wall_s", 5.0),)}, {"limits": Limits(wall_s=5.0)}),
         ({"limits": (("wall_s", None), ("processes", 512))}, {}),
@@ -55,7 +57,9 @@ def test_a_project_may_tighten(said: dict[str, Any], expected: dict[str, Any]) -
     assert tighten(LOOSE, settings(**said)) == LOOSE.replace(**expected)
 
 
-TIGHT = Policy(toolchains=False, caches=False, environment=("A",), limits=Limits(wall_s=5.0), shown_lines=10)
+TIGHT = Policy(
+    toolchains=False, caches=False, environment=("A",), limits=Limits(wall_s=5.0), shown_lines=10, after="discard"
+)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,10 @@ TIGHT = Policy(toolchains=False, caches=False, environment=("A",), limits=Limits
         ("caches", {"caches": True}),
         ("environment", {"environment": ("B",)}),
         ("environment", {"environment": ("A", "A*")}),
+        ("after", {"after": "apply"}),
+        ("after_timeout", {"after_timeout": "apply"}),
+        ("keep_days", {"keep_days": 1}),
+        ("keep_bytes", {"keep_bytes": 1}),
         ("engine", {"engine": "mount"}),
         ("bwrap", {"bwrap": b"/tmp/bwrap"}),
         ("allow_root", {"allow_root": False}),
@@ -113,7 +121,8 @@ def any_settings(draw: st.DrawFn) -> Settings:
         "toolchains": st.booleans(),
         "caches": st.booleans(),
         "environment": names,
-        "after": st.sampled_from(["hold", "discard"]),
+        "after": st.sampled_from(["apply", "hold", "discard"]),
+        "after_timeout": st.sampled_from(["apply", "hold", "discard"]),
         "shown_lines": st.integers(1, 5),
     }
     said = {key: draw(st.one_of(st.none(), kind)) for key, kind in values.items()}
@@ -133,6 +142,8 @@ def is_no_wider(policy: Policy, than: Policy) -> bool:
         and policy.caches <= than.caches
         and set(policy.environment) <= set(than.environment)
         and policy.shown_lines <= than.shown_lines
+        and (policy.after != "apply" or than.after == "apply")
+        and (policy.after_timeout != "apply" or than.after_timeout == "apply")
         and all(lower(getattr(policy.limits, name), getattr(than.limits, name)) for name in LIMIT_NAMES)
     )
 

@@ -42,11 +42,14 @@ def test_every_setting_is_read() -> None:
     caches = true
     environment = ["MY_VAR", "NPM_*", "MY_VAR"]
     after = "discard"
+    after_timeout = "apply"
     engine = "copy"
     bwrap = "/usr/local/bin/bwrap"
     allow_root = true
     shown_lines = 80
     shown_bytes = "64 KiB"
+    keep_days = 30
+    keep_bytes = "1 GiB"
     [limits]
     wall_s = 1.5
     processes = 10
@@ -64,11 +67,14 @@ def test_every_setting_is_read() -> None:
         caches=True,
         environment=("MY_VAR", "NPM_*"),
         after="discard",
+        after_timeout="apply",
         engine="copy",
         bwrap=b"/usr/local/bin/bwrap",
         allow_root=True,
         shown_lines=80,
         shown_bytes=64 * 1024,
+        keep_days=30,
+        keep_bytes=GIB,
         limits=(
             ("wall_s", 1.5),
             ("processes", 10),
@@ -100,7 +106,8 @@ WRONG = [
     ("environment = ['A*B']", "environment"),
     ("environment = ['LD_PRELOAD']", "environment"),
     ("environment = ['BASH_ENV']", "environment"),
-    ("after = 'apply'", "after"),
+    ("after = 'never'", "after"),
+    ("after_timeout = true", "after_timeout"),
     ("engine = 'fuse'", "engine"),
     ("bwrap = 'bwrap'", "bwrap"),
     ("allow_root = 1", "allow_root"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
 from unspill.model.layer import RunId
+from unspill.model.operation import Left, Operation, OperationId
 from unspill.model.run import Cancelled, Exited, Hint, LimitReached, NeverStarted, Output, Signalled, TimedOut
 from unspill.sandbox.result import RunResult, truncate
 
@@ -77,7 +78,70 @@ def test_changes_follow_the_output() -> None:
     held = result(Exited(code=0), b"out\n", changes=ONE, held=True)
     assert held.text() == "out\n\nChanges (held, the project is not touched):\n1 added\n  A new\n"
     discarded = result(Exited(code=2), changes=ONE)
-    assert discarded.text() == "Exit code: 2\n\nChanges:\n1 added\n  A new\n"
+    assert discarded.text() == "Exit code: 2\n\nChanges (thrown away, the project is not touched):\n1 added\n  A new\n"
+
+
+OPERATION = Operation(
+    id=OperationId("0" * 16),
+    number=7,
+    kind="apply",
+    sandbox="s",
+    project=b"/p",
+    roots=(b"/p",),
+    at_ns=0,
+    asked_by="run",
+    changed=1,
+)
+HELD = Left(root=0, path=b".envrc", why="held", reason="direnv runs it when you enter the directory")
+TWO = ChangeSet(
+    roots=(
+        RootChanges(
+            root=b"/p", changes=tuple(Change(path=path, kind="added", base_kind=None) for path in (b".envrc", b"new"))
+        ),
+    )
+)
+NOT_APPLIED = "Not applied (held in the sandbox, later commands see it, the project does not have it):"
+REASON = "  ! .envrc: needs the person's consent: direnv runs it when you enter the directory"
+
+
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        ({"operation": OPERATION}, ["Changes (applied to the project):", "2 added", "  A .envrc", "  A new"]),
+        (
+            {"operation": OPERATION.replace(left=(HELD,)), "held": True},
+            ["Changes (applied to the project):", "1 added", "  A new", NOT_APPLIED, REASON],
+        ),
+        ({"operation": OPERATION.replace(number=0, left=(HELD,)), "held": True}, [NOT_APPLIED, REASON]),
+        (
+            {"held": True, "problem": "the disk is full"},
+            [
+                "Changes (held, the project is not touched because the apply failed: the disk is full):",
+                "2 added",
+                "  A .envrc",
+                "  A new",
+            ],
+        ),
+    ],
+)
+def test_a_model_is_told_what_was_applied_and_what_was_not(values: dict[str, Any], lines: list[str]) -> None:
+    text = result(Exited(code=0), changes=TWO).replace(**values).text()
+    assert text.splitlines() == ["No output received from command", "", *lines]
+    # A model can't consent on the person's behalf
+    assert "--include" not in text
+
+
+def test_git_is_one_line_and_its_settings_are_not() -> None:
+    names = (b".git/HEAD", b".git/config", b".git/objects/aa", b"sub/.git/index", b"x.git/HEAD")
+    part = RootChanges(root=b"/p", changes=tuple(Change(path=name, kind="added") for name in names))
+    text = result(Exited(code=0), changes=ChangeSet(roots=(part,)), held=True).text()
+    assert text.splitlines()[3:] == [
+        "5 added",
+        "  A .git/config",
+        "  A x.git/HEAD",
+        "  . .git/: 2 of git's own files",
+        "  . sub/.git/: 1 of git's own files",
+    ]
 
 
 def test_hints_come_after_the_exit_code() -> None:

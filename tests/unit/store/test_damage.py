@@ -11,8 +11,10 @@ import pytest
 from unspill.errors import StoreDamaged, StoreError
 from unspill.layers.sweep import sweep
 from unspill.model.layer import LayerId, RunId, SandboxId
+from unspill.model.operation import Entry, Left, Operation, OperationId
 from unspill.store.cells import as_blob, as_float, as_id, as_int, as_text
 from unspill.store.db import Store
+from unspill.store.files import BackupRow
 from unspill.store.layers import LayerRow
 from unspill.store.runs import Owner
 
@@ -30,6 +32,32 @@ def fill(state: bytes) -> bytes:
             store.layers.seal(layer.id, 7)
             store.runs.end(run.replace(ended_ns=2))
             store.facts.put(f"key {number}", "value " * 50)
+            store.marks.put(layer.id, {b"path": number})
+            store.operations.add(
+                Operation(
+                    id=OperationId(f"{number:016x}"),
+                    number=store.operations.next_number(sandbox.project),
+                    kind="apply",
+                    sandbox=sandbox.id,
+                    project=sandbox.project,
+                    roots=(sandbox.project,),
+                    at_ns=number,
+                    asked_by="ann",
+                    left=(Left(root=0, path=b"p" * 100, why="conflict", reason="changed"),),
+                )
+            )
+            file = store.files.put(sandbox.project, b"/root", b"path", number, is_deleted=False)
+            entry = Entry(kind="file", mode=0o644, inode=1, size=2, mtime_ns=3)
+            store.files.add_backup(
+                BackupRow(
+                    name=b"%d-name" % number,
+                    file=file.id,
+                    operation=OperationId(f"{number:016x}"),
+                    place=b"place",
+                    recorded_ns=number,
+                    entry=entry,
+                )
+            )
     return Path(os.fsdecode(state), "store.db").read_bytes()
 
 
@@ -41,8 +69,12 @@ def read_everything(state: bytes) -> None:
                 store.runs.latest(sandbox.id, 10)
                 store.layers.sealed(sandbox.id)
             store.facts.find(f"key {number}")
+            store.marks.of(LayerId(f"{number:016x}"))
+            for file in store.files.of_project(b"/project/%d" % number, with_deleted=True):
+                store.files.backups_of(file.id)
         store.runs.unfinished()
         store.layers.ids()
+        store.operations.all()
         store.sandboxes.get_or_create(b"/new", "default", 1, 2)
 
 

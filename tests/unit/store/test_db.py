@@ -14,6 +14,7 @@ import pytest
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
 from unspill.store.db import Store
 from unspill.store.migrations import MIGRATIONS, migrate
+from unspill.store.state import PARTS
 
 OPEN = "import os, sys; from unspill.store.db import Store; store = Store.open(os.fsencode(sys.argv[1]))"
 
@@ -49,7 +50,7 @@ def test_everything_is_for_the_owner_alone_whatever_the_umask(state: bytes, umas
     assert mode(state) == 0o700
     assert modes.pop(b"empty") == 0o755
     assert {name for name, bits in modes.items() if bits == 0o600} == {b"store.db", b"store.db-wal", b"store.db-shm"}
-    assert {name for name, bits in modes.items() if bits == 0o700} == {b"layers", b"work", b"runs", b"locks"}
+    assert {name for name, bits in modes.items() if bits == 0o700} == set(PARTS) - {b"empty"}
 
 
 def test_directories_above_are_made_for_the_owner_alone_too(tmp_path: Path) -> None:

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`apply`, `discard`, `undo`, `redo`, and `run` that applies: what a person sees, and what is in the project then."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from tests.support import Ground, kinds, run_cli
+
+pytestmark = pytest.mark.kernel
+
+EDITED = "it was changed while the command ran or since"
+
+
+def typed(ground: Ground, *words: str, code: int = 0, cwd: str = ".") -> tuple[str, str]:
+    """Run the program in the project; return what it printed."""
+    done = run_cli(*words, cwd=ground.project / cwd)
+    assert done.returncode == code, done.stderr.decode()
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def hold(ground: Ground, script: str) -> None:
+    assert ground.sandbox().run(script).ok
+
+
+def listing(ground: Ground) -> list[str]:
+    return sorted(os.listdir(ground.project))
+
+
+def test_a_run_applies_and_says_how_to_take_it_back(ground: Ground) -> None:
+    ground.write("edited", "1\n")
+    ground.write("gone", "x\n")
+    stdout, stderr = typed(ground, "run", "-c", "echo 2 > edited; rm gone; echo y > new; echo said")
+    assert stdout == "said\n"
+    assert stderr.splitlines() == [
+        "unspill: 1 added, 1 modified, 1 deleted: applied as op 1 (undo: unspill undo)",
+        "  M edited",
+        "  D gone",
+        "  A new",
+    ]
+    assert listing(ground) == ["edited", "new"]
+    stdout, stderr = typed(ground, "undo")
+    assert (stdout.splitlines(), stderr) == (
+        ["Took back 3 paths of op 1: op 2 (redo: unspill redo)", "  M edited", "  A gone", "  D new"],
+        "",
+    )
+    assert listing(ground) == ["edited", "gone"]
+    assert typed(ground, "redo")[0].splitlines()[0] == "Did again 3 paths of op 1: op 3 (undo: unspill undo)"
+    assert listing(ground) == ["edited", "new"]
+
+
+def test_a_run_applies_whatever_its_exit_code(ground: Ground) -> None:
+    _stdout, stderr = typed(ground, "run", "-c", "touch new; exit 3", code=3)
+    assert "applied as op 1" in stderr
+    assert listing(ground) == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("", "held in sandbox"),
+        ('after_timeout = "apply"', "applied as op 1"),
+        ('after_timeout = "discard"', "discarded"),
+    ],
+)
+def test_what_a_timeout_cut_short_is_held_unless_the_person_says_otherwise(
+    ground: Ground, setting: str, says: str
+) -> None:
+    ground.configure(setting)
+    _stdout, stderr = typed(ground, "run", "--timeout", "0.5", "-c", "touch new; sleep 60", code=124)
+    assert says in stderr
+    assert listing(ground) == (["new"] if "apply" in says or "applied" in says else [])
+
+
+def test_the_options_of_run_win_over_the_setting(ground: Ground) -> None:
+    ground.configure('after = "hold"')
+    assert "applied as op 1" in typed(ground, "run", "--apply", "--", "touch", "a")[1]
+    assert "held in sandbox" in typed(ground, "run", "--", "touch", "b")[1]
+    assert "discarded" in typed(ground, "run", "--discard", "--", "touch", "c")[1]
+    assert listing(ground) == ["a"]
+    assert (
+        b"--apply and --hold were both given" in run_cli("run", "--hold", "--apply", "true", cwd=ground.project).stderr
+    )
+
+
+def test_what_needs_consent_is_named_with_what_to_type(ground: Ground) -> None:
+    _stdout, stderr = typed(ground, "run", "-c", "echo x > .envrc; echo 'all:' > Makefile; touch plain")
+    assert stderr.splitlines() == [
+        "unspill: 2 added: applied as op 1 (undo: unspill undo)",
+        "  ! Makefile: look at it first: runs when you build",
+        "  A Makefile",
+        "  A plain",
+        "unspill: 1 path not applied, held in sandbox 'default':",
+        "  ! .envrc: held: direnv runs it when you enter the directory",
+        "      unspill apply --include .envrc",
+    ]
+    assert listing(ground) == ["Makefile", "plain"]
+    # It is still the sandbox's, so the next command sees it
+    assert typed(ground, "run", "--", "cat", ".envrc")[0] == "x\n"
+    stdout, stderr = typed(ground, "apply", code=6)
+    assert stdout == "Nothing was applied.\n"
+    assert stderr.splitlines()[0] == "unspill: 1 path left, still held:"
+    assert typed(ground, "apply", "--include", ".envrc")[0].splitlines() == [
+        "Applied 1 path: op 2 (undo: unspill undo)",
+        "  A .envrc",
+    ]
+    assert listing(ground) == [".envrc", "Makefile", "plain"]
+
+
+def test_consent_to_a_directory_is_consent_to_what_was_changed_in_it(ground: Ground) -> None:
+    hold(ground, "mkdir .vscode; echo 1 > .vscode/tasks.json; echo 2 > .vscode/settings.json; touch other")
+    typed(ground, "apply", "--include", ".vscode")
+    assert sorted(os.listdir(ground.project / ".vscode")) == ["settings.json", "tasks.json"]
+    # Nothing else was chosen, so nothing else was applied
+    assert kinds(ground.sandbox().changes()) == {"other": "added"}
+
+
+def test_a_conflict_is_left_alone_and_can_be_decided_either_way(ground: Ground) -> None:
+    for name in ("one", "two"):
+        ground.write(name, "old\n")
+    hold(ground, "echo ours > one; echo ours > two; touch free")
+    for name in ("one", "two"):
+        ground.write(name, "theirs\n")
+    stdout, stderr = typed(ground, "apply", code=6)
+    assert stdout.splitlines() == ["Applied 1 path: op 1 (undo: unspill undo)", "  A free"]
+    assert stderr.splitlines() == [
+        "unspill: 2 paths left, still held:",
+        f"  ! one: conflict: {EDITED}",
+        "      unspill diff one, then unspill apply --overwrite one or unspill discard one",
+        f"  ! two: conflict: {EDITED}",
+        "      unspill diff two, then unspill apply --overwrite two or unspill discard two",
+    ]
+    assert "-theirs\n+ours\n" in typed(ground, "diff", "one")[0]
+    typed(ground, "apply", "--overwrite", "one")
+    assert typed(ground, "discard", "two")[0] == "Discarded 1 held change.\n"
+    assert [(ground.project / name).read_text() for name in ("one", "two")] == ["ours\n", "theirs\n"]
+    assert typed(ground, "changes")[0] == "Nothing is held.\n"
+    # Overwriting is an operation like any other
+    typed(ground, "undo")
+    assert (ground.project / "one").read_text() == "theirs\n"
+
+
+def test_a_conflict_inside_a_deleted_directory_can_be_overwritten_by_its_own_name(ground: Ground) -> None:
+    ground.write("dir/file", "old\n")
+    hold(ground, "rm -r dir")
+    ground.write("dir/file", "theirs\n")
+    _stdout, stderr = typed(ground, "apply", code=6)
+    assert "unspill apply --overwrite dir/file" in stderr
+    typed(ground, "apply", "--overwrite", "dir/file")
+    assert listing(ground) == []
+
+
+def test_undo_leaves_what_was_changed_since_and_says_how_to_get_at_it(ground: Ground) -> None:
+    ground.write("file", "old\n")
+    typed(ground, "run", "-c", "echo agent > file; touch other")
+    ground.write("file", "person\n")
+    stdout, stderr = typed(ground, "undo", code=6)
+    assert stdout.splitlines() == ["Took back 1 path of op 1: op 2 (redo: unspill redo)", "  D other"]
+    assert stderr.splitlines() == [
+        "unspill: 1 path left, as it is:",
+        "  ! file: conflict: it was changed since",
+        "      unspill diff --op op1 file, then unspill restore file --from op1",
+    ]
+    assert (ground.project / "file").read_text() == "person\n"
+    typed(ground, "restore", "file", "--from", "op1")
+    assert (ground.project / "file").read_text() == "old\n"
+    typed(ground, "undo")
+    assert (ground.project / "file").read_text() == "person\n"
+
+
+def test_undo_of_an_older_operation(ground: Ground) -> None:
+    for name in ("a", "b"):
+        typed(ground, "run", "-q", "--", "touch", name)
+    for word in ("op1", "2"):
+        typed(ground, "undo", word)
+    assert listing(ground) == []
+    _stdout, stderr = typed(ground, "undo", "op1", code=2)
+    assert "operation 1 was taken back by operation 3" in stderr
+    typed(ground, "redo", "op1")
+    assert listing(ground) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("undo",), "there is nothing to undo"),
+        (("redo",), "there is nothing to redo"),
+        (("undo", "op5"), "no such operation: 5"),
+        (("undo", "five"), "no such operation: five"),
+        (("redo", "1", "2"), "too many arguments: 2"),
+        (("apply", "missing"), "nothing changed at missing"),
+        (("apply", "--glob", "*.x"), "no change matches *.x"),
+        (("apply", "--hunk", "file"), "--hunk wants PATH:N"),
+        (("apply", "--hunk", "file:"), "--hunk wants PATH:N"),
+        (("apply", "--hunk", "file:x"), "--hunk wants PATH:N"),
+        (("apply", "--hunk", "file:999999999999"), "there is no hunk 999999999999"),
+        (("apply", "--run", "9"), "no such run: 9"),
+        (("discard", "missing"), "nothing changed at missing"),
+        (("restore",), "which file?"),
+        (("restore", "missing"), "there is no backup of 'missing'"),
+        (("restore", "/etc/passwd"), "is not inside the project"),
+        (("diff", "--op", "9"), "no such operation: 9"),
+        (("diff", "--op", "1", "--run", "1"), "--run and --op were both given"),
+        (("show", "op9"), "no such operation: 9"),
+    ],
+)
+def test_a_wrong_word_changes_nothing(ground: Ground, words: tuple[str, ...], message: str) -> None:
+    ground.write("file", "1\n")
+    hold(ground, "echo 2 > file")
+    stdout, stderr = typed(ground, *words, code=2)
+    assert stdout == ""
+    assert stderr.startswith("unspill: ")
+    assert message in stderr
+    assert kinds(ground.sandbox().changes()) == {"file": "modified"}
+
+
+def test_nothing_is_held(ground: Ground) -> None:
+    assert typed(ground, "apply") == ("Nothing is held.\n", "")
+    assert ground.sandbox().operations() == ()
+
+
+def test_paths_globs_and_hunks_choose_as_seen_from_where_the_person_stands(ground: Ground) -> None:
+    ground.write(".unspill.toml")
+    ground.write("sub/text", "".join(f"{number}\n" for number in range(1, 31)))
+    hold(ground, "sed -i 's/^2$/two/; s/^25$/25!/' sub/text; touch sub/a.py sub/b.py top.py other")
+    assert "hunk 2" in typed(ground, "diff", "text", cwd="sub")[0]
+    typed(ground, "apply", "--hunk", "text:2", cwd="sub")
+    assert "25!" in (ground.project / "sub" / "text").read_text()
+    assert "two" not in (ground.project / "sub" / "text").read_text()
+    typed(ground, "apply", "--glob", "*.py", cwd="sub")
+    assert sorted(os.listdir(ground.project / "sub")) == ["a.py", "b.py", "text"]
+    assert not (ground.project / "top.py").exists()
+    typed(ground, "apply", "../top.py", cwd="sub")
+    assert typed(ground, "discard", "--hunk", "text:1", cwd="sub")[0] == "Discarded 1 held change.\n"
+    assert kinds(ground.sandbox().changes()) == {"other": "added"}
+    typed(ground, "discard", "--glob", "**")
+    assert typed(ground, "changes")[0] == "Nothing is held.\n"
+
+
+def test_remedies_are_typed_where_the_person_stands(ground: Ground) -> None:
+    ground.write(".unspill.toml")
+    ground.write("sub/x")
+    _stdout, stderr = typed(ground, "run", "-c", "echo x > .envrc; cd ..; echo x > .envrc", cwd="sub")
+    assert "  ! sub/.envrc: held" in stderr
+    assert "      unspill apply --include .envrc\n" in stderr
+    assert f"      unspill apply --include {ground.project}/.envrc\n" in stderr
+
+
+NAMES = (
+    "sp ace/.envrc",
+    "do$(touch pwned)/.envrc",
+    "qu'ote/.envrc",
+    "-dash/.envrc",
+    "esc\033[31m/.envrc",
+    "nl\n/.envrc",
+)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_a_remedy_can_be_pasted_whatever_the_name(ground: Ground, name: str) -> None:
+    directory = os.path.dirname(name)
+    result = ground.sandbox().run(["sh", "-c", 'mkdir -- "$1" && echo x > "./$1/.envrc"', "sh", directory])
+    assert result.ok
+    _stdout, stderr = typed(ground, "apply", code=6)
+    assert "\033" not in stderr
+    (remedy,) = [line for line in stderr.splitlines() if line.startswith("      unspill")]
+    done = subprocess.run(["bash", "-c", remedy], cwd=ground.project, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (ground.project / name).read_text() == "x\n"
+    assert not (ground.project / "pwned").exists()
+
+
+def test_apply_of_one_run(ground: Ground) -> None:
+    hold(ground, "touch a")
+    hold(ground, "touch b")
+    hold(ground, "echo x > a")
+    _stdout, stderr = typed(ground, "apply", "--run", "3", code=2)
+    assert "another held run changed 'a' too" in stderr
+    typed(ground, "apply", "--run", "2")
+    assert listing(ground) == ["b"]
+    assert ground.sandbox().operations()[0].runs == (ground.sandbox().find_run(2).id,)
+
+
+def test_log_has_runs_and_operations_by_time(ground: Ground) -> None:
+    typed(ground, "run", "-q", "-c", "touch a; echo x > .envrc")
+    typed(ground, "undo")
+    typed(ground, "run", "-q", "--", "true")
+    lines = typed(ground, "log")[0].splitlines()
+    assert [line[:6].strip() for line in lines] == ["2", "op 2", "op 1", "1"]
+    assert lines[1].split()[4:] == ["undo", "1", "changed", "of", "op", "1"]
+    assert lines[2].split()[4:] == ["apply", "1", "changed,", "1", "left", "of", "run", "1"]
+    assert len(typed(ground, "log", "--limit", "3")[0].splitlines()) == 3
+    value = json.loads(typed(ground, "log", "--json")[0])
+    assert [run["number"] for run in value["runs"]] == [2, 1]
+    assert [(one["number"], one["kind"]) for one in value["operations"]] == [(2, "undo"), (1, "apply")]
+    assert value["operations"][0]["of"] == value["operations"][1]["operation"]
+
+
+def test_show_of_an_operation(ground: Ground) -> None:
+    ground.write("file", "old\n")
+    typed(ground, "run", "-q", "-c", "echo new > file; touch exe; chmod 4755 exe; echo x > .envrc")
+    lines = typed(ground, "show", "op1")[0].splitlines()
+    assert lines[0].startswith("op 1 (")
+    assert lines[0].endswith("): apply of run 1, done")
+    assert lines[1].endswith("asked for by: run")
+    assert lines[2:6] == ["changes:", "1 added, 1 modified", "  A exe", "  M file"]
+    assert lines[6] == "note: exe: set-user-id, set-group-id and sticky bits are not applied"
+    assert lines[7:9] == ["left as it was:", "  ! .envrc: held: direnv runs it when you enter the directory"]
+    operation = ground.sandbox().operations()[0]
+    assert typed(ground, "show", operation.id)[0].splitlines() == lines
+    value = json.loads(typed(ground, "show", "op1", "--json")[0])
+    assert (value["number"], value["changed"], value["asked_by"]) == (1, 2, "run")
+    assert [(left["path"], left["why"]) for left in value["left"]] == [(".envrc", "held")]
+    # A number alone is a run's
+    assert typed(ground, "show", "1")[0].startswith("run 1 (")
+
+
+@pytest.mark.parametrize("later", ["nothing", "undo", "another run", "the person"])
+def test_diff_of_an_operation_is_the_same_whatever_came_later(ground: Ground, later: str) -> None:
+    ground.write("file", "old\n")
+    ground.write("gone", "gone\n")
+    (ground.project / "link").symlink_to("file")
+    typed(ground, "run", "-q", "-c", "echo new > file; rm gone; ln -sfn gone link; mkdir -m 700 d; echo in > d/inner")
+    first = typed(ground, "diff", "--op", "op1")[0]
+    assert "modified file\n--- a/file\n+++ b/file\n@@ -1 +1 @@\n-old\n+new\n" in first
+    assert "deleted gone\n--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-gone\n" in first
+    assert "modified link\n-> file  [old target]\n-> gone  [new target]\n" in first
+    assert "added d\nadded d/inner\n--- /dev/null\n+++ b/d/inner\n@@ -0,0 +1 @@\n+in\n" in first
+    if later == "undo":
+        typed(ground, "undo")
+        assert "-new\n+old\n" in typed(ground, "diff", "--op", "op2")[0]
+    elif later == "another run":
+        typed(ground, "run", "-q", "-c", "echo newer > file; rm link; rm -r d")
+    elif later == "the person":
+        ground.write("file", "person\n")
+        assert "modified file\n(not readable: it is not kept any more)\n" in typed(ground, "diff", "--op", "1")[0]
+        return
+    assert typed(ground, "diff", "--op", "op1")[0] == first
+    assert typed(ground, "diff", "--op", "op1", "gone")[0].startswith("deleted gone\n")
+    assert typed(ground, "diff", "--op", "op1", "nothing")[0] == ""
+
+
+def test_json_of_operations(ground: Ground) -> None:
+    hold(ground, "touch a; echo x > .envrc")
+    value = json.loads(typed(ground, "apply", "--json", code=6)[0])
+    assert (value["number"], value["kind"], value["ending"], value["changed"]) == (1, "apply", "done", 1)
+    assert [(left["path"], left["why"]) for left in value["left"]] == [(".envrc", "held")]
+    assert json.loads(typed(ground, "undo", "--json")[0])["of"] == value["operation"]
+    assert json.loads(typed(ground, "redo", "--json")[0])["kind"] == "redo"
+    assert json.loads(typed(ground, "discard", "--json", ".envrc")[0]) == {
+        "discarded_layers": 0,
+        "discarded_changes": 1,
+    }
+    run = json.loads(typed(ground, "run", "--json", "-c", "rm a; echo 'all:' > Makefile")[0])
+    assert run["operation"]["number"] == 4
+    assert [flag["path"] for flag in run["flagged"]] == ["Makefile"]
+    assert (run["held"], run["problem"]) == (False, "")
+    assert json.loads(typed(ground, "restore", "a", "--json")[0])["kind"] == "restore"
+
+
+def test_another_root_is_always_named(ground: Ground) -> None:
+    library = ground.home / "library"
+    library.mkdir()
+    ground.configure('roots = ["~/library"]')
+    _stdout, stderr = typed(ground, "run", "-c", f"touch {library}/new; echo x > {library}/.envrc")
+    assert stderr.splitlines() == [
+        "unspill: 1 added: applied as op 1 (undo: unspill undo)",
+        f"  in {library}:",
+        "  A new",
+        "unspill: 1 path not applied, held in sandbox 'default':",
+        f"  ! {library}/.envrc: held: direnv runs it when you enter the directory",
+        f"      unspill apply --include {library}/.envrc",
+    ]
+    typed(ground, "apply", "--include", f"{library}/.envrc")
+    assert sorted(os.listdir(library)) == [".envrc", "new"]
+
+
+def test_a_commit_is_one_line(ground: Ground) -> None:
+    script = "git init -q . && git config user.name x && git config user.email x@example.org"
+    subprocess.run(["sh", "-c", script], cwd=ground.project, check=True)
+    ground.write("file", "x\n")
+    _stdout, stderr = typed(ground, "run", "-c", "git add . && git commit -qm one")
+    head, line = stderr.splitlines()
+    assert head.endswith("applied as op 1 (undo: unspill undo)")
+    assert line.startswith("  . .git/: ")
+    assert line.endswith(" of git's own files")
+    whole = typed(ground, "show", "op1")[0]
+    assert "  A .git/refs/heads/" in whole

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of docs/held.md, made from the code's own rows: `python -m tests.docs.held` writes them."""
+
+from pathlib import Path
+from typing import Final
+
+from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
+from unspill.policy.gitkeys import EXCLUDED, FORMAT, ORDINARY
+from unspill.policy.held_names import HELD
+from unspill.policy.other_rows import OTHERS
+from unspill.policy.row import Row
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "held.md"
+ROWS_HEADER: Final = "| what | verdict | why | when it is deleted |"
+KEYS_HEADER: Final = "| keys | with what value |"
+VALUES: Final = {
+    "any": "any",
+    "address": "an address without an option, a program or a transport of its own",
+    "update": "`checkout`, `rebase`, `merge`, `none`",
+    "name": "anything that is no option and no command",
+    "inside": "a directory inside the root",
+}
+FORMAT_VALUE: Final = "any, where the repository is new"
+
+
+def rows() -> list[str]:
+    """Return the lines of the table of paths: the held ones, the flagged ones, the ordinary ones."""
+    cells = [(names_of(row), row.verdict, row.reason, row.deleted) for row in (*HELD, *FLAGGED, CONFIG_SCRIPTS)]
+    cells += [(row.what, row.verdict, row.reason, row.deleted) for row in OTHERS]
+    order = ["held", "flagged", "ordinary"]
+    return [f"| {' | '.join(row)} |" for row in sorted(cells, key=lambda row: order.index(row[1]))]
+
+
+def names_of(row: Row) -> str:
+    """Return the names of a row as patterns."""
+    patterns = [name.decode() for name in row.files]
+    patterns += [f"{name.decode()}/" for name in row.directories]
+    patterns += [f"*.{suffix.decode()}" for suffix in row.suffixes]
+    patterns += [f"{stem.decode()}.*" for stem in row.stems]
+    patterns += [f"*{ending.decode()}" for ending in row.endings]
+    listed = " ".join(f"`{pattern}`" for pattern in patterns)
+    excepted = " ".join(f"`{name.decode()}`" for name in row.but)
+    return f"{listed}, but not {excepted}" if excepted else listed
+
+
+def keys() -> list[str]:
+    """Return the lines of the table of settings, one for each kind of value."""
+    lines = []
+    for check, words in VALUES.items():
+        patterns = [key for key, wanted in ORDINARY.items() if wanted == check]
+        if patterns:
+            lines.append(f"| {' '.join(f'`{key}`' for key in patterns)} | {words} |")
+    lines.append(f"| {' '.join(f'`{key}`' for key in FORMAT)} | {FORMAT_VALUE} |")
+    return [*lines, f"| {' '.join(f'`{key}`' for key in sorted(EXCLUDED))} | none, although it is a `branch.*.*` |"]
+
+
+def with_tables(text: str) -> str:
+    """Return the document with its tables made anew."""
+    for header, lines in ((ROWS_HEADER, rows()), (KEYS_HEADER, keys())):
+        before, _, after = text.partition(header + "\n")
+        rest = after.split("\n")
+        end = next(index for index, line in enumerate(rest) if not line.startswith("|"))
+        text = "\n".join([before + header, "|---" * (header.count("|") - 1) + "|", *lines, *rest[end:]])
+    return text
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(with_tables(DOCUMENT.read_text("utf-8")), "utf-8")

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/held.md has every row of the code's tables, with its verdict and its reason, and no other."""
+
+from tests.docs.held import DOCUMENT, with_tables
+from tests.docs.tables import code, rows_of
+from unspill.apply.guard_view import MAX_CONTENT
+from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
+from unspill.policy.gitfiles import BUILT_IN
+from unspill.policy.gitkeys import EXCLUDED, FORMAT, ORDINARY
+from unspill.policy.guarded import LINES_AT_MOST, PACKAGE_TREES
+from unspill.policy.held_names import HELD
+from unspill.policy.other_rows import OTHERS, PACKAGES, UNREADABLE
+
+NAME = "docs/held.md"
+TEXT = DOCUMENT.read_text("utf-8")
+
+
+def test_the_tables_are_those_of_the_code() -> None:
+    assert with_tables(TEXT) == TEXT
+
+
+def test_every_row_is_there_once() -> None:
+    reasons = [row[2] for row in rows_of(NAME, "The table")]
+    assert sorted(reasons) == sorted(row.reason for row in (*HELD, *FLAGGED, CONFIG_SCRIPTS, *OTHERS))
+    assert len(set(reasons)) == len(reasons)
+
+
+def test_every_setting_is_there_once() -> None:
+    listed = [key for row in rows_of(NAME, "Settings that may change") for key in code(row[0])]
+    assert sorted(listed) == sorted((*ORDINARY, *FORMAT, *EXCLUDED))
+
+
+def test_figures_and_lists_in_its_words_are_those_of_the_code() -> None:
+    assert f"{MAX_CONTENT // 1024} KiB" in UNREADABLE.what
+    assert set(code(PACKAGES.what)) == {name.decode() for name in PACKAGE_TREES}
+    assert f"more than {LINES_AT_MOST} paths" in TEXT
+    listed = {word for word in code(TEXT) if word.startswith(("diff=", "merge=", "filter=")) and word[-1] != "="}
+    assert listed == {driver.decode() for driver in BUILT_IN}

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real side of a round trip: a project, a sandbox over it, and a process that may mount and read everything."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.kernel.round_trip_inside import Operation
+from tests.support import Ground
+from unspill import Sandbox
+from unspill.layers.create import OpenRun, open_run
+from unspill.layers.locks import lock_sandbox
+from unspill.layers.seal import drop_run, seal_run
+from unspill.layers.stack import load_stacks
+from unspill.model.operation import Operation as Recorded
+from unspill.model.run import Exited
+from unspill.sandbox.after_run import apply_run
+from unspill.sandbox.running import scan_run
+
+INSIDE: Final = Path(__file__).with_name("round_trip_inside.py")
+PYTHON: Final = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+
+
+class Inside:
+    """A process in its own user and mount namespace."""
+
+    def __init__(self) -> None:
+        command = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, os.fspath(INSIDE), "serve"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, what: str, **request: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        pickle.dump({"what": what, **request}, self._process.stdin)
+        self._process.stdin.flush()
+        answer = pickle.load(self._process.stdout)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+class Stage:
+    """One project and its sandbox. Runs are mounts of the sandbox's own layers, without bubblewrap around them."""
+
+    def __init__(self, ground: Ground, inside: Inside, project: Path, dest: Path) -> None:
+        self.project = project
+        project.mkdir(mode=0o755)
+        project.chmod(0o755)
+        self._inside = inside
+        inside.ask("begin")
+        self._dest = os.fsencode(dest)
+        self.sandbox = Sandbox(project, policy=ground.policy())
+        self._opened = self.sandbox._opened
+        self.is_elsewhere = project.stat().st_dev != os.stat(self._opened.store.state).st_dev
+        self._tick = os.open(dest.parent, os.O_TMPFILE | os.O_WRONLY, 0o600)
+
+    def edit(self, operations: list[Operation]) -> None:
+        """Let a person edit the live tree."""
+        self._inside.ask("act", live=os.fsencode(self.project), operations=operations)
+
+    def look(self) -> tuple[dict[bytes, Any], dict[bytes, Any]]:
+        """Return pictures of the live tree and of the view."""
+        (stack,) = load_stacks(self._opened.store, self._opened.row.id, self._opened.roots)
+        return self._inside.ask("look", lowers=list(stack.lowers()), dest=self._dest)  # type: ignore[no-any-return]
+
+    def let_time_pass(self) -> None:
+        """Make everything that was changed so far older than what is changed from now on, without waiting.
+
+        A filesystem's clock stands still between two ticks. But an entry that has its time, and whose stamp somebody
+        looked at, gets the real time at its next change, and from then on nothing gets an older one.
+        """
+        for _ in range(2):
+            os.fchmod(self._tick, 0o600)
+            os.fstat(self._tick)
+
+    def run(self, operations: list[Operation], after: str) -> Recorded | None:
+        """Perform operations in a new layer; then hold or apply it, or throw it away."""
+        self.let_time_pass()
+        opened = self._opened
+        with lock_sandbox(opened.store.state, opened.row.id):
+            under_way = open_run(opened.store, opened.row, argv=(b"true",), cwd=opened.project, roots=opened.roots)
+            self._perform(under_way, operations)
+            changes = scan_run(under_way)
+            ended = under_way.run.replace(ended_ns=time.time_ns(), outcome=Exited(code=0), changed=len(changes))
+            if after == "discard" or not changes:
+                drop_run(opened.store, under_way, ended)
+                return None
+            closed = seal_run(opened.store, under_way, ended)
+            if after == "hold":
+                return None
+            return apply_run(opened, under_way.run.id, changes, closed.stacks).operation
+
+    def _perform(self, under_way: OpenRun, operations: list[Operation]) -> None:
+        (stack,) = under_way.stacks
+        assert stack.open is not None
+        self._inside.ask(
+            "run",
+            lowers=list(stack.lowers()),
+            upper=stack.open.upper,
+            work=stack.open.work,
+            dest=self._dest,
+            operations=operations,
+        )
+
+    def close(self) -> None:
+        os.close(self._tick)
+        self.sandbox.close()
+
+
+class WholeStage(Stage):
+    """The same with real runs: bubblewrap, the spawner and all."""
+
+    def run(self, operations: list[Operation], after: str) -> Recorded | None:
+        self.let_time_pass()
+        command = [PYTHON, "-c", INSIDE.read_text()]
+        result = self.sandbox.run(command, stdin=pickle.dumps(operations), after=after)  # type: ignore[arg-type]
+        assert result.ok, result
+        return result.operation

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run changed is in the project afterwards, entry by entry as the command left it, and can be taken back."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.leftovers import tree_of
+from tests.support import Ground, kinds
+from unspill import RunResult, Selection
+
+pytestmark = pytest.mark.kernel
+
+
+def applied(ground: Ground, script: str, **options: object) -> RunResult:
+    """Run with everything at its default, and take the changes over."""
+    result = ground.sandbox(after="apply").run(script, **options)  # type: ignore[arg-type]
+    assert result.operation is not None
+    return result
+
+
+def left(result: RunResult) -> dict[bytes, str]:
+    assert result.operation is not None
+    return {one.path: one.why for one in result.operation.left}
+
+
+def test_changes_of_every_kind_are_in_the_project_and_undo_brings_back_the_very_files(
+    ground: Ground, engine: str
+) -> None:
+    ground.write("edited", "old\n").chmod(0o640)
+    ground.write("dir/gone", "gone\n")
+    ground.write("dir/stays", "stays\n")
+    (ground.project / "link").symlink_to("edited")
+    before, inode = tree_of(ground.project), (ground.project / "edited").stat().st_ino
+    result = applied(
+        ground,
+        "echo new > edited; rm dir/gone; mkdir -p a/b/c; echo deep > a/b/c/d; ln -sfn dir link; chmod 751 a/b; "
+        "printf '#!/bin/sh\\n' > tool; chmod 755 tool",
+    )
+    assert left(result) == {}
+    assert not result.held
+    assert (ground.project / "edited").read_text() == "new\n"
+    assert stat.S_IMODE((ground.project / "edited").stat().st_mode) == 0o640
+    assert os.listdir(ground.project / "dir") == ["stays"]
+    assert (ground.project / "a/b/c/d").read_text() == "deep\n"
+    assert stat.S_IMODE((ground.project / "a/b").stat().st_mode) == 0o751
+    assert stat.S_IMODE((ground.project / "tool").stat().st_mode) == 0o755
+    assert os.readlink(ground.project / "link") == "dir"
+    sandbox = ground.sandbox()
+    assert not sandbox.changes()
+    after = tree_of(ground.project)
+    assert sandbox.undo().left == ()
+    assert without_times(tree_of(ground.project)) == without_times(before)
+    assert (ground.project / "edited").stat().st_ino == inode
+    assert sandbox.redo().left == ()
+    assert without_times(tree_of(ground.project)) == without_times(after)
+
+
+def without_times(tree: dict[str, tuple[int, int, int, bytes]]) -> dict[str, object]:
+    """Leave out what a directory's time is: it is no part of a change; those of files are."""
+    return {path: (mode, content, 0 if stat.S_ISDIR(mode) else time) for path, (mode, _, time, content) in tree.items()}
+
+
+@pytest.mark.parametrize("end", ["exit 7", "kill -9 $$"])
+def test_whatever_the_exit_code_is(ground: Ground, end: str) -> None:
+    result = applied(ground, f"echo x > new; {end}")
+    assert not result.ok
+    assert (ground.project / "new").read_text() == "x\n"
+
+
+def test_what_was_cut_short_is_held(ground: Ground) -> None:
+    sandbox = ground.sandbox(after="apply")
+    result = sandbox.run("echo x > new; sleep 60", timeout=0.5)
+    assert (result.operation, result.held) == (None, True)
+    assert not (ground.project / "new").exists()
+    result = ground.sandbox("other", after="apply", after_timeout="apply").run("echo x > new; sleep 60", timeout=0.5)
+    assert result.operation is not None
+    assert (ground.project / "new").exists()
+
+
+def test_a_command_that_was_never_started_applies_nothing(ground: Ground) -> None:
+    result = ground.sandbox(after="apply").run(["no-such-command"])
+    assert (result.operation, result.held) == (None, False)
+    assert ground.sandbox().operations() == ()
+
+
+def test_what_is_never_applied_is_named_and_does_not_stop_the_others(ground: Ground) -> None:
+    result = applied(ground, "mkfifo pipe; echo x > free; touch bits; chmod 6755 bits; mkdir sticky; chmod 1777 sticky")
+    assert left(result) == {b"pipe": "refused"}
+    assert sorted(os.listdir(ground.project)) == ["bits", "free", "sticky"]
+    assert stat.S_IMODE((ground.project / "bits").stat().st_mode) == 0o755
+    assert stat.S_IMODE((ground.project / "sticky").stat().st_mode) == 0o777
+    assert result.operation is not None
+    assert [note.partition(":")[0] for note in result.operation.notes] == ["bits", "sticky"]
+
+
+def test_a_path_that_lies_behind_a_link_by_now_does_not_stop_the_others(ground: Ground) -> None:
+    ground.write("moved/file", "old\n")
+    ground.write("open", "old\n")
+    sandbox = ground.sandbox()
+    assert sandbox.run("echo new > moved/file; echo new > open").ok
+    (ground.project / "moved").rename(ground.top / "moved")
+    (ground.project / "moved").symlink_to(ground.top / "moved")
+    operation = sandbox.apply()
+    assert {one.path: one.why for one in operation.left} == {b"moved": "conflict", b"moved/file": "conflict"}
+    assert (ground.project / "open").read_text() == "new\n"
+    assert (ground.top / "moved/file").read_text() == "old\n"
+
+
+def test_a_chosen_path_brings_the_directories_that_it_needs(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    assert sandbox.run("mkdir -p -m 700 a/b; echo x > a/b/file; echo y > a/other").ok
+    operation = sandbox.apply(["a/b/file"])
+    assert operation.left == ()
+    assert (ground.project / "a/b/file").read_text() == "x\n"
+    assert kinds(sandbox.changes()) == {"a/other": "added"}
+
+
+def test_each_file_goes_to_its_own_root(ground: Ground) -> None:
+    library = ground.home / "library"
+    library.mkdir()
+    (library / "same").write_text("old\n")
+    ground.write("same", "old\n")
+    sandbox = ground.sandbox(after="apply", roots=(os.fsencode(library),))
+    result = sandbox.run(f"echo project > same; echo library > {library}/same; touch {library}/new")
+    assert left(result) == {}
+    assert ((ground.project / "same").read_text(), (library / "same").read_text()) == ("project\n", "library\n")
+    sandbox.undo()
+    assert ((ground.project / "same").read_text(), (library / "same").read_text()) == ("old\n", "old\n")
+    assert os.listdir(library) == ["same"]
+
+
+def test_other_names_of_a_file_keep_their_content(ground: Ground) -> None:
+    os.link(ground.write("one", "old\n"), ground.top / "other")
+    applied(ground, "echo new > one")
+    assert (ground.project / "one").read_text() == "new\n"
+    assert (ground.top / "other").read_text() == "old\n"
+
+
+def test_a_sandbox_that_applies_every_run_keeps_nothing_held(ground: Ground) -> None:
+    sandbox = ground.sandbox(after="apply")
+    for number in range(5):
+        assert sandbox.run(f"echo {number} >> file").operation is not None
+    assert (ground.project / "file").read_text() == "0\n1\n2\n3\n4\n"
+    assert os.listdir(ground.state / "layers") == []
+    for _ in range(5):
+        sandbox.undo()
+    assert os.listdir(ground.project) == []
+
+
+def test_what_stays_is_one_layer_however_many_runs_left_something(ground: Ground) -> None:
+    sandbox = ground.sandbox(after="apply")
+    for name in ("a", "b", "c"):
+        assert sandbox.run(f"mkdir {name}; echo x > {name}/.envrc; echo y > {name}/free").held
+    assert len(os.listdir(ground.state / "layers")) == 1
+    assert kinds(sandbox.changes()) == {f"{name}/.envrc": "added" for name in ("a", "b", "c")}
+    assert sandbox.run("cat a/.envrc b/.envrc c/.envrc").stdout.head == b"x\nx\nx\n"
+
+
+def test_what_was_reviewed_is_what_is_applied(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    assert sandbox.run("echo seen > one; echo seen > two").ok
+    reviewed = sandbox.changes()
+    assert sandbox.run("echo unseen > two; echo unseen > three").ok
+    operation = sandbox.apply(reviewed=reviewed)
+    assert [(one.path, one.why) for one in operation.left] == [(b"two", "stale")]
+    assert os.listdir(ground.project) == ["one"]
+    assert kinds(sandbox.changes()) == {"two": "added", "three": "added"}
+
+
+def test_consent_is_for_one_path(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    assert sandbox.run("echo x > .envrc; mkdir sub; echo x > sub/.envrc").ok
+    operation = sandbox.apply(Selection(included=(b".envrc",)))
+    assert [(one.path, one.why) for one in operation.left if one.path.endswith(b".envrc")] == [(b"sub/.envrc", "held")]
+    assert os.listdir(ground.project) == [".envrc"]
+
+
+def test_a_full_disk_leaves_the_project_as_it_was_and_the_changes_held(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full as far as the journal knows: no real one can be filled for one write only."""
+    ground.write("file", "old\n")
+
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unspill.apply.operate.write_end", full)
+        result = ground.sandbox(after="apply").run("echo new > file; touch added")
+    assert (result.operation, result.held) == (None, True)
+    assert "No space left on device" in result.problem
+    assert "because the apply failed" in result.text()
+    assert (ground.project / "file").read_text() == "old\n"
+    assert os.listdir(ground.state / "pending") == []
+    assert ground.sandbox().apply().left == ()
+    assert (ground.project / "file").read_text() == "new\n"
+
+
+def test_nothing_of_it_is_left_in_the_project(ground: Ground) -> None:
+    ground.write("file", "old\n")
+    applied(ground, "echo new > file")
+    ground.sandbox().undo()
+    assert [path.name for path in Path(ground.project).iterdir()] == ["file"]

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that are decided by place, content or kind, each with paths that are in it and others that are nearly so."""
+
+from dataclasses import dataclass, field
+
+from tests.unit.apply.guard_given import FOLDER, GONE, Link, Program, Tree, What
+from unspill.policy import other_rows as rows
+from unspill.policy.other_rows import OtherRow
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+MINIMAL = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n"
+REMOTE = '[remote "origin"]\n\turl = https://example.org/x.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n'
+EVIL = MINIMAL + "\tfsmonitor = evil\n"
+BARE: dict[str, What] = {"HEAD": "ref: refs/heads/main\n", "objects": FOLDER, "refs": FOLDER}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A change, and the verdict on one path of it: that of the row, or ordinary where `row` is None."""
+
+    path: str
+    after: Tree
+    row: OtherRow | None = None
+    before: Tree = field(default_factory=dict)
+    root: str = "live"
+    deleted: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.row.reason if self.row else 'ordinary'}"
+
+
+def only(path: str, what: str | Link | Program, row: OtherRow | None, **options: object) -> Case:
+    """Return the case of a single path."""
+    return Case(path, {path: what}, row, **options)  # type: ignore[arg-type]
+
+
+def bare(place: str, **others: What) -> dict[str, What]:
+    """Return a repository without a working tree."""
+    return {f"{place}/{name}": what for name, what in {**BARE, **others}.items()}
+
+
+def gone(path: str, what: str, row: OtherRow | None) -> Case:
+    """Return the case of a deletion."""
+    return Case(path, {path: GONE}, row, {path: what}, deleted=True)
+
+
+HOOKS = [
+    only(".git/hooks/pre-commit", Program(), rows.HOOK),
+    only(".git/hooks/pre-commit", "not executable yet", rows.HOOK),
+    only(".git/hooks/lib/common.sh", "sourced by a hook", rows.HOOK),
+    only(".git/hooks/pre-commit.sample", Program(), None),
+    only(".git/hooks/deep/pre-commit.sample", Program(), rows.HOOK),
+    Case(".git/modules/lib/hooks/update", bare(".git/modules/lib", **{"hooks/update": "#!/bin/sh\n"}), rows.HOOK),
+    only(".git/modules/lib/hooks/post-checkout", Program(), rows.UNKNOWN),
+    only(".git/worktrees/w/hooks/post-checkout", Program(), rows.HOOK),
+    only("sub/.git/hooks/post-merge", Program(), rows.HOOK),
+    Case("x.git/hooks/update", bare("x.git", **{"hooks/update": "#!/bin/sh\n"}), rows.HOOK),
+    only("src/hooks/useState.ts", "export {}", None),
+    gone(".git/hooks/pre-commit", "#!/bin/sh\n", rows.HOOK),
+    Case(".git/hooks", {".git/hooks": GONE}, rows.HOOK, {".git/hooks/pre-push": "#!/bin/sh\n"}, deleted=True),
+    Case(".git/hooks", {".git/hooks": GONE}, None, {".git/hooks/pre-push.sample": ""}, deleted=True),
+    only("scripts/pre-commit", "x", rows.HOOK, before={".git/config": "[core]\n\thooksPath = scripts\n"}),
+    only("scripts/x.sample", "x", None, before={".git/config": "[core]\n\thooksPath = scripts\n"}),
+    only("scripts/pre-commit", "x", None, before={".git/config": "[core]\n\thooksPath = /elsewhere\n"}),
+    only("pre-commit", "x", rows.HOOK, before={".git/config": "[core]\n\thooksPath = .\n"}),
+    only("other", "x", None, before={".git/config": "[core]\n\thooksPath = .\n"}),
+    only(
+        "real/pre-commit",
+        "x",
+        rows.HOOK,
+        before={".git/config": "[core]\n\thooksPath = linked\n", "linked": Link("real"), "real/x": ""},
+    ),
+    only("app/.husky/pre-commit", "x", rows.HOOK, before={"app/.git/config": "[core]\n\thooksPath = .husky/_\n"}),
+]
+SETTINGS = [
+    only(".git/config", EVIL, rows.SETTINGS),
+    only(".git/config", MINIMAL + REMOTE, None),
+    Case(".git/config", {".git/config": MINIMAL + REMOTE}, None, {".git/config": MINIMAL}),
+    Case(".git/config", {".git/config": MINIMAL}, rows.SETTINGS, {".git/config": EVIL}),
+    Case(".git/config", {".git/config": EVIL + REMOTE}, None, {".git/config": EVIL}),
+    Case(".git/config", {".git/config": EVIL.replace("evil", "worse")}, rows.SETTINGS, {".git/config": EVIL}),
+    only(".git/config.worktree", "[core]\n\tsparseCheckout = true\n", None),
+    only(".git/config.worktree", "[core]\n\tpager = evil\n", rows.SETTINGS),
+    only(".git/worktrees/w/config.worktree", "[core]\n\tpager = evil\n", rows.SETTINGS),
+    Case(".git/modules/lib/config", bare(".git/modules/lib", config=EVIL), rows.SETTINGS),
+    Case(".git/modules/a/b/config", bare(".git/modules/a/b", config=EVIL), rows.SETTINGS),
+    Case(".git/modules/a/b/config", bare(".git/modules/a/b", config=MINIMAL + "\tworktree = ../../../../lib\n"), None),
+    Case(
+        ".git/modules/lib/config",
+        bare(".git/modules/lib", config=MINIMAL + "\tworktree = ../../../..\n"),
+        rows.SETTINGS,
+    ),
+    Case("x.git/config", bare("x.git", config=EVIL), rows.SETTINGS),
+    Case("x.git/config", bare("x.git", config=MINIMAL), None),
+    Case("x.git/config", {"x.git/config": EVIL}, rows.SETTINGS, bare("x.git")),
+    Case("config", {**BARE, "config": EVIL}, rows.SETTINGS),
+    only("src/config", "anything at all", None),
+    only("shared", "[alias]\n\tx = !evil\n", rows.SETTINGS, before={".git/config": "[include]\n\tpath = ../shared\n"}),
+    only(
+        "shared", "[user]\n\tname = x\n", None, before={".git/config": '[includeIf "gitdir:/"]\n\tpath = ../shared\n'}
+    ),
+    gone(".git/config", EVIL, rows.SETTINGS),
+    gone(".git/config", REMOTE, None),
+    only("config", EVIL, rows.SETTINGS, root="repo/.git"),
+    only("lib/config", EVIL, rows.UNKNOWN, root="repo/.git/modules"),
+]
+DRIVERS = [
+    only(".gitattributes", "*.txt filter=x\n", rows.DRIVERS),
+    only("deep/down/.gitattributes", "*.txt -text merge=x\n", rows.DRIVERS),
+    only(".git/info/attributes", "*.txt diff=x\n", rows.DRIVERS),
+    only(".gitattributes", "[attr]mine filter=x\n*.txt mine\n", rows.DRIVERS),
+    only(".gitattributes", "* text=auto eol=lf\n*.py diff=python\n*.log merge=union -diff\n*.bin filter=lfs\n", None),
+    only(".gitattributes", "# *.txt filter=x\n", None),
+    only(".git/info/attributes", "*.sh eol=lf\n", None),
+    Case(".gitattributes", {".gitattributes": "* text\n*.a filter=x\n"}, None, {".gitattributes": "*.a filter=x\n"}),
+    Case(".gitattributes", {".gitattributes": "*.b filter=x\n"}, rows.DRIVERS, {".gitattributes": "*.a filter=x\n"}),
+    gone(".gitattributes", "*.a filter=x\n", None),
+    only("shared", "* filter=x\n", rows.DRIVERS, before={".git/config": "[core]\n\tattributesFile = shared\n"}),
+]
+MODULE = '[submodule "lib"]\n\tpath = {path}\n\turl = {url}\n\tupdate = {update}\n'
+MODULES = [
+    only(".gitmodules", MODULE.format(path="lib", url="../lib.git", update="rebase"), None),
+    only(".gitmodules", MODULE.format(path="lib", url="../lib.git", update="!evil"), rows.MODULES),
+    only(".gitmodules", MODULE.format(path="lib", url="ext::sh", update="none"), rows.MODULES),
+    only(".gitmodules", MODULE.format(path="lib", url="-u./evil", update="none"), rows.MODULES),
+    only(".gitmodules", MODULE.format(path="../lib", url="x", update="none"), rows.MODULES),
+    only(".gitmodules", '[submodule "../x"]\n\tpath = x\n', rows.MODULES),
+    only(".gitmodules", "[core]\n\tpager = x\n", rows.MODULES),
+    only(".gitmodules", "[submodule", rows.UNREADABLE),
+    gone(".gitmodules", "[submodule", None),
+]
+POINTERS = [
+    only("sub/.git", "gitdir: ../.git/modules/sub\n", None),
+    only("sub/.git", "gitdir: ../../elsewhere\n", rows.LEADS_OUT),
+    only("sub/.git", "gitdir: /elsewhere\n", rows.LEADS_OUT),
+    only("sub/.git", "gitdir: name/../../x\n", rows.LEADS_OUT),
+    only("sub/.git", "something else\n", rows.LEADS_OUT),
+    only(".git/worktrees/w/commondir", "../..\n", None),
+    only(".git/worktrees/w/commondir", "../../../x\n", rows.LEADS_OUT),
+    only(".git/commondir", "../x\n", rows.LEADS_OUT),
+    only(".git/worktrees/w/gitdir", "../../../w/.git\n", None),
+    only(".git/worktrees/w/gitdir", "/elsewhere/.git\n", rows.LEADS_OUT),
+    Case("fake/commondir", {"fake/HEAD": SHA, "fake/commondir": "../common"}, rows.LEADS_OUT),
+    only("docs/commondir", "no git directory", None),
+    only(".hg/sharedpath", "/elsewhere/.hg", rows.LEADS_OUT),
+    only(".jj/repo", "../../main/.jj/repo", rows.LEADS_OUT),
+    only(".jj/repo/store/git_target", "../../../.git", None),
+    only(".jj/repo/store/git_target", "/elsewhere/.git", rows.LEADS_OUT),
+    gone("sub/.git", "gitdir: ../x\n", None),
+]
+LINKS = [
+    only("sub/.git", Link("../fake"), rows.GIT_LINK),
+    only(".gitattributes", Link("attributes"), rows.GIT_LINK),
+    only(".gitmodules", Link("modules"), rows.GIT_LINK),
+    only(".git/hooks", Link("../tools"), rows.GIT_LINK),
+    only(".git/config", Link("../settings"), rows.GIT_LINK),
+    only(".git/objects", Link("../store"), rows.GIT_LINK),
+    only(".git/HEAD", Link("refs/heads/main"), None),
+    only(".git/HEAD", Link("../x"), rows.GIT_LINK),
+    Case("x.git/config", {**bare("x.git"), "x.git/config": Link("../evil")}, rows.GIT_LINK),
+    only("link", Link("dir/file"), None),
+    only("link", Link("{root}/dir/file"), None),
+    only("link", Link("../elsewhere"), rows.LINK_OUT),
+    only("link", Link("/etc/passwd"), rows.LINK_OUT),
+    only("link", Link("name/../file"), rows.LINK_OUT),
+    only("deep/link", Link("../file"), None),
+    only("node_modules/x", Link("/elsewhere/x"), rows.LINK_OUT),
+    Case(".venv/bin/tool", {".venv/pyvenv.cfg": "", ".venv/bin/tool": Link("/usr/bin/python3.11")}, rows.LINK_OUT),
+    only("src/bin/python", Link("/usr/bin/python3.11"), rows.LINK_OUT),
+    Case("link", {"link": GONE}, None, {"link": Link("/etc")}, deleted=True),
+]
+COMPLETING = [
+    Case("lib/HEAD", {"lib/HEAD": SHA}, rows.COMPLETES, {"lib/objects/x": "", "lib/refs/x": "", "lib/config": EVIL}),
+    Case("lib/HEAD", {"lib/HEAD": SHA}, None, {"lib/objects/x": "", "lib/refs/x": "", "lib/config": MINIMAL}),
+    Case("lib/HEAD", {"lib/HEAD": SHA}, None, {"lib/objects/x": "", "lib/config": EVIL}),
+    Case(
+        "lib/HEAD", {"lib/HEAD": SHA}, rows.COMPLETES, {"lib/objects/x": "", "lib/refs/x": "", "lib/hooks/update": ""}
+    ),
+    Case("s/.git", {"s/.git": "gitdir: ../lib"}, rows.COMPLETES, {"lib/config": EVIL}),
+    Case("s/.git", {"s/.git": "gitdir: ../lib"}, None, {"lib/config": MINIMAL}),
+]
+PROGRAMS = [
+    only("t/clean.py", "x", rows.PROGRAM, before={".git/config": '[filter "x"]\n\tclean = python "t/clean.py" %f\n'}),
+    only("t/clean.py", "x", None, before={".git/config": "[user]\n\tname = t/clean.py\n"}),
+    only("t/mon", "x", rows.PROGRAM, before={".git/config": "[core]\n\tfsmonitor = ./t/mon\n"}),
+]
+UNKNOWNS = [
+    only(".git/whatever", "x", rows.UNKNOWN),
+    only(".git/info/whatever", "x", rows.UNKNOWN),
+    only(".git/objects/whatever/x", "x", rows.UNKNOWN),
+    only(".git/branches/origin", "ext::sh", rows.UNKNOWN),
+    only(".git/remotes/origin", "URL: ext::sh", rows.UNKNOWN),
+    only(".git/modules/config", EVIL, rows.UNKNOWN),
+    only(".git/config.lock", "x", rows.UNKNOWN),
+    only(".git/logs/x", "x", rows.UNKNOWN),
+    only(".git/rebase-merge/deep/x", "x", rows.UNKNOWN),
+    gone(".git/whatever", "x", None),
+]
+UNREADABLE = [
+    only(".git/config", "[core", rows.UNREADABLE),
+    only(".git/config", "[core]\n\tx = \0\n", rows.UNREADABLE),
+    only(".git/config", "#" * (256 * 1024 + 1), rows.UNREADABLE),
+    only(".gitattributes", "#" * (256 * 1024 + 1), rows.UNREADABLE),
+]
+OTHERS = [
+    only(".tool-versions", "node {{ exec(command='evil') }}\n", rows.TEMPLATE),
+    only(".git/rebase-merge/git-rebase-todo", "pick 1 x\nexec evil\n", rows.TODO),
+    only(".git/rebase-merge/git-rebase-todo", "pick 1 exec\n", None),
+    only(".git/sequencer/todo", "x evil\n", rows.TODO),
+    only(".git/objects/info/alternates", "/elsewhere/objects\n", rows.ALTERNATES),
+    only("run", Program(), rows.EXECUTABLE),
+    Case("run", {"run": Program("new")}, None, {"run": Program("old")}),
+    Case("run", {"run": Program("same")}, rows.EXECUTABLE, {"run": "same"}),
+    Case("run", {"run": "same"}, None, {"run": Program("same")}),
+    only("node_modules/x/package.json", "{}", rows.PACKAGES),
+    only("node_modules/x/.vscode/settings.json", "{}", rows.PACKAGES),
+    only("node_modules/x/.envrc", "x", rows.PACKAGES),
+    only("a/.venv/bin/tool", Program(), rows.PACKAGES),
+    only("node_modules/x/index.js", "x", None),
+    only("node_modules/x/.git/config", EVIL, rows.SETTINGS),
+]
+ORDINARY_IN_GIT = [
+    only(f".git/{path}", "x", None)
+    for path in f"""
+    HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE MERGE_RR AUTO_MERGE CHERRY_PICK_HEAD REVERT_HEAD
+    REBASE_HEAD BISECT_LOG BISECT_START COMMIT_EDITMSG TAG_EDITMSG SQUASH_MSG index index.lock packed-refs shallow
+    description gc.log sharedindex.{SHA} refs/heads/main refs/heads/config refs/heads/feature/hooks refs/stash
+    refs/remotes/origin/HEAD logs/HEAD logs/refs/heads/config logs/refs/stash objects/01/{SHA[2:]}
+    objects/01/tmp_obj_x1 objects/pack/pack-{SHA}.pack objects/pack/pack-{SHA}.idx objects/pack/tmp_pack_x
+    objects/pack/multi-pack-index objects/info/packs objects/info/commit-graphs/graph-{SHA}.graph info/exclude info/refs
+    info/sparse-checkout info/grafts rebase-merge/head-name rebase-merge/author-script rebase-apply/0001
+    sequencer/opts rr-cache/{SHA}/preimage lfs/objects/01/23/{SHA} worktrees/w/HEAD worktrees/w/index
+    worktrees/w/logs/HEAD worktrees/w/locked hooks/update.sample
+    """.split()
+] + [Case(".git/modules/a/b/refs/heads/x", bare(".git/modules/a/b", **{"refs/heads/x": SHA}), None)]
+CASES = [
+    *HOOKS, *SETTINGS, *DRIVERS, *MODULES, *POINTERS, *LINKS, *COMPLETING, *PROGRAMS, *UNKNOWNS, *UNREADABLE, *OTHERS,
+    *ORDINARY_IN_GIT,
+]  # fmt: skip

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guard, row by row: what is held, what is flagged, and what is nearly either and yet ordinary."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.apply.guard_cases import CASES, EVIL, Case
+from tests.unit.apply.guard_given import GONE, Link, Program, judged, verdict_on
+from unspill.apply.guard import judge, still_held
+from unspill.model.change import Change, Identity, RootChanges
+from unspill.policy import other_rows as rows
+from unspill.policy.flagged_names import FLAGGED
+from unspill.policy.held_names import HELD
+from unspill.policy.other_rows import OTHERS
+from unspill.policy.row import Row
+
+
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Settings of the person who runs the tests don't count."""
+    monkeypatch.setenv("HOME", os.fspath(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_path_is_in_its_row(case: Case, tmp_path: Path) -> None:
+    found = judged(tmp_path, case.after, case.before, root=case.root)
+    verdict, reason = verdict_on(found, case.path)
+    if case.row is None:
+        assert (verdict, reason) == ("ordinary", "")
+    elif case.deleted:
+        assert verdict == case.row.deleted
+    else:
+        assert verdict == case.row.verdict
+        assert reason.partition(":")[0] == case.row.reason.partition(":")[0]
+
+
+def test_every_row_has_a_case() -> None:
+    assert {row.reason for row in OTHERS} - {case.row.reason for case in CASES if case.row} == {
+        rows.PARTS_OF_GIT.reason
+    }
+
+
+def paths_of(row: Row) -> list[str]:
+    """Return a path for every name of a row."""
+    names = [name.decode() for name in row.files]
+    names += [f"{name.decode()}/some/file" for name in row.directories]
+    names += [f"name.{suffix.decode()}" for suffix in row.suffixes]
+    names += [f"{stem.decode()}.some" for stem in row.stems]
+    return names + [f"name{ending.decode()}" for ending in row.endings]
+
+
+@pytest.mark.parametrize("row", [*HELD, *FLAGGED], ids=lambda row: row.reason)
+def test_every_name_of_a_row_gets_its_verdict_wherever_it_lies(row: Row, tmp_path: Path) -> None:
+    for number, path in enumerate(paths_of(row)):
+        for place in (path, f"deep/down/{path}", path.upper()):
+            top = tmp_path / f"{number}-{len(place)}-{place.isupper()}-{place[:1]}"
+            verdict, reason = verdict_on(judged(top, {place: "x"}), place)
+            assert (verdict, place) == (row.verdict, place)
+            if row.verdict == "held":
+                assert reason == row.reason
+
+
+@pytest.mark.parametrize("row", HELD, ids=lambda row: row.reason)
+def test_a_deleted_one_gets_the_verdict_on_deletions(row: Row, tmp_path: Path) -> None:
+    for number, path in enumerate(paths_of(row)):
+        found = judged(tmp_path / str(number), {path: GONE}, {path: "x"})
+        assert verdict_on(found, path)[0] == row.deleted
+
+
+@pytest.mark.parametrize("path", [".vscode/extensions.json", ".vscode/py.code-snippets", "src/vscode/settings.json"])
+def test_names_that_a_row_excepts_are_ordinary(path: str, tmp_path: Path) -> None:
+    assert judged(tmp_path, {path: "x"}).held == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".GIT", ".Git", ".git ", ".git.", ".git . .", "GIT~1", ".git::$INDEX_ALLOCATION", ".g\u200cit", ".\uff27IT"],
+)
+def test_a_git_directory_in_disguise_is_one(name: str, tmp_path: Path) -> None:
+    found = judged(tmp_path, {f"{name}/config": EVIL, f"{name}/hooks/update": Program()})
+    assert dict(found.held).keys() >= {os.fsencode(f"{name}/config"), os.fsencode(f"{name}/hooks/update")}
+
+
+@pytest.mark.parametrize(
+    "name", [".ENVRC", ".envrc.", "ENVRC~1", ".en\u00advrc", ".v\u017fcode/settings.json", "MCP~1.JSO"]
+)
+def test_a_name_in_disguise_is_held(name: str, tmp_path: Path) -> None:
+    assert [path for path, _ in judged(tmp_path, {name: "x"}).held][-1] == os.fsencode(name)
+
+
+@pytest.mark.parametrize("name", ["notes~1", "a b", "été", "x:y", "...", "\x1b[31m", "a\nb"])
+def test_an_odd_name_alone_is_no_reason(name: str, tmp_path: Path) -> None:
+    found = judged(tmp_path, {f"{name}/{name}": "x"})
+    assert (found.held, found.flagged) == ((), ())
+
+
+def test_a_name_that_is_no_text_is_judged_like_any_other(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff\xfe")
+    assert judged(tmp_path, {f"{name}/.envrc": "x", f"{name}/file": "x"}).held[0][0] == b"\xff\xfe/.envrc"
+
+
+def test_a_new_directory_is_held_if_all_in_it_is(tmp_path: Path) -> None:
+    found = judged(tmp_path, {".claude/hooks/a": "x", ".claude/b": "x", "app/.envrc": "x", "app/main.py": "x"})
+    assert [path for path, _ in found.held] == [
+        b".claude", b".claude/b", b".claude/hooks", b".claude/hooks/a", b"app/.envrc",
+    ]  # fmt: skip
+
+
+def test_a_directory_that_was_there_is_not_held(tmp_path: Path) -> None:
+    found = judged(tmp_path, {".claude/a": "x"}, {".claude/b": "x"})
+    assert [path for path, _ in found.held] == [b".claude/a"]
+
+
+def test_a_mere_touch_is_ordinary(tmp_path: Path) -> None:
+    found = judged(tmp_path, {".envrc": "x", ".git/hooks/update": "x"}, {".envrc": "x", ".git/hooks/update": "x"})
+    assert (found.held, found.flagged) == ((), ())
+
+
+def test_many_paths_with_one_reason_are_one_line(tmp_path: Path) -> None:
+    found = judged(tmp_path, {f"out/{number}": Program() for number in range(30)} | {"out/setup.py": "x", "a": "x"})
+    assert found.flagged == (
+        (b"out", "30 files: is a new executable"),
+        (b"out/setup.py", "runs when you install or build the package"),
+    )
+
+
+def test_installed_packages_are_one_line_for_each_tree(tmp_path: Path) -> None:
+    after = {f"{top}/x{number}/package.json": "x" for top in ("node_modules", "app/node_modules") for number in "12"}
+    found = judged(tmp_path, after)
+    assert found.held == ()
+    assert dict(found.flagged).keys() == {b"node_modules", b"app/node_modules"}
+
+
+def test_the_settings_of_the_person_count(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".gitconfig").write_text("[core]\n\thooksPath = .githooks\n")
+    assert judged(tmp_path, {".githooks/pre-commit": "x"}).held[0] == (b".githooks", rows.HOOK.reason)
+
+
+def test_the_settings_behind_a_worktree_count(tmp_path: Path) -> None:
+    shared, own = tmp_path / "main" / ".git", tmp_path / "main" / ".git" / "worktrees" / "w"
+    own.mkdir(parents=True)
+    (own / "commondir").write_text("../..\n")
+    (shared / "config").write_text("[core]\n\thooksPath = hooks\n")
+    found = judged(tmp_path, {"hooks/pre-commit": "x"}, {".git": f"gitdir: {own}\n", "hooks/x": ""})
+    assert found.held == ((b"hooks/pre-commit", rows.HOOK.reason),)
+
+
+def test_no_part_of_a_change_makes_a_repository_of_settings_that_were_let_pass(tmp_path: Path) -> None:
+    before = {"lib/HEAD": "ref: refs/heads/main\n", "lib/objects/x": "", "lib/refs/x": ""}
+    # Afterwards there is no repository; a person who applies the settings alone has one
+    found = judged(tmp_path, {"lib/HEAD": GONE, "lib/config": EVIL}, before)
+    assert b"lib/config" in dict(found.held)
+
+
+def test_a_reason_shows_nothing_that_a_command_could_choose(tmp_path: Path) -> None:
+    found = judged(tmp_path, {".git/config": '[filter "\x1b[31m"]\n\tclean = x\n'})
+    assert found.held[0][1] == "changes settings that git acts on: filter.*.clean"
+
+
+def test_what_changed_since_the_scan_is_held(tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    (tmp_path / "upper" / ".git").mkdir(parents=True)
+    entry = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
+    change = Change(path=b".git/config", kind="added", entry=entry, layer=os.fsencode(tmp_path / "upper"))
+    part = RootChanges(root=os.fsencode(tmp_path / "live"), changes=(change,))
+    assert judge(part).held == ((b".git/config", rows.UNREADABLE.reason),)
+
+
+def test_twenty_thousand_ordinary_paths_take_little_time(tmp_path: Path) -> None:
+    entry = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
+    paths = sorted(b"src/package%d/module%d.py" % (number % 100, number) for number in range(20_000))
+    changes = tuple(Change(path=path, kind="added", entry=entry, layer=b"/none") for path in paths)
+    part = RootChanges(root=os.fsencode(tmp_path), changes=changes)
+    taken = []
+    for _ in range(5):
+        start = time.process_time()
+        assert judge(part).held == ()
+        taken.append(time.process_time() - start)
+    # 1.4 microseconds a path where it was measured; the bound is for slow machines
+    assert min(taken) < 20_000 * 10e-6
+
+
+def test_links_that_stay_inside_are_ordinary_wherever_they_are(tmp_path: Path) -> None:
+    found = judged(
+        tmp_path, {"node_modules/.bin/x": Link("../x/cli.js"), "a/b/c": Link("../../d"), "lib64": Link("lib")}
+    )
+    assert found.held == ()
+
+
+@pytest.mark.parametrize("home", [".venv", "env", "deep/down/env"])
+def test_a_virtual_environment_may_lead_to_its_interpreter(home: str, tmp_path: Path) -> None:
+    links = {f"{home}/bin/{name}": Link("/usr/bin/python3.11") for name in ("python", "python3", "python3.11")}
+    assert judged(tmp_path, {f"{home}/pyvenv.cfg": "", **links}).held == ()
+
+
+@pytest.mark.parametrize(
+    ("included", "held"),
+    [
+        ([], [b".claude", b".claude/a", b".claude/b", b".claude/b/c", b".envrc"]),
+        ([b".claude/b/c"], [b".claude/a", b".envrc"]),
+        ([b".claude"], [b".envrc"]),
+        ([b".envrc", b".claude/a"], [b".claude/b", b".claude/b/c"]),
+        ([b".env"], [b".claude", b".claude/a", b".claude/b", b".claude/b/c", b".envrc"]),
+    ],
+)
+def test_an_included_path_brings_what_it_needs_and_contains(
+    included: list[bytes], held: list[bytes], tmp_path: Path
+) -> None:
+    found = judged(tmp_path, {".claude/a": "x", ".claude/b/c": "x", ".envrc": "x"})
+    assert list(still_held(found, included)) == held

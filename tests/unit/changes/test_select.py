@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Selections: what they choose, what comes along, what is left, and what is refused."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.changes.trees import File, Stack, Tree
+from unspill.changes.scan import join
+from unspill.changes.select import rest, select, without
+from unspill.errors import UsageError
+from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+from unspill.model.selection import Hunks, Selection
+
+FILE = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
+DIR = FILE.replace(kind="dir", mode=0o755)
+
+
+def changed(text: str) -> Change:
+    """Return a change from `kind path` where a path with a slash at its end is a directory's."""
+    kind, path = text.split(" ", 1)
+    name = path.rstrip("/").encode()
+    is_dir = path.endswith("/")
+    match kind:
+        case "deleted":
+            return Change(path=name, kind="deleted", base_kind="dir" if is_dir else "file")
+        case "added":
+            return Change(path=name, kind="added", entry=DIR if is_dir else FILE)
+        case "replaced":
+            return Change(path=name, kind="replaced", entry=DIR if is_dir else FILE, base_kind="file")
+        case "gave-way":
+            return Change(path=name, kind="replaced", entry=FILE, base_kind="dir")
+        case "metadata":
+            both = DIR if is_dir else FILE
+            return Change(path=name, kind="metadata", entry=both, base_kind=both.kind, aspects=("mode",))
+    return Change(path=name, kind="modified", entry=FILE, base_kind="file", aspects=("content",))
+
+
+def change_set(*texts: str, root: bytes = b"/project") -> ChangeSet:
+    return ChangeSet(roots=(RootChanges(root=root, changes=tuple(map(changed, texts))),), findings=("one",))
+
+
+EVERYTHING = change_set(
+    "metadata .",
+    "modified a.py",
+    "added new/",
+    "added new/deep/",
+    "added new/deep/x",
+    "added new/y",
+    "deleted old/",
+    "metadata src/",
+    "modified src/a.py",
+    "replaced src/b/",
+    "added src/b/c",
+    "gave-way tests",
+)
+
+
+def paths(changes: ChangeSet) -> list[str]:
+    return [change.path.decode() for change in changes]
+
+
+ALL = paths(EVERYTHING)
+
+BY_PATH: dict[str, tuple[str, list[str]]] = {
+    "a file": ("a.py", ["a.py"]),
+    "a directory means all at or below it": ("src", ["src", "src/a.py", "src/b", "src/b/c"]),
+    "a slash at the end": ("src/b/", ["src/b", "src/b/c"]),
+    "a dot in front": ("./src/./a.py", ["src/a.py"]),
+    "a new directory comes along": ("new/deep/x", ["new", "new/deep", "new/deep/x"]),
+    "a file that gives way to a directory comes along": ("src/b/c", ["src/b", "src/b/c"]),
+    "a deleted directory": ("old", ["old"]),
+    "a directory that gave way": ("tests", ["tests"]),
+    "a dot means everything": (".", ALL),
+    "an absolute path": ("/project/src/a.py", ["src/a.py"]),
+    "the root as an absolute path": ("/project/", ALL),
+}
+
+
+@pytest.mark.parametrize(("path", "wanted"), BY_PATH.values(), ids=BY_PATH)
+def test_a_path_chooses(path: str, wanted: list[str]) -> None:
+    assert paths(select(EVERYTHING, Selection(paths=(path.encode(),)))) == wanted
+
+
+BY_GLOB = {
+    "names in one directory": ("*.py", ["a.py"]),
+    "names in all directories": ("**/*.py", ["a.py", "src/a.py"]),
+    "what is below a directory": ("new/**", ["new", "new/deep", "new/deep/x", "new/y"]),
+    "a directory alone": ("ol?", ["old"]),
+    "an absolute one": ("/project/src/*.py", ["src/a.py"]),
+}
+
+
+@pytest.mark.parametrize(("pattern", "wanted"), BY_GLOB.values(), ids=BY_GLOB)
+def test_a_glob_chooses_the_very_paths_that_it_matches(pattern: str, wanted: list[str]) -> None:
+    assert paths(select(EVERYTHING, Selection(globs=(pattern.encode(),)))) == wanted
+
+
+def test_an_empty_selection_chooses_everything() -> None:
+    assert select(EVERYTHING, Selection()) is EVERYTHING
+
+
+def test_what_is_chosen_keeps_the_order_the_roots_and_the_findings() -> None:
+    chosen = select(EVERYTHING, Selection(paths=(b"tests", b"a.py"), globs=(b"old",)))
+    assert paths(chosen) == ["a.py", "old", "tests"]
+    assert (chosen.roots[0].root, chosen.findings) == (b"/project", ("one",))
+
+
+def test_a_path_and_one_below_it_both_count_as_found() -> None:
+    assert paths(select(EVERYTHING, Selection(paths=(b"src", b"src/b", b"src/b/c")))) == [
+        "src", "src/a.py", "src/b", "src/b/c",
+    ]  # fmt: skip
+
+
+REFUSED = {
+    "a path without a change": (Selection(paths=(b"a.py", b"b.py")), "nothing changed at b.py"),
+    "a path that only begins like one": (Selection(paths=(b"sr",)), "nothing changed at sr"),
+    "a glob without a match": (Selection(globs=(b"*.c",)), r"no change matches *.c"),
+    "a path below a deleted directory": (
+        Selection(paths=(b"old/x/y",)),
+        "old/x/y is part of one change: old is deleted with everything in it",
+    ),
+    "a path below a directory that gave way": (Selection(paths=(b"tests/a",)), "tests is replaced with everything"),
+    "a path that climbs": (Selection(paths=(b"src/../a.py",)), "a path with `..` is not taken"),
+    "an empty path": (Selection(paths=(b"",)), "an empty path"),
+    "an absolute path elsewhere": (Selection(paths=(b"/projects/a.py",)), "nothing changed at /projects/a.py"),
+    "hunks of an added file": (Selection(hunks=(Hunks(path=b"new/y", numbers=(1,)),)), "new/y has no hunks"),
+    "hunks of nothing": (Selection(hunks=(Hunks(path=b"b", numbers=(1,)),)), "nothing changed at b"),
+    "hunks below a deleted directory": (Selection(hunks=(Hunks(path=b"old/x", numbers=(1,)),)), "part of one change"),
+}
+
+
+@pytest.mark.parametrize(("selection", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_chooses_nothing_is_refused_with_a_remedy(selection: Selection, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)) as refused:
+        select(EVERYTHING, selection)
+    assert refused.value.remedy
+
+
+def test_of_a_set_that_was_cut_nothing_can_be_chosen() -> None:
+    for selection in (Selection(), Selection(paths=(b"a.py",))):
+        with pytest.raises(UsageError, match="more than can be listed"):
+            select(EVERYTHING.replace(is_cut=True), selection)
+
+
+def test_a_scan_says_when_it_did_not_list_everything(stack: Stack) -> None:
+    layer: Tree = {"a/b/c": File(), "d": File()}
+    assert not stack.scan({}, layer).is_cut
+    assert stack.scan({}, layer, max_entries=2).is_cut
+    assert stack.scan({}, layer, max_depth=1).is_cut
+    assert join([stack.scan({}, layer, max_depth=1), stack.scan({}, {})]).is_cut
+
+
+def test_a_relative_path_counts_from_every_root_and_an_absolute_one_from_its_own() -> None:
+    both = ChangeSet(roots=(*change_set("modified a").roots, *change_set("modified a", root=b"/other").roots))
+    assert [len(part.changes) for part in select(both, Selection(paths=(b"a",))).roots] == [1, 1]
+    assert [len(part.changes) for part in select(both, Selection(paths=(b"/other/a",))).roots] == [0, 1]
+
+
+def test_what_is_left_is_everything_else() -> None:
+    chosen = select(EVERYTHING, Selection(paths=(b"src", b"new")))
+    assert paths(rest(EVERYTHING, chosen)) == [".", "a.py", "old", "tests"]
+
+
+@pytest.mark.parametrize("path", [b"a.py", b"./a.py", b"/project/a.py"])
+def test_a_file_of_which_hunks_are_chosen_is_chosen_and_left(path: bytes) -> None:
+    selection = Selection(hunks=(Hunks(path=path, numbers=(1,)),))
+    chosen = select(EVERYTHING, selection)
+    assert paths(chosen) == ["a.py"]
+    assert paths(rest(EVERYTHING, chosen, selection.hunks)) == ALL
+
+
+def test_a_new_directory_stays_while_something_in_it_does() -> None:
+    dropped = select(EVERYTHING, Selection(globs=(b"new", b"new/deep", b"new/y")), parents=False)
+    kept = paths(without(EVERYTHING, dropped))
+    assert [path for path in ALL if path not in kept] == ["new/y"]
+
+
+def test_a_new_directory_goes_with_the_last_that_is_in_it() -> None:
+    dropped = select(EVERYTHING, Selection(paths=(b"new",)), parents=False)
+    assert not [path for path in paths(without(EVERYTHING, dropped)) if path.startswith("new")]
+
+
+def test_dropping_a_file_drops_no_directory_above_it() -> None:
+    dropped = select(EVERYTHING, Selection(paths=(b"new/deep/x",)), parents=False)
+    assert paths(dropped) == ["new/deep/x"]
+
+
+@given(chosen=st.sets(st.sampled_from(ALL)))
+def test_what_is_chosen_and_what_is_left_make_everything(chosen: set[str]) -> None:
+    selection = Selection(globs=tuple(path.encode() for path in chosen if path != "."))
+    picked = select(EVERYTHING, selection)
+    left = rest(EVERYTHING, picked)
+    if not selection.is_everything:
+        assert sorted(paths(picked) + paths(left)) == sorted(ALL)
+        made = {change.path for change in EVERYTHING if change.kind in ("added", "replaced")}
+        for path in paths(picked):
+            above = path.rpartition("/")[0]
+            assert above.encode() not in made or above in paths(picked)

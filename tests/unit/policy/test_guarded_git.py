@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings, attributes and pointers of git: which pass with no question, against a list of those that run something."""
+
+import posixpath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unspill.policy.gitfiles import has_commands, is_usual_common, new_drivers, pointer_target
+from unspill.policy.gitkeys import EXCLUDED, FORMAT, ORDINARY, changed_keys, is_address, pattern_of, unusual_keys
+from unspill.policy.pointers import climbs_after_a_name, leads_outside, resolve
+
+ROOT = b"/home/ann/project"
+PLACE = b".git"
+
+# What git 2.39 runs, reads from elsewhere, or trusts because of a setting
+DANGEROUS = """
+core.fsmonitor core.hookspath core.pager core.editor core.sshcommand core.askpass core.gitproxy core.attributesfile
+core.excludesfile core.alternaterefscommand core.protecthfs core.protectntfs core.sharedrepository core.commentchar
+alias.status alias.x filter.x.clean filter.x.smudge filter.x.process diff.external diff.x.command diff.x.textconv
+diff.tool difftool.x.cmd merge.x.driver merge.tool mergetool.x.cmd include.path includeif.gitdir:/.path
+credential.helper credential.https://example.org.helper url.ext::x.insteadof url.x.pushinsteadof gpg.program
+gpg.ssh.program gpg.x509.program gpg.ssh.defaultkeycommand commit.gpgsign commit.template tag.gpgsign
+http.proxy http.sslverify http.cookiefile http.extraheader init.templatedir interactive.difffilter pager.log pager.diff
+protocol.allow protocol.ext.allow protocol.file.allow receive.x remote.x.uploadpack remote.x.receivepack remote.x.proxy
+remote.x.vcs remote.x.promisor remote.x.partialclonefilter remote.x.pushurl remote.x.mirror extensions.partialclone
+safe.directory safe.barerepository sendemail.sendmailcmd sequence.editor ssh.variant submodule.recurse
+submodule.x.command trailer.x.command trailer.x.cmd transfer.fsckobjects uploadpack.packobjectshook
+uploadpack.allowfilter web.browser browser.x.cmd man.x.cmd instaweb.httpd guitool.x.cmd lfs.customtransfer.x.path
+lfs.url lfs.x.locksverify sendpack.sideband rerere.enabled maintenance.strategy branch.x.mergeoptions gc.auto
+core.unknown user.unknown.x
+""".split()
+
+
+@pytest.mark.parametrize("key", DANGEROUS)
+@pytest.mark.parametrize("before", [None, ()], ids=["new", "known"])
+def test_a_setting_that_may_run_something_is_not_ordinary(key: str, before: tuple[()] | None) -> None:
+    assert unusual_keys(before, ((key, "x"),), PLACE, ROOT) == [pattern_of(key)]
+
+
+GOOD = {"any": "x", "address": "https://example.org/x.git", "update": "merge", "name": "main", "inside": "../sub"}
+
+
+@pytest.mark.parametrize(("pattern", "check"), ORDINARY.items())
+def test_an_ordinary_setting_may_come_change_and_go(pattern: str, check: str) -> None:
+    key, value = pattern.replace("*", "Some.name"), GOOD[check]
+    assert unusual_keys((), ((key, value),), PLACE, ROOT) == []
+    assert unusual_keys(((key, "old"),), ((key, value),), PLACE, ROOT) == []
+    assert unusual_keys(((key, value),), (), PLACE, ROOT) == []
+
+
+@pytest.mark.parametrize("key", FORMAT)
+def test_the_format_is_chosen_by_a_new_repository_only(key: str) -> None:
+    assert unusual_keys(None, ((key, "true"),), PLACE, ROOT) == []
+    assert unusual_keys((), ((key, "true"),), PLACE, ROOT) == [key]
+    assert unusual_keys(((key, "true"),), ((key, "false"),), PLACE, ROOT) == [key]
+    assert unusual_keys(((key, "true"),), ((key, "true"),), PLACE, ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("remote.x.url", "ext::sh -c evil"),
+        ("remote.x.url", "-u./evil"),
+        ("branch.x.remote", "ext::evil"),
+        ("branch.x.pushremote", "--evil"),
+        ("submodule.x.url", "ssh://-oProxyCommand=evil/x"),
+        ("submodule.x.update", "!evil"),
+        ("remote.x.fetch", "--upload-pack=evil"),
+        ("user.signingkey", "-evil"),
+        ("core.worktree", "/elsewhere"),
+        ("core.worktree", "../.."),
+        ("core.worktree", "../name/../.."),
+        ("user.name", "a\0b"),
+    ],
+)
+def test_an_ordinary_setting_with_a_dangerous_value_is_not(key: str, value: str) -> None:
+    assert unusual_keys((), ((key, value),), PLACE, ROOT) == [pattern_of(key)]
+    # The second of two values counts as well
+    good = (key, GOOD[ORDINARY.get(pattern_of(key), "any")])
+    assert unusual_keys((good,), (good, (key, value)), PLACE, ROOT) == [pattern_of(key)]
+
+
+def test_what_goes_away_counts_as_changed() -> None:
+    assert unusual_keys((("core.hookspath", "/dev/null"),), (), PLACE, ROOT) == ["core.hookspath"]
+    assert unusual_keys((("remote.x.pushurl", "x"),), (), PLACE, ROOT) == []
+
+
+SETTINGS = st.lists(st.tuples(st.sampled_from(["a.b", "a.c", "user.name"]), st.sampled_from("xy")), max_size=6)
+
+
+@given(SETTINGS, SETTINGS)
+def test_keys_with_the_same_values_in_the_same_order_have_not_changed(
+    before: list[tuple[str, str]], after: list[tuple[str, str]]
+) -> None:
+    found = changed_keys(tuple(before), tuple(after))
+    for key in ("a.b", "a.c", "user.name"):
+        same = [value for name, value in before if name == key] == [value for name, value in after if name == key]
+        assert (key in found) is not same
+
+
+@pytest.mark.parametrize(
+    "address",
+    """
+    https://example.org/x.git http://user@example.org:8080/x ssh://git@example.org/x git@example.org:x/y.git ../x.git
+    ./x /srv/x.git file:///srv/x git://example.org/x . origin [::1]:x
+    """.split(),
+)
+def test_plain_addresses_pass(address: str) -> None:
+    assert is_address(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ext::sh -c x", "fd::3", "evil::x", "::x", "a.b::x", "foo://example.org", "-x", "ssh://-x/y", "git@-x:y", "a\nb"],
+)
+def test_addresses_that_run_something_do_not(address: str) -> None:
+    assert not is_address(address)
+
+
+def test_no_excluded_key_is_listed_as_ordinary() -> None:
+    assert EXCLUDED.isdisjoint(ORDINARY)
+
+
+PARTS = st.lists(st.sampled_from([b"a", b"b", b"..", b".", b""]), max_size=6)
+
+
+@given(PARTS, PARTS, st.booleans())
+def test_what_resolves_lies_inside_where_it_says(place: list[bytes], target: list[bytes], absolute: bool) -> None:
+    where = b"/".join(part for part in place if part in (b"a", b"b"))
+    text = (ROOT + b"/" if absolute else b"") + b"/".join(target)
+    found = resolve(where, text, ROOT)
+    plain = posixpath.normpath(posixpath.join(ROOT, where, text))
+    if found is not None:
+        assert posixpath.normpath(posixpath.join(ROOT, *found)) == plain
+    elif not climbs_after_a_name(text):
+        assert plain != ROOT
+        assert not plain.startswith(ROOT + b"/")
+
+
+@pytest.mark.parametrize(
+    ("target", "outside"),
+    [
+        (b"../sub", False),
+        (b"..", False),
+        (b"../..", True),
+        (ROOT + b"/x", False),
+        (ROOT, False),
+        (ROOT + b"-other/x", True),
+        (ROOT + b"/../x", True),
+        (b"a/../b", True),
+        (b"x\0", True),
+    ],
+)
+def test_a_target_leads_outside_or_not(target: bytes, outside: bool) -> None:
+    assert leads_outside(PLACE, target, ROOT) is outside
+
+
+def test_only_drivers_of_new_lines_count() -> None:
+    assert new_drivers(b"*.a filter=x\n", b"*.a filter=x\n*.b filter=y diff=z text\n") == [b"filter=y", b"diff=z"]
+    assert new_drivers(b"", b" # x filter=y\n\x0c# filter=y\n") == [b"filter=y"]
+    assert new_drivers(b"", b'"a b" filter=y') == [b"filter=y"]
+    assert new_drivers(b"*.a filter=x", b"") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "target"),
+    [
+        (b"gitdir: x\n", b"x"),
+        (b"gitdir: x y\r\n", b"x y"),
+        (b"gitdir:x", None),
+        (b"gitdir: ", None),
+        (b"gitdir: a\nb\n", None),
+        (b"", None),
+    ],
+)
+def test_a_pointer_is_read_as_git_reads_it(content: bytes, target: bytes | None) -> None:
+    assert pointer_target(content) == target
+
+
+def test_only_a_worktree_shares_its_repository() -> None:
+    assert is_usual_common([b".git", b"worktrees", b"w", b"commondir"], b"../..\n")
+    assert not is_usual_common([b".git", b"worktrees", b"w", b"commondir"], b"../../..\n")
+    assert not is_usual_common([b".git", b"commondir"], b"../..\n")
+
+
+def test_commands_among_the_steps_of_a_rebase_are_found() -> None:
+    assert has_commands(b"pick 1\nexec make\n")
+    assert has_commands(b"  x make")
+    assert not has_commands(b"pick 1 exec\n# exec x\n")
