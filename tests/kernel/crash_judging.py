@@ -99,8 +99,11 @@ def do_apply(scene: Scene) -> None:
 
 
 def is_whole(scene: Scene, reference: Reference) -> list[str]:
-    """Return what is wrong with the live tree as it is now, before anything is started."""
-    return _state_of(scene, reference)[1]
+    """Return what is wrong with the live tree as it is now, before anything is started.
+
+    A hidden directory that could not be removed is the next start's.
+    """
+    return _state_of(scene, reference, hidden=b".unspill-")[1]
 
 
 def verify(scene: Scene, reference: Reference, action: str) -> list[str]:
@@ -147,8 +150,10 @@ def _left(operation: Operation) -> tuple[tuple[bytes, str], ...]:
     return tuple(sorted((left.path, left.why) for left in operation.left))
 
 
-def _state_of(scene: Scene, reference: Reference) -> tuple[str, list[str]]:
+def _state_of(scene: Scene, reference: Reference, hidden: bytes | None = None) -> tuple[str, list[str]]:
     found = reference.plain(look(os.fsencode(scene.project)))
+    if hidden is not None:
+        found = {path: node for path, node in found.items() if not path.startswith(hidden)}
     ways = {"before": reference.before, "after": reference.after}
     wrong = {name: differences(found, visible(image)) for name, image in ways.items()}
     for name, problems in wrong.items():

@@ -263,7 +263,7 @@ class _Work:
         try:
             is_whole = is_tidy = True
             if journal is None:
-                forget(self._store.state, self._id)
+                is_tidy = forget(self._store.state, self._id)
             else:
                 taken_back = roll_back(self._store, self._sites, journal)
                 is_whole, is_tidy = not taken_back.left, tidy_up(self._store.state, taken_back)

@@ -73,9 +73,9 @@ def _recover_locked(store: Store, operation: OperationId, noted: bytes) -> tuple
     """End an operation; return its record, and whether nothing of it is left to be removed."""
     journal = read_journal(journal_file(store.state, operation))
     if journal is None:
-        forget(store.state, operation)
         roots = [root for root in noted.split(b"\0") if root]
-        return None, sum(_remove_noted(root, staging_name(operation)) for root in roots) == len(roots)
+        is_clean = sum(_remove_noted(root, staging_name(operation)) for root in roots) == len(roots)
+        return None, forget(store.state, operation) and is_clean
     with Sites(store.state, journal.staging) as sites:
         gone = _open_roots(sites, journal)
         if journal.end is not None:

@@ -49,7 +49,8 @@ class Reversal:
         self._back: set[tuple[int, bytes]] = set()
         self._refreshed: dict[tuple[int, bytes], Entry] = {}
         self._worn: dict[tuple[int, bytes], Dress | None] = {}
-        self._unchanged = opened_and_closed(self._steps)
+        made = {(step.root, step.path) for step in self._steps if step.action == "put"}
+        self._unchanged = opened_and_closed(self._steps) - made
         # Directories that somebody else has given other bits since: not one of their dresses is taken back
         self._lost: set[tuple[int, bytes]] = set()
         # Directories that the operation closed to their owner: the reversal opens them before it looks into them

@@ -69,8 +69,8 @@ def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> l
     return left
 
 
-def forget(state: bytes, operation: OperationId) -> None:
-    """Remove all of an operation that has changed nothing; the layers that it took go back.
+def forget(state: bytes, operation: OperationId) -> bool:
+    """Remove all of an operation that has changed nothing; the layers that it took go back. Tell whether it is gone.
 
     Raises:
         OSError: the filesystem fails; the next start begins again.
@@ -81,7 +81,7 @@ def forget(state: bytes, operation: OperationId) -> None:
         os.unlink(journal)
     end_loan(state, operation)
     give_layers_back(state, operation)
-    remove_tree(operation_dir(state, operation))
+    return remove_tree(operation_dir(state, operation))
 
 
 def remove_staging(sites: Sites, staging: bytes, gone: Collection[int] = ()) -> bool:
