@@ -29,6 +29,11 @@ class Done:
     left: set[bytes] = field(default_factory=set)
 
     @property
+    def origin(self) -> int:
+        """The number of the operation in whose place the displaced entries lie."""
+        return self.number if self.of is None else self.of.origin
+
+    @property
     def is_undo(self) -> bool:
         """Tell whether it took something back that was not taken back before."""
         return self.of is not None and not self.of.is_undo
@@ -151,7 +156,9 @@ class ApplyHands:
 class ReversedHands:
     """The hands of an operation, played backwards as far as nothing else was done there since."""
 
-    def __init__(self, live: Tree, backup: set[Node], done: Done, now: int) -> None:
+    def __init__(self, live: Tree, backup: set[tuple[int, Node]], done: Done, now: int, *, has_copies: bool) -> None:
+        self._origin = done.origin
+        self._has_copies = has_copies
         self._live = live
         self._open = {path for path, node in done.closed.items() if path in live and is_same_dir(live[path], node)}
         self._backup = backup
@@ -187,8 +194,8 @@ class ReversedHands:
 
     def _fits(self, hand: Hand) -> bool:
         path, there, after = hand.path, self._live.get(hand.path), hand.after
-        # Another reversal may have brought it back already
-        if hand.before is not None and not hand.is_dress and hand.before not in self._backup:
+        # Another reversal may have brought it back already, unless what it brings back are copies
+        if hand.before is not None and not hand.is_dress and not self._is_kept(hand.before) and not self._has_copies:
             return False
         above = self._live.get(parent(path)) if path != ROOT else self._live[ROOT]
         if above is None or not above.is_dir or (is_closed(above) and not hand.is_dress and not self._can_open(path)):
@@ -198,6 +205,10 @@ class ReversedHands:
         if not after.is_dir:
             return there is after
         return is_same_dir(there, after) and (hand.is_dress or not below(self._live, path))
+
+    def _is_kept(self, node: Node) -> bool:
+        """Tell whether an entry lies where the operation has put it aside."""
+        return (self._origin, node) in self._backup
 
     def _note_attempt(self, hand: Hand) -> None:
         """A directory that turns out not to be empty was undressed by then, and the one above it opened."""
@@ -217,9 +228,9 @@ class ReversedHands:
         if not is_dress:
             there = self._live.get(path)
             if there is not None:
-                self._backup.add(there)
+                self._backup.add((self._origin, there))
             if node is not None:
-                self._backup.discard(node)
+                self._backup.discard((self._origin, node))
         if node is None:
             del self._live[path]
         else:
@@ -237,7 +248,7 @@ def is_closed(node: Node) -> bool:
 
 
 def is_same_dir(first: Node, second: Node) -> bool:
-    return first.inode == second.inode and first.look() == second.look()
+    return first.is_dir and first.inode == second.inode and first.look() == second.look()
 
 
 def _look_same(hand: Hand) -> bool:

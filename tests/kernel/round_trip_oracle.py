@@ -52,7 +52,7 @@ class Oracle:
         self.live: Tree = {ROOT: Node("dir", 0o755)}
         self.stack: list[Layer] = []
         self.done: list[Done] = []
-        self._backup: set[Node] = set()
+        self._backup: set[tuple[int, Node]] = set()
 
     def view(self) -> Tree:
         return fold(self.stack, self.live)
@@ -118,7 +118,8 @@ class Oracle:
         ]
         view, edited = self.view(), self._edited(remaining)
         draft.play(now)
-        self._backup |= {hand.before for hand in draft.hands if hand.before is not None and not hand.is_dress}
+        number = len(self.done) + 1
+        self._backup |= {(number, hand.before) for hand in draft.hands if hand.before is not None}
         self._keep(remaining, view, edited)
         return self._record(draft.hands, left)
 
@@ -177,7 +178,7 @@ class Oracle:
 
     def reverse(self, done: Done) -> Done | None:
         """Undo an operation; None where nothing of it could be."""
-        back = ReversedHands(self.live, self._backup, done, self.tick())
+        back = ReversedHands(self.live, self._backup, done, self.tick(), has_copies=self._is_elsewhere)
         for hand in reversed(done.hands):
             back.play(hand)
         recorded = self._record(back.hands, back.left, of=done)

@@ -86,8 +86,7 @@ class RunEdit:
         match verb:
             case "write" if path in self.view():
                 node = self._copy_up(path)
-                # Whoever writes a file takes its special bits away
-                node.content, node.mtime, node.mode = rest[0], rest[1], node.mode & 0o777
+                node.content, node.mtime = rest
             case "write" | "replace":
                 self._put(path, Node("file", 0o644, rest[0], mtime=rest[1]))
             case "chmod":

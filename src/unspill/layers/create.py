@@ -14,7 +14,7 @@ from unspill.errors import SandboxUnavailable
 from unspill.layers.caches import find_caches, make_caches, open_id, record_caches
 from unspill.layers.garbage import Garbage, clean
 from unspill.layers.make import make_layer, new_id
-from unspill.layers.mark import take_mark
+from unspill.layers.mark import renew, take_mark
 from unspill.layers.owner import this_process
 from unspill.layers.places import upper_dir, work_dir
 from unspill.layers.stack import load_stacks, stat_root
@@ -76,8 +76,8 @@ def open_run(
 
 
 def _open_stack(state: bytes, stack: Stack, row: LayerRow) -> Stack:
-    upper = make_layer(state, row.id, stack.lowers()[0])
-    mark = take_mark(stack.live, stat_root(stack.live), upper)
+    made = make_layer(state, row.id, stack.lowers()[0])
+    mark = take_mark(stack.live, stat_root(stack.live), renew(upper_dir(state, row.id), made))
     layer = OpenLayer(id=row.id, upper=upper_dir(state, row.id), work=work_dir(state, row.id), mark=mark, run=row.run)
     return stack.replace(open=layer)
 

@@ -7,6 +7,7 @@ Leaves nothing in the root, not even another mtime. A clock that is set back bre
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from unspill.model.layer import TimeMark
@@ -29,9 +30,21 @@ def take_mark(root: bytes, live: os.stat_result, upper: os.stat_result) -> TimeM
     except OSError:
         return TimeMark(ctime_ns=_clock_mark(live))
     try:
+        os.fstat(fd)
+        os.fchmod(fd, 0o600)
         return TimeMark(ctime_ns=os.fstat(fd).st_ctime_ns)
     finally:
         os.close(fd)
+
+
+def renew(upper: bytes, made: os.stat_result) -> os.stat_result:
+    """Give a directory that was just looked at a ctime that nothing older has; return what it is like then.
+
+    A filesystem's clock may stand still for 4 ms, and what a person wrote within them would not be older than the mark.
+    Since Linux 6.13 a time that somebody has looked at is followed by a finer one; older kernels keep that conflict.
+    """
+    os.chmod(upper, stat.S_IMODE(made.st_mode))
+    return os.lstat(upper)
 
 
 def _clock_mark(live: os.stat_result) -> int:

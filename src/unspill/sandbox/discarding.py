@@ -20,7 +20,7 @@ from unspill.layers.garbage import Garbage, clean
 from unspill.layers.locks import lock_sandbox
 from unspill.layers.make import new_id
 from unspill.layers.manifest import remove_manifests, write_manifests
-from unspill.layers.mark import take_mark
+from unspill.layers.mark import renew, take_mark
 from unspill.layers.marks import Marks, carry_over
 from unspill.layers.places import upper_dir, work_dir
 from unspill.layers.residue import build_residue
@@ -159,7 +159,7 @@ def _fold(store: Store, fold: _Fold, texts: Texts) -> _Folded:
     uppers = [layer.upper for layer in reversed(stack.sealed)]
     build_residue(dest, uppers, fold.remaining, locate, stack.live)
     # Before anything live is looked at: what changes from now on is not older.
-    mark = take_mark(stack.live, stat_root(stack.live), os.lstat(dest)).ctime_ns
+    mark = take_mark(stack.live, stat_root(stack.live), renew(dest, os.lstat(dest))).ctime_ns
     marks = Marks([(layer.upper, layer.mark.ctime_ns, store.marks.of(layer.id)) for layer in stack.sealed])
     overrides = carry_over(stack.live, fold.remaining, marks, mark)
     return _Folded(row=fold.row.replace(mark_ns=mark), overrides=overrides)
