@@ -25,7 +25,7 @@ from tests.support import Ground
 from unspill import RunResult, Sandbox
 from unspill.model.plan import Bind, Plan
 from unspill.plan.argv import bwrap_options
-from unspill.sandbox.planning import make_plan
+from unspill.sandbox import running
 
 if TYPE_CHECKING:
     from unspill.model.plan import MountOp
@@ -96,10 +96,22 @@ class Arena:
     @contextmanager
     def plan_changed(self, change: Callable[[tuple[MountOp, ...]], Sequence[MountOp]]) -> Iterator[None]:
         """Let the sandbox have other mounts than were planned, for the time of the context."""
+        with self._planned(lambda plan: plan.replace(mounts=tuple(change(plan.mounts)))):
+            yield
+
+    @contextmanager
+    def without_filter(self) -> Iterator[None]:
+        """Let every system call through, for the time of the context."""
+        with self._planned(lambda plan: plan.replace(filter=b"")):
+            yield
+
+    @contextmanager
+    def _planned(self, change: Callable[[Plan], Plan]) -> Iterator[None]:
+        make_plan = vars(running)["make_plan"]
 
         def changed(*arguments: Any, **named: Any) -> Plan:
-            plan = make_plan(*arguments, **named)
-            weaker = plan.replace(mounts=tuple(change(plan.mounts)))
+            plan: Plan = make_plan(*arguments, **named)
+            weaker = change(plan)
             assert weaker != plan, "nothing was changed"
             return weaker
 

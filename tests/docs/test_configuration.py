@@ -10,7 +10,7 @@ from tests.docs.tables import ROOT, code, rows_of, section
 from unspill import Limits, Policy
 from unspill.policy.environ import ALLOWED, is_private, is_refused
 from unspill.policy.merge import tighten, with_own
-from unspill.policy.settings import AFTER, ENGINES, PROJECT_KEYS, VIEWS, Settings
+from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, VIEWS, Settings
 from unspill.policy.toml import parse_policy
 
 DOCUMENT = "docs/configuration.md"
@@ -53,7 +53,9 @@ def test_what_a_project_may_set_is_documented() -> None:
     assert {code(row[0])[0] for row in KEYS if row[3] != "no"} == set(PROJECT_KEYS)
 
 
-@pytest.mark.parametrize(("key", "values"), [("view", VIEWS), ("after", AFTER), ("engine", ENGINES)])
+@pytest.mark.parametrize(
+    ("key", "values"), [("view", VIEWS), ("after", AFTER), ("engine", ENGINES), ("profile", PROFILES)]
+)
 def test_every_choice_is_documented(key: str, values: tuple[str, ...]) -> None:
     (row,) = [row for row in KEYS if code(row[0]) == [key]]
     assert code(row[1]) == [f'"{value}"' for value in values]

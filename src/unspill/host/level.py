@@ -68,13 +68,11 @@ def report(
         judge.layers(),
         judge.symlinks(),
         judge.cgroup(),
-        judge.kernel(
-            "seccomp", "on" if facts.seccomp else "", "The kernel can filter system calls; unspill does not do it yet."
-        ),
+        judge.seccomp(),
         judge.kernel(
             "landlock",
             f"ABI {facts.landlock_abi}" if facts.landlock_abi else "",
-            "The kernel has a second fence; unspill does not use it yet.",
+            "Unused: a command can only be fenced in from inside, by a program that would have to run before it.",
         ),
         judge.kernel("openat2", "on" if facts.openat2 else "", "Paths are opened without following a link."),
         *judge.surroundings(),
@@ -203,6 +201,12 @@ class _Judge:
             return Row(fact="cgroup", value=self._facts.cgroup, standing="ok", consequence=text)
         text = f"Processes and memory are limited per process only: {self._problems.get('cgroup', '')}."
         return Row(fact="cgroup", value="none", standing="less", consequence=text, remedy=self._remedy("cgroup"))
+
+    def seccomp(self) -> Row:
+        if self._facts.seccomp:
+            text = "Every run has a filter: calls that no namespace covers, or that are not known, are refused."
+            return Row(fact="seccomp", value="on", standing="ok", consequence=text)
+        return self._fails("seccomp", "seccomp", "System calls can't be filtered.", "kernel")
 
     def kernel(self, fact: str, value: str, consequence: str) -> Row:
         if value:

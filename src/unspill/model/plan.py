@@ -141,7 +141,7 @@ class CacheLayer(Record):
 
 
 class PlanInput(Record):
-    """All that `build_plan` looks at."""
+    """All that `build_plan` looks at. `filter` is as a Plan has it."""
 
     policy: Policy
     facts: Facts
@@ -151,13 +151,17 @@ class PlanInput(Record):
     caches: tuple[CacheLayer, ...] = ()
     argv: tuple[bytes, ...]
     cwd: bytes
+    filter: bytes
     environ: tuple[tuple[bytes, bytes], ...] = ()
     extra_environ: tuple[tuple[bytes, bytes], ...] = ()
     command_file: bytes | None = None
 
 
 class Plan(Record):
-    """The whole sandbox of one run, ready to be printed or performed."""
+    """The whole sandbox of one run, ready to be printed or performed.
+
+    `filter` is the program that judges each system call, in the kernel's own form; empty: none, as no run has it.
+    """
 
     engine: EngineName
     bwrap: bytes
@@ -166,5 +170,6 @@ class Plan(Record):
     cwd: bytes
     argv: tuple[bytes, ...]
     limits: Limits
+    filter: bytes
     hostname: str = "unspill"
     warnings: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     View = Literal["sealed", "host"]
     After = Literal["apply", "hold", "discard"]
     EngineName = Literal["mount", "native", "copy"]
+    Profile = Literal["default", "strict"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -47,6 +48,7 @@ class Policy(Record):
     caches: bool = True
     environment: tuple[str, ...] = ()
     limits: Limits = Limits()
+    profile: Profile = "default"
     after: After = "apply"
     after_timeout: After = "hold"
     engine: EngineName | None = None

@@ -27,6 +27,7 @@ def bwrap_options(plan: Plan, facts: Facts, first_fd: int) -> tuple[tuple[bytes,
 
     Raises:
         NamespacesForbidden: this host can't keep the command from making user namespaces.
+        HostError: its kernel has no own /proc for a sandbox, or no filters of system calls.
         OverlayUnsupported: the stack is too deep for the engine `native`.
         UsageError: a path, name or value has a NUL.
     """
@@ -49,6 +50,9 @@ def _with_files(
         return file_options(operation, first_fd + len(contents) - 1)
 
     options = to_options(plan, facts, overlay=overlay, file=file)
+    if plan.filter:
+        contents.append(plan.filter)
+        options += filter_options(facts, first_fd + len(contents) - 1)
     for option in options:
         if b"\0" in option:
             raise UsageError(f"{show(option)} contains NUL.")
@@ -125,6 +129,16 @@ def file_options(operation: File, fd: int) -> tuple[bytes, ...]:
     """Return the options for a generated file that is read from `fd`."""
     kind = b"--ro-bind-data" if operation.over else b"--file"
     return (b"--perms", b"%04o" % operation.mode, kind, b"%d" % fd, operation.dest)
+
+
+def filter_options(facts: Facts, fd: int) -> tuple[bytes, ...]:
+    """Return the options for a filter of system calls that is read from `fd`."""
+    if not facts.seccomp:
+        raise HostError(
+            "The kernel of this host does not filter system calls, and no command is run without a filter.",
+            remedy="Use a kernel with CONFIG_SECCOMP_FILTER, or what surrounds unspill has to let it set one.",
+        )
+    return (b"--seccomp", b"%d" % fd)
 
 
 def bind_options(source: bytes, dest: bytes, *, writable: bool) -> tuple[bytes, ...]:

@@ -55,6 +55,7 @@ def build_plan(given: PlanInput) -> Plan:
         cwd=given.cwd,
         argv=given.argv if given.command_file is None else (b"/bin/sh", b"-c", b". " + COMMAND_FILE),
         limits=given.policy.limits,
+        filter=given.filter,
         warnings=tuple(warnings),
     )
 

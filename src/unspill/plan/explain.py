@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from unspill.model.plan import MountOp, Plan
     from unspill.model.policy import Limits
 
+# A `struct sock_filter`
+_INSTRUCTION = 8
+
 
 def explain(plan: Plan, facts: Facts) -> str:
     """Return the explanation; all that follows its last empty line is the command to paste.
@@ -29,6 +32,7 @@ def explain(plan: Plan, facts: Facts) -> str:
         f"engine {plan.engine}, bwrap {show(plan.bwrap)}, network off, host name {plan.hostname}",
         f"command {' '.join(repr(show(word)) for word in plan.argv)}",
         f"in {show(plan.cwd)}",
+        f"system calls: {_describe_filter(plan.filter)}",
         "",
         "mounts, in order:",
         *_aligned([(describe(operation), operation.why) for operation in plan.mounts]),
@@ -67,6 +71,15 @@ def describe(operation: MountOp) -> str:
             return f"{dest}: file of {len(operation.content)} bytes, mode {operation.mode:04o}"
         case ReadOnly():
             return f"{dest}: read-only from here on"
+
+
+def _describe_filter(program: bytes) -> str:
+    if not program:
+        return "not filtered"
+    return (
+        f"a filter of {len(program) // _INSTRUCTION} instructions refuses what no namespace covers: keyrings, "
+        "io_uring, rare families of sockets, 32-bit calls; mounts and namespaces once more; all it does not know"
+    )
 
 
 def _describe_overlay(operation: Overlay) -> str:

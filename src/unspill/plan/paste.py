@@ -11,6 +11,7 @@ from unspill.plan.argv import (
     bind_options,
     bwrap_options,
     file_options,
+    filter_options,
     is_overlapping,
     mounted_by_bwrap,
     to_options,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _FIRST_FD = 3
 # No option has a NUL: what begins with one is a name in the scratch directory.
 _SCRATCH = b"\0"
+# Bytes in a line, a multiple of 3: only the last may have padding
+_BASE64_LINE = 72
 
 
 def paste_command(plan: Plan, facts: Facts) -> str:
@@ -45,6 +48,8 @@ class _Paste:
         self.descriptors: list[str] = []
         self._names = 0
         options = to_options(plan, facts, overlay=self._overlay, file=self._file)
+        if plan.filter:
+            options += filter_options(facts, self._filter())
         self.command = [plan.bwrap, *options, b"--", *plan.argv]
 
     def text(self) -> str:
@@ -90,9 +95,21 @@ class _Paste:
             # Beyond 9 not every shell has descriptors, so a file where the real thing has a pipe
             self.steps.append(f"chmod {operation.mode:o} {name}")
             return bind_options(_SCRATCH + name.encode(), operation.dest, writable=False)
+        return file_options(operation, self._descriptor(name))
+
+    def _filter(self) -> int:
+        from binascii import b2a_base64
+
+        name = self._name("filter")
+        pieces = [self.plan.filter[at : at + _BASE64_LINE] for at in range(0, len(self.plan.filter), _BASE64_LINE)]
+        lines = [b2a_base64(piece, newline=False).decode("ascii") for piece in pieces]
+        self.steps += [f"base64 -d >{name} <<'FILTER'", *lines, "FILTER"]
+        return self._descriptor(name)
+
+    def _descriptor(self, name: str) -> int:
         fd = _FIRST_FD + len(self.descriptors)
         self.descriptors.append(f"{fd}<{name}")
-        return file_options(operation, fd)
+        return fd
 
     def _overlay(self, operation: Overlay) -> tuple[bytes, ...]:
         writable = operation.upper is not None

@@ -23,6 +23,7 @@ _REPLACED = (
     "toolchains",
     "caches",
     "environment",
+    "profile",
     "after",
     "after_timeout",
     "engine",
@@ -56,6 +57,10 @@ def tighten(policy: Policy, project: Settings) -> Policy:
         if project.view != "sealed" and policy.view == "sealed":
             raise _widens(project, "view", "shows more than the view `sealed`")
         changed["view"] = project.view
+    if project.profile is not None:
+        if project.profile != "strict" and policy.profile == "strict":
+            raise _widens(project, "profile", "allows more system calls than the profile `strict`")
+        changed["profile"] = project.profile
     for key in ("toolchains", "caches"):
         wanted = getattr(project, key)
         if wanted and not getattr(policy, key):

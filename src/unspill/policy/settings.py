@@ -9,6 +9,7 @@
     environment               any                a part of your own list
     after, after_timeout      any                "apply" only where it is yours
     [limits], shown_*         any                only lower
+    profile                   any                only "strict"
     engine, bwrap, allow_root any                -
     keep_days, keep_bytes     any                -
 
@@ -21,13 +22,14 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.policy import After, EngineName, View
+    from unspill.model.policy import After, EngineName, Profile, View
 
     Bound = int | float | None
 
 VIEWS = ("sealed", "host")
 AFTER = ("apply", "hold", "discard")
 ENGINES = ("mount", "native", "copy")
+PROFILES = ("default", "strict")
 
 # What a project's file may set at all; `merge` decides whether the value is tighter.
 PROJECT_KEYS = (
@@ -39,6 +41,7 @@ PROJECT_KEYS = (
     "after",
     "after_timeout",
     "limits",
+    "profile",
     "shown_lines",
     "shown_bytes",
 )
@@ -56,6 +59,7 @@ class Settings(Record):
     caches: bool | None = None
     environment: tuple[str, ...] | None = None
     limits: tuple[tuple[str, Bound], ...] = ()
+    profile: Profile | None = None
     after: After | None = None
     after_timeout: After | None = None
     engine: EngineName | None = None

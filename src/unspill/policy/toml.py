@@ -12,7 +12,7 @@ from unspill.errors import PolicyError
 from unspill.model.policy import GIB, KIB, MIB, Limits
 from unspill.policy.environ import is_name, is_refused
 from unspill.policy.paths import normalise, show
-from unspill.policy.settings import AFTER, ENGINES, PROJECT_KEYS, VIEWS, Settings
+from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, VIEWS, Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ _READERS: dict[str, Callable[[_Reader, str, object], object]] = {
     "caches": _Reader.boolean,
     "environment": _Reader.names,
     "limits": _Reader.limits,
+    "profile": _one_of(PROFILES),
     "after": _one_of(AFTER),
     "after_timeout": _one_of(AFTER),
     "engine": _one_of(ENGINES),

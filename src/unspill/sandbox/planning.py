@@ -11,6 +11,7 @@ import time
 
 from unspill.errors import UsageError
 from unspill.host.places import find_places, read_git_configs
+from unspill.host.seccomp import build_filter
 from unspill.layers.playground import playground_dir
 from unspill.model.plan import Overlay, PlanInput
 from unspill.model.record import Record
@@ -173,6 +174,10 @@ def make_plan(
     """Return the whole sandbox of one run.
 
     A run like the last one, but for its command and its layers, gets the last plan with those exchanged.
+
+    Raises:
+        UnspillError: as `build_plan`.
+        HostError: unspill does not know this machine's system calls.
     """
     given = PlanInput(
         policy=opened.policy.replace(limits=request.limits),
@@ -183,6 +188,7 @@ def make_plan(
         caches=caches,
         argv=request.argv,
         cwd=request.cwd,
+        filter=build_filter(os.uname().machine, opened.policy.profile),
         environ=tuple(os.environb.items()),
         extra_environ=request.environ,
         command_file=request.script,
@@ -202,6 +208,7 @@ def _is_like(last: PlanInput, given: PlanInput) -> bool:
         and given.command_file is None is last.command_file
         and (given.cwd, given.environ, given.extra_environ) == (last.cwd, last.environ, last.extra_environ)
         and given.policy == last.policy
+        and given.filter is last.filter
         and [stack.live for stack in given.stacks] == [stack.live for stack in last.stacks]
         and [cache.path for cache in given.caches] == [cache.path for cache in last.caches]
     )

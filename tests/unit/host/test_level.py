@@ -49,7 +49,7 @@ CASES: dict[str, tuple[dict[str, object], str, str, str]] = {
     "everything": ({}, "A", "engines", ""),
     "no cgroup": ({"cgroup": "none"}, "B", "cgroup", "Delegate=yes"),
     "no landlock": ({"landlock_abi": 0}, "B", "landlock", "Linux"),
-    "no seccomp": ({"seccomp": False}, "B", "seccomp", "Linux"),
+    "no seccomp": ({"seccomp": False}, "D", "seccomp", "Linux"),
     "no openat2": ({"openat2": False}, "B", "openat2", "Linux"),
     "only native": (NOT_OURS, "A", "engines", ""),
     "old kernel": ({"lowerdir_plus": False}, "A", "lowerdir+", ""),
@@ -200,7 +200,7 @@ def test_being_surrounded_never_decides(name: str) -> None:
 )
 def test_nothing_is_run_unless_all_that_seals_works(otherwise: dict[str, object], allow_root: bool) -> None:
     found = report(BEST.replace(**otherwise), distribution=UBUNTU, allow_root=allow_root)
-    needed = ("namespaces", "disable_userns", "proc_mount", "bwrap", "engines")
+    needed = ("namespaces", "disable_userns", "proc_mount", "bwrap", "engines", "seccomp")
     is_sealed = all(otherwise[name] for name in needed) and otherwise["engines"] != ("copy",)
     may = otherwise["uid"] != 0 or allow_root
     assert (found.level != "D") is (is_sealed and may)

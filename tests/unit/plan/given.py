@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
+from unspill.host.seccomp import build_filter
 from unspill.model.facts import Bwrap, Facts
 from unspill.model.layer import LayerId, OpenLayer, RunId, SealedLayer, Stack, TimeMark
 from unspill.model.plan import CacheLayer, Home, Places, PlanInput
@@ -14,6 +16,7 @@ HOME = b"/home/ann"
 STATE = HOME + b"/.local/state/unspill"
 PROJECT = HOME + b"/work/shop"
 MARK = TimeMark(ctime_ns=1)
+FILTER = build_filter(platform.machine(), "default")
 
 
 def facts(**values: Any) -> Facts:
@@ -86,6 +89,7 @@ def given(**values: Any) -> PlanInput:
         stacks=(stack(PROJECT),),
         argv=(b"/bin/sh", b"-c", b"true"),
         cwd=PROJECT,
+        filter=FILTER,
         environ=((b"PATH", b"/usr/bin:/bin"), (b"LANG", b"en_GB.UTF-8")),
     )
     return usual.replace(**values)

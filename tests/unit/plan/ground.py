@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.unit.plan.given import facts, stack
+from tests.unit.plan.given import FILTER, facts, stack
 from unspill.model.facts import Facts
 from unspill.model.plan import Home, Places, Plan, PlanInput
 from unspill.model.policy import Policy
@@ -67,6 +67,7 @@ class Ground:
             stacks=(held,),
             argv=tuple(map(os.fsencode, argv)),
             cwd=self.project,
+            filter=FILTER,
             environ=((b"PATH", b"/usr/bin:/bin"),),
         )
         return usual.replace(**values)

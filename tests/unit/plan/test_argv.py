@@ -37,6 +37,7 @@ def plan(*mounts: MountOp, engine: EngineName = "mount") -> Plan:
         cwd=b"/p",
         argv=(b"true",),
         limits=Limits(),
+        filter=b"",
     )
 
 
@@ -106,6 +107,21 @@ def test_generated_files_are_numbered_in_order() -> None:
     assert [made[made.index(b"--file", made.index(dest) - 3) + 1] for dest in (b"/one", b"/two")] == [b"40", b"41"]
 
 
+def test_the_filter_of_system_calls_is_the_last_content() -> None:
+    one = File(content=b"one", dest=b"/one", why="")
+    made, contents = bwrap_options(plan(one).replace(filter=b"program"), facts(), 40)
+    assert contents == (b"one", b"program")
+    assert made[-2:] == (b"--seccomp", b"41")
+    without, _contents = bwrap_options(plan(one), facts(), 40)
+    assert without == made[:-2]
+
+
+def test_a_kernel_that_can_not_filter_runs_nothing() -> None:
+    with pytest.raises(HostError, match="does not filter system calls") as refused:
+        bwrap_options(plan().replace(filter=b"program"), facts(seccomp=False), 40)
+    assert refused.value.remedy
+
+
 @pytest.mark.parametrize("missing", ["namespaces", "disable_userns"])
 def test_without_its_namespaces_there_is_no_sandbox(missing: str) -> None:
     with pytest.raises(NamespacesForbidden) as refused:
@@ -146,7 +162,7 @@ def test_the_native_engine_refuses_more_layers_than_fit_into_a_page() -> None:
 ARITY = {
     **dict.fromkeys((b"--bind", b"--ro-bind", b"--symlink", b"--file", b"--ro-bind-data", b"--setenv"), 2),
     **dict.fromkeys((b"--tmpfs", b"--proc", b"--dev", b"--remount-ro", b"--perms", b"--size", b"--chdir"), 1),
-    **dict.fromkeys((b"--hostname", b"--cap-drop", b"--overlay-src", b"--ro-overlay"), 1),
+    **dict.fromkeys((b"--hostname", b"--cap-drop", b"--overlay-src", b"--ro-overlay", b"--seccomp"), 1),
     **dict.fromkeys([flag for flag in FLAGS if flag.startswith((b"--unshare", b"--dis", b"--as"))], 0),
     **dict.fromkeys((b"--die-with-parent", b"--new-session", b"--clearenv"), 0),
     b"--overlay": 3,
@@ -194,7 +210,7 @@ def test_no_name_is_taken_for_an_option(engine: EngineName, request: pytest.Fixt
         options = [option for option in parsed if option[0] not in (b"--perms", b"--size", b"--overlay-src")]
         assert [option[-1] for option in options if option[0] in MOUNTING] == [op.dest for op in whole.mounts]
         assert [option[1:] for option in options if option[0] == b"--setenv"] == list(whole.environ)
-        assert options[-1] == (b"--chdir", live)
+        assert options[-2:] == [(b"--chdir", live), (b"--seccomp", b"8")]
         flags = [part for option in parsed if option[0] not in MOUNTING for part in option][: len(FLAGS)]
         assert flags == FLAGS
 

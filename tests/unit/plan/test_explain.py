@@ -51,6 +51,11 @@ def test_held_layers_are_counted() -> None:
     assert "copy-on-write, writes to" in explained()
 
 
+def test_the_filter_is_explained() -> None:
+    assert "system calls: a filter of 2 instructions refuses what no namespace covers" in explained(filter=bytes(16))
+    assert "system calls: not filtered" in explained(filter=b"")
+
+
 def test_warnings_are_shown() -> None:
     assert "note: /opt is not shown" in explained(places=places(mounted=(b"/opt/x",)))
 

@@ -93,6 +93,15 @@ def test_nothing_is_left_of_the_scratch_directory(tmp_path: Path, monkeypatch: p
     assert list(scratch.iterdir()) == []
 
 
+def test_the_pasted_command_has_the_filter(tmp_path: Path) -> None:
+    """Control: without one in the plan the same command is not filtered."""
+    ground = Ground(tmp_path)
+    for engine in engines():
+        given = ground.given("/usr/bin/grep", "Seccomp:", "/proc/self/status", engine=engine)
+        assert paste(given, ["sh"]).stdout == b"Seccomp:\t2\n"
+        assert paste(given.replace(filter=b""), ["sh"]).stdout == b"Seccomp:\t0\n"
+
+
 def test_generated_files_are_exact_and_git_reads_them(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
     given = ground.given("/usr/bin/git", "config", "--global", "user.name")

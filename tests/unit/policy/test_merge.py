@@ -44,6 +44,8 @@ LOOSE = Policy(view="host", hidden=(b"/a",), environment=("A", "B*"), limits=Lim
         ({"toolchains": True, "caches": True}, {}),
         ({"environment": ()}, {"environment": ()}),
         ({"environment": ("B*",)}, {"environment": ("B*",)}),
+        ({"profile": "strict"}, {"profile": "strict"}),
+        ({"profile": "default"}, {}),
         ({"after": "discard"}, {"after": "discard"}),
         ({"after": "hold", "after_timeout": "discard"}, {"after": "hold", "after_timeout": "discard"}),
         ({"after": "apply"}, {}),
@@ -58,7 +60,13 @@ def test_a_project_may_tighten(said: dict[str, Any], expected: dict[str, Any]) -
 
 
 TIGHT = Policy(
-    toolchains=False, caches=False, environment=("A",), limits=Limits(wall_s=5.0), shown_lines=10, after="discard"
+    toolchains=False,
+    caches=False,
+    environment=("A",),
+    limits=Limits(wall_s=5.0),
+    profile="strict",
+    shown_lines=10,
+    after="discard",
 )
 
 
@@ -72,6 +80,7 @@ TIGHT = Policy(
         ("caches", {"caches": True}),
         ("environment", {"environment": ("B",)}),
         ("environment", {"environment": ("A", "A*")}),
+        ("profile", {"profile": "default"}),
         ("after", {"after": "apply"}),
         ("after_timeout", {"after_timeout": "apply"}),
         ("keep_days", {"keep_days": 1}),
@@ -121,6 +130,7 @@ def any_settings(draw: st.DrawFn) -> Settings:
         "toolchains": st.booleans(),
         "caches": st.booleans(),
         "environment": names,
+        "profile": st.sampled_from(["default", "strict"]),
         "after": st.sampled_from(["apply", "hold", "discard"]),
         "after_timeout": st.sampled_from(["apply", "hold", "discard"]),
         "shown_lines": st.integers(1, 5),
@@ -136,6 +146,7 @@ def is_no_wider(policy: Policy, than: Policy) -> bool:
 
     return (
         (policy.view == "sealed" or than.view == "host")
+        and (policy.profile == "strict" or than.profile == "default")
         and (policy.roots, policy.readable, policy.engine) == (than.roots, than.readable, than.engine)
         and set(policy.hidden) >= set(than.hidden)
         and policy.toolchains <= than.toolchains

@@ -41,6 +41,7 @@ def test_every_setting_is_read() -> None:
     toolchains = false
     caches = true
     environment = ["MY_VAR", "NPM_*", "MY_VAR"]
+    profile = "strict"
     after = "discard"
     after_timeout = "apply"
     engine = "copy"
@@ -66,6 +67,7 @@ def test_every_setting_is_read() -> None:
         toolchains=False,
         caches=True,
         environment=("MY_VAR", "NPM_*"),
+        profile="strict",
         after="discard",
         after_timeout="apply",
         engine="copy",
@@ -90,6 +92,8 @@ WRONG = [
     ("view = 'open'", "view"),
     ("view = 1", "view"),
     ("view = []", "view"),
+    ("profile = 'none'", "profile"),
+    ("profile = false", "profile"),
     ("roots = '/srv/x'", "roots"),
     ("roots = ['relative']", "roots"),
     ("roots = ['']", "roots"),
