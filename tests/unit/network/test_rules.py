@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allowed hosts: exact ones, subdomains label by label, ports; an empty list allows nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unspill.errors import PolicyError
+from unspill.network.hosts import Destination, parse_authority
+from unspill.network.refusal import Refused
+from unspill.network.rules import Allowed, Rules, parse_allowed, parse_rules
+from unspill.network.suffixes import is_public_suffix
+
+LABELS = st.sampled_from(["a", "b", "example", "org", "evilexample", "com", "x-y"])
+NAMES = st.lists(LABELS, min_size=1, max_size=4).map(lambda labels: ".".join([*labels, "org"]))
+
+
+def verdict(rules: Rules, authority: str) -> str:
+    try:
+        rules.judge(parse_authority(authority.encode()))
+    except Refused as refused:
+        return refused.rule
+    return "allowed"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("example.org", Allowed(host="example.org")),
+        ("Example.ORG.", Allowed(host="example.org")),
+        ("*.example.org", Allowed(host="example.org", subdomains=True)),
+        ("example.org:8443", Allowed(host="example.org", port=8443)),
+        ("*.example.org:22", Allowed(host="example.org", subdomains=True, port=22)),
+        ("198.51.100.7", Allowed(host="198.51.100.7")),
+        ("[2001:DB8::1]:8443", Allowed(host="2001:db8::1", port=8443)),
+        ("www.example.co.uk", Allowed(host="www.example.co.uk")),
+        ("*.example.co.uk", Allowed(host="example.co.uk", subdomains=True)),
+        ("project.github.io", Allowed(host="project.github.io")),
+    ],
+)
+def test_a_rule_is_a_host_or_a_star_with_or_without_a_port(text: str, rule: Allowed) -> None:
+    assert parse_allowed(text) == rule
+
+
+@pytest.mark.parametrize(
+    "text",
+    """
+    * *. *.com *.org *.co.uk *.com.au *.gov.uk *.github.io *.gitlab.io *.vercel.app *.pages.dev *.workers.dev *.nip.io
+    *.herokuapp.com *.s3.amazonaws.com *.eu-west-1.amazonaws.com *.amazonaws.com *.ngrok.io *.trycloudflare.com
+    *.blob.core.windows.net *.localhost *.local *.*.example.org www.*.example.org *example.org exam*.org example.*
+    **.example.org *.127.0.0.1 *.1 https://example.org example.org/ example.org:0 example.org:65536 example.org:http
+    user@example.org localhost metadata 0x7f.1 127.1 2130706433 .example.org example..org -a.org _a.example.org
+    [::1 ::1 example.org:80:80 bücher.example
+    """.split(),
+)
+def test_what_would_allow_everybodys_hosts_or_is_no_host_is_no_rule(text: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_allowed(text)
+    assert caught.value.remedy
+
+
+def test_the_empty_text_is_no_rule() -> None:
+    with pytest.raises(PolicyError):
+        parse_allowed("")
+
+
+@pytest.mark.parametrize("authority", ["example.org:443", "example.org:80", "198.51.100.7:443", "[2001:db8::1]:443"])
+def test_an_empty_list_allows_nothing(authority: str) -> None:
+    assert verdict(parse_rules([]), authority) == "host"
+    assert verdict(Rules(), authority) == "host"
+
+
+@pytest.mark.parametrize(
+    ("authority", "expected"),
+    [
+        ("example.org:443", "allowed"),
+        ("EXAMPLE.ORG.:80", "allowed"),
+        ("example.org:22", "port"),
+        ("example.org:8080", "port"),
+        ("www.example.org:443", "host"),
+        ("evilexample.org:443", "host"),
+        ("example.org.evil.com:443", "host"),
+        ("a.example.net:443", "allowed"),
+        ("a.b.example.net:443", "allowed"),
+        ("example.net:443", "host"),
+        ("evilexample.net:443", "host"),
+        ("a.example.net.evil.com:443", "host"),
+        ("api.example.com:8443", "allowed"),
+        ("api.example.com:443", "port"),
+        ("198.51.100.7:443", "allowed"),
+        ("198.51.100.8:443", "host"),
+    ],
+)
+def test_hosts_are_compared_label_by_label_and_ports_are_the_web_ones(authority: str, expected: str) -> None:
+    rules = parse_rules(["example.org", "*.example.net", "api.example.com:8443", "198.51.100.7"])
+    assert verdict(rules, authority) == expected
+
+
+def test_a_granted_network_is_every_host_on_the_web_ports() -> None:
+    rules = parse_rules(["git.example.org:22"], public=True)
+    assert verdict(rules, "anything.example:443") == "allowed"
+    assert verdict(rules, "[2001:db8::1]:80") == "allowed"
+    assert verdict(rules, "anything.example:25") == "port"
+    assert verdict(rules, "git.example.org:22") == "allowed"
+
+
+@given(NAMES, NAMES, st.booleans())
+def test_a_star_is_the_same_as_a_suffix_with_its_dot(host: str, other: str, subdomains: bool) -> None:
+    rule = Allowed(host=other, subdomains=subdomains)
+    expected = host.endswith(f".{other}") if subdomains else host == other
+    assert rule.covers_host(host) is expected
+    assert (verdict(Rules(allowed=(rule,)), f"{host}:443") == "allowed") is expected
+
+
+def test_an_address_and_a_name_are_never_taken_for_each_other() -> None:
+    rules = parse_rules(["198.51.100.7"])
+    rules.judge(Destination(host="198.51.100.7", port=443, address=bytes((198, 51, 100, 7))))
+    assert verdict(rules, "[::ffff:198.51.100.7]:443") == "host"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("org", True), ("co.uk", True), ("example.co.uk", False), ("example.org", False)]
+)
+def test_a_public_suffix_is_where_anybody_can_have_a_name(name: str, expected: bool) -> None:
+    assert is_public_suffix(name) is expected
