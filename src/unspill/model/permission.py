@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sandbox may ask a person for, how it is asked, what is answered, and what is remembered of that.
+
+A Request is complete: whatever an answer depends on is a field of it, and two requests are the same only if every
+field is. Nothing here knows a prefix, a pattern or a shell.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar, Literal, NewType, Self
+
+    RequestId = NewType("RequestId", str)
+    GrantId = NewType("GrantId", str)
+    Scope = Literal["once", "run", "sandbox", "always"]
+    Stance = Literal["ask", "deny"]
+    RequestKind = Literal[
+        "network", "egress", "writable-root", "readable-path", "masked-secret", "held-path", "unsandboxed", "as-root"
+    ]
+else:
+    RequestId = GrantId = str
+
+# From the shortest to the longest.
+SCOPES: tuple[Scope, ...] = ("once", "run", "sandbox", "always")
+
+
+class RequestBase(Record):
+    """What all requests say: who asks, and for which command.
+
+    `names` are those of the environment variables that the command gets, sorted; `script` is the digest of the
+    program that is started where it lies in a root. Without `argv` it is asked for the sandbox as a whole, whatever
+    runs in it.
+    """
+
+    kind: ClassVar[RequestKind]
+    # Answered with Allow or Deny for this one time, and never remembered.
+    one_time_only: ClassVar[bool] = False
+    # More than a reflex is needed to allow it.
+    is_dangerous: ClassVar[bool] = False
+
+    project: bytes
+    sandbox: str = ""
+    run: str = ""
+    argv: tuple[bytes, ...] = ()
+    cwd: bytes = b""
+    names: tuple[str, ...] = ()
+    script: str = ""
+
+    def at_scope(self, scope: Scope) -> Self:
+        """Return what a grant of that scope remembers: `sandbox` forgets the run, `always` the sandbox as well."""
+        if scope == "sandbox":
+            return self.replace(run="")
+        return self.replace(run="", sandbox="") if scope == "always" else self
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The scopes that an answer can have."""
+        if self.one_time_only:
+            return ("once",)
+        lacking = {scope for scope, of in (("run", self.run), ("sandbox", self.sandbox)) if not of}
+        return tuple(scope for scope in SCOPES if scope not in lacking)
+
+
+class NetworkForCommand(RequestBase):
+    """Any public host, for one command."""
+
+    kind = "network"
+    one_time_only = True
+
+
+class Egress(RequestBase):
+    """Named hosts, by way of the proxy."""
+
+    kind = "egress"
+
+    hosts: tuple[str, ...]
+
+
+class WritableRoot(RequestBase):
+    """One more directory that the sandbox may change, by way of a layer."""
+
+    kind = "writable-root"
+
+    path: bytes
+
+
+class ReadablePath(RequestBase):
+    """One more path that the sandbox sees."""
+
+    kind = "readable-path"
+
+    path: bytes
+
+
+class MaskedSecret(RequestBase):
+    """A secret of the project that the sandbox would not see otherwise."""
+
+    kind = "masked-secret"
+
+    path: bytes
+
+
+class HeldPath(RequestBase):
+    """A change that is held at apply; `digest` is that of what it leaves, so that nothing else goes in its place."""
+
+    kind = "held-path"
+
+    root: bytes
+    path: bytes
+    digest: str
+
+
+class Unsandboxed(RequestBase):
+    """A command that runs as if the person had typed it."""
+
+    kind = "unsandboxed"
+    one_time_only = True
+    is_dangerous = True
+
+
+class AsRoot(RequestBase):
+    """A sandbox for a caller that is root, where some limits do not hold."""
+
+    kind = "as-root"
+    is_dangerous = True
+
+
+Request = NetworkForCommand | Egress | WritableRoot | ReadablePath | MaskedSecret | HeldPath | Unsandboxed | AsRoot
+
+REQUESTS: tuple[type[Request], ...] = (
+    *(NetworkForCommand, Egress, WritableRoot, ReadablePath),
+    *(MaskedSecret, HeldPath, Unsandboxed, AsRoot),
+)
+
+
+class Rules(Record):
+    """What the person's configuration says about requests: which are asked at all, and for how long at most.
+
+    `hosts` need no question. A project's own file can only turn `ask` into `deny` and shorten.
+    """
+
+    network: Stance = "ask"
+    egress: Stance = "ask"
+    hosts: tuple[str, ...] = ()
+    roots: Stance = "ask"
+    readable: Stance = "ask"
+    secrets: Stance = "ask"
+    held: Stance = "ask"
+    unsandboxed: Stance = "deny"
+    as_root: Stance = "deny"
+    longest: Scope = "always"
+    grant_days: int = 30
+
+
+class Grant(Record):
+    """An answer that is remembered. `request` is what `at_scope` left of the one that was answered."""
+
+    id: GrantId
+    request: Request
+    scope: Scope
+    granted_ns: int
+    expires_ns: int
+    granted_by: str
+    last_used_ns: int = 0
+    uses: int = 0
+
+    def covers(self, request: Request, now_ns: int) -> bool:
+        """Tell whether it answers a request at that moment: every field is the same, and its time is not over."""
+        if self.scope == "once" or self.scope not in request.scopes:
+            return False
+        # A clock that was set back must not lengthen it
+        return self.granted_ns <= now_ns < self.expires_ns and request.at_scope(self.scope) == self.request
+
+
+class Choice(Record):
+    """One answer that is offered; the one without a scope denies."""
+
+    label: str
+    scope: Scope | None
+
+
+class Question(Record):
+    """A request as it is put to a person. All text is safe to show as it is, and each line is one line.
+
+    `digest` is that of the request and the id: an answer names it, so it can't be for anything else. `whole` has the
+    command in full where `text` had to be cut.
+    """
+
+    id: RequestId
+    request: Request
+    digest: str
+    text: str
+    lines: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    wait_s: float = 300.0
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The scopes that can be chosen."""
+        return tuple(choice.scope for choice in self.choices if choice.scope is not None)
+
+
+class Allowed(Record):
+    """The person, or a program that they trust with it, said yes to exactly this question."""
+
+    digest: str
+    by: str
+    scope: Scope = "once"
+
+
+class Denied(Record):
+    """Anything else: no, silence, or nobody there to ask."""
+
+    digest: str
+    by: str
+    reason: str = ""
+    remedy: str = ""
+
+
+Answer = Allowed | Denied

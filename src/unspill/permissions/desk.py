@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of a request: checked, decided, asked if need be, recorded, remembered if the answer says so.
+
+One `obtain` for everybody who needs something. It returns a Permit or raises; nothing is ever done half. What can't
+be recorded is not allowed.
+"""
+
+from __future__ import annotations
+
+import time
+
+from unspill.changes.render import safe_text
+from unspill.errors import DeniedError
+from unspill.model.permission import Allowed, Denied, Rules
+from unspill.permissions.events import answer_event, decision_event, request_event
+from unspill.permissions.permit import Permit
+from unspill.permissions.rate import RateLimit, find_pause
+from unspill.permissions.validate import check_request
+from unspill.permissions.wording import WAIT_S, denial_text, make_question
+from unspill.policy.decide import Allow, Ask, Deny, decide
+from unspill.store.request_form import key_of
+from unspill.store.requests import AskedRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unspill.model.permission import Answer, GrantId, Question, Request
+    from unspill.model.policy import Policy
+    from unspill.permissions.approver import Approver
+    from unspill.permissions.audit import Audit
+    from unspill.store.grants import GrantTable
+    from unspill.store.requests import RequestTable
+
+SECOND = 1_000_000_000
+DAY = 86_400 * SECOND
+
+
+class Desk:
+    """Where permissions are obtained. One per sandbox; used by any of its threads."""
+
+    __slots__ = (
+        *("_approver", "_audit", "_grants", "_home", "_limit", "_now_ns", "_own"),
+        *("_policy", "_requests", "_rules", "_wait_s"),
+    )
+
+    def __init__(
+        self,
+        approver: Approver,
+        *,
+        grants: GrantTable,
+        requests: RequestTable,
+        audit: Audit,
+        policy: Policy,
+        home: bytes,
+        own: tuple[bytes, ...],
+        rules: Rules | None = None,
+        limit: RateLimit | None = None,
+        wait_s: float = WAIT_S,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._approver = approver
+        self._grants = grants
+        self._requests = requests
+        self._audit = audit
+        self._policy = policy
+        self._home = home
+        self._own = own
+        self._rules = rules or Rules()
+        self._limit = limit or RateLimit()
+        self._wait_s = wait_s
+        self._now_ns = now_ns
+
+    def obtain(self, request: Request) -> Permit:
+        """Return a permit for a request, from the policy, a grant or a person.
+
+        Raises:
+            DeniedError: it was denied. The caller does not do it in any other way either.
+            UsageError: the request is malformed; nobody was asked.
+        """
+        check_request(request, home=self._home, own=self._own)
+        now_ns = self._now_ns()
+        found = () if request.one_time_only else self._grants.matching(request, now_ns)
+        match decide(request, self._policy, found, rules=self._rules, now_ns=now_ns):
+            case Deny(rule=rule, remedy=remedy):
+                self._audit.append(decision_event(request, "denied", rule))
+                raise _refusal(request, rule, remedy)
+            case Allow(rule=rule, grant=grant):
+                if grant is not None:
+                    self._use(grant, request, now_ns)
+                return Permit(request, rule, grant)
+            case Ask(scopes=scopes):
+                return self._asked(make_question(request, scopes, wait_s=self._wait_s))
+
+    def _use(self, grant: GrantId, request: Request, now_ns: int) -> None:
+        # What the configuration names is not recorded here: the record of the run has it
+        if not self._grants.use(grant, now_ns):
+            raise _refusal(request, "the grant was revoked at this moment", "Ask again.")
+        self._audit.append(decision_event(request, "allowed", f"grant {grant}"))
+
+    def _asked(self, question: Question) -> Permit:
+        request = question.request
+        self._note(question)
+        self._audit.append(request_event(question))
+        answer: Answer = Denied(digest=question.digest, by="unspill", reason="the question was interrupted")
+        try:
+            answer = _checked(question, self._approver.ask(question))
+        except Exception as error:
+            answer = Denied(digest=question.digest, by="unspill", reason=f"the approver failed: {type(error).__name__}")
+        finally:
+            self._requests.close(question.id, "allowed" if isinstance(answer, Allowed) else "denied")
+            self._audit.append(answer_event(question, answer))
+        if isinstance(answer, Denied):
+            raise _refusal(request, answer.reason, answer.remedy)
+        if answer.scope == "once":
+            return Permit(request, f"answer of {answer.by}")
+        granted_ns = self._now_ns()
+        grant = self._grants.add(
+            request,
+            answer.scope,
+            granted_ns=granted_ns,
+            expires_ns=granted_ns + self._rules.grant_days * DAY,
+            granted_by=answer.by,
+        )
+        self._grants.use(grant.id, granted_ns)
+        return Permit(request, f"answer of {answer.by}", grant.id)
+
+    def _note(self, question: Question) -> None:
+        """Record that a person is asked, unless that was done too often.
+
+        Raises:
+            DeniedError: it was.
+        """
+        now_ns = self._now_ns()
+        asked = AskedRequest(
+            id=question.id,
+            request=question.request,
+            digest=question.digest,
+            asked_ns=now_ns,
+            deadline_ns=now_ns + int(question.wait_s * SECOND),
+            scopes=question.scopes,
+        )
+        key = key_of(question.request)
+        pause = self._requests.add_unless(
+            asked, self._limit.since(now_ns), lambda recent: find_pause(recent, key, now_ns, self._limit)
+        )
+        if pause is not None:
+            self._audit.append(decision_event(question.request, "denied", f"pause: {pause.reason}"))
+            raise _refusal(question.request, f"nobody is asked right now, because {pause.reason}", pause.remedy)
+
+
+def _checked(question: Question, answer: Answer) -> Answer:
+    """Return an answer only if it is one to this question and no wider than was offered."""
+    if isinstance(answer, Denied):
+        return answer.replace(digest=question.digest)
+    if not isinstance(answer, Allowed) or answer.digest != question.digest or answer.scope not in question.scopes:
+        return Denied(digest=question.digest, by="unspill", reason="the answer was not one to this question")
+    return answer
+
+
+def _refusal(request: Request, reason: str, remedy: str) -> DeniedError:
+    because = f"Why: {safe_text(reason)}." if reason else ""
+    return DeniedError(denial_text(request), remedy=" ".join(filter(None, (because, safe_text(remedy)))))

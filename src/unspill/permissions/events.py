@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the audit says of requests, answers, runs and operations: plain values, bounded in size, no content of files."""
+
+from __future__ import annotations
+
+from unspill.model.permission import Allowed
+from unspill.store.request_form import key_of, plain_request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
+    from unspill.model.operation import Operation
+    from unspill.model.permission import Answer, Grant, Question, Request
+    from unspill.model.run import Run
+
+    Event = dict[str, Any]
+    Verdict = Literal["allowed", "denied"]
+
+KEPT_BYTES = 16 * 1024
+
+
+def request_event(question: Question) -> Event:
+    """A person is asked."""
+    return {
+        "kind": "request",
+        "id": question.id,
+        "digest": question.digest,
+        "offered": list(question.scopes),
+        "request": _bounded(question.request),
+    }
+
+
+def answer_event(question: Question, answer: Answer) -> Event:
+    """The question was answered, or is over without an answer."""
+    said = {"answer": "allowed", "scope": answer.scope} if isinstance(answer, Allowed) else {"answer": "denied"}
+    reason = {} if isinstance(answer, Allowed) else {"reason": answer.reason[:500]}
+    return {"kind": "answer", "id": question.id, "digest": question.digest, "by": answer.by[:200]} | said | reason
+
+
+def decision_event(request: Request, answer: Verdict, rule: str) -> Event:
+    """A request was decided without a question."""
+    return {"kind": "decision", "answer": answer, "rule": rule, "request": _bounded(request)}
+
+
+def revoke_event(grant: Grant) -> Event:
+    """A grant was taken back."""
+    return {"kind": "revoke", "grant": grant.id, "scope": grant.scope, "request": _bounded(grant.request)}
+
+
+def run_event(run: Run, project: bytes) -> Event:
+    """A run has ended, or was never started."""
+    return {
+        "kind": "run",
+        "run": run.id,
+        "number": run.number,
+        "sandbox": run.sandbox,
+        "project": _text(project),
+        "command": _command(run.argv),
+        "cwd": _text(run.cwd),
+        "started_ns": run.started_ns,
+        "ended_ns": run.ended_ns,
+        "outcome": repr(run.outcome)[:500],
+        "changed": run.changed,
+    }
+
+
+def operation_event(operation: Operation) -> Event:
+    """A live tree was changed."""
+    return {
+        "kind": "operation",
+        "operation": operation.id,
+        "number": operation.number,
+        "what": operation.kind,
+        "project": _text(operation.project),
+        "sandbox": operation.sandbox,
+        "asked_by": operation.asked_by,
+        "ending": operation.ending,
+        "of": operation.of,
+        "runs": list(operation.runs[:100]),
+        "changed": operation.changed,
+        "left": len(operation.left),
+    }
+
+
+def _bounded(request: Request) -> dict[str, Any]:
+    plain = plain_request(request) | {"argv": _command(request.argv)}
+    # The whole can be told from the digest by whoever has it
+    return plain | {"key": key_of(request)}
+
+
+def _command(argv: tuple[bytes, ...]) -> list[str]:
+    kept: list[str] = []
+    left = KEPT_BYTES
+    for word in argv:
+        if len(word) > left:
+            return [*kept, _text(word[:left]), f"[cut: {sum(map(len, argv))} bytes in all]"]
+        kept.append(_text(word))
+        left -= len(word) + 1
+    return kept
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuse what no person should be asked: requests that are malformed, hopeless, or too long to be looked at.
+
+Names only; whether a directory exists is known to whoever sees the sandbox's own view of it.
+"""
+
+from __future__ import annotations
+
+from unspill.errors import DeniedError, RootRefused, UsageError
+from unspill.model.permission import (
+    Egress,
+    HeldPath,
+    MaskedSecret,
+    NetworkForCommand,
+    ReadablePath,
+    Unsandboxed,
+    WritableRoot,
+)
+from unspill.permissions.escaping import show_word
+from unspill.policy.paths import contains, normalise
+from unspill.policy.roots import check_root
+from unspill.policy.secrets import find_secret
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.permission import Request
+
+COMMAND_BYTES = 256 * 1024
+HOSTS = 50
+
+_LABEL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_HEX = frozenset("0123456789abcdef")
+
+
+def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> None:
+    """Refuse a request that can't be put to a person. `own` are unspill's state, configuration and data directories.
+
+    Raises:
+        UsageError: it is malformed.
+        RootRefused: no person may make that directory a root.
+        DeniedError: it is well-formed, but never granted.
+    """
+    _check_occasion(request)
+    match request:
+        case NetworkForCommand() | Unsandboxed():
+            _demand(bool(request.argv), "names no command")
+        case Egress(hosts=hosts):
+            _demand(0 < len(hosts) <= HOSTS, f"names {len(hosts)} hosts, not 1 to {HOSTS}")
+            for host in hosts:
+                _demand(is_host(host), f"names something that is no host: {show_word(host.encode('utf-8', 'replace'))}")
+        case WritableRoot(path=path):
+            check_root(path, home=home, own=own)
+        case ReadablePath(path=path) | MaskedSecret(path=path):
+            _demand(_is_absolute(path), "has a path that is not absolute and normalised")
+            _refuse_private(path, home, own)
+        case HeldPath(root=root, path=path, digest=digest):
+            _demand(_is_absolute(root), "has a root that is not absolute and normalised")
+            _demand(_is_relative(path), "has a path that is not relative and normalised")
+            _demand(_is_digest(digest), "has no digest of the content")
+
+
+def is_host(host: str) -> bool:
+    """Tell whether text is a host name as the proxy takes them: lower-case labels, at least two, no address.
+
+    A leading `*.` stands for one label, and only before two others.
+    """
+    labels = host.removeprefix("*.").split(".")
+    if len(host) > 253 or len(labels) < 2 or labels[-1].isdigit():
+        return False
+    return all(
+        0 < len(label) <= 63 and _LABEL.issuperset(label) and label[0] != "-" and label[-1] != "-" for label in labels
+    )
+
+
+def _check_occasion(request: Request) -> None:
+    _demand(_is_absolute(request.project), "has a project that is not absolute and normalised")
+    _demand(not request.cwd or _is_absolute(request.cwd), "has a directory that is not absolute and normalised")
+    _demand(not any(b"\0" in word for word in request.argv), "has a command with NUL in it")
+    _demand(not request.argv or bool(request.argv[0]), "has a command without a name")
+    _demand(all(name and _NAME.issuperset(name) for name in request.names), "has a name that no variable can have")
+    _demand(list(request.names) == sorted(set(request.names)), "has names that are not sorted")
+    _demand(not request.script or _is_digest(request.script), "has a digest that is none")
+    if sum(map(len, request.argv)) > COMMAND_BYTES:
+        raise DeniedError(
+            f"Permission denied: the command has more than {COMMAND_BYTES} bytes, which nobody can be asked about.",
+            remedy="Put it into a file and run that.",
+        )
+
+
+def _refuse_private(path: bytes, home: bytes, own: tuple[bytes, ...]) -> None:
+    for directory in own:
+        if contains(directory, path) or contains(path, directory):
+            raise RootRefused(f"{show_word(path)} can't be shown: unspill keeps its own files there.")
+    if contains(path, home):
+        raise RootRefused(f"{show_word(path)} can't be shown: it is or contains your home directory.")
+    if find_secret(path, home) is not None:
+        raise RootRefused(
+            f"{show_word(path)} is never shown to a sandbox.", remedy="Copy what is needed into the project."
+        )
+
+
+def _is_absolute(path: bytes) -> bool:
+    return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
+
+
+def _is_relative(path: bytes) -> bool:
+    return bool(path) and _is_absolute(b"/" + path)
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and _HEX.issuperset(text)
+
+
+def _demand(is_met: bool, otherwise: str) -> None:
+    if not is_met:
+        raise UsageError(f"The request {otherwise}.", remedy="This is the caller's mistake: nobody was asked.")

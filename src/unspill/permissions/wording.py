@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn a request into a question: one line that asks, a few that explain, the answers that are offered.
+
+All that comes from a command goes through `escaping`; nothing else of it ever reaches a screen.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.changes.quote import is_mixed_script
+from unspill.model.permission import (
+    AsRoot,
+    Choice,
+    Egress,
+    HeldPath,
+    MaskedSecret,
+    NetworkForCommand,
+    Question,
+    ReadablePath,
+    RequestId,
+    Unsandboxed,
+    WritableRoot,
+)
+from unspill.permissions.escaping import SHELL, shorten, show_command, show_word, wrap
+from unspill.store.request_form import digest_of_question
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unspill.model.permission import Request, Scope
+
+WAIT_S = 300.0
+
+_LABELS: dict[Scope, str] = {
+    "once": "Allow once",
+    "run": "Allow for this run",
+    "sandbox": "Allow in this sandbox",
+    "always": "Always allow in this project",
+}
+
+
+def make_question(
+    request: Request, scopes: tuple[Scope, ...], *, wait_s: float = WAIT_S, identity: RequestId | None = None
+) -> Question:
+    """Return the question for a request; each has an id of its own, so that no answer fits two."""
+    identity = identity or RequestId(os.urandom(8).hex())
+    shown = (*_subjects(request), show_command(request.argv))
+    is_cut = any(shorten(part) != part for part in shown)
+    return Question(
+        id=identity,
+        request=request,
+        digest=digest_of_question(identity, request),
+        text=question_text(request),
+        lines=tuple(_lines(request, is_cut=is_cut)),
+        whole=tuple(_whole(request)) if is_cut else (),
+        choices=choices_for(request, scopes),
+        wait_s=wait_s,
+    )
+
+
+def choices_for(request: Request, scopes: tuple[Scope, ...]) -> tuple[Choice, ...]:
+    """Return the answers to offer: for what is asked every time exactly Allow and Deny."""
+    deny = Choice(label="Deny", scope=None)
+    if request.one_time_only:
+        return (Choice(label="Allow", scope="once"), deny)
+    return (*(Choice(label=_LABELS[scope], scope=scope) for scope in scopes if scope in request.scopes), deny)
+
+
+def question_text(request: Request) -> str:
+    """Return the line that asks."""
+    command = shorten(show_command(request.argv))
+    match request:
+        case NetworkForCommand():
+            return f"Run command with network access: {command}?"
+        case Egress(hosts=hosts):
+            whom = f" for: {command}" if request.argv else ""
+            return f"Allow connections to {shorten(', '.join(_show_host(host) for host in hosts))}{whom}?"
+        case WritableRoot(path=path):
+            return f"Let the sandbox change files in {shorten(show_word(path))}?"
+        case ReadablePath(path=path):
+            return f"Let the sandbox read {shorten(show_word(path))}?"
+        case MaskedSecret(path=path):
+            return f"Show the secret {shorten(show_word(path))} to the sandbox?"
+        case HeldPath(path=path):
+            return f"Apply the held change of {shorten(show_word(path))}?"
+        case Unsandboxed():
+            return f"Run command WITHOUT a sandbox: {command}?"
+        case AsRoot():
+            return "Open a sandbox as root, where it protects less?"
+
+
+def denial_text(request: Request) -> str:
+    """Return what a refused caller is told; nothing was run."""
+    return f"Permission denied: {question_text(request)}"
+
+
+def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
+    yield f"project:   {shorten(show_word(request.project))}"
+    if request.cwd and request.cwd != request.project:
+        yield f"directory: {shorten(show_word(request.cwd))}"
+    if request.argv and not isinstance(request, NetworkForCommand | Unsandboxed | Egress):
+        yield f"command:   {shorten(show_command(request.argv))}"
+    if isinstance(request, HeldPath):
+        yield f"root:      {shorten(show_word(request.root))}"
+        yield f"content:   {request.digest}"
+    if isinstance(request, Unsandboxed):
+        yield "careful:   it can read, change and send everything that you can"
+    for word in _words(request):
+        if is_mixed_script(word):
+            yield f"careful:   {shorten(show_word(word), 100)} mixes letters that look alike"
+    if is_cut:
+        yield f"careful:   this is not all of it: {len(b' '.join(request.argv))} bytes in {len(request.argv)} arguments"
+
+
+def _words(request: Request) -> tuple[bytes, ...]:
+    """Return what may be taken for something else at a glance, a word at a time."""
+    script = request.argv[2].split() if request.argv[:2] == SHELL and len(request.argv) == 3 else request.argv
+    path = () if isinstance(request, NetworkForCommand | Egress | Unsandboxed | AsRoot) else (request.path,)
+    return (*script[:50], *path)
+
+
+def _subjects(request: Request) -> tuple[str, ...]:
+    """Return what a question is about besides a command."""
+    places = (request.project, request.cwd)
+    match request:
+        case Egress(hosts=hosts):
+            return (", ".join(map(_show_host, hosts)), *map(show_word, places))
+        case NetworkForCommand() | Unsandboxed() | AsRoot():
+            return tuple(map(show_word, places))
+        case HeldPath(root=root, path=path):
+            return tuple(map(show_word, (root, path, *places)))
+        case _:
+            return tuple(map(show_word, (request.path, *places)))
+
+
+def _whole(request: Request) -> Iterator[str]:
+    for subject in _subjects(request):
+        yield from wrap(subject)
+    for number, word in enumerate(request.argv):
+        yield f"argument {number}:"
+        yield from wrap(show_word(word))
+
+
+def _show_host(host: str) -> str:
+    return show_word(host.encode("utf-8", "surrogateescape"))

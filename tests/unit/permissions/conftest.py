@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store with the tables of permissions, and a desk over it whose clock and approver the test moves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.permissions.given import HOME, OWN
+from unspill.model.permission import Question
+from unspill.model.policy import Policy
+from unspill.permissions.approver import Callback
+from unspill.permissions.audit import Audit
+from unspill.permissions.audit_verify import read_events
+from unspill.permissions.desk import Desk
+from unspill.store.db import Store
+from unspill.store.grants import GrantTable
+from unspill.store.migrations_permissions import m010_grants, m011_requests
+from unspill.store.requests import RequestTable
+
+if TYPE_CHECKING:
+    from unspill.model.permission import Answer, Scope
+
+    Said = Answer | Scope | bool
+
+
+@dataclass
+class Office:
+    """A desk, and all that lies around it."""
+
+    grants: GrantTable
+    requests: RequestTable
+    directory: bytes
+    now_ns: int = 1_000_000_000_000_000_000
+    asked: list[Question] = field(default_factory=list)
+
+    def desk(self, answer: Said | Callable[[Question], Said] = False, **settings: Any) -> Desk:
+        def ask(question: Question) -> Said:
+            self.asked.append(question)
+            return answer(question) if callable(answer) else answer
+
+        given: dict[str, Any] = {"policy": Policy(), "home": HOME, "own": OWN, "now_ns": lambda: self.now_ns} | settings
+        return Desk(
+            given.pop("approver", Callback(ask)),
+            grants=self.grants,
+            requests=self.requests,
+            audit=Audit(self.directory),
+            **given,
+        )
+
+    def recorded(self) -> list[dict[str, Any]]:
+        return list(read_events(self.directory))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1_000_000_000)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> bytes:
+    return os.fsencode(tmp_path / "state")
+
+
+@pytest.fixture
+def store(state: bytes) -> Iterator[Store]:
+    with Store.open(state) as store:
+        if not store.transaction.rows("SELECT 1 FROM sqlite_master WHERE name = 'grants'"):
+            m010_grants(store.transaction)
+            m011_requests(store.transaction)
+        yield store
+
+
+@pytest.fixture
+def office(store: Store, state: bytes) -> Office:
+    return Office(GrantTable(store.transaction), RequestTable(store.transaction), state + b"/audit")

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Obtaining a permission: by policy, by grant or by a person, recorded each time, good for one use."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.permissions.conftest import Office
+from tests.unit.permissions.given import FOR_A_COMMAND, ONCE_ONLY, PROJECT, REMEMBERED, name_of
+from unspill.errors import DeniedError, RootRefused, StoreError, UsageError
+from unspill.model.permission import (
+    Allowed,
+    Denied,
+    Egress,
+    HeldPath,
+    NetworkForCommand,
+    Question,
+    Request,
+    Rules,
+    WritableRoot,
+)
+from unspill.model.policy import Policy
+from unspill.permissions.approver import DenyAll
+from unspill.permissions.audit_verify import Verified, verify
+
+if TYPE_CHECKING:
+    from unspill.model.permission import Scope
+
+ALL = Rules(unsandboxed="ask", as_root="ask")
+NETWORK = NetworkForCommand(**FOR_A_COMMAND)
+EGRESS = Egress(**FOR_A_COMMAND, hosts=("example.org",))
+DAY_S = 86_400
+
+
+def test_a_denied_command_is_told_so_in_these_words(office: Office) -> None:
+    with pytest.raises(DeniedError) as caught:
+        office.desk(False).obtain(NETWORK)
+    assert f"ERROR: {caught.value}" == "ERROR: Permission denied: Run command with network access: git fetch?"
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("request_", ONCE_ONLY, ids=name_of)
+def test_what_is_asked_every_time_is_asked_again_after_it_was_allowed(office: Office, request_: Request) -> None:
+    desk = office.desk(True, rules=ALL)
+    for count in (1, 2, 3):
+        desk.obtain(request_)
+        assert len(office.asked) == count
+    assert office.grants.all() == ()
+
+
+@pytest.mark.parametrize("request_", ONCE_ONLY, ids=name_of)
+@pytest.mark.parametrize("scope", ["run", "sandbox", "always"])
+def test_no_approver_can_make_it_remembered(office: Office, request_: Request, scope: Scope) -> None:
+    def forge(question: Question) -> Allowed:
+        return Allowed(digest=question.digest, by="forger", scope=scope)
+
+    with pytest.raises(DeniedError):
+        office.desk(forge, rules=ALL).obtain(request_)
+    assert office.grants.all() == ()
+
+
+@pytest.mark.parametrize("request_", REMEMBERED, ids=name_of)
+def test_an_answer_is_remembered_for_as_long_as_it_said(office: Office, request_: Request) -> None:
+    desk = office.desk("sandbox", rules=ALL)
+    desk.obtain(request_)
+    permit = desk.obtain(request_.replace(run="9" * 16))
+    assert permit.grant == office.grants.all()[0].id
+    assert len(office.asked) == 1
+    desk.obtain(request_.replace(sandbox="9" * 16))
+    assert len(office.asked) == 2
+
+
+def test_a_grant_lasts_thirty_days_unless_configured_otherwise(office: Office) -> None:
+    desk = office.desk("always")
+    desk.obtain(EGRESS)
+    office.pass_time(30 * DAY_S - 1)
+    desk.obtain(EGRESS)
+    assert len(office.asked) == 1
+    office.pass_time(1)
+    desk.obtain(EGRESS)
+    assert len(office.asked) == 2
+    short = office.desk("always", rules=Rules(grant_days=1))
+    short.obtain(EGRESS.replace(hosts=("example.com",)))
+    office.pass_time(DAY_S)
+    short.obtain(EGRESS.replace(hosts=("example.com",)))
+    assert len(office.asked) == 4
+
+
+def test_the_use_of_a_grant_is_remembered_and_recorded(office: Office) -> None:
+    desk = office.desk("always")
+    desk.obtain(EGRESS)
+    office.pass_time(5)
+    desk.obtain(EGRESS)
+    (grant,) = office.grants.all()
+    assert (grant.uses, grant.last_used_ns) == (2, office.now_ns)
+    assert office.recorded()[-1]["rule"] == f"grant {grant.id}"
+
+
+def test_a_revoked_grant_is_asked_about_again(office: Office) -> None:
+    desk = office.desk("always")
+    desk.obtain(EGRESS)
+    assert office.grants.revoke(office.grants.all()[0].id)
+    desk.obtain(EGRESS)
+    assert len(office.asked) == 2
+
+
+def test_a_held_path_with_other_content_is_asked_about_again(office: Office) -> None:
+    desk = office.desk("always")
+    request = HeldPath(project=PROJECT, root=PROJECT, path=b".envrc", digest="a" * 64)
+    desk.obtain(request)
+    desk.obtain(request)
+    assert len(office.asked) == 1
+    desk.obtain(request.replace(digest="b" * 64))
+    assert len(office.asked) == 2
+
+
+def test_a_once_is_good_for_one_use_of_the_very_request(office: Office) -> None:
+    permit = office.desk(True).obtain(NETWORK)
+    with pytest.raises(DeniedError):
+        permit.take(NETWORK.replace(argv=(b"rm",)))
+    permit.take(NETWORK)
+    with pytest.raises(DeniedError):
+        permit.take(NETWORK)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [False, "no", "", None, 1, "always!", "Once", object(), Denied(digest="", by="x"), (True,)],
+    ids=repr,
+)
+def test_whatever_is_not_clearly_a_yes_is_a_no(office: Office, answer: Any) -> None:
+    with pytest.raises(DeniedError):
+        office.desk(lambda _: answer).obtain(NETWORK)
+
+
+def test_an_answer_to_another_question_is_none(office: Office) -> None:
+    old: list[Question] = []
+
+    def replay(question: Question) -> Allowed:
+        old.append(question)
+        return Allowed(digest=old[0].digest, by="x")
+
+    desk = office.desk(replay)
+    desk.obtain(NETWORK)
+    with pytest.raises(DeniedError):
+        desk.obtain(NETWORK)
+
+
+def test_a_late_answer_of_a_callback_is_none(office: Office) -> None:
+    def slow(_: Question) -> bool:
+        time.sleep(0.05)
+        return True
+
+    with pytest.raises(DeniedError) as caught:
+        office.desk(slow, wait_s=0.01).obtain(NETWORK)
+    assert "too late" in caught.value.remedy
+    office.desk(slow, wait_s=10).obtain(NETWORK)
+
+
+def test_an_approver_that_fails_denies_and_keeps_its_secrets(office: Office) -> None:
+    def fail(_: Question) -> bool:
+        raise RuntimeError("token 1234")
+
+    with pytest.raises(DeniedError) as caught:
+        office.desk(fail).obtain(NETWORK)
+    assert "1234" not in caught.value.remedy + str(caught.value)
+    assert office.recorded()[-1]["answer"] == "denied"
+
+
+def test_an_interrupted_question_is_recorded_as_denied(office: Office) -> None:
+    def interrupt(_: Question) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        office.desk(interrupt).obtain(NETWORK)
+    assert office.recorded()[-1]["reason"] == "the question was interrupted"
+    assert office.requests.recent(PROJECT, 0)[0].state == "denied"
+
+
+def test_nobody_is_asked_where_nobody_is(office: Office) -> None:
+    with pytest.raises(DeniedError) as caught:
+        office.desk(approver=DenyAll()).obtain(NETWORK)
+    assert "unspill approve" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (NETWORK.replace(argv=()), UsageError),
+        (WritableRoot(project=PROJECT, path=b"/"), RootRefused),
+        (EGRESS.replace(hosts=("127.0.0.1",)), UsageError),
+    ],
+)
+def test_everything_is_checked_before_a_person_is_asked(
+    office: Office, request_: Request, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        office.desk(True).obtain(request_)
+    assert office.asked == []
+
+
+def test_what_the_policy_decides_needs_nobody(office: Office) -> None:
+    policy = Policy(roots=(b"/srv/a",))
+    permit = office.desk(False, policy=policy).obtain(WritableRoot(project=PROJECT, path=b"/srv/a"))
+    assert permit.rule == "roots"
+    with pytest.raises(DeniedError) as caught:
+        office.desk(True, rules=Rules(network="deny")).obtain(NETWORK)
+    assert "permissions.network = deny" in caught.value.remedy
+    assert office.asked == []
+
+
+def test_requests_and_answers_are_recorded_in_order(office: Office) -> None:
+    office.desk("always").obtain(EGRESS)
+    with pytest.raises(DeniedError):
+        office.desk(False).obtain(NETWORK)
+    events = office.recorded()
+    said = [(event["kind"], event.get("answer"), event.get("scope")) for event in events]
+    assert said == [
+        ("request", None, None),
+        ("answer", "allowed", "always"),
+        ("request", None, None),
+        ("answer", "denied", None),
+    ]
+    assert [event["digest"] for event in events[::2]] == [question.digest for question in office.asked]
+    assert isinstance(verify(office.directory), Verified)
+
+
+def test_what_cannot_be_recorded_is_not_allowed(office: Office) -> None:
+    os.mkdir(office.directory, 0o700)
+    os.mkdir(office.directory + b"/head.new")
+    with pytest.raises(StoreError):
+        office.desk(True).obtain(NETWORK)
+    assert office.asked == []
+
+
+def test_words_of_an_approver_cannot_move_the_cursor_of_who_reads_the_refusal(office: Office) -> None:
+    def rude(question: Question) -> Denied:
+        return Denied(digest=question.digest, by="x", reason="\x1b[2J\r\nfine", remedy="\x1b[H")
+
+    with pytest.raises(DeniedError) as caught:
+        office.desk(rude).obtain(NETWORK)
+    assert caught.value.remedy.isprintable()

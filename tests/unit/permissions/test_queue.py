@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request waits in the store for an answer from another process, and only for an answer to exactly itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.permissions.conftest import Office
+from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH, PROJECT
+from unspill.errors import DeniedError, UsageError
+from unspill.model.permission import Allowed, Denied, Egress, NetworkForCommand, Question, RequestId
+from unspill.permissions.queue import Queue, answer_question, find_question, open_questions
+from unspill.permissions.wording import make_question
+from unspill.store.request_form import to_form
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from unspill.model.permission import Answer
+    from unspill.store.db import Store
+
+    Start = Callable[..., subprocess.Popen[str]]
+    Ask = Callable[[Question], list[Answer]]
+
+NETWORK = NetworkForCommand(**FOR_A_COMMAND)
+EGRESS = Egress(**FOR_A_COMMAND, hosts=("example.org",))
+
+OPEN = """
+import os, sys, time
+from unspill.store.db import Store
+from unspill.store.grants import GrantTable
+from unspill.store.requests import RequestTable
+store = Store.open(os.fsencode(sys.argv[1]))
+requests = RequestTable(store.transaction)
+"""
+ASK = (
+    OPEN
+    + """
+from unspill.model.permission import NetworkForCommand
+from unspill.permissions.queue import Queue
+from unspill.permissions.wording import make_question
+request = NetworkForCommand(project=b"/p", argv=(b"git", os.fsencode(sys.argv[2])), cwd=b"/p")
+answer = Queue(requests).ask(make_question(request, ("once",), wait_s=float(sys.argv[3])))
+print(type(answer).__name__, answer.by, flush=True)
+"""
+)
+APPROVE = (
+    OPEN
+    + """
+from unspill.permissions.queue import answer_question, open_questions
+deadline = time.monotonic() + 30
+while time.monotonic() < deadline:
+    for question in open_questions(requests):
+        if question.text == f"Run command with network access: git {sys.argv[2]}?":
+            answer_question(requests, question, scope="once" if sys.argv[3] == "yes" else None, by="other")
+            sys.exit(0)
+    time.sleep(0.02)
+sys.exit(1)
+"""
+)
+
+
+@pytest.fixture
+def python() -> Iterator[Start]:
+    """Start programs; those that still run at the end of the test are ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(program: str, *arguments: str | bytes) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, "-c", program, *arguments], text=True, stdout=subprocess.PIPE)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+@pytest.fixture
+def ask(office: Office) -> Iterator[Ask]:
+    """Ask in another thread; the answer is in the list that is returned when the thread has ended."""
+    threads: list[threading.Thread] = []
+
+    def start(question: Question) -> list[Answer]:
+        answers: list[Answer] = []
+        thread = threading.Thread(target=lambda: answers.append(Queue(office.requests).ask(question)))
+        threads.append(thread)
+        thread.start()
+        while office.requests.find(question.id) is None:
+            time.sleep(0.005)
+        return answers
+
+    yield start
+    for thread in threads:
+        thread.join()
+
+
+def settled(answers: list[Answer]) -> Answer:
+    deadline = time.monotonic() + 20
+    while not answers and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return answers[0]
+
+
+def test_two_processes_that_ask_and_two_that_answer_find_each_other(store: Store, state: bytes, python: Start) -> None:
+    del store
+    asking = {word: python(ASK, state, word, "30") for word in ("fetch", "push")}
+    answering = [python(APPROVE, state, "fetch", "yes"), python(APPROVE, state, "push", "no")]
+    assert [process.wait(40) for process in answering] == [0, 0]
+    assert asking["fetch"].communicate(timeout=20)[0] == "Allowed queue (other)\n"
+    assert asking["push"].communicate(timeout=20)[0] == "Denied queue (other)\n"
+
+
+def test_of_two_who_answer_at_once_one_is_told_that_it_is_over(store: Store, state: bytes, python: Start) -> None:
+    del store
+    asking = python(ASK, state, "fetch", "30")
+    answering = [python(APPROVE, state, "fetch", word) for word in ("yes", "no")]
+    said = asking.communicate(timeout=40)[0]
+    winners = {"Allowed queue (other)\n": [True, False], "Denied queue (other)\n": [False, True]}
+    # The other one finds nothing to answer any more, or is told that it came too late
+    winner = answering[winners[said].index(True)]
+    assert winner.wait(20) == 0
+
+
+def test_nobody_answers_and_it_is_denied_at_the_deadline(office: Office) -> None:
+    question = make_question(NETWORK, ("once",), wait_s=0.15)
+    began = time.monotonic()
+    answer = Queue(office.requests).ask(question)
+    assert isinstance(answer, Denied)
+    assert answer.reason == "nobody answered in time"
+    assert 0.15 <= time.monotonic() - began < 5
+    with pytest.raises(UsageError):
+        answer_question(office.requests, question, scope="once", by="late")
+    assert open_questions(office.requests) == ()
+
+
+def test_who_asks_and_dies_leaves_nothing_that_can_be_allowed_later(
+    state: bytes, office: Office, python: Start
+) -> None:
+    asking = python(ASK, state, "fetch", "1.5")
+    deadline = time.monotonic() + 30
+    while not (found := open_questions(office.requests)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    asking.kill()
+    asking.wait()
+    time.sleep(max(0.0, found[0].wait_s + 0.05))
+    assert open_questions(office.requests) == ()
+    with pytest.raises(UsageError):
+        answer_question(office.requests, found[0], scope="once", by="late")
+
+
+@pytest.mark.parametrize("scope", ["once", "run", "sandbox", "always"])
+def test_an_answer_has_the_scope_that_was_chosen(office: Office, ask: Ask, scope: str) -> None:
+    question = make_question(EGRESS, EGRESS.scopes, wait_s=20)
+    answers = ask(question)
+    shown = find_question(office.requests, question.id)
+    answer_question(office.requests, shown, scope=next(s for s in shown.scopes if s == scope), by="ann")
+    answer = settled(answers)
+    assert isinstance(answer, Allowed)
+    assert (answer.digest, answer.by, answer.scope) == (question.digest, "queue (ann)", scope)
+
+
+def test_what_is_shown_to_who_answers_is_worded_from_the_request_itself(office: Office, ask: Ask) -> None:
+    for request in ONE_OF_EACH:
+        question = make_question(request, request.scopes, wait_s=20)
+        answers = ask(question)
+        shown = find_question(office.requests, question.id)
+        assert shown.replace(wait_s=20.0) == question
+        answer_question(office.requests, shown, scope=None, by="ann", reason="not today")
+        assert settled(answers) == Denied(digest=question.digest, by="queue (ann)", reason="not today")
+
+
+def test_a_scope_that_was_not_offered_cannot_be_chosen(office: Office, ask: Ask) -> None:
+    question = make_question(NETWORK, ("once",), wait_s=20)
+    answers = ask(question)
+    for scope in ("run", "sandbox", "always"):
+        with pytest.raises(UsageError):
+            answer_question(office.requests, question, scope=scope, by="ann")
+    answer_question(office.requests, question, scope=None, by="ann")
+    assert isinstance(settled(answers), Denied)
+
+
+def test_a_request_that_changed_after_it_was_shown_is_not_answered(store: Store, office: Office, ask: Ask) -> None:
+    question = make_question(NETWORK, ("once",), wait_s=20)
+    answers = ask(question)
+    shown = find_question(office.requests, question.id)
+    evil = NETWORK.replace(argv=(b"evil",))
+    forged = make_question(evil, ("once",), identity=question.id)
+    store.transaction.change("UPDATE requests SET request = ?, digest = ?", (to_form(evil), forged.digest))
+    with pytest.raises(UsageError):
+        answer_question(office.requests, shown, scope="once", by="ann")
+    assert settled(answers) == Denied(
+        digest=question.digest,
+        by="queue",
+        reason="the request was changed while it waited",
+        remedy="Answer sooner with `unspill approve`, or let it wait longer.",
+    )
+
+
+def test_who_asked_does_not_take_the_answer_to_what_was_shown_in_its_place(
+    store: Store, office: Office, ask: Ask
+) -> None:
+    harmless = NETWORK.replace(argv=(b"true",))
+    question = make_question(NETWORK, ("once",), wait_s=20)
+    answers = ask(question)
+    forged = make_question(harmless, ("once",), identity=question.id)
+    with store.transaction:
+        store.transaction.change("UPDATE requests SET request = ?, digest = ?", (to_form(harmless), forged.digest))
+        answer_question(office.requests, find_question(office.requests, question.id), scope="once", by="ann")
+    assert isinstance(settled(answers), Denied)
+
+
+def test_a_row_that_lies_about_its_digest_is_not_shown(store: Store, office: Office, ask: Ask) -> None:
+    question = make_question(NETWORK, ("once",), wait_s=20)
+    answers = ask(question)
+    store.transaction.change("UPDATE requests SET request = ?", (to_form(NETWORK.replace(argv=(b"true",))),))
+    assert open_questions(office.requests) == ()
+    with pytest.raises(UsageError):
+        find_question(office.requests, question.id)
+    assert isinstance(settled(answers), Denied)
+
+
+def test_a_removed_request_is_denied(store: Store, ask: Ask) -> None:
+    answers = ask(make_question(NETWORK, ("once",), wait_s=20))
+    store.transaction.change("DELETE FROM requests")
+    assert isinstance(settled(answers), Denied)
+
+
+def test_an_answer_copied_from_another_request_is_none(store: Store, office: Office, ask: Ask) -> None:
+    first, second = (make_question(NETWORK, ("once",), wait_s=20) for _ in range(2))
+    answers = ask(first), ask(second)
+    answer_question(office.requests, first, scope="once", by="ann")
+    assert isinstance(settled(answers[0]), Allowed)
+    store.transaction.change(
+        "UPDATE requests SET state = 'allowed', scope = 'once', answered_digest = ? WHERE id = ?",
+        (first.digest, second.id),
+    )
+    assert isinstance(settled(answers[1]), Denied)
+
+
+@pytest.mark.parametrize("name", ["", "x", "0" * 16, "../../etc", "\x1b[2J"])
+def test_there_is_nothing_to_answer_under_another_name(office: Office, name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_question(office.requests, RequestId(name))
+    assert str(caught.value).isprintable()
+
+
+def test_a_desk_with_a_queue_waits_and_remembers(office: Office) -> None:
+    desk = office.desk(approver=Queue(office.requests), now_ns=time.time_ns, wait_s=20)
+    permits: list[object] = []
+    thread = threading.Thread(target=lambda: permits.append(desk.obtain(EGRESS)))
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not (found := open_questions(office.requests, PROJECT)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    answer_question(office.requests, found[0], scope="always", by="ann")
+    thread.join()
+    assert len(permits) == 1
+    desk.obtain(EGRESS.replace(run="", sandbox=""))
+    assert [event["kind"] for event in office.recorded()] == ["request", "answer", "decision"]
+    assert office.recorded()[1]["by"] == "queue (ann)"
+
+
+def test_an_asking_thread_that_is_interrupted_takes_its_request_back(office: Office) -> None:
+    class Interrupted(Queue):
+        def _look(self, question: Question) -> Answer | None:
+            raise KeyboardInterrupt
+
+    question = make_question(NETWORK, ("once",), wait_s=20)
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted(office.requests).ask(question)
+    assert open_questions(office.requests) == ()
+
+
+def test_without_an_answer_the_desk_denies(office: Office) -> None:
+    desk = office.desk(approver=Queue(office.requests), now_ns=time.time_ns, wait_s=0.05)
+    with pytest.raises(DeniedError) as caught:
+        desk.obtain(NETWORK)
+    assert "nobody answered in time" in caught.value.remedy
+    assert os.path.exists(office.directory)
