@@ -136,12 +136,12 @@ class ApplyHands:
     def _directory(self, path: bytes, new: Node) -> None:
         found = self._find(path)
         if found is not None and found.is_dir:
-            if self._is_edited(path):
-                self.left.add(path)
-                return
             mode = new.mode & 0o777 | found.mode & 0o7000
             after = found.edited(found.changed, mode=mode, attributes=dict(new.attributes))
-            self._dresses.append(Hand(path, found, after, self._group, is_dress=True))
+            if not self._is_edited(path):
+                self._dresses.append(Hand(path, found, after, self._group, is_dress=True))
+            elif after.look() != found.look():
+                self.left.add(path)
             return
         if found is not None:
             if self._is_edited(path):

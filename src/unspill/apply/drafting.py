@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from unspill.apply.dressing import is_dressed
 from unspill.apply.entries import entry_of
 from unspill.apply.expanding import expand
 from unspill.apply.perform import explain_error
@@ -173,14 +174,15 @@ class RootDraft:
 
     def _dress(self, change: Change, found: os.stat_result) -> None:
         """Give a directory the bits and attributes that the command gave it."""
-        if self._is_edited(change.path, found):
-            self._leave(change.path, "conflict", EDITED)
-            return
         fd = self._live.directory(b"" if change.path == b"." else change.path)
         wanted = self._wanted_dress(change)
         # Special bits of a live directory are the person's: they stay
         wanted = wanted.replace(mode=wanted.mode | found.st_mode & SPECIAL_BITS)
-        self._draft.dress(self._root, change.path, fd, wanted, self._group)
+        if not self._is_edited(change.path, found):
+            self._draft.dress(self._root, change.path, fd, wanted, self._group)
+        elif not is_dressed(fd, wanted):
+            # Another apply may have made the same directory, and been seen before it had dressed it
+            self._leave(change.path, "conflict", EDITED)
 
     def _wanted_dress(self, change: Change) -> Dress:
         entry = change.entry
