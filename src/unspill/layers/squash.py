@@ -36,13 +36,23 @@ def squash(store: Store, project: bytes, path: bytes, run: RunId, fan: int) -> N
             merge_uppers(uppers, below, merged)
             done = store.caches.replace(old, row)
         except OSError:
-            # Too long a path, too many links, a directory without rights: whatever a command left there. What lies
-            # above was written for what lies below, so all of it goes.
-            store.caches.retire(layers)
+            _cut_back(store, project, path, old)
             done = False
         if not done:
             store.caches.remove((row.id,))
             remove_uppers(store.state, (row.id,))
+
+
+def _cut_back(store: Store, project: bytes, path: bytes, old: tuple[CacheRow, ...]) -> None:
+    """Give a cache up that can't be squashed, unless somebody else was faster and took its layers away meanwhile.
+
+    Too long a path, too many links, a directory without rights: whatever a command left there. What lies above was
+    written for what lies below, so all of it goes.
+    """
+    with store.transaction:
+        layers = tuple(row for row in store.caches.sealed(project) if row.path == path)
+        if {layer.id for layer in old} <= {layer.id for layer in layers}:
+            store.caches.retire(layers)
 
 
 def _full_tier(layers: tuple[CacheRow, ...], fan: int) -> tuple[CacheRow, ...]:
