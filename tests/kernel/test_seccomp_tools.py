@@ -212,10 +212,13 @@ def test_a_call_costs_hardly_more_under_the_filter(call: str, rounds: int, bound
     programs: dict[str, bytes | None] = {"none": None, "empty": EMPTY}
     programs |= {profile: build_filter(MACHINE, profile) for profile in PROFILES}
     best: dict[str, float] = {}
-    for _ in range(3):
+    for turn in range(12):
         for name, program in programs.items():
             spent = float(box.run(program, loop, call, str(rounds)).stdout)
             best[name] = min(spent, best.get(name, spent))
+        # Another program's work can only make the best of them larger, so more turns are only needed where it did
+        if turn >= 2 and best["default"] < min(1.15 * best["empty"], bound * best["none"]):
+            break
     text = ", ".join(f"{name} {spent:.1f} ns" for name, spent in best.items())
     ratio, own = best["default"] / best["none"], best["default"] / best["empty"]
     print(f"{call}: {text}; {ratio:.3f} times none, {own:.3f} times empty")
