@@ -73,7 +73,7 @@ class RootDraft:
         self._is_staged = draft.is_staged(root)
         self._must_copy = must_copy or self._is_staged
         self._new: set[bytes] = set()
-        self._blocked: dict[bytes, str] = {}
+        self._blocked: dict[bytes, tuple[Why, str]] = {}
         self._uid = os.geteuid()
         self._group = 0
         # The directory of the last step: the next one is mostly in the same
@@ -83,16 +83,16 @@ class RootDraft:
         """Draft all changes of this root; they are sorted, a directory before what is in it."""
         for change in changes:
             self._group = self._draft.next_group()
-            reason = self._blocking(change.path) if self._blocked else None
-            if reason is not None:
-                self._leave(change.path, "conflict", reason)
+            blocking = self._blocking(change.path) if self._blocked else None
+            if blocking is not None:
+                self._leave(change.path, *blocking)
                 continue
             try:
                 self._add(change)
             except OSError as error:
                 why, reason = explain_error(error)
                 self._leave(change.path, why, reason)
-                self._blocked[change.path] = reason
+                self._blocked[change.path] = why, reason
 
     def _add(self, change: Change) -> None:
         entry = change.entry
@@ -163,7 +163,7 @@ class RootDraft:
                 self._dress(change, found)
             return
         if not self._may_displace(change, found):
-            self._blocked[path] = EDITED
+            self._blocked[path] = "conflict", EDITED
             return
         if found is not None:
             self._step("take", path, self._draft.next_place(self._root), before=found)
@@ -283,7 +283,7 @@ class RootDraft:
         step = make_step(self._root, path, action, self._group, place, displaced, coming)
         self._draft.add(step.replace(staged=True) if self._is_staged else step)
 
-    def _blocking(self, path: bytes) -> str | None:
+    def _blocking(self, path: bytes) -> tuple[Why, str] | None:
         above = path
         while above:
             above = above.rpartition(b"/")[0]
