@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernel.leftovers import tree_of
 from tests.support import Ground, kinds
-from unspill import RunResult, Selection
+from unspill import Hunks, RunResult, Selection
 
 pytestmark = pytest.mark.kernel
 
@@ -205,3 +205,15 @@ def test_nothing_of_it_is_left_in_the_project(ground: Ground) -> None:
     applied(ground, "echo new > file")
     ground.sandbox().undo()
     assert [path.name for path in Path(ground.project).iterdir()] == ["file"]
+
+
+def test_hunks_are_those_of_the_file_however_its_path_is_written(ground: Ground) -> None:
+    target = ground.write("f", "".join(f"{number}\n" for number in range(30)))
+    for written in (b"f", b"./f", os.fsencode(target)):
+        sandbox = ground.sandbox(after="hold")
+        assert sandbox.run("sed -i 's/^2$/two/; s/^25$/late/' f").ok
+        assert sandbox.apply(Selection(hunks=(Hunks(path=written, numbers=(1,)),))).left == ()
+        assert "two\n" in target.read_text()
+        assert "late\n" not in target.read_text()
+        sandbox.undo()
+        sandbox.discard()

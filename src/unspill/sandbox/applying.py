@@ -112,7 +112,7 @@ class _Apply:
             return (get_run(self._opened, self._wish.run).id,)
         return tuple(dict.fromkeys(layer.run for stack in self._stacks for layer in stack.sealed))
 
-    def _partial_contents(self) -> dict[bytes, bytes]:
+    def _partial_contents(self) -> dict[bytes, dict[bytes, bytes]]:
         hunks = self._wish.selection.hunks
         if not hunks:
             return {}
@@ -136,7 +136,7 @@ class _Apply:
                     sites.roots[index],
                     uppers,
                     marks,
-                    contents=self._contents,
+                    contents=self._contents.get(stack.live, {}),
                     overwrite=self._wish.selection.overwrite,
                     must_copy=self._is_shared,
                     touched=Touched(self._opened.store, self._opened.project, stack.live),
@@ -198,7 +198,7 @@ class _Apply:
                 remaining,
                 self._marks(stack, operation),
                 marks[index],
-                renewed=self._unedited[index] | self._contents.keys(),
+                renewed=self._unedited[index] | self._contents.get(stack.live, {}).keys(),
             )
             residues.append(
                 Residue(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 
 from unspill.changes.partial import apply_hunks, numbered_hunks
-from unspill.changes.reader import Reader, read_up_to
+from unspill.changes.reader import Reader
 from unspill.changes.select import select, without
-from unspill.errors import SandboxUnavailable, UsageError
+from unspill.errors import SandboxUnavailable
 from unspill.host.libc import syncfs
 from unspill.layers.discard import discard_stacks, refuse_if_used
 from unspill.layers.duplicate import copy_look
@@ -27,6 +27,7 @@ from unspill.layers.residue import build_residue
 from unspill.layers.stack import load_stacks, stat_root
 from unspill.model.record import Record
 from unspill.model.selection import Selection
+from unspill.sandbox.partial import read_partly_chosen
 from unspill.sandbox.reading import fold_changes
 from unspill.store.layers import LayerRow
 
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from unspill.model.selection import Hunks
     from unspill.sandbox.opening import Opened
     from unspill.store.db import Store
-
-LARGEST = 16 << 20
 
 
 class _Fold(Record):
@@ -96,17 +95,12 @@ def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts,
     texts: Texts = {}
     partial: list[Hunks] = []
     for some in hunks:
-        (change,) = select(changes, Selection(hunks=(some,)), parents=False)
-        root = next(part.root for part in changes.roots if change in part.changes)
-        if max(change.entry.size, change.base_size) > LARGEST:
-            raise UsageError(f"{os.fsdecode(change.path)!r} is too large for hunks", remedy="Choose the whole file.")
-        with Reader(root) as reader:
-            old = read_up_to(reader.open_before(change), LARGEST)
-            new = read_up_to(reader.open_after(change), LARGEST)
+        file = read_partly_chosen(changes, some)
+        old, new = file.old, file.new
         apply_hunks(old, new, some.numbers)
         stay = {hunk.number for hunk in numbered_hunks(old, new)}.difference(some.numbers)
-        if stay or {"mode", "xattrs"}.intersection(change.aspects):
-            texts[root, change.path] = apply_hunks(old, new, stay)
+        if stay or {"mode", "xattrs"}.intersection(file.change.aspects):
+            texts[file.root, file.change.path] = apply_hunks(old, new, stay)
             partial.append(some)
     return texts, partial
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The content of files of which only some hunks are applied: what is live, with those hunks."""
+"""Files of which only some hunks are meant: which they are, and what they hold on both sides."""
 
 from __future__ import annotations
 
@@ -7,34 +7,54 @@ import os
 
 from unspill.changes.partial import apply_hunks
 from unspill.changes.reader import Reader, read_up_to
+from unspill.changes.select import select
 from unspill.errors import UsageError
+from unspill.model.record import Record
+from unspill.model.selection import Selection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unspill.model.change import ChangeSet
+    from unspill.model.change import Change, ChangeSet
     from unspill.model.selection import Hunks
 
 LARGEST = 16 << 20
 
 
-def partial_contents(changes: ChangeSet, hunks: Sequence[Hunks]) -> dict[bytes, bytes]:
-    """Return, by path, the text that each partly chosen file will have.
+class PartlyChosen(Record):
+    """A changed file below a root, before and after its change."""
+
+    root: bytes
+    change: Change
+    old: bytes
+    new: bytes
+
+
+def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
+    """Find the file that hunks are of, however its path is written, and read both sides of it.
+
+    Raises:
+        UsageError: there is no such change, or it is too large or has no text to choose from.
+    """
+    (change,) = select(changes, Selection(hunks=(some,)), parents=False)
+    root = next(part.root for part in changes.roots if change in part.changes)
+    if max(change.entry.size, change.base_size) > LARGEST:
+        raise UsageError(f"{os.fsdecode(change.path)!r} is too large for hunks", remedy="Choose the whole file.")
+    with Reader(root) as reader:
+        old = read_up_to(reader.open_before(change), LARGEST)
+        new = read_up_to(reader.open_after(change), LARGEST)
+    return PartlyChosen(root=root, change=change, old=old, new=new)
+
+
+def partial_contents(changes: ChangeSet, hunks: Sequence[Hunks]) -> dict[bytes, dict[bytes, bytes]]:
+    """Return, by root and path, the text that each partly chosen file will have.
 
     Raises:
         UsageError: a file is too large or not text, or has no such hunk.
     """
-    wanted = {some.path: some.numbers for some in hunks}
-    contents: dict[bytes, bytes] = {}
-    for part in changes.roots:
-        with Reader(part.root) as reader:
-            for change in part.changes:
-                if change.path not in wanted:
-                    continue
-                if change.entry is None or max(change.entry.size, change.base_size) > LARGEST:
-                    raise UsageError(f"{os.fsdecode(change.path)!r} has no hunks to choose from")
-                old = read_up_to(reader.open_before(change), LARGEST)
-                new = read_up_to(reader.open_after(change), LARGEST)
-                contents[change.path] = apply_hunks(old, new, wanted[change.path])
+    contents: dict[bytes, dict[bytes, bytes]] = {}
+    for some in hunks:
+        file = read_partly_chosen(changes, some)
+        contents.setdefault(file.root, {})[file.change.path] = apply_hunks(file.old, file.new, some.numbers)
     return contents
