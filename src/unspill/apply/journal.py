@@ -12,6 +12,7 @@ import os
 
 from unspill.apply.steps import plain_step, step_from
 from unspill.changes.collector import CollectorPaused
+from unspill.host.writing import write_whole
 from unspill.model.operation import Left, Operation, OperationId
 from unspill.model.record import Record
 
@@ -81,7 +82,7 @@ def write_journal(path: bytes, journal: Journal) -> None:
     }
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        _write(fd, _line(header) + _line(list(map(plain_step, journal.steps))))
+        write_whole(fd, _line(header) + _line(list(map(plain_step, journal.steps))))
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -110,7 +111,7 @@ def write_end(path: bytes, end: End) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     size = os.fstat(fd).st_size
     try:
-        _write(fd, _line(value))
+        write_whole(fd, _line(value))
         os.fsync(fd)
     except BaseException as error:
         _cut(fd, size, error)
@@ -170,12 +171,6 @@ def _checked(line: bytes) -> bytes | None:
 
     checksum, _, text = line.partition(b" ")
     return text if text and checksum == b"%08x" % crc32(text) else None
-
-
-def _write(fd: int, text: bytes) -> None:
-    view = memoryview(text)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def _text(value: bytes) -> str:

@@ -12,6 +12,7 @@ import os
 import stat
 
 from unspill.changes.kinds import ESCAPED, OWN, USER, unescape
+from unspill.host.writing import write_whole
 from unspill.layers.copy_content import Copier, digest_of
 
 TYPE_CHECKING = False
@@ -104,7 +105,7 @@ def _copy_file(
             if content is None:
                 _copier.copy(fd, out, status)
             else:
-                _write(out, content)
+                write_whole(out, content)
             copy_attributes(fd, out)
         os.fchmod(out, status.st_mode & 0o777)
     finally:
@@ -153,9 +154,3 @@ class _Readable:
 
     def __exit__(self, *_details: object) -> None:
         os.close(self._fd)
-
-
-def _write(fd: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -36,11 +36,6 @@ def load_stacks(store: Store, sandbox: SandboxId, roots: Iterable[bytes]) -> tup
     return tuple(_to_stack(root, sealed.get(root, ())) for root in roots)
 
 
-def load_stack(store: Store, sandbox: SandboxId, root: bytes) -> Stack:
-    """Return the stack of one root."""
-    return load_stacks(store, sandbox, (root,))[0]
-
-
 def stat_root(root: bytes) -> os.stat_result:
     """Return the state of a live root, which must be a directory and no link to one."""
     try:

@@ -121,10 +121,6 @@ class OperationTable:
             "UPDATE operations SET kept_bytes = ? WHERE id = ?", [(size, name) for name, size in sizes.items()]
         )
 
-    def set_ending(self, operation: OperationId, ending: Ending) -> None:
-        """Record how an operation ended after all."""
-        self._db.change("UPDATE operations SET ending = ? WHERE id = ?", (ending, operation))
-
     def ids(self) -> set[str]:
         """Return every operation's id."""
         return {as_id(row[0]) for row in self._db.rows("SELECT id FROM operations")}

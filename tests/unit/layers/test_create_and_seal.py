@@ -13,7 +13,7 @@ from unspill.errors import RootRefused, SandboxUnavailable
 from unspill.layers.discard import discard_stacks
 from unspill.layers.garbage import clean
 from unspill.layers.seal import drop_run, seal_run
-from unspill.layers.stack import load_stack, load_stacks
+from unspill.layers.stack import load_stacks
 
 
 def mode(path: bytes) -> int:
@@ -77,14 +77,14 @@ def test_a_held_layer_is_under_the_next_run(ground: Ground) -> None:
     assert opened.stacks[0].sealed == after.sealed
     assert opened.stacks[0].lowers() == (after.sealed[1].upper, after.sealed[0].upper, ground.project)
     assert [sorted(os.listdir(layer.upper)) for layer in after.sealed] == [[b"a"], [b"b", b"d"]]
-    assert load_stack(ground.store, ground.sandbox.id, ground.project) == after
+    assert load_stacks(ground.store, ground.sandbox.id, (ground.project,))[0] == after
     assert ground.store.runs.find_number(ground.sandbox.id, 2) is not None
 
 
 def test_marks_survive_the_store_and_never_go_back(ground: Ground) -> None:
     for _ in range(3):
         ground.hold(b"a")
-    marks = [layer.mark.ctime_ns for layer in load_stack(ground.store, ground.sandbox.id, ground.project).sealed]
+    marks = [layer.mark.ctime_ns for layer in load_stacks(ground.store, ground.sandbox.id, (ground.project,))[0].sealed]
     assert marks == sorted(marks)
     assert marks[0] > 0
 
@@ -178,8 +178,8 @@ def test_a_discarded_sandbox_starts_from_the_live_tree_again(ground: Ground) -> 
     other = ground.store.sandboxes.get_or_create(ground.project, "other", 1, 2)
     Ground(ground.store, ground.project, other).hold(b"theirs")
     assert discard_stacks(ground.store, ground.sandbox.id) == 3
-    assert load_stack(ground.store, ground.sandbox.id, ground.project).sealed == ()
-    assert len(load_stack(ground.store, other.id, ground.project).sealed) == 1
+    assert load_stacks(ground.store, ground.sandbox.id, (ground.project,))[0].sealed == ()
+    assert len(load_stacks(ground.store, other.id, (ground.project,))[0].sealed) == 1
     assert not any(run.held for run in ground.store.runs.latest(ground.sandbox.id, 5))
     assert ground.left()[b"layers"] == 1
     assert discard_stacks(ground.store, ground.sandbox.id) == 0

@@ -17,7 +17,7 @@ from unspill.apply.places import journal_file
 from unspill.errors import SandboxUnavailable, StoreError
 from unspill.layers.locks import lock_sandbox
 from unspill.layers.places import manifest_file, upper_dir
-from unspill.layers.stack import load_stack
+from unspill.layers.stack import load_stacks
 from unspill.layers.sweep import sweep
 from unspill.model.layer import LayerId
 from unspill.model.operation import Operation
@@ -68,7 +68,7 @@ class Kept:
         with Store.open(self.state) as store:
             sandbox = store.sandboxes.find(self.project, name)
             assert sandbox is not None
-            stack = load_stack(store, sandbox.id, self.project)
+            (stack,) = load_stacks(store, sandbox.id, (self.project,))
             assert [layer.id for layer in stack.sealed] == [row.id for row in self.layers]
             assert [os.listdir(layer.upper) for layer in stack.sealed] == [[name] for name in HELD]
             assert [layer.mark.ctime_ns for layer in stack.sealed] == [row.mark_ns for row in self.layers]
@@ -136,7 +136,7 @@ def test_held_layers_beside_newer_ones_come_back_in_a_sandbox_of_their_own(kept:
     assert [sandbox.name for sandbox in recovered.sandboxes] == ["default-lost-1"]
     kept.assert_recovered("default-lost-1")
     with Store.open(kept.state) as store:
-        (layer,) = load_stack(store, sandbox.id, kept.project).sealed
+        (layer,) = load_stacks(store, sandbox.id, (kept.project,))[0].sealed
         assert os.listdir(layer.upper) == [b"newer"]
 
 

@@ -96,8 +96,7 @@ def test_a_number_that_another_operation_has_gives_way_to_the_next(store: Store)
 
 def test_later_operations_are_those_that_were_done_the_oldest_first(store: Store) -> None:
     for number in (1, 2, 3, 4):
-        store.operations.add(operation(number))
-    store.operations.set_ending(name(3), "rolled back")
+        store.operations.add(operation(number, ending="rolled back" if number == 3 else "done"))
     store.operations.add(operation(5, project=b"/other"))
     assert [one.number for one in store.operations.later(PROJECT, 1)] == [2, 4]
     assert [one.number for one in store.operations.latest(PROJECT, 2)] == [4, 3]
