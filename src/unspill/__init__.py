@@ -37,11 +37,21 @@ _WHERE = {
     "Started": "unspill.model.event",
     "OutputChunk": "unspill.model.event",
     "Ended": "unspill.model.event",
+    "Network": "unspill.model.policy",
+    "Rules": "unspill.model.rules",
+    "Approver": "unspill.permissions.approver",
+    "Callback": "unspill.permissions.approver",
+    "DenyAll": "unspill.permissions.approver",
+    "Question": "unspill.model.permission",
+    "Allowed": "unspill.model.permission",
+    "Denied": "unspill.model.permission",
+    "DeniedError": "unspill.errors",
     "UnspillError": "unspill.errors",
 }
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from unspill.errors import DeniedError as DeniedError
     from unspill.errors import UnspillError as UnspillError
     from unspill.model.change import Change as Change
     from unspill.model.change import ChangeSet as ChangeSet
@@ -50,8 +60,13 @@ if TYPE_CHECKING:
     from unspill.model.event import Started as Started
     from unspill.model.operation import Left as Left
     from unspill.model.operation import Operation as Operation
+    from unspill.model.permission import Allowed as Allowed
+    from unspill.model.permission import Denied as Denied
+    from unspill.model.permission import Question as Question
     from unspill.model.policy import Limits as Limits
+    from unspill.model.policy import Network as Network
     from unspill.model.policy import Policy as Policy
+    from unspill.model.rules import Rules as Rules
     from unspill.model.run import Cancelled as Cancelled
     from unspill.model.run import Exited as Exited
     from unspill.model.run import LimitReached as LimitReached
@@ -61,6 +76,9 @@ if TYPE_CHECKING:
     from unspill.model.run import TimedOut as TimedOut
     from unspill.model.selection import Hunks as Hunks
     from unspill.model.selection import Selection as Selection
+    from unspill.permissions.approver import Approver as Approver
+    from unspill.permissions.approver import Callback as Callback
+    from unspill.permissions.approver import DenyAll as DenyAll
     from unspill.sandbox.result import RunResult as RunResult
     from unspill.sandbox.sandbox import Sandbox as Sandbox
 

@@ -12,7 +12,7 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 LARGEST = 64 << 20
 
@@ -20,6 +20,8 @@ _HEADER = 12
 # Times, device, inode, mode, owner and size are 4 bytes each but for the times; then the name of the object
 _MODE, _OBJECT, _HASH = 24, 40, 20
 _EXTENDED = 0x4000
+# Entries are sorted, and names with a dot are among the first
+_FIRST_LOOK = 256 << 10
 
 
 def is_index(path: bytes) -> bool:
@@ -56,6 +58,30 @@ def index_digest(fd: int) -> bytes:
     except (IndexError, ValueError):
         return b""
     return digest.digest()
+
+
+def find_objects(fd: int, paths: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the object that an open index has for each of some paths, as far as it has one; no further than needed."""
+    wanted, last = set(paths), max(paths)
+    for size in (_FIRST_LOOK, LARGEST):
+        text = b""
+        while len(text) < size and (chunk := os.pread(fd, size - len(text), len(text))):
+            text += chunk
+        found: dict[bytes, bytes] = {}
+        try:
+            for entry in _entries(text):
+                extended = entry[4 + _HASH] & _EXTENDED >> 8
+                name = entry[4 + _HASH + (4 if extended else 2) : -1]
+                if name in wanted:
+                    found[name] = entry[4 : 4 + _HASH]
+                if name >= last:
+                    break
+        except (IndexError, ValueError):
+            if len(text) == size:
+                continue
+            return {}
+        return found
+    return {}
 
 
 def _entries(text: bytes) -> Iterator[bytes]:

@@ -13,12 +13,14 @@ from unspill.apply.guard_git import ORDINARY, GitGuard, join, worst
 from unspill.apply.guard_places import PlaceGuard
 from unspill.apply.guard_view import View
 from unspill.changes.reader import Reader
+from unspill.model.policy import Secrets
 from unspill.model.record import Record
 from unspill.policy.folding import is_odd
 from unspill.policy.gitpaths import GIT, MARKS, is_object, is_object_directory
 from unspill.policy.guarded import INDEX, gather, package_top
 from unspill.policy.other_rows import EXECUTABLE, LINK_OUT, PACKAGES
 from unspill.policy.pointers import climbs_after_a_name
+from unspill.policy.secret_places import SecretPlaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from unspill.apply.guard_git import Opinion
     from unspill.model.change import Change, RootChanges
 
+DEFAULT_SECRETS = Secrets()
 _INTERPRETERS = (b"python", b"pypy")
 
 
@@ -37,14 +40,14 @@ class Judged(Record):
     flagged: tuple[tuple[bytes, str], ...]
 
 
-def judge(part: RootChanges, below: Sequence[bytes] = ()) -> Judged:
+def judge(part: RootChanges, below: Sequence[bytes] = (), secrets: Secrets = DEFAULT_SECRETS) -> Judged:
     """Return which changes of one root are held and which are flagged; all others are ordinary.
 
     A flagged path may be a directory that stands for many. `below` are the layers under those of the changes, the
-    topmost first.
+    topmost first; `secrets` are those that the policy masks.
     """
     with Reader(part.root, below) as reader:
-        return _Judge(part, View(part, reader)).run()
+        return _Judge(part, View(part, reader), SecretPlaces(secrets)).run()
 
 
 def still_held(judged: Judged, included: Sequence[bytes]) -> dict[bytes, str]:
@@ -62,9 +65,10 @@ def lies_in(path: bytes, directory: bytes) -> bool:
 
 
 class _Judge:
-    def __init__(self, part: RootChanges, view: View) -> None:
+    def __init__(self, part: RootChanges, view: View, secrets: SecretPlaces) -> None:
         self._part = part
         self._view = view
+        self._secrets = secrets
         self._held: dict[bytes, str] = {}
         self._flags: list[tuple[bytes, str]] = []
         self._packages: dict[bytes, None] = {}
@@ -74,12 +78,13 @@ class _Judge:
 
     def run(self) -> Judged:
         places = PlaceGuard(self._view)
-        suspects = self._first_look(INDEX.parts | places.names)
+        suspects = self._first_look(INDEX.parts | places.names | self._secrets.names)
         git = GitGuard(self._view, {b"/".join(parts) for _, parts in suspects if parts[-1] in MARKS})
         for change, parts in suspects:
             opinions = git.judge(change, parts, len(self._outer)), self._by_name(change, parts)
             placed = places.judge(change, parts, git) if not self._outer else ORDINARY
-            self._note(change, parts, worst(*opinions, placed))
+            secret = self._secrets.judge(change, parts[len(self._outer) :])
+            self._note(change, parts, worst(*opinions, placed, secret))
         if self._held:
             self._hold_new_directories()
         packages = [(path, PACKAGES.reason) for path in self._packages]

@@ -28,6 +28,12 @@ def open_sandbox(arguments: Arguments, **options: object) -> Sandbox:
     return sandbox
 
 
+def named_project(arguments: Arguments) -> bytes | None:
+    """Return the project that --project names, None for all."""
+    given = arguments.value("--project")
+    return None if given is None else os.path.realpath(os.fsencode(given))
+
+
 def print_json(value: object) -> None:
     """Print one JSON object on a line of its own."""
     import json

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unspill.host.level import DoctorReport, Row
     from unspill.host.survey import Finding, FindingKind, Survey
     from unspill.model.facts import Facts
-    from unspill.model.policy import EngineName
+    from unspill.model.policy import EngineName, Profile
 
 COMMAND = Command(
     name="doctor",
@@ -87,6 +87,7 @@ def run(arguments: Arguments) -> int:
         findings=survey_project(project) if given else None,
         allow_root=policy.allow_root,
         engine=policy.engine,
+        profile=policy.profile,
         bwrap_error=refused,
     )
     print(text, end="")
@@ -101,12 +102,20 @@ def doctor(
     findings: Survey | None = None,
     allow_root: bool = False,
     engine: EngineName | None = None,
+    profile: Profile = "default",
     bwrap_error: HostError | None = None,
     distribution: Distribution | None = None,
 ) -> tuple[str, int]:
     """Return the text to print and the exit code: 0 if commands can be run here, 3 if not."""
     system = distribution or read_distribution()
-    found = report(facts, distribution=system, allow_root=allow_root, engine=engine, bwrap_error=bwrap_error)
+    found = report(
+        facts,
+        distribution=system,
+        allow_root=allow_root,
+        engine=engine,
+        profile=profile,
+        bwrap_error=bwrap_error,
+    )
     code = HostError.exit_code if found.level == "D" else 0
     if as_json:
         return _as_json(project, facts, found, findings), code

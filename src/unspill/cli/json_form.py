@@ -6,6 +6,7 @@ from __future__ import annotations
 from base64 import b64encode
 
 from unspill.changes.json_form import named, to_plain
+from unspill.cli.traffic import traffic_form
 from unspill.model.run import exit_code_of
 
 TYPE_CHECKING = False
@@ -54,6 +55,7 @@ def run_form(run: Run) -> dict[str, Any]:
         "stderr": output_form(run.stderr),
         "changed": run.changed,
         "held": run.held,
+        "sandboxed": run.sandboxed,
     }
 
 
@@ -72,7 +74,10 @@ def result_form(result: RunResult) -> dict[str, Any]:
         "problem": result.problem,
         "duration_s": result.duration_s,
         "hints": [hint.as_dict() for hint in result.hints],
+        "denied_paths": [{**denied.as_dict(), **named("path", denied.path)} for denied in result.denied_paths],
         "warnings": list(result.warnings),
+        "sandboxed": result.sandboxed,
+        **traffic_form(result.connections, result.denials),
     }
 
 

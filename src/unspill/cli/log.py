@@ -49,6 +49,7 @@ def run(arguments: Arguments) -> int:
 
 def _run_line(record: Run) -> str:
     changed = f"{record.changed} changed{', held' * record.held}" if record.changed else "no change"
+    changed = changed if record.sandboxed else "not sandboxed"
     command = " ".join(quote(word) for word in record.argv)
     return f"{record.number:>6}  {when_text(record.started_ns)}  {ending(record):<12}  {changed:<18}  {command[:120]}"
 

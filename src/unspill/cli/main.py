@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from unspill.errors import SandboxUnavailable, UnspillError, UsageError
+from unspill.errors import DeniedError, SandboxUnavailable, UnspillError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ VERBS = {
     "show": "show one run or one operation",
     "files": "list the files that operations touched, and their backups",
     "restore": "bring a file back from a backup",
+    "requests": "list what waits for your answer",
+    "approve": "allow what waits",
+    "deny": "deny what waits",
+    "grants": "list or take back what you allowed for longer than once",
+    "audit": "list or check the record of what was asked, answered, run and applied",
     "status": "say what is kept, and what that takes on the disk",
     "prune": "forget what is too old to be kept",
     "recover": "rebuild a damaged store from what lies beside it",
@@ -112,7 +117,8 @@ def _module(verb: str) -> ModuleType:
 
 def _complain(error: UnspillError, verb: str) -> int:
     # A text for models begins with the word that they are told to look for
-    print(f"unspill: {error.message.removeprefix('ERROR: ')}", file=sys.stderr)
+    is_denied = isinstance(error, DeniedError)
+    print(f"{'ERROR' if is_denied else 'unspill'}: {error.message.removeprefix('ERROR: ')}", file=sys.stderr)
     if error.remedy:
         print(f"  {error.remedy}", file=sys.stderr)
     # `run` passes the command's own codes through, so ours must be one that it is known for

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from unspill.cli.asking import PersonAtHand
     from unspill.cli.options import Arguments
     from unspill.model.event import Event
     from unspill.sandbox.result import RunResult
@@ -38,7 +39,15 @@ COMMAND = Command(
         Option(name="--apply", help="apply its changes when it has ended, whatever its exit code (the default)"),
         Option(name="--hold", help="keep its changes in the sandbox: the next run sees them, the project does not"),
         Option(name="--discard", help="throw its changes away"),
+        Option(name="--network", help="ask for the network, for this command and this time"),
+        Option(name="--allow-host", metavar="HOST", repeated=True, help="ask for a host (repeatable)"),
+        Option(name="--readable", metavar="PATH", repeated=True, help="ask to show it this path (repeatable)"),
+        Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
+        Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
+        Option(name="--unsandboxed", help="ask to run it WITHOUT a sandbox"),
+        Option(name="--ask", metavar="WHOM", help="whom to ask: terminal, queue or deny (nobody)"),
         Option(name="--explain", help="print the whole sandbox, and run nothing"),
+        Option(name="--why", help="say which files the sandbox kept from it, and what would allow them; slower"),
         Option(name="--quiet", short="-q", help="no summary"),
         *EVERYWHERE,
     ),
@@ -52,13 +61,14 @@ def run(arguments: Arguments) -> int:
     get_launcher(own_namespace=True, may_fork=True)
     from unspill.cli.choosing import open_sandbox
 
-    sandbox = open_sandbox(arguments, may_fork=True)
     options = _options(arguments)
+    more = _more(arguments)
+    sandbox = open_sandbox(arguments, may_fork=True, approver=_approver(arguments, more))
     if arguments.flag("--explain"):
         print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
-    result = sandbox.run(command, on_event=None if as_json else _pass_on, **options)
+    result = sandbox.run(command, on_event=None if as_json else _pass_on, **options, **more)
     close_launchers()
     if as_json:
         from unspill.cli.choosing import print_json
@@ -101,7 +111,29 @@ def _options(arguments: Arguments) -> dict[str, Any]:
         "timeout": seconds,
         "stdin": 0 if arguments.flag("--stdin") else None,
         "after": _after(arguments),
+        "explain": arguments.flag("--why"),
     }
+
+
+def _more(arguments: Arguments) -> dict[str, Any]:
+    """Return what is wanted beyond the policy. Paths are as seen from here."""
+    return {
+        "network": arguments.flag("--network"),
+        "hosts": arguments.values("--allow-host"),
+        "readable": [os.path.abspath(path) for path in arguments.values("--readable")],
+        "reveal": [os.path.abspath(path) for path in arguments.values("--reveal")],
+        "roots": [os.path.abspath(path) for path in arguments.values("--root")],
+        "unsandboxed": arguments.flag("--unsandboxed"),
+    }
+
+
+def _approver(arguments: Arguments, more: dict[str, Any]) -> PersonAtHand | None:
+    whom = arguments.value("--ask")
+    if whom is None and not any(more.values()) and os.getuid() != 0:
+        return None
+    from unspill.cli.asking import PersonAtHand
+
+    return PersonAtHand(whom)
 
 
 def _after(arguments: Arguments) -> str | None:
@@ -132,6 +164,8 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
     from unspill.sandbox.running import ROOT_NOTE
 
     lines = [ROOT_NOTE] if ROOT_NOTE in result.warnings else []
+    if not result.sandboxed:
+        lines += list(result.warnings)
     if not isinstance(result.outcome, Exited):
         from unspill.sandbox.result import describe_end
 
@@ -142,6 +176,14 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
         # What the sandbox does not show of this host may be what is missing
         lines += [warning for warning in result.warnings if warning != ROOT_NOTE]
     lines += [f"{hint.text}\n  {hint.remedy}" for hint in result.hints]
+    if result.denied_paths:
+        from unspill.cli.denied import denied_lines
+
+        lines += denied_lines(result.denied_paths)
+    if result.denials:
+        from unspill.cli.traffic import refused_lines
+
+        lines += refused_lines(result.denials)
     if result.changes:
         from unspill.cli.outcome import outcome_lines
 

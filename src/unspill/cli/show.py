@@ -15,7 +15,10 @@ from unspill.model.run import Run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from unspill.cli.options import Arguments
+    from unspill.model.egress import Traffic
     from unspill.model.operation import Operation
     from unspill.model.run import Output
     from unspill.sandbox.sandbox import Sandbox
@@ -36,14 +39,22 @@ def run(arguments: Arguments) -> int:
     sandbox = open_sandbox(arguments)
     found = _find(sandbox, arguments.words[0])
     if arguments.flag("--json"):
-        from unspill.cli.json_form import operation_form, run_form
+        from unspill.cli.json_form import operation_form
 
-        print_json(run_form(found) if isinstance(found, Run) else operation_form(found))
+        print_json(_run_form(sandbox, found) if isinstance(found, Run) else operation_form(found))
     elif isinstance(found, Run):
         _print_run(sandbox, found)
     else:
         _print_operation(sandbox, found)
     return 0
+
+
+def _run_form(sandbox: Sandbox, record: Run) -> dict[str, Any]:
+    from unspill.cli.json_form import run_form
+    from unspill.cli.traffic import traffic_form
+
+    traffic = sandbox.traffic(record.id)
+    return {**run_form(record), **traffic_form(traffic.connections, traffic.denials)}
 
 
 def _find(sandbox: Sandbox, word: str) -> Run | Operation:
@@ -64,11 +75,28 @@ def _print_run(sandbox: Sandbox, record: Run) -> None:
     print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {ending(record)}")
     print("command:", " ".join(quote(word) for word in record.argv))
     print("directory:", quote(record.cwd))
+    if not record.sandboxed:
+        print("not sandboxed: what it changed is not known")
     for name, output in (("stdout", record.stdout), ("stderr", record.stderr)):
         _print_output(name, output)
+    _print_traffic(sandbox.traffic(record.id))
     if record.held:
         print("changes:")
         print("\n".join(sandbox.summary(run=record.id)))
+
+
+def _print_traffic(traffic: Traffic) -> None:
+    if not (traffic.connections or traffic.denials):
+        return
+    from unspill.cli.traffic import connection_lines, refused_lines
+
+    if traffic.connections:
+        print("connections:")
+        print("\n".join(connection_lines(traffic.connections)))
+    if traffic.denials:
+        print("\n".join(refused_lines(traffic.denials)))
+    if traffic.left_out:
+        print(f"... {traffic.left_out} connections and denials left out ...")
 
 
 def _print_operation(sandbox: Sandbox, operation: Operation) -> None:

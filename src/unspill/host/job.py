@@ -15,12 +15,16 @@ import sys
 # The C module itself: the socket module imports enum and selectors, half of what starting Python costs
 from _socket import CMSG_SPACE, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET
 
+from unspill.host.writing import write_whole
 from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket as Socket
+    from collections.abc import Iterable
     from typing import Any, ClassVar
+
+    from unspill.model.full_network import IpVersion
 
     Overlays = tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]
 
@@ -31,7 +35,11 @@ ARGS_FD, STATUS_FD, INFO_FD, BLOCK_FD, FIRST_FILE_FD = range(3, 8)
 
 
 class Job(Record):
-    """One bwrap to start. In the child the descriptors are 0 to 6 in this order, the generated files from 7 on."""
+    """One bwrap to start. In the child the descriptors are 0 to 6 in this order, the generated files from 7 on.
+
+    `port` is where a listener is made inside; 0 for none. `pasta` is the program, the versions of IP and the networks
+    that are closed, where the run has a network by way of pasta.
+    """
 
     DESCRIPTORS: ClassVar[tuple[str, ...]] = ("stdin", "stdout", "stderr", "args", "status")
     overlays: Overlays
@@ -40,6 +48,8 @@ class Job(Record):
     limits: tuple[tuple[int, int], ...]
     cgroups: tuple[bytes, ...] = ()
     umask: int = 0o022
+    port: int = 0
+    pasta: tuple[bytes, tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]] | None = None
 
 
 def send(sock: Socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:
@@ -89,11 +99,22 @@ def run_name(run: str) -> bytes:
 def memory_file(content: bytes) -> int:
     """Return the descriptor of a file in memory, to be read from its start."""
     fd = os.memfd_create("unspill", os.MFD_CLOEXEC)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]
+    write_whole(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
+
+
+def memory_files(contents: Iterable[bytes]) -> list[int]:
+    """Return such descriptors for several contents, or none of them."""
+    made: list[int] = []
+    try:
+        for content in contents:
+            made.append(memory_file(content))
+    except OSError:
+        for fd in made:
+            os.close(fd)
+        raise
+    return made
 
 
 def is_dead(pidfd: int, timeout_ms: int | None = None) -> bool:

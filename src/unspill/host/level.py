@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unspill.errors import HostError
     from unspill.host.distribution import Distribution, Repair
     from unspill.model.facts import Facts, Level
-    from unspill.model.policy import EngineName
+    from unspill.model.policy import EngineName, Profile
 
     Standing = Literal["ok", "note", "less", "weak", "missing"]
 
@@ -27,6 +27,10 @@ _SUMMARIES: dict[Level, str] = {
     "C": "a weaker mode that you configured",
     "D": "no command is run here until what is missing is repaired",
 }
+
+
+# From here on Landlock fences all that it is told to: files, truncation, TCP, devices, signals, abstract sockets
+_WHOLE_FENCE = 6
 
 
 class Row(Record):
@@ -53,9 +57,13 @@ def report(
     distribution: Distribution,
     allow_root: bool = False,
     engine: EngineName | None = None,
+    profile: Profile = "default",
     bwrap_error: HostError | None = None,
 ) -> DoctorReport:
-    """Judge the facts for a policy's `allow_root` and `engine`; `bwrap_error` is why `find_bwrap` found none."""
+    """Judge the facts for a policy's `allow_root`, `engine` and `profile`.
+
+    `bwrap_error` is why `find_bwrap` found none.
+    """
     judge = _Judge(facts, distribution)
     rows = (
         judge.caller(allow_root=allow_root),
@@ -69,11 +77,7 @@ def report(
         judge.symlinks(),
         judge.cgroup(),
         judge.seccomp(),
-        judge.kernel(
-            "landlock",
-            f"ABI {facts.landlock_abi}" if facts.landlock_abi else "",
-            "Unused: a command can only be fenced in from inside, by a program that would have to run before it.",
-        ),
+        judge.landlock(profile),
         judge.kernel("openat2", "on" if facts.openat2 else "", "Paths are opened without following a link."),
         *judge.surroundings(),
     )
@@ -207,6 +211,22 @@ class _Judge:
             text = "Every run has a filter: calls that no namespace covers, or that are not known, are refused."
             return Row(fact="seccomp", value="on", standing="ok", consequence=text)
         return self._fails("seccomp", "seccomp", "System calls can't be filtered.", "kernel")
+
+    def landlock(self, profile: Profile) -> Row:
+        value = f"ABI {self._facts.landlock_abi}" if self._facts.landlock_abi else ""
+        if profile == "default":
+            text = (
+                "Unused: a command can only be fenced in from inside, by a program that would have to run before it. "
+                'The profile "strict" has one.'
+            )
+            return self.kernel("landlock", value, text)
+        if not value:
+            text = 'The profile "strict" is not run without it.'
+            return self._fails("landlock", "landlock_abi", text, "kernel")
+        text = 'Every run is fenced in once more, from inside: the profile is "strict".'
+        if self._facts.landlock_abi < _WHOLE_FENCE:
+            text += f" Signals, sockets, TCP or devices are not, in part: that takes ABI {_WHOLE_FENCE}."
+        return Row(fact="landlock", value=value, standing="ok", consequence=text)
 
     def kernel(self, fact: str, value: str, consequence: str) -> Row:
         if value:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from errno import ENOSYS
 
 from unspill.host.seccomp_rules import Allow, Refuse, RefuseIf, verdicts
+from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,17 +19,28 @@ if TYPE_CHECKING:
     from unspill.host.seccomp_rules import Verdict
     from unspill.model.policy import Profile
 
-    # The verdict from a number on, up to the next one's
-    Range = tuple[int, Verdict]
 
 AUDIT_ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # Only what kernels since 5.11 can follow ahead of time: they keep a bitmap of the numbers that are always allowed
 _LOAD, _JUMP, _IF_EQUAL, _IF_ABOVE, _IF_AT_LEAST, _IF_BITS, _RETURN = 0x20, 0x05, 0x15, 0x25, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
-_RET_ALLOW, _RET_ERRNO = 0x7FFF0000, 0x00050000
+_RET_ALLOW, _RET_ERRNO, _RET_USER_NOTIF = 0x7FFF0000, 0x00050000, 0x7FC00000
 # How far a conditional jump reaches, and what may still be put in between
 _REACH, _SPARE = 255, 2
+
+
+class Tell(Record):
+    """The call is made after somebody outside was told, but not if an argument has a bit of `unless`."""
+
+    argument: int = 0
+    unless: int = 0
+
+
+if TYPE_CHECKING:
+    Laid = Verdict | Tell
+    # What is laid out from a number on, up to the next one's
+    Range = tuple[int, Laid]
 
 
 def program_for(machine: str, profile: Profile) -> bytes:
@@ -41,7 +53,7 @@ def program_for(machine: str, profile: Profile) -> bytes:
     return assemble(AUDIT_ARCHES[machine], known)
 
 
-def assemble(arch: int, known: Sequence[Verdict]) -> bytes:
+def assemble(arch: int, known: Sequence[Laid]) -> bytes:
     """Return a program that gives call n the n-th verdict; other numbers and architectures do not exist."""
     program = _Program()
     start = program.tree(_ranges(known))
@@ -55,7 +67,7 @@ def assemble(arch: int, known: Sequence[Verdict]) -> bytes:
     return program.to_bytes()
 
 
-def _ranges(known: Sequence[Verdict]) -> list[Range]:
+def _ranges(known: Sequence[Laid]) -> list[Range]:
     found = [(0, known[0])]
     for number, verdict in enumerate(known):
         if verdict is not found[-1][1] and _target(verdict) != _target(found[-1][1]):
@@ -63,7 +75,7 @@ def _ranges(known: Sequence[Verdict]) -> list[Range]:
     return found
 
 
-def _target(verdict: Verdict) -> object:
+def _target(verdict: Laid) -> object:
     """Return what the program does for a verdict, the same for two that differ only in their reason."""
     match verdict:
         case Allow():
@@ -72,9 +84,11 @@ def _target(verdict: Verdict) -> object:
             return _RET_ERRNO | verdict.error
         case RefuseIf():
             return verdict.argument, verdict.test, verdict.values, verdict.error
+        case Tell():
+            return verdict
 
 
-def _weight(verdict: Verdict) -> int:
+def _weight(verdict: Laid) -> int:
     """Return how many plain verdicts one weighs: the longer its own check, the nearer to the root it has to be."""
     return 1 << len(verdict.values) if isinstance(verdict, RefuseIf) else 1
 
@@ -136,7 +150,7 @@ class _Program:
         left = self.tree(ranges[:middle])
         return self.branch(_IF_AT_LEAST, ranges[middle][0], right, left)
 
-    def _leaf(self, verdict: Verdict) -> int:
+    def _leaf(self, verdict: Laid) -> int:
         match verdict:
             case Allow():
                 return self.give(_RET_ALLOW)
@@ -147,6 +161,12 @@ class _Program:
                 if target not in self._checks:
                     self._checks[target] = self._check(verdict)
                 return self._checks[target]
+            case Tell():
+                told = self.give(_RET_USER_NOTIF)
+                if not verdict.unless:
+                    return told
+                self.branch(_IF_BITS, verdict.unless, self.give(_RET_ALLOW), told)
+                return self.add(_LOAD, _ARGUMENTS + 8 * verdict.argument)
 
     def _check(self, verdict: RefuseIf) -> int:
         code = _IF_BITS if verdict.test == "has-a-bit-of" else _IF_EQUAL

@@ -26,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from typing import Any, NoReturn
+
+    from unspill.host.pasta import Pasta
 else:
     import _signal as signal
 
@@ -49,6 +51,8 @@ class SpawnedRun:
         self.init_fd: int | None = None
         self.awaited: tuple[int, ...] = ()
         self.mounts: list[int] = []
+        self.pasta: Pasta | None = None
+        self.is_network_made = True
 
     def read_info(self) -> None:
         """Take bwrap's word for the pid of the sandbox's pid 1, which `block` holds back until limits are set."""
@@ -61,27 +65,74 @@ class SpawnedRun:
             self._release()
 
     def _release(self) -> None:
-        import resource
-
-        assert self.block is not None
         try:
             self.init_fd = os.pidfd_open(self.init)
             self._hold_mounts()
-            for kind, wanted in self.job.limits:
-                hard = resource.prlimit(self.init, kind)[1]
-                bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-                resource.prlimit(self.init, kind, (bound, bound))
-            for path in self.job.cgroups:
-                write_setting(path, b"%d" % self.init)
-            # If the host runs out of memory, this is what may go first: RLIMIT_DATA does not count all kinds of it
-            write_setting(b"/proc/%d/oom_score_adj" % self.init, b"1000")
-            send(self.reply, ("started",), (self.init_fd,))
+            self._set_limits()
+            if self.job.pasta is not None:
+                from unspill.host.pasta import Pasta
+
+                self.pasta = Pasta(self.init, self.init_fd, *self.job.pasta, cgroups=self.job.cgroups)
+                self.is_network_made = False
+                return
+        except OSError as error:
+            self._give_up(f"limits: {error}")
+            return
+        self._let_go()
+
+    def hear_of_network(self) -> None:
+        """Let the command go when its network is ready, or give the run up."""
+        assert self.pasta is not None
+        self.is_network_made = True
+        problem = self.pasta.result()
+        if problem:
+            self._give_up(problem)
+        else:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        assert self.block is not None
+        assert self.init_fd is not None
+        try:
+            self._tell_start(self.init_fd)
             os.write(self.block, b"x")
         except OSError as error:
-            self.kill()
-            _try_send(self.reply, ("failed", f"limits: {error}"))
+            self._give_up(f"limits: {error}")
+            return
         os.close(self.block)
         self.block = None
+
+    def _give_up(self, problem: str) -> None:
+        self.kill()
+        _try_send(self.reply, ("failed", problem))
+
+    def _set_limits(self) -> None:
+        import resource
+
+        for kind, wanted in self.job.limits:
+            hard = resource.prlimit(self.init, kind)[1]
+            bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.prlimit(self.init, kind, (bound, bound))
+        for path in self.job.cgroups:
+            write_setting(path, b"%d" % self.init)
+        # If the host runs out of memory, this is what may go first: RLIMIT_DATA does not count all kinds of it
+        write_setting(b"/proc/%d/oom_score_adj" % self.init, b"1000")
+
+    def _tell_start(self, init_fd: int) -> None:
+        """Give the caller what it watches the run by, and the listener inside if one is wanted."""
+        if not self.job.port:
+            send(self.reply, ("started",), (init_fd,))
+            return
+        from unspill.host.listener import make_listener
+
+        listener = make_listener(self.init, self.job.port)
+        try:
+            if is_dead(init_fd, 0):
+                # Then its pid may have been another process's already when its namespace was looked for
+                raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+            send(self.reply, ("started",), (init_fd, listener))
+        finally:
+            os.close(listener)
 
     def _hold_mounts(self) -> None:
         """Keep the mount namespaces of the run until its end is told.
@@ -126,10 +177,14 @@ class SpawnedRun:
         """Return what to wait for now."""
         if self.status is not None:
             return () if self.init_fd is None else (self.init_fd,)
-        return (self.bwrap_fd, self.reply.fileno(), *(() if self.is_info_read else (self.info,)))
+        info = () if self.is_info_read else (self.info,)
+        network = () if self.pasta is None or self.is_network_made else (self.pasta.fileno(),)
+        return (self.bwrap_fd, self.reply.fileno(), *info, *network)
 
     def finish(self) -> None:
         """Tell the caller and let go of everything."""
+        if self.pasta is not None:
+            self.pasta.end()
         _try_send(self.reply, ("ended", self.status))
         self.reply.close()
         for fd in (self.bwrap_fd, self.info, self.block, self.init_fd, *self.mounts):
@@ -195,6 +250,8 @@ class Spawner:
     def _serve(self, run: SpawnedRun, ready: list[int]) -> None:
         if not run.is_info_read and run.info in ready:
             run.read_info()
+        if not run.is_network_made and run.pasta is not None and run.pasta.fileno() in ready:
+            run.hear_of_network()
         # Nothing but "kill" ever comes from the caller: a byte, or the end of a caller that went away
         if run.status is None and run.reply.fileno() in ready:
             _try_read(run.reply)

@@ -39,8 +39,10 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OURS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS})
 
 
-def fill(live: bytes, sealed: Sequence[bytes], upper: bytes) -> Manifest:
+def fill(live: bytes, sealed: Sequence[bytes], upper: bytes, mask: bytes | None = None) -> Manifest:
     """Copy what an overlay of `live` and the `sealed` uppers, the oldest first, would show into an empty `upper`.
+
+    `mask` is a layer of deletions right over `live`. What it hides is not copied, so it can't be missed later either.
 
     Fields are those that count as changes: type, permissions, content, target, `user.*` attributes, mtime. Hard
     links become files of their own, devices are left out, unreadable entries have an empty stand-in of mode 000.
@@ -52,7 +54,7 @@ def fill(live: bytes, sealed: Sequence[bytes], upper: bytes) -> Manifest:
     """
     filling = _Filling()
     try:
-        filling.open(live, sealed, upper)
+        filling.open(live, sealed, upper, mask)
         filling.walk()
         return filling.finish()
     except OSError as error:
@@ -83,6 +85,7 @@ class _Filling:
 
     def __init__(self) -> None:
         self.trees: list[Chain] = []
+        self.mask: Chain | None = None
         self.copy: Chain  # set last by `open`
         self.top_id = (0, 0)
         self.copier = Copier()
@@ -92,11 +95,14 @@ class _Filling:
         self.youngest_ns = 0
         self.needs_digests = False
 
-    def open(self, live: bytes, sealed: Sequence[bytes], upper: bytes) -> None:
+    def open(self, live: bytes, sealed: Sequence[bytes], upper: bytes, mask: bytes | None) -> None:
         # The live tree needs two: in a directory that can be listed but not searched ".." can't be looked up.
         window = max(1, OPEN_AT_MOST // (len(sealed) + 1))
         for path in reversed(sealed):
             self.trees.append(Chain(path, rights=0o500, window=window))
+        if mask is not None:
+            self.mask = Chain(mask, window=window)
+            self.trees.append(self.mask)
         self.trees.append(Chain(live))
         self.copy = Chain(upper, rights=0o700)
         self.top_id = self.copy.id
@@ -166,11 +172,11 @@ class _Filling:
         if not frame.trees:
             self.copy.give_mode(0)
             return
-        top = frame.trees[0]
+        top = next((tree for tree in frame.trees if tree is not self.mask), frame.trees[0])
         frame.mtime_ns = os.fstat(top.fd).st_mtime_ns
         self.copy.give_mode(top.found_mode)
         frame.attributes = self._copy_attributes(top, top.fd, self.copy.fd, b"")
-        leaves, directories = _look(frame.trees)
+        leaves, directories = _look(frame.trees, self.mask)
         frame.todo = list(directories.items())
         for tree, name, is_file in leaves:
             if is_file:
@@ -285,7 +291,7 @@ class _Filling:
         os.chmod(name, stat.S_IMODE(mode), dir_fd=self.copy.fd)
 
 
-def _look(trees: list[Chain]) -> tuple[list[tuple[Chain, bytes, bool]], dict[bytes, list[Chain]]]:
+def _look(trees: list[Chain], mask: Chain | None) -> tuple[list[tuple[Chain, bytes, bool]], dict[bytes, list[Chain]]]:
     """Find what a directory shows that several trees make up, the topmost first.
 
     Return the entries that are no directories, each with its tree and whether it is a file; and by name of each
@@ -294,17 +300,21 @@ def _look(trees: list[Chain]) -> tuple[list[tuple[Chain, bytes, bool]], dict[byt
     leaves: list[tuple[Chain, bytes, bool]] = []
     directories: dict[bytes, list[Chain]] = {}
     settled: set[bytes] = set()
+    hidden: set[bytes] = set()
     for tree in trees:
         with os.scandir(tree.fd) as entries:
             for entry in entries:
                 # Names come as str from a descriptor; bytes would need a path.
                 name = os.fsencode(entry.name)
-                if name in settled:
+                # The live filesystem may know a masked name in other letters, too
+                if name in settled or (hidden and name.lower() in hidden and not entry.is_dir(follow_symlinks=False)):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     directories.setdefault(name, []).append(tree)
                     continue
                 settled.add(name)
-                if name not in directories:
+                if tree is mask:
+                    hidden.add(name.lower())
+                elif name not in directories:
                     leaves.append((tree, name, entry.is_file(follow_symlinks=False)))
-    return leaves, directories
+    return leaves, {name: having for name, having in directories.items() if having != [mask]}

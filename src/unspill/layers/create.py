@@ -47,10 +47,11 @@ def open_run(
     cwd: bytes,
     roots: tuple[bytes, ...],
     caches: tuple[bytes, ...] = (),
+    masks: tuple[tuple[bytes, bytes], ...] = (),
 ) -> OpenRun:
     """Record a run and make its layers. A run that will hold its changes needs the sandbox's lock first.
 
-    A cache that is no directory (any more) is left out.
+    A cache that is no directory (any more) is left out. `masks` has the mask of each root that is to have one.
 
     Raises:
         RootRefused: a root is not a directory (any more).
@@ -59,7 +60,7 @@ def open_run(
     owner, found = this_process(), find_caches(caches)
     with store.transaction:
         run = store.runs.start(sandbox.id, argv=argv, cwd=cwd, started_ns=time.time_ns(), owner=owner)
-        stacks = load_stacks(store, sandbox.id, roots)
+        stacks = load_stacks(store, sandbox.id, roots, masks)
         rows = [LayerRow(id=new_id(), sandbox=sandbox.id, root=root, run=run.id) for root in roots]
         store.layers.add_open(rows)
         cache_layers = record_caches(store, sandbox.project, run.id, found)
@@ -77,7 +78,11 @@ def open_run(
 
 def _open_stack(state: bytes, stack: Stack, row: LayerRow) -> Stack:
     made = make_layer(state, row.id, stack.lowers()[0])
-    mark = take_mark(stack.live, stat_root(stack.live), renew(upper_dir(state, row.id), made))
+    live = stat_root(stack.live)
+    below = os.lstat(stack.sealed[-1].upper) if stack.sealed else live
+    # What a command sees as the time of the root is that of the upper directory
+    os.utime(upper_dir(state, row.id), ns=(below.st_atime_ns, below.st_mtime_ns))
+    mark = take_mark(stack.live, live, renew(upper_dir(state, row.id), made))
     layer = OpenLayer(id=row.id, upper=upper_dir(state, row.id), work=work_dir(state, row.id), mark=mark, run=row.run)
     return stack.replace(open=layer)
 

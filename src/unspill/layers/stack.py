@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from unspill.store.db import Store
 
 
-def load_stacks(store: Store, sandbox: SandboxId, roots: Iterable[bytes]) -> tuple[Stack, ...]:
-    """Return the stacks of a sandbox's roots, in the order of `roots`.
+def load_stacks(
+    store: Store, sandbox: SandboxId, roots: Iterable[bytes], masks: Iterable[tuple[bytes, bytes]] = ()
+) -> tuple[Stack, ...]:
+    """Return the stacks of a sandbox's roots, in the order of `roots`; `masks` has a mask for some of them.
 
     Raises:
         RootRefused: a root is not a directory (any more).
@@ -33,7 +35,8 @@ def load_stacks(store: Store, sandbox: SandboxId, roots: Iterable[bytes]) -> tup
             id=row.id, upper=upper_dir(store.state, row.id), mark=TimeMark(ctime_ns=row.mark_ns), run=row.run
         )
         sealed.setdefault(row.root, []).append(layer)
-    return tuple(_to_stack(root, sealed.get(root, ())) for root in roots)
+    by_root = dict(masks)
+    return tuple(_to_stack(root, sealed.get(root, ()), by_root.get(root)) for root in roots)
 
 
 def stat_root(root: bytes) -> os.stat_result:
@@ -47,6 +50,6 @@ def stat_root(root: bytes) -> os.stat_result:
     return live
 
 
-def _to_stack(root: bytes, sealed: Iterable[SealedLayer]) -> Stack:
+def _to_stack(root: bytes, sealed: Iterable[SealedLayer], mask: bytes | None) -> Stack:
     live = stat_root(root)
-    return Stack(live=root, device=live.st_dev, inode=live.st_ino, sealed=tuple(sealed))
+    return Stack(live=root, device=live.st_dev, inode=live.st_ino, sealed=tuple(sealed), mask=mask)

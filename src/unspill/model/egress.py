@@ -20,8 +20,8 @@ class Connection(Record):
     """One connection that the proxy made, or tried to make, for a sandbox.
 
     `address` is the one that was checked and connected to, empty where there was none. Verdicts: open (still going on),
-    allowed (ended by itself), denied (refused after it was made: nothing of the request was sent), failed (no such
-    name, nobody listens, too slow), cut (ended by us: budget, or the run was over).
+    allowed (ended by one of its ends), denied (refused after it was made: nothing of the request was sent), failed (no such
+    name, nobody listens, too slow), cut (ended by us: budget, or it went on when the run was over).
     """
 
     host: str
@@ -32,6 +32,11 @@ class Connection(Record):
     started_ns: int
     ended_ns: int | None
     verdict: Verdict
+
+    @property
+    def place(self) -> str:
+        """Where it went, as a person writes it."""
+        return _place(self.host, self.port)
 
 
 class Denial(Record):
@@ -46,6 +51,25 @@ class Denial(Record):
     rule: DenialRule
     remedy: str
     times: int = 1
+
+    @property
+    def place(self) -> str:
+        """Where it was to go, as a person writes it."""
+        return _place(self.host, self.port)
+
+
+def _place(host: str, port: int) -> str:
+    if not port:
+        return host  # what was asked for could not be taken apart
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Traffic(Record):
+    """All that went out of one run or was refused. `left_out` counts what was too much to be kept."""
+
+    connections: tuple[Connection, ...] = ()
+    denials: tuple[Denial, ...] = ()
+    left_out: int = 0
 
 
 class Budget(Record):

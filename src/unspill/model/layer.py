@@ -48,14 +48,23 @@ class OpenLayer(Record):
 
 
 class Stack(Record):
-    """A live directory, the sealed layers over it (oldest first) and at most one open layer on top."""
+    """A live directory, the sealed layers over it (oldest first) and at most one open layer on top.
+
+    `mask` is a layer of deletions right over the live directory, below all that runs wrote: it hides secrets.
+    """
 
     live: bytes
     device: int
     inode: int
     sealed: tuple[SealedLayer, ...] = ()
     open: OpenLayer | None = None
+    mask: bytes | None = None
+
+    def below(self, first: int = 0) -> tuple[bytes, ...]:
+        """Return the layers under the sealed one of that number, the topmost first, without the live directory."""
+        sealed = (layer.upper for layer in reversed(self.sealed[:first]))
+        return (*sealed,) if self.mask is None else (*sealed, self.mask)
 
     def lowers(self) -> tuple[bytes, ...]:
         """Return the lower directories as overlayfs wants them: topmost first, the live one last."""
-        return (*(layer.upper for layer in reversed(self.sealed)), self.live)
+        return (*self.below(len(self.sealed)), self.live)

@@ -8,23 +8,21 @@ field is. Nothing here knows a prefix, a pattern or a shell.
 from __future__ import annotations
 
 from unspill.model.record import Record
+from unspill.model.rules import SCOPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ClassVar, Literal, NewType, Self
 
+    from unspill.model.rules import Scope
+
     RequestId = NewType("RequestId", str)
     GrantId = NewType("GrantId", str)
-    Scope = Literal["once", "run", "sandbox", "always"]
-    Stance = Literal["ask", "deny"]
     RequestKind = Literal[
         "network", "egress", "writable-root", "readable-path", "masked-secret", "held-path", "unsandboxed", "as-root"
     ]
 else:
     RequestId = GrantId = str
-
-# From the shortest to the longest.
-SCOPES: tuple[Scope, ...] = ("once", "run", "sandbox", "always")
 
 
 class RequestBase(Record):
@@ -134,25 +132,6 @@ REQUESTS: tuple[type[Request], ...] = (
     *(NetworkForCommand, Egress, WritableRoot, ReadablePath),
     *(MaskedSecret, HeldPath, Unsandboxed, AsRoot),
 )
-
-
-class Rules(Record):
-    """What the person's configuration says about requests: which are asked at all, and for how long at most.
-
-    `hosts` need no question. A project's own file can only turn `ask` into `deny` and shorten.
-    """
-
-    network: Stance = "ask"
-    egress: Stance = "ask"
-    hosts: tuple[str, ...] = ()
-    roots: Stance = "ask"
-    readable: Stance = "ask"
-    secrets: Stance = "ask"
-    held: Stance = "ask"
-    unsandboxed: Stance = "deny"
-    as_root: Stance = "deny"
-    longest: Scope = "always"
-    grant_days: int = 30
 
 
 class Grant(Record):

@@ -12,9 +12,14 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Literal
+
     from unspill.model.facts import Facts
+    from unspill.model.full_network import IpVersion
     from unspill.model.layer import Stack
     from unspill.model.policy import EngineName, Policy
+
+    FenceAccess = Literal["list", "read", "device", "process", "write"]
 
 
 class Bind(Record):
@@ -30,6 +35,7 @@ class Overlay(Record):
     """Lower directories, the topmost first, under a private upper; read-only when `upper` is None.
 
     `dest` is always the path of the live lower directory (the last one), so what runs inside sees real paths.
+    `mask` is the lower one that hides secrets, where there is one.
     """
 
     lowers: tuple[bytes, ...]
@@ -37,6 +43,7 @@ class Overlay(Record):
     why: str
     upper: bytes | None = None
     work: bytes | None = None
+    mask: bytes | None = None
 
 
 class Tmpfs(Record):
@@ -89,6 +96,86 @@ class ReadOnly(Record):
 
 if TYPE_CHECKING:
     MountOp = Bind | Overlay | Tmpfs | Proc | Dev | Symlink | File | ReadOnly
+
+
+class NoNetwork(Record):
+    """A network namespace of its own with nothing in it but loopback."""
+
+
+class ProxyNetwork(Record):
+    """The same, with a listener on loopback that leads to this sandbox's proxy.
+
+    `hosts` are the rules it goes by; `public` is any public host besides.
+    """
+
+    hosts: tuple[str, ...] = ()
+    public: bool = False
+    up_bytes: int | None = None
+    down_bytes: int | None = None
+
+
+class PastaNetwork(Record):
+    """Its own namespace with an interface that leads to public addresses only.
+
+    `versions` of IP are those that the host has a way out for; `own` are its packed addresses, which are closed too.
+    `resolver_file` is where /etc/resolv.conf really is, empty if it is nowhere; `resolvers` are the versions of IP that
+    it names a resolver by.
+    """
+
+    program: bytes
+    versions: tuple[IpVersion, ...] = (4,)
+    own: tuple[bytes, ...] = ()
+    resolver_file: bytes = b""
+    resolvers: tuple[IpVersion, ...] = ()
+
+
+class HostNetwork(Record):
+    """The host's own namespace: everything that the person reaches, loopback and the local network too."""
+
+
+if TYPE_CHECKING:
+    NetworkPlan = NoNetwork | ProxyNetwork | PastaNetwork | HostNetwork
+
+# Above the ports that the kernel gives out by itself, and unlike those that servers are started on
+PROXY_PORT = 62080
+
+
+class FenceRule(Record):
+    """What is allowed at a path and below: `list` names, `read` (and run), use a `device`, ask a `process`, `write`."""
+
+    path: bytes
+    access: FenceAccess
+
+
+class Fence(Record):
+    """What Landlock lets the command do, independent of every mount: nothing but its rules.
+
+    `ports` are where TCP connections may lead; None: TCP is not fenced.
+    """
+
+    abi: int
+    rules: tuple[FenceRule, ...]
+    ports: tuple[int, ...] | None = ()
+
+
+class FirstProgram(Record):
+    """A program of ours that runs inside before the command and becomes it: `source` is its text.
+
+    `notices` is a filter in the kernel's own form that has the caller hear of file accesses; empty: none.
+    """
+
+    interpreter: bytes
+    source: bytes
+    fence: Fence | None = None
+    notices: bytes = b""
+
+
+class FirstInput(Record):
+    """What the host has for a first program: its text, who could run it, and the filter if accesses are to be told."""
+
+    source: bytes
+    interpreters: tuple[bytes, ...]
+    notices: bytes = b""
 
 
 class Home(Record):
@@ -155,6 +242,8 @@ class PlanInput(Record):
     environ: tuple[tuple[bytes, bytes], ...] = ()
     extra_environ: tuple[tuple[bytes, bytes], ...] = ()
     command_file: bytes | None = None
+    network: NetworkPlan = NoNetwork()
+    first: FirstInput | None = None
 
 
 class Plan(Record):
@@ -171,5 +260,7 @@ class Plan(Record):
     argv: tuple[bytes, ...]
     limits: Limits
     filter: bytes
+    network: NetworkPlan = NoNetwork()
+    first: FirstProgram | None = None
     hostname: str = "unspill"
     warnings: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ Paths are bytes, absolute and normalised. Reading files, merging and defaults be
 from __future__ import annotations
 
 from unspill.model.record import Record
+from unspill.model.rules import Rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     After = Literal["apply", "hold", "discard"]
     EngineName = Literal["mount", "native", "copy"]
     Profile = Literal["default", "strict"]
+    NetworkMode = Literal["proxy", "pasta", "host"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -37,6 +39,33 @@ class Limits(Record):
     tmp_bytes: int = 1 * GIB
 
 
+class Network(Record):
+    """What every run of a sandbox may reach, and what a network is that was granted to one command.
+
+    `hosts` are reached by every run, by way of the sandbox's own proxy. `mode` is for a granted network: `proxy` (any
+    public host, by the same proxy), `pasta` (any protocol to public addresses, in the sandbox's own namespace), `host`
+    (the host's own namespace: weaker, and said so at each run). The bytes bound one run.
+    """
+
+    hosts: tuple[str, ...] = ()
+    mode: NetworkMode = "proxy"
+    up_bytes: int | None = 1 * GIB
+    down_bytes: int | None = 16 * GIB
+
+
+class Secrets(Record):
+    """Which secrets of a project a sandbox does not see. `names` are added to those of `policy.project_secrets`.
+
+    `directories` are relative to each root; of the paths in `reveal` nothing is masked: relative to the project, or
+    absolute.
+    """
+
+    mask: bool = True
+    names: tuple[bytes, ...] = ()
+    directories: tuple[bytes, ...] = ()
+    reveal: tuple[bytes, ...] = ()
+
+
 class Policy(Record):
     """Everything a person decided about a sandbox. The defaults are the product's."""
 
@@ -48,7 +77,11 @@ class Policy(Record):
     caches: bool = True
     environment: tuple[str, ...] = ()
     limits: Limits = Limits()
+    network: Network = Network()
+    permissions: Rules = Rules()
+    secrets: Secrets = Secrets()
     profile: Profile = "default"
+    explain: bool = False
     after: After = "apply"
     after_timeout: After = "hold"
     engine: EngineName | None = None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from unspill.model.layer import RunId
 
     StreamName = Literal["stdout", "stderr"]
+    FileAccess = Literal["read", "write"]
     LimitName = Literal[
         "output",
         "layer_bytes",
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         "tmp_entries",
         "free_space",
         "free_inodes",
+        "free_memory",
         "file_bytes",
         "processes",
         "memory",
@@ -109,6 +111,19 @@ class Output(Record):
         return self.head + self.tail
 
 
+class FileDenial(Record):
+    """A path that the command named and that a rule of the plan keeps from it, with what would allow it.
+
+    Told only where that is asked for, by the path as it was named. `times` is how often.
+    """
+
+    path: bytes
+    access: FileAccess
+    rule: str
+    remedy: str
+    times: int = 1
+
+
 class Hint(Record):
     """Something the kernel refused for a reason that is ours, with the remedy."""
 
@@ -132,3 +147,4 @@ class Run(Record):
     stderr: Output
     changed: int = 0
     held: bool = False
+    sandboxed: bool = True

@@ -11,7 +11,7 @@ import fcntl
 import os
 from _socket import MSG_PEEK, SHUT_WR
 
-from unspill.network.refusal import Refused
+from unspill.policy.refusal import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,15 +29,20 @@ _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 
 
 class Meter:
-    """Counts the bytes of all flows of one direction, up to a bound."""
+    """Counts the bytes of all flows of one direction, up to a bound that has its name in the configuration."""
 
-    def __init__(self, bound: int | None) -> None:
+    def __init__(self, name: str, bound: int | None) -> None:
+        self.name = name
         self.bound = bound
         self.used = 0
 
     def room(self, wanted: int) -> int:
         """Return how many of the wanted bytes may still pass."""
         return wanted if self.bound is None else min(wanted, self.bound - self.used)
+
+    def refusal(self) -> Refused:
+        """Return what says that nothing more may pass."""
+        return Refused("budget", f"`{self.name} = {self.bound}` is used up")
 
 
 class Pipes:
@@ -139,7 +144,7 @@ class Flow:
             Refused: The budget is used up.
         """
         if self._meter.room(len(words)) < len(words):
-            raise Refused("budget", f"it was {self._meter.bound} bytes")
+            raise self._meter.refusal()
         self._held += words
         self._count(len(words))
 
@@ -178,7 +183,7 @@ class Flow:
         if not room:
             self._has_ended = not self._source.recv(1, MSG_PEEK)
             if not self._has_ended:
-                raise Refused("budget", f"it was {self._meter.bound} bytes")
+                raise self._meter.refusal()
             return
         if self._pipe is None:
             self._pipe = self._pipes.take()

@@ -8,10 +8,10 @@ nothing goes by any more; while `is_waiting` the client has to hurry.
 from __future__ import annotations
 
 from unspill.network.body import Body
-from unspill.network.hosts import Destination, parse_host
 from unspill.network.http import Head, answer_to_denial, find_end, parse_head
-from unspill.network.refusal import Refused
 from unspill.network.sni import ALERT, parse_hello
+from unspill.policy.hosts import Destination, parse_host
+from unspill.policy.refusal import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ it was written: Host, framing and Connection are ours.
 from __future__ import annotations
 
 from unspill.model.record import Record
-from unspill.network.hosts import Destination, parse_authority
-from unspill.network.refusal import PHRASES, Refused
+from unspill.network.refusal import PHRASES
+from unspill.policy.hosts import Destination, parse_authority
+from unspill.policy.refusal import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from _socket import IPPROTO_TCP, SHUT_WR, SO_ERROR, SOL_SOCKET, TCP_NODELAY
 
 from unspill.model.egress import Denial
-from unspill.network.hosts import Destination, written
 from unspill.network.opening import Asked, HttpOpening, opening_for
-from unspill.network.refusal import Refused
 from unspill.network.relay import Relay, gate_for
+from unspill.policy.hosts import Destination
+from unspill.policy.literals import written
+from unspill.policy.refusal import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,6 +97,15 @@ class Link:
         else:
             self.end("failed")
         self._wait()
+
+    def conclude(self) -> None:
+        """Close both sides because the run is over; a client that was done before has not been cut off."""
+        if self._relay is None:
+            self.end("failed")
+            return
+        relay = self._relay
+        self.step()
+        self.end("allowed" if relay.up.is_over else "cut")
 
     def end(self, verdict: Verdict) -> None:
         """Close both sides at once."""

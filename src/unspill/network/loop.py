@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import select
 import time
-from _socket import AF_INET, AF_INET6, IPPROTO_TCP, SOCK_STREAM, TCP_NODELAY, socket
+from _socket import AF_INET, AF_INET6, AF_UNIX, IPPROTO_TCP, SOCK_STREAM, TCP_NODELAY, socket
 
 from unspill.model.record import Record
 from unspill.network.flow import Meter, Pipes
-from unspill.network.hosts import written
 from unspill.network.ledger import Ledger
 from unspill.network.link import Link
-from unspill.network.refusal import Refused
 from unspill.network.resolve import Lookups
+from unspill.policy.literals import written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from unspill.model.egress import Budget
     from unspill.network.ledger import Sink
     from unspill.network.resolve import AddressRules, Resolver
-    from unspill.network.rules import Rules
+    from unspill.policy.egress import Rules
 
     Connect = Callable[[bytes, int], socket]
 
@@ -79,14 +78,14 @@ class Loop:
         sink: Sink | None,
     ) -> None:
         self.rules, self.addresses, self.patience, self.connect = rules, addresses, patience, connect
-        self.up, self.down = Meter(budget.up), Meter(budget.down)
+        self.up, self.down = Meter("up_bytes", budget.up), Meter("down_bytes", budget.down)
         self.pipes = Pipes()
         self.ledger = Ledger(sink)
-        self.lookups = Lookups(resolver)
         self.now = self._swept = time.monotonic()
         self.faults: list[BaseException] = []
         self._listener = listener
         self._epoll = select.epoll()
+        self.lookups = Lookups(resolver)
         self._links: set[Link] = set()
         self._hurried: set[Link] = set()
         self._watched: dict[int, tuple[int, Link]] = {}
@@ -102,7 +101,7 @@ class Loop:
                 self._turn()
         finally:
             for link in list(self._links):
-                link.end("cut")
+                self._guarded(link, link.conclude)
             self.lookups.close()
             self.pipes.close()
             self._epoll.close()
@@ -121,7 +120,7 @@ class Loop:
         """
         for meter in (self.up, self.down):
             if not meter.room(1):
-                raise Refused("budget", f"it was {meter.bound} bytes")
+                raise meter.refusal()
 
     def watch(self, link: Link, side: socket, *, reads: bool, writes: bool) -> None:
         """Have a link go on when a socket is ready. With neither, hang-ups are not reported either: they can wait."""
@@ -193,13 +192,20 @@ class Loop:
             except OSError:
                 self._accept_no_more()  # no descriptors left: some come back with every link that ends
                 return
-            client = socket(self._listener.family, SOCK_STREAM, 0, fileno=descriptor)
+            self._welcome(socket(self._listener.family, SOCK_STREAM, 0, fileno=descriptor))
+
+    def _welcome(self, client: socket) -> None:
+        try:
             client.setblocking(False)
-            client.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-            link = Link(self, client)
-            self._links.add(link)
-            self._hurried.add(link)
-            self._guarded(link, link.step)
+            if client.family != AF_UNIX:
+                client.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        except OSError:
+            client.close()  # it has gone already
+            return
+        link = Link(self, client)
+        self._links.add(link)
+        self._hurried.add(link)
+        self._guarded(link, link.step)
 
     def _accept_no_more(self) -> None:
         if self._is_accepting:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from unspill.model.record import Record
 from unspill.network import socks
-from unspill.network.hosts import Destination
 from unspill.network.http import Head, answer, answer_to_denial, find_end, parse_head
-from unspill.network.refusal import Refused, shown
+from unspill.network.refusal import shown
+from unspill.policy.hosts import Destination
+from unspill.policy.refusal import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unspill.network.ledger import Sink
     from unspill.network.loop import Connect
     from unspill.network.resolve import Endpoint, Resolver
-    from unspill.network.rules import Rules
+    from unspill.policy.egress import Rules
 
 _CLOSING_S = 5.0
 
@@ -60,14 +60,23 @@ class Proxy:
             resolver: Turns a checked name into addresses; may block.
             connect: Begins a connection to a checked address; must not block.
             sink: Is told of every denial, and of every connection when it has ended; must not block.
+
+        Raises:
+            SandboxUnavailable: There are no descriptors left; the listener is closed.
         """
         accepting = socket(fileno=listener)
-        if accepting.type != SOCK_STREAM:
-            accepting.detach()
-            raise SandboxUnavailable("the proxy was given something else than a stream socket")
-        accepting.setblocking(False)
         addresses = AddressRules(own=own, endpoints=endpoints)
-        self._loop = Loop(accepting, rules, addresses, budget, patience, resolver, connect, sink)
+        try:
+            if accepting.type != SOCK_STREAM:
+                raise SandboxUnavailable("the proxy was given something else than a stream socket")
+            accepting.setblocking(False)
+            self._loop = Loop(accepting, rules, addresses, budget, patience, resolver, connect, sink)
+        except OSError as error:
+            accepting.close()
+            raise SandboxUnavailable(f"the proxy can't be started: {error.strerror}") from None
+        except SandboxUnavailable:
+            accepting.close()
+            raise
         self._ended = allocate_lock()  # held while the thread is alive
         self._has_started = False
 

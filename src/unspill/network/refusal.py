@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why something was refused, and what a person can do about it.
-
-Every check of this package raises `Refused`; only the proxy catches it and makes a Denial of it.
-"""
+"""What the command is told when something was refused, and what is kept of what it sent."""
 
 from __future__ import annotations
 
@@ -22,44 +19,6 @@ PHRASES: dict[DenialRule, str] = {
     "request": "Request not allowed",
     "budget": "Byte budget used up",
 }
-
-
-class Refused(Exception):
-    """A destination or a request that the rules do not allow.
-
-    `because` is one clause for people; it never quotes what the command sent.
-    """
-
-    def __init__(self, rule: DenialRule, because: str) -> None:
-        super().__init__(because)
-        self.rule = rule
-        self.because = because
-
-    def remedy(self, host: str, port: int) -> str:
-        """Return what would allow it."""
-        match self.rule:
-            case "form":
-                return f"Use a host name of letters, digits and hyphens: {self.because}."
-            case "host":
-                return f"Allow `{_named(host, port)}` for this sandbox."
-            case "port":
-                return f"Allow `{_bracketed(host)}:{port}` for this sandbox: without a port, a host means 80 and 443."
-            case "address":
-                return f"Nothing does: {self.because}, and only public addresses can be reached."
-            case "server name":
-                return f"Let TLS ask for `{host}` itself: {self.because}."
-            case "request":
-                return f"Send one plain request to the host that was asked for: {self.because}."
-            case "budget":
-                return f"Raise the byte budget of the sandbox: {self.because}."
-
-
-def _named(host: str, port: int) -> str:
-    return _bracketed(host) if port in (80, 443) else f"{_bracketed(host)}:{port}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def shown(raw: bytes) -> str:

@@ -13,8 +13,8 @@ from _socket import AF_INET, AF_INET6, AF_UNSPEC, SOCK_STREAM, inet_pton
 from _thread import allocate_lock, start_new_thread
 
 from unspill.model.record import Record
-from unspill.network.addresses import why_forbidden
-from unspill.network.refusal import Refused
+from unspill.policy.addresses import why_forbidden
+from unspill.policy.refusal import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    from unspill.model.permission import Answer, Question, Scope
+    from unspill.model.permission import Answer, Question
+    from unspill.model.rules import Scope
 else:
     Protocol = object
 

@@ -24,14 +24,13 @@ from unspill.permissions.audit_chain import (
     read_head,
     write_head,
 )
+from unspill.permissions.audit_tail import ROTATE_BYTES, Tail, read_tail, this_boot, write_tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
     from unspill.permissions.events import Event
-
-ROTATE_BYTES = 8 * 1024 * 1024
 
 
 class Audit:
@@ -51,13 +50,15 @@ class Audit:
         """
         try:
             _make_directory(self._directory)
-            with Locked(self._directory, fcntl.LOCK_EX):
-                head, recovered = _end(self._directory)
+            with Locked(self._directory, fcntl.LOCK_EX) as lock:
+                boot = this_boot()
+                head, recovered = _end(self._directory, read_tail(lock), boot)
                 if head.size >= self._rotate_bytes:
                     head = head.replace(file=head.file + 1, size=0)
                 text, after = chained(head, (*recovered, *events), time.time_ns())
                 self._write(head, text)
                 write_head(self._directory, after)
+                write_tail(lock, Tail(**after.as_dict(), boot=boot))
         except OSError as error:
             raise StoreError(
                 f"The audit {os.fsdecode(self._directory)} can't be written: {error.strerror}.",
@@ -91,13 +92,14 @@ class Locked:
         self._path = directory + b"/lock"
         self._how = how
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> int:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(self._fd, self._how)
         except BaseException:
             os.close(self._fd)
             raise
+        return self._fd
 
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
@@ -122,7 +124,7 @@ def _make_directory(directory: bytes) -> None:
     os.chmod(directory, 0o700)
 
 
-def _end(directory: bytes) -> tuple[Head, tuple[Event, ...]]:
+def _end(directory: bytes, tail: Tail | None, boot: str) -> tuple[Head, tuple[Event, ...]]:
     """Return where to go on, and a record of what had to be mended for that."""
     head, numbers = read_head(directory), log_numbers(directory)
     if head is None and not numbers:
@@ -131,7 +133,16 @@ def _end(directory: bytes) -> tuple[Head, tuple[Event, ...]]:
         return Head(), ()
     if head is None or not _reaches(directory, head, numbers):
         return _after_loss(directory, head, numbers)
-    return _after_crash(directory, head)
+    if tail is not None and tail.boot == boot and tail.lines > head.lines and not _is_reached(directory, tail):
+        return _after_loss(directory, head.replace(lines=tail.lines, hash=tail.hash), numbers)
+    return _after_crash(directory, head, tail)
+
+
+def _is_reached(directory: bytes, tail: Tail) -> bool:
+    try:
+        return os.stat(log_file(directory, tail.file)).st_size >= tail.size
+    except FileNotFoundError:
+        return False
 
 
 def _reaches(directory: bytes, head: Head, numbers: list[int]) -> bool:
@@ -140,17 +151,24 @@ def _reaches(directory: bytes, head: Head, numbers: list[int]) -> bool:
     return os.stat(log_file(directory, head.file)).st_size >= head.size
 
 
-def _after_crash(directory: bytes, head: Head) -> tuple[Head, tuple[Event, ...]]:
-    """Keep what was written after the head and belongs there; the rest of it was never acknowledged to anybody."""
+def _after_crash(directory: bytes, head: Head, tail: Tail | None) -> tuple[Head, tuple[Event, ...]]:
+    """Keep what was written after the head and belongs there; the rest of it was never acknowledged to anybody.
+
+    Lines that were only noted are behind the head as a rule; if the tail names more of them, a power cut has taken
+    some.
+    """
     end, dropped = head, b""
     while not dropped and (found := _read_from(directory, end)) is not None:
         end, dropped = _valid_part(end, found)
         if dropped or _read_from(directory, end.replace(file=end.file + 1, size=0)) is None:
             break
         end = end.replace(file=end.file + 1, size=0)
-    if end.lines == head.lines and not dropped:
+    lost = 0 if tail is None else max(0, tail.lines - end.lines)
+    is_noted = tail is not None and (tail.lines, tail.hash) == (end.lines, end.hash)
+    if (end.lines == head.lines or is_noted) and not dropped and not lost:
         return end, ()
     event = {"kind": "recovered", "kept": end.lines - head.lines, "dropped_bytes": len(dropped), "missing": 0}
+    event |= {"lost": lost} if lost else {}
     return end, (event | {"dropped": hash_of(dropped)},)
 
 

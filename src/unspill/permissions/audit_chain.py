@@ -3,7 +3,7 @@
 
 log-000001, log-000002, ...   one JSON object per line; a new file goes on where the last one ended
 head                          where the last line ends and its hash: tells when lines at the end are gone
-lock                          taken by whoever writes, shared by whoever reads
+lock                          taken by whoever writes, shared by whoever reads; holds the tail, see `audit_tail`
 """
 
 from __future__ import annotations

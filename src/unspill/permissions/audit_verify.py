@@ -14,6 +14,7 @@ from unspill.errors import StoreError
 from unspill.model.record import Record
 from unspill.permissions.audit import Locked
 from unspill.permissions.audit_chain import Head, follow, log_file, log_numbers, parse, read_head
+from unspill.permissions.audit_tail import Tail, read_tail, this_boot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 
 
 class Verified(Record):
-    """The audit is whole. `hash` is that of its last line; `recovered` are the lines that mended a crash."""
+    """The audit is whole. `hash` is that of its last line; `recovered` are the lines that mended a crash.
+
+    `lost` lines about runs and operations were the last before the power went.
+    """
 
     lines: int
     files: int
     hash: str
     recovered: tuple[int, ...] = ()
+    lost: int = 0
 
 
 class Broken(Record):
@@ -56,8 +61,8 @@ def verify(directory: bytes) -> Verdict:
     try:
         if not os.path.isdir(directory):
             return Verified(lines=0, files=0, hash=Head().hash)
-        with Locked(directory, fcntl.LOCK_SH):
-            return _verified(directory, read_head(directory), log_numbers(directory))
+        with Locked(directory, fcntl.LOCK_SH) as lock:
+            return _verified(directory, read_head(directory), log_numbers(directory), read_tail(lock))
     except OSError as error:
         raise StoreError(f"The audit {os.fsdecode(directory)} can't be read: {error.strerror}.") from error
 
@@ -75,10 +80,13 @@ def read_events(directory: bytes) -> Iterator[Event]:
 class _Walk:
     """A walk along the chain."""
 
-    __slots__ = ("at_head", "end", "named", "recovered")
+    __slots__ = ("at_head", "at_tail", "end", "lost", "named", "recovered", "tail")
 
-    def __init__(self, named: Head) -> None:
+    def __init__(self, named: Head, tail: Tail) -> None:
         self.named = named
+        self.tail = tail
+        self.at_tail = tail.lines == 0
+        self.lost = 0
         self.end = Head()
         self.recovered: list[int] = []
         self.at_head = self.end if named == self.end else None
@@ -94,11 +102,14 @@ class _Walk:
             self.end = after
             if after.lines == self.named.lines:
                 self.at_head = after
+            if after.lines == self.tail.lines:
+                self.at_tail = after.hash == self.tail.hash
             event = parse(line) or {}
             if event.get("kind") == "recovered":
                 if event.get("missing") != 0:
                     return self._broken(at, "lines before this one are gone")
                 self.recovered.append(after.lines)
+                self.lost += int(event.get("lost") or 0)
         if not text.endswith(b"\n") and text:
             return self._broken(text.count(b"\n") + 1, "this line is not whole")
         return None
@@ -108,12 +119,14 @@ class _Walk:
         return Broken(file=self.end.file, line=line, reason=reason, is_crash=is_crash)
 
 
-def _verified(directory: bytes, head: Head | None, numbers: list[int]) -> Verdict:
+def _verified(directory: bytes, head: Head | None, numbers: list[int], tail: Tail | None) -> Verdict:
     if head is None:
         if numbers:
             return Broken(file=0, line=0, reason="the head is gone or not readable")
         return Verified(lines=0, files=0, hash=Head().hash)
-    walk = _Walk(head)
+    if tail is None and head.lines:
+        return Broken(file=0, line=0, reason="the tail is gone or not readable")
+    walk = _Walk(head, tail or Tail(**Head().as_dict(), boot=""))
     for expected, number in enumerate(numbers, start=1):
         if number != expected:
             return Broken(file=expected, line=0, reason="this file is gone")
@@ -123,4 +136,13 @@ def _verified(directory: bytes, head: Head | None, numbers: list[int]) -> Verdic
             return broken
     if walk.at_head != head:
         return Broken(file=walk.end.file, line=0, reason="lines at the end are gone, or the head was changed")
-    return Verified(lines=walk.end.lines, files=len(numbers), hash=walk.end.hash, recovered=tuple(walk.recovered))
+    lost = max(0, walk.tail.lines - walk.end.lines)
+    if not walk.at_tail and (walk.tail.boot == this_boot() or not lost):
+        return Broken(file=walk.end.file, line=0, reason="lines at the end are gone, or the tail was changed")
+    return Verified(
+        lines=walk.end.lines,
+        files=len(numbers),
+        hash=walk.end.hash,
+        recovered=tuple(walk.recovered),
+        lost=walk.lost + lost,
+    )

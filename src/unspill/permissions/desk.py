@@ -11,7 +11,7 @@ import time
 
 from unspill.changes.render import safe_text
 from unspill.errors import DeniedError
-from unspill.model.permission import Allowed, Denied, Rules
+from unspill.model.permission import Allowed, Denied
 from unspill.permissions.events import answer_event, decision_event, request_event
 from unspill.permissions.permit import Permit
 from unspill.permissions.rate import RateLimit, find_pause
@@ -41,7 +41,7 @@ class Desk:
 
     __slots__ = (
         *("_approver", "_audit", "_grants", "_home", "_limit", "_now_ns", "_own"),
-        *("_policy", "_requests", "_rules", "_wait_s"),
+        *("_policy", "_requests", "_wait_s"),
     )
 
     def __init__(
@@ -54,7 +54,6 @@ class Desk:
         policy: Policy,
         home: bytes,
         own: tuple[bytes, ...],
-        rules: Rules | None = None,
         limit: RateLimit | None = None,
         wait_s: float = WAIT_S,
         now_ns: Callable[[], int] = time.time_ns,
@@ -66,10 +65,25 @@ class Desk:
         self._policy = policy
         self._home = home
         self._own = own
-        self._rules = rules or Rules()
         self._limit = limit or RateLimit()
         self._wait_s = wait_s
         self._now_ns = now_ns
+
+    def obtain_all(self, requests: tuple[Request, ...]) -> tuple[Permit, ...]:
+        """Return permits for all requests, or none: nobody is asked about one while another is refused anyway.
+
+        Raises:
+            DeniedError: one of them was denied.
+            UsageError: one of them is malformed; nobody was asked.
+        """
+        for request in requests:
+            check_request(request, home=self._home, own=self._own)
+        for request in requests:
+            match decide(request, self._policy, now_ns=self._now_ns()):
+                case Deny(rule=rule, remedy=remedy):
+                    self._audit.append(decision_event(request, "denied", rule))
+                    raise _refusal(request, rule, remedy)
+        return tuple(map(self.obtain, requests))
 
     def obtain(self, request: Request) -> Permit:
         """Return a permit for a request, from the policy, a grant or a person.
@@ -81,7 +95,7 @@ class Desk:
         check_request(request, home=self._home, own=self._own)
         now_ns = self._now_ns()
         found = () if request.one_time_only else self._grants.matching(request, now_ns)
-        match decide(request, self._policy, found, rules=self._rules, now_ns=now_ns):
+        match decide(request, self._policy, found, now_ns=now_ns):
             case Deny(rule=rule, remedy=remedy):
                 self._audit.append(decision_event(request, "denied", rule))
                 raise _refusal(request, rule, remedy)
@@ -119,7 +133,7 @@ class Desk:
             request,
             answer.scope,
             granted_ns=granted_ns,
-            expires_ns=granted_ns + self._rules.grant_days * DAY,
+            expires_ns=granted_ns + self._policy.permissions.grant_days * DAY,
             granted_by=answer.by,
         )
         self._grants.use(grant.id, granted_ns)

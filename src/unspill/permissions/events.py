@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the audit says of requests, answers, runs and operations: plain values, bounded in size, no content of files."""
+"""What the audit says of requests, answers and grants: plain values, bounded in size, no content of files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Literal
 
-    from unspill.model.operation import Operation
     from unspill.model.permission import Answer, Grant, Question, Request
-    from unspill.model.run import Run
 
     Event = dict[str, Any]
     Verdict = Literal["allowed", "denied"]
@@ -46,41 +44,6 @@ def decision_event(request: Request, answer: Verdict, rule: str) -> Event:
 def revoke_event(grant: Grant) -> Event:
     """A grant was taken back."""
     return {"kind": "revoke", "grant": grant.id, "scope": grant.scope, "request": _bounded(grant.request)}
-
-
-def run_event(run: Run, project: bytes) -> Event:
-    """A run has ended, or was never started."""
-    return {
-        "kind": "run",
-        "run": run.id,
-        "number": run.number,
-        "sandbox": run.sandbox,
-        "project": _text(project),
-        "command": _command(run.argv),
-        "cwd": _text(run.cwd),
-        "started_ns": run.started_ns,
-        "ended_ns": run.ended_ns,
-        "outcome": repr(run.outcome)[:500],
-        "changed": run.changed,
-    }
-
-
-def operation_event(operation: Operation) -> Event:
-    """A live tree was changed."""
-    return {
-        "kind": "operation",
-        "operation": operation.id,
-        "number": operation.number,
-        "what": operation.kind,
-        "project": _text(operation.project),
-        "sandbox": operation.sandbox,
-        "asked_by": operation.asked_by,
-        "ending": operation.ending,
-        "of": operation.of,
-        "runs": list(operation.runs[:100]),
-        "changed": operation.changed,
-        "left": len(operation.left),
-    }
 
 
 def _bounded(request: Request) -> dict[str, Any]:

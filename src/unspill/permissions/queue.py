@@ -17,7 +17,8 @@ from unspill.store.requests import AskedRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.permission import Answer, Question, RequestId, Scope
+    from unspill.model.permission import Answer, Question, RequestId
+    from unspill.model.rules import Scope
     from unspill.store.requests import RequestTable
 
 SHORTEST_S, LONGEST_S = 0.02, 0.5

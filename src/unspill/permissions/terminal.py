@@ -17,7 +17,8 @@ from unspill.model.permission import Allowed, Denied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.permission import Answer, Question, Scope
+    from unspill.model.permission import Answer, Question
+    from unspill.model.rules import Scope
 
 # Nobody reads a question faster than this: what arrives sooner was typed for something else.
 SETTLE_S = 0.4
@@ -27,6 +28,7 @@ SHOWN_AGAIN = 5
 # scrolling margins, concealed or coloured writing, an invisible cursor.
 _CLEAR_STATE = b"\x18\x1b\\\x0f\x1b(B\x1b[!p\x1b[0m\x1b[?25h"
 _WORDS: dict[str, Scope] = {"y": "once", "yes": "once", "run": "run", "sandbox": "sandbox", "always": "always"}
+_ELSEWHERE = "Run it on a terminal, or let it wait in the queue (`--ask queue`) for `unspill approve`."
 # Without letters and digits that are mistaken for others.
 _LETTERS = "abcdefghkmnpqrstuvwxyz"
 
@@ -47,11 +49,11 @@ class Terminal:
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            return _denied(question, "there is no terminal to ask on")
+            return _denied(question, "there is no terminal to ask on", _ELSEWHERE)
         try:
             # In the background a read or a change of modes would stop the whole process
             if os.tcgetpgrp(fd) != os.getpgrp():
-                return _denied(question, "the program that asks is in the background")
+                return _denied(question, "the program that asks is in the background", _ELSEWHERE)
             with _Turn(self._lock, deadline) as is_ours:
                 if not is_ours:
                     return _denied(question, "another question was not answered in time")
@@ -171,8 +173,12 @@ def _lines(question: Question, nonce: str) -> list[str]:
     if nonce:
         shown.append(f"  To allow it, type this word first: {nonce}")
     first = f"{nonce} yes" if nonce else "y"
-    others = "".join(f", {nonce and nonce + ' '}{scope} = {words[scope]}" for scope in words if scope != "once")
-    return [*shown, f"[{first} = {words.get('once', 'Allow')}{others}, anything else = Deny] "]
+    others = {f"{nonce} {scope}".strip(): words[scope] for scope in words if scope != "once"}
+    if not others:
+        return [*shown, f"[{first} = {words.get('once', 'Allow')}, anything else = Deny] "]
+    typed = {first: words.get("once", "Allow"), **others}
+    widest = max(map(len, typed))
+    return [*shown, *(f"  {word:<{widest}} = {label}" for word, label in typed.items()), "[anything else = Deny] "]
 
 
 def _judged(question: Question, said: str | None, nonce: str) -> Answer:
@@ -196,5 +202,5 @@ def _printable(character: str) -> str:
     return character if character.isprintable() else "?"
 
 
-def _denied(question: Question, reason: str) -> Denied:
-    return Denied(digest=question.digest, by="terminal", reason=reason)
+def _denied(question: Question, reason: str, remedy: str = "") -> Denied:
+    return Denied(digest=question.digest, by="terminal", reason=reason, remedy=remedy)

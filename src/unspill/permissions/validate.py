@@ -6,7 +6,7 @@ Names only; whether a directory exists is known to whoever sees the sandbox's ow
 
 from __future__ import annotations
 
-from unspill.errors import DeniedError, RootRefused, UsageError
+from unspill.errors import DeniedError, PolicyError, RootRefused, UsageError
 from unspill.model.permission import (
     Egress,
     HeldPath,
@@ -17,6 +17,9 @@ from unspill.model.permission import (
     WritableRoot,
 )
 from unspill.permissions.escaping import show_word
+from unspill.policy.addresses import why_forbidden
+from unspill.policy.egress import parse_allowed
+from unspill.policy.literals import find_literal
 from unspill.policy.paths import contains, normalise
 from unspill.policy.roots import check_root
 from unspill.policy.secrets import find_secret
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 COMMAND_BYTES = 256 * 1024
 HOSTS = 50
 
-_LABEL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _HEX = frozenset("0123456789abcdef")
 
@@ -48,7 +50,8 @@ def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> N
         case Egress(hosts=hosts):
             _demand(0 < len(hosts) <= HOSTS, f"names {len(hosts)} hosts, not 1 to {HOSTS}")
             for host in hosts:
-                _demand(is_host(host), f"names something that is no host: {show_word(host.encode('utf-8', 'replace'))}")
+                shown = show_word(host.encode("utf-8", "replace"))
+                _demand(_is_rule(host), f"names something that is no host: {shown}")
         case WritableRoot(path=path):
             check_root(path, home=home, own=own)
         case ReadablePath(path=path) | MaskedSecret(path=path):
@@ -58,19 +61,6 @@ def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> N
             _demand(_is_absolute(root), "has a root that is not absolute and normalised")
             _demand(_is_relative(path), "has a path that is not relative and normalised")
             _demand(_is_digest(digest), "has no digest of the content")
-
-
-def is_host(host: str) -> bool:
-    """Tell whether text is a host name as the proxy takes them: lower-case labels, at least two, no address.
-
-    A leading `*.` stands for one label, and only before two others.
-    """
-    labels = host.removeprefix("*.").split(".")
-    if len(host) > 253 or len(labels) < 2 or labels[-1].isdigit():
-        return False
-    return all(
-        0 < len(label) <= 63 and _LABEL.issuperset(label) and label[0] != "-" and label[-1] != "-" for label in labels
-    )
 
 
 def _check_occasion(request: Request) -> None:
@@ -106,6 +96,17 @@ def _is_absolute(path: bytes) -> bool:
 
 def _is_relative(path: bytes) -> bool:
     return bool(path) and _is_absolute(b"/" + path)
+
+
+def _is_rule(host: str) -> bool:
+    """Tell whether a host is written as the proxy and the configuration write it, and in the one form of it."""
+    try:
+        rule = parse_allowed(host)
+    except PolicyError:
+        return False
+    packed = find_literal((f"[{rule.host}]" if ":" in rule.host else rule.host).encode())
+    # Of an address that is never reached nobody need be asked
+    return rule.text == host and not (packed and why_forbidden(packed))
 
 
 def _is_digest(text: str) -> bool:

@@ -29,7 +29,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unspill.model.permission import Request, Scope
+    from unspill.model.permission import Request
+    from unspill.model.rules import Scope
 
 WAIT_S = 300.0
 
@@ -38,6 +39,11 @@ _LABELS: dict[Scope, str] = {
     "run": "Allow for this run",
     "sandbox": "Allow in this sandbox",
     "always": "Always allow in this project",
+}
+# An answer is never for more than the very command that it was asked for
+_LABELS_OF_COMMANDS: dict[Scope, str] = _LABELS | {
+    "sandbox": "Allow this very command in this sandbox",
+    "always": "Always allow this very command in this project",
 }
 
 
@@ -65,7 +71,8 @@ def choices_for(request: Request, scopes: tuple[Scope, ...]) -> tuple[Choice, ..
     deny = Choice(label="Deny", scope=None)
     if request.one_time_only:
         return (Choice(label="Allow", scope="once"), deny)
-    return (*(Choice(label=_LABELS[scope], scope=scope) for scope in scopes if scope in request.scopes), deny)
+    labels = _LABELS_OF_COMMANDS if request.argv else _LABELS
+    return (*(Choice(label=labels[scope], scope=scope) for scope in scopes if scope in request.scopes), deny)
 
 
 def question_text(request: Request) -> str:
@@ -89,6 +96,16 @@ def question_text(request: Request) -> str:
             return f"Run command WITHOUT a sandbox: {command}?"
         case AsRoot():
             return "Open a sandbox as root, where it protects less?"
+
+
+def statement_text(request: Request) -> str:
+    """Return what a grant says, in the words in which it was asked."""
+    return question_text(request).removesuffix("?")
+
+
+def request_lines(request: Request) -> tuple[str, ...]:
+    """Return what explains a request besides the line that asks."""
+    return tuple(_lines(request, is_cut=False))
 
 
 def denial_text(request: Request) -> str:

@@ -7,7 +7,7 @@ Every option is one element, so no name can be taken for another option; a NUL w
 from __future__ import annotations
 
 from unspill.errors import HostError, NamespacesForbidden, OverlayUnsupported, UsageError
-from unspill.model.plan import Bind, Dev, File, Overlay, Proc, ReadOnly, Symlink, Tmpfs
+from unspill.model.plan import Bind, Dev, File, HostNetwork, Overlay, Proc, ReadOnly, Symlink, Tmpfs
 from unspill.policy.paths import lies_beneath, show
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from unspill.model.facts import Facts
-    from unspill.model.plan import MountOp, Plan
+    from unspill.model.plan import MountOp, NetworkPlan, Plan
 
 # bwrap 0.11 gives all of an overlay's directories to mount(2) in one page.
 _OPTION_PAGE = 4096
@@ -67,7 +67,7 @@ def to_options(
     file: Callable[[File], Iterable[bytes]],
 ) -> list[bytes]:
     """Return the options of a plan; how overlays and generated files get in is the caller's."""
-    options = [*_namespaces(facts), b"--hostname", plan.hostname.encode()]
+    options = [*_namespaces(facts, plan.network), b"--hostname", plan.hostname.encode()]
     for operation in plan.mounts:
         match operation:
             case File():
@@ -83,7 +83,7 @@ def to_options(
     return options
 
 
-def _namespaces(facts: Facts) -> tuple[bytes, ...]:
+def _namespaces(facts: Facts, network: NetworkPlan) -> tuple[bytes, ...]:
     if not facts.namespaces:
         raise NamespacesForbidden("This host lets nobody make user namespaces.")
     if not facts.disable_userns:
@@ -93,7 +93,7 @@ def _namespaces(facts: Facts) -> tuple[bytes, ...]:
         b"--unshare-user",
         b"--unshare-ipc",
         b"--unshare-pid",
-        b"--unshare-net",
+        *(() if isinstance(network, HostNetwork) else (b"--unshare-net",)),
         b"--unshare-uts",
         b"--unshare-cgroup-try",
         b"--disable-userns",

@@ -7,7 +7,7 @@ Pure: everything it needs is in its argument, so a plan can be printed, compared
 from __future__ import annotations
 
 from unspill.errors import BwrapMissing, UsageError
-from unspill.model.plan import File, Overlay, Plan, ReadOnly
+from unspill.model.plan import File, HostNetwork, Overlay, PastaNetwork, Plan, ProxyNetwork, ReadOnly
 from unspill.plan.environ import build_environ
 from unspill.plan.home import (
     cache_operations,
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from unspill.model.plan import MountOp, PlanInput
 
 COMMAND_FILE = b"/run/unspill-command"
+HOST_NETWORK = (
+    'the command has the network of this host, with everything that listens on it (`mode = "host"`): '
+    "weaker than a network of its own"
+)
 
 
 def build_plan(given: PlanInput) -> Plan:
@@ -39,6 +43,7 @@ def build_plan(given: PlanInput) -> Plan:
     Raises:
         UsageError: the policy asks for something that can't be done with these roots, or one can't be a root.
         BwrapMissing: no bubblewrap was found.
+        HostError: the profile `strict` is not to be had here.
     """
     if given.facts.bwrap is None:
         raise BwrapMissing("bubblewrap was not found.")
@@ -46,6 +51,12 @@ def build_plan(given: PlanInput) -> Plan:
     check_hidden(given)
     warnings: list[str] = []
     mounts = in_mount_order(_operations(given, warnings))
+    first = None
+    if given.first is not None or given.policy.profile == "strict":
+        from unspill.plan.first import first_file, plan_first
+
+        first = plan_first(given, mounts)
+        mounts = mounts if first is None else in_mount_order((*mounts, first_file(first)))
     check_no_mounts_beneath_roots(mounts)
     return Plan(
         engine=given.engine,
@@ -56,7 +67,9 @@ def build_plan(given: PlanInput) -> Plan:
         argv=given.argv if given.command_file is None else (b"/bin/sh", b"-c", b". " + COMMAND_FILE),
         limits=given.policy.limits,
         filter=given.filter,
-        warnings=tuple(warnings),
+        network=given.network,
+        first=first,
+        warnings=(*warnings, *((HOST_NETWORK,) if isinstance(given.network, HostNetwork) else ())),
     )
 
 
@@ -73,6 +86,14 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
     ]
     if given.command_file is not None:
         operations.append(File(content=given.command_file, dest=COMMAND_FILE, why="the command, too long to pass"))
+    if isinstance(given.network, ProxyNetwork):
+        from unspill.plan.node_script import PLACE, SCRIPT
+
+        operations.append(File(content=SCRIPT, dest=PLACE, why="leads older versions of node to the proxy"))
+    if isinstance(given.network, PastaNetwork):
+        from unspill.plan.full_network import resolver_operations
+
+        operations += resolver_operations(given.network)
     operations = without_hidden(given, operations)
     operations += mask_operations(given, operations)
     operations.append(ReadOnly(dest=b"/", why="nothing is made outside the directories above"))
@@ -99,6 +120,7 @@ def _root_operations(given: PlanInput) -> Iterator[MountOp]:
             dest=stack.live,
             upper=stack.open.upper,
             work=stack.open.work,
+            mask=stack.mask,
             why="root: every write is caught in a layer",
         )
 

@@ -7,6 +7,7 @@ PATH keeps only what the plan shows. HOME, USER, LOGNAME, SHELL and TMPDIR are a
 from __future__ import annotations
 
 from unspill.errors import UsageError
+from unspill.model.plan import PROXY_PORT, ProxyNetwork
 from unspill.plan.home import GIT_CONFIG_IN_HOST_VIEW
 from unspill.plan.visible import is_shown
 from unspill.policy.environ import is_allowed, is_name, is_refused
@@ -42,8 +43,23 @@ def build_environ(given: PlanInput, mounts: tuple[MountOp, ...]) -> tuple[tuple[
         kept[b"GIT_CONFIG_GLOBAL"] = GIT_CONFIG_IN_HOST_VIEW
     if not any(name in kept for name in (b"LANG", b"LC_ALL", b"LC_CTYPE")):
         kept[b"LANG"] = b"C.UTF-8"
-    kept |= _checked(given.extra_environ)
+    extra = _checked(given.extra_environ)
+    if isinstance(given.network, ProxyNetwork):
+        kept |= _to_proxy(extra)
+    kept |= extra
     return tuple(sorted(kept.items()))
+
+
+def _to_proxy(extra: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return what leads programs to the proxy; what the caller sets is stronger, but settings of git come together."""
+    from unspill.plan.node_script import PLACE
+    from unspill.plan.proxy_environ import proxy_variables
+
+    count = extra.pop(b"GIT_CONFIG_COUNT", b"0")
+    variables = proxy_variables(
+        PROXY_PORT, git_count=int(count) if count.isdigit() else 0, node_script=PLACE.decode("ascii")
+    )
+    return {name.encode(): value.encode() for name, value in variables.items()}
 
 
 def reduce_path(path: bytes, mounts: tuple[MountOp, ...]) -> bytes:

@@ -6,7 +6,20 @@ Shows names of variables, not values, outside the command. What is printed never
 
 from __future__ import annotations
 
-from unspill.model.plan import Bind, Dev, File, Overlay, Proc, ReadOnly, Symlink, Tmpfs
+from unspill.model.plan import (
+    Bind,
+    Dev,
+    File,
+    HostNetwork,
+    NoNetwork,
+    Overlay,
+    PastaNetwork,
+    Proc,
+    ProxyNetwork,
+    ReadOnly,
+    Symlink,
+    Tmpfs,
+)
 from unspill.plan.paste import paste_command
 from unspill.policy.paths import show
 
@@ -15,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unspill.model.facts import Facts
-    from unspill.model.plan import MountOp, Plan
+    from unspill.model.plan import MountOp, NetworkPlan, Plan
     from unspill.model.policy import Limits
 
 # A `struct sock_filter`
@@ -29,10 +42,12 @@ def explain(plan: Plan, facts: Facts) -> str:
         UnspillError: as `bwrap_options`.
     """
     lines = (
-        f"engine {plan.engine}, bwrap {show(plan.bwrap)}, network off, host name {plan.hostname}",
+        f"engine {plan.engine}, bwrap {show(plan.bwrap)}, host name {plan.hostname}",
+        f"network: {_describe_network(plan.network)}",
         f"command {' '.join(repr(show(word)) for word in plan.argv)}",
         f"in {show(plan.cwd)}",
         f"system calls: {_describe_filter(plan.filter)}",
+        *_describe_first(plan),
         "",
         "mounts, in order:",
         *_aligned([(describe(operation), operation.why) for operation in plan.mounts]),
@@ -73,6 +88,21 @@ def describe(operation: MountOp) -> str:
             return f"{dest}: read-only from here on"
 
 
+def _describe_network(network: NetworkPlan) -> str:
+    match network:
+        case NoNetwork():
+            return "off, nothing but the sandbox's own loopback"
+        case ProxyNetwork():
+            hosts = ["any public host"] if network.public else []
+            return f"{', '.join([*hosts, *network.hosts])}; through a proxy of this run, which is all there is inside"
+        case PastaNetwork():
+            return (
+                "any public address, through an interface of the sandbox's own; no way to this host or its neighbours"
+            )
+        case HostNetwork():
+            return "THE HOST'S OWN, with its loopback and its neighbours"
+
+
 def _describe_filter(program: bytes) -> str:
     if not program:
         return "not filtered"
@@ -80,6 +110,25 @@ def _describe_filter(program: bytes) -> str:
         f"a filter of {len(program) // _INSTRUCTION} instructions refuses what no namespace covers: keyrings, "
         "io_uring, rare families of sockets, 32-bit calls; mounts and namespaces once more; all it does not know"
     )
+
+
+def _describe_first(plan: Plan) -> Iterator[str]:
+    """Yield what stands between bwrap and the command, and what it does."""
+    first = plan.first
+    if first is None:
+        return
+    yield f"before the command: a program of unspill's, run by {show(first.interpreter)}, which becomes the command"
+    if first.notices:
+        yield "file accesses: told to the caller before they are made, to explain those that are refused"
+    if first.fence is not None:
+        yield f"fence: Landlock, ABI {first.fence.abi}; {_describe_ports(first.fence.ports)}; allowed are:"
+        yield from _aligned([(show(rule.path), rule.access) for rule in first.fence.rules])
+
+
+def _describe_ports(ports: tuple[int, ...] | None) -> str:
+    if ports is None:
+        return "TCP is not fenced"
+    return f"TCP to port {', '.join(map(str, ports))} only, no server" if ports else "no TCP, not even on loopback"
 
 
 def _describe_overlay(operation: Overlay) -> str:

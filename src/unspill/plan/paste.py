@@ -16,6 +16,7 @@ from unspill.plan.argv import (
     mounted_by_bwrap,
     to_options,
 )
+from unspill.plan.first import command_words
 from unspill.plan.shell import Words, printf_format
 
 TYPE_CHECKING = False
@@ -50,7 +51,7 @@ class _Paste:
         options = to_options(plan, facts, overlay=self._overlay, file=self._file)
         if plan.filter:
             options += filter_options(facts, self._filter())
-        self.command = [plan.bwrap, *options, b"--", *plan.argv]
+        self.command = [plan.bwrap, *options, b"--", *command_words(plan)]
 
     def text(self) -> str:
         run = self._run_line()

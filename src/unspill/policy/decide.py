@@ -7,26 +7,27 @@ Pure: reads no clock and no disk. A refusal of the configuration is stronger tha
 from __future__ import annotations
 
 from unspill.model.permission import (
-    SCOPES,
     AsRoot,
     Egress,
     HeldPath,
     MaskedSecret,
     NetworkForCommand,
     ReadablePath,
-    Rules,
     Unsandboxed,
     WritableRoot,
 )
 from unspill.model.record import Record
+from unspill.model.rules import SCOPES
+from unspill.policy.egress import covered
 from unspill.policy.paths import contains, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unspill.model.permission import Grant, GrantId, Request, Scope, Stance
+    from unspill.model.permission import Grant, GrantId, Request
     from unspill.model.policy import Policy
+    from unspill.model.rules import Rules, Scope, Stance
 
 
 class Allow(Record):
@@ -54,12 +55,10 @@ if TYPE_CHECKING:
     Decision = Allow | Ask | Deny
 
 
-def decide(
-    request: Request, policy: Policy, grants: Iterable[Grant] = (), *, rules: Rules | None = None, now_ns: int
-) -> Decision:
+def decide(request: Request, policy: Policy, grants: Iterable[Grant] = (), *, now_ns: int) -> Decision:
     """Return what becomes of a request, and the rule that decided."""
-    rules = rules or Rules()
-    configured = _configured(request, policy, rules)
+    rules = policy.permissions
+    configured = _configured(request, policy)
     if configured is not None:
         return configured
     scopes = _shortened(request.scopes, rules.longest)
@@ -71,28 +70,28 @@ def decide(
     return Ask(rule="no rule and no grant covers it", scopes=scopes)
 
 
-def _configured(request: Request, policy: Policy, rules: Rules) -> Decision | None:
+def _configured(request: Request, policy: Policy) -> Decision | None:
     """Return what the configuration says by itself."""
     if isinstance(request, ReadablePath | MaskedSecret):
         hidden = next((path for path in policy.hidden if contains(path, request.path)), None)
         if hidden is not None:
             return Deny(rule=f"hidden = {show(hidden)}", remedy="Take it out of `hidden` in your own configuration.")
-    allowing = _allowing(request, policy, rules)
+    allowing = _allowing(request, policy)
     if allowing:
         return Allow(rule=allowing)
-    setting, stance = _stance(request, rules)
+    setting, stance = _stance(request, policy.permissions)
     return _forbidden(setting) if stance == "deny" else None
 
 
-def _allowing(request: Request, policy: Policy, rules: Rules) -> str:
+def _allowing(request: Request, policy: Policy) -> str:
     """Return the setting that allows a request without a question; empty for none."""
     match request:
         case WritableRoot(path=path) if any(contains(root, path) for root in policy.roots):
             return "roots"
         case ReadablePath(path=path) if any(contains(readable, path) for readable in policy.readable):
             return "readable"
-        case Egress(hosts=hosts) if hosts and set(hosts) <= set(rules.hosts):
-            return "permissions.hosts"
+        case Egress(hosts=hosts) if hosts and policy.network.hosts and covered(hosts, policy.network.hosts):
+            return "network.hosts"
         case AsRoot() if policy.allow_root:
             return "allow_root"
         case _:

@@ -153,12 +153,14 @@ def _passes(check: Check, value: str, place: bytes, root: bytes) -> bool:
             return not leads_outside(place, value.encode("utf-8", "surrogateescape"), root)
         case "path":
             parts = value.replace("\\", "/").split("/")
-            return not value.startswith(("-", "/")) and ".." not in parts and ".git" not in value.lower().split("/")
+            # git itself has lost a carriage return at the end of one, and checked another path out (CVE-2025-48384)
+            is_plain = value.isprintable() and not value.startswith(("-", "/"))
+            return is_plain and ".." not in parts and ".git" not in value.lower().split("/")
 
 
 def is_address(value: str) -> bool:
     """Tell whether git would only fetch from it: no option, no program, no transport but its own."""
-    if value.startswith("-") or not value.isprintable():
+    if value.startswith("-") or not value.isprintable() or _has_encoded_control(value):
         return False
     helper, colons, _ = value.partition("::")
     if colons and all(char.isalnum() or char in "+-." for char in helper):
@@ -168,3 +170,9 @@ def is_address(value: str) -> bool:
         return False
     host = (rest if marks else value).partition("/")[0].rpartition("@")[2]
     return not host.startswith("-")
+
+
+def _has_encoded_control(address: str) -> bool:
+    """Tell whether an address hides a control character: decoded, it would begin another line of what git tells."""
+    codes = [part[:2].lower() for part in address.split("%")[1:]]
+    return any(code[:1] in ("0", "1") or code == "7f" for code in codes)

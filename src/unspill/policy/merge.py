@@ -7,12 +7,14 @@ Whatever would widen is an error that names the file and the key, never ignored 
 from __future__ import annotations
 
 from unspill.errors import PolicyError
+from unspill.model.rules import SCOPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.model.policy import Limits, Policy
+    from unspill.model.policy import Limits, Network, Policy, Secrets
+    from unspill.model.rules import Rules
     from unspill.policy.settings import Bound, Settings
 
 _REPLACED = (
@@ -24,6 +26,7 @@ _REPLACED = (
     "caches",
     "environment",
     "profile",
+    "explain",
     "after",
     "after_timeout",
     "engine",
@@ -34,13 +37,19 @@ _REPLACED = (
     "keep_days",
     "keep_bytes",
 )
-_PERSON_ONLY = ("roots", "readable", "engine", "bwrap", "allow_root", "keep_days", "keep_bytes")
+_PERSON_ONLY = ("roots", "readable", "explain", "engine", "bwrap", "allow_root", "keep_days", "keep_bytes")
 
 
 def with_own(policy: Policy, own: Settings) -> Policy:
     """Return the policy with the person's own settings over it."""
     said = {key: getattr(own, key) for key in _REPLACED if getattr(own, key) is not None}
-    return policy.replace(limits=policy.limits.replace(**dict(own.limits)), **said)
+    return policy.replace(
+        limits=policy.limits.replace(**dict(own.limits)),
+        network=policy.network.replace(**dict(own.network)),
+        permissions=policy.permissions.replace(**dict(own.permissions)),
+        secrets=policy.secrets.replace(**dict(own.secrets)),
+        **said,
+    )
 
 
 def tighten(policy: Policy, project: Settings) -> Policy:
@@ -82,6 +91,12 @@ def tighten(policy: Policy, project: Settings) -> Policy:
         if wanted is not None:
             _check_lower(project.where, key, getattr(policy, key), wanted)
             changed[key] = wanted
+    if project.network:
+        changed["network"] = _tighter_network(policy.network, project)
+    if project.permissions:
+        changed["permissions"] = _tighter_rules(policy.permissions, project)
+    if project.secrets:
+        changed["secrets"] = _more_secrets(policy.secrets, project)
     return policy.replace(limits=lower_limits(policy.limits, project.limits, project.where), **changed)
 
 
@@ -107,6 +122,52 @@ def _check_lower(where: str, key: str, bound: Bound, wanted: Bound) -> None:
             f"{where}: {key}: {asked} is more than the {bound} of your own configuration",
             remedy="Raise it in your own configuration, or ask for less.",
         )
+
+
+def _tighter_network(network: Network, project: Settings) -> Network:
+    for name, wanted in project.network:
+        key = f"network.{name}"
+        if name == "mode":
+            raise _widens(project, key, "only your own configuration may set this")
+        if name == "hosts":
+            _check_hosts(network, project, wanted)
+        else:
+            _check_lower(project.where, key, getattr(network, name), wanted)
+    return network.replace(**dict(project.network))
+
+
+def _check_hosts(network: Network, project: Settings, wanted: tuple[str, ...]) -> None:
+    from unspill.policy.egress import covered
+
+    for host in wanted:
+        if not covered([host], network.hosts):
+            raise _widens(project, "network.hosts", f"{host} is not in your own list")
+
+
+def _tighter_rules(rules: Rules, project: Settings) -> Rules:
+    for name, wanted in project.permissions:
+        key, own = f"permissions.{name}", getattr(rules, name)
+        if name in ("grant_days", "wait_s"):
+            _check_lower(project.where, key, own, wanted)
+        elif name == "approver":
+            if wanted not in (own, "deny"):
+                raise _widens(project, key, "only your own configuration may set this")
+        elif name == "longest":
+            if SCOPES.index(wanted) > SCOPES.index(own):
+                raise _widens(project, key, f"{wanted} is longer than {own}")
+        elif wanted == "ask" and own == "deny":
+            raise _widens(project, key, "your own configuration denies it without a question")
+    return rules.replace(**dict(project.permissions))
+
+
+def _more_secrets(secrets: Secrets, project: Settings) -> Secrets:
+    said = dict(project.secrets)
+    if "reveal" in said:
+        raise _widens(project, "secrets.reveal", "only your own configuration may set this")
+    if said.get("mask") is False and secrets.mask:
+        raise _widens(project, "secrets.mask", "shows what your own configuration masks")
+    more = {key: tuple(dict.fromkeys((*getattr(secrets, key), *said.get(key, ())))) for key in ("names", "directories")}
+    return secrets.replace(mask=said.get("mask", secrets.mask), **more)
 
 
 def _fewer_names(policy: Policy, project: Settings) -> tuple[str, ...]:

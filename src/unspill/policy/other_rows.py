@@ -94,6 +94,19 @@ LINK_OUT = OtherRow(
     verdict="held",
     reason="a link that leads out of the project",
 )
+SECRET = OtherRow(
+    what="a file by the name of a secret (`.env`, `.npmrc`, `id_rsa`, ...: the table of docs/secrets.md) in the top "
+    "directory of a root or a directory of `[secrets]`",
+    verdict="held",
+    reason="is where a secret of yours belongs, which no command sees",
+    deleted="held",
+)
+SECRET_BELOW = OtherRow(
+    what="a directory of `[secrets]`, or one above it, that is deleted or replaced",
+    verdict="held",
+    reason="in it may lie secrets of yours, which the command did not see",
+    deleted="held",
+)
 TODO = OtherRow(
     what="the steps of a rebase that run commands: `.git/rebase-merge/git-rebase-todo`, `.git/sequencer/todo`",
     verdict="flagged",
@@ -123,5 +136,5 @@ PARTS_OF_GIT = OtherRow(
 )
 OTHERS = (
     HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, LINK_OUT,
-    TODO, ALTERNATES, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
+    SECRET, SECRET_BELOW, TODO, ALTERNATES, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
 )  # fmt: skip

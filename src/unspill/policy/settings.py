@@ -9,7 +9,14 @@
     environment               any                a part of your own list
     after, after_timeout      any                "apply" only where it is yours
     [limits], shown_*         any                only lower
+    [network] hosts           any                a part of your own list
+    [network] *_bytes         any                only lower
+    [network] mode            any                -
+    [permissions]             any                "ask" only where it is yours; shorter
+    [secrets] names, directories  any            adds
+    [secrets] mask, reveal    any                only `mask = true`
     profile                   any                only "strict"
+    explain                   any                -
     engine, bwrap, allow_root any                -
     keep_days, keep_bytes     any                -
 
@@ -22,6 +29,8 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from unspill.model.policy import After, EngineName, Profile, View
 
     Bound = int | float | None
@@ -30,6 +39,9 @@ VIEWS = ("sealed", "host")
 AFTER = ("apply", "hold", "discard")
 ENGINES = ("mount", "native", "copy")
 PROFILES = ("default", "strict")
+MODES = ("proxy", "pasta", "host")
+STANCES = ("ask", "deny")
+APPROVERS = ("terminal", "queue", "deny")
 
 # What a project's file may set at all; `merge` decides whether the value is tighter.
 PROJECT_KEYS = (
@@ -41,14 +53,17 @@ PROJECT_KEYS = (
     "after",
     "after_timeout",
     "limits",
+    "network",
+    "permissions",
     "profile",
+    "secrets",
     "shown_lines",
     "shown_bytes",
 )
 
 
 class Settings(Record):
-    """The content of one file. `where` names it in messages; `limits` holds only what it sets."""
+    """The content of one file. `where` names it in messages; of a table there is only what it sets."""
 
     where: str
     view: View | None = None
@@ -59,7 +74,11 @@ class Settings(Record):
     caches: bool | None = None
     environment: tuple[str, ...] | None = None
     limits: tuple[tuple[str, Bound], ...] = ()
+    network: tuple[tuple[str, Any], ...] = ()
+    permissions: tuple[tuple[str, Any], ...] = ()
+    secrets: tuple[tuple[str, Any], ...] = ()
     profile: Profile | None = None
+    explain: bool | None = None
     after: After | None = None
     after_timeout: After | None = None
     engine: EngineName | None = None

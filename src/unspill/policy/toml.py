@@ -9,14 +9,15 @@ from __future__ import annotations
 import posixpath
 
 from unspill.errors import PolicyError
-from unspill.model.policy import GIB, KIB, MIB, Limits
+from unspill.model.policy import GIB, KIB, MIB, Limits, Network, Secrets
+from unspill.model.rules import SCOPES, Rules
 from unspill.policy.environ import is_name, is_refused
 from unspill.policy.paths import normalise, show
-from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, VIEWS, Settings
+from unspill.policy.settings import AFTER, APPROVERS, ENGINES, MODES, PROFILES, PROJECT_KEYS, STANCES, VIEWS, Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from unspill.policy.settings import Bound
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 _UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
 _MOST = 1 << 62
 _UNLIMITED = "unlimited"
+# A grant that outlives its occasion by years is none that anybody remembers.
+_MOST_DAYS = 3650
+# Each run looks for them one by one.
+_MOST_SECRETS = 256
 # tomllib takes memory with the square of a key's parts: a project's file of 200 KB could take all there is.
 _MOST_DOTS = 100
 # Bounds that our own memory depends on.
@@ -135,10 +140,76 @@ class _Reader:
                 raise self.wrong(key, f"{name} never enters a sandbox")
         return tuple(dict.fromkeys(names))
 
-    def limits(self, key: str, value: object) -> tuple[tuple[str, Bound], ...]:
+    def network(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
+        return tuple((name, self._network(f"{key}.{name}", name, item)) for name, item in self._table(key, value))
+
+    def _network(self, key: str, name: str, value: object) -> object:
+        if name not in Network.__match_args__:
+            raise self.wrong(key, "there is no such setting")
+        if name == "hosts":
+            return self._hosts(key, value)
+        if name == "mode":
+            return _one_of(MODES)(self, key, value)
+        return None if value == _UNLIMITED else self.size(key, value)
+
+    def _hosts(self, key: str, value: object) -> tuple[str, ...]:
+        from unspill.policy.egress import parse_allowed
+
+        try:
+            return tuple(dict.fromkeys(parse_allowed(text).text for text in self.texts(key, value)))
+        except PolicyError as error:
+            if error.message.startswith(self.where):
+                raise
+            raise PolicyError(f"{self.where}: {key}: {error.message}", remedy=error.remedy) from None
+
+    def permissions(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
+        return tuple((name, self._permission(f"{key}.{name}", name, item)) for name, item in self._table(key, value))
+
+    def _permission(self, key: str, name: str, value: object) -> object:
+        if name not in Rules.__match_args__:
+            raise self.wrong(key, "there is no such setting")
+        if name == "grant_days":
+            days = self.count(key, value)
+            if days > _MOST_DAYS:
+                raise self.wrong(key, f"can't be more than {_MOST_DAYS}")
+            return days
+        if name == "wait_s":
+            return self.seconds(key, value)
+        return _one_of({"longest": SCOPES, "approver": APPROVERS}.get(name, STANCES))(self, key, value)
+
+    def secrets(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
+        return tuple((name, self._secret(f"{key}.{name}", name, item)) for name, item in self._table(key, value))
+
+    def _secret(self, key: str, name: str, value: object) -> object:
+        if name not in Secrets.__match_args__:
+            raise self.wrong(key, "there is no such setting")
+        if name == "mask":
+            return self.boolean(key, value)
+        read = self._revealed if name == "reveal" else self._inner_path
+        paths = tuple(dict.fromkeys(read(key, text) for text in self.texts(key, value)))
+        if len(paths) > _MOST_SECRETS:
+            raise self.wrong(key, f"has more than {_MOST_SECRETS} entries")
+        if name == "names" and any(b"/" in path for path in paths):
+            raise self.wrong(key, "a name has no slash: list its directory in `directories`")
+        return paths
+
+    def _revealed(self, key: str, text: str) -> bytes:
+        return self.path(key, text) if text.startswith(("/", "~")) else self._inner_path(key, text)
+
+    def _inner_path(self, key: str, text: str) -> bytes:
+        path = text.encode("utf-8", "surrogateescape")
+        is_plain = all(part not in (b"", b".", b"..") and len(part) <= 255 for part in path.split(b"/"))
+        if not is_plain or any(char in text for char in "*?[\0"):
+            raise self.wrong(key, f"{text!a} is not a plain name or path below a root")
+        return path
+
+    def _table(self, key: str, value: object) -> Iterable[tuple[str, object]]:
         if not isinstance(value, dict):
             raise self.wrong(key, "must be a table")
-        return tuple((name, self._limit(f"{key}.{name}", name, bound)) for name, bound in value.items())
+        return tuple((str(name), item) for name, item in value.items())
+
+    def limits(self, key: str, value: object) -> tuple[tuple[str, Bound], ...]:
+        return tuple((name, self._limit(f"{key}.{name}", name, bound)) for name, bound in self._table(key, value))
 
     def _limit(self, key: str, name: str, bound: object) -> Bound:
         if name not in Limits.__match_args__:
@@ -170,7 +241,11 @@ _READERS: dict[str, Callable[[_Reader, str, object], object]] = {
     "caches": _Reader.boolean,
     "environment": _Reader.names,
     "limits": _Reader.limits,
+    "network": _Reader.network,
+    "permissions": _Reader.permissions,
     "profile": _one_of(PROFILES),
+    "explain": _Reader.boolean,
+    "secrets": _Reader.secrets,
     "after": _one_of(AFTER),
     "after_timeout": _one_of(AFTER),
     "engine": _one_of(ENGINES),

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import Limits
     from unspill.model.run import LimitName
+    from unspill.runner.memory import MemoryWatch
 
 FREE_INODES_KEPT = 10_000
 
@@ -32,16 +33,22 @@ class Budget:
     """What one run may take.
 
     `uppers` are its layers, `playground` a directory that outlives it, `fresh` the places of directories in memory,
-    of which the kernel bounds the bytes but not the entries.
+    of which the kernel bounds the bytes but not the entries; `memory` is for a run that no control group bounds.
     """
 
     def __init__(
-        self, limits: Limits, uppers: tuple[bytes, ...], playground: bytes | None = None, fresh: tuple[bytes, ...] = ()
+        self,
+        limits: Limits,
+        uppers: tuple[bytes, ...],
+        playground: bytes | None = None,
+        fresh: tuple[bytes, ...] = (),
+        memory: MemoryWatch | None = None,
     ) -> None:
         self._limits = limits
         self._uppers = uppers
         self._playground = playground
         self._fresh = fresh
+        self._memory = memory
         self._disk = uppers[0] if uppers else playground
         self._room = _room(self._disk) if self._disk is not None else (0, 0)
         self._last_walk = (0.0, 0, 0)
@@ -61,7 +68,8 @@ class Budget:
             if room[1] < FREE_INODES_KEPT:
                 return LimitReached(limit="free_inodes", bound=FREE_INODES_KEPT)
             grown = (self._room[0] - room[0], self._room[1] - room[1])
-        reached = self._fresh_excess(init_fd)
+        reached = None if self._memory is None else self._memory.check()
+        reached = reached or self._fresh_excess(init_fd)
         if reached is None and self._is_time_to_walk(grown):
             reached = self._walk(grown)
         # Hundreds of runs that only wait must not spend their time on being looked at
@@ -110,7 +118,7 @@ class Budget:
             inside = b"/proc/%d/root%b" % (pid, place)
             try:
                 # While bwrap is still at work its root is the host's, and so is what is there; it never goes back
-                if os.stat(inside).st_dev == os.stat(place).st_dev:
+                if os.stat(inside).st_dev == _device_of(place):
                     continue
                 found = os.statvfs(inside)
             except OSError:
@@ -122,6 +130,14 @@ class Budget:
     @staticmethod
     def _named(name: LimitName, used: int, bound: int | None) -> LimitReached | None:
         return LimitReached(limit=name, bound=bound) if bound is not None and used > bound else None
+
+
+def _device_of(place: bytes) -> int | None:
+    """Return where the host has a place, None if it has no such place at all."""
+    try:
+        return os.stat(place).st_dev
+    except OSError:
+        return None
 
 
 def _exceeds(used: int, bound: int | None) -> bool:

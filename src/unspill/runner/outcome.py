@@ -54,15 +54,24 @@ def outcome_from(status: bytes, stderr: bytes) -> Outcome:
 def _never_started(stderr: bytes) -> NeverStarted:
     text = stderr.decode("utf-8", "backslashreplace").strip() or "bwrap ended without a word"
     if "bwrap: execvp" in text:
-        missing = _ENOENT in text
         reason = text.splitlines()[-1].removeprefix("bwrap: execvp ")
-        remedy = "Is it installed on this machine, below a directory that the sandbox shows (`--explain`)?"
-        return NeverStarted(reason=reason, remedy=remedy, exit_code=127 if missing else 126)
+        return _not_executed(reason, is_missing=_ENOENT in text)
     if "Can't chdir to" in text:
         for words, reason in ((_ENOENT, NO_DIRECTORY), (_ENOTDIR, NOT_A_DIRECTORY)):
             if words in text:
                 return NeverStarted(reason=reason, remedy="Give a directory that is there.")
     return NeverStarted(reason=text, remedy="Run `unspill doctor`.")
+
+
+def not_executed(program: bytes, code: int) -> NeverStarted:
+    """Return the outcome of a command that execve(2) refused with an errno."""
+    reason = f"{program.decode('utf-8', 'backslashreplace')}: {os.strerror(code)}"
+    return _not_executed(reason, is_missing=code == errno.ENOENT)
+
+
+def _not_executed(reason: str, *, is_missing: bool) -> NeverStarted:
+    remedy = "Is it installed on this machine, below a directory that the sandbox shows (`--explain`)?"
+    return NeverStarted(reason=reason, remedy=remedy, exit_code=127 if is_missing else 126)
 
 
 def mount_refused(dest: bytes, code: int, text: str) -> NeverStarted:
@@ -73,6 +82,12 @@ def mount_refused(dest: bytes, code: int, text: str) -> NeverStarted:
 
 
 _EXPLAINED = (
+    (
+        errno.EROFS,
+        "read-only",
+        "Something was to be written where the sandbox is read-only (EROFS).",
+        "`unspill run --why` says which path, and what would allow it.",
+    ),
     (
         errno.EXDEV,
         "rename-across-layers",

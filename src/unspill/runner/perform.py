@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_file, run_name
-from unspill.model.plan import Bind, Overlay, Tmpfs
+from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_files, run_name
+from unspill.model.plan import PROXY_PORT, Bind, Overlay, PastaNetwork, ProxyNetwork, Tmpfs
 from unspill.model.record import Record
 from unspill.model.run import NeverStarted, Output
 from unspill.plan.argv import bwrap_options
 from unspill.runner.budget import Budget
 from unspill.runner.launcher import get_launcher
 from unspill.runner.limits import name_limit, rlimits
+from unspill.runner.memory import MemoryWatch
 from unspill.runner.outcome import hints_from, outcome_from
 from unspill.runner.pipes import Pipes
 from unspill.runner.streams import Collector
@@ -27,8 +28,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.host.cgroup import Group
     from unspill.model.facts import Facts
+    from unspill.model.full_network import IpVersion
     from unspill.model.plan import Plan
-    from unspill.model.run import Hint, Outcome
+    from unspill.model.run import FileDenial, Hint, Outcome
+    from unspill.runner.channel import Channel
     from unspill.runner.launcher import Launched
     from unspill.runner.wishes import Wishes
 
@@ -40,6 +43,7 @@ class Performed(Record):
     stdout: Output
     stderr: Output
     hints: tuple[Hint, ...] = ()
+    denied_paths: tuple[FileDenial, ...] = ()
 
 
 def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
@@ -50,14 +54,18 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
     """
     streams = Pipes(wishes.stdin is not None)
     group = _group(plan, facts, wishes)
+    channel = _channel(plan)
     try:
-        launched = _launch(plan, facts, wishes, streams, group)
+        launched = _launch(plan, facts, wishes, streams, group, channel)
     except BaseException:
         streams.close()
+        if channel is not None:
+            channel.end()
         if group is not None:
             group.remove()
         raise
-    budget = Budget(plan.limits, _uppers(plan), _playground(plan), _fresh(plan))
+    memory = MemoryWatch() if group is None else None
+    budget = Budget(plan.limits, _uppers(plan), _playground(plan), _fresh(plan), memory)
     collectors = [
         Collector(
             wishes.spill_dir + b"/" + name,
@@ -77,10 +85,14 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
         stdout, stderr = (collector.finish() for collector in collectors)
         if group is not None:
             group.remove()
+        if channel is not None:
+            channel.end()
     outcome = outcome_from(status, stderr.kept()) if stopped is None else stopped
+    outcome = outcome if channel is None else channel.outcome(outcome)
     if not isinstance(outcome, NeverStarted):
         watch.release()
-    return _performed(name_limit(outcome, reached, plan.limits), stdout, stderr)
+    performed = _performed(name_limit(outcome, reached, plan.limits), stdout, stderr)
+    return performed if channel is None else performed.replace(denied_paths=channel.denied())
 
 
 def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
@@ -89,6 +101,23 @@ def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
     from unspill.host.cgroup import make_group
 
     return make_group(facts.cgroup, wishes.run, plan.limits)
+
+
+def _channel(plan: Plan) -> Channel | None:
+    if plan.first is None:
+        return None
+    from unspill.runner.channel import Channel
+
+    return Channel(plan)
+
+
+def _words(plan: Plan, channel_fd: int) -> tuple[bytes, ...]:
+    """Return what bwrap starts: the command, or what becomes it."""
+    if plan.first is None:
+        return plan.argv
+    from unspill.plan.first import command_words
+
+    return command_words(plan, channel_fd)
 
 
 def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
@@ -103,9 +132,12 @@ def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
     )
 
 
-def _launch(plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Group | None) -> Launched:
+def _launch(
+    plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Group | None, channel: Channel | None
+) -> Launched:
     options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD)
-    given = [memory_file(content) for content in (b"\0".join(options) + b"\0", *contents)]
+    umask = _umask()
+    given = memory_files((b"\0".join(options) + b"\0", *contents))
     job = Job(
         overlays=_overlays(plan),
         program=plan.bwrap,
@@ -113,14 +145,17 @@ def _launch(plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Gro
             run_name(wishes.run),
             *(b"--args", b"%d" % ARGS_FD, b"--json-status-fd", b"%d" % STATUS_FD),
             *(b"--info-fd", b"%d" % INFO_FD, b"--block-fd", b"%d" % BLOCK_FD, b"--"),
-            *plan.argv,
+            *_words(plan, FIRST_FILE_FD + len(contents)),
         ),
         limits=rlimits(plan.limits, has_group=group is not None),
         cgroups=() if group is None else group.member_files(),
-        umask=_umask(),
+        umask=umask,
+        port=PROXY_PORT if isinstance(plan.network, ProxyNetwork) else 0,
+        pasta=_pasta(plan.network) if isinstance(plan.network, PastaNetwork) else None,
     )
     try:
         descriptors = (*streams.theirs[:3], given[0], streams.theirs[3], *given[1:])
+        descriptors += () if channel is None else (channel.theirs(),)
         # Not every engine needs it, but only in a pid namespace does nothing outlive a spawner that is killed
         own_namespace = plan.engine == "mount" or facts.own_namespace
         try:
@@ -132,6 +167,15 @@ def _launch(plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Gro
         for fd in given:
             os.close(fd)
         streams.close_theirs()
+        if channel is not None:
+            channel.launched()
+
+
+def _pasta(network: PastaNetwork) -> tuple[bytes, tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]]:
+    from unspill.policy.addresses import forbidden_networks
+
+    own = tuple((address, 8 * len(address)) for address in network.own)
+    return network.program, network.versions, tuple(dict.fromkeys((*forbidden_networks(), *own)))
 
 
 def _overlays(plan: Plan) -> tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]:

@@ -12,10 +12,17 @@ class Pipes:
     """The pipes of one run: ours are read or written here, theirs go to the command and are closed here."""
 
     def __init__(self, has_stdin: bool) -> None:
-        pipes = [os.pipe() for _ in range(4 if has_stdin else 3)]
+        pipes: list[tuple[int, int]] = []
+        try:
+            while len(pipes) < (4 if has_stdin else 3):
+                pipes.append(os.pipe())
+            stdin = pipes[3][_PIPE_READ] if has_stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            for fd in (fd for pipe in pipes for fd in pipe):
+                os.close(fd)
+            raise
         self.stdout, self.stderr, self.status = (pipe[_PIPE_READ] for pipe in pipes[:3])
         self.stdin: int | None = pipes[3][_PIPE_WRITE] if has_stdin else None
-        stdin = pipes[3][_PIPE_READ] if has_stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.theirs = [stdin, *(pipe[_PIPE_WRITE] for pipe in pipes[:3])]
         for fd in (self.stdout, self.stderr):
             os.set_blocking(fd, False)

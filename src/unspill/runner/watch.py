@@ -19,6 +19,8 @@ from unspill.runner.outcome import mount_refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unspill.model.policy import Limits
     from unspill.model.run import Outcome, StreamName
     from unspill.runner.budget import Budget
@@ -139,6 +141,8 @@ class Watch:
         match words:
             case ("started",):
                 self._init_fd = descriptors[0]
+                if self._wishes.on_listener is not None:
+                    self._pass_listener(self._wishes.on_listener, descriptors[1:])
                 if self._wishes.on_event is not None:
                     self._wishes.on_event(Started(run=self._wishes.run))
             case ("refused", dest, code, text):
@@ -147,6 +151,14 @@ class Watch:
                 self._blame(NeverStarted(reason=text, remedy="Run `unspill doctor`."))
             case ("ended", _status):
                 self._dead = True
+
+    def _pass_listener(self, to: Callable[[int], None], descriptors: list[int]) -> None:
+        if not descriptors:
+            # The kernel drops what a process without free descriptors is sent
+            raise SandboxUnavailable(
+                "no descriptor is left for the proxy", remedy="Close some files, or raise `ulimit -n`."
+            )
+        to(descriptors[0])
 
     def _blame(self, failure: NeverStarted) -> None:
         """Take a failure for the outcome, unless it comes from our own killing of a run that was starting up."""
@@ -231,6 +243,8 @@ class Watch:
             self._dead = words[0] == "ended"
             if descriptors:
                 self._init_fd = descriptors[0]
+            for listener in descriptors[1:]:
+                os.close(listener)
 
     def _wait_for_init(self) -> None:
         """Nothing is scanned before the kernel itself says that the sandbox's pid 1 is gone."""

@@ -17,6 +17,7 @@ class Wishes(Record):
     """What the caller wants of one run besides the plan.
 
     `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
+    `on_listener` is given the listening socket of a plan with a proxy, before the command is let go, and owns it.
     """
 
     run: RunId
@@ -24,4 +25,5 @@ class Wishes(Record):
     stdin: bytes | int | None = None
     on_event: Callable[[Event], None] | None = None
     cancel_fd: int | None = None
+    on_listener: Callable[[int], None] | None = None
     may_fork: bool = False

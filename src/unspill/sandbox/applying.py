@@ -15,14 +15,14 @@ from unspill.apply.places import residue_dir, tree_dir
 from unspill.apply.touched import Touched
 from unspill.changes.closed import open_to_owner
 from unspill.changes.select import rest
-from unspill.errors import ApplyFailed
+from unspill.errors import ApplyFailed, RootRefused
 from unspill.host.beneath import Beneath
 from unspill.layers.locks import StackUse
 from unspill.layers.make import new_id
 from unspill.layers.marks import Marks, carry_over, unedited_directories
 from unspill.layers.residue import build_residue
-from unspill.layers.stack import load_stacks
 from unspill.sandbox.choosing import ancestors, choose
+from unspill.sandbox.masking import load_masked
 from unspill.sandbox.reading import get_run
 from unspill.sandbox.running import end_interrupted
 
@@ -47,15 +47,29 @@ def apply_held(opened: Opened, wish: Wish) -> Operation:
     Raises:
         UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
         ApplyFailed: the filesystem failed; nothing was changed.
+        RootRefused: another directory is where the project was.
     """
     end_interrupted(opened.store)
     with StackUse(opened.store.state, opened.row.id, alone=True) as use:
-        stacks = load_stacks(opened.store, opened.row.id, opened.roots)
+        stacks = load_masked(opened)
+        _refuse_another_project(opened, stacks)
         try:
             apply = _Apply(opened, stacks, wish, is_shared=not use.is_alone)
         except OSError as error:
             raise ApplyFailed(f"what is held can't be read: {error.strerror}; nothing was changed") from error
         return apply.run()
+
+
+def _refuse_another_project(opened: Opened, stacks: Sequence[Stack]) -> None:
+    """Stop where the changes would go to another directory than the one they were made over.
+
+    By inode alone: the number of a device may be another one after each start of the machine.
+    """
+    if any(stack.live == opened.project and stack.inode != opened.row.inode for stack in stacks):
+        raise RootRefused(
+            f"{os.fsdecode(opened.project)} is another directory than the one that was changed in the sandbox",
+            remedy="Put the project back where it was, or `unspill discard` what is held.",
+        )
 
 
 class _Apply:

@@ -154,7 +154,9 @@ class _Choosing:
 
     def _judge(self, root: bytes) -> Judged:
         if root not in self._judged:
-            self._judged[root] = judge(next(found for found in self._changes.roots if found.root == root))
+            part = next(found for found in self._changes.roots if found.root == root)
+            below = next(stack.below() for stack in self._stacks if stack.live == root)
+            self._judged[root] = judge(part, below, self._opened.policy.secrets)
         return self._judged[root]
 
     def _leave(self, root: bytes, found: Iterable[tuple[bytes, str]], why: Why) -> None:

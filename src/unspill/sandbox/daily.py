@@ -30,5 +30,7 @@ def prune_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None
         is_complete = prune_in_time(store, now, days=policy.keep_days, budget=policy.keep_bytes)
     except OSError:
         return
+    store.grants.remove_expired(now)
+    store.requests.remove_before(now - policy.keep_days * DAY_NS)
     if is_complete:
         store.facts.put(STAMP, str(now))

@@ -24,9 +24,10 @@ from unspill.layers.mark import renew, take_mark
 from unspill.layers.marks import Marks, carry_over
 from unspill.layers.places import upper_dir, work_dir
 from unspill.layers.residue import build_residue
-from unspill.layers.stack import load_stacks, stat_root
+from unspill.layers.stack import stat_root
 from unspill.model.record import Record
 from unspill.model.selection import Selection
+from unspill.sandbox.masking import load_masked
 from unspill.sandbox.partial import read_partly_chosen
 from unspill.sandbox.reading import fold_changes
 from unspill.store.layers import LayerRow
@@ -80,7 +81,7 @@ def discard_selected(opened: Opened, selection: Selection) -> int:
     store = opened.store
     with lock_sandbox(store.state, opened.row.id):
         refuse_if_used(store, opened.row.id)
-        stacks = [stack for stack in load_stacks(store, opened.row.id, opened.roots) if stack.sealed]
+        stacks = [stack for stack in load_masked(opened) if stack.sealed]
         changes = fold_changes(stacks)
         texts, hunks = _texts_without(changes, selection.hunks)
         kept = without(changes, select(changes, selection, parents=False), hunks)

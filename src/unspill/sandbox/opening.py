@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unspill.model.facts import Facts
     from unspill.model.plan import Home
     from unspill.model.policy import EngineName, Policy
+    from unspill.sandbox.asking import Who
     from unspill.sandbox.locations import Locations
     from unspill.store.sandboxes import SandboxRow
 
@@ -44,11 +45,15 @@ class Opened(Record):
 
 
 def open_project(
-    given: str | bytes | os.PathLike[str] | os.PathLike[bytes], name: str, policy: Policy | None
+    given: str | bytes | os.PathLike[str] | os.PathLike[bytes],
+    name: str,
+    policy: Policy | None,
+    approver: Who = None,
 ) -> Opened:
-    """Open the sandbox `name` of a project.
+    """Open the sandbox `name` of a project. `approver` is asked whether it may be root's.
 
     Raises:
+        DeniedError: it may not.
         UsageError: project, policy or roots are wrong.
         HostError: this machine can't; the remedy says what to do.
         StoreError: the state directory can't be used.
@@ -57,9 +62,12 @@ def open_project(
     locations = find_locations(home.path, os.environb)
     project = resolve_project(given)
     decided = load_policy(locations, project, policy)
-    if os.getuid() == 0 and not decided.allow_root:
+    is_refused = os.getuid() == 0 and not decided.allow_root
+    if is_refused and (decided.permissions.as_root != "ask" or approver is None):
         raise RootCallerRefused("unspill does not run commands for root")
     roots = checked_roots(project, decided, locations)
+    if is_refused:
+        decided = _allowed_for_root(project, decided, locations, approver)
     store = Store.open(locations.state)
     facts = get_facts(store, decided, roots)
     found = os.stat(project)
@@ -72,8 +80,35 @@ def open_project(
         engine=choose_engine(decided, facts),
         roots=roots,
         store=store,
-        row=store.sandboxes.get_or_create(project, name, found.st_dev, found.st_ino),
+        row=_row_of(store, project, name, found),
     )
+
+
+def _row_of(store: Store, project: bytes, name: str, found: os.stat_result) -> SandboxRow:
+    """Return the sandbox's row. Where another directory is at its path now, it is that one's if nothing is held."""
+    row = store.sandboxes.get_or_create(project, name, found.st_dev, found.st_ino)
+    if row.inode == found.st_ino or store.layers.sealed(row.id):
+        return row
+    store.sandboxes.move(row.id, found.st_dev, found.st_ino)
+    return row.replace(device=found.st_dev, inode=found.st_ino)
+
+
+def _allowed_for_root(project: bytes, policy: Policy, locations: Locations, approver: Who) -> Policy:
+    from unspill.sandbox.asking import permit_root
+
+    with Store.open(locations.state) as store:
+        return permit_root(project, policy, locations, store, approver)
+
+
+def with_held_roots(opened: Opened) -> Opened:
+    """Return it with the roots that only some of its runs had, as long as something of those is held.
+
+    For whoever looks at what is held; a run has the roots of its policy, and those that it was allowed.
+    """
+    held = {row.root for row in opened.store.layers.sealed(opened.row.id)}.difference(opened.roots)
+    if not held:
+        return opened
+    return opened.replace(roots=(*opened.roots, *sorted(root for root in held if os.path.isdir(root))))
 
 
 def checked_roots(project: bytes, policy: Policy, locations: Locations) -> tuple[bytes, ...]:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import os
+
 from unspill.apply.journal import read_journal
 from unspill.apply.later import Later
 from unspill.apply.operate import Task, operate
 from unspill.apply.places import journal_file
 from unspill.apply.reversing import Reversal
-from unspill.errors import UsageError
+from unspill.errors import RootRefused, UsageError
+from unspill.layers.stack import stat_root
 from unspill.model.operation import OperationId
 from unspill.sandbox.running import end_interrupted
 
@@ -16,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unspill.apply.journal import Journal
     from unspill.model.operation import Operation, OperationKind, Step
     from unspill.sandbox.opening import Opened
 
@@ -102,6 +106,16 @@ def _reversals(done: Sequence[Operation]) -> dict[OperationId, Operation]:
     return found
 
 
+def _refuse_other_roots(journal: Journal) -> None:
+    """Stop where another directory is at the path of a root than the one that the operation changed."""
+    for root, (_device, inode) in zip(journal.operation.roots, journal.identities, strict=True):
+        if stat_root(root).st_ino != inode:
+            raise RootRefused(
+                f"{os.fsdecode(root)} is another directory than the one that was changed",
+                remedy="Put the project back where it was.",
+            )
+
+
 def _reverse(
     opened: Opened,
     wanted: Operation,
@@ -121,6 +135,7 @@ def _reverse(
         raise UsageError(
             f"the backup of operation {wanted.number} is not kept any more", remedy="See `keep_days` in the settings."
         )
+    _refuse_other_roots(journal)
     later = Later(opened.store, wanted)
     reversal = Reversal(later.as_of_now(journal), later.explains)
     task = Task(

@@ -13,7 +13,7 @@ from unspill.errors import UsageError
 from unspill.host.places import find_places, read_git_configs
 from unspill.host.seccomp import build_filter
 from unspill.layers.playground import playground_dir
-from unspill.model.plan import Overlay, PlanInput
+from unspill.model.plan import FirstInput, HostNetwork, NoNetwork, Overlay, PlanInput, ProxyNetwork
 from unspill.model.record import Record
 from unspill.plan.build import build_plan
 from unspill.plan.working_dir import missing_text, not_a_directory_text, resolve_working_dir
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unspill.model.layer import Stack
-    from unspill.model.plan import CacheLayer, MountOp, Places, Plan
-    from unspill.model.policy import Limits
+    from unspill.model.plan import CacheLayer, MountOp, NetworkPlan, Places, Plan
+    from unspill.model.policy import Limits, Network, Policy
     from unspill.sandbox.opening import Opened
 
 # The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
@@ -43,13 +43,19 @@ _MOST_WORDS = 4096
 
 
 class Request(Record):
-    """One command as asked for: argv (of a shell, where a text was given), directory, variables, limits."""
+    """One command as asked for: argv (of a shell, where a text was given), directory, variables, limits.
+
+    `network` was granted to this command, for this time; so were the secrets in `revealed`, by path.
+    """
 
     argv: tuple[bytes, ...]
     script: bytes | None
     cwd: bytes
     environ: tuple[tuple[bytes, bytes], ...]
     limits: Limits
+    network: bool = False
+    explain: bool = False
+    revealed: tuple[bytes, ...] = ()
 
 
 def make_request(
@@ -180,7 +186,7 @@ def make_plan(
         HostError: unspill does not know this machine's system calls.
     """
     given = PlanInput(
-        policy=opened.policy.replace(limits=request.limits),
+        policy=opened.policy.replace(limits=request.limits, explain=opened.policy.explain or request.explain),
         facts=opened.facts,
         places=places,
         engine=opened.engine,
@@ -192,6 +198,8 @@ def make_plan(
         environ=tuple(os.environb.items()),
         extra_environ=request.environ,
         command_file=request.script,
+        network=_plan_network(opened.policy.network, is_granted=request.network),
+        first=_first_input(opened.policy, is_explained=opened.policy.explain or request.explain),
     )
     last = _planned.get(opened.project)
     if last is not None and _is_like(last[0], given):
@@ -199,6 +207,39 @@ def make_plan(
     plan = build_plan(given)
     _planned[opened.project] = (given, plan)
     return plan
+
+
+def _first_input(policy: Policy, *, is_explained: bool) -> FirstInput | None:
+    """Return what the host has for a first program, None where the run needs none."""
+    if policy.profile != "strict" and not is_explained:
+        return None
+    from unspill.host.first import find_interpreters, read_first_program
+
+    notices = b""
+    if is_explained:
+        from unspill.host.seccomp_notices import build_notices
+
+        notices = build_notices(os.uname().machine)
+    return FirstInput(source=read_first_program(), interpreters=find_interpreters(), notices=notices)
+
+
+def _plan_network(network: Network, *, is_granted: bool) -> NetworkPlan:
+    """Return what a run reaches: what its policy names, and what was granted to this one command."""
+    if is_granted and network.mode == "host":
+        return HostNetwork()
+    if is_granted and network.mode == "pasta":
+        from unspill.sandbox.full_network import plan_pasta
+
+        return plan_pasta()
+    if not is_granted and not network.hosts:
+        return NoNetwork()
+    from unspill.network.rules import parse_rules
+
+    # What can't be understood is refused before anything is started
+    parse_rules(network.hosts)
+    return ProxyNetwork(
+        hosts=network.hosts, public=is_granted, up_bytes=network.up_bytes, down_bytes=network.down_bytes
+    )
 
 
 def _is_like(last: PlanInput, given: PlanInput) -> bool:
@@ -209,6 +250,7 @@ def _is_like(last: PlanInput, given: PlanInput) -> bool:
         and (given.cwd, given.environ, given.extra_environ) == (last.cwd, last.environ, last.extra_environ)
         and given.policy == last.policy
         and given.filter is last.filter
+        and given.network == last.network
         and [stack.live for stack in given.stacks] == [stack.live for stack in last.stacks]
         and [cache.path for cache in given.caches] == [cache.path for cache in last.caches]
     )
@@ -224,4 +266,4 @@ def _with_layer(op: MountOp, stacks: dict[bytes, Stack]) -> MountOp:
         return op
     stack = stacks[op.dest]
     assert stack.open is not None
-    return op.replace(lowers=stack.lowers(), upper=stack.open.upper, work=stack.open.work)
+    return op.replace(lowers=stack.lowers(), upper=stack.open.upper, work=stack.open.work, mask=stack.mask)

@@ -7,10 +7,11 @@ from unspill.changes.scan import join, scan
 from unspill.errors import UsageError
 from unspill.layers.locks import lock_sandbox
 from unspill.layers.places import upper_dir, work_dir
-from unspill.layers.stack import load_stacks
 from unspill.model.change import ChangeSet
+from unspill.model.egress import Traffic
 from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
 from unspill.model.plan import CacheLayer
+from unspill.sandbox.masking import load_masked
 
 # A person who asks for the list wants the whole of it
 _ALL = 1_000_000
@@ -39,7 +40,7 @@ def changes_of(opened: Opened, run: str | int | None) -> ChangeSet:
 
 
 def _read_changes(opened: Opened, run: str | int | None) -> ChangeSet:
-    stacks = load_stacks(opened.store, opened.row.id, opened.roots)
+    stacks = load_masked(opened)
     if run is None:
         return fold_changes(stacks)
     wanted = get_run(opened, run)
@@ -63,7 +64,7 @@ def fold_changes(stacks: Sequence[Stack]) -> ChangeSet:
 
 def _scan_from(stack: Stack, first: int, end: int) -> ChangeSet:
     uppers = [layer.upper for layer in stack.sealed]
-    return scan(tuple(reversed(uppers[first:end])), tuple(reversed(uppers[:first])), stack.live)
+    return scan(tuple(reversed(uppers[first:end])), stack.below(first), stack.live)
 
 
 def diff_of(opened: Opened, paths: Sequence[str], run: str | int | None, *, colour: bool) -> str:
@@ -99,14 +100,15 @@ def summary_of(opened: Opened, run: str | int | None, *, colour: bool) -> list[s
 
 def _below(opened: Opened, run: str | int | None) -> dict[bytes, tuple[bytes, ...]]:
     """Return, for each root, the layers that lay under the ones whose changes are asked, the topmost first."""
+    stacks = load_masked(opened)
     if run is None:
-        return {}
+        return {stack.live: stack.below() for stack in stacks}
     wanted = get_run(opened, run).id
     below = {}
-    for stack in load_stacks(opened.store, opened.row.id, opened.roots):
+    for stack in stacks:
         for index, layer in enumerate(stack.sealed):
             if layer.run == wanted:
-                below[stack.live] = tuple(under.upper for under in reversed(stack.sealed[:index]))
+                below[stack.live] = stack.below(index)
     return below
 
 
@@ -130,6 +132,15 @@ def get_run(opened: Opened, run: str | int) -> Run:
     return found
 
 
+def traffic_of(opened: Opened, run: str | int) -> Traffic:
+    """Return what a run reached and what it was refused.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    return opened.store.traffic.find(get_run(opened, run).id) or Traffic()
+
+
 def stacks_as_if(opened: Opened, places: Places) -> tuple[tuple[Stack, ...], tuple[CacheLayer, ...]]:
     """Return the stacks of the next run, with an open layer that is only named."""
     state, next_id = opened.store.state, LayerId("next")
@@ -140,7 +151,7 @@ def stacks_as_if(opened: Opened, places: Places) -> tuple[tuple[Stack, ...], tup
         mark=TimeMark(ctime_ns=0),
         run=RunId("next"),
     )
-    stacks = load_stacks(opened.store, opened.row.id, opened.roots)
+    stacks = load_masked(opened)
     caches = (Stack(live=path, device=0, inode=0, open=layer) for path in places.home.caches)
     return (
         tuple(stack.replace(open=layer) for stack in stacks),

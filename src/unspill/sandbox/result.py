@@ -12,9 +12,12 @@ from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Sig
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.change import ChangeSet
+    from unspill.model.egress import Connection, Denial
     from unspill.model.layer import RunId
     from unspill.model.operation import Operation
-    from unspill.model.run import Hint, Outcome, Output
+    from unspill.model.run import FileDenial, Hint, Outcome, Output
+
+_MOST_DENIED = 10
 
 
 class RunResult(Record):
@@ -22,7 +25,9 @@ class RunResult(Record):
 
     `held` if any of it is kept in the sandbox; `operation` is the apply that followed, with what it left and why.
     `flagged` are applied paths that run when somebody builds, tests or pushes. `problem` says why nothing was applied
-    although it should have been. `number` is 0 where the caller gave up before the sandbox was free.
+    although it should have been. `connections` went out through the sandbox's proxy, `denials` were refused by it, each
+    with what would allow it. `number` is 0 where the caller gave up before the sandbox was free; not `sandboxed` where
+    the person allowed that.
     """
 
     run: RunId
@@ -37,7 +42,11 @@ class RunResult(Record):
     flagged: tuple[tuple[bytes, str], ...] = ()
     problem: str = ""
     hints: tuple[Hint, ...] = ()
+    denied_paths: tuple[FileDenial, ...] = ()
     warnings: tuple[str, ...] = ()
+    connections: tuple[Connection, ...] = ()
+    denials: tuple[Denial, ...] = ()
+    sandboxed: bool = True
     shown_lines: int = 50
     shown_bytes: int = 32 * 1024
 
@@ -56,14 +65,27 @@ class RunResult(Record):
             return _error_text(self.outcome)
         parts = [_shown(self.stdout), _shown(self.stderr)]
         printed = "\n".join(part.rstrip("\n") for part in parts if part)
-        lines = [truncate(printed, self.shown_lines, self.shown_bytes)] if printed else []
+        lines = [] if self.sandboxed else [f"Note: {warning}" for warning in self.warnings]
+        lines += [truncate(printed, self.shown_lines, self.shown_bytes)] if printed else []
         lines += [describe_end(self.outcome)] if not self.ok else []
         lines += [f"Note: {hint.text} {hint.remedy}" for hint in self.hints]
+        lines += _denied_lines(self.denied_paths)
+        lines += [f"Network: {denial.place} was refused. {denial.remedy}" for denial in self.denials]
         if not lines:
             lines.append("No output received from command")
         if self.changes:
             lines += ["", *_change_lines(self)]
         return "\n".join(lines) + "\n"
+
+
+def _denied_lines(denied: tuple[FileDenial, ...]) -> list[str]:
+    """Tell a model what it could not write; what it could not read would tell it which files the host has."""
+    if not denied:
+        return []
+    from unspill.changes.quote import quote
+
+    written = [denial for denial in denied if denial.access == "write"]
+    return [f"Note: {quote(denial.path)} was not written: {denial.rule}." for denial in written[:_MOST_DENIED]]
 
 
 def _change_lines(result: RunResult) -> list[str]:

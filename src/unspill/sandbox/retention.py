@@ -14,6 +14,7 @@ import time
 from unspill.apply.journal import read_journal
 from unspill.apply.places import journal_file, operation_dir
 from unspill.changes.measure import measure
+from unspill.layers.mask import remove_old_masks
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.layers.sweep import sweep_operations
@@ -155,6 +156,7 @@ def _prune(
     if not dry_run:
         _remove_runs(store, runs)
         sweep_operations(store)
+        remove_old_masks(store.state, now_ns - DAY_NS)
     return pruned, is_complete
 
 

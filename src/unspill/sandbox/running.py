@@ -15,6 +15,7 @@ from unspill.changes.measure import is_empty
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.create import open_run
 from unspill.layers.locks import SandboxLock, StackUse
+from unspill.layers.mask import MaskUse
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.layers.seal import drop_run, seal_run
@@ -22,13 +23,15 @@ from unspill.layers.sweep import sweep
 from unspill.model.change import ChangeSet
 from unspill.model.event import Ended
 from unspill.model.layer import RunId
+from unspill.model.plan import NoNetwork
 from unspill.model.record import Record
-from unspill.model.run import Cancelled, LimitReached, NeverStarted, Output, TimedOut
+from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Output, TimedOut
 from unspill.plan.working_dir import missing_text, not_a_directory_text
 from unspill.runner.limits import FREE_SPACE_KEPT, find_excess, free_bytes
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
+from unspill.sandbox.masking import find_masks, news_of
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.result import RunResult
 
@@ -37,13 +40,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unspill.layers.create import OpenRun
+    from unspill.model.egress import Traffic
     from unspill.model.event import Event
     from unspill.model.facts import Facts
     from unspill.model.operation import Operation
     from unspill.model.plan import Plan
     from unspill.model.policy import After, Limits
-    from unspill.model.run import Outcome, Run
+    from unspill.model.run import Hint, Outcome, Run
     from unspill.runner.perform import Performed
+    from unspill.sandbox.masking import Masks
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.planning import Request
     from unspill.store.db import Store
@@ -166,6 +171,11 @@ def _never_begun(opened: Opened) -> RunResult:
 
 
 def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
+    with MaskUse(opened.store.state):
+        return _run_masked(opened, request, wishes, find_masks(opened, request.revealed))
+
+
+def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Masks) -> RunResult:
     places = get_places(opened)
     begun = time.monotonic()
     under_way = open_run(
@@ -175,10 +185,11 @@ def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
         cwd=request.cwd,
         roots=opened.roots,
         caches=places.home.caches if opened.engine != "copy" else (),
+        masks=masks.layers,
     )
     try:
         plan = make_plan(opened, request, places, under_way.stacks, under_way.caches)
-        performed, changes = _perform_and_scan(opened, under_way, plan, wishes)
+        performed, changes, traffic = _perform_and_scan(opened, under_way, plan, wishes)
     except BaseException:
         drop_run(opened.store, under_way, _ended(under_way.run, None), fold=False)
         remove_tree(spill_dir(opened.store.state, under_way.run.id))
@@ -187,6 +198,8 @@ def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
     after = _after(opened, wishes.after, performed.outcome)
     changed = sum(not change.is_mere_touch for change in changes)
     ended = _ended(under_way.run, performed).replace(changed=changed)
+    if traffic is not None:
+        opened.store.traffic.put(under_way.run.id, traffic)
     applied = Applied()
     if not changes or after == "discard" or is_dropped:
         drop_run(opened.store, under_way, ended, fold=not is_dropped)
@@ -212,11 +225,22 @@ def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
         flagged=applied.flagged,
         problem=applied.problem,
         duration_s=time.monotonic() - begun,
-        hints=performed.hints,
-        warnings=(*(() if opened.facts.uid else (ROOT_NOTE,)), *plan.warnings),
+        hints=(*performed.hints, *_network_hints(plan, performed)),
+        denied_paths=performed.denied_paths,
+        warnings=(*(() if opened.facts.uid else (ROOT_NOTE,)), *plan.warnings, *news_of(opened, masks)),
         shown_lines=opened.policy.shown_lines,
         shown_bytes=opened.policy.shown_bytes,
+        connections=() if traffic is None else traffic.connections,
+        denials=() if traffic is None else traffic.denials,
     )
+
+
+def _network_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
+    if performed.outcome == Exited(code=0):
+        return ()
+    from unspill.sandbox.network_hints import network_hints
+
+    return network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
 
 
 def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
@@ -226,7 +250,14 @@ def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
         raise UsageError(text(cwd))
 
 
-def _perform_and_scan(opened: Opened, under_way: OpenRun, plan: Plan, wishes: RunWishes) -> tuple[Performed, ChangeSet]:
+def _perform_and_scan(
+    opened: Opened, under_way: OpenRun, plan: Plan, wishes: RunWishes
+) -> tuple[Performed, ChangeSet, Traffic | None]:
+    gate = None
+    if not isinstance(plan.network, NoNetwork):
+        from unspill.sandbox.gate import make_gate
+
+        gate = make_gate(plan.network, is_own_process=wishes.may_fork)
     asked = Wishes(
         run=under_way.run.id,
         spill_dir=spill_dir(opened.store.state, under_way.run.id),
@@ -234,18 +265,24 @@ def _perform_and_scan(opened: Opened, under_way: OpenRun, plan: Plan, wishes: Ru
         on_event=wishes.on_event,
         cancel_fd=wishes.cancel_fd,
         may_fork=wishes.may_fork,
+        on_listener=None if gate is None else gate.serve,
     )
-    if opened.engine == "copy":
-        from unspill.sandbox.copying import perform_on_copy
+    try:
+        if opened.engine == "copy":
+            from unspill.sandbox.copying import perform_on_copy
 
-        performed, findings = perform_on_copy(plan, opened.facts, asked, under_way.stacks)
-    else:
-        performed, findings = perform(plan, opened.facts, asked), ()
+            performed, findings = perform_on_copy(plan, opened.facts, asked, under_way.stacks)
+        else:
+            performed, findings = perform(plan, opened.facts, asked), ()
+    finally:
+        traffic = None if gate is None else gate.close()
     if isinstance(performed.outcome, NeverStarted):
-        return performed, ChangeSet(roots=())
+        return performed, ChangeSet(roots=()), traffic
     performed = _with_last_look(performed, under_way, plan.limits)
     changes = scan_run(under_way)
-    return performed, changes.replace(findings=(*changes.findings, *findings)) if findings else changes
+    if findings:
+        changes = changes.replace(findings=(*changes.findings, *findings))
+    return performed, changes, traffic
 
 
 def _with_last_look(performed: Performed, under_way: OpenRun, limits: Limits) -> Performed:

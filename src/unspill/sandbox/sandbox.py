@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from unspill.errors import UsageError
 from unspill.sandbox.daily import prune_daily
-from unspill.sandbox.opening import open_project
+from unspill.sandbox.opening import open_project, with_held_roots
 from unspill.sandbox.planning import get_places, make_plan, make_request
+from unspill.sandbox.recording import record_discard, record_operation, record_run
 from unspill.sandbox.running import RunWishes, run_request, sweep_once
 
 TYPE_CHECKING = False
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from unspill.model.change import ChangeSet
+    from unspill.model.egress import Traffic
     from unspill.model.event import Event
     from unspill.model.facts import Facts
     from unspill.model.operation import Operation, Step
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from unspill.model.policy import After, EngineName, Limits, Policy
     from unspill.model.run import Run
     from unspill.model.selection import Selection
+    from unspill.permissions.desk import Desk
+    from unspill.sandbox.asking import Who
     from unspill.sandbox.records import Backup
     from unspill.sandbox.result import RunResult
     from unspill.store.files import FileRow
@@ -55,6 +59,7 @@ class Sandbox:
         *,
         name: str = "default",
         policy: Policy | None = None,
+        approver: Who = None,
         may_fork: bool = False,
     ) -> None:
         """Open a sandbox; nothing runs yet.
@@ -63,11 +68,14 @@ class Sandbox:
             project: The directory that commands may change, in a layer.
             name: Which sandbox of the project.
             policy: What it may see and use; by default the person's configuration file.
+            approver: Who answers when more is wanted: an Approver, or the name of one: `terminal`, `queue`. By default
+                nobody, and what would be asked is denied.
             may_fork: This process is small and has one thread, so the spawner may be a fork of it.
 
         Raises:
             UsageError: an argument or a setting is wrong.
             HostError: this machine can't; the remedy says what to do.
+            DeniedError: the caller is root, and the approver said no to that.
             StoreError: the state directory can't be used.
         """
         if not name or len(name) > _NAME_LENGTH or not name.isprintable() or "/" in name:
@@ -76,8 +84,12 @@ class Sandbox:
             )
         self.name = name
         self._may_fork = may_fork
-        self._opened = open_project(project, name, policy)
+        self._approver = approver
+        self._desk: Desk | None = None
+        self._opened = open_project(project, name, policy, approver)
         self._recovered = sweep_once(self._opened.store, self._opened.facts)
+        for operation in self._recovered:
+            record_operation(self._opened.store, operation)
         prune_daily(self._opened.store, self._opened.policy)
 
     @property
@@ -100,6 +112,15 @@ class Sandbox:
         """Operations that were interrupted, and that this opening has taken back (`rolled back`) or finished."""
         return self._recovered
 
+    @property
+    def desk(self) -> Desk:
+        """Where what is wanted beyond the policy is obtained."""
+        if self._desk is None:
+            from unspill.sandbox.asking import make_desk
+
+            self._desk = make_desk(self._opened.store, self._opened.policy, self._opened.locations, self._approver)
+        return self._desk
+
     def run(
         self,
         command: Command,
@@ -112,10 +133,18 @@ class Sandbox:
         after: After | None = None,
         on_event: Callable[[Event], None] | None = None,
         cancel_fd: int | None = None,
+        explain: bool = False,
+        network: bool = False,
+        hosts: Sequence[str] = (),
+        readable: Sequence[str] = (),
+        reveal: Sequence[str] = (),
+        roots: Sequence[str] = (),
+        unsandboxed: bool = False,
     ) -> RunResult:
         """Run a command and return when every process of it is dead.
 
-        A command that fails is a result, not an exception. `on_event` is called in this thread while it runs.
+        A command that fails is a result, not an exception. `on_event` is called in this thread while it runs. The last
+        six are more than the policy gives: each is asked for, unless a grant covers it; if one is denied, nothing runs.
 
         Args:
             command: A text for /bin/sh, or a list of words.
@@ -127,23 +156,31 @@ class Sandbox:
             after: `apply`, `hold` or `discard`; by default the policy's.
             on_event: Called with Started, OutputChunk and Ended.
             cancel_fd: A descriptor that becomes readable to cancel.
+            explain: Say in `denied_paths` which files the sandbox kept from it and why, which makes it slower.
+            network: Any public host, for this command and this time.
+            hosts: Hosts that this command may reach besides the policy's.
+            readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
+            roots: Directories that it may change besides the policy's, each in a layer.
+            unsandboxed: Run it as if the person had typed it: nothing is held, nothing can be undone.
 
         Raises:
             UsageError: the command or the directory is wrong.
+            DeniedError: the policy or the approver said no to something that is wanted; nothing was run.
             SandboxUnavailable: we failed, not the command.
         """
-        bounds = self._opened.policy.limits if limits is None else limits
-        if timeout is not None:
-            bounds = bounds.replace(wall_s=timeout)
-        request = make_request(self._opened, command, cwd, env, bounds)
+        policy = self._opened.policy
+        bounds = policy.limits if limits is None else limits
+        bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
+        request = make_request(self._opened, command, cwd, env, bounds).replace(explain=explain)
         wishes = RunWishes(
-            stdin=stdin,
-            after=self._opened.policy.after if after is None else after,
-            on_event=on_event,
-            cancel_fd=cancel_fd,
-            may_fork=self._may_fork,
+            stdin=stdin, after=after or policy.after, on_event=on_event, cancel_fd=cancel_fd, may_fork=self._may_fork
         )
-        return run_request(self._opened, request, wishes)
+        if not (network or hosts or readable or reveal or roots or unsandboxed):
+            return record_run(self._opened, request, run_request(self._opened, request, wishes))
+        from unspill.sandbox.asking import Wanted, run_with_more
+
+        wanted = Wanted(network=network, hosts=hosts, readable=readable, reveal=reveal, roots=roots, plain=unsandboxed)
+        return run_with_more(self._opened, request, wishes, self.desk, wanted)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
@@ -161,13 +198,13 @@ class Sandbox:
         """Return what is held against the live project, or what one held run changed."""
         from unspill.sandbox.reading import changes_of
 
-        return changes_of(self._opened, run)
+        return changes_of(with_held_roots(self._opened), run)
 
     def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
         """Return what is held as lines for a person: counts, one line a path, renames recognised."""
         from unspill.sandbox.reading import summary_of
 
-        return summary_of(self._opened, run, colour=colour)
+        return summary_of(with_held_roots(self._opened), run, colour=colour)
 
     def diff(
         self,
@@ -185,7 +222,7 @@ class Sandbox:
             return operation_diff(self._opened, operation, wanted, colour=colour)
         from unspill.sandbox.reading import diff_of
 
-        return diff_of(self._opened, paths, run, colour=colour)
+        return diff_of(with_held_roots(self._opened), paths, run, colour=colour)
 
     def apply(
         self,
@@ -201,7 +238,7 @@ class Sandbox:
             selection: Paths, or a Selection; empty for everything.
             reviewed: The changes that were looked at; anything else is left alone.
             run: Only what this run changed.
-            asked_by: Who wants it, for the record.
+            asked_by: Who wants it, for the record. For anybody but `person` the approver is asked about held files.
 
         Returns:
             What was done. `left` names every path that was not applied, and why; its number is 0 if none was.
@@ -211,13 +248,20 @@ class Sandbox:
             ApplyFailed: the filesystem failed; nothing was changed.
             ProjectBusy: another operation on this project is under way.
         """
-        from unspill.layers.locks import lock_sandbox
-        from unspill.sandbox.applying import apply_held
         from unspill.sandbox.choosing import Wish
 
         wish = Wish(selection=_to_selection(selection), reviewed=reviewed, run=run, asked_by=asked_by)
-        with lock_sandbox(self._opened.store.state, self._opened.row.id):
-            return apply_held(self._opened, wish)
+        opened = with_held_roots(self._opened)
+        if asked_by != "person" and self._approver is not None:
+            from unspill.sandbox.held_asking import apply_with_questions
+
+            return record_operation(opened.store, apply_with_questions(opened, wish, self.desk))
+        from unspill.layers.locks import lock_sandbox
+        from unspill.sandbox.applying import apply_held
+
+        with lock_sandbox(opened.store.state, opened.row.id):
+            operation = apply_held(opened, wish)
+        return record_operation(opened.store, operation)
 
     def undo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Take an operation back, by default the last; what was changed since is left alone and named in `left`.
@@ -227,7 +271,7 @@ class Sandbox:
         """
         from unspill.sandbox.operations import undo_operation
 
-        return undo_operation(self._opened, operation, asked_by)
+        return record_operation(self._opened.store, undo_operation(self._opened, operation, asked_by))
 
     def redo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Do again what an undo took back.
@@ -237,18 +281,14 @@ class Sandbox:
         """
         from unspill.sandbox.operations import redo_operation
 
-        return redo_operation(self._opened, operation, asked_by)
+        return record_operation(self._opened.store, redo_operation(self._opened, operation, asked_by))
 
     def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
         """Return the project's latest operations, the youngest first."""
         return self._opened.store.operations.latest(self._opened.project, limit)
 
     def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
-        """Return one operation by number or id, with the steps that were done.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """Return one operation by number or id, with the steps that were done; a UsageError if there is none."""
         from unspill.sandbox.operations import get_operation, steps_of
 
         found = get_operation(self._opened, operation)
@@ -273,7 +313,7 @@ class Sandbox:
         from unspill.sandbox.restoring import restore_path
 
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        return restore_path(self._opened, raw, backup, asked_by)
+        return record_operation(self._opened.store, restore_path(self._opened, raw, backup, asked_by))
 
     def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
         """Look which files that operations have touched are still there, and return their records by root and path."""
@@ -294,21 +334,26 @@ class Sandbox:
         from unspill.sandbox.discarding import discard_all, discard_selected
 
         chosen = _to_selection(selection)
-        return discard_all(self._opened) if chosen.is_everything else discard_selected(self._opened, chosen)
+        opened = with_held_roots(self._opened)
+        count = discard_all(opened) if chosen.is_everything else discard_selected(opened, chosen)
+        record_discard(opened, count)
+        return count
 
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
         """Return the latest runs, the youngest first."""
         return self._opened.store.runs.latest(self._opened.row.id, limit)
 
     def find_run(self, run: str | int) -> Run:
-        """Return one run by number or id.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """Return one run by number or id; it is a UsageError if there is none."""
         from unspill.sandbox.reading import get_run
 
         return get_run(self._opened, run)
+
+    def traffic(self, run: str | int) -> Traffic:
+        """Return what one run reached and what it was refused."""
+        from unspill.sandbox.reading import traffic_of
+
+        return traffic_of(self._opened, run)
 
     def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
         """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""

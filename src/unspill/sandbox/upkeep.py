@@ -38,7 +38,7 @@ def get_status() -> Status:
     """
     from unspill.sandbox.status import status
 
-    locations = _locations()
+    locations = find_own_locations()
     with Store.open(locations.state) as store:
         return status(store, locations.data)
 
@@ -52,8 +52,8 @@ def prune_now(*, dry_run: bool) -> Pruned:
     """
     from unspill.sandbox.retention import prune
 
-    locations = _locations()
-    policy = _own_policy(locations)
+    locations = find_own_locations()
+    policy = find_own_policy(locations)
     with Store.open(locations.state) as store:
         return prune(store, time.time_ns(), days=policy.keep_days, budget=policy.keep_bytes, dry_run=dry_run)
 
@@ -68,17 +68,23 @@ def recover_now() -> Repaired:
     from unspill.apply.recover import recover_operations
     from unspill.sandbox.recovering import recover
 
-    state = _locations().state
+    state = find_own_locations().state
     recovered = recover(state)
     with Store.open(state) as store:
         return Repaired(recovered=recovered, operations=recover_operations(store))
 
 
-def _locations() -> Locations:
+def find_own_locations() -> Locations:
+    """Return the directories of whoever runs this process."""
     return find_locations(find_home(os.getuid(), os.environb.get(b"HOME")).path, os.environb)
 
 
-def _own_policy(locations: Locations) -> Policy:
+def find_own_policy(locations: Locations) -> Policy:
+    """Return what the person's own file says, whatever the project.
+
+    Raises:
+        PolicyError: it can't be understood.
+    """
     path = os.path.join(locations.config, b"config.toml")
     text = read_text(path)
     if text is None:

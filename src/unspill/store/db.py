@@ -29,6 +29,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
 
+    from unspill.store.grants import GrantTable
+    from unspill.store.requests import RequestTable
+    from unspill.store.traffic import TrafficTable
+
 
 class Store:
     """All that unspill remembers, by table.
@@ -39,7 +43,7 @@ class Store:
 
     __slots__ = (
         *("caches", "durable", "facts", "files", "layers", "marks", "operations", "runs", "sandboxes"),
-        *("state", "transaction"),
+        *("state", "transaction", "_grants", "_requests"),
     )
 
     def __init__(self, state: bytes, db: Connection) -> None:
@@ -54,6 +58,35 @@ class Store:
         self.operations = OperationTable(db)
         self.marks = MarkTable(db)
         self.files = FileTable(db)
+        self._grants: GrantTable | None = None
+        self._requests: RequestTable | None = None
+
+    # These only when they are asked for: a run that needs no permission must not pay for their modules
+
+    @property
+    def grants(self) -> GrantTable:
+        """The table of grants."""
+        if self._grants is None:
+            from unspill.store.grants import GrantTable
+
+            self._grants = GrantTable(self.transaction)
+        return self._grants
+
+    @property
+    def requests(self) -> RequestTable:
+        """The table of requests."""
+        if self._requests is None:
+            from unspill.store.requests import RequestTable
+
+            self._requests = RequestTable(self.transaction)
+        return self._requests
+
+    @property
+    def traffic(self) -> TrafficTable:
+        """The table of what went out of runs."""
+        from unspill.store.traffic import TrafficTable
+
+        return TrafficTable(self.transaction)
 
     @classmethod
     def open(cls, state: bytes) -> Self:

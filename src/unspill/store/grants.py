@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 
 from unspill.errors import StoreDamaged, UsageError
-from unspill.model.permission import SCOPES, Grant, GrantId
+from unspill.model.permission import Grant, GrantId
+from unspill.model.rules import SCOPES
 from unspill.store.cells import as_blob, as_id, as_int, as_text, to_text
 from unspill.store.request_form import from_form, key_of, to_form
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.permission import Request, Scope
+    from unspill.model.permission import Request
+    from unspill.model.rules import Scope
     from unspill.store.cells import Cell, Row
     from unspill.store.connection import Connection
 

@@ -200,6 +200,70 @@ def m009_signature(db: Connection) -> None:
     db.change(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
+def m010_grants(db: Connection) -> None:
+    """Make the table of grants; what is granted once only is never in it."""
+    db.change("""
+        CREATE TABLE grants (
+            id TEXT PRIMARY KEY NOT NULL,
+            key TEXT NOT NULL,
+            scope TEXT NOT NULL CHECK (scope IN ('run', 'sandbox', 'always')),
+            project BLOB NOT NULL,
+            granted_ns INTEGER NOT NULL,
+            expires_ns INTEGER NOT NULL,
+            granted_by TEXT NOT NULL,
+            last_used_ns INTEGER NOT NULL DEFAULT 0,
+            uses INTEGER NOT NULL DEFAULT 0,
+            request BLOB NOT NULL
+        ) WITHOUT ROWID
+    """)
+    db.change("CREATE INDEX grants_by_key ON grants (key)")
+
+
+def m011_requests(db: Connection) -> None:
+    """Make the table of requests that a person was asked about, and of those that wait for an answer."""
+    db.change("""
+        CREATE TABLE requests (
+            seq INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            key TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            project BLOB NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('asked', 'waiting', 'allowed', 'denied', 'expired')),
+            asked_ns INTEGER NOT NULL,
+            deadline_ns INTEGER NOT NULL,
+            scopes TEXT NOT NULL,
+            scope TEXT NOT NULL DEFAULT '',
+            answered_by TEXT NOT NULL DEFAULT '',
+            answered_digest TEXT NOT NULL DEFAULT '',
+            reason TEXT NOT NULL DEFAULT '',
+            request BLOB NOT NULL
+        )
+    """)
+    db.change("CREATE INDEX requests_recent ON requests (project, asked_ns)")
+    db.change("CREATE INDEX requests_waiting ON requests (seq) WHERE state = 'waiting'")
+
+
+def m012_traffic(db: Connection) -> None:
+    """Make the table of what went out of runs; a row goes with its run."""
+    db.change("""
+        CREATE TABLE traffic (
+            run TEXT PRIMARY KEY NOT NULL,
+            connections TEXT NOT NULL,
+            denials TEXT NOT NULL,
+            left_out INTEGER NOT NULL
+        ) WITHOUT ROWID
+    """)
+    db.change("""
+        CREATE TRIGGER traffic_goes_with_its_run AFTER DELETE ON runs
+        BEGIN DELETE FROM traffic WHERE run = OLD.id; END
+    """)
+
+
+def m013_unsandboxed(db: Connection) -> None:
+    """Tell runs without a sandbox from the others: what they changed is not known."""
+    db.change("ALTER TABLE runs ADD COLUMN sandboxed INTEGER NOT NULL DEFAULT 1")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -210,6 +274,10 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m007_marks,
     m008_files,
     m009_signature,
+    m010_grants,
+    m011_requests,
+    m012_traffic,
+    m013_unsandboxed,
 )
 
 

@@ -26,6 +26,7 @@ LIMITS: tuple[LimitName, ...] = (
     "tmp_entries",
     "free_space",
     "free_inodes",
+    "free_memory",
     "file_bytes",
     "processes",
     "memory",

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Literal, TypeVar
 
-    from unspill.model.permission import Request, Scope
+    from unspill.model.permission import Request
+    from unspill.model.rules import Scope
     from unspill.store.cells import Cell, Row
     from unspill.store.connection import Connection
 

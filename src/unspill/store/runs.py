@@ -27,7 +27,7 @@ KEPT_BYTES = 64 * 1024
 _COLUMNS = (
     "id, sandbox, number, started_ns, ended_ns, outcome, outcome_number, outcome_text, outcome_remedy,"
     " changed, held, cwd, argv, stdout_left_out, stdout_file, stderr_left_out, stderr_file,"
-    " stdout_head, stdout_tail, stderr_head, stderr_tail"
+    " stdout_head, stdout_tail, stderr_head, stderr_tail, sandboxed"
 )
 
 
@@ -86,6 +86,11 @@ class RunTable:
             stdout=Output(),
             stderr=Output(),
         )
+
+    def mark_unsandboxed(self, run: Run) -> Run:
+        """Record that a run has no sandbox."""
+        self._db.change("UPDATE runs SET sandboxed = 0 WHERE id = ?", (run.id,))
+        return run.replace(sandboxed=False)
 
     def end(self, run: Run) -> None:
         """Record how a run ended and what it printed."""
@@ -219,6 +224,7 @@ def _to_record(row: Row) -> Run:
         stderr=_to_output(stderr_head, stderr_tail, stderr_left_out, stderr_file),
         changed=as_int(changed),
         held=bool(as_int(held)),
+        sandboxed=bool(as_int(rest[16])),
     )
 
 

@@ -4,6 +4,8 @@
 from dataclasses import dataclass, field
 
 from tests.unit.apply.guard_given import FOLDER, GONE, Link, Program, Tree, What
+from unspill.apply.guard import DEFAULT_SECRETS
+from unspill.model.policy import Secrets
 from unspill.policy import other_rows as rows
 from unspill.policy.other_rows import OtherRow
 
@@ -24,6 +26,7 @@ class Case:
     before: Tree = field(default_factory=dict)
     root: str = "live"
     deleted: bool = False
+    secrets: Secrets = DEFAULT_SECRETS
 
     def __str__(self) -> str:
         return f"{self.path} {self.row.reason if self.row else 'ordinary'}"
@@ -233,7 +236,30 @@ ORDINARY_IN_GIT = [
     worktrees/w/logs/HEAD worktrees/w/locked hooks/update.sample
     """.split()
 ] + [Case(".git/modules/a/b/refs/heads/x", bare(".git/modules/a/b", **{"refs/heads/x": SHA}), None)]
+IN_CONFIG = Secrets(directories=(b"config", b"a/b"), names=(b"My.Key",))
+SECRETS = [
+    only(".env", "x", rows.SECRET),
+    only(".ENV", "x", rows.SECRET),
+    only(".npmrc", Link("elsewhere"), rows.SECRET),
+    only(".env", "y", rows.SECRET, before={".env": "x"}),
+    gone(".env", "x", rows.SECRET),
+    only(".env.example", "x", None),
+    only("src/id_rsa", "x", None),
+    only("id_rsa", "x", None, secrets=Secrets(mask=False)),
+    only("config/id_rsa", "x", None),
+    only("config/.env", "x", rows.SECRET, secrets=IN_CONFIG),
+    only("Config/ID_RSA", "x", rows.SECRET, secrets=IN_CONFIG),
+    only("a/b/my.key", "x", rows.SECRET, secrets=IN_CONFIG),
+    only("a/id_rsa", "x", None, secrets=IN_CONFIG),
+    Case(".env", {".env/pyvenv.cfg": "x"}, None),
+    Case("config", {"config": GONE}, rows.SECRET_BELOW, {"config/x": "x"}, deleted=True, secrets=IN_CONFIG),
+    Case("a", {"a": GONE}, rows.SECRET_BELOW, {"a/b/x": "x"}, deleted=True, secrets=IN_CONFIG),
+    Case("a", {"a": "now a file"}, rows.SECRET_BELOW, {"a/b/x": "x"}, secrets=IN_CONFIG),
+    Case("a/b/x", {"a/b/x": GONE}, None, {"a/b/x": "x"}, deleted=True, secrets=IN_CONFIG),
+    Case("ab", {"ab": GONE}, None, {"ab/x": "x"}, deleted=True, secrets=IN_CONFIG),
+    Case("config", {"config": GONE}, None, {"config/x": "x"}, deleted=True),
+]
 CASES = [
     *HOOKS, *SETTINGS, *DRIVERS, *MODULES, *POINTERS, *LINKS, *COMPLETING, *PROGRAMS, *UNKNOWNS, *UNREADABLE, *OTHERS,
-    *ORDINARY_IN_GIT,
+    *ORDINARY_IN_GIT, *SECRETS,
 ]  # fmt: skip

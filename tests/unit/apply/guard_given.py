@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from unspill.apply.guard import Judged, judge
+from unspill.apply.guard import DEFAULT_SECRETS, Judged, judge
 from unspill.changes.scan import scan
+from unspill.model.policy import Secrets
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ What = str | bytes | Link | Program | Gone | Folder
 Tree = Mapping[str, What]
 
 
-def judged(top: Path, after: Tree, before: Tree | None = None, *, root: str = "live") -> Judged:
+def judged(
+    top: Path, after: Tree, before: Tree | None = None, *, root: str = "live", secrets: Secrets = DEFAULT_SECRETS
+) -> Judged:
     """Return what the guard says of a layer with `after` over a live tree with `before`."""
     live, upper = top / root, top / "upper"
     live.mkdir(parents=True)
@@ -47,7 +50,7 @@ def judged(top: Path, after: Tree, before: Tree | None = None, *, root: str = "l
     make(live, before or {}, live)
     make(upper, after, live)
     (part,) = scan([os.fsencode(upper)], [], os.fsencode(live)).roots
-    return judge(part)
+    return judge(part, (), secrets)
 
 
 def make(place: Path, tree: Tree, root: Path) -> None:

@@ -11,11 +11,15 @@ from tests.unit.apply.guard_cases import CASES, EVIL, Case
 from tests.unit.apply.guard_given import GONE, Link, Program, judged, verdict_on
 from unspill.apply.guard import judge, still_held
 from unspill.model.change import Change, Identity, RootChanges
+from unspill.model.policy import Secrets
 from unspill.policy import other_rows as rows
 from unspill.policy.flagged_names import FLAGGED
 from unspill.policy.held_names import HELD
 from unspill.policy.other_rows import OTHERS
 from unspill.policy.row import Row
+
+# Some names are secrets as well, at the top of a root
+UNMASKED = Secrets(mask=False)
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +31,7 @@ def nobody_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_path_is_in_its_row(case: Case, tmp_path: Path) -> None:
-    found = judged(tmp_path, case.after, case.before, root=case.root)
+    found = judged(tmp_path, case.after, case.before, root=case.root, secrets=case.secrets)
     verdict, reason = verdict_on(found, case.path)
     if case.row is None:
         assert (verdict, reason) == ("ordinary", "")
@@ -58,7 +62,7 @@ def test_every_name_of_a_row_gets_its_verdict_wherever_it_lies(row: Row, tmp_pat
     for number, path in enumerate(paths_of(row)):
         for place in (path, f"deep/down/{path}", path.upper()):
             top = tmp_path / f"{number}-{len(place)}-{place.isupper()}-{place[:1]}"
-            verdict, reason = verdict_on(judged(top, {place: "x"}), place)
+            verdict, reason = verdict_on(judged(top, {place: "x"}, secrets=UNMASKED), place)
             assert (verdict, place) == (row.verdict, place)
             if row.verdict == "held":
                 assert reason == row.reason
@@ -67,7 +71,7 @@ def test_every_name_of_a_row_gets_its_verdict_wherever_it_lies(row: Row, tmp_pat
 @pytest.mark.parametrize("row", HELD, ids=lambda row: row.reason)
 def test_a_deleted_one_gets_the_verdict_on_deletions(row: Row, tmp_path: Path) -> None:
     for number, path in enumerate(paths_of(row)):
-        found = judged(tmp_path / str(number), {path: GONE}, {path: "x"})
+        found = judged(tmp_path / str(number), {path: GONE}, {path: "x"}, secrets=UNMASKED)
         assert verdict_on(found, path)[0] == row.deleted
 
 
@@ -116,7 +120,8 @@ def test_a_directory_that_was_there_is_not_held(tmp_path: Path) -> None:
 
 
 def test_a_mere_touch_is_ordinary(tmp_path: Path) -> None:
-    found = judged(tmp_path, {".envrc": "x", ".git/hooks/update": "x"}, {".envrc": "x", ".git/hooks/update": "x"})
+    tree = {"app/.envrc": "x", ".git/hooks/update": "x"}
+    found = judged(tmp_path, tree, tree)
     assert (found.held, found.flagged) == ((), ())
 
 

@@ -69,4 +69,5 @@ def test_a_run_is_told_whole() -> None:
         "stderr": {"text": "", "left_out": 0},
         "changed": 0,
         "held": False,
+        "sandboxed": True,
     }

@@ -16,7 +16,7 @@ from unspill.host.level import DoctorReport, Row, find_refusal, level_of, report
 from unspill.model.facts import Bwrap, Facts
 
 if TYPE_CHECKING:
-    from unspill.model.policy import EngineName
+    from unspill.model.policy import EngineName, Profile
 
 UBUNTU = Distribution(id="ubuntu", like=("debian",), name="Ubuntu 24.04")
 BWRAP = Bwrap(path=b"/usr/bin/bwrap", version="0.12.0", device=1, inode=2, has_overlay=True, symlink_flaw=False)
@@ -211,3 +211,20 @@ def test_the_worst_row_decides() -> None:
     for standings in itertools.product(order, repeat=2):
         rows = tuple(Row(fact="", value="", standing=standing, consequence="") for standing in standings)  # type: ignore[arg-type]
         assert level_of(rows) == max(order[standing] for standing in standings)
+
+
+@pytest.mark.parametrize(
+    ("profile", "abi", "level", "words"),
+    [
+        ("default", 7, "A", "Unused"),
+        ("default", 0, "B", "does not offer it"),
+        ("strict", 7, "A", "fenced in once more"),
+        ("strict", 3, "A", "takes ABI 6"),
+        ("strict", 0, "D", "not run without it"),
+    ],
+)
+def test_landlock_is_needed_by_the_strict_profile_alone(profile: Profile, abi: int, level: str, words: str) -> None:
+    found = report(BEST.replace(landlock_abi=abi), distribution=UBUNTU, profile=profile)
+    [row] = [row for row in found.rows if row.fact == "landlock"]
+    assert found.level == level
+    assert words in row.consequence

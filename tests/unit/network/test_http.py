@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.network.gates import BodyGate, RequestGate
-from unspill.network.hosts import Destination
 from unspill.network.http import HEAD_BYTES, Head, answer_to_denial, find_end, parse_head
-from unspill.network.refusal import PHRASES, Refused
+from unspill.network.refusal import PHRASES
+from unspill.policy.hosts import Destination
+from unspill.policy.refusal import Refused
 
 SITE = Destination(host="example.org", port=80)
 

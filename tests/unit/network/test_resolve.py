@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from unspill.network.refusal import Refused
 from unspill.network.resolve import AddressRules, Endpoint, Lookups, pack, system_resolver
+from unspill.policy.refusal import Refused
 
 PUBLIC, OTHER, PRIVATE = "93.184.215.14", "2606:4700:4700::1111", "10.0.0.1"
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.network.host_vectors import VECTORS
-from unspill.network.hosts import Destination
 from unspill.network.opening import Asked, SocksOpening, opening_for
-from unspill.network.refusal import Refused
 from unspill.network.socks import CHOSEN, NO_METHOD, Unsupported, greeting_bytes, parse_request, reply
+from unspill.policy.hosts import Destination
+from unspill.policy.refusal import Refused
 
 GREETING = b"\x05\x01\x00"
 

@@ -20,11 +20,11 @@ from unspill.permissions.audit_verify import read_events
 from unspill.permissions.desk import Desk
 from unspill.store.db import Store
 from unspill.store.grants import GrantTable
-from unspill.store.migrations_permissions import m010_grants, m011_requests
 from unspill.store.requests import RequestTable
 
 if TYPE_CHECKING:
-    from unspill.model.permission import Answer, Scope
+    from unspill.model.permission import Answer
+    from unspill.model.rules import Scope
 
     Said = Answer | Scope | bool
 
@@ -68,12 +68,9 @@ def state(tmp_path: Path) -> bytes:
 @pytest.fixture
 def store(state: bytes) -> Iterator[Store]:
     with Store.open(state) as store:
-        if not store.transaction.rows("SELECT 1 FROM sqlite_master WHERE name = 'grants'"):
-            m010_grants(store.transaction)
-            m011_requests(store.transaction)
         yield store
 
 
 @pytest.fixture
 def office(store: Store, state: bytes) -> Office:
-    return Office(GrantTable(store.transaction), RequestTable(store.transaction), state + b"/audit")
+    return Office(store.grants, store.requests, state + b"/audit")

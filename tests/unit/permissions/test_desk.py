@@ -20,17 +20,17 @@ from unspill.model.permission import (
     NetworkForCommand,
     Question,
     Request,
-    Rules,
     WritableRoot,
 )
 from unspill.model.policy import Policy
+from unspill.model.rules import Rules
 from unspill.permissions.approver import DenyAll
 from unspill.permissions.audit_verify import Verified, verify
 
 if TYPE_CHECKING:
-    from unspill.model.permission import Scope
+    from unspill.model.rules import Scope
 
-ALL = Rules(unsandboxed="ask", as_root="ask")
+ALL = Policy(permissions=Rules(unsandboxed="ask", as_root="ask"))
 NETWORK = NetworkForCommand(**FOR_A_COMMAND)
 EGRESS = Egress(**FOR_A_COMMAND, hosts=("example.org",))
 DAY_S = 86_400
@@ -45,7 +45,7 @@ def test_a_denied_command_is_told_so_in_these_words(office: Office) -> None:
 
 @pytest.mark.parametrize("request_", ONCE_ONLY, ids=name_of)
 def test_what_is_asked_every_time_is_asked_again_after_it_was_allowed(office: Office, request_: Request) -> None:
-    desk = office.desk(True, rules=ALL)
+    desk = office.desk(True, policy=ALL)
     for count in (1, 2, 3):
         desk.obtain(request_)
         assert len(office.asked) == count
@@ -59,13 +59,13 @@ def test_no_approver_can_make_it_remembered(office: Office, request_: Request, s
         return Allowed(digest=question.digest, by="forger", scope=scope)
 
     with pytest.raises(DeniedError):
-        office.desk(forge, rules=ALL).obtain(request_)
+        office.desk(forge, policy=ALL).obtain(request_)
     assert office.grants.all() == ()
 
 
 @pytest.mark.parametrize("request_", REMEMBERED, ids=name_of)
 def test_an_answer_is_remembered_for_as_long_as_it_said(office: Office, request_: Request) -> None:
-    desk = office.desk("sandbox", rules=ALL)
+    desk = office.desk("sandbox", policy=ALL)
     desk.obtain(request_)
     permit = desk.obtain(request_.replace(run="9" * 16))
     assert permit.grant == office.grants.all()[0].id
@@ -83,7 +83,7 @@ def test_a_grant_lasts_thirty_days_unless_configured_otherwise(office: Office) -
     office.pass_time(1)
     desk.obtain(EGRESS)
     assert len(office.asked) == 2
-    short = office.desk("always", rules=Rules(grant_days=1))
+    short = office.desk("always", policy=Policy(permissions=Rules(grant_days=1)))
     short.obtain(EGRESS.replace(hosts=("example.com",)))
     office.pass_time(DAY_S)
     short.obtain(EGRESS.replace(hosts=("example.com",)))
@@ -208,7 +208,7 @@ def test_what_the_policy_decides_needs_nobody(office: Office) -> None:
     permit = office.desk(False, policy=policy).obtain(WritableRoot(project=PROJECT, path=b"/srv/a"))
     assert permit.rule == "roots"
     with pytest.raises(DeniedError) as caught:
-        office.desk(True, rules=Rules(network="deny")).obtain(NETWORK)
+        office.desk(True, policy=Policy(permissions=Rules(network="deny"))).obtain(NETWORK)
     assert "permissions.network = deny" in caught.value.remedy
     assert office.asked == []
 

@@ -20,7 +20,6 @@ from tests.unit.permissions.given import (
     name_of,
 )
 from unspill.model.permission import (
-    SCOPES,
     AsRoot,
     Egress,
     Grant,
@@ -29,18 +28,22 @@ from unspill.model.permission import (
     MaskedSecret,
     ReadablePath,
     Request,
-    Rules,
     WritableRoot,
 )
-from unspill.model.policy import Policy
+from unspill.model.policy import Network, Policy
+from unspill.model.rules import SCOPES, Rules
 from unspill.policy.decide import Allow, Ask, Deny, decide
 
 if TYPE_CHECKING:
-    from unspill.model.permission import Scope
+    from unspill.model.rules import Scope
 
 NOW = 1_000_000
 DEFAULT = Policy()
-EVERYTHING_ASKED = Rules(unsandboxed="ask", as_root="ask")
+EVERYTHING_ASKED = Policy(permissions=Rules(unsandboxed="ask", as_root="ask"))
+
+
+def allowing(*hosts: str) -> Policy:
+    return Policy(network=Network(hosts=hosts))
 
 
 def grant_of(request: Request, scope: Scope = "always", **other: Any) -> Grant:
@@ -57,7 +60,7 @@ def grant_of(request: Request, scope: Scope = "always", **other: Any) -> Grant:
 
 @pytest.mark.parametrize("request_", ONE_OF_EACH, ids=name_of)
 def test_every_kind_is_asked_where_the_configuration_lets_it(request_: Request) -> None:
-    decision = decide(request_, DEFAULT, rules=EVERYTHING_ASKED, now_ns=NOW)
+    decision = decide(request_, EVERYTHING_ASKED, now_ns=NOW)
     assert isinstance(decision, Ask)
     assert decision.scopes == (("once",) if request_ in ONCE_ONLY else SCOPES)
 
@@ -78,7 +81,7 @@ def test_every_kind_is_asked_where_the_configuration_lets_it(request_: Request) 
 def test_what_the_configuration_denies_is_not_asked_and_no_grant_helps(
     request_: Request, rules: Rules, rule: str
 ) -> None:
-    decision = decide(request_, DEFAULT, [grant_of(request_)], rules=rules, now_ns=NOW)
+    decision = decide(request_, Policy(permissions=rules), [grant_of(request_)], now_ns=NOW)
     assert isinstance(decision, Deny)
     assert decision.rule == rule
     assert decision.remedy
@@ -90,14 +93,21 @@ def test_what_the_configuration_denies_is_not_asked_and_no_grant_helps(
         (WritableRoot(project=PROJECT, path=b"/srv/a"), Policy(roots=(b"/srv/a",)), Rules(roots="deny"), "roots"),
         (WritableRoot(project=PROJECT, path=b"/srv/a/b"), Policy(roots=(b"/srv/a",)), Rules(), "roots"),
         (ReadablePath(project=PROJECT, path=b"/srv/a/b"), Policy(readable=(b"/srv/a",)), Rules(), "readable"),
-        (Egress(project=PROJECT, hosts=("a.org",)), Policy(), Rules(hosts=("b.org", "a.org")), "permissions.hosts"),
+        (Egress(project=PROJECT, hosts=("a.org",)), allowing("b.org", "a.org"), Rules(), "network.hosts"),
+        (
+            Egress(project=PROJECT, hosts=("x.a.org", "b.org:443")),
+            allowing("*.a.org", "b.org"),
+            Rules(),
+            "network.hosts",
+        ),
+        (Egress(project=PROJECT, hosts=("*.x.a.org",)), allowing("*.a.org"), Rules(), "network.hosts"),
         (AsRoot(project=PROJECT), Policy(allow_root=True), Rules(), "allow_root"),
     ],
 )
 def test_what_the_configuration_names_is_allowed_without_a_question(
     request_: Request, policy: Policy, rules: Rules, rule: str
 ) -> None:
-    assert decide(request_, policy, rules=rules, now_ns=NOW) == Allow(rule=rule)
+    assert decide(request_, policy.replace(permissions=rules), now_ns=NOW) == Allow(rule=rule)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +116,17 @@ def test_what_the_configuration_names_is_allowed_without_a_question(
         (WritableRoot(project=PROJECT, path=b"/srv/ab"), Policy(roots=(b"/srv/a",)), Rules()),
         (WritableRoot(project=PROJECT, path=b"/srv"), Policy(roots=(b"/srv/a",)), Rules()),
         (ReadablePath(project=PROJECT, path=b"/srv/ab"), Policy(readable=(b"/srv/a",)), Rules()),
-        (Egress(project=PROJECT, hosts=("a.org", "c.org")), Policy(), Rules(hosts=("a.org",))),
-        (Egress(project=PROJECT, hosts=("x.a.org",)), Policy(), Rules(hosts=("a.org",))),
+        (Egress(project=PROJECT, hosts=("a.org", "c.org")), allowing("a.org"), Rules()),
+        (Egress(project=PROJECT, hosts=("x.a.org",)), allowing("a.org"), Rules()),
+        (Egress(project=PROJECT, hosts=("a.org",)), allowing("*.a.org"), Rules()),
+        (Egress(project=PROJECT, hosts=("*.a.org",)), allowing("x.a.org"), Rules()),
+        (Egress(project=PROJECT, hosts=("a.org:22",)), allowing("a.org"), Rules()),
+        (Egress(project=PROJECT, hosts=("a.org",)), allowing("a.org:443"), Rules()),
         (Egress(project=PROJECT, hosts=()), Policy(), Rules()),
     ],
 )
 def test_what_the_configuration_names_only_in_part_is_asked(request_: Request, policy: Policy, rules: Rules) -> None:
-    assert isinstance(decide(request_, policy, rules=rules, now_ns=NOW), Ask)
+    assert isinstance(decide(request_, policy.replace(permissions=rules), now_ns=NOW), Ask)
 
 
 @pytest.mark.parametrize("kind", [ReadablePath, MaskedSecret])
@@ -126,13 +140,13 @@ def test_what_the_person_hid_is_never_shown_even_if_something_else_shows_it(kind
 @pytest.mark.parametrize("scope", SCOPES)
 def test_what_is_asked_every_time_is_asked_whatever_grants_there_are(request_: Request, scope: Scope) -> None:
     grants = [grant_of(request_, scope), grant_of(request_, scope).replace(request=request_)]
-    decision = decide(request_, DEFAULT, grants, rules=EVERYTHING_ASKED, now_ns=NOW)
+    decision = decide(request_, EVERYTHING_ASKED, grants, now_ns=NOW)
     assert decision == Ask(rule="this is asked every time", scopes=("once",))
 
 
 @pytest.mark.parametrize("request_", REMEMBERED, ids=name_of)
 def test_a_grant_allows_the_same_request_again(request_: Request) -> None:
-    decision = decide(request_, DEFAULT, [grant_of(request_)], rules=EVERYTHING_ASKED, now_ns=NOW)
+    decision = decide(request_, EVERYTHING_ASKED, [grant_of(request_)], now_ns=NOW)
     assert decision == Allow(rule=f"grant {'0' * 16}", grant=GrantId("0" * 16))
 
 
@@ -239,11 +253,11 @@ def test_a_grant_that_expired_or_comes_from_the_future_counts_for_nothing(grante
 
 def test_a_shorter_scope_in_the_configuration_ends_the_grants_of_longer_ones() -> None:
     request = Egress(**FOR_A_COMMAND, hosts=("example.org",))
-    rules = Rules(longest="run")
-    assert decide(request, DEFAULT, [grant_of(request)], rules=rules, now_ns=NOW) == Ask(
+    policy = Policy(permissions=Rules(longest="run"))
+    assert decide(request, policy, [grant_of(request)], now_ns=NOW) == Ask(
         rule="no rule and no grant covers it", scopes=("once", "run")
     )
-    assert isinstance(decide(request, DEFAULT, [grant_of(request, "run")], rules=rules, now_ns=NOW), Allow)
+    assert isinstance(decide(request, policy, [grant_of(request, "run")], now_ns=NOW), Allow)
 
 
 @settings(max_examples=300)

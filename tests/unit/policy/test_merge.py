@@ -10,13 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
-from unspill.model.policy import Limits, Policy
+from unspill.model.policy import Limits, Network, Policy
+from unspill.model.rules import Rules
 from unspill.policy.merge import lower_limits, tighten, with_own
 from unspill.policy.settings import PROJECT_KEYS, Settings
 
 
 def settings(**values: Any) -> Settings:
     return Settings(where="file", **values)
+
+
+def test_own_tables_replace_what_they_name() -> None:
+    own = settings(network=(("hosts", ("example.org",)),), permissions=(("unsandboxed", "ask"),))
+    expected = Policy(network=Network(hosts=("example.org",)), permissions=Rules(unsandboxed="ask"))
+    assert with_own(Policy(), own) == expected
 
 
 def test_own_settings_replace_the_defaults() -> None:
@@ -31,7 +38,13 @@ def test_silence_changes_nothing() -> None:
     assert tighten(policy, settings()) == policy
 
 
-LOOSE = Policy(view="host", hidden=(b"/a",), environment=("A", "B*"), limits=Limits(wall_s=None))
+LOOSE = Policy(
+    view="host",
+    hidden=(b"/a",),
+    environment=("A", "B*"),
+    limits=Limits(wall_s=None),
+    network=Network(hosts=("example.org", "*.example.com"), up_bytes=None, down_bytes=9),
+)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +65,18 @@ LOOSE = Policy(view="host", hidden=(b"/a",), environment=("A", "B*"), limits=Lim
         ({"shown_lines": 50, "shown_bytes": 1}, {"shown_bytes": 1}),
         ({"limits": (("wall_s", 5.0),)}, {"limits": Limits(wall_s=5.0)}),
         ({"limits": (("wall_s", None), ("processes", 512))}, {}),
+        ({"network": (("hosts", ()),)}, {"network": LOOSE.network.replace(hosts=())}),
+        ({"network": (("hosts", ("a.example.com",)),)}, {"network": LOOSE.network.replace(hosts=("a.example.com",))}),
+        (
+            {"network": (("up_bytes", 5), ("down_bytes", 8))},
+            {"network": LOOSE.network.replace(up_bytes=5, down_bytes=8)},
+        ),
+        (
+            {"permissions": (("network", "deny"), ("longest", "once"), ("grant_days", 1), ("wait_s", 1.0))},
+            {"permissions": Rules(network="deny", longest="once", grant_days=1, wait_s=1.0)},
+        ),
+        ({"permissions": (("network", "ask"), ("unsandboxed", "deny"), ("approver", "terminal"))}, {}),
+        ({"permissions": (("approver", "deny"),)}, {"permissions": Rules(approver="deny")}),
     ],
     ids=str,
 )
@@ -67,6 +92,8 @@ TIGHT = Policy(
     profile="strict",
     shown_lines=10,
     after="discard",
+    network=Network(hosts=("example.org",), up_bytes=5),
+    permissions=Rules(network="deny", longest="run", grant_days=2, wait_s=5.0),
 )
 
 
@@ -93,6 +120,18 @@ TIGHT = Policy(
         ("limits.wall_s", {"limits": (("wall_s", None),)}),
         ("limits.processes", {"limits": (("processes", 513),)}),
         ("limits.nothing", {"limits": (("nothing", 1),)}),
+        ("network.hosts", {"network": (("hosts", ("example.org", "www.example.org")),)}),
+        ("network.hosts", {"network": (("hosts", ("*.example.org",)),)}),
+        ("network.hosts", {"network": (("hosts", ("example.org:22",)),)}),
+        ("network.mode", {"network": (("mode", "proxy"),)}),
+        ("network.up_bytes", {"network": (("up_bytes", 6),)}),
+        ("network.up_bytes", {"network": (("up_bytes", None),)}),
+        ("permissions.network", {"permissions": (("network", "ask"),)}),
+        ("permissions.unsandboxed", {"permissions": (("unsandboxed", "ask"),)}),
+        ("permissions.longest", {"permissions": (("longest", "sandbox"),)}),
+        ("permissions.grant_days", {"permissions": (("grant_days", 3),)}),
+        ("permissions.wait_s", {"permissions": (("wait_s", 6.0),)}),
+        ("permissions.approver", {"permissions": (("approver", "queue"),)}),
     ],
     ids=str,
 )

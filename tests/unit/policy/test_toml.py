@@ -57,6 +57,19 @@ def test_every_setting_is_read() -> None:
     memory_bytes = "2 GiB"
     layer_bytes = "unlimited"
     file_bytes = 100
+    [network]
+    hosts = ["Example.org", "example.org.", "*.example.com:8443", "[2A00::1]"]
+    mode = "pasta"
+    up_bytes = "1 MiB"
+    down_bytes = "unlimited"
+    [permissions]
+    network = "deny"
+    egress = "ask"
+    unsandboxed = "ask"
+    longest = "run"
+    grant_days = 3650
+    approver = "queue"
+    wait_s = 60
     """
     assert own(text) == Settings(
         where="config.toml",
@@ -83,6 +96,21 @@ def test_every_setting_is_read() -> None:
             ("memory_bytes", 2 * GIB),
             ("layer_bytes", None),
             ("file_bytes", 100),
+        ),
+        network=(
+            ("hosts", ("example.org", "*.example.com:8443", "[2a00::1]")),
+            ("mode", "pasta"),
+            ("up_bytes", MIB),
+            ("down_bytes", None),
+        ),
+        permissions=(
+            ("network", "deny"),
+            ("egress", "ask"),
+            ("unsandboxed", "ask"),
+            ("longest", "run"),
+            ("grant_days", 3650),
+            ("approver", "queue"),
+            ("wait_s", 60.0),
         ),
     )
 
@@ -133,6 +161,26 @@ WRONG = [
     ("[limits]\nmemory_bytes = '99999999999999999999999 GiB'", "limits.memory_bytes"),
     ("[limits]\nkept_bytes = 'unlimited'", "limits.kept_bytes"),
     ("[limits]\ntmp_bytes = 'unlimited'", "limits.tmp_bytes"),
+    ("network = true", "network"),
+    ("[network]\nhost = []", "network.host"),
+    ("[network]\nhosts = 'example.org'", "network.hosts"),
+    ("[network]\nhosts = [1]", "network.hosts"),
+    ("[network]\nhosts = ['*']", "network.hosts"),
+    ("[network]\nhosts = ['*.com']", "network.hosts"),
+    ("[network]\nhosts = ['localhost']", "network.hosts"),
+    ("[network]\nhosts = ['https://example.org']", "network.hosts"),
+    ("[network]\nhosts = ['bücher.example']", "network.hosts"),
+    ("[network]\nmode = 'open'", "network.mode"),
+    ("[network]\nup_bytes = -1", "network.up_bytes"),
+    ("permissions = 'ask'", "permissions"),
+    ("[permissions]\nnetwork = 'allow'", "permissions.network"),
+    ("[permissions]\nnetwork = true", "permissions.network"),
+    ("[permissions]\nlongest = 'ever'", "permissions.longest"),
+    ("[permissions]\ngrant_days = 3651", "permissions.grant_days"),
+    ("[permissions]\napprover = 'model'", "permissions.approver"),
+    ("[permissions]\nwait_s = 0", "permissions.wait_s"),
+    ("[permissions.network]\nx = 1", "permissions.network"),
+    ("[permissions]\nall = 'ask'", "permissions.all"),
     ("view = ", "not valid TOML"),
     ("view = 'host'\nview = 'host'", "not valid TOML"),
     ("shown_lines = " + "9" * 5000, "not valid TOML"),

@@ -126,6 +126,8 @@ def test_a_store_of_any_older_version_is_brought_up_to_date(
         assert store.transaction.rows("PRAGMA user_version") == [(len(MIGRATIONS),)]
         store.sandboxes.get_or_create(b"/project", "default", 1, 2)
         store.facts.put("key", "value")
+        assert store.grants.all() == ()
+        assert store.requests.waiting(0) == ()
 
 
 def test_a_migration_that_fails_leaves_the_old_version(state: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

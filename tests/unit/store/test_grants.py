@@ -12,36 +12,28 @@ from hypothesis import strategies as st
 
 from tests.unit.permissions.given import ONCE_ONLY, ONE_OF_EACH, PROJECT, REMEMBERED, REQUESTS, name_of
 from unspill.errors import StoreDamaged, StoreError, UsageError
-from unspill.model.permission import SCOPES, Request, RequestId
+from unspill.model.permission import Request, RequestId
+from unspill.model.rules import SCOPES
 from unspill.store.db import Store
 from unspill.store.grants import GrantTable
-from unspill.store.migrations_permissions import m010_grants, m011_requests
 from unspill.store.request_form import digest_of_question, from_form, key_of, to_form
 from unspill.store.requests import AskedRequest, RequestTable
 
 if TYPE_CHECKING:
-    from unspill.model.permission import Scope
+    from unspill.model.rules import Scope
 
 DAY = 86_400_000_000_000
 NOW = 1_000 * DAY
 
 
 @pytest.fixture
-def ready(store: Store) -> Store:
-    if not store.transaction.rows("SELECT 1 FROM sqlite_master WHERE name = 'grants'"):
-        m010_grants(store.transaction)
-        m011_requests(store.transaction)
-    return store
+def grants(store: Store) -> GrantTable:
+    return store.grants
 
 
 @pytest.fixture
-def grants(ready: Store) -> GrantTable:
-    return GrantTable(ready.transaction)
-
-
-@pytest.fixture
-def requests(ready: Store) -> RequestTable:
-    return RequestTable(ready.transaction)
+def requests(store: Store) -> RequestTable:
+    return store.requests
 
 
 def grant(grants: GrantTable, request: Request, scope: Scope = "always", days: int = 30) -> str:
@@ -91,9 +83,9 @@ def test_a_grant_for_a_run_or_sandbox_needs_one(grants: GrantTable, scope: Scope
         grant(grants, REMEMBERED[0].replace(**{without: ""}), scope)
 
 
-def test_a_forged_row_of_something_asked_every_time_is_damage_not_a_grant(ready: Store, grants: GrantTable) -> None:
+def test_a_forged_row_of_something_asked_every_time_is_damage_not_a_grant(store: Store, grants: GrantTable) -> None:
     identity = grant(grants, REMEMBERED[0])
-    ready.transaction.change(
+    store.transaction.change(
         "UPDATE grants SET request = ?, key = ? WHERE id = ?",
         (to_form(ONCE_ONLY[0].at_scope("always")), key_of(ONCE_ONLY[0]), identity),
     )
@@ -101,17 +93,17 @@ def test_a_forged_row_of_something_asked_every_time_is_damage_not_a_grant(ready:
         grants.matching(ONCE_ONLY[0], NOW)
 
 
-def test_a_forged_key_does_not_make_a_grant_cover_more(ready: Store, grants: GrantTable) -> None:
+def test_a_forged_key_does_not_make_a_grant_cover_more(store: Store, grants: GrantTable) -> None:
     grant(grants, REMEMBERED[0])
     other = REMEMBERED[0].replace(argv=(b"rm",))
-    ready.transaction.change("UPDATE grants SET key = ?", (key_of(other),))
+    store.transaction.change("UPDATE grants SET key = ?", (key_of(other),))
     assert grants.matching(other, NOW) == ()
 
 
-def test_the_database_itself_refuses_a_grant_for_once(ready: Store, grants: GrantTable) -> None:
+def test_the_database_itself_refuses_a_grant_for_once(store: Store, grants: GrantTable) -> None:
     grant(grants, REMEMBERED[0])
     with pytest.raises(StoreError):
-        ready.transaction.change("UPDATE grants SET scope = 'once'")
+        store.transaction.change("UPDATE grants SET scope = 'once'")
 
 
 def test_grants_expire_and_are_then_forgotten(grants: GrantTable) -> None:
@@ -254,10 +246,10 @@ def test_old_requests_are_forgotten(requests: RequestTable) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.binary(max_size=40))
-def test_a_damaged_row_is_reported_never_believed(ready: Store, requests: RequestTable, noise: bytes) -> None:
+def test_a_damaged_row_is_reported_never_believed(store: Store, requests: RequestTable, noise: bytes) -> None:
     put = asked(REMEMBERED[0], state="waiting")
     requests.add(put)
-    ready.transaction.change("UPDATE requests SET request = ? WHERE id = ?", (noise, put.id))
+    store.transaction.change("UPDATE requests SET request = ? WHERE id = ?", (noise, put.id))
     with pytest.raises(StoreDamaged):
         requests.find(put.id)
-    ready.transaction.change("DELETE FROM requests")
+    store.transaction.change("DELETE FROM requests")

@@ -7,6 +7,7 @@ the sandbox as a file and named in NODE_OPTIONS by `--require`, which every vers
 
 from __future__ import annotations
 
+PLACE = b"/run/unspill-node-proxy.js"
 SCRIPT = rb"""// SPDX-License-Identifier: Apache-2.0
 // Leads fetch, http and https of older versions of node to the proxy of this sandbox.
 'use strict';

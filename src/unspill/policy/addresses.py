@@ -7,7 +7,7 @@ depends on the version of Python. Of IPv6 only 2000::/3 is ever public, so an un
 
 from __future__ import annotations
 
-from _socket import AF_INET, AF_INET6, inet_pton
+from unspill.policy.literals import find_literal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,19 +68,28 @@ ff00::/8          multicast
 _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
 
 
-def _table(text: str, family: int) -> tuple[tuple[int, int, str], ...]:
+def _table(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return prefix, shift and reason of each line: an address is in it if it is the prefix once shifted."""
     rows = []
     for line in text.strip().splitlines():
         network, why = line.split(maxsplit=1)
         prefix, _, bits = network.partition("/")
-        packed = inet_pton(family, prefix)
+        packed = find_literal((f"[{prefix}]" if ":" in prefix else prefix).encode())
         shift = len(packed) * 8 - int(bits)
         rows.append((int.from_bytes(packed) >> shift, shift, why))
     return tuple(rows)
 
 
-_TABLES = {4: _table(_V4, AF_INET), 16: _table(_V6, AF_INET6)}
+_TABLES = {4: _table(_V4), 16: _table(_V6)}
+
+
+def forbidden_networks() -> tuple[tuple[bytes, int], ...]:
+    """Return the tables as networks, packed address and number of bits each, for who can only decide by prefixes."""
+    return tuple(
+        ((prefix << shift).to_bytes(length), length * 8 - shift)
+        for length, rows in _TABLES.items()
+        for prefix, shift, _why in rows
+    )
 
 
 def why_forbidden(packed: bytes, own: Iterable[bytes] = ()) -> str:

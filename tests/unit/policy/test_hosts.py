@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.network.host_vectors import FAMILIES, VECTORS
-from unspill.network.hosts import SPECIAL, Destination, find_literal, parse_authority, parse_host, parse_port
-from unspill.network.refusal import Refused, shown
+from unspill.network.refusal import shown
+from unspill.policy.hosts import SPECIAL, Destination, parse_authority, parse_host, parse_port
+from unspill.policy.literals import find_literal
+from unspill.policy.refusal import Refused
 
 LABEL = rb"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 NAME = re.compile(rb"(?:" + LABEL + rb"\.)+([a-z]{1,63}|xn--" + rb"[a-z0-9-]{0,58}[a-z0-9])")

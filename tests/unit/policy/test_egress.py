@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
-from unspill.network.hosts import Destination, parse_authority
-from unspill.network.refusal import Refused
-from unspill.network.rules import Allowed, Rules, parse_allowed, parse_rules
-from unspill.network.suffixes import is_public_suffix
+from unspill.policy.egress import Allowed, Rules, parse_allowed, parse_rules
+from unspill.policy.hosts import Destination, parse_authority
+from unspill.policy.refusal import Refused
+from unspill.policy.suffixes import is_public_suffix
 
 LABELS = st.sampled_from(["a", "b", "example", "org", "evilexample", "com", "x-y"])
 NAMES = st.lists(LABELS, min_size=1, max_size=4).map(lambda labels: ".".join([*labels, "org"]))
@@ -123,3 +123,30 @@ def test_an_address_and_a_name_are_never_taken_for_each_other() -> None:
 )
 def test_a_public_suffix_is_where_anybody_can_have_a_name(name: str, expected: bool) -> None:
     assert is_public_suffix(name) is expected
+
+
+RULES = st.builds(
+    Allowed,
+    host=NAMES.filter(lambda name: not is_public_suffix(name)),
+    subdomains=st.booleans(),
+    port=st.sampled_from([None, 80, 443, 22]),
+)
+
+
+@given(RULES, RULES, st.lists(NAMES, max_size=8))
+def test_a_rule_covers_another_only_if_it_allows_all_that_the_other_does(
+    rule: Allowed, other: Allowed, names: list[str]
+) -> None:
+    tried = [*names, other.host, f"a.{other.host}", f"b.a.{other.host}", rule.host, f"a.{rule.host}"]
+    cases = [Destination(host=name, port=port) for name in tried for port in (22, 80, 443, 8080)]
+    by_rule, by_other = ([_allows(which, case) for case in cases] for which in (rule, other))
+    assert rule.covers(other) is all(ours for ours, theirs in zip(by_rule, by_other, strict=True) if theirs)
+
+
+def _allows(rule: Allowed, destination: Destination) -> bool:
+    return rule.covers_host(destination.host) and rule.covers_port(destination.port)
+
+
+@given(RULES)
+def test_the_text_of_a_rule_is_the_rule_again(rule: Allowed) -> None:
+    assert parse_allowed(rule.text) == rule

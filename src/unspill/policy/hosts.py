@@ -7,17 +7,15 @@ getaddrinfo, full-width and circled digits become digits, `0x7f.1`, `01770000000
 
 from __future__ import annotations
 
-from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton
-
 from unspill.model.record import Record
-from unspill.network.refusal import Refused
+from unspill.policy.literals import find_literal, written
+from unspill.policy.refusal import Refused
 
 _NAME_BYTES = 253
 _LABEL_BYTES = 63
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
 _LDH = _LETTERS + _DIGITS + b"-"
-_HEX = _DIGITS + b"abcdef"
 
 # Never delegated in the public name space: what answers for them is this machine or its neighbours.
 SPECIAL = frozenset(
@@ -82,35 +80,9 @@ def parse_port(raw: bytes) -> int:
     return int(raw)
 
 
-def find_literal(raw: bytes) -> bytes:
-    """Return the packed bytes of a literal IPv4 or bracketed IPv6 address, nothing if it is neither.
-
-    Four plain decimal numbers, or what inet_pton takes between brackets: no zone, no other base, no shorter form.
-    """
-    if raw[:1] == b"[" and raw[-1:] == b"]":
-        return _pack(AF_INET6, raw[1:-1], _HEX + b":.")
-    return _pack(AF_INET, raw, _DIGITS + b".")
-
-
-def _pack(family: int, raw: bytes, alphabet: bytes) -> bytes:
-    lower = raw.lower()
-    if not 2 <= len(lower) <= 45 or lower.translate(None, alphabet):
-        return b""
-    try:
-        packed = inet_pton(family, lower.decode("ascii"))
-    except OSError:
-        return b""
-    return packed if family == AF_INET6 or inet_ntop(family, packed).encode() == lower else b""
-
-
 def literal(packed: bytes, port: int) -> Destination:
     """Return the destination of a packed address."""
     return Destination(host=written(packed), port=port, address=packed)
-
-
-def written(packed: bytes) -> str:
-    """Return a packed address in its canonical form."""
-    return inet_ntop(AF_INET if len(packed) == 4 else AF_INET6, packed)
 
 
 def parse_authority(raw: bytes, *, port: int | None = None) -> Destination:

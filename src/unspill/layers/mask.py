@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of nothing but deletions, laid right over a live directory: what they name is absent inside.
+
+One such layer serves every run that masks the same names over directories that look the same, so most runs only look
+whether it is there. None is ever changed; whoever removes old ones must be sure that no run stands on them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+
+from unspill.errors import SandboxUnavailable
+from unspill.layers.make import user_attributes
+from unspill.layers.remove import remove_tree
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Self
+
+    Names = Mapping[bytes, tuple[bytes, ...]]
+
+# A large prime: the name of a mask is the text about it modulo this, which needs no import. Somebody could make two
+# texts with one name, so the text itself lies beside the layer and is compared.
+_MODULUS = (1 << 127) - 1
+_ABOUT, _LAYER = b"/about", b"/layer"
+_MOST_ALIKE = 64
+_LOCK = b".lock"
+_NEW = b".new-"
+
+
+class _Look(Record):
+    """One directory of a mask: what it looks like and the names that are absent in it."""
+
+    path: bytes
+    mode: int
+    group: int
+    mtime_ns: int
+    attributes: tuple[tuple[str, bytes], ...]
+    names: tuple[bytes, ...]
+
+    def text(self) -> bytes:
+        """Return all of it in one line, different for whatever differs; no name has a slash or a NUL in it."""
+        looks = b"%o %d %d %b" % (self.mode, self.group, self.mtime_ns, repr(self.attributes).encode())
+        return b"\0".join((repr(self.path).encode(), looks, b"/".join(self.names)))
+
+
+def find_mask(state: bytes, live: bytes, names: Names) -> bytes | None:
+    """Return the layer that hides `names`, by directory relative to `live`; made if there is none yet.
+
+    A directory that is none, or a link to one, is passed over. None where nothing would be hidden.
+
+    Raises:
+        SandboxUnavailable: it can't be made, so nothing may run.
+    """
+    try:
+        looks = list(_looks(live, names))
+        if not any(look.names for look in looks):
+            return None
+        return _find(state + b"/masks", b"\n".join(look.text() for look in looks), looks)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"The secrets of {os.fsdecode(live)} can't be masked: {error.strerror}.",
+            remedy="Look for free space and free inodes in the state directory, or point UNSPILL_STATE_DIR elsewhere.",
+        ) from error
+
+
+def _looks(live: bytes, names: Names) -> Iterator[_Look]:
+    """Yield what the directories look like, a directory before those in it."""
+    paths = {b""}
+    for path in names:
+        parts = path.split(b"/") if path else []
+        paths.update(b"/".join(parts[:end]) for end in range(1, len(parts) + 1))
+    missing: set[bytes] = set()
+    for path in sorted(paths):
+        whole = _join(live, path)
+        if path.rpartition(b"/")[0] in missing or not (found := _find_directory(whole)):
+            missing.add(path)
+            continue
+        yield _Look(
+            path=path,
+            mode=stat.S_IMODE(found.st_mode),
+            group=found.st_gid,
+            # At the top the run's own upper directory is what shows
+            mtime_ns=found.st_mtime_ns if path else 0,
+            attributes=tuple(user_attributes(whole).items()),
+            names=names.get(path, ()),
+        )
+
+
+def _find_directory(path: bytes) -> os.stat_result | None:
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    return found if stat.S_ISDIR(found.st_mode) else None
+
+
+def _find(masks: bytes, about: bytes, looks: list[_Look]) -> bytes:
+    key = int.from_bytes(about, "big") % _MODULUS
+    for number in range(_MOST_ALIKE):
+        path = b"%b/%032x-%d" % (masks, key, number)
+        try:
+            is_it = _read(path + _ABOUT) == about
+        except FileNotFoundError:
+            _make(masks, path, about, looks)
+            is_it = _read(path + _ABOUT) == about
+        if is_it:
+            return path + _LAYER
+    raise OSError(errno.EEXIST, "too many masks are alike")
+
+
+def _read(path: bytes) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _make(masks: bytes, path: bytes, about: bytes, looks: list[_Look]) -> None:
+    """Make a layer under another name, then give it its own, unless somebody was faster."""
+    os.makedirs(masks, 0o700, exist_ok=True)
+    new = b"%b/%b%b" % (masks, _NEW, os.urandom(8).hex().encode())
+    top = new + _LAYER
+    try:
+        os.mkdir(new, 0o700)
+        whiteout = b""
+        for look in looks:
+            directory = _join(top, look.path)
+            os.mkdir(directory, 0o700)
+            for name in look.names:
+                whiteout = _hide(_join(directory, name), whiteout)
+        for look in reversed(looks):
+            _dress(_join(top, look.path), look)
+        with open(new + _ABOUT, "xb", buffering=0) as file:
+            file.write(about)
+        os.rename(new, path)
+    except OSError as error:
+        remove_tree(new)
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+
+
+def _join(directory: bytes, name: bytes) -> bytes:
+    return directory + b"/" + name if name else directory
+
+
+def _hide(path: bytes, whiteout: bytes) -> bytes:
+    """Make a deletion, another name of an earlier one where there is one; return it."""
+    if whiteout:
+        os.link(whiteout, path, follow_symlinks=False)
+        return whiteout
+    os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
+    return path
+
+
+def _dress(directory: bytes, look: _Look) -> None:
+    for name, value in look.attributes:
+        os.setxattr(directory, name, value)
+    if os.lstat(directory).st_gid != look.group and look.group in os.getgroups():
+        os.chown(directory, -1, look.group)
+    os.chmod(directory, look.mode)
+    if look.mtime_ns:
+        os.utime(directory, ns=(look.mtime_ns, look.mtime_ns))
+
+
+class MaskUse:
+    """Being one of those who stand on masks: none is removed meanwhile."""
+
+    __slots__ = ("_fd", "is_alone")
+
+    def __init__(self, state: bytes, *, alone: bool = False) -> None:
+        """Join the others; with `alone` try to be the only one, and say in `is_alone` whether that succeeded."""
+        self.is_alone = False
+        masks = state + b"/masks"
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._fd = os.open(masks + b"/" + _LOCK, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(masks, 0o700, exist_ok=True)
+            self._fd = os.open(masks + b"/" + _LOCK, flags, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+            self.is_alone = alone
+        except BlockingIOError:
+            return
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        os.close(self._fd)
+
+
+def remove_old_masks(state: bytes, before_ns: int) -> int:
+    """Remove the masks that were made before a moment, unless a run is going on; return how many there were.
+
+    One that is needed again is made again, in a millisecond.
+    """
+    removed = 0
+    with MaskUse(state, alone=True) as use:
+        if not use.is_alone:
+            return 0
+        for name in os.listdir(state + b"/masks"):
+            path = b"%b/masks/%b" % (state, name)
+            if name != _LOCK and os.lstat(path).st_ctime_ns < before_ns:
+                # Under another name first: half a mask must never be found
+                gone = b"%b/masks/%b%b" % (state, _NEW, os.urandom(8).hex().encode())
+                os.rename(path, gone)
+                remove_tree(gone)
+                removed += 1
+    return removed

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rule of a plan refuses an access to a path, and what a person could do to allow it.
+
+Judges by names: a path as the command gave it, through links that the plan itself makes. Whether the host has
+something there, or would have refused it too, is for whoever can look.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from unspill.errors import RootRefused
+from unspill.model.plan import Bind, File, Overlay, ReadOnly, Symlink, Tmpfs
+from unspill.model.record import Record
+from unspill.plan.visible import find_cover
+from unspill.policy.paths import contains, normalise, show
+from unspill.policy.roots import check_root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from unspill.model.plan import MountOp
+
+    RefusalKind = Literal["outside", "read-only", "hidden", "masked", "secret"]
+
+_MOST_LINKS = 8
+_ELSEWHERE = "write to the project, the playground or /tmp instead"
+
+
+class Refusal(Record):
+    """Why a path can't be had: `outside` all that is shown, `read-only`, `hidden` by something fresh,
+    `masked`, or the `secret` of a root.
+
+    `path` is where it really lies.
+    """
+
+    kind: RefusalKind
+    path: bytes
+    rule: str
+
+
+class Judge:
+    """The mounts of one plan, asked many times."""
+
+    def __init__(self, mounts: tuple[MountOp, ...], secrets: frozenset[bytes] = frozenset()) -> None:
+        """Take the mounts, and the paths in roots that a mask has deleted."""
+        self._mounts = mounts
+        self._secrets = secrets
+        self._closed = {operation.dest for operation in mounts if isinstance(operation, ReadOnly)}
+
+    def refusal(self, path: bytes, *, is_write: bool) -> Refusal | None:
+        """Return what refuses an access to an absolute path, None where nothing of the plan does."""
+        path = normalise(path)
+        for _ in range(_MOST_LINKS):
+            cover = find_cover(self._mounts, path)
+            if not isinstance(cover, Symlink):
+                return self._of_write(path, cover) if is_write else self._of_read(path, cover)
+            target = posixpath.join(posixpath.dirname(cover.dest), cover.target)
+            path = normalise(target + path[len(cover.dest) :])
+        return None
+
+    def _of_write(self, path: bytes, cover: MountOp | None) -> Refusal | None:
+        match cover:
+            case None:
+                return Refusal(kind="outside", path=path, rule="outside the roots: the sandbox has nothing there")
+            case Bind() if not cover.writable:
+                return self._read_only(path, cover)
+            case Overlay() if cover.upper is None:
+                return self._read_only(path, cover)
+            case Tmpfs() if cover.dest in self._closed:
+                return self._read_only(path, cover)
+            case File() if cover.over:
+                return self._read_only(path, cover)
+        return None
+
+    @staticmethod
+    def _read_only(path: bytes, cover: MountOp) -> Refusal:
+        return Refusal(kind="read-only", path=path, rule=f"{show(cover.dest)} is read-only: {cover.why}")
+
+    def _of_read(self, path: bytes, cover: MountOp | None) -> Refusal | None:
+        match cover:
+            case None:
+                if any(contains(path, operation.dest) for operation in self._mounts):
+                    return None
+                return Refusal(kind="outside", path=path, rule="not shown in this view")
+            case Tmpfs() if cover.dest in self._closed:
+                return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is masked: {cover.why}")
+            case File() if cover.over:
+                return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is masked: {cover.why}")
+            case Tmpfs():
+                return Refusal(kind="hidden", path=path, rule=f"{show(cover.dest)} is fresh: {cover.why}")
+            case Overlay() if path in self._secrets:
+                return Refusal(kind="secret", path=path, rule="masked in the project: it has the name of a secret")
+        return None
+
+
+def _places(path: bytes) -> tuple[bytes, ...]:
+    return posixpath.dirname(path), path
+
+
+def _can_be_root(place: bytes, home: bytes) -> bool:
+    try:
+        check_root(place, home=home, own=())
+    except RootRefused:
+        return False
+    return True
+
+
+def remedy_of(refusal: Refusal, *, is_write: bool, home: bytes) -> str:
+    """Return what a person could do to allow it."""
+    if is_write:
+        place = next((place for place in _places(refusal.path) if _can_be_root(place, home)), None)
+        if place is None:
+            return f"It can't be allowed: {_ELSEWHERE}."
+        return f"Allow it with `--root {show(place)}` or `roots` in your own configuration, or {_ELSEWHERE}."
+    if refusal.kind == "secret":
+        return f"If a command may know it: `--reveal {show(refusal.path)}`, or `reveal` in `[secrets]`."
+    if "unspill's own files" in refusal.rule:
+        return "It is never shown."
+    if "hidden by your policy" in refusal.rule:
+        return "Take it out of `hidden`."
+    return f"If a command may know it: `--readable {show(refusal.path)}`, or `readable` in your own configuration."

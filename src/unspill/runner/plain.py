@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a command without any sandbox, for a person who has said so: its output, a deadline, and nothing else.
+
+It is in a session of its own, and what is left of its process group at the end is killed. What has left that group
+goes on; no bound but the time and the output is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+
+from unspill.model.event import OutputChunk
+from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut
+from unspill.runner.perform import Performed
+from unspill.runner.streams import Collector
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO
+
+    from unspill.model.policy import Limits
+    from unspill.model.run import Outcome
+    from unspill.runner.wishes import Wishes
+
+_CHUNK = 1 << 16
+# What a process beyond our reach still writes after the command has ended is not waited for
+_LAST_WORDS_S = 0.5
+_PAUSE_S = 0.05
+
+
+def perform_plainly(
+    argv: tuple[bytes, ...], cwd: bytes, environ: dict[bytes, bytes], limits: Limits, wishes: Wishes
+) -> Performed:
+    """Run a command to its end."""
+    collectors = [
+        Collector(wishes.spill_dir + b"/" + name, kept_bytes=limits.kept_bytes, file_cap=limits.output_bytes)
+        for name in (b"stdout", b"stderr")
+    ]
+    stdin = _stdin(wishes.stdin)
+    try:
+        process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=environ,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        failure = NeverStarted(reason=f"{error.strerror}", remedy="Look for its name.", exit_code=code)
+        return _performed(failure, collectors)
+    finally:
+        if isinstance(wishes.stdin, bytes):
+            os.close(stdin)
+    with process:
+        try:
+            outcome = _Attendance(process, collectors, limits, wishes).until_end()
+        finally:
+            _kill(process)
+    return _performed(outcome, collectors)
+
+
+def _stdin(given: bytes | int | None) -> int:
+    if not isinstance(given, bytes):
+        return subprocess.DEVNULL if given is None else given
+    fd = os.memfd_create("stdin")
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(given)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _performed(outcome: Outcome, collectors: list[Collector]) -> Performed:
+    stdout, stderr = (collector.finish() for collector in collectors)
+    return Performed(outcome=outcome, stdout=stdout, stderr=stderr)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+class _Attendance:
+    """The loop around one command."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], collectors: list[Collector], limits: Limits, wishes: Wishes
+    ) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self._limits = limits
+        self._wishes = wishes
+        self._outputs: dict[int, tuple[IO[bytes], Collector]] = {
+            stream.fileno(): (stream, collector)
+            for stream, collector in zip((process.stdout, process.stderr), collectors, strict=True)
+        }
+        self._stderr = process.stderr.fileno()
+        self._stopped: Outcome | None = None
+        self._begun = time.monotonic()
+
+    def until_end(self) -> Outcome:
+        last_words: float | None = None
+        while self._outputs and (last_words is None or time.monotonic() < last_words):
+            self._turn()
+            if last_words is None and self._process.poll() is not None:
+                last_words = time.monotonic() + _LAST_WORDS_S
+        while self._process.poll() is None:
+            self._turn()
+        if self._stopped is not None:
+            return self._stopped
+        code = self._process.returncode
+        return Exited(code=code) if code >= 0 else Signalled(signal=-code)
+
+    def _turn(self) -> None:
+        cancel = [] if self._wishes.cancel_fd is None or self._stopped else [self._wishes.cancel_fd]
+        ready, _, _ = select.select([*self._outputs, *cancel], [], [], _PAUSE_S)
+        for fd in ready:
+            if fd in self._outputs:
+                self._read(fd)
+            else:
+                self._stop(Cancelled())
+        bound = self._limits.wall_s
+        if bound is not None and time.monotonic() - self._begun >= bound:
+            self._stop(TimedOut(after_s=bound))
+
+    def _read(self, fd: int) -> None:
+        chunk = os.read(fd, _CHUNK)
+        if not chunk:
+            del self._outputs[fd]
+            return
+        collector = self._outputs[fd][1]
+        collector.add(chunk)
+        if self._wishes.on_event is not None:
+            self._wishes.on_event(OutputChunk(stream="stderr" if fd == self._stderr else "stdout", chunk=chunk))
+        bound = self._limits.output_bytes
+        if bound is not None and collector.total > bound:
+            self._stop(LimitReached(limit="output", bound=bound))
+
+    def _stop(self, why: Outcome) -> None:
+        if self._stopped is None and self._process.poll() is None:
+            self._stopped = why
+            _kill(self._process)

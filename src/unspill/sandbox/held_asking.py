@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An apply that a program wants: the person is asked about each held file, with the digest of what would go there.
+
+Asked while nothing is locked, so what is applied then is only what was looked at: anything else is left as stale.
+Directories that are held, or go, are never asked about: an answer for one would be an answer for all that is in it.
+"""
+
+from __future__ import annotations
+
+from unspill.changes.reader import Reader
+from unspill.errors import DeniedError
+from unspill.layers.locks import lock_sandbox
+from unspill.model.permission import HeldPath
+from unspill.permissions.held import digest_of_held
+from unspill.sandbox.applying import apply_held
+from unspill.sandbox.choosing import choose
+from unspill.sandbox.masking import load_masked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unspill.model.change import Change
+    from unspill.model.operation import Operation
+    from unspill.permissions.desk import Desk
+    from unspill.sandbox.choosing import Wish
+    from unspill.sandbox.opening import Opened
+
+
+def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
+    """Apply what is wished for, and of what is held that to which the person says yes.
+
+    Raises:
+        UsageError: the selection chooses nothing.
+        ApplyFailed: the filesystem failed; nothing was changed.
+    """
+    with lock_sandbox(opened.store.state, opened.row.id):
+        stacks = tuple(stack for stack in load_masked(opened) if stack.sealed)
+        choice = choose(opened, stacks, wish)
+        roots = tuple(stack.live for stack in stacks)
+        held = [(roots[left.root], left.path) for left in choice.left if left.why == "held"]
+        changes = {(part.root, change.path): change for part in choice.changes.roots for change in part.changes}
+        asked = tuple(_requests(opened, held, changes)) if held else ()
+    refused = set(held).difference((request.root, request.path) for request in asked)
+    allowed = []
+    for request in asked:
+        try:
+            desk.obtain(request).take(request)
+        except DeniedError:
+            refused.add((request.root, request.path))
+        else:
+            allowed.append(request.path)
+    # Consent is by path alone, so what is refused in one root is not allowed by the same path in another
+    refused_paths = {path for _root, path in refused}
+    included = tuple(path for path in allowed if path not in refused_paths)
+    selection = wish.selection.replace(included=(*wish.selection.included, *included))
+    reviewed = choice.changes if held else wish.reviewed
+    with lock_sandbox(opened.store.state, opened.row.id):
+        return apply_held(opened, wish.replace(selection=selection, reviewed=reviewed))
+
+
+def _requests(
+    opened: Opened, held: list[tuple[bytes, bytes]], changes: dict[tuple[bytes, bytes], Change]
+) -> Iterator[HeldPath]:
+    for root, path in held:
+        change = changes.get((root, path))
+        if change is None or not _is_one_file(change):
+            continue
+        with Reader(root) as reader:
+            digest = digest_of_held(change, reader)
+        yield HeldPath(project=opened.project, sandbox=opened.row.id, root=root, path=path, digest=digest)
+
+
+def _is_one_file(change: Change) -> bool:
+    left = None if change.entry is None else change.entry.kind
+    return left in (None, "file", "symlink") and change.base_kind != "dir"

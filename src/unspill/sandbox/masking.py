@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which secrets of a project a run does not see, found in the live directories, and the layers that hide them.
+
+All names of the table are hidden, also those that do not exist: a person may make one while the command runs. Not
+hidden are directories of such a name, what is revealed, and files whose content git has anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+
+from unspill.errors import UsageError
+from unspill.layers.mask import find_mask
+from unspill.layers.stack import load_stacks
+from unspill.model.record import Record
+from unspill.policy.paths import lies_beneath, show
+from unspill.policy.project_secrets import masked_names, revealed_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unspill.model.layer import Stack
+    from unspill.sandbox.opening import Opened
+
+
+class Masks(Record):
+    """The layer of each root that has one; and what git tracks under the names of secrets, each with what follows."""
+
+    layers: tuple[tuple[bytes, bytes], ...] = ()
+    tracked: tuple[tuple[bytes, str], ...] = ()
+
+
+# A directory of that size has at most some hundred entries on all filesystems
+_SMALL = 8192
+TRACKED = "is tracked by git, so it is not masked: what is in it is in the repository"
+CHANGED = "is tracked by git but is not what git has, so it is masked: `git add` it, or reveal it"
+
+
+def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
+    """Return the masks of a run; `revealed` are paths that it may see, absolute or relative to the project.
+
+    Raises:
+        UsageError: a path of `revealed` is none that would be masked.
+        SandboxUnavailable: a mask can't be made.
+    """
+    secrets = opened.policy.secrets
+    names = masked_names(secrets)
+    if revealed:
+        _check_revealed(opened, names, revealed)
+    if not names:
+        return Masks()
+    layers, tracked = [], []
+    for root in opened.roots:
+        hidden: dict[bytes, tuple[bytes, ...]] = {}
+        for path in (b"", *_directories(root, secrets.directories)):
+            directory = posixpath.join(root, path) if path else root
+            shown = revealed_names((*secrets.reveal, *revealed), opened.project, directory)
+            for name, text in _find_shown(directory, names, shown):
+                tracked.append((posixpath.join(directory, name), text))
+                shown |= {name} if text == TRACKED or not text else frozenset()
+            hidden[path] = tuple(name for name in names if name not in shown) if shown else names
+        layer = find_mask(opened.store.state, root, hidden)
+        if layer is not None:
+            layers.append((root, layer))
+    return Masks(layers=tuple(layers), tracked=tuple(found for found in tracked if found[1]))
+
+
+def load_masked(opened: Opened) -> tuple[Stack, ...]:
+    """Return the stacks of a sandbox as a run without a grant sees them, so that no change shows what is masked."""
+    return load_stacks(opened.store, opened.row.id, opened.roots, find_masks(opened).layers)
+
+
+def news_of(opened: Opened, masks: Masks) -> tuple[str, ...]:
+    """Return the warnings about tracked secrets if they are other ones than were last warned of."""
+    if not masks.tracked:
+        return ()
+    texts = tuple(f"{show(os.path.relpath(path, opened.project))} {text}." for path, text in masks.tracked)
+    key, said = f"tracked secrets of {opened.row.id}", "\n".join(texts)
+    if opened.store.facts.find(key) == said:
+        return ()
+    opened.store.facts.put(key, said)
+    return texts
+
+
+def _directories(root: bytes, given: tuple[bytes, ...]) -> Iterator[bytes]:
+    """Yield the directories of the policy below a root, each also where the person's links lead."""
+    for path in given:
+        whole = posixpath.join(root, path)
+        real = os.path.realpath(whole)
+        for found in dict.fromkeys((whole, real)):
+            if lies_beneath(found, root):
+                yield found[len(root) + 1 :]
+
+
+def _find_shown(directory: bytes, names: tuple[bytes, ...], shown: frozenset[bytes]) -> Iterator[tuple[bytes, str]]:
+    """Yield the names that are there and no ordinary secrets: directories, without a text, and what git tracks."""
+    files = []
+    for name in _find_present(directory, names):
+        if name not in shown:
+            if _is_directory(directory + b"/" + name):
+                yield name, ""
+            else:
+                files.append(name)
+    if files:
+        from unspill.sandbox.tracked import find_tracked
+
+        for name, is_same in find_tracked(directory, files).items():
+            yield name, TRACKED if is_same else CHANGED
+
+
+def _find_present(directory: bytes, names: tuple[bytes, ...]) -> list[bytes]:
+    """Return those names that are there, in the cheaper way: to list a directory, or to ask for each of them."""
+    try:
+        if os.lstat(directory).st_size <= _SMALL:
+            return sorted({*os.listdir(directory)}.intersection(names))
+    except OSError:
+        pass
+    above = directory + b"/"
+    return [name for name in names if os.access(above + name, os.F_OK)]
+
+
+def _is_directory(path: bytes) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _check_revealed(opened: Opened, names: tuple[bytes, ...], revealed: tuple[bytes, ...]) -> None:
+    places = {
+        directory
+        for root in opened.roots
+        for directory in (root, *(posixpath.join(root, path) for path in opened.policy.secrets.directories))
+    }
+    for path in revealed:
+        above, name = posixpath.split(posixpath.normpath(posixpath.join(opened.project, path)))
+        if above not in places or name not in names:
+            raise UsageError(
+                f"{show(path)} can't be revealed: no secret would be masked there.",
+                remedy="Name the file itself: the top directory of a root and those of `[secrets]` have masked names.",
+            )

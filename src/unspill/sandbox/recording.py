@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put runs and operations into the audit when they have happened. Loaded by every run, so it must cost little.
+
+What can't be recorded any more is said where it is told: undoing it would be worse.
+"""
+
+from __future__ import annotations
+
+from unspill.errors import StoreError
+from unspill.layers.owner import this_process
+from unspill.model.run import exit_code_of
+from unspill.permissions.audit_tail import note
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from unspill.model.operation import Operation
+    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.planning import Request
+    from unspill.sandbox.result import RunResult
+    from unspill.store.db import Store
+
+_COMMAND_BYTES = 4096
+_MOST = 100
+
+
+def record_run(opened: Opened, request: Request, result: RunResult) -> RunResult:
+    """Record a run and what was applied of it; return its result, with a warning if that failed."""
+    if not result.run:
+        return result
+    network = opened.policy.network
+    event = {
+        "kind": "run",
+        "run": result.run,
+        "number": result.number,
+        "sandbox": opened.row.id,
+        "project": _text(opened.project),
+        "command": _command(request.argv),
+        "cwd": _text(request.cwd),
+        "ending": f"{type(result.outcome).__name__} {exit_code_of(result.outcome)}",
+        "sandboxed": result.sandboxed,
+        "network": network.mode if request.network else "",
+        "hosts": list(network.hosts[:_MOST]),
+        "connections": len(result.connections),
+        "denials": len(result.denials),
+        "changed": len(result.changes),
+    }
+    applied = [] if result.operation is None or not result.operation.number else [_event(result.operation)]
+    problem = _note(opened.store, event, *applied)
+    return result if problem is None else result.replace(warnings=(*result.warnings, problem))
+
+
+def record_operation(store: Store, operation: Operation) -> Operation:
+    """Record an operation; return it, with a note if that failed."""
+    problem = _note(store, _event(operation)) if operation.number else None
+    return operation if problem is None else operation.replace(notes=(*operation.notes, problem))
+
+
+def record_discard(opened: Opened, count: int) -> None:
+    """Record that held changes were thrown away."""
+    if count:
+        event = {"kind": "discard", "sandbox": opened.row.id, "project": _text(opened.project), "count": count}
+        _note(opened.store, event)
+
+
+def _note(store: Store, *events: dict[str, Any]) -> str | None:
+    try:
+        note(store.state + b"/audit", this_process().boot, *events)
+    except StoreError as error:
+        return error.message
+    return None
+
+
+def _event(operation: Operation) -> dict[str, Any]:
+    return {
+        "kind": "operation",
+        "operation": operation.id,
+        "number": operation.number,
+        "what": operation.kind,
+        "project": _text(operation.project),
+        "sandbox": operation.sandbox,
+        "asked_by": operation.asked_by[:200],
+        "ending": operation.ending,
+        "of": operation.of,
+        "runs": list(operation.runs[:_MOST]),
+        "changed": operation.changed,
+        "left": len(operation.left),
+    }
+
+
+def _command(argv: tuple[bytes, ...]) -> list[str]:
+    kept: list[str] = []
+    left = _COMMAND_BYTES
+    for word in argv[:_MOST]:
+        if len(word) > left:
+            return [*kept, _text(word[:left]), f"[cut: {sum(map(len, argv))} bytes in all]"]
+        kept.append(_text(word))
+        left -= len(word) + 1
+    return kept if len(argv) <= _MOST else [*kept, f"[cut: {len(argv)} words in all]"]
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")

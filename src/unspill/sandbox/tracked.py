@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files of a directory git tracks, and whether they are what git has. Read as data; git itself is never run.
+
+That a path is in the index says nothing alone: a command may have put it there for a file that it has never seen, and
+an apply would bring that index into the project. Who knows the digest of a content knows the content.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from unspill.apply.git_index import find_objects
+from unspill.policy.gitfiles import pointer_target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_LARGEST_POINTER = 4096
+# Secrets are small; what is not is taken for one that git does not have
+_LARGEST_FILE = 4 << 20
+_MOST_LEVELS = 64
+
+
+def find_tracked(directory: bytes, names: Sequence[bytes]) -> dict[bytes, bool]:
+    """Return the names in a directory that are in the index of its repository, and whether the content is the same."""
+    index, prefix = _find_index(directory)
+    if index is None:
+        return {}
+    try:
+        objects = find_objects(index, [prefix + name for name in names])
+    finally:
+        os.close(index)
+    found = ((name, objects.get(prefix + name)) for name in names)
+    return {name: _is_object(directory + b"/" + name, known) for name, known in found if known is not None}
+
+
+def _find_index(directory: bytes) -> tuple[int | None, bytes]:
+    """Return the open index of the nearest repository upwards, and what its paths to the directory begin with."""
+    prefix = b""
+    for _ in range(_MOST_LEVELS):
+        git = os.path.join(directory, b".git")
+        try:
+            status = os.lstat(git)
+        except OSError:
+            above, name = os.path.split(directory)
+            if above == directory:
+                break
+            directory, prefix = above, name + b"/" + prefix
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            # Of a worktree or a module. Wherever it leads: nothing comes of it but whether a digest is there.
+            target = pointer_target(_read(git, _LARGEST_POINTER) or b"")
+            if target is None or b"\0" in target:
+                break
+            git = os.path.join(directory, target)
+        return _open(os.path.join(git, b"index")), prefix
+    return None, b""
+
+
+def _is_object(path: bytes, known: bytes) -> bool:
+    content = _read(path, _LARGEST_FILE)
+    if content is None:
+        return False
+    import hashlib
+
+    # Git's own name for a content, nothing that anybody relies on for safety alone
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).digest() == known
+
+
+def _open(path: bytes) -> int | None:
+    try:
+        fd = os.open(path, _FILE)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _read(path: bytes, largest: int) -> bytes | None:
+    """Return the content of a regular file that is not too large; of a link, which git tracks too, where it leads."""
+    fd = _open(path)
+    if fd is None:
+        try:
+            return os.readlink(path)
+        except OSError:
+            return None
+    with open(fd, "rb") as file:
+        content = file.read(largest + 1)
+    return content if len(content) <= largest else None

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One command as if the person had typed it: no layer, no namespace, their whole environment.
+
+Only after `permit_unsandboxed`. It is recorded like any run; what it changed nobody knows, and the result says so.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from unspill.errors import UsageError
+from unspill.layers.owner import this_process
+from unspill.layers.places import spill_dir
+from unspill.model.change import ChangeSet
+from unspill.model.event import Ended, Started
+from unspill.plan.working_dir import missing_text
+from unspill.runner.plain import perform_plainly
+from unspill.runner.wishes import Wishes
+from unspill.sandbox.result import RunResult
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.planning import Request
+    from unspill.sandbox.running import RunWishes
+
+WARNING = "this ran WITHOUT a sandbox, because it was allowed: what it changed is not known and can't be undone"
+
+
+def check_plain(request: Request) -> None:
+    """Refuse what can't run outside of a sandbox, before anybody is asked.
+
+    Raises:
+        UsageError: the working directory exists in sandboxes only.
+    """
+    if not os.path.isdir(request.cwd):
+        raise UsageError(missing_text(request.cwd))
+
+
+def run_plainly(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
+    """Run one command without a sandbox."""
+    begun = time.monotonic()
+    runs = opened.store.runs
+    with opened.store.transaction:
+        run = runs.start(
+            opened.row.id, argv=request.argv, cwd=request.cwd, started_ns=time.time_ns(), owner=this_process()
+        )
+        run = runs.mark_unsandboxed(run)
+    asked = Wishes(
+        run=run.id,
+        spill_dir=spill_dir(opened.store.state, run.id),
+        stdin=wishes.stdin,
+        on_event=wishes.on_event,
+        cancel_fd=wishes.cancel_fd,
+    )
+    if wishes.on_event is not None:
+        wishes.on_event(Started(run=run.id))
+    try:
+        environ = dict(os.environb) | dict(request.environ)
+        performed = perform_plainly(request.argv, request.cwd, environ, request.limits, asked)
+    except BaseException:
+        opened.store.runs.end(run.replace(ended_ns=time.time_ns()))
+        raise
+    ended = run.replace(
+        ended_ns=time.time_ns(), outcome=performed.outcome, stdout=performed.stdout, stderr=performed.stderr
+    )
+    opened.store.runs.end(ended)
+    if wishes.on_event is not None:
+        wishes.on_event(Ended(run=run.id, outcome=performed.outcome))
+    return RunResult(
+        run=run.id,
+        number=run.number,
+        outcome=performed.outcome,
+        stdout=performed.stdout,
+        stderr=performed.stderr,
+        changes=ChangeSet(roots=()),
+        held=False,
+        duration_s=time.monotonic() - begun,
+        warnings=(WARNING,),
+        sandboxed=False,
+        shown_lines=opened.policy.shown_lines,
+        shown_bytes=opened.policy.shown_bytes,
+    )
