@@ -17,22 +17,29 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """One judged figure: `value` against `baseline`, at most (or, with `at_least`, at least) `bar` times it."""
+    """One judged figure: `value` against `baseline`, at most (or, with `at_least`, at least) `bar` times it.
+
+    Without a baseline, because what it is measured with is not installed, there is no judgement either.
+    """
 
     case: str
     value: float
     unit: str
-    baseline: float
+    baseline: float | None
     bar: float | None
     at_least: bool = False
     samples: Sequence[float] = ()
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> float | None:
+        if self.baseline is None:
+            return None
         return self.value / self.baseline if self.baseline else float("inf")
 
     @property
-    def ok(self) -> bool:
+    def ok(self) -> bool | None:
+        if self.ratio is None:
+            return None
         if self.bar is None:
             return True
         return self.ratio >= self.bar if self.at_least else self.ratio <= self.bar
@@ -42,8 +49,8 @@ class Case:
             "case": self.case,
             "value": round(self.value, 4),
             "unit": self.unit,
-            "baseline": round(self.baseline, 4),
-            "ratio": round(self.ratio, 3),
+            "baseline": None if self.baseline is None else round(self.baseline, 4),
+            "ratio": None if self.ratio is None else round(self.ratio, 3),
             "bar": self.bar,
             "ok": self.ok,
         }
@@ -54,7 +61,10 @@ class Case:
 
 @dataclass
 class Turns:
-    """Runs several things in turns until a time or a number of rounds is reached."""
+    """Runs several things in turns until a time or a number of rounds is reached.
+
+    Every other round goes backwards: what one leaves to be done is not always paid for by the same other.
+    """
 
     seconds: float
     rounds: int
@@ -65,8 +75,8 @@ class Turns:
             thing()
             self.samples.setdefault(name, [])
         end = time.monotonic() + self.seconds
-        for _ in range(self.rounds):
-            for name, thing in things.items():
+        for number in range(self.rounds):
+            for name, thing in list(things.items())[:: -1 if number % 2 else 1]:
                 begun = time.perf_counter()
                 thing()
                 self.samples[name].append((time.perf_counter() - begun) * 1000)
@@ -95,8 +105,10 @@ def report(name: str, cases: Sequence[Case], arguments: argparse.Namespace, note
     """Print a table for people, unless only JSON is wanted, and the JSON line last."""
     if not arguments.json:
         for case in cases:
-            bar = "" if case.bar is None else f"bar {case.bar:g} {'ok' if case.ok else 'MISSED'}"
-            print(f"{case.case:<52}{case.value:>10.2f} {case.unit:<8}{case.ratio:>7.2f}x  {bar}")
+            verdict = {True: "ok", False: "MISSED", None: "not judged"}[case.ok]
+            bar = "" if case.bar is None else f"bar {case.bar:g} {verdict}"
+            ratio = "-" if case.ratio is None else f"{case.ratio:.2f}x"
+            print(f"{case.case:<56}{case.value:>10.2f} {case.unit:<8}{ratio:>8}  {bar}")
         for note in notes:
             print(note)
     rows = [case.to_json(arguments.samples) for case in cases]

@@ -38,6 +38,9 @@ _WHERE = {
     "OutputChunk": "unspill.model.event",
     "Ended": "unspill.model.event",
     "Network": "unspill.model.policy",
+    "Connection": "unspill.model.egress",
+    "Denial": "unspill.model.egress",
+    "Secrets": "unspill.model.policy",
     "Rules": "unspill.model.rules",
     "Approver": "unspill.permissions.approver",
     "Callback": "unspill.permissions.approver",
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
     from unspill.errors import UnspillError as UnspillError
     from unspill.model.change import Change as Change
     from unspill.model.change import ChangeSet as ChangeSet
+    from unspill.model.egress import Connection as Connection
+    from unspill.model.egress import Denial as Denial
     from unspill.model.event import Ended as Ended
     from unspill.model.event import OutputChunk as OutputChunk
     from unspill.model.event import Started as Started
@@ -66,6 +71,7 @@ if TYPE_CHECKING:
     from unspill.model.policy import Limits as Limits
     from unspill.model.policy import Network as Network
     from unspill.model.policy import Policy as Policy
+    from unspill.model.policy import Secrets as Secrets
     from unspill.model.rules import Rules as Rules
     from unspill.model.run import Cancelled as Cancelled
     from unspill.model.run import Exited as Exited

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of docs/attacks.md, made from the tests' own words: `python -m tests.attack.table` writes it.
+"""The tables of docs/attacks.md and SECURITY.md, made from the tests' own words: `python -m tests.attack.table`.
 
-A test's name begins with the attack's number, and its docstring says what is tried, then `Control:` and what shows
-that the attempt is worth something.
+The list of techniques comes first. The attacks that are written out follow: such a test's name begins with the
+attack's number, and its docstring says what is tried, then `Control:` and what shows that the attempt is worth
+something.
 """
 
 from __future__ import annotations
@@ -13,10 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.attack.techniques.every import TECHNIQUES
+
 HERE: Final = Path(__file__).parent
 DOCUMENT: Final = HERE.parents[1] / "docs" / "attacks.md"
+PROMISES: Final = HERE.parents[1] / "SECURITY.md"
+BEGIN: Final = "<!-- from here on: python -m tests.attack.table -->\n"
+ROOT_BEGIN, ROOT_END = "<!-- python -m tests.attack.table -->\n", "<!-- end of the table -->\n"
 HEADER: Final = "| attack | what is tried | what shows that the attempt works | test |"
-NAME: Final = re.compile(r"test_(?P<letter>[ab])(?P<number>\d+)_")
+LIST_HEADER: Final = "| technique | what is tried | where it succeeds |"
+ROOT_HEADER: Final = "| technique | what succeeds for root | why |"
+NAME: Final = re.compile(r"test_(?P<letter>[a-e])(?P<number>\d+)_")
+# What only a root caller can try, so that it is no technique of the list; test_root_callers.py shows it
+OF_ROOT: Final = (
+    "A10",
+    "Read a file of the system that only root may read, such as /etc/shadow",
+    "the command has root's uid, which file permissions do not stop",
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -32,8 +46,11 @@ class Row:
     control: str
 
     def __str__(self) -> str:
-        cells = (f"{self.letter}{self.number}", self.tried, self.control, f"`{self.file}` {self.name}")
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        return _line(f"{self.letter}{self.number}", self.tried, self.control, f"`{self.file}` {self.name}")
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def rows() -> list[Row]:
@@ -54,15 +71,42 @@ def _rows_of(path: Path) -> list[Row]:
     return found
 
 
-def table() -> str:
-    """Return the whole table."""
-    return "\n".join([HEADER, "|---|---|---|---|", *map(str, rows())]) + "\n"
+def tables() -> str:
+    """Return all that is generated of docs/attacks.md."""
+    listed = [_line(one.id, one.tries, one.removed) for one in TECHNIQUES]
+    written = [str(row) for row in rows()]
+    return "\n".join(
+        [
+            f"## The {len(listed)} techniques",
+            "",
+            "Each is run twice by `test_techniques.py`: against a sandbox as it is, where it fails, and where its",
+            "defence is missing, where it succeeds.",
+            "",
+            *(LIST_HEADER, "|---|---|---|", *listed, ""),
+            f"## The {len(written)} attacks that are written out",
+            "",
+            *(HEADER, "|---|---|---|---|", *written, ""),
+        ]
+    )
 
 
-def with_table(document: str) -> str:
-    """Return the document with the table in the place of the old one, which is the last thing in it."""
-    return document[: document.index(HEADER)] + table()
+def root_table() -> str:
+    """Return the table of what succeeds for a root caller who is let in."""
+    listed = [(one.id, one.tries, one.why_root) for one in TECHNIQUES if one.as_root == "succeeds"]
+    return "\n".join([ROOT_HEADER, "|---|---|---|", *(_line(*row) for row in (OF_ROOT, *listed)), ""])
+
+
+def with_tables(document: str) -> str:
+    """Return docs/attacks.md with the tables as they are now."""
+    return document[: document.index(BEGIN)] + BEGIN + "\n" + tables()
+
+
+def with_root_table(document: str) -> str:
+    """Return SECURITY.md with its table as it is now."""
+    begin, end = document.index(ROOT_BEGIN) + len(ROOT_BEGIN), document.index(ROOT_END)
+    return document[:begin] + root_table() + document[end:]
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(with_table(DOCUMENT.read_text("utf-8")), "utf-8")
+    DOCUMENT.write_text(with_tables(DOCUMENT.read_text("utf-8")), "utf-8")
+    PROMISES.write_text(with_root_table(PROMISES.read_text("utf-8")), "utf-8")

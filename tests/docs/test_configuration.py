@@ -8,6 +8,9 @@ import pytest
 from tests.docs.blocks import Block, find_blocks
 from tests.docs.tables import ROOT, code, rows_of, section
 from unspill import Limits, Policy
+from unspill.model.policy import Network, Secrets
+from unspill.model.record import Record
+from unspill.model.rules import Rules
 from unspill.policy.environ import ALLOWED, is_private, is_refused
 from unspill.policy.merge import tighten, with_own
 from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, VIEWS, Settings
@@ -17,6 +20,7 @@ DOCUMENT = "docs/configuration.md"
 HOME = b"/home/ann"
 KEYS = rows_of(DOCUMENT, "Keys")
 LIMITS = rows_of(DOCUMENT, "Limits")
+TABLES: dict[str, type[Record]] = {"network": Network, "permissions": Rules, "secrets": Secrets}
 EXAMPLES = [block for block in find_blocks((ROOT / DOCUMENT).read_text("utf-8")) if block.language == "toml"]
 
 
@@ -39,7 +43,7 @@ def test_documented_defaults_are_those_of_the_code() -> None:
     documented = {
         code(key)[0]: None if default == "unset" else default_of(code(key)[0], default)
         for key, _value, default, _project, _meaning in KEYS
-        if code(key) != ["limits"]
+        if code(key)[0] not in ("limits", *TABLES)
     }
     assert documented == {key: getattr(Policy(), key) for key in documented}
 
@@ -51,6 +55,27 @@ def test_documented_default_limits_are_those_of_the_code() -> None:
 
 def test_what_a_project_may_set_is_documented() -> None:
     assert {code(row[0])[0] for row in KEYS if row[3] != "no"} == set(PROJECT_KEYS)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_key_of_a_table_is_documented_with_its_default_and_who_may_set_it(table: str) -> None:
+    rows = rows_of(DOCUMENT, table.capitalize())
+    assert [code(row[0])[0] for row in rows] == list(TABLES[table].__match_args__)
+    documented: dict[str, object] = {}
+    for key, values, default, project, _meaning in rows:
+        (name,), (value,) = code(key), code(default)
+        text = f"[{table}]\n{name} = {value}"
+        settings = parse_policy(text, where="document", trusted=True, home=HOME)
+        documented |= dict(getattr(settings, table))
+        for choice in code(values):
+            parse_policy(f"[{table}]\n{name} = {choice}", where="document", trusted=True, home=HOME)
+        asked = parse_policy(text, where="document", trusted=False, home=HOME, base=HOME)
+        if project == "no":
+            with pytest.raises(Exception, match="only your own configuration"):
+                tighten(Policy(), asked)
+        else:
+            assert tighten(Policy(), asked) == Policy()
+    assert documented == TABLES[table]().as_dict()
 
 
 @pytest.mark.parametrize(
@@ -96,5 +121,10 @@ def test_examples_are_accepted(block: Block) -> None:
     assert merged != Policy()
 
 
-def test_the_examples_are_one_of_each_file() -> None:
-    assert [os.path.basename(block.content[0].split()[-1]) for block in EXAMPLES] == ["config.toml", ".unspill.toml"]
+def test_the_examples_are_of_both_files() -> None:
+    assert [os.path.basename(block.content[0].split()[-1]) for block in EXAMPLES] == [
+        "config.toml",
+        ".unspill.toml",
+        "config.toml",
+        "config.toml",
+    ]

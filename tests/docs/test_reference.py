@@ -16,9 +16,13 @@ from tests.support import run_cli
 from unspill import Cancelled, LimitReached, NeverStarted, Signalled, TimedOut, errors
 from unspill.cli.main import OUR_FAILURE, VERBS
 from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.cli.permission_form import question_form
 from unspill.model import run as run_module
 from unspill.model.change import Change, Identity
+from unspill.model.permission import Grant, NetworkForCommand
 from unspill.model.run import exit_code_of
+from unspill.permissions.audit_verify import Broken, Verified
+from unspill.permissions.wording import make_question
 from unspill.store.state import PARTS
 
 DOCUMENT = "docs/reference.md"
@@ -135,7 +139,7 @@ def test_json_has_the_documented_fields(tmp_path: Path, bwrap: Path) -> None:
         assert set(change.get("entry", fields("entry"))) == fields("entry")
     (record,) = answer(demo, "log")["runs"]
     assert set(record) == fields("run")
-    assert answer(demo, "show", "1") == record
+    assert answer(demo, "show", "1") == {**record, "connections": [], "denials": []}
     assert set(answer(demo, "diff")) == fields("`diff`")
     assert set(answer(demo, "discard")) == fields("`discard`")
     assert set(answer(demo, "doctor")) == fields("`doctor`")
@@ -163,6 +167,23 @@ def test_json_of_operations_has_the_documented_fields(tmp_path: Path, bwrap: Pat
     assert all(backup == fields("backup") for backup in backups)
     for verb in ("status", "prune", "recover"):
         assert set(answer(demo, verb)) == fields(f"`{verb}`")
+
+
+@pytest.mark.kernel
+def test_json_of_permissions_has_the_documented_fields(tmp_path: Path, bwrap: Path) -> None:
+    demo = make_demo(tmp_path / "home")
+    (tmp_path / "home" / "state").mkdir(mode=0o700)
+    answer(demo, "run", "-c", "true")
+    assert set(answer(demo, "requests")) == fields("`requests`")
+    assert set(answer(demo, "grants")) == fields("`grants`")
+    assert set(answer(demo, "grants", "revoke", "--all")) == fields("`grants revoke`")
+    assert set(answer(demo, "audit")) == fields("`audit`")
+    verified = set(answer(demo, "audit", "--verify"))
+    assert verified == {"whole", *Verified.__match_args__}
+    assert verified | set(Broken.__match_args__) == fields("`audit --verify`")
+    request = NetworkForCommand(project=b"/p", argv=(b"true",))
+    assert set(question_form(make_question(request, request.scopes))) == fields("request")
+    assert set(Grant.__match_args__) == fields("grant")
 
 
 def test_every_field_of_a_change_is_documented() -> None:

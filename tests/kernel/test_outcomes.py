@@ -146,7 +146,7 @@ raise SystemExit(9)
 def test_our_failure_is_one_line_that_starts_with_error(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = ground.sandbox()
     # A rule that every plan keeps, broken on purpose: bwrap refuses to start
-    monkeypatch.setattr("unspill.plan.argv._namespaces", lambda _facts: (b"--no-such-option",))
+    monkeypatch.setattr("unspill.plan.argv._namespaces", lambda *_given: (b"--no-such-option",))
     result = sandbox.run("echo never > file")
     assert isinstance(result.outcome, NeverStarted)
     assert result.exit_code == 125

@@ -23,9 +23,11 @@ from tests.unit.network.scene import (
 from tests.unit.network.test_http import AMBIGUOUS
 from tests.unit.network.web import Web
 from unspill.model.egress import Connection, Denial
-from unspill.network.rules import Rules
+from unspill.policy.egress import Rules
 
 pytestmark = pytest.mark.kernel
+
+ALLOWING = "Run it with `--allow-host {0}`, or add `{0}` to `hosts` under `[network]` in the configuration."
 
 
 @pytest.fixture(scope="module")
@@ -207,12 +209,12 @@ def test_a_denial_says_what_would_allow_it() -> None:
         for authority in ("evil.org:443", "evil.org:443", "example.org:8443"):
             stage.status(authority)
     assert stage.proxy.denials() == (
-        Denial(host="evil.org", port=443, rule="host", remedy="Allow `evil.org` for this sandbox.", times=2),
+        Denial(host="evil.org", port=443, rule="host", remedy=ALLOWING.format("evil.org"), times=2),
         Denial(
             host="example.org",
             port=8443,
             rule="port",
-            remedy="Allow `example.org:8443` for this sandbox: without a port, a host means 80 and 443.",
+            remedy=ALLOWING.format("example.org:8443") + " Without a port, a host means 80 and 443.",
         ),
     )
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.network.host_vectors import VECTORS
+from tests.unit.network.host_vectors import VECTORS, asking
 from tests.unit.network.scene import PUBLIC, Names, echo, read_all, scene, server
 from tests.unit.network.web import Web
 from unspill.network.loop import open_connection
 from unspill.network.resolve import Endpoint, pack
-from unspill.network.rules import Rules
+from unspill.policy.egress import Rules
 
 pytestmark = pytest.mark.kernel
 
@@ -80,19 +80,6 @@ def test_a_named_endpoint_is_the_only_way_to_loopback(web: Web) -> None:
     with scene(rules, names=names, connect=open_connection, endpoints=frozenset((endpoint,))) as stage:
         assert stage.exchange(request).endswith(b"hello")
     assert len(web.seen) == 1
-
-
-def asking(host: bytes) -> list[bytes]:
-    """Return what asks for a host in every language that the proxy speaks."""
-    asked = [
-        b"CONNECT %s:443 HTTP/1.1\r\n\r\n" % host,
-        b"CONNECT %s HTTP/1.1\r\n\r\n" % host,
-        b"\x05\x01\x00\x05\x01\x00\x03" + bytes((len(host[:255]),)) + host[:255] + b"\x01\xbb",
-    ]
-    if b"/" in host or b"?" in host:
-        return asked  # what follows them is not of the host, and what precedes them may well be one
-    absolute = b"GET http://%s:8080/ HTTP/1.1\r\nHost: %s:8080\r\n\r\n" % (host, host)
-    return [*asked, absolute, b"GET http://%s/ HTTP/1.1\r\n\r\n" % host]
 
 
 def test_no_odd_form_of_a_host_passes_in_any_language() -> None:

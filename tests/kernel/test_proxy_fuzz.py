@@ -18,7 +18,7 @@ from tests.unit.network.host_vectors import VECTORS
 from tests.unit.network.scene import Names, Scene, scene
 from tests.unit.network.test_http import AMBIGUOUS
 from unspill.network.resolve import pack
-from unspill.network.rules import parse_rules
+from unspill.policy.egress import parse_rules
 
 pytestmark = pytest.mark.kernel
 

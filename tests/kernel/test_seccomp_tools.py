@@ -11,6 +11,8 @@ import pytest
 
 from tests.figures import record_figure
 from tests.kernel.seccomp_box import MACHINE, Box
+from tests.kernel.seccomp_languages import GDB, GO, JAVA, NODE, RUST, SQLITE_SHELL
+from tests.support import Ground
 from unspill.host.seccomp import build_filter
 
 if TYPE_CHECKING:
@@ -136,9 +138,17 @@ TOOLS: Final = {
     "python: asyncio": python(ASYNCIO),
     "python: subprocess": python(SUBPROCESS),
     "python: sqlite": python(SQLITE),
+    "sqlite": ["sh", "-c", SQLITE_SHELL],
+    "gdb": ["sh", "-c", GDB],
+    "go": ["sh", "-c", GO],
+    "rust": ["sh", "-c", RUST],
+    "node": ["node", NODE],
+    "java": ["java", JAVA],
 }
+# Programs that are read from a file, under which name
+SCRIPTS: Final = {"/usr/bin/python3": "script.py", "node": "script.js", "java": "Main.java"}
 # What the strict profile takes away: a tracer, and sockets that lie in the filesystem
-NOT_IF_STRICT: Final = {"strace", "python: multiprocessing", "python: a manager of multiprocessing"}
+NOT_IF_STRICT: Final = {"strace", "gdb", "python: multiprocessing", "python: a manager of multiprocessing"}
 
 
 @pytest.fixture
@@ -147,10 +157,10 @@ def box(bwrap: Path, tmp_path: Path) -> Box:
 
 
 def works(box: Box, name: str, program: bytes | None) -> bool:
-    """Return whether a tool did what it should; Python's scripts are files, so that children can import them."""
+    """Return whether a tool did what it should; scripts are files, so that Python's children can import them."""
     *command, last = TOOLS[name]
-    if command[0].endswith("python3"):
-        script = box.work / "script.py"
+    if command[0] in SCRIPTS:
+        script = box.work / SCRIPTS[command[0]]
         script.write_text(textwrap.dedent(last))
         last = str(script)
     result = box.run(program, *command, last)
@@ -167,6 +177,16 @@ def test_a_tool_works_under_the_default_profile(name: str, box: Box) -> None:
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_tool_works_under_the_strict_profile_unless_it_needs_what_that_takes_away(name: str, box: Box) -> None:
     assert works(box, name, build_filter(MACHINE, "strict")) is (name not in NOT_IF_STRICT)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_tool_works_in_a_sandbox_with_everything_at_its_default(name: str, ground: Ground) -> None:
+    *command, last = TOOLS[name]
+    if command[0] in SCRIPTS:
+        last = str(ground.write(SCRIPTS[command[0]], textwrap.dedent(last)))
+    result = ground.run([*command, last])
+    assert result.ok, result
+    assert result.stdout.kept().splitlines()[-1:] == [b"ok"]
 
 
 LOOP: Final = r"""

@@ -67,7 +67,7 @@ def test_a_longer_scope_is_a_word_of_its_own(person: Person, scope: str) -> None
     with asking(person, kind="egress") as program:
         program.answer(f"{scope}\n")
         assert program.verdict() == ("Allowed", scope)
-    assert f"{scope} = A" in person.look()
+    assert f"  {scope:<7} = A" in person.look()
 
 
 def test_what_was_typed_before_the_question_does_not_count(person: Person) -> None:

@@ -7,6 +7,7 @@ take that for somebody's work would make every undo of a commit a conflict. Read
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 
@@ -22,6 +23,9 @@ _MODE, _OBJECT, _HASH = 24, 40, 20
 _EXTENDED = 0x4000
 # Entries are sorted, and names with a dot are among the first
 _FIRST_LOOK = 256 << 10
+_LONGEST_NAME = 4096
+# A command can write this file, and each run would read it
+_MOST_ENTRIES = 250_000
 
 
 def is_index(path: bytes) -> bool:
@@ -69,7 +73,7 @@ def find_objects(fd: int, paths: Sequence[bytes]) -> dict[bytes, bytes]:
             text += chunk
         found: dict[bytes, bytes] = {}
         try:
-            for entry in _entries(text):
+            for entry in itertools.islice(_entries(text), _MOST_ENTRIES):
                 extended = entry[4 + _HASH] & _EXTENDED >> 8
                 name = entry[4 + _HASH + (4 if extended else 2) : -1]
                 if name in wanted:
@@ -103,6 +107,8 @@ def _entries(text: bytes) -> Iterator[bytes]:
         if version == 4:
             dropped, at = _varint(text, at)
             end = text.index(b"\0", at)
+            if dropped > len(name) or len(name) - dropped + end - at > _LONGEST_NAME:
+                raise ValueError("not a name that git writes")
             name = name[: len(name) - dropped] + text[at:end]
             at = end + 1
         else:
@@ -132,4 +138,7 @@ def _varint(text: bytes, at: int) -> tuple[int, int]:
     while text[at] & 0x80:
         at += 1
         value = ((value + 1) << 7) | text[at] & 0x7F
+        # A command can write this file: without an end, numbers of millions of digits would be added up
+        if value > _LONGEST_NAME:
+            raise ValueError("drops more than a name has")
     return value, at + 1

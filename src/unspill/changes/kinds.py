@@ -44,9 +44,9 @@ def is_user_attribute(name: str) -> bool:
     return name.startswith(USER) and (not name.startswith(OWN) or name.startswith(ESCAPED))
 
 
-def unescape(name: str) -> str:
-    """Return the name that the command knows a stored attribute by."""
-    return OWN + name[len(ESCAPED) :] if name.startswith(ESCAPED) else name
+def is_plain_attribute(name: str) -> bool:
+    """Tell whether an attribute is one that no overlay takes for a mark of its own, in a layer or in a live tree."""
+    return name.startswith(USER) and not name.startswith(OWN)
 
 
 def refuse_foreign(names: list[str], path: bytes) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unspill.host.level import DoctorReport, Row
     from unspill.host.survey import Finding, FindingKind, Survey
     from unspill.model.facts import Facts
-    from unspill.model.policy import EngineName, Profile
+    from unspill.model.policy import EngineName, NetworkMode, Profile
 
 COMMAND = Command(
     name="doctor",
@@ -89,6 +89,8 @@ def run(arguments: Arguments) -> int:
         engine=policy.engine,
         profile=policy.profile,
         bwrap_error=refused,
+        mode=policy.network.mode,
+        mode_error=_mode_error(policy.network.mode, facts),
     )
     print(text, end="")
     return code
@@ -104,6 +106,8 @@ def doctor(
     engine: EngineName | None = None,
     profile: Profile = "default",
     bwrap_error: HostError | None = None,
+    mode: NetworkMode = "proxy",
+    mode_error: HostError | None = None,
     distribution: Distribution | None = None,
 ) -> tuple[str, int]:
     """Return the text to print and the exit code: 0 if commands can be run here, 3 if not."""
@@ -115,6 +119,8 @@ def doctor(
         engine=engine,
         profile=profile,
         bwrap_error=bwrap_error,
+        mode=mode,
+        mode_error=mode_error,
     )
     code = HostError.exit_code if found.level == "D" else 0
     if as_json:
@@ -125,6 +131,19 @@ def doctor(
     if project is not None and findings is not None:
         lines += ["", *_project_lines(project, findings)]
     return "\n".join(lines) + "\n", code
+
+
+def _mode_error(mode: NetworkMode, facts: Facts) -> HostError | None:
+    """Return why a network of this mode could not be had here."""
+    if mode != "pasta":
+        return None
+    from unspill.sandbox.full_network import plan_pasta
+
+    try:
+        plan_pasta(has_own_namespace=facts.own_namespace)
+    except HostError as error:
+        return error
+    return None
 
 
 def _row_lines(row: Row) -> Iterator[str]:

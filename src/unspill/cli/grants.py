@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 
+from unspill.changes.render import safe_text
 from unspill.cli.choosing import named_project, print_json
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.cli.telling import count_text, when_text
@@ -75,4 +76,4 @@ def _lines(grant: Grant) -> Iterator[str]:
     is_over = grant.expires_ns <= time.time_ns()
     yield f"    scope:     {grant.scope}, {'expired' if is_over else 'until'} {when_text(grant.expires_ns)}"
     used = f"{count_text(grant.uses, 'time')}, last {when_text(grant.last_used_ns)}" if grant.uses else "never"
-    yield f"    granted:   {when_text(grant.granted_ns)} by {grant.granted_by}; used {used}"
+    yield f"    granted:   {when_text(grant.granted_ns)} by {safe_text(grant.granted_by)}; used {used}"

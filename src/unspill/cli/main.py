@@ -118,11 +118,18 @@ def _module(verb: str) -> ModuleType:
 def _complain(error: UnspillError, verb: str) -> int:
     # A text for models begins with the word that they are told to look for
     is_denied = isinstance(error, DeniedError)
-    print(f"{'ERROR' if is_denied else 'unspill'}: {error.message.removeprefix('ERROR: ')}", file=sys.stderr)
+    print(f"{'ERROR' if is_denied else 'unspill'}: {_safe(error.message.removeprefix('ERROR: '))}", file=sys.stderr)
     if error.remedy:
-        print(f"  {error.remedy}", file=sys.stderr)
+        print(f"  {_safe(error.remedy)}", file=sys.stderr)
     # `run` passes the command's own codes through, so ours must be one that it is known for
     return OUR_FAILURE if verb == "run" else error.exit_code
+
+
+def _safe(text: str) -> str:
+    """Return a message without what would do something to a terminal: arguments may be a stranger's words."""
+    from unspill.policy.paths import show
+
+    return show(text.encode("utf-8", "surrogateescape"))
 
 
 def _print_overview() -> int:

@@ -8,7 +8,7 @@ import sys
 
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.errors import UsageError
-from unspill.model.event import OutputChunk
+from unspill.model.event import OutputChunk, Started
 from unspill.model.run import Exited, NeverStarted
 from unspill.runner.launcher import close_launchers, get_launcher
 
@@ -65,6 +65,8 @@ def run(arguments: Arguments) -> int:
     more = _more(arguments)
     sandbox = open_sandbox(arguments, may_fork=True, approver=_approver(arguments, more))
     if arguments.flag("--explain"):
+        if any(more.values()):
+            raise UsageError("--explain shows the sandbox of your policy alone", remedy="Ask for nothing else with it.")
         print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
@@ -151,6 +153,9 @@ def _inside_cwd(arguments: Arguments) -> str | None:
 def _pass_on(event: Event) -> None:
     if isinstance(event, OutputChunk):
         _write_all(1 if event.stream == "stdout" else 2, event.chunk)
+    elif isinstance(event, Started):
+        # What is needed afterwards is loaded while the command begins, when there is nothing else to do
+        __import__("unspill.sandbox.recording")
 
 
 def _write_all(fd: int, chunk: bytes) -> None:
@@ -161,6 +166,7 @@ def _write_all(fd: int, chunk: bytes) -> None:
 
 def _summarise(result: RunResult, sandbox: Sandbox) -> None:
     """Say on stderr how it ended, where that is not plain, and what it changed."""
+    from unspill.sandbox.masking import is_about_secret
     from unspill.sandbox.running import ROOT_NOTE
 
     lines = [ROOT_NOTE] if ROOT_NOTE in result.warnings else []
@@ -175,6 +181,8 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
     if result.exit_code in _NOT_FOUND:
         # What the sandbox does not show of this host may be what is missing
         lines += [warning for warning in result.warnings if warning != ROOT_NOTE]
+    else:
+        lines += [warning for warning in result.warnings if is_about_secret(warning)]
     lines += [f"{hint.text}\n  {hint.remedy}" for hint in result.hints]
     if result.denied_paths:
         from unspill.cli.denied import denied_lines

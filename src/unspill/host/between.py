@@ -16,11 +16,13 @@ from unspill.host.own_namespace import write_setting
 from unspill.model.full_network import (
     BETWEEN,
     BETWEEN_LINK,
+    BETWEEN_MAC,
     BEYOND,
     BEYOND_LINK,
     BEYOND_MAC,
     INSIDE,
     INSIDE_LINK,
+    INSIDE_MAC,
     PUBLIC,
     RESOLVER,
 )
@@ -36,6 +38,7 @@ _LONGEST_PACKET = 65_520
 _DNS_PORT = 53
 _DNS_TABLE = 100
 _TCP, _UDP = 6, 17
+_EVERYTHING: dict[IpVersion, tuple[str, int]] = {4: ("0.0.0.0", 0), 6: ("::", 0)}
 _SETTINGS: dict[IpVersion, tuple[tuple[bytes, bytes], ...]] = {
     4: (
         # Answers of the resolver come from an address that is closed otherwise
@@ -72,30 +75,36 @@ class Between:
         self._here = Netlink()
 
     def close_networks(self, closed: Closed) -> None:
-        """Make everything unreachable that is not public. Done first, so that there is no moment without."""
+        """Make everything unreachable that is not public. Done first, so that there is no moment without.
+
+        Also inside, where it holds nobody who does not want to be held, but tells the others at once.
+        """
         for packed, bits in closed:
             version: IpVersion = 4 if len(packed) == 4 else 6
             if version in self._versions:
                 self._here.close_network(version, packed, bits)
+                self._there.close_network(version, packed, bits)
 
     def join_sandbox(self) -> None:
         """Make the link to the sandbox and its only route, which leads here."""
         for version in self._versions:
             for setting, value in _SETTINGS[version]:
                 write_setting(b"/proc/sys/net/" + setting, value)
-        self._here.make_pair(BETWEEN_LINK, INSIDE_LINK, self._inside)
-        for netlink, name, own, other in (
-            (self._here, BETWEEN_LINK, BETWEEN, INSIDE),
-            (self._there, INSIDE_LINK, INSIDE, BETWEEN),
+        self._here.make_pair(BETWEEN_LINK, BETWEEN_MAC, INSIDE_LINK, INSIDE_MAC, self._inside)
+        for netlink, name, own, other, mac in (
+            (self._here, BETWEEN_LINK, BETWEEN, INSIDE, INSIDE_MAC),
+            (self._there, INSIDE_LINK, INSIDE, BETWEEN, BETWEEN_MAC),
         ):
             link = netlink.find(name)
             netlink.bring_up(link, _LONGEST_PACKET)
             for version in self._versions:
                 netlink.add_address(version, link, own[version])
+                netlink.add_neighbour(version, link, other[version], mac)
                 netlink.add_neighbour_route(version, link, other[version])
         for version in self._versions:
-            network = ("0.0.0.0", 0) if version == 4 else ("::", 0)
-            self._there.add_route(version, *network, self._there.find(INSIDE_LINK), BETWEEN[version])
+            link = self._there.find(INSIDE_LINK)
+            self._there.add_route(version, *_EVERYTHING[version], link, BETWEEN[version])
+            self._there.add_route(version, *_resolver(version), link, BETWEEN[version])
 
     def has_way_out(self) -> bool:
         """Tell whether pasta has made its link."""
@@ -109,7 +118,10 @@ class Between:
             # Asked for, it would keep the first packets waiting, of which pasta then gets several copies at once
             self._here.add_neighbour(version, link, BEYOND[version], BEYOND_MAC)
             self._here.add_route(version, *PUBLIC[version], link, BEYOND[version])
-            everything = ("0.0.0.0", 0) if version == 4 else ("::", 0)
-            self._here.add_route(version, *everything, link, BEYOND[version], table=_DNS_TABLE)
+            self._here.add_route(version, *_EVERYTHING[version], link, BEYOND[version], table=_DNS_TABLE)
             for protocol in (_UDP, _TCP):
                 self._here.add_port_rule(version, RESOLVER[version], protocol, _DNS_PORT, _DNS_TABLE)
+
+
+def _resolver(version: IpVersion) -> tuple[str, int]:
+    return RESOLVER[version], 32 if version == 4 else 128

@@ -12,6 +12,10 @@ import ctypes
 import os
 import sys
 
+# All that is imported is imported here: once accesses are told, to open a module would wait for an answer, and who
+# answers is not told yet where to listen
+from _socket import socket
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
@@ -106,22 +110,21 @@ def tell(channel: int, words: bytes, descriptor: int | None = None) -> None:
         if words.startswith(b"failed"):
             os.write(2, b"unspill: " + words + b"\n")
         return
-    from _socket import socket
-
     other = socket(fileno=os.dup(channel))
     rights = [] if descriptor is None else [(_SOL_SOCKET, _SCM_RIGHTS, descriptor.to_bytes(4, sys.byteorder))]
     other.sendmsg([words], rights)
     other.close()
 
 
-def become(channel: int, argv: list[bytes]) -> NoReturn:
+def become(channel: int, cwd: bytes, argv: list[bytes]) -> NoReturn:
     """Be the command, with the variables and signals that this program was given; say why not, if it can't be."""
     # Python ignores these two, and a program that is started keeps that
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     # The variables of this process itself may have been changed by Python for its own use
     with open("/proc/self/environ", "rb") as file:
-        variables = file.read().split(b"\0")[:-1]
+        variables = [word for word in file.read().split(b"\0")[:-1] if not word.startswith(b"PWD=")]
+    variables.append(b"PWD=" + cwd)
     words = (ctypes.c_char_p * (len(argv) + 1))(*argv)
     environ = (ctypes.c_char_p * (len(variables) + 1))(*variables)
     tell(channel, b"ready")
@@ -130,6 +133,15 @@ def become(channel: int, argv: list[bytes]) -> NoReturn:
     code = ctypes.get_errno()
     tell(channel, b"failed command %d" % code)
     os._exit(_NOT_FOUND if code == 2 else _NOT_EXECUTABLE)
+
+
+def _enter(channel: int, cwd: bytes) -> None:
+    """Go to the working directory, which bwrap must not do while it has the host's /proc open."""
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        tell(channel, b"failed directory %d" % (error.errno or 0))
+        os._exit(_OUR_FAILURE)
 
 
 def _given_words() -> list[bytes]:
@@ -144,8 +156,8 @@ def main(
     ports: tuple[int, ...] = (),
     notices: bytes = b"",
 ) -> NoReturn:
-    """Do what the plan says, then be the command; the arguments are the descriptor to the caller, and the command."""
-    channel, argv = int(sys.argv[1]), _given_words()[2:]
+    """Do what the plan says, then be the command. Arguments: the channel, the directory, the command."""
+    channel, (cwd, *argv) = int(sys.argv[1]), _given_words()[2:]
     try:
         if channel >= 0:
             os.set_inheritable(channel, False)
@@ -159,4 +171,5 @@ def main(
         where = os.fsencode(error.filename or "")
         tell(channel, b"failed %d %s" % (error.errno or 0, where))
         os._exit(_OUR_FAILURE)
-    become(channel, argv)
+    _enter(channel, cwd)
+    become(channel, cwd, argv)

@@ -19,7 +19,7 @@ _ERROR = 2
 _NEWLINK, _GETLINK, _NEWADDR, _NEWROUTE, _NEWNEIGHBOUR, _NEWRULE = 16, 18, 20, 24, 28, 32
 _REQUEST, _ACK, _NEW = 0x1, 0x4, 0x600
 _IFF_UP = 1
-_IFNAME, _MTU, _LINKINFO, _NET_NS_FD = 3, 4, 18, 28
+_LINK_ADDRESS, _IFNAME, _MTU, _LINKINFO, _NET_NS_FD = 1, 3, 4, 18, 28
 _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _ADDRESS, _LOCAL, _ADDRESS_FLAGS = 1, 2, 8
 _NODAD, _NOPREFIXROUTE = 0x02, 0x200
@@ -48,6 +48,10 @@ def _name(name: str) -> bytes:
     return _attribute(_IFNAME, name.encode() + b"\0")
 
 
+def _hardware(kind: int, mac: str) -> bytes:
+    return _attribute(kind, bytes.fromhex(mac.replace(":", "")))
+
+
 class Netlink:
     """One namespace. Every function raises OSError with the kernel's errno and what was wanted."""
 
@@ -60,13 +64,12 @@ class Netlink:
         """Let go of the namespace."""
         self._socket.close()
 
-    def make_pair(self, name: str, peer: str, peer_namespace: int) -> None:
+    def make_pair(self, name: str, mac: str, peer: str, peer_mac: str, peer_namespace: int) -> None:
         """Make a link here and its other end in another namespace, given by a descriptor."""
-        other = _attribute(
-            _VETH_PEER, struct.pack("=BxHiII", 0, 0, 0, 0, 0) + _name(peer) + _number(28, peer_namespace)
-        )
-        kind = _attribute(_INFO_KIND, b"veth") + _attribute(_INFO_DATA, other)
-        self._ask(_NEWLINK, _NEW, struct.pack("=BxHiII", 0, 0, 0, 0, 0), _name(name), _attribute(_LINKINFO, kind))
+        blank = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
+        other = blank + _name(peer) + _hardware(_LINK_ADDRESS, peer_mac) + _number(_NET_NS_FD, peer_namespace)
+        kind = _attribute(_INFO_KIND, b"veth") + _attribute(_INFO_DATA, _attribute(_VETH_PEER, other))
+        self._ask(_NEWLINK, _NEW, blank, _name(name), _hardware(_LINK_ADDRESS, mac), _attribute(_LINKINFO, kind))
 
     def find(self, name: str) -> int:
         """Return the index of a link, 0 if there is none of that name."""
@@ -95,8 +98,8 @@ class Netlink:
     def add_neighbour(self, version: IpVersion, link: int, address: str, mac: str) -> None:
         """Say at which hardware address a neighbour is, for good."""
         head = struct.pack("=BxxxiHBB", _FAMILY[version], link, _PERMANENT, 0, _UNICAST)
-        packed, hardware = inet_pton(_FAMILY[version], address), bytes.fromhex(mac.replace(":", ""))
-        self._ask(_NEWNEIGHBOUR, _NEW, head, _attribute(_DST, packed), _attribute(_HARDWARE_ADDRESS, hardware))
+        packed = inet_pton(_FAMILY[version], address)
+        self._ask(_NEWNEIGHBOUR, _NEW, head, _attribute(_DST, packed), _hardware(_HARDWARE_ADDRESS, mac))
 
     def add_route(
         self, version: IpVersion, network: str, bits: int, link: int, gateway: str, *, table: int = _MAIN

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every address of this host, as the kernel lists them for this process's network namespace.
+"""Every address of this host, as the kernel lists them for this thread's network namespace.
 
 Nothing that a sandbox asks for may lead back to the host: a service that listens on a public address of the machine
 is often meant for the person only.
@@ -7,26 +7,29 @@ is often meant for the person only.
 
 from __future__ import annotations
 
-_IPV4 = "/proc/self/net/fib_trie"
-_IPV6 = "/proc/self/net/if_inet6"
+_IPV4 = "/proc/thread-self/net/fib_trie"
+_IPV6 = "/proc/thread-self/net/if_inet6"
 _LOCAL = ("/32 host LOCAL",)
 
 
 def own_addresses() -> frozenset[bytes]:
-    """Return the packed addresses; those of a protocol that the kernel does not have are none.
+    """Return the packed addresses; a kernel without IPv6 has none of that kind.
 
     Raises:
-        OSError: the list exists and can't be read: then nothing can be checked against it.
+        OSError: the lists can't be read: then nothing can be checked against them.
+        ValueError: they are none of the kernel's.
     """
-    return frozenset((*parse_fib_trie(_read(_IPV4)), *parse_if_inet6(_read(_IPV6))))
+    found = parse_fib_trie(_read(_IPV4))
+    try:
+        found += parse_if_inet6(_read(_IPV6))
+    except FileNotFoundError:
+        return frozenset(found)
+    return frozenset(found)
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read()
 
 
 def parse_fib_trie(text: str) -> list[bytes]:

@@ -85,9 +85,13 @@ class Pasta:
         try:
             pid = os.fork()
             if not pid:
+                # Whoever has the other ends would never learn that they are gone
+                its_report.close()
+                given.close()
                 _become_pasta(taken, words, program, pasta_words(versions), cgroups)
             self._pidfd = os.pidfd_open(pid)
             if not os.fork():
+                taken.close()
                 _make_network(its_report, given, inside, self._pidfd, words, versions, closed)
         finally:
             for end in (its_report, given, taken):
@@ -163,8 +167,9 @@ def _make_network(
                 raise OSError(0, f"pasta gave up: {_last_words(words)}")
         between.open_way_out()
         send(report, "")
-    except OSError as error:
-        send(report, f"network of the sandbox: {error.strerror or error}")
+    except Exception as error:
+        text = error.strerror if isinstance(error, OSError) else None
+        send(report, f"network of the sandbox: {text or error}")
     finally:
         os._exit(0)
 

@@ -59,12 +59,16 @@ def is_empty(upper: bytes) -> bool:
 
 
 def user_attributes(path: bytes) -> dict[str, bytes]:
-    """Return a directory's own `user.*` attributes, without those that overlayfs keeps there."""
+    """Return a directory's own `user.*` attributes as they are stored, without those that overlayfs keeps there."""
     try:
         names = os.listxattr(path, follow_symlinks=False)
     except OSError as error:
         if error.errno in (errno.ENOTSUP, errno.EACCES):
             return {}
         raise
-    own = [name for name in names if name.startswith("user.") and not name.startswith("user.overlay.")]
-    return {name: os.getxattr(path, name, follow_symlinks=False) for name in own}
+    return {name: os.getxattr(path, name, follow_symlinks=False) for name in names if _is_own(name)}
+
+
+def _is_own(name: str) -> bool:
+    # What a command named like a mark is stored with one more `overlay.`, and shown without it
+    return name.startswith("user.overlay.overlay.") or (name.startswith("user.") and name[5:13] != "overlay.")

@@ -174,13 +174,13 @@ class MaskUse:
     def __init__(self, state: bytes, *, alone: bool = False) -> None:
         """Join the others; with `alone` try to be the only one, and say in `is_alone` whether that succeeded."""
         self.is_alone = False
-        masks = state + b"/masks"
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            self._fd = os.open(masks + b"/" + _LOCK, flags, 0o600)
-        except FileNotFoundError:
-            os.makedirs(masks, 0o700, exist_ok=True)
-            self._fd = os.open(masks + b"/" + _LOCK, flags, 0o600)
+            self._fd = _open_lock(state + b"/masks")
+        except OSError as error:
+            raise SandboxUnavailable(
+                f"The masks of secrets can't be locked: {error.strerror}.",
+                remedy="Look for free space where the state directory is.",
+            ) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
             self.is_alone = alone
@@ -195,6 +195,15 @@ class MaskUse:
 
     def __exit__(self, *_rest: object) -> None:
         os.close(self._fd)
+
+
+def _open_lock(masks: bytes) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(masks + b"/" + _LOCK, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(masks, 0o700, exist_ok=True)
+        return os.open(masks + b"/" + _LOCK, flags, 0o600)
 
 
 def remove_old_masks(state: bytes, before_ns: int) -> int:

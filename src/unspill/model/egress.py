@@ -20,8 +20,8 @@ class Connection(Record):
     """One connection that the proxy made, or tried to make, for a sandbox.
 
     `address` is the one that was checked and connected to, empty where there was none. Verdicts: open (still going on),
-    allowed (ended by one of its ends), denied (refused after it was made: nothing of the request was sent), failed (no such
-    name, nobody listens, too slow), cut (ended by us: budget, or it went on when the run was over).
+    allowed (ended by one of its ends), denied (refused after it was made: nothing of the request was sent), failed (no
+    such name, nobody listens, too slow), cut (ended by us: budget, or it went on when the run was over).
     """
 
     host: str

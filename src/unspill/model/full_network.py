@@ -20,8 +20,8 @@ BEYOND: dict[IpVersion, str] = {4: "198.18.75.5", 6: "fd75:6e73:7069:6c6c::5"}
 # Only for DNS: pasta passes the questions on to the resolver of the host
 RESOLVER: dict[IpVersion, str] = {4: "198.18.75.6", 6: "fd75:6e73:7069:6c6c::6"}
 NETMASK_BITS = 29
-# Of pasta's end: known beforehand, so that nobody has to ask for it
-BEYOND_MAC = "9a:55:9a:55:9a:55"
+# Known beforehand, so that nobody has to ask for them and wait
+INSIDE_MAC, BETWEEN_MAC, BEYOND_MAC = "02:75:6e:73:70:02", "02:75:6e:73:70:01", "02:75:6e:73:70:05"
 # What is public at most; everything else has no route at all
 PUBLIC: dict[IpVersion, tuple[str, int]] = {4: ("0.0.0.0", 0), 6: ("2000::", 3)}
 # How the command sees its interface, and how ours are called

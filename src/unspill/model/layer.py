@@ -29,12 +29,16 @@ class TimeMark(Record):
 
 
 class SealedLayer(Record):
-    """An upper directory that nothing writes any more. `run` made it; `mark` precedes its run."""
+    """An upper directory that nothing writes any more. `run` made it; `mark` precedes its run.
+
+    `cover` is a layer of deletions right over it: it hides secrets that this run alone was shown, and changed.
+    """
 
     id: LayerId
     upper: bytes
     mark: TimeMark
     run: RunId
+    cover: bytes | None = None
 
 
 class OpenLayer(Record):
@@ -62,8 +66,10 @@ class Stack(Record):
 
     def below(self, first: int = 0) -> tuple[bytes, ...]:
         """Return the layers under the sealed one of that number, the topmost first, without the live directory."""
-        sealed = (layer.upper for layer in reversed(self.sealed[:first]))
-        return (*sealed,) if self.mask is None else (*sealed, self.mask)
+        found: list[bytes] = []
+        for layer in reversed(self.sealed[:first]):
+            found += (layer.upper,) if layer.cover is None else (layer.cover, layer.upper)
+        return (*found,) if self.mask is None else (*found, self.mask)
 
     def lowers(self) -> tuple[bytes, ...]:
         """Return the lower directories as overlayfs wants them: topmost first, the live one last."""

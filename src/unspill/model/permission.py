@@ -25,12 +25,16 @@ else:
     RequestId = GrantId = str
 
 
+# What is started can't be told for sure, so that a grant could be used for something else later.
+UNKNOWN_PROGRAM = "unknown"
+
+
 class RequestBase(Record):
     """What all requests say: who asks, and for which command.
 
     `names` are those of the environment variables that the command gets, sorted; `script` is the digest of the
-    program that is started where it lies in a root. Without `argv` it is asked for the sandbox as a whole, whatever
-    runs in it.
+    program that is started where it lies in a root, or `UNKNOWN_PROGRAM`, with which it is allowed once only. Without
+    `argv` it is asked for the sandbox as a whole, whatever runs in it.
     """
 
     kind: ClassVar[RequestKind]
@@ -56,17 +60,19 @@ class RequestBase(Record):
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """The scopes that an answer can have."""
-        if self.one_time_only:
+        if self.one_time_only or self.script == UNKNOWN_PROGRAM:
             return ("once",)
         lacking = {scope for scope, of in (("run", self.run), ("sandbox", self.sandbox)) if not of}
         return tuple(scope for scope in SCOPES if scope not in lacking)
 
 
 class NetworkForCommand(RequestBase):
-    """Any public host, for one command."""
+    """A network, for one command. `mode` is that of the policy: any public host, unless it says `host`."""
 
     kind = "network"
     one_time_only = True
+
+    mode: str = "proxy"
 
 
 class Egress(RequestBase):

@@ -250,6 +250,7 @@ class Plan(Record):
     """The whole sandbox of one run, ready to be printed or performed.
 
     `filter` is the program that judges each system call, in the kernel's own form; empty: none, as no run has it.
+    `staged`: not bwrap but a shell that it starts goes to `cwd` and becomes the command (`plan.stage` says why).
     """
 
     engine: EngineName
@@ -260,7 +261,13 @@ class Plan(Record):
     argv: tuple[bytes, ...]
     limits: Limits
     filter: bytes
+    staged: bool = False
     network: NetworkPlan = NoNetwork()
     first: FirstProgram | None = None
     hostname: str = "unspill"
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether bwrap itself goes to the working directory and starts the command."""
+        return not self.staged and self.first is None

@@ -45,7 +45,7 @@ class DenyAll:
             digest=question.digest,
             by="deny-all",
             reason="nobody is there to be asked",
-            remedy="Run it on a terminal, or with the queue and `unspill approve`.",
+            remedy="Choose who answers, on a terminal or by `unspill approve`: `--ask`, or `approver=` in Python.",
         )
 
 

@@ -11,6 +11,9 @@ import fcntl
 import os
 import time
 
+# The part of hashlib that does the work, without what takes milliseconds to load
+from _blake2 import blake2b
+
 from unspill.errors import StoreError
 from unspill.model.record import Record
 
@@ -113,9 +116,6 @@ def _append(directory: bytes, lock: int, tail: Tail, events: tuple[dict[str, Any
 
 
 def _chained(tail: Tail, events: tuple[dict[str, Any], ...]) -> tuple[bytes, Tail]:
-    # The part of hashlib that does the work, without what takes milliseconds to load
-    from _blake2 import blake2b
-
     text, at_ns = b"", time.time_ns()
     for event in events:
         whole = {"n": tail.lines + 1, "at_ns": at_ns, "prev": tail.hash, **event}

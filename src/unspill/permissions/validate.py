@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from unspill.errors import DeniedError, PolicyError, RootRefused, UsageError
 from unspill.model.permission import (
+    UNKNOWN_PROGRAM,
     Egress,
     HeldPath,
     MaskedSecret,
@@ -23,6 +24,7 @@ from unspill.policy.literals import find_literal
 from unspill.policy.paths import contains, normalise
 from unspill.policy.roots import check_root
 from unspill.policy.secrets import find_secret
+from unspill.policy.settings import MODES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +47,10 @@ def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> N
     """
     _check_occasion(request)
     match request:
-        case NetworkForCommand() | Unsandboxed():
+        case NetworkForCommand(mode=mode):
+            _demand(bool(request.argv), "names no command")
+            _demand(mode in MODES, "names no kind of network")
+        case Unsandboxed():
             _demand(bool(request.argv), "names no command")
         case Egress(hosts=hosts):
             _demand(0 < len(hosts) <= HOSTS, f"names {len(hosts)} hosts, not 1 to {HOSTS}")
@@ -70,7 +75,7 @@ def _check_occasion(request: Request) -> None:
     _demand(not request.argv or bool(request.argv[0]), "has a command without a name")
     _demand(all(name and _NAME.issuperset(name) for name in request.names), "has a name that no variable can have")
     _demand(list(request.names) == sorted(set(request.names)), "has names that are not sorted")
-    _demand(not request.script or _is_digest(request.script), "has a digest that is none")
+    _demand(request.script in ("", UNKNOWN_PROGRAM) or _is_digest(request.script), "has a digest that is none")
     if sum(map(len, request.argv)) > COMMAND_BYTES:
         raise DeniedError(
             f"Permission denied: the command has more than {COMMAND_BYTES} bytes, which nobody can be asked about.",

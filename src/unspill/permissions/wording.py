@@ -122,6 +122,8 @@ def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
     if isinstance(request, HeldPath):
         yield f"root:      {shorten(show_word(request.root))}"
         yield f"content:   {request.digest}"
+    if isinstance(request, NetworkForCommand) and request.mode == "host":
+        yield "careful:   it can reach all that listens on this machine and near it (`network.mode`)"
     if isinstance(request, Unsandboxed):
         yield "careful:   it can read, change and send everything that you can"
     for word in _words(request):

@@ -19,6 +19,7 @@ from unspill.plan.home import (
 )
 from unspill.plan.masks import check_hidden, mask_operations, without_hidden
 from unspill.plan.order import in_mount_order
+from unspill.plan.stage import is_staged
 from unspill.plan.system import fresh_operations, kernel_operations, system_operations
 from unspill.plan.visible import check_no_mounts_beneath_roots
 from unspill.policy.paths import normalise, show
@@ -65,6 +66,7 @@ def build_plan(given: PlanInput) -> Plan:
         environ=build_environ(given, mounts),
         cwd=given.cwd,
         argv=given.argv if given.command_file is None else (b"/bin/sh", b"-c", b". " + COMMAND_FILE),
+        staged=first is None and is_staged(mounts, given.cwd),
         limits=given.policy.limits,
         filter=given.filter,
         network=given.network,

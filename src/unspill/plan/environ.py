@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _SHELL = b"/bin/sh"
+_MOST_DIGITS = 5
 
 
 def build_environ(given: PlanInput, mounts: tuple[MountOp, ...]) -> tuple[tuple[bytes, bytes], ...]:
@@ -57,7 +58,9 @@ def _to_proxy(extra: dict[bytes, bytes]) -> dict[bytes, bytes]:
 
     count = extra.pop(b"GIT_CONFIG_COUNT", b"0")
     variables = proxy_variables(
-        PROXY_PORT, git_count=int(count) if count.isdigit() else 0, node_script=PLACE.decode("ascii")
+        PROXY_PORT,
+        git_count=int(count) if count.isdigit() and len(count) < _MOST_DIGITS else 0,
+        node_script=PLACE.decode("ascii"),
     )
     return {name.encode(): value.encode() for name, value in variables.items()}
 

@@ -105,4 +105,6 @@ def handled_rights(fence: Fence) -> tuple[int, int, int]:
 def rule_rights(fence: Fence) -> tuple[tuple[bytes, int], ...]:
     """Return each path with the rights that it has there and below."""
     files = handled_rights(fence)[0]
-    return tuple((rule.path, RIGHTS[rule.access] & files) for rule in fence.rules)
+    found = ((rule.path, RIGHTS[rule.access] & files) for rule in fence.rules)
+    # The kernel takes no rule that allows nothing
+    return tuple((path, rights) for path, rights in found if rights)

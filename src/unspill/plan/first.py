@@ -12,6 +12,7 @@ import posixpath
 from unspill.errors import HostError, SandboxUnavailable
 from unspill.model.plan import File, FirstProgram
 from unspill.plan.fence import build_fence, handled_rights, rule_rights
+from unspill.plan.stage import NO_STAGE_FD, staged_words
 from unspill.plan.visible import find_cover, is_shown, is_writable_mount
 from unspill.policy.paths import contains
 
@@ -73,5 +74,5 @@ def first_file(first: FirstProgram) -> File:
 def command_words(plan: Plan, channel: int = NO_CHANNEL) -> tuple[bytes, ...]:
     """Return what is started inside; `channel` is the descriptor by which a first program tells how it went."""
     if plan.first is None:
-        return plan.argv
-    return (plan.first.interpreter, b"-I", b"-S", b"-E", FIRST_FILE, b"%d" % channel, *plan.argv)
+        return staged_words(plan.cwd, plan.argv, max(channel, NO_STAGE_FD)) if plan.staged else plan.argv
+    return (plan.first.interpreter, b"-I", b"-S", b"-E", FIRST_FILE, b"%d" % channel, plan.cwd, *plan.argv)

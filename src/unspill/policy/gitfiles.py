@@ -49,9 +49,36 @@ def is_inner_pointer(place: bytes, target: bytes | None, root: bytes) -> bool:
     return bool(target) and resolve(place, target or b"", root) is not None
 
 
+def is_repository_place(parts: list[bytes]) -> bool:
+    """Tell whether a path leads to where `.git` keeps repositories: itself, those of modules and of worktrees."""
+    names = [part.lower() for part in parts]
+    if b".git" not in names:
+        return False
+    inner = names[len(names) - names[::-1].index(b".git") :]
+    return not inner or (len(inner) > 1 and inner[0] in (b"modules", b"worktrees"))
+
+
 def is_usual_common(parts: list[bytes], content: bytes) -> bool:
     """Tell whether a `commondir` is that of a worktree, which leads to the repository it belongs to."""
     return parts[-3:-2] == [b"worktrees"] and content.rstrip(b"\r\n") == b"../.."
+
+
+def is_reference(content: bytes) -> bool:
+    """Tell whether a content is that of a reference: an object's name, or the name of another reference."""
+    line = content.removesuffix(b"\n")
+    return _is_object_name(line) or (line.startswith(b"ref: refs/") and b"\n" not in line)
+
+
+def is_log(content: bytes) -> bool:
+    """Tell whether a content is that of a reference's log, which is no configuration to git, nor a path."""
+    lines = content.removesuffix(b"\n").split(b"\n")
+    return all(
+        all(map(_is_object_name, words)) and len(words) == 2 for words in (line.split(b" ")[:2] for line in lines)
+    )
+
+
+def _is_object_name(word: bytes) -> bool:
+    return len(word) in (40, 64) and not word.translate(None, b"0123456789abcdef")
 
 
 def has_commands(todo: bytes) -> bool:

@@ -23,7 +23,7 @@ from _socket import (
 from _thread import allocate_lock, start_new_thread
 
 from unspill.model.run import Exited, NeverStarted, Signalled
-from unspill.runner.outcome import not_executed
+from unspill.runner.outcome import not_entered, not_executed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 8192
 _COMMAND = b"command"
+_DIRECTORY = b"directory"
 
 
 class Channel:
@@ -108,12 +109,14 @@ class Channel:
         for first, rest in failures:
             if first == _COMMAND:
                 return not_executed(self._plan.argv[0], int(rest))
+            if first == _DIRECTORY:
+                return not_entered(int(rest))
             what = rest.decode("utf-8", "backslashreplace")
             return NeverStarted(reason=f"{os.strerror(int(first))}: {what}", remedy="Run `unspill doctor`.")
         if b"ready" not in self._said:
             return NeverStarted(
                 reason="the program that runs before the command did not come to its end",
-                remedy="It needs some 16 MiB of memory and a Python of the sandbox's: look at `limits`.",
+                remedy="It needs Python 3.7 or later, and some 16 MiB of memory: look at `limits`.",
             )
         return outcome
 

@@ -11,6 +11,7 @@ import errno
 import os
 
 from unspill.model.run import Exited, Hint, NeverStarted, Signalled
+from unspill.policy.paths import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ def outcome_from(status: bytes, stderr: bytes) -> Outcome:
 
 
 def _never_started(stderr: bytes) -> NeverStarted:
-    text = stderr.decode("utf-8", "backslashreplace").strip() or "bwrap ended without a word"
+    text = show(stderr.strip()) or "bwrap ended without a word"
     if "bwrap: execvp" in text:
-        reason = text.splitlines()[-1].removeprefix("bwrap: execvp ")
+        reason = text.rpartition("bwrap: execvp ")[2]
         return _not_executed(reason, is_missing=_ENOENT in text)
     if "Can't chdir to" in text:
         for words, reason in ((_ENOENT, NO_DIRECTORY), (_ENOTDIR, NOT_A_DIRECTORY)):
@@ -65,8 +66,15 @@ def _never_started(stderr: bytes) -> NeverStarted:
 
 def not_executed(program: bytes, code: int) -> NeverStarted:
     """Return the outcome of a command that execve(2) refused with an errno."""
-    reason = f"{program.decode('utf-8', 'backslashreplace')}: {os.strerror(code)}"
+    reason = f"{show(program)}: {os.strerror(code)}"
     return _not_executed(reason, is_missing=code == errno.ENOENT)
+
+
+def not_entered(code: int) -> NeverStarted:
+    """Return the outcome of a command whose working directory chdir(2) refused with an errno."""
+    reasons = {errno.ENOENT: NO_DIRECTORY, errno.ENOTDIR: NOT_A_DIRECTORY}
+    reason = reasons.get(code, f"the working directory can't be entered: {os.strerror(code)}")
+    return NeverStarted(reason=reason, remedy="Give a directory that is there.")
 
 
 def _not_executed(reason: str, *, is_missing: bool) -> NeverStarted:
@@ -77,8 +85,7 @@ def _not_executed(reason: str, *, is_missing: bool) -> NeverStarted:
 def mount_refused(dest: bytes, code: int, text: str) -> NeverStarted:
     """Return the outcome of a run whose overlay could not be mounted."""
     reason, remedy = MOUNT_REMEDIES.get(code, (text, "Run `unspill doctor`."))
-    shown = dest.decode("utf-8", "backslashreplace")
-    return NeverStarted(reason=f"could not cover {shown!r} with a layer: {reason}", remedy=remedy)
+    return NeverStarted(reason=f"could not cover {show(dest)!r} with a layer: {reason}", remedy=remedy)
 
 
 _EXPLAINED = (

@@ -13,7 +13,7 @@ from unspill.errors import SandboxUnavailable
 from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_files, run_name
 from unspill.model.plan import PROXY_PORT, Bind, Overlay, PastaNetwork, ProxyNetwork, Tmpfs
 from unspill.model.record import Record
-from unspill.model.run import NeverStarted, Output
+from unspill.model.run import Exited, NeverStarted, Output
 from unspill.plan.argv import bwrap_options
 from unspill.runner.budget import Budget
 from unspill.runner.launcher import get_launcher
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from unspill.model.run import FileDenial, Hint, Outcome
     from unspill.runner.channel import Channel
     from unspill.runner.launcher import Launched
+    from unspill.runner.stage import Stage
     from unspill.runner.wishes import Wishes
 
 
@@ -92,7 +93,7 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
     if not isinstance(outcome, NeverStarted):
         watch.release()
     performed = _performed(name_limit(outcome, reached, plan.limits), stdout, stderr)
-    return performed if channel is None else performed.replace(denied_paths=channel.denied())
+    return _explained(plan, performed, channel)
 
 
 def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
@@ -103,9 +104,13 @@ def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
     return make_group(facts.cgroup, wishes.run, plan.limits)
 
 
-def _channel(plan: Plan) -> Channel | None:
-    if plan.first is None:
+def _channel(plan: Plan) -> Channel | Stage | None:
+    if plan.is_direct:
         return None
+    if plan.staged:
+        from unspill.runner.stage import Stage
+
+        return Stage(plan)
     from unspill.runner.channel import Channel
 
     return Channel(plan)
@@ -113,11 +118,27 @@ def _channel(plan: Plan) -> Channel | None:
 
 def _words(plan: Plan, channel_fd: int) -> tuple[bytes, ...]:
     """Return what bwrap starts: the command, or what becomes it."""
-    if plan.first is None:
+    if plan.is_direct:
         return plan.argv
     from unspill.plan.first import command_words
 
     return command_words(plan, channel_fd)
+
+
+def _explained(plan: Plan, performed: Performed, channel: Channel | Stage | None) -> Performed:
+    """Add what is known, or can be guessed, of files that the plan kept from the command."""
+    denied = () if channel is None else channel.denied()
+    if denied:
+        return performed.replace(denied_paths=denied)
+    if performed.outcome == Exited(code=0) or isinstance(performed.outcome, NeverStarted):
+        return performed
+    from unspill.runner.named import hints_about
+
+    guessed = hints_about(plan, performed.outcome, performed.stdout.kept(), performed.stderr.kept())
+    if not guessed:
+        return performed
+    others = tuple(hint for hint in performed.hints if hint.code != "read-only")
+    return performed.replace(hints=(*others, *guessed))
 
 
 def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
@@ -133,9 +154,11 @@ def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
 
 
 def _launch(
-    plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Group | None, channel: Channel | None
+    plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Group | None, channel: Channel | Stage | None
 ) -> Launched:
-    options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD)
+    # What becomes the command has its descriptor before the files: a shell can't name one above 9
+    told = () if channel is None else (channel.theirs(),)
+    options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD + len(told))
     umask = _umask()
     given = memory_files((b"\0".join(options) + b"\0", *contents))
     job = Job(
@@ -145,7 +168,7 @@ def _launch(
             run_name(wishes.run),
             *(b"--args", b"%d" % ARGS_FD, b"--json-status-fd", b"%d" % STATUS_FD),
             *(b"--info-fd", b"%d" % INFO_FD, b"--block-fd", b"%d" % BLOCK_FD, b"--"),
-            *_words(plan, FIRST_FILE_FD + len(contents)),
+            *_words(plan, FIRST_FILE_FD),
         ),
         limits=rlimits(plan.limits, has_group=group is not None),
         cgroups=() if group is None else group.member_files(),
@@ -154,8 +177,7 @@ def _launch(
         pasta=_pasta(plan.network) if isinstance(plan.network, PastaNetwork) else None,
     )
     try:
-        descriptors = (*streams.theirs[:3], given[0], streams.theirs[3], *given[1:])
-        descriptors += () if channel is None else (channel.theirs(),)
+        descriptors = (*streams.theirs[:3], given[0], streams.theirs[3], *told, *given[1:])
         # Not every engine needs it, but only in a pid namespace does nothing outlive a spawner that is killed
         own_namespace = plan.engine == "mount" or facts.own_namespace
         try:

@@ -22,7 +22,7 @@ from unspill.layers.make import new_id
 from unspill.layers.marks import Marks, carry_over, unedited_directories
 from unspill.layers.residue import build_residue
 from unspill.sandbox.choosing import ancestors, choose
-from unspill.sandbox.masking import load_masked
+from unspill.sandbox.masking import carry_changed, load_masked
 from unspill.sandbox.reading import get_run
 from unspill.sandbox.running import end_interrupted
 
@@ -197,6 +197,7 @@ class _Apply:
             if not remaining:
                 continue
             self._linked += remaining
+            carry_changed(self._opened.store, stack)
             layer = new_id()
             os.makedirs(residue_dir(self._state, operation, "")[:-1], 0o700, exist_ok=True)
 

@@ -37,7 +37,7 @@ def perform_on_copy(
     manifests = []
     for stack in stacks:
         assert stack.open is not None
-        sealed = tuple(layer.upper for layer in stack.sealed)
+        sealed = tuple(reversed(stack.replace(mask=None).below(len(stack.sealed))))
         manifests.append((stack.open.upper, fill(stack.live, sealed, stack.open.upper, stack.mask)))
     room = add_copies(plan.limits, [upper for upper, _manifest in manifests])
     performed = name_own_bound(perform(plan.replace(limits=room), facts, wishes), plan.limits)

@@ -27,7 +27,7 @@ from unspill.layers.residue import build_residue
 from unspill.layers.stack import stat_root
 from unspill.model.record import Record
 from unspill.model.selection import Selection
-from unspill.sandbox.masking import load_masked
+from unspill.sandbox.masking import carry_changed, load_masked
 from unspill.sandbox.partial import read_partly_chosen
 from unspill.sandbox.reading import fold_changes
 from unspill.store.layers import LayerRow
@@ -110,6 +110,7 @@ def _folds(opened: Opened, stacks: list[Stack], changes: ChangeSet, kept: Change
     folds = []
     for stack, part, left in zip(stacks, changes.roots, kept.roots, strict=True):
         if len(left.changes) < len(part.changes) or any(root == stack.live for root, _ in texts):
+            carry_changed(opened.store, stack)
             row = LayerRow(id=new_id(), sandbox=opened.row.id, root=stack.live, run=stack.sealed[-1].run)
             folds.append(_Fold(stack=stack, row=row, remaining=left.changes))
     return folds

@@ -22,12 +22,25 @@ _PROGRAMS = (b"/usr/bin/pasta", b"/usr/local/bin/pasta", b"/bin/pasta")
 _INSTEAD = 'or set `mode = "proxy"` under `[network]`, which needs nothing but unspill'
 
 
-def plan_pasta() -> PastaNetwork:
+def plan_pasta(*, has_own_namespace: bool) -> PastaNetwork:
     """Return a network by way of pasta.
+
+    Args:
+        has_own_namespace: What starts runs is the first process of a namespace, so that nothing outlives it.
 
     Raises:
         HostError: there is no pasta on this host, or no tun device that this user may open.
     """
+    if not has_own_namespace:
+        raise HostError(
+            'a network was granted with `mode = "pasta"`, but on this host pasta could outlive unspill',
+            remedy=f"Run `unspill doctor`: its row on namespaces says what is missing, {_INSTEAD}.",
+        )
+    if not os.getuid():
+        raise HostError(
+            'a network was granted with `mode = "pasta"`, which is not for root: pasta gives its privileges up',
+            remedy=f"Run unspill as an ordinary user, {_INSTEAD}.",
+        )
     program = next((path for path in _PROGRAMS if os.access(path, os.X_OK)), None)
     if program is None:
         raise HostError(

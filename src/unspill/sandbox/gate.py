@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.plan import NetworkPlan
     from unspill.network.proxy import Proxy
-    from unspill.network.rules import Rules
+    from unspill.policy.egress import Rules
 
 _DESCRIPTORS = 4096
 # What a command opens may not take the last ones: this process has to go on, and whoever it belongs to
@@ -72,7 +72,7 @@ def make_gate(network: NetworkPlan, *, is_own_process: bool) -> Gate | None:
     if not isinstance(network, ProxyNetwork):
         return None
     from unspill.host.own_addresses import own_addresses
-    from unspill.network.rules import parse_rules
+    from unspill.policy.egress import parse_rules
 
     rules = parse_rules(network.hosts, public=network.public)
     try:

@@ -22,8 +22,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unspill.model.layer import Stack
+    from unspill.model.change import ChangeSet
+    from unspill.model.layer import RunId, SealedLayer, Stack
     from unspill.sandbox.opening import Opened
+    from unspill.store.db import Store
 
 
 class Masks(Record):
@@ -33,6 +35,7 @@ class Masks(Record):
     tracked: tuple[tuple[bytes, str], ...] = ()
 
 
+_CHANGED_KEY = "secrets changed by "
 # A directory of that size has at most some hundred entries on all filesystems
 _SMALL = 8192
 TRACKED = "is tracked by git, so it is not masked: what is in it is in the repository"
@@ -46,10 +49,14 @@ def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
         UsageError: a path of `revealed` is none that would be masked.
         SandboxUnavailable: a mask can't be made.
     """
+    if revealed:
+        _check_revealed(opened, masked_names(opened.policy.secrets), revealed)
+    return _find_masks(opened, revealed)
+
+
+def _find_masks(opened: Opened, revealed: tuple[bytes, ...]) -> Masks:
     secrets = opened.policy.secrets
     names = masked_names(secrets)
-    if revealed:
-        _check_revealed(opened, names, revealed)
     if not names:
         return Masks()
     layers, tracked = [], []
@@ -69,8 +76,67 @@ def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
 
 
 def load_masked(opened: Opened) -> tuple[Stack, ...]:
-    """Return the stacks of a sandbox as a run without a grant sees them, so that no change shows what is masked."""
-    return load_stacks(opened.store, opened.row.id, opened.roots, find_masks(opened).layers)
+    """Return the stacks of a sandbox as a run without a grant sees them, so that no change shows what is masked.
+
+    A secret that a run was shown and has changed is not masked: what is held is a change of the person's own file.
+    """
+    stacks = load_stacks(opened.store, opened.row.id, opened.roots)
+    layers = dict(_find_masks(opened, tuple(_changed_secrets(opened, stacks))).layers)
+    return tuple(stack.replace(mask=layers.get(stack.live)) for stack in stacks)
+
+
+def remember_changed(opened: Opened, run: RunId, revealed: tuple[bytes, ...], changes: ChangeSet) -> None:
+    """Keep in mind which secrets that a run was shown are among its changes."""
+    changed = {posixpath.join(part.root, change.path) for part in changes.roots for change in part.changes}
+    shown = changed & {posixpath.normpath(posixpath.join(opened.project, path)) for path in revealed}
+    if shown:
+        opened.store.facts.put(_CHANGED_KEY + run, " ".join(path.hex() for path in shown))
+
+
+def carry_changed(store: Store, stack: Stack) -> None:
+    """Remember for the last run what was remembered for all: their layers are about to become one, under its name."""
+    runs = dict.fromkeys(layer.run for layer in stack.sealed)
+    texts = {text for run in runs for text in (store.facts.find(_CHANGED_KEY + run) or "").split()}
+    if texts:
+        store.facts.put(_CHANGED_KEY + stack.sealed[-1].run, " ".join(sorted(texts)))
+
+
+def with_covers(opened: Opened, stacks: tuple[Stack, ...], revealed: tuple[bytes, ...]) -> tuple[Stack, ...]:
+    """Return stacks in which no layer shows a secret that only an earlier run was granted to see.
+
+    Raises:
+        SandboxUnavailable: a layer can't be covered.
+    """
+    if not any(stack.sealed for stack in stacks):
+        return stacks
+    shown = {posixpath.normpath(posixpath.join(opened.project, path)) for path in revealed}
+    return tuple(
+        stack.replace(sealed=tuple(_covered(opened.store, stack, layer, shown) for layer in stack.sealed))
+        for stack in stacks
+    )
+
+
+def _covered(store: Store, stack: Stack, layer: SealedLayer, shown: set[bytes]) -> SealedLayer:
+    names: dict[bytes, tuple[bytes, ...]] = {}
+    for path in _changed_in(store, stack, layer):
+        if path not in shown:
+            directory, name = posixpath.split(path[len(stack.live) + 1 :])
+            names[directory] = (*names.get(directory, ()), name)
+    return layer.replace(cover=find_mask(store.state, layer.upper, names)) if names else layer
+
+
+def _changed_secrets(opened: Opened, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
+    """Yield the secrets that runs were shown and changed, as far as that is held."""
+    for stack in stacks:
+        for layer in stack.sealed:
+            yield from _changed_in(opened.store, stack, layer)
+
+
+def _changed_in(store: Store, stack: Stack, layer: SealedLayer) -> Iterator[bytes]:
+    for text in (store.facts.find(_CHANGED_KEY + layer.run) or "").split():
+        path = bytes.fromhex(text)
+        if lies_beneath(path, stack.live) and os.path.lexists(layer.upper + path[len(stack.live) :]):
+            yield path
 
 
 def news_of(opened: Opened, masks: Masks) -> tuple[str, ...]:
@@ -83,6 +149,11 @@ def news_of(opened: Opened, masks: Masks) -> tuple[str, ...]:
         return ()
     opened.store.facts.put(key, said)
     return texts
+
+
+def is_about_secret(warning: str) -> bool:
+    """Tell whether a run's warning is one of these: said once, so it must reach the person."""
+    return warning.endswith((f"{TRACKED}.", f"{CHANGED}."))
 
 
 def _directories(root: bytes, given: tuple[bytes, ...]) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from unspill.model.layer import Stack
     from unspill.model.plan import CacheLayer, MountOp, NetworkPlan, Places, Plan
-    from unspill.model.policy import Limits, Network, Policy
+    from unspill.model.policy import Limits, Policy
     from unspill.sandbox.opening import Opened
 
 # The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
@@ -198,7 +198,7 @@ def make_plan(
         environ=tuple(os.environb.items()),
         extra_environ=request.environ,
         command_file=request.script,
-        network=_plan_network(opened.policy.network, is_granted=request.network),
+        network=_plan_network(opened, is_granted=request.network),
         first=_first_input(opened.policy, is_explained=opened.policy.explain or request.explain),
     )
     last = _planned.get(opened.project)
@@ -223,14 +223,15 @@ def _first_input(policy: Policy, *, is_explained: bool) -> FirstInput | None:
     return FirstInput(source=read_first_program(), interpreters=find_interpreters(), notices=notices)
 
 
-def _plan_network(network: Network, *, is_granted: bool) -> NetworkPlan:
+def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:
     """Return what a run reaches: what its policy names, and what was granted to this one command."""
+    network = opened.policy.network
     if is_granted and network.mode == "host":
         return HostNetwork()
     if is_granted and network.mode == "pasta":
         from unspill.sandbox.full_network import plan_pasta
 
-        return plan_pasta()
+        return plan_pasta(has_own_namespace=opened.engine == "mount" or opened.facts.own_namespace)
     if not is_granted and not network.hosts:
         return NoNetwork()
     from unspill.network.rules import parse_rules

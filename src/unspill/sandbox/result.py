@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _MOST_DENIED = 10
 
 
+_MOST_DENIALS = 10
+
+
 class RunResult(Record):
     """One run as it ended. `changes` is what this run changed against what it saw.
 
@@ -70,7 +73,7 @@ class RunResult(Record):
         lines += [describe_end(self.outcome)] if not self.ok else []
         lines += [f"Note: {hint.text} {hint.remedy}" for hint in self.hints]
         lines += _denied_lines(self.denied_paths)
-        lines += [f"Network: {denial.place} was refused. {denial.remedy}" for denial in self.denials]
+        lines += _network_lines(self.denials)
         if not lines:
             lines.append("No output received from command")
         if self.changes:
@@ -86,6 +89,14 @@ def _denied_lines(denied: tuple[FileDenial, ...]) -> list[str]:
 
     written = [denial for denial in denied if denial.access == "write"]
     return [f"Note: {quote(denial.path)} was not written: {denial.rule}." for denial in written[:_MOST_DENIED]]
+
+
+def _network_lines(denials: tuple[Denial, ...]) -> list[str]:
+    """Say what was refused; only some of it, since the command chooses how much there is and how it reads."""
+    lines = [f"Network: {denial.place} was refused. {denial.remedy}" for denial in denials[:_MOST_DENIALS]]
+    if len(denials) > _MOST_DENIALS:
+        lines.append(f"Network: {len(denials) - _MOST_DENIALS} more were refused.")
+    return lines
 
 
 def _change_lines(result: RunResult) -> list[str]:

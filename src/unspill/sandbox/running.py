@@ -31,7 +31,7 @@ from unspill.runner.limits import FREE_SPACE_KEPT, find_excess, free_bytes
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
-from unspill.sandbox.masking import find_masks, news_of
+from unspill.sandbox.masking import find_masks, news_of, remember_changed, with_covers
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.result import RunResult
 
@@ -188,28 +188,26 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         masks=masks.layers,
     )
     try:
+        under_way = under_way.replace(stacks=with_covers(opened, under_way.stacks, request.revealed))
         plan = make_plan(opened, request, places, under_way.stacks, under_way.caches)
         performed, changes, traffic = _perform_and_scan(opened, under_way, plan, wishes)
     except BaseException:
         drop_run(opened.store, under_way, _ended(under_way.run, None), fold=False)
         remove_tree(spill_dir(opened.store.state, under_way.run.id))
         raise
+    if request.revealed:
+        remember_changed(opened, under_way.run.id, request.revealed, changes)
     is_dropped = _is_dropped(performed.outcome)
     after = _after(opened, wishes.after, performed.outcome)
     changed = sum(not change.is_mere_touch for change in changes)
     ended = _ended(under_way.run, performed).replace(changed=changed)
     if traffic is not None:
         opened.store.traffic.put(under_way.run.id, traffic)
-    applied = Applied()
     if not changes or after == "discard" or is_dropped:
         drop_run(opened.store, under_way, ended, fold=not is_dropped)
+        applied = Applied()
     else:
-        closed = seal_run(opened.store, under_way, ended)
-        applied = Applied(is_held=True)
-        if after == "apply":
-            from unspill.sandbox.after_run import apply_run
-
-            applied = apply_run(opened, under_way.run.id, changes, closed.stacks)
+        applied = _seal_and_apply(opened, under_way, ended, changes, after)
     if wishes.on_event is not None:
         wishes.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
     _refuse_bad_directory(performed.outcome, request.cwd)
@@ -233,6 +231,15 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         connections=() if traffic is None else traffic.connections,
         denials=() if traffic is None else traffic.denials,
     )
+
+
+def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
+    closed = seal_run(opened.store, under_way, ended)
+    if after != "apply":
+        return Applied(is_held=True)
+    from unspill.sandbox.after_run import apply_run
+
+    return apply_run(opened, under_way.run.id, changes, closed.stacks)
 
 
 def _network_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:

@@ -21,7 +21,6 @@ from unspill.errors import UsageError
 from unspill.sandbox.daily import prune_daily
 from unspill.sandbox.opening import open_project, with_held_roots
 from unspill.sandbox.planning import get_places, make_plan, make_request
-from unspill.sandbox.recording import record_discard, record_operation, record_run
 from unspill.sandbox.running import RunWishes, run_request, sweep_once
 
 TYPE_CHECKING = False
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from unspill.model.selection import Selection
     from unspill.permissions.desk import Desk
     from unspill.sandbox.asking import Who
+    from unspill.sandbox.planning import Request
     from unspill.sandbox.records import Backup
     from unspill.sandbox.result import RunResult
     from unspill.store.files import FileRow
@@ -89,7 +89,7 @@ class Sandbox:
         self._opened = open_project(project, name, policy, approver)
         self._recovered = sweep_once(self._opened.store, self._opened.facts)
         for operation in self._recovered:
-            record_operation(self._opened.store, operation)
+            self._recorded(operation)
         prune_daily(self._opened.store, self._opened.policy)
 
     @property
@@ -151,14 +151,12 @@ class Sandbox:
             cwd: Absolute, relative to the project, or `playground`; by default the project.
             env: Variables to set inside, on top of the allowed ones of this process.
             stdin: Bytes, or a descriptor to read from; by default /dev/null.
-            timeout: Seconds; by default the policy's.
-            limits: Bounds instead of the policy's.
+            timeout: Seconds; by default the policy's. `limits`: bounds instead of the policy's.
             after: `apply`, `hold` or `discard`; by default the policy's.
             on_event: Called with Started, OutputChunk and Ended.
             cancel_fd: A descriptor that becomes readable to cancel.
             explain: Say in `denied_paths` which files the sandbox kept from it and why, which makes it slower.
-            network: Any public host, for this command and this time.
-            hosts: Hosts that this command may reach besides the policy's.
+            network: Any public host, for this command and this time; `hosts`: those named, besides the policy's.
             readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
             roots: Directories that it may change besides the policy's, each in a layer.
             unsandboxed: Run it as if the person had typed it: nothing is held, nothing can be undone.
@@ -176,11 +174,19 @@ class Sandbox:
             stdin=stdin, after=after or policy.after, on_event=on_event, cancel_fd=cancel_fd, may_fork=self._may_fork
         )
         if not (network or hosts or readable or reveal or roots or unsandboxed):
-            return record_run(self._opened, request, run_request(self._opened, request, wishes))
-        from unspill.sandbox.asking import Wanted, run_with_more
+            return self._run(request, wishes)
+        from unspill.sandbox.asking import run_with_more
+        from unspill.sandbox.wanting import Wanted
 
         wanted = Wanted(network=network, hosts=hosts, readable=readable, reveal=reveal, roots=roots, plain=unsandboxed)
         return run_with_more(self._opened, request, wishes, self.desk, wanted)
+
+    def _run(self, request: Request, wishes: RunWishes) -> RunResult:
+        result = run_request(self._opened, request, wishes)
+        # Not before: the command line loads it while the command begins
+        from unspill.sandbox.recording import record_run
+
+        return record_run(self._opened, request, result)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
@@ -249,19 +255,20 @@ class Sandbox:
             ProjectBusy: another operation on this project is under way.
         """
         from unspill.sandbox.choosing import Wish
+        from unspill.sandbox.selecting import to_selection
 
-        wish = Wish(selection=_to_selection(selection), reviewed=reviewed, run=run, asked_by=asked_by)
+        wish = Wish(selection=to_selection(selection), reviewed=reviewed, run=run, asked_by=asked_by)
         opened = with_held_roots(self._opened)
         if asked_by != "person" and self._approver is not None:
             from unspill.sandbox.held_asking import apply_with_questions
 
-            return record_operation(opened.store, apply_with_questions(opened, wish, self.desk))
+            return self._recorded(apply_with_questions(opened, wish, self.desk))
         from unspill.layers.locks import lock_sandbox
         from unspill.sandbox.applying import apply_held
 
         with lock_sandbox(opened.store.state, opened.row.id):
             operation = apply_held(opened, wish)
-        return record_operation(opened.store, operation)
+        return self._recorded(operation)
 
     def undo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Take an operation back, by default the last; what was changed since is left alone and named in `left`.
@@ -271,7 +278,7 @@ class Sandbox:
         """
         from unspill.sandbox.operations import undo_operation
 
-        return record_operation(self._opened.store, undo_operation(self._opened, operation, asked_by))
+        return self._recorded(undo_operation(self._opened, operation, asked_by))
 
     def redo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Do again what an undo took back.
@@ -281,7 +288,7 @@ class Sandbox:
         """
         from unspill.sandbox.operations import redo_operation
 
-        return record_operation(self._opened.store, redo_operation(self._opened, operation, asked_by))
+        return self._recorded(redo_operation(self._opened, operation, asked_by))
 
     def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
         """Return the project's latest operations, the youngest first."""
@@ -313,7 +320,7 @@ class Sandbox:
         from unspill.sandbox.restoring import restore_path
 
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        return record_operation(self._opened.store, restore_path(self._opened, raw, backup, asked_by))
+        return self._recorded(restore_path(self._opened, raw, backup, asked_by))
 
     def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
         """Look which files that operations have touched are still there, and return their records by root and path."""
@@ -332,8 +339,10 @@ class Sandbox:
     def discard(self, selection: Selection | Sequence[str | bytes] = ()) -> int:
         """Throw away what is held, or a part of it; return how many layers or changes that were."""
         from unspill.sandbox.discarding import discard_all, discard_selected
+        from unspill.sandbox.recording import record_discard
+        from unspill.sandbox.selecting import to_selection
 
-        chosen = _to_selection(selection)
+        chosen = to_selection(selection)
         opened = with_held_roots(self._opened)
         count = discard_all(opened) if chosen.is_everything else discard_selected(opened, chosen)
         record_discard(opened, count)
@@ -369,6 +378,11 @@ class Sandbox:
 
         return explain(self.plan(command, cwd=cwd, env=env), self._opened.facts)
 
+    def _recorded(self, operation: Operation) -> Operation:
+        from unspill.sandbox.recording import record_operation
+
+        return record_operation(self._opened.store, operation)
+
     def close(self) -> None:
         """Let go of the store. What is held stays held."""
         self._opened.store.close()
@@ -378,15 +392,3 @@ class Sandbox:
 
     def __exit__(self, *_rest: object) -> None:
         self.close()
-
-
-def _to_selection(given: Selection | Sequence[str | bytes]) -> Selection:
-    from unspill.model.selection import Selection
-
-    if isinstance(given, Selection):
-        return given
-    if isinstance(given, str | bytes):
-        raise UsageError("a selection is a list of paths, not one text", remedy="Give a list, or a Selection.")
-    return Selection(
-        paths=tuple(path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape") for path in given)
-    )

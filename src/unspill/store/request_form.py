@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _KINDS = {kind.kind: kind for kind in REQUESTS}
 _BYTES = frozenset(("project", "cwd", "path", "root"))
-_TEXTS = frozenset(("sandbox", "run", "script", "digest"))
 _BYTES_LISTS = frozenset(("argv",))
 _TEXT_LISTS = frozenset(("names", "hosts"))
 

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PARTS = (b"layers", b"work", b"runs", b"locks", b"manifests", b"operations", b"pending", b"masks", b"empty")
+PARTS = (b"layers", b"work", b"runs", b"locks", b"manifests", b"operations", b"pending", b"masks", b"audit", b"empty")
 
 
 def check_state_dir(state: bytes) -> bool:

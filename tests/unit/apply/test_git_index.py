@@ -3,11 +3,12 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from unspill.apply.git_index import is_index, says_at
+from unspill.apply.git_index import _FIRST_LOOK, find_objects, index_digest, is_index, says_at
 
 ENVIRONMENT = {
     "PATH": os.defpath,
@@ -100,3 +101,54 @@ def says_of(project: Path, content: bytes) -> bytes:
 )
 def test_an_index_is_known_by_its_place(path: bytes, expected: bool) -> None:
     assert is_index(path) == expected
+
+
+def objects(project: Path, *paths: str) -> dict[str, str]:
+    fd = os.open(project / ".git/index", os.O_RDONLY)
+    try:
+        found = find_objects(fd, [path.encode() for path in paths])
+    finally:
+        os.close(fd)
+    return {path.decode(): name.hex() for path, name in found.items()}
+
+
+def git_says(project: Path) -> dict[str, str]:
+    words = ["git", "ls-files", "-sz"]
+    listed = subprocess.run(words, cwd=project, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout
+    lines = (line.split("\t") for line in listed.split("\0") if line)
+    return {path: entry.split()[1] for entry, path in lines}
+
+
+def test_objects_are_those_that_git_says(project: Path) -> None:
+    known = git_says(project)
+    assert objects(project, *known, "absent", "abc") == known
+    for path in known:
+        assert objects(project, path) == {path: known[path]}
+
+
+def test_objects_beyond_the_first_look_are_found(project: Path) -> None:
+    for number in range(4000):
+        (project / f"a-rather-long-name-{number:06}").write_text("")
+    (project / "z").write_text("z")
+    git(project, "add", ".")
+    assert (project / ".git/index").stat().st_size > _FIRST_LOOK or (project / ".git/index").read_bytes()[7] == 4
+    known = git_says(project)
+    assert objects(project, "a", "z", "zz") == {"a": known["a"], "z": known["z"]}
+
+
+@pytest.mark.parametrize("cut", [0, 4, 12, 40, 90])
+def test_an_index_that_ends_too_early_has_no_objects(project: Path, cut: int) -> None:
+    path = project / ".git/index"
+    path.write_bytes(path.read_bytes()[:cut])
+    assert objects(project, "z") == {}
+
+
+@pytest.mark.parametrize("number", [b"\xff" * 3_000_000, b"\xff" * 40 + b"\x00", b"\x05"])
+def test_a_number_without_an_end_does_not_keep_the_reader_busy(tmp_path: Path, number: bytes) -> None:
+    index = tmp_path / "index"
+    index.write_bytes(b"DIRC" + (4).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(62) + number + b"name\0")
+    with index.open("rb") as file:
+        begun = time.monotonic()
+        assert index_digest(file.fileno()) == b""
+        assert find_objects(file.fileno(), [b"name"]) == {}
+    assert time.monotonic() - begun < 5

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, Fifo, File, Node, Symlink, build
-from unspill.changes.kinds import is_user_attribute, is_whiteout, kind_of, refuse_foreign, unescape
+from unspill.changes.kinds import is_plain_attribute, is_user_attribute, is_whiteout, kind_of, refuse_foreign
 from unspill.errors import SandboxUnavailable
 
 
@@ -53,15 +53,19 @@ def test_the_attributes_of_a_command_are_told_from_the_marks_of_the_kernel(name:
 
 
 @pytest.mark.parametrize(
-    ("stored", "known"),
+    ("name", "plain"),
     [
-        ("user.note", "user.note"),
-        ("user.overlay.overlay.opaque", "user.overlay.opaque"),
-        ("user.overlay.overlay.overlay.x", "user.overlay.overlay.x"),
+        ("user.mine", True),
+        ("user.overlay", True),
+        ("user.overlays.x", True),
+        ("user.overlay.opaque", False),
+        ("user.overlay.overlay.opaque", False),
+        ("trusted.overlay.opaque", False),
+        ("security.capability", False),
     ],
 )
-def test_an_escaped_name_is_unescaped_by_one_level(stored: str, known: str) -> None:
-    assert unescape(stored) == known
+def test_only_names_that_no_overlay_reads_may_go_to_a_live_tree(name: str, *, plain: bool) -> None:
+    assert is_plain_attribute(name) == plain
 
 
 def test_marks_of_other_mounts_are_refused_by_exact_name() -> None:

@@ -69,16 +69,20 @@ def test_this_hosts_own_addresses_are_all_there() -> None:
     assert bytes((127, 0, 0, 1)) in own_addresses()
 
 
-def test_a_protocol_that_the_kernel_does_not_have_has_no_addresses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_without_ipv6_has_no_such_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fib_trie").write_text(TRIE)
     monkeypatch.setattr(module, "_IPV4", str(tmp_path / "fib_trie"))
     monkeypatch.setattr(module, "_IPV6", str(tmp_path / "if_inet6"))
     assert own_addresses() == {bytes((50, 0, 0, 2)), bytes((127, 0, 0, 1))}
 
 
-def test_a_list_that_can_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_IPV4", str(tmp_path))
-    with pytest.raises(OSError, match="Is a directory"):
+@pytest.mark.parametrize("name", ["", "missing"])
+def test_a_list_that_can_not_be_read_is_an_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_IPV4", str(tmp_path / name))
+    with pytest.raises(OSError, match=r"Is a directory|No such file"):
         own_addresses()
+
+
+def test_the_lists_are_those_of_the_threads_own_namespace() -> None:
+    """A thread may have left the namespace of its process, and the proxy's is started by it."""
+    assert all(path.startswith("/proc/thread-self/net/") for path in (module._IPV4, module._IPV6))

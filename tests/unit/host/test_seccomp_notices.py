@@ -65,5 +65,12 @@ def test_the_first_program_is_understood_by_pythons_that_are_much_older() -> Non
     assert imported <= {"__future__", "_signal", "_socket", "ctypes", "os", "signal", "sys", "typing"}
 
 
+def test_the_first_program_imports_nothing_once_it_runs() -> None:
+    tree = ast.parse(read_first_program())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert functions
+    assert not any(isinstance(node, ast.Import | ast.ImportFrom) for body in functions for node in ast.walk(body))
+
+
 def test_the_systems_python_comes_first() -> None:
     assert find_interpreters()[0] == b"/usr/bin/python3"

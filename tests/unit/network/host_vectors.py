@@ -110,3 +110,16 @@ FAMILIES: Final[dict[str, tuple[bytes, ...]]] = {
 }  # fmt: skip
 
 VECTORS: Final = [host for family in FAMILIES.values() for host in family]
+
+
+def asking(host: bytes) -> list[bytes]:
+    """Return what asks for a host in every language that the proxy speaks."""
+    asked = [
+        b"CONNECT %s:443 HTTP/1.1\r\n\r\n" % host,
+        b"CONNECT %s HTTP/1.1\r\n\r\n" % host,
+        b"\x05\x01\x00\x05\x01\x00\x03" + bytes((len(host[:255]),)) + host[:255] + b"\x01\xbb",
+    ]
+    if b"/" in host or b"?" in host:
+        return asked  # what follows them is not of the host, and what precedes them may well be one
+    absolute = b"GET http://%s:8080/ HTTP/1.1\r\nHost: %s:8080\r\n\r\n" % (host, host)
+    return [*asked, absolute, b"GET http://%s/ HTTP/1.1\r\n\r\n" % host]

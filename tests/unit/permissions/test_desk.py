@@ -230,7 +230,6 @@ def test_requests_and_answers_are_recorded_in_order(office: Office) -> None:
 
 
 def test_what_cannot_be_recorded_is_not_allowed(office: Office) -> None:
-    os.mkdir(office.directory, 0o700)
     os.mkdir(office.directory + b"/head.new")
     with pytest.raises(StoreError):
         office.desk(True).obtain(NETWORK)
@@ -244,3 +243,20 @@ def test_words_of_an_approver_cannot_move_the_cursor_of_who_reads_the_refusal(of
     with pytest.raises(DeniedError) as caught:
         office.desk(rude).obtain(NETWORK)
     assert caught.value.remedy.isprintable()
+
+
+def test_of_several_requests_none_is_asked_while_one_is_malformed_or_denied(office: Office) -> None:
+    desk = office.desk(True, policy=Policy(permissions=Rules(network="deny")))
+    with pytest.raises(DeniedError):
+        desk.obtain_all((EGRESS, NETWORK))
+    with pytest.raises(RootRefused):
+        desk.obtain_all((EGRESS, WritableRoot(project=PROJECT, path=b"/")))
+    assert office.asked == []
+
+
+def test_of_several_requests_all_are_obtained_in_order(office: Office) -> None:
+    requests: tuple[Request, ...] = (EGRESS, NETWORK)
+    permits = office.desk(True).obtain_all(requests)
+    assert [question.request for question in office.asked] == list(requests)
+    for permit, request in zip(permits, requests, strict=True):
+        permit.take(request)

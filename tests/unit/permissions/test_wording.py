@@ -56,10 +56,19 @@ def test_network_and_running_without_a_sandbox_have_two_answers() -> None:
         assert make_question(request, request.scopes).choices == offered
 
 
+def test_a_network_that_protects_nothing_near_is_called_so() -> None:
+    request = NetworkForCommand(**FOR_A_COMMAND)
+    assert not any("careful" in line for line in make_question(request, ("once",)).lines)
+    weaker = make_question(request.replace(mode="host"), ("once",))
+    assert any("all that listens on this machine" in line for line in weaker.lines)
+
+
 def test_others_offer_the_scopes_that_they_can_have() -> None:
     request = WritableRoot(project=PROJECT, path=b"/srv", sandbox="1" * 16)
     labels = [choice.label for choice in make_question(request, ("once", "run", "sandbox", "always")).choices]
     assert labels == ["Allow once", "Allow in this sandbox", "Always allow in this project", "Deny"]
+    of_command = make_question(request.replace(argv=(b"make",)), ("once", "always"))
+    assert [choice.label for choice in of_command.choices][1] == "Always allow this very command in this project"
 
 
 @pytest.mark.parametrize("request_", ONE_OF_EACH, ids=name_of)

@@ -43,6 +43,7 @@ READS = {
     b"/srv/other": "outside",
     b"/srv/sets/a": None,
     b"/srv": None,
+    b"/sys/kernel/mm/transparent_hugepage/enabled": None,
     b"/": None,
     b"/usr/lib/x": None,
     b"/bin/sh": None,

@@ -156,8 +156,8 @@ def test_the_program_is_a_file_inside_that_ends_with_what_it_has_to_do() -> None
 def test_the_command_stays_the_command_and_its_words_come_last() -> None:
     plan = strict(argv=(b"--", b"-x", b"\xff"))
     assert plan.argv == (b"--", b"-x", b"\xff")
-    interpreter, *options, file, channel, first, second, third = command_words(plan, 9)
-    assert (interpreter, file, channel) == (b"/usr/bin/python3", FIRST_FILE, b"9")
+    interpreter, *options, file, channel, cwd, first, second, third = command_words(plan, 9)
+    assert (interpreter, file, channel, cwd) == (b"/usr/bin/python3", FIRST_FILE, b"9", PROJECT)
     assert b"-I" in options
     assert (first, second, third) == plan.argv
     assert command_words(build_plan(given())) == given().argv
@@ -167,5 +167,5 @@ def test_the_fence_is_explained_and_part_of_what_can_be_pasted() -> None:
     text = explain(strict(), facts())
     assert "fence: Landlock, ABI 7; no TCP, not even on loopback" in text
     assert "before the command: a program of unspill's, run by /usr/bin/python3" in text
-    assert "-I -S -E /run/unspill-first -1 /bin/sh -c true" in text
+    assert f"-I -S -E /run/unspill-first -1 {PROJECT.decode()} /bin/sh -c true" in text
     assert "fence:" not in explain(build_plan(given()), facts())

@@ -32,46 +32,48 @@ def test_an_empty_file_says_nothing() -> None:
     assert own("") == Settings(where="config.toml")
 
 
+EVERY_SETTING = """
+view = "host"
+roots = ["~/other", "/srv//x/../y"]
+readable = ["~"]
+hidden = ["/etc/secret", "/etc/secret"]
+toolchains = false
+caches = true
+environment = ["MY_VAR", "NPM_*", "MY_VAR"]
+profile = "strict"
+after = "discard"
+after_timeout = "apply"
+engine = "copy"
+bwrap = "/usr/local/bin/bwrap"
+allow_root = true
+shown_lines = 80
+shown_bytes = "64 KiB"
+keep_days = 30
+keep_bytes = "1 GiB"
+[limits]
+wall_s = 1.5
+processes = 10
+memory_bytes = "2 GiB"
+layer_bytes = "unlimited"
+file_bytes = 100
+[network]
+hosts = ["Example.org", "example.org.", "*.example.com:8443", "[2A00::1]"]
+mode = "pasta"
+up_bytes = "1 MiB"
+down_bytes = "unlimited"
+[permissions]
+network = "deny"
+egress = "ask"
+unsandboxed = "ask"
+longest = "run"
+grant_days = 3650
+approver = "queue"
+wait_s = 60
+"""
+
+
 def test_every_setting_is_read() -> None:
-    text = """
-    view = "host"
-    roots = ["~/other", "/srv//x/../y"]
-    readable = ["~"]
-    hidden = ["/etc/secret", "/etc/secret"]
-    toolchains = false
-    caches = true
-    environment = ["MY_VAR", "NPM_*", "MY_VAR"]
-    profile = "strict"
-    after = "discard"
-    after_timeout = "apply"
-    engine = "copy"
-    bwrap = "/usr/local/bin/bwrap"
-    allow_root = true
-    shown_lines = 80
-    shown_bytes = "64 KiB"
-    keep_days = 30
-    keep_bytes = "1 GiB"
-    [limits]
-    wall_s = 1.5
-    processes = 10
-    memory_bytes = "2 GiB"
-    layer_bytes = "unlimited"
-    file_bytes = 100
-    [network]
-    hosts = ["Example.org", "example.org.", "*.example.com:8443", "[2A00::1]"]
-    mode = "pasta"
-    up_bytes = "1 MiB"
-    down_bytes = "unlimited"
-    [permissions]
-    network = "deny"
-    egress = "ask"
-    unsandboxed = "ask"
-    longest = "run"
-    grant_days = 3650
-    approver = "queue"
-    wait_s = 60
-    """
-    assert own(text) == Settings(
+    assert own(EVERY_SETTING) == Settings(
         where="config.toml",
         view="host",
         roots=(b"/home/ann/other", b"/srv/y"),

@@ -116,9 +116,7 @@ def test_a_listener_is_closed_where_there_can_be_no_proxy(
 
 
 @pytest.mark.parametrize(("soft", "least", "most"), [(70, 4, 4), (200, 20, 68), (1024, 400, 480), (4096, 1024, 1024)])
-def test_connections_leave_room_for_what_else_the_process_does(
-    soft: int, least: int, most: int, bounded: None
-) -> None:
+def test_connections_leave_room_for_what_else_the_process_does(soft: int, least: int, most: int, bounded: None) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     assert least <= module._connections_at_once() <= most
 

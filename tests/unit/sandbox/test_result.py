@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+from unspill.model.egress import Denial
 from unspill.model.layer import RunId
 from unspill.model.operation import Left, Operation, OperationId
 from unspill.model.run import Cancelled, Exited, Hint, LimitReached, NeverStarted, Output, Signalled, TimedOut
@@ -197,3 +198,10 @@ def test_a_result_knows_its_exit_code() -> None:
     assert not result(Exited(code=4)).ok
     assert result(Exited(code=0)).ok
     assert not result(TimedOut(after_s=1.0)).ok
+
+
+def test_a_command_does_not_fill_the_text_with_what_it_was_refused() -> None:
+    denials = tuple(Denial(host=f"{n}.example.org", port=443, rule="host", remedy="Ask.") for n in range(1000))
+    lines = result(Exited(code=1), denials=denials).text().splitlines()
+    assert lines[-2:] == ["Network: 9.example.org:443 was refused. Ask.", "Network: 990 more were refused."]
+    assert len(lines) < 20

@@ -14,11 +14,14 @@ from unspill.apply.places import journal_file, operation_dir
 from unspill.layers.places import spill_dir
 from unspill.layers.seal import drop_run
 from unspill.model.operation import Operation, OperationId
+from unspill.model.permission import Egress
 from unspill.model.policy import GIB, Policy
+from unspill.permissions.wording import make_question
 from unspill.sandbox.daily import prune_daily
 from unspill.sandbox.records import backups_of, files_of
 from unspill.sandbox.retention import Family, Pruned, choose, find_families, prune
 from unspill.sandbox.status import status
+from unspill.store.requests import AskedRequest
 
 WEEK_NS = 7 * DAY_NS
 MUCH = 100 * GIB
@@ -237,6 +240,31 @@ def test_by_itself_it_happens_once_a_day(ledger: Ledger) -> None:
     ledger.apply({b"f": b"2"}, START_NS)
     assert left_after(now + DAY_NS + 1) == 1
     assert left_after(now - DAY_NS) == 0, "a clock that was set back"
+
+
+def test_grants_that_have_expired_and_requests_of_long_ago_go_with_the_rest(ledger: Ledger) -> None:
+    grants, requests = ledger.store.grants, ledger.store.requests
+    asked = Egress(project=b"/p", hosts=("example.org",))
+    for expires_ns in (START_NS + DAY_NS, START_NS + 30 * DAY_NS):
+        request = asked.replace(hosts=(f"a{expires_ns}.example.org",))
+        grants.add(request, "always", granted_ns=START_NS, expires_ns=expires_ns, granted_by="ann")
+    question = make_question(asked, asked.scopes)
+    requests.add(
+        AskedRequest(
+            id=question.id,
+            request=asked,
+            digest=question.digest,
+            asked_ns=START_NS,
+            deadline_ns=START_NS + 1,
+            scopes=asked.scopes,
+        )
+    )
+    prune_daily(ledger.store, Policy(), START_NS)
+    prune_daily(ledger.store, Policy(), START_NS + 2 * DAY_NS)
+    assert len(grants.all()) == 1
+    assert requests.find(question.id) is not None
+    prune_daily(ledger.store, Policy(), START_NS + 10 * DAY_NS)
+    assert requests.find(question.id) is None
 
 
 def test_a_failure_to_prune_does_not_keep_anyone_from_running(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

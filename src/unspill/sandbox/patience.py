@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wait for a person's answer, but not longer than the caller does.
+
+A question may wait for minutes; a caller that gives up must be free at once. What is answered then is recorded and
+used for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    Found = TypeVar("Found")
+
+
+def until_cancelled(work: Callable[[], Found], cancel_fd: int | None) -> Found | None:
+    """Do what may take long in a thread of its own; return None if the caller gives up before it is done."""
+    if cancel_fd is None:
+        return work()
+    waited = _Waited(work)
+    threading.Thread(target=waited.do, name="unspill-question", daemon=True).start()
+    found: Found | None = waited.result(cancel_fd)
+    return found
+
+
+class _Waited:
+    """Something that is done in another thread. Whoever comes last closes the descriptor by which they meet."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
+        self._is_done = self._is_left = False
+        self._found: Any = None
+        self._error: BaseException | None = None
+
+    def do(self) -> None:
+        try:
+            self._found = self._work()
+        except BaseException as error:
+            self._error = error
+        with self._lock:
+            self._is_done = True
+            if self._is_left:
+                os.close(self._fd)
+            else:
+                os.eventfd_write(self._fd, 1)
+
+    def result(self, cancel_fd: int) -> Any:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        poll.register(cancel_fd, select.POLLIN)
+        poll.poll()
+        with self._lock:
+            if not self._is_done:
+                self._is_left = True
+                return None
+        os.close(self._fd)
+        if self._error is not None:
+            raise self._error
+        return self._found

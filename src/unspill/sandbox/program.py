@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which program a command would start, as far as a grant may depend on it.
+
+A grant for "this very command" must not be one for whatever is put in the program's place afterwards. What lies where
+no command can write stays what it is; of a file in a root the digest goes into the request; whatever can't be told for
+sure, without following a link on the host's side, is only ever allowed once.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from unspill.changes.digest import digest_of_file
+from unspill.host.beneath import Beneath
+from unspill.layers.places import upper_dir
+from unspill.model.permission import UNKNOWN_PROGRAM
+from unspill.model.plan import Bind, Overlay, Symlink
+from unspill.plan.visible import find_cover, is_writable_mount
+from unspill.policy.paths import contains, normalise
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unspill.model.plan import Plan
+    from unspill.sandbox.opening import Opened
+
+_MOST_BYTES = 64 << 20
+_STEADY = ""
+
+
+def identify_program(opened: Opened, plan: Plan) -> str:
+    """Return nothing for a program that no command can change, else its digest, or `UNKNOWN_PROGRAM`."""
+    name = plan.argv[0]
+    if b"/" not in name:
+        return _found_in_path(plan, dict(plan.environ).get(b"PATH", b""), name)
+    place = name if name.startswith(b"/") else plan.cwd + b"/" + name.removeprefix(b"./")
+    if normalise(place) != place:
+        return UNKNOWN_PROGRAM
+    return _STEADY if _is_steady(plan, place) else _digest_in_root(opened, place)
+
+
+def _found_in_path(plan: Plan, path: bytes, name: bytes) -> str:
+    """Return nothing where the search ends, or can only end, in directories that no command can change."""
+    for directory in path.split(b":"):
+        if not _is_steady(plan, directory):
+            return UNKNOWN_PROGRAM
+        if os.path.isfile(os.path.join(directory, name)):
+            return _STEADY
+    return UNKNOWN_PROGRAM
+
+
+def _is_steady(plan: Plan, path: bytes) -> bool:
+    """Tell whether a path lies in what the host has and shows read-only, through links of the plan at most."""
+    if not path.startswith(b"/") or normalise(path) != path:
+        return False
+    cover = find_cover(plan.mounts, path)
+    if isinstance(cover, Symlink):
+        target = normalise(b"/" + cover.target + path[len(cover.dest) :])
+        return b".." not in cover.target.split(b"/") and _is_steady(plan, target)
+    if not isinstance(cover, Bind | Overlay) or is_writable_mount(cover):
+        return False
+    # A link of the host's may lead into a root, where the command can write
+    real = os.path.realpath(path)
+    return not any(is_writable_mount(op) and contains(op.dest, real) for op in plan.mounts)
+
+
+def _digest_in_root(opened: Opened, place: bytes) -> str:
+    root = next((root for root in opened.roots if contains(root, place) and root != place), None)
+    if root is None:
+        return UNKNOWN_PROGRAM
+    inside = place[len(root) + 1 :]
+    for layer in _layers_of(opened, root):
+        found = _open_plain(layer, inside)
+        if found is not None:
+            return found
+    return UNKNOWN_PROGRAM
+
+
+def _layers_of(opened: Opened, root: bytes) -> Iterator[bytes]:
+    """Yield the directories that a root is made of, the topmost first, the live one last."""
+    rows = [row for row in opened.store.layers.sealed(opened.row.id) if row.root == root]
+    for row in reversed(rows):
+        yield upper_dir(opened.store.state, row.id)
+    yield root
+
+
+def _open_plain(layer: bytes, inside: bytes) -> str | None:
+    """Return the digest of the file that a layer has there, None where it has nothing, or that nobody can tell."""
+    with Beneath(os.open(layer, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as tree:
+        parts = inside.split(b"/")
+        for count in range(1, len(parts) + 1):
+            try:
+                found = tree.find(b"/".join(parts[:count]))
+            except OSError:
+                return UNKNOWN_PROGRAM
+            if found is None:
+                return None
+            is_last = count == len(parts)
+            # A link, a whiteout or a directory that hides the one below it: too much to be sure of
+            if not (stat.S_ISREG if is_last else stat.S_ISDIR)(found.st_mode) or found.st_size > _MOST_BYTES:
+                return UNKNOWN_PROGRAM
+        try:
+            above, name = tree.parent(inside)
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+        except OSError:
+            return UNKNOWN_PROGRAM
+        return digest_of_file(fd)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Secrets inside the project itself: what a command may do to see what is masked, or to have it unmasked later."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.attack.arena import Arena, outside
+from unspill import OutputChunk
+from unspill.model.policy import Secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+
+CANARY = f"CANARY-{os.urandom(6).hex()}"
+IN_CONFIG = Secrets(directories=(b"config",))
+
+# Every trick ends with a look at what it hoped to have uncovered
+TRICKS = """
+canary = "-".join(%r).encode()
+def see(what, *paths):
+    for path in paths:
+        try:
+            with open(path, "rb") as file: content = file.read()
+        except OSError as error: lost(what, path, error.strerror); continue
+        if canary in content: won(what, path)
+def quietly(function, *arguments, **named):
+    try: return function(*arguments, **named)
+    except OSError: return None
+def write(path):
+    with open(path, "w") as file: file.write("own")
+here = os.getcwd()
+both = (".env", "config/.env")
+see("read", *both)
+see("spellings", "./.env", here + "/.env", "config/../.env", "config/./.env", "/proc/self/cwd/.env", "/proc/1/cwd/.env",
+    "/proc/self/root" + here + "/.env", "/dev/fd/../cwd/.env")
+for directory in (".", "config"):
+    if ".env" in os.listdir(directory): won("listed in", directory)
+    for call in (os.lstat, os.readlink, os.listxattr):
+        if quietly(call, directory + "/.env") is not None: won(call.__name__, directory)
+    fd = os.open(directory, os.O_RDONLY)
+    see("by descriptor", f"/proc/self/fd/{fd}/.env")
+    for flags in (os.O_PATH, os.O_PATH | os.O_NOFOLLOW, os.O_RDWR, os.O_RDONLY | os.O_NONBLOCK, os.O_WRONLY):
+        if quietly(os.open, ".env", flags, dir_fd=fd) is not None: won("open", flags)
+    handle = ctypes.create_string_buffer(struct.pack("=Ii", 128, 0) + bytes(128))
+    mount = ctypes.c_int()
+    if libc.name_to_handle_at(fd, b".env", handle, ctypes.byref(mount), 0) == 0: won("a handle of", directory)
+    if quietly(os.link, ".env", "linked", src_dir_fd=fd): won("linked")
+    quietly(os.rename, directory + "/.env", "renamed")
+    see("renamed", "renamed", "linked")
+def write_and_unlink(path): write(path); os.unlink(path)
+def write_and_move(path): write(path); os.rename(path, "away"); os.unlink("away")
+def replace_and_unlink(path): write("other"); os.replace("other", path); os.unlink(path)
+def directory(path): os.mkdir(path); os.rmdir(path)
+def link(path): os.symlink("nowhere", path); os.unlink(path)
+def exchange(path):
+    write(path); write("other"); libc.renameat2(-100, path.encode(), -100, b"other", 2); os.unlink(path)
+def whiteout(path):
+    write(path); libc.renameat2(-100, path.encode(), -100, b"other", 4); os.unlink(path)
+for path in both:
+    for trick in (write_and_unlink, write_and_move, replace_and_unlink, directory, link, exchange, whiteout):
+        quietly(trick, path)
+        see(trick.__name__, path, "other")
+for call in (os.rename, os.link):
+    quietly(call, "config", "moved")
+libc.renameat2(-100, b"config", -100, b"empty", 2)
+see("moved directory", "moved/.env", "empty/.env")
+quietly(os.rename, "moved", "config")
+os.chmod("config", 0o700); see("changed directory", *both)
+subprocess.run("cp -al config linked; cp -a config copied; tar cf t config; tar xf t -C /tmp", shell=True,
+    stderr=subprocess.DEVNULL)
+see("copied", "linked/.env", "copied/.env", "t", "/tmp/config/.env")
+subprocess.run("mv config elsewhere; mkdir config", shell=True, stderr=subprocess.DEVNULL)
+see("moved and made again", *both, "elsewhere/.env")
+os.mkdir("u"); os.mkdir("w"); os.mkdir("m")
+options = f"lowerdir={here},upperdir={here}/u,workdir={here}/w".encode()
+for arguments in ((b"overlay", b"m", b"overlay", 0, options), (here.encode(), b"m", b"none", 4096, None)):
+    if libc.mount(*arguments) == 0: won("mounted"); see("mounted", "m/.env")
+elsewhere = [f"--exclude-dir={name}" for name in ("proc", "usr", "opt")]
+words = ["grep", "-rlsF", "--devices=skip", *elsewhere, canary, "/"]
+found = subprocess.run(words, capture_output=True, text=True).stdout
+for line in found.splitlines(): won("grep", line)
+"""
+
+
+def tricks() -> str:
+    # Not in one piece: the script itself can be read in /proc
+    return TRICKS % (CANARY.split("-"),)
+
+
+def plant(arena: Arena) -> None:
+    arena.ground.write(".env", CANARY)
+    arena.ground.write("config/.env", CANARY)
+    arena.ground.write("config/app.toml", "x")
+
+
+@contextmanager
+def without_masks(arena: Arena) -> Iterator[None]:
+    """Let there be no layer of deletions, for the time of the context."""
+    with arena.patch.context() as patch:
+        patch.setattr("unspill.sandbox.masking.find_mask", lambda *_arguments: None)
+        yield
+
+
+def test_a9_no_trick_shows_a_masked_secret_of_the_project(arena: Arena, engine: str) -> None:
+    """Forty ways to a masked `.env`: spellings, handles, links, made and removed, exchanged, its directory moved,
+    copied or mounted again. Control: without the layer of deletions the same script reads it."""
+    plant(arena)
+    assert not arena.attack(tricks(), secrets=IN_CONFIG).won
+    assert CANARY in (arena.ground.project / "config/.env").read_text()
+    another = arena.ground.sandbox("another", secrets=IN_CONFIG)
+    with without_masks(arena):
+        won = " ".join(arena.attack(tricks(), sandbox=another).won)
+    assert all(what in won for what in ("read .env", "read config/.env", "listed in", "by descriptor"))
+
+
+def test_a9_a_second_run_sees_no_more_than_the_first(arena: Arena, engine: str) -> None:
+    """Hold what all these tricks left, and look again. Control: without the layer of deletions it is read."""
+    plant(arena)
+    sandbox = arena.ground.sandbox(secrets=IN_CONFIG)
+    arena.attack(tricks(), sandbox=sandbox)
+    look = "canary = '-'.join(%r)\nif canary in subprocess.getoutput('grep -r --devices=skip . .; ls -AR'): won('seen')"
+    script = look % (CANARY.split("-"),)
+    assert not arena.attack(script, sandbox=sandbox).won
+    with without_masks(arena):
+        assert arena.attack(script, sandbox=sandbox).won
+
+
+def test_a9_a_secret_made_while_the_command_runs_is_not_seen(arena: Arena, overlay_engine: str) -> None:
+    """Start where there is no secret, and wait for one. Control: a file by another name, made at the same time, is
+    seen."""
+    reading, writing = os.pipe()
+    script = "print('ready', flush=True); sys.stdin.read(1)\nfor name in ('.env', 'plain'): attempt(name, open, name)"
+
+    def make(event: object) -> None:
+        if isinstance(event, OutputChunk) and b"ready" in event.chunk:
+            plant(arena)
+            arena.ground.write("plain", CANARY)
+            os.write(writing, b"x")
+
+    try:
+        attempt = arena.attack(script, options={"stdin": reading, "on_event": make})
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert attempt.won == ("plain",)
+
+
+def test_a9_a_forged_index_of_git_unmasks_nothing(arena: Arena, engine: str) -> None:
+    """Track a file of one's own under the secret's name, and let the index be applied: git then tracks the secret.
+    Control: a tracked file that git really has is shown."""
+    plant(arena)
+    arena.ground.write(".npmrc", CANARY)
+    project = arena.ground.project
+    for words in (["init", "-q"], ["add", ".npmrc"]):
+        subprocess.run(["git", *words], cwd=project, check=True, capture_output=True)
+    sandbox = arena.ground.sandbox(after="apply")
+    forge = "write = open('.env', 'w'); write.write('own'); write.close()\n"
+    arena.attack(forge + "subprocess.run(['git', 'add', '-f', '.env'], check=True)", sandbox=sandbox)
+    sandbox.discard()
+    listed = subprocess.run(["git", "ls-files"], cwd=project, check=True, capture_output=True, text=True).stdout
+    assert listed.split() == [".env", ".npmrc"]
+    look = "canary = '-'.join(%r)\nfor name in ('.env', '.npmrc'):\n    try: text = open(name).read()\n"
+    look += "    except OSError: continue\n    if canary in text: won(name)"
+    assert arena.attack(look % (CANARY.split("-"),), sandbox=sandbox).won == (".npmrc",)
+
+
+def test_a9_an_apply_neither_deletes_nor_replaces_a_masked_secret(arena: Arena, engine: str) -> None:
+    """Delete, replace and move the secret's directory, and put files of one's own in its place; all is applied.
+    Control: the same script on the host destroys both secrets."""
+    plant(arena)
+    script = """
+    import shutil
+    shutil.rmtree("config"); os.mkdir("config")
+    for path in (".env", "config/.env", "config/app.toml"):
+        with open(path, "w") as file: file.write("own")
+    shutil.rmtree("config")
+    """
+    sandbox = arena.ground.sandbox(after="apply", secrets=IN_CONFIG)
+    arena.attack(script, sandbox=sandbox)
+    sandbox.apply()
+    secrets = [arena.ground.project / name for name in (".env", "config/.env")]
+    assert all(path.read_text() == CANARY for path in secrets)
+    found = subprocess.run(["grep", "-rlF", CANARY, arena.ground.state], capture_output=True, check=False)
+    assert found.stdout == b""
+    outside(script, cwd=arena.ground.project)
+    assert not any(path.exists() and path.read_text() == CANARY for path in secrets)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every technique of the list: it fails against a sandbox as it is, and succeeds where its defence is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.attack.arena import Arena
+from tests.attack.techniques.every import TECHNIQUES
+
+if TYPE_CHECKING:
+    from tests.attack.techniques.record import Technique
+    from unspill.model.facts import Facts
+
+pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=lambda technique: technique.id)
+def test_a_technique_fails_and_succeeds_without_the_defence(
+    arena: Arena, known_facts: tuple[str, Facts], technique: Technique
+) -> None:
+    assert not technique.attack(arena), technique.tries
+    bwrap = known_facts[1].bwrap
+    if technique.needs_flaw and bwrap is not None and not bwrap.symlink_flaw:
+        pytest.skip("this bwrap does not follow links while it sets up, so the control can't show anything")
+    assert technique.control(arena), f"the control of {technique.id} shows nothing: {technique.removed}"

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A caller of the library in a namespace that has a network: does what it is asked to, one request after another.
+
+Requests and results are pickled; only the test that started this has the other end.
+"""
+
+import asyncio
+import gc
+import os
+import pickle
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from unspill import Policy, RunResult, Sandbox
+from unspill.permissions.approver import Callback
+
+
+def run(
+    command: str | list[str], settings: dict[str, Any], options: dict[str, Any], name: str = "default"
+) -> RunResult:
+    """Run a command in a sandbox of the working directory; whatever it asks for is allowed."""
+    approver = Callback(lambda question: True)
+    with Sandbox(os.getcwd(), name=name, policy=Policy(**settings), approver=approver) as sandbox:
+        return sandbox.run(command, **options)
+
+
+def run_all(jobs: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> list[RunResult]:
+    """Run several commands at once, each in a thread and a sandbox of its own."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(lambda number: run(*jobs[number], f"of {number}"), range(len(jobs))))
+
+
+def run_and_cancel(command: str, settings: dict[str, Any], seconds: float) -> bool:
+    """Cancel a task that runs a command; tell whether it was cancelled."""
+
+    async def cancel() -> bool:
+        with Sandbox(os.getcwd(), policy=Policy(**settings)) as sandbox:
+            task = asyncio.create_task(sandbox.arun(command, after="discard"))
+            await asyncio.sleep(seconds)
+            task.cancel()
+            try:
+                await task
+            except asyncio.CancelledError:
+                return True
+            return False
+
+    return asyncio.run(cancel())
+
+
+def count() -> tuple[int, int]:
+    """Return how many threads and descriptors this process has."""
+    gc.collect()
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+
+def limit(descriptors: int) -> None:
+    """Bound the descriptors of this process."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def used() -> float:
+    """Return the processor time that this process has used."""
+    return time.process_time()
+
+
+def reach(address: str, port: int) -> bool:
+    """Tell whether this process can connect, without any proxy."""
+    try:
+        socket.create_connection((address, port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+DUTIES: dict[str, Callable[..., object]] = {
+    duty.__name__: duty for duty in (run, run_all, run_and_cancel, reach, count, limit, used)
+}
+
+
+def main() -> None:
+    # Whatever else is printed must not end up between the results
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            duty, arguments = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            result: object = DUTIES[duty](*arguments)
+        except Exception as error:
+            result = error
+        pickle.dump(result, results)
+        results.flush()
+
+
+if __name__ == "__main__":
+    main()
