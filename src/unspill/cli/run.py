@@ -7,8 +7,8 @@ import os
 import sys
 
 from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.cli.output import Output
 from unspill.errors import UsageError
-from unspill.model.event import OutputChunk, Started
 from unspill.model.run import Exited, NeverStarted
 from unspill.runner.launcher import close_launchers, get_launcher
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from unspill.cli.asking import PersonAtHand
     from unspill.cli.options import Arguments
-    from unspill.model.event import Event
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 
 _LONGEST_S = 1e9
 _NOT_FOUND = (126, 127)
+_OUR_FAILURE = 125
 
 COMMAND = Command(
     name="run",
@@ -70,7 +70,8 @@ def run(arguments: Arguments) -> int:
         print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
-    result = sandbox.run(command, on_event=None if as_json else _pass_on, **options, **more)
+    output = Output()
+    result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
     close_launchers()
     if as_json:
         from unspill.cli.choosing import print_json
@@ -80,7 +81,9 @@ def run(arguments: Arguments) -> int:
         return result.exit_code
     if not arguments.flag("--quiet") or isinstance(result.outcome, NeverStarted):
         _summarise(result, sandbox)
-    return result.exit_code
+    for problem in (problems := output.problems()):
+        print(f"unspill: {problem}", file=sys.stderr)
+    return _OUR_FAILURE if problems else result.exit_code
 
 
 def _command(arguments: Arguments) -> str | list[str]:
@@ -148,20 +151,6 @@ def _after(arguments: Arguments) -> str | None:
 def _inside_cwd(arguments: Arguments) -> str | None:
     """Stay where the person stands, if that is inside the project; with --project start at its top."""
     return None if arguments.flag("--project") else os.getcwd()
-
-
-def _pass_on(event: Event) -> None:
-    if isinstance(event, OutputChunk):
-        _write_all(1 if event.stream == "stdout" else 2, event.chunk)
-    elif isinstance(event, Started):
-        # What is needed afterwards is loaded while the command begins, when there is nothing else to do
-        __import__("unspill.sandbox.recording")
-
-
-def _write_all(fd: int, chunk: bytes) -> None:
-    view = memoryview(chunk)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def _summarise(result: RunResult, sandbox: Sandbox) -> None:
