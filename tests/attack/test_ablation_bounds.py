@@ -74,7 +74,7 @@ def test_a_sandbox_that_is_not_offered_to_the_killer_of_processes_is_like_any_ot
             write_setting(path, content)
 
     assert not arena.attack(script)
-    with forked_spawner(arena, {"unspill.host.spawner.write_setting": but_the_score}):
+    with forked_spawner(arena, {"unspill.host.spawned_run.write_setting": but_the_score}):
         assert arena.attack(script)
 
 

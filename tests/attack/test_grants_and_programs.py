@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unspill import Sandbox
+from unspill.errors import DeniedError
 from unspill.model.permission import UNKNOWN_PROGRAM, Allowed, Question
 from unspill.model.plan import Plan
+from unspill.sandbox import asking, program
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from tests.attack.arena import Arena
     from tests.support import Ground
     from unspill.model.permission import Answer
@@ -82,9 +86,69 @@ def test_e6_a_grant_does_not_cover_a_program_that_was_exchanged(
         return ""
 
     with arena.patch.context() as patch:
-        patch.setattr("unspill.sandbox.asking.identify_program", unidentified)
+        for place in ("asking", "program"):
+            patch.setattr(f"unspill.sandbox.{place}.identify_program", unidentified)
         sandbox.discard()
         assert is_used_for_another(ground, sandbox, person, case)
+
+
+def test_e6_a_program_that_was_exchanged_between_the_answer_and_the_run_is_not_run(
+    arena: Arena, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exchange the program after it was looked at, by a run that came first in the sandbox's queue.
+
+    Control: where nobody looks a second time, the other program has what was allowed to the first.
+    """
+    person = Longest()
+    sandbox = attended(ground, person)
+    real = asking.permitted
+
+    def permitted_and_overtaken(*given: Any) -> Any:
+        found = real(*given)
+        sandbox.run(WRITE.format("hostile", "tool"), after="hold")
+        return found
+
+    def attempt() -> bytes:
+        sandbox.run(f"{WRITE.format('benign', 'tool')}; chmod 755 tool", after="hold")
+        return sandbox.run(["./tool"], hosts=["example.org"], after="hold").stdout.kept()
+
+    assert attempt() == b"benign\n"
+    monkeypatch.setattr(asking, "permitted", permitted_and_overtaken)
+    with pytest.raises(DeniedError, match="was changed after"):
+        attempt()
+    with arena.patch.context() as patch:
+        patch.setattr(program, "check_program", lambda *_given: None)
+        assert attempt() == b"hostile\n"
+    assert len(person.asked) == 1
+
+
+def test_e6_a_grant_does_not_cover_a_program_behind_a_link_of_the_hosts_that_was_exchanged(
+    arena: Arena, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exchange a program that a toolchain outside the project only links to, as tools under development are.
+
+    Control: where every place counts as one that no command can change, the grant covers the other program.
+    """
+    toolchain = ground.home / ".cargo/bin"
+    toolchain.mkdir(parents=True)
+    (ground.project / "tool").touch(0o755)
+    (toolchain / "linked").symlink_to(ground.project / "tool")
+    monkeypatch.setenv("PATH", f"{toolchain}:/usr/bin:/bin")
+    person = Longest()
+    sandbox = attended(ground, person)
+
+    def ask_twice() -> int:
+        asked = len(person.asked)
+        for what in ("benign", "hostile"):
+            sandbox.run(f"{WRITE.format(what, 'tool')}; chmod 755 tool", after="hold")
+            result = sandbox.run(["linked"], hosts=["example.org"], after="hold")
+            assert result.stdout.kept() == f"{what}\n".encode(), result.text()
+        return len(person.asked) - asked
+
+    assert ask_twice() == 2
+    with arena.patch.context() as patch:
+        patch.setattr(program, "_is_steady", lambda *_given: True)
+        assert ask_twice() == 1
 
 
 @pytest.mark.parametrize(

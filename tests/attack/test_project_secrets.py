@@ -153,6 +153,50 @@ def test_a9_a_secret_made_while_the_command_runs_is_not_seen(arena: Arena, overl
     assert attempt.won == ("plain",)
 
 
+@pytest.mark.parametrize("path", ["config/.env", "config/deep/.env"])
+def test_a9_a_secret_in_a_directory_made_while_the_command_runs_is_not_seen(
+    arena: Arena, overlay_engine: str, path: str
+) -> None:
+    """Start where a directory that the policy names does not exist, and wait for it and for a secret in it. Control:
+    the same file in a directory that no policy names is seen."""
+    reading, writing = os.pipe()
+    script = "print('ready', flush=True); sys.stdin.read(1)\n"
+    script += f"for name in ({path!r}, 'plain/.env'): attempt(name, open, name)"
+
+    def make(event: object) -> None:
+        if isinstance(event, OutputChunk) and b"ready" in event.chunk:
+            arena.ground.write(path, CANARY)
+            arena.ground.write("plain/.env", CANARY)
+            os.write(writing, b"x")
+
+    secrets = Secrets(directories=(b"config", b"config/deep"))
+    try:
+        attempt = arena.attack(script, options={"stdin": reading, "on_event": make}, secrets=secrets)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert attempt.won == ("plain/.env",)
+
+
+def test_a9_a_command_can_make_a_directory_of_secrets_itself(arena: Arena, engine: str) -> None:
+    """Make a directory that the policy names, with files in it, over several runs, while the person makes it, too.
+    Control: all that the command made is there afterwards, beside what the person made."""
+    sandbox = arena.ground.sandbox(secrets=IN_CONFIG)
+    assert sandbox.run("mkdir config && echo own > config/own && echo own > config/.env").ok
+    assert sandbox.run("cat config/own config/.env && echo more > config/more").stdout.kept() == b"own\nown\n"
+    arena.ground.write("config/theirs", "theirs")
+    arena.ground.write("config/.env", CANARY)
+    assert b"CANARY" not in sandbox.run("cat config/.env").stdout.kept()
+    sandbox.apply()
+    config = arena.ground.project / "config"
+    assert {name: (config / name).read_text() for name in ("own", "more", "theirs", ".env")} == {
+        "own": "own\n",
+        "more": "more\n",
+        "theirs": "theirs",
+        ".env": CANARY,
+    }
+
+
 def test_a9_a_forged_index_of_git_unmasks_nothing(arena: Arena, engine: str) -> None:
     """Track a file of one's own under the secret's name, and let the index be applied: git then tracks the secret.
     Control: a tracked file that git really has is shown."""
@@ -170,6 +214,69 @@ def test_a9_a_forged_index_of_git_unmasks_nothing(arena: Arena, engine: str) -> 
     look = "canary = '-'.join(%r)\nfor name in ('.env', '.npmrc'):\n    try: text = open(name).read()\n"
     look += "    except OSError: continue\n    if canary in text: won(name)"
     assert arena.attack(look % (CANARY.split("-"),), sandbox=sandbox).won == (".npmrc",)
+
+
+GUESS = """
+def guess(text):
+    made = subprocess.run(["git", "hash-object", "-w", "--stdin"], input=text, capture_output=True, check=True).stdout
+    subprocess.run(["git", "update-index", "--add", "--cacheinfo", f"100644,{made.decode().strip()},.env"], check=True)
+guess(b"PIN=%d\\n")
+"""
+LOOK = "if os.path.exists('.env'): won(open('.env').read().strip())"
+
+
+@pytest.mark.parametrize("is_made_later", [False, True])
+def test_a9_a_guess_in_the_index_of_git_unmasks_nothing(
+    arena: Arena, engine: str, is_made_later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put the digests of guesses at a secret into the index, one with each run; also before there is the secret.
+
+    Control: where it is not kept in mind what commands made an index say, the right guess shows the secret."""
+    project = arena.ground.project
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *who, *words], cwd=project, check=True, capture_output=True)
+
+    def play(name: str) -> tuple[str, ...]:
+        won: tuple[str, ...] = ()
+        sandbox = arena.ground.sandbox(name, after="apply")
+        for number in (4820, 4821, 4822, 4821):
+            if not is_made_later:
+                arena.ground.write(".env", "PIN=4821\n")
+            arena.attack(GUESS % number, sandbox=sandbox)
+            arena.ground.write(".env", "PIN=4821\n")
+            # As a prompt does: the index is written anew, with what it has
+            subprocess.run(["git", "update-index", "-q", "--refresh"], cwd=project, check=False, capture_output=True)
+            won += arena.attack(LOOK, sandbox=sandbox).won
+            if is_made_later:
+                (project / ".env").unlink()
+        return won
+
+    assert play("first") == ()
+    subprocess.run(["git", "update-index", "--force-remove", ".env"], cwd=project, check=True, capture_output=True)
+
+    def nothing(*_arguments: object) -> None:
+        return
+
+    monkeypatch.setattr("unspill.sandbox.applying.remember_claims", nothing)
+    monkeypatch.setattr("unspill.sandbox.claims.Claims.has", lambda *_arguments: False)
+    assert "PIN=4821" in play("second")
+
+
+def test_a9_a_tracked_file_that_a_command_changes_and_adds_stays_shown(arena: Arena, engine: str) -> None:
+    """Change a file with the name of a secret that git has, add it, and apply both: nothing of it was ever hidden.
+    Control: a secret that the person makes of it afterwards is masked."""
+    project = arena.ground.project
+    arena.ground.write(".npmrc", "registry=https://example.org/\n")
+    for words in (["init", "-q"], ["add", ".npmrc"]):
+        subprocess.run(["git", *words], cwd=project, check=True, capture_output=True)
+    sandbox = arena.ground.sandbox(after="apply")
+    assert sandbox.run("echo x=1 >> .npmrc && git add .npmrc").ok
+    if sandbox.changes():
+        sandbox.apply([".npmrc"])
+    assert b"x=1" in sandbox.run("cat .npmrc").stdout.kept()
+    arena.ground.write(".npmrc", CANARY)
+    assert CANARY.encode() not in sandbox.run("cat .npmrc").stdout.kept()
 
 
 def test_a9_an_apply_neither_deletes_nor_replaces_a_masked_secret(arena: Arena, engine: str) -> None:

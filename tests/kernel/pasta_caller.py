@@ -44,14 +44,14 @@ def run(opened: Sandbox, command: str) -> RunResult:
 
 def take_away_filter() -> None:
     """Close nothing, and have a route for all of IPv6."""
-    vars(perform)["_pasta"] = lambda network: (network.program, network.versions, ())
+    vars(perform)["_pasta"] = lambda network: (network.program, network.versions, network.resolvers, ())
     full_network.PUBLIC[6] = ("::", 0)
 
 
 def take_away_no_map_gw() -> None:
     """Let pasta lead its gateway's address to the host's loopback, as it does by default."""
     words = pasta.pasta_words
-    vars(pasta)["pasta_words"] = lambda versions: tuple(w for w in words(versions) if w != b"--no-map-gw")
+    vars(pasta)["pasta_words"] = lambda *given: tuple(word for word in words(*given) if word != b"--no-map-gw")
 
 
 def take_away_between() -> None:
@@ -91,7 +91,7 @@ def output(bwrap: str) -> object:
 
 def fail(bwrap: str) -> object:
     """Run with a pasta that gives up."""
-    vars(perform)["_pasta"] = lambda network: (b"/bin/false", network.versions, ())
+    vars(perform)["_pasta"] = lambda network: (b"/bin/false", network.versions, (), ())
     with sandbox(bwrap) as opened:
         result = run(opened, "echo started")
     return [repr(result.outcome), result.stdout.kept().decode(), len(find_pastas())]

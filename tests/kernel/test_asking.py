@@ -17,10 +17,11 @@ from tests.kernel.answering import Person, opened
 from tests.support import Ground, kinds, printed
 from unspill import Callback, DeniedError, Network, Question, Rules, Sandbox, UnspillError
 from unspill.errors import UsageError
+from unspill.model.event import OutputChunk
 from unspill.permissions.audit_verify import Verified, read_events, verify
 
 if TYPE_CHECKING:
-    pass
+    from unspill.model.event import Event
 
 pytestmark = pytest.mark.kernel
 
@@ -189,6 +190,14 @@ def test_named_hosts_are_for_this_command_alone(ground: Ground) -> None:
     assert sandbox.run("test -z $HTTPS_PROXY").ok
 
 
+def test_who_is_allowed_the_network_need_not_be_asked_about_hosts_of_the_web(ground: Ground) -> None:
+    person = Person()
+    assert opened(ground, person).run("true", network=True, hosts=["example.org", "example.org:443"]).ok
+    assert person.texts == ["Run command with network access: true?"]
+    assert opened(ground, person).run("true", network=True, hosts=["example.org:22", "example.org"]).ok
+    assert "Allow connections to example.org:22 for: true?" in person.texts
+
+
 def test_a_remembered_answer_is_for_that_very_command(ground: Ground, other: Path) -> None:
     person = Person("always")
     sandbox = opened(ground, person)
@@ -291,6 +300,20 @@ def test_requests_answers_runs_and_operations_are_in_one_chain(ground: Ground, o
     run = events[2]
     assert (run["command"], run["ending"], run["network"]) == (["/bin/sh", "-c", "echo x > file"], "Exited 0", "proxy")
     assert isinstance(verify(directory), Verified)
+
+
+@pytest.mark.parametrize("unsandboxed", [False, True])
+def test_a_run_that_its_caller_broke_off_is_in_the_audit_too(ground: Ground, unsandboxed: bool) -> None:
+    def give_up(event: Event) -> None:
+        if isinstance(event, OutputChunk):
+            raise KeyboardInterrupt
+
+    sandbox = opened(ground, Person(), permissions=Rules(unsandboxed="ask"))
+    with pytest.raises(KeyboardInterrupt):
+        sandbox.run("echo x; sleep 9", on_event=give_up, unsandboxed=unsandboxed)
+    *_asked, event = read_events(os.fsencode(ground.state / "audit"))
+    assert (event["kind"], event["command"]) == ("run", ["/bin/sh", "-c", "echo x; sleep 9"])
+    assert (event["ending"], event["sandboxed"]) == ("failed: KeyboardInterrupt", not unsandboxed)
 
 
 def test_a_run_that_can_not_be_recorded_says_so(ground: Ground) -> None:

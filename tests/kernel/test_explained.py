@@ -136,7 +136,7 @@ def test_what_is_not_the_sandboxs_doing_is_not_told(ground: Ground) -> None:
     (ground.home / ".config").mkdir()
     (ground.home / ".config" / "tool").write_text("of the host")
     script = """
-    mkdir ~/.config; echo own > ~/.config/tool; cat ~/.config/tool; cat ~/.missing /tmp/missing missing
+    mkdir ~/.config; echo own > ~/.config/tool; cat ~/.config/tool; cat /tmp/missing missing /etc/none
     echo x > /usr/bin/x; echo x > /etc/passwd; echo x > made; echo x > /tmp/made; echo x > /dev/null
     cat /proc/self/comm
     """

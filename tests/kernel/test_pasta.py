@@ -170,3 +170,8 @@ def test_a_pasta_that_gives_up_is_a_run_that_never_started(net: Internet) -> Non
     assert "NeverStarted" in outcome
     assert "pasta gave up" in outcome
     assert (printed, alive) == ("", 0)
+
+
+def test_no_datagram_gets_to_a_private_address(net: Internet) -> None:
+    (net.project / "ask.py").write_text(ASK)
+    assert "No route to host" in output(net, f"python3 ask.py {PRIVATE} 2>&1 || true")

@@ -11,10 +11,11 @@ import time
 
 import pytest
 
+from tests.kernel.test_kill_points import MOUNT_ROLES, STEP, Scenario, kill_at, prepare, record
 from tests.support import Ground
 from tests.unit.network.scene import wait_until
 from unspill import Exited, RunResult, Sandbox
-from unspill.errors import SandboxUnavailable
+from unspill.errors import PolicyError, SandboxUnavailable
 from unspill.host.probe_cache import facts_to_text
 from unspill.model.facts import Facts
 from unspill.model.policy import Network
@@ -95,8 +96,6 @@ def test_a_caller_that_forks_meanwhile_keeps_its_proxy_and_its_child_has_none(gr
 
 
 def test_a_host_that_can_not_be_understood_stops_the_run_before_it_begins(ground: Ground) -> None:
-    from unspill.errors import PolicyError
-
     before = counted()
     with pytest.raises(PolicyError, match="not a host that can be allowed"):
         Sandbox(ground.project, policy=ground.policy(network=Network(hosts=("127.1",)))).run("true")
@@ -111,3 +110,16 @@ def test_runs_with_and_without_a_proxy_follow_one_another(ground: Ground) -> Non
         plain = without.run("env | grep -ci proxy")
         assert (plain.outcome, plain.stdout.kept()) == (Exited(code=1), b"0\n")
         assert plain.denials == ()
+
+
+@pytest.mark.timeout(1800)
+def test_a_kill_at_any_system_call_of_a_run_with_a_proxy_leaves_nothing(ground: Ground, full: bool) -> None:
+    """Also of the child that makes the listener: it is below the spawner, as bubblewrap is."""
+    prepare(ground)
+    ground.configure('[network]\nhosts = ["example.org"]\n')
+    scenario = Scenario(ground, "command line")
+    step = 5 * STEP
+    kills, problems = kill_at(scenario, scenario.points(step=step if full else None, of_each=1))
+    record("command line with a proxy", kills, problems, step)
+    assert problems == []
+    assert set(kills) == set(MOUNT_ROLES)

@@ -14,8 +14,8 @@ from unspill.apply.dressing import dress_of
 from unspill.apply.entries import entry_of
 from unspill.apply.git_index import is_index, says_at
 from unspill.apply.loans import Loans
-from unspill.apply.staging import copy_entry, digest_entry, user_names
-from unspill.changes.kinds import unescape
+from unspill.apply.staging import copy_entry, digest_entry
+from unspill.changes.kinds import ESCAPED, is_plain_attribute
 from unspill.model.operation import Dress, Step
 
 TYPE_CHECKING = False
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unspill.model.operation import Left, OperationId
 
 NOTES_AT_MOST = 200
+MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: below another sandbox they would hide live files"
 
 
 class Draft:
@@ -116,10 +117,12 @@ class Draft:
         )
 
     def dress_in_layer(self, tree: Beneath, path: bytes, mode: int) -> Dress:
-        """Return what a directory of a layer wears, without special bits, in the command's own words."""
+        """Return what a directory of a layer wears, without special bits and without marks of overlays."""
         fd = tree.directory(b"" if path == b"." else path)
-        names = user_names(os.listxattr(fd))
-        attributes = sorted((unescape(name), os.getxattr(fd, name)) for name in names)
+        names = os.listxattr(fd)
+        if any(name.startswith(ESCAPED) for name in names):
+            self.note(path, MARKS_LEFT_OUT)
+        attributes = [(name, os.getxattr(fd, name)) for name in sorted(names) if is_plain_attribute(name)]
         return Dress(mode=mode & 0o777, attributes=tuple(attributes))
 
     def open_directory(self, root: int, path: bytes, live: Beneath) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 
+from unspill.apply.draft import MARKS_LEFT_OUT
 from unspill.apply.dressing import is_dressed
 from unspill.apply.entries import entry_of
 from unspill.apply.expanding import expand
 from unspill.apply.perform import explain_error
-from unspill.apply.staging import SPECIAL_BITS, drop_marks, is_copy_needed
+from unspill.apply.staging import SPECIAL_BITS, drop_marks, has_command_marks, is_copy_needed
 from unspill.apply.steps import make_step
 from unspill.changes.kinds import FORMAT, KINDS
 from unspill.changes.quote import quote
@@ -139,6 +140,8 @@ class RootDraft:
         must_copy = content is not None or self._must_copy or is_copy_needed(status)
         if must_copy or drop_marks(upper.path, path, upper_fd, name, self._draft.loans):
             place, after = self._draft.stage(self._root, upper_fd, name, status, content)
+            if has_command_marks(upper_fd, name):
+                self._draft.note(path, MARKS_LEFT_OUT)
         if status.st_mode & SPECIAL_BITS and entry.kind == "file":
             self._draft.note(path, "set-user-id, set-group-id and sticky bits are not applied")
         self._step("put", path, place, before=before, after=after)

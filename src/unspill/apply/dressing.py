@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bits and attributes of a live directory, read and changed in place: it keeps its inode and what is in it."""
+"""The bits and attributes of a live directory, read and changed in place: it keeps its inode and what is in it.
+
+Attributes that an overlay takes for its own marks are neither seen nor set here: a live tree lies below the overlay of
+every sandbox. Those that a person's live directory has stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import errno
 import os
 import stat
 
+from unspill.changes.kinds import is_plain_attribute
 from unspill.model.operation import Dress
 
 TYPE_CHECKING = False
@@ -47,7 +52,7 @@ def change_dress(fd: int, was: Dress, becomes: Dress) -> None:
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         if not mode & 0o200:
             os.chmod(path, mode | 0o200)
-        wanted = dict(becomes.attributes)
+        wanted = {name: value for name, value in becomes.attributes if is_plain_attribute(name)}
         for name in dict(_attributes(fd)):
             if name not in wanted:
                 os.removexattr(path, name)
@@ -74,7 +79,7 @@ def _attributes(fd: int) -> Attributes:
     path = _path(fd)
     try:
         names = os.listxattr(path)
-        return tuple((name, os.getxattr(path, name)) for name in sorted(names) if name.startswith("user."))
+        return tuple((name, os.getxattr(path, name)) for name in sorted(names) if is_plain_attribute(name))
     except OSError as error:
         if error.errno in _NONE or error.errno == errno.EACCES:
             return ()

@@ -7,27 +7,29 @@ whose content decides. Nothing is followed, nothing is written, no program runs.
 
 from __future__ import annotations
 
-import itertools
-
-from unspill.apply.guard_git import ORDINARY, GitGuard, join, worst
+from unspill.apply.guard_git import ORDINARY, GitGuard, worst
+from unspill.apply.guard_gone import GoneGuard
+from unspill.apply.guard_links import LinkedNames
 from unspill.apply.guard_places import PlaceGuard
+from unspill.apply.guard_shape import join
 from unspill.apply.guard_view import View
 from unspill.changes.reader import Reader
 from unspill.model.policy import Secrets
 from unspill.model.record import Record
 from unspill.policy.folding import is_odd
-from unspill.policy.gitpaths import GIT, MARKS, is_object, is_object_directory
+from unspill.policy.gitpaths import GIT, MARKS, inside_store, is_object, is_object_directory
 from unspill.policy.guarded import INDEX, gather, package_top
-from unspill.policy.other_rows import EXECUTABLE, LINK_OUT, PACKAGES
+from unspill.policy.other_rows import CLOSED_ROOT, EXECUTABLE, LINK_OUT, OPEN_GIT, OPEN_TO_ALL, PACKAGES, UNKNOWN
 from unspill.policy.pointers import climbs_after_a_name
 from unspill.policy.secret_places import SecretPlaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from unspill.apply.guard_git import Opinion
     from unspill.model.change import Change, RootChanges
+    from unspill.policy.row import Row
 
 DEFAULT_SECRETS = Secrets()
 _INTERPRETERS = (b"python", b"pypy")
@@ -69,6 +71,8 @@ class _Judge:
         self._part = part
         self._view = view
         self._secrets = secrets
+        self._gone = GoneGuard(part.root)
+        self._linked = LinkedNames(part.root)
         self._held: dict[bytes, str] = {}
         self._flags: list[tuple[bytes, str]] = []
         self._packages: dict[bytes, None] = {}
@@ -78,21 +82,25 @@ class _Judge:
 
     def run(self) -> Judged:
         places = PlaceGuard(self._view)
-        suspects = self._first_look(INDEX.parts | places.names | self._secrets.names)
+        suspects = self._first_look(INDEX.parts | places.names | self._secrets.names | self._linked.names, places)
         git = GitGuard(self._view, {b"/".join(parts) for _, parts in suspects if parts[-1] in MARKS})
         for change, parts in suspects:
-            opinions = git.judge(change, parts, len(self._outer)), self._by_name(change, parts)
+            opinions = git.judge(change, parts, len(self._outer)), self._by_name(change, parts, git)
             placed = places.judge(change, parts, git) if not self._outer else ORDINARY
-            secret = self._secrets.judge(change, parts[len(self._outer) :])
-            self._note(change, parts, worst(*opinions, placed, secret))
+            inner = parts[len(self._outer) :]
+            other = self._linked.other_name(inner)
+            linked = self._by_name(change, other, git) if other is not None else ORDINARY
+            gone = self._gone.judge(change, inner)
+            self._note(change, parts, worst(*opinions, placed, linked, self._secrets.judge(change, inner), gone))
         if self._held:
+            self._hold_what_is_in_held_directories()
             self._hold_new_directories()
         packages = [(path, PACKAGES.reason) for path in self._packages]
         held = tuple((path, self._held[path]) for path in sorted(self._held, key=_order))
         flags = [flag for flag in self._flags if flag[0] not in self._held]
         return Judged(held=held, flagged=(*gather(flags), *packages))
 
-    def _first_look(self, names: frozenset[bytes]) -> list[tuple[Change, list[bytes]]]:
+    def _first_look(self, names: frozenset[bytes], places: PlaceGuard) -> list[tuple[Change, list[bytes]]]:
         """Return the changes whose names may matter, and judge all others by their kind."""
         suspects = []
         outer, suffixes, stems = self._outer, INDEX.suffixes, INDEX.stems
@@ -103,7 +111,7 @@ class _Judge:
                 # Files of one directory follow one another, so this is done once for most
                 known = directory
                 above = [*outer, *INDEX.fold(directory).split(b"/")] if directory else outer
-                is_near = not names.isdisjoint(above)
+                is_near = places.is_overfull or not names.isdisjoint(above)
                 is_store = is_object_directory(above)
             name = name.lower()
             if is_odd(name):
@@ -115,26 +123,46 @@ class _Judge:
                 or name.rpartition(b".")[2] in suffixes
                 or b".config." in name
             ):
-                if not (is_store and change.target is None and is_object([b"objects", above[-1], name])):
+                if not (is_store and _is_plain(change) and is_object([b"objects", above[-1], name])):
                     suspects.append((change, [*above, name]))
-            elif change.entry is not None and (change.target is not None or change.entry.mode & 0o111):
-                self._note(change, [*above, name], _by_kind(change, [*above, name], self._view))
+            elif (
+                change.base_kind == "dir"
+                if (entry := change.entry) is None
+                else change.kind == "replaced" or change.target is not None or entry.mode & 0o6113 or name == b"."
+            ):
+                parts = [*above, name]
+                linked = places.judge_link(change, parts) if change.target is not None and not outer else ORDINARY
+                gone = self._gone.judge(change, parts[len(outer) :])
+                self._note(change, parts, worst(_by_kind(change, parts, self._view), linked, gone))
         return suspects
 
-    def _by_name(self, change: Change, parts: list[bytes]) -> Opinion:
+    def _by_name(self, change: Change, parts: list[bytes], git: GitGuard) -> Opinion:
         """Judge by the tables of names, and by kind."""
         by_kind = _by_kind(change, parts, self._view)
-        # What is in a git directory is never looked up by name: a branch may be called bin
-        row = None if GIT in parts[:-1] else INDEX.find(parts)
+        row = self._row_of(change, parts, git)
         if row is None or change.is_mere_touch:
             return by_kind
-        if change.entry is None:
-            return row.deleted, row.reason
-        if change.entry.kind == "dir":
-            return by_kind
         # Editors and agents read these of the project that is opened, and nobody opens an installed package
-        verdict = "flagged" if package_top(parts) else row.verdict
-        return worst((verdict, row.reason), by_kind)
+        is_package = package_top(parts) > 0
+        gone: Opinion = ("flagged" if is_package and row.deleted == "held" else row.deleted, row.reason)
+        if change.entry is None:
+            return gone
+        if change.entry.kind == "dir":
+            return worst(gone, by_kind) if change.kind == "replaced" else by_kind
+        return worst(("flagged" if is_package else row.verdict, row.reason), by_kind)
+
+    def _row_of(self, change: Change, parts: list[bytes], git: GitGuard) -> Row | None:
+        is_real_git = bool(self._outer) or GIT in change.path.split(b"/")[:-1]
+        if is_real_git and GIT in parts[:-1]:
+            # A branch may be called bin or mise.toml, but not .envrc; what is none by its content has no business there
+            inner = inside_store(parts)
+            row = INDEX.find(inner) if inner else None
+            if row is None or row.verdict != "held" or change.entry is None:
+                return None
+            is_branch = not any(part.startswith(b".") for part in inner) and git.is_record(change)
+            return None if is_branch else row
+        below = INDEX.find_below(parts) if change.target is not None and change.kind != "metadata" else None
+        return below if below is not None and below.verdict == "held" else INDEX.find(parts) or below
 
     def _note(self, change: Change, parts: list[bytes], opinion: Opinion) -> None:
         verdict, reason = opinion
@@ -147,25 +175,34 @@ class _Judge:
             else:
                 self._flags.append((change.path, reason))
 
+    def _hold_what_is_in_held_directories(self) -> None:
+        """Hold what needs a directory that is held itself: such changes follow its own."""
+        top, reason = b"", ""
+        for change in self._part.changes:
+            if top and change.path.startswith(top + b"/"):
+                self._held.setdefault(change.path, reason)
+            elif change.path in self._held and _makes_directory(change):
+                top, reason = change.path, self._held[change.path]
+
     def _hold_new_directories(self) -> None:
         """Hold the added directories in which everything is held, so that none is left empty in the project."""
-        changes = self._part.changes
-        for index in range(len(changes) - 1, -1, -1):
-            change = changes[index]
-            if change.kind == "added" and change.entry is not None and change.entry.kind == "dir":
-                inside = _inside(changes, index)
-                first = next(inside, b"")
-                if first in self._held and all(path in self._held for path in inside):
-                    self._held[change.path] = self._held[first]
+        # By directory: the reason of the first in it, empty if anything in it is not held
+        inside: dict[bytes, str] = {}
+        for change in reversed(self._part.changes):
+            path = change.path
+            if change.kind == "added" and _makes_directory(change) and inside.get(path):
+                self._held.setdefault(path, inside[path])
+            above = path.rpartition(b"/")[0]
+            inside[above] = self._held.get(path, "") if inside.get(above, path) else ""
 
 
-def _inside(changes: Sequence[Change], index: int) -> Iterator[bytes]:
-    """Yield the paths of the changes in a directory: they follow its own."""
-    prefix = changes[index].path + b"/"
-    for change in itertools.islice(changes, index + 1, None):
-        if not change.path.startswith(prefix):
-            return
-        yield change.path
+def _is_plain(change: Change) -> bool:
+    """Tell whether it is no link and nothing about its mode matters."""
+    return change.target is None and (change.entry is None or not change.entry.mode & 0o6113)
+
+
+def _makes_directory(change: Change) -> bool:
+    return change.entry is not None and change.entry.kind == "dir" and change.base_kind != "dir"
 
 
 def _order(path: bytes) -> list[bytes]:
@@ -175,16 +212,25 @@ def _order(path: bytes) -> list[bytes]:
 def _by_kind(change: Change, parts: list[bytes], view: View) -> Opinion:
     """Judge links and executables, whatever they are called."""
     entry = change.entry
-    if entry is None:
+    if entry is None or entry.kind == "special":
         return ORDINARY
     if entry.kind == "symlink":
         target = change.target or b""
         leads_out = change.leads_out or climbs_after_a_name(target)
         is_new = change.kind != "metadata"
         return LINK_OUT.opinion if is_new and leads_out and not _is_interpreter(change, view) else ORDINARY
-    if entry.kind == "file" and entry.mode & 0o111 and not (change.base_kind == "file" and change.base_mode & 0o111):
-        is_sample = parts[-2:-1] == [b"hooks"] and parts[-1].endswith(b".sample")
-        return ORDINARY if is_sample or GIT in parts else EXECUTABLE.opinion
+    if change.path == b"." and ~entry.mode & change.base_mode & 0o500:
+        return CLOSED_ROOT.opinion
+    added = entry.mode & ~change.base_mode if change.base_kind == entry.kind else entry.mode
+    if change.base_kind is not None and added & 0o002:
+        return OPEN_GIT.opinion if GIT in parts or change.path == b"." else OPEN_TO_ALL.opinion
+    if entry.kind == "file" and entry.mode & 0o111:
+        if added & 0o111 or change.base_kind != "file":
+            is_sample = parts[-2:-1] == [b"hooks"] and parts[-1].endswith(b".sample")
+            if is_sample or GIT in parts[:-1]:
+                return ORDINARY if is_sample else UNKNOWN.opinion
+            return OPEN_TO_ALL.opinion if added & 0o6000 else EXECUTABLE.opinion
+        return OPEN_TO_ALL.opinion if added & 0o6000 else ORDINARY
     return ORDINARY
 
 

@@ -7,18 +7,20 @@ git itself never runs.
 
 from __future__ import annotations
 
-from unspill.errors import UsageError
-from unspill.plan.gitconfig import parse_gitconfig
+from unspill.apply.guard_shape import Shapes, join, parse
 from unspill.policy.gitfiles import (
     has_commands,
     has_template,
     is_inner_pointer,
+    is_log,
+    is_reference,
+    is_repository_place,
     is_usual_common,
     new_drivers,
     pointer_target,
 )
 from unspill.policy.gitkeys import unusual_keys, unusual_modules
-from unspill.policy.gitpaths import ATTRIBUTES, GIT, HOOKS, MARKS, MODULES, NAMES, homes_of, place_of
+from unspill.policy.gitpaths import ATTRIBUTES, GIT, HOOKS, MARKS, MODULES, NAMES, could_steer, homes_of, place_of
 from unspill.policy.other_rows import (
     ALTERNATES,
     COMPLETES,
@@ -26,6 +28,7 @@ from unspill.policy.other_rows import (
     GIT_LINK,
     HOOK,
     LEADS_OUT,
+    REPOSITORY,
     SETTINGS,
     TEMPLATE,
     TODO,
@@ -39,7 +42,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.apply.guard_view import View
     from unspill.model.change import Change
-    from unspill.policy.gitkeys import Settings
     from unspill.policy.gitpaths import Place
     from unspill.policy.other_rows import OtherRow
     from unspill.policy.row import Verdict
@@ -65,8 +67,7 @@ class GitGuard:
     def __init__(self, view: View, marks: set[bytes]) -> None:
         """Take the view and the folded paths of the changes that are named like the marks of a git directory."""
         self._view = view
-        self._marks = marks
-        self._shapes: dict[bytes, bool] = {}
+        self._shapes = Shapes(view, marks)
 
     def judge(self, change: Change, parts: list[bytes], outer: int) -> Opinion:
         """Return the verdict on a change; `parts` is its folded path, behind `outer` components of the root's own."""
@@ -74,7 +75,11 @@ class GitGuard:
             return ORDINARY
         entry = change.entry
         if (change.base_kind if entry is None else entry.kind) == "dir":
-            return self._directory(change, parts)
+            opinion = self._directory(change, parts)
+            if change.kind != "replaced":
+                return opinion
+            # What a directory takes the place of is deleted
+            return worst(opinion, self.judge(change.replace(kind="deleted", entry=None), parts, outer))
         content = self._by_content(change, parts)
         if content is not None:
             return content
@@ -85,7 +90,9 @@ class GitGuard:
             if place == "module" and end != owners[-1]:
                 continue
             is_named = GIT in parts[:end]
-            if is_named or place in _STEERING or parts[-1] in MARKS:
+            if is_named and place == "ordinary" and could_steer(parts[end:]) and not self.is_record(change):
+                opinions.append(UNKNOWN.opinion)
+            elif is_named or place in _STEERING or parts[-1] in MARKS:
                 opinions.append(self._owned(change, parts, end - outer, place, is_named=is_named))
         return worst(*opinions)
 
@@ -117,21 +124,9 @@ class GitGuard:
         shaped = {
             end
             for end in homes_of(parts) - named
-            if end >= outer and self._has_shape(b"/".join(real[: end - outer]), b"/".join(parts[:end]))
+            if end >= outer and self._shapes.has(b"/".join(real[: end - outer]), b"/".join(parts[:end]))
         }
         return sorted(named | shaped)
-
-    def _has_shape(self, real: bytes, folded: bytes) -> bool:
-        known = self._shapes.get(real)
-        if known is None:
-            known = self._shapes[real] = self._has(real, folded, b"HEAD") and (
-                self._has(real, folded, b"commondir")
-                or (self._has(real, folded, b"objects") and self._has(real, folded, b"refs"))
-            )
-        return known
-
-    def _has(self, real: bytes, folded: bytes, name: bytes) -> bool:
-        return join(folded, name.lower()) in self._marks or self._view.exists(join(real, name))
 
     def _owned(self, change: Change, parts: list[bytes], depth: int, place: Place, *, is_named: bool) -> Opinion:
         """Judge a path in a git directory that is `depth` components below the root."""
@@ -141,6 +136,8 @@ class GitGuard:
             return self._deleted(change, place, home)
         if entry.kind == "special" or change.is_mere_touch:
             return ORDINARY
+        if parts[-1] in MARKS and not is_named and self._shapes.completes(home):
+            return COMPLETES.opinion
         if entry.kind == "symlink":
             is_head = parts[-1] == b"head" and (change.target or b"").startswith(b"refs/")
             return ORDINARY if is_head or not (is_named or place in _STEERING) else GIT_LINK.opinion
@@ -148,8 +145,6 @@ class GitGuard:
             return HOOK.opinion
         if place == "unknown" or place == "module":
             return UNKNOWN.opinion if is_named else ORDINARY
-        if parts[-1] in MARKS and not is_named and self._completes(home):
-            return COMPLETES.opinion
         if place == "ordinary" or change.kind == "metadata":
             return ORDINARY
         return self._by_place(change, parts, place, home)
@@ -165,7 +160,9 @@ class GitGuard:
         if content is None:
             return UNREADABLE.opinion
         if place == "common":
-            return ORDINARY if is_usual_common(parts, content) else LEADS_OUT.opinion
+            if not is_usual_common(parts, content):
+                return LEADS_OUT.opinion
+            return COMPLETES.opinion if self._shapes.completes(b"/".join(home.split(b"/")[:-2])) else ORDINARY
         if place == "todo":
             return TODO.opinion if has_commands(content) else ORDINARY
         return ALTERNATES.opinion
@@ -175,10 +172,28 @@ class GitGuard:
             return HOOK.deleted, HOOK_GONE
         return self.config(change, home) if place == "config" else ORDINARY
 
+    def is_record(self, change: Change) -> bool:
+        """Tell whether a file is a reference or its log by content, and so steers git under no name and in no place."""
+        if change.entry is None:
+            return True
+        if change.entry.kind != "file":
+            return False
+        content = self._view.after(change)
+        if content is None:
+            return False
+        # The text of a log may name a directory to share settings with
+        return is_reference(content) or (is_log(content) and not change.path.lower().endswith(b"commondir"))
+
     def _directory(self, change: Change, parts: list[bytes]) -> Opinion:
         if change.entry is None and parts[-2:] == [GIT, b"hooks"]:
             had = any(self._view.exists(join(change.path, name)) for name in HOOKS)
             return (HOOK.deleted, HOOK_GONE) if had else ORDINARY
+        if change.entry is None:
+            return (REPOSITORY.deleted, REPOSITORY.reason) if parts[-1] == GIT else ORDINARY
+        home = change.path.rpartition(b"/")[0]
+        is_mark = parts[-1] in MARKS and change.base_kind != "dir" and GIT not in parts
+        if is_mark and self._shapes.has(home, b"/".join(parts[:-1])) and self._shapes.completes(home):
+            return COMPLETES.opinion
         return ORDINARY
 
     def config(self, change: Change, home: bytes) -> Opinion:
@@ -193,19 +208,6 @@ class GitGuard:
         keys = unusual_keys(None if before is None else old, new, home, self._view.root)
         return _with_keys(SETTINGS, keys) if keys else ORDINARY
 
-    def _completes(self, home: bytes) -> bool:
-        """Tell whether settings or hooks lie in a directory unchanged that come to life when it is git's."""
-        made = self._view.find(home)
-        if made is not None and made.kind == "added":
-            return False
-        path = join(home, b"config")
-        if self._view.find(path) is None and (content := self._view.before(path)) is not None:
-            settings = parse(content)
-            if settings is None or unusual_keys(None, settings, home, self._view.root):
-                return True
-        hooks = (join(home, b"hooks/" + name) for name in HOOKS)
-        return any(self._view.find(path) is None and self._view.exists(path) for path in hooks)
-
     def _pointer_file(self, change: Change) -> Opinion:
         content = self._view.after(change)
         place = change.path.rpartition(b"/")[0]
@@ -213,8 +215,12 @@ class GitGuard:
         if not is_inner_pointer(place, target, self._view.root):
             return LEADS_OUT.opinion
         found = resolve(place, target or b"", self._view.root) or []
-        is_known = any(part.lower() == GIT for part in found)
-        return COMPLETES.opinion if not is_known and self._completes(b"/".join(found)) else ORDINARY
+        home = b"/".join(found)
+        if self._view.crosses_link(home):
+            return COMPLETES.opinion
+        if any(part.lower() == GIT for part in found):
+            return ORDINARY if is_repository_place(found) else COMPLETES.opinion
+        return COMPLETES.opinion if self._shapes.steers(home) else ORDINARY
 
     def _pointer(self, change: Change) -> Opinion:
         content = self._view.after(change)
@@ -243,21 +249,6 @@ class GitGuard:
         return TEMPLATE.opinion if content is None or has_template(content) else ORDINARY
 
 
-def parse(content: bytes) -> Settings | None:
-    """Return the settings of a configuration, None where nobody can tell what git would make of it."""
-    if b"\0" in content:
-        return None
-    try:
-        return parse_gitconfig(content.decode("utf-8", "surrogateescape"))
-    except UsageError:
-        return None
-
-
 def _with_keys(row: OtherRow, keys: list[str]) -> Opinion:
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     return row.verdict, f"{row.reason}: {', '.join(keys[:3])}{more}"
-
-
-def join(directory: bytes, name: bytes) -> bytes:
-    """Return the path of a name in a directory, which may be the root."""
-    return directory + b"/" + name if directory else name

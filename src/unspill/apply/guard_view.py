@@ -13,7 +13,7 @@ from unspill.model.change import Change
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.changes.reader import Reader
-    from unspill.model.change import RootChanges
+    from unspill.model.change import EntryKind, RootChanges
 
 # git's own files of this kind have a few hundred bytes
 MAX_CONTENT = 256 * 1024
@@ -46,6 +46,25 @@ class View:
         if known is None:
             known = self._existed[path] = not self._is_in_new_directory(path) and self._was_there(path)
         return known
+
+    def kind_before(self, path: bytes) -> EntryKind | None:
+        """Say what was at a path before; None where there was nothing, special where nobody can tell."""
+        try:
+            return self._reader.kind_before(path)
+        except OSError:
+            return "special"
+
+    def crosses_link(self, path: bytes) -> bool:
+        """Tell whether a path leads through a link, or to one, before or afterwards."""
+        names = path.split(b"/")
+        for end in range(1, len(names) + 1):
+            place = b"/".join(names[:end])
+            change = self.find(place)
+            if change is not None and change.entry is not None and change.entry.kind == "symlink":
+                return True
+            if self.kind_before(place) == "symlink":
+                return True
+        return False
 
     def _is_in_new_directory(self, path: bytes) -> bool:
         # What is in an added directory has a change of its own, so nothing beneath need be asked

@@ -3,7 +3,8 @@
 
 An entry of a layer goes to the live tree as it is, unless it has other names, special bits, capabilities, access lists
 or attributes that only overlayfs may have: then a clean copy goes. A copy has the content, the permission bits, the
-mtime and the `user.*` attributes, and belongs to the caller.
+mtime and the `user.*` attributes, and belongs to the caller. No attribute that overlayfs would take for a mark of its
+own goes to a live tree: there, below the next sandbox, it would hide what is live.
 """
 
 from __future__ import annotations
@@ -11,20 +12,18 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.changes.kinds import ESCAPED, OWN, USER, unescape
+from unspill.changes.kinds import ESCAPED, OWN, is_plain_attribute
 from unspill.host.writing import write_whole
 from unspill.layers.copy_content import Copier, digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from unspill.apply.loans import Loans
 
 SPECIAL_BITS = 0o7000
 PATH_MAX = 4096
 
-_NEVER_APPLIED = ("system.posix_acl_", "security.capability", ESCAPED)
+_NEVER_APPLIED = ("system.posix_acl_", "security.capability", "trusted.", ESCAPED)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -113,14 +112,16 @@ def _copy_file(
 
 
 def copy_attributes(source: int, dest: int) -> None:
-    """Copy the attributes that a command can set, by the names that it knows them by."""
-    for name in user_names(os.listxattr(source)):
-        os.setxattr(dest, unescape(name), os.getxattr(source, name))
+    """Copy the attributes that a command can set, but for those that overlayfs would take for its own marks."""
+    for name in os.listxattr(source):
+        if is_plain_attribute(name):
+            os.setxattr(dest, name, os.getxattr(source, name))
 
 
-def user_names(names: Iterable[str]) -> list[str]:
-    """Return those of the stored names that are a command's or a person's own."""
-    return [name for name in names if name.startswith(USER) and (not name.startswith(OWN) or name.startswith(ESCAPED))]
+def has_command_marks(dir_fd: int, name: bytes) -> bool:
+    """Tell whether an entry of a layer has attributes that a command named like overlayfs's own."""
+    names = os.listxattr(b"/proc/self/fd/%d/%s" % (dir_fd, name), follow_symlinks=False)
+    return any(known.startswith(ESCAPED) for known in names)
 
 
 def digest_entry(dir_fd: int, name: bytes, status: os.stat_result, loans: Loans) -> bytes:

@@ -224,12 +224,18 @@ def _without_git(changes: list[Change]) -> tuple[list[Change], dict[bytes, int]]
     counts: dict[bytes, int] = {}
     for change in changes:
         above, mark, inner = change.path.rpartition(b".git/")
-        is_own = mark and (not above or above.endswith(b"/")) and not change.leads_out
-        if is_own and (inner.partition(b"/")[0] in _OF_GIT or inner.endswith(b".sample")):
+        is_known = inner.partition(b"/")[0] in _OF_GIT and not _is_new_program(change)
+        is_own = mark and (not above or above.endswith(b"/")) and not remarks(change)
+        if is_own and (is_known or inner.endswith(b".sample")):
             counts[above + b".git"] = counts.get(above + b".git", 0) + 1
         else:
             kept.append(change)
     return kept, counts
+
+
+def _is_new_program(change: Change) -> bool:
+    entry = change.entry
+    return entry is not None and entry.kind == "file" and bool(entry.mode & ~change.base_mode & 0o111)
 
 
 def _folded(changes: Sequence[Change]) -> tuple[list[Change], dict[bytes, int]]:

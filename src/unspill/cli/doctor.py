@@ -54,6 +54,10 @@ FINDINGS: dict[FindingKind, tuple[str, str]] = {
         "are mount points: the kernel refuses an overlay over a directory that has one below",
         "unmount them, or run unspill in a directory beside them",
     ),
+    "overlay-mark": (
+        "have attributes named user.overlay.*: overlayfs takes them for its own, and may hide files from a command",
+        "remove them: setfattr -x NAME PATH (getfattr -m '^user[.]overlay[.]' PATH lists the names)",
+    ),
     "unreadable": ("can't be read: nothing is known of what is inside", "chmod u+rx PATH"),
 }
 

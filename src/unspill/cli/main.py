@@ -40,6 +40,7 @@ VERBS = {
 }
 
 OUR_FAILURE = 125
+_FULL = "Let standard output go somewhere that can be written."
 
 
 def main() -> NoReturn:
@@ -47,6 +48,7 @@ def main() -> NoReturn:
 
     Leaves without taking the interpreter apart, which would take as long as starting it.
     """
+    _fill_closed_streams()
     code = run_words(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -60,6 +62,16 @@ def main() -> NoReturn:
     os._exit(code)
 
 
+def _fill_closed_streams() -> None:
+    """Let a standard stream that whoever started this program had closed lead nowhere, before anything is opened."""
+    from unspill.host.numbers import occupy_standard
+
+    occupy_standard()
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115
+
+
 def run_words(words: list[str]) -> int:
     """Run one command line and return its exit code."""
     verb = words[0] if words else "--help"
@@ -71,16 +83,20 @@ def run_words(words: list[str]) -> int:
     except UnspillError as error:
         return _complain(error, verb)
     except KeyboardInterrupt:
-        print("unspill: cancelled; nothing was changed", file=sys.stderr)
+        _say("unspill: cancelled; nothing was changed")
         return 130
     except BrokenPipeError:
         _forget_output()
         return 141
     except Exception as error:
+        problem = _output_problem() if isinstance(error, OSError) else ""
+        if problem:
+            _forget_output()
+            return _complain(SandboxUnavailable(f"standard output: {problem}", remedy=_FULL), verb)
         # A defect must not end with a code that the command could have had
         import traceback
 
-        traceback.print_exc()
+        _say(traceback.format_exc().rstrip())
         return _complain(SandboxUnavailable(f"{type(error).__name__}: {error}"), verb)
 
 
@@ -101,10 +117,17 @@ def _run_verb(verb: str, words: list[str]) -> int:
     return int(module.run(arguments))
 
 
+def _output_problem() -> str:
+    """Return why what is printed can't be written, nothing if it can: what is left to be written fails once more."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
 def _forget_output() -> None:
     """Let Python flush what nobody reads into nothing when it ends, instead of complaining."""
-    import os
-
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
 
@@ -118,11 +141,18 @@ def _module(verb: str) -> ModuleType:
 def _complain(error: UnspillError, verb: str) -> int:
     # A text for models begins with the word that they are told to look for
     is_denied = isinstance(error, DeniedError)
-    print(f"{'ERROR' if is_denied else 'unspill'}: {_safe(error.message.removeprefix('ERROR: '))}", file=sys.stderr)
+    _say(f"{'ERROR' if is_denied else 'unspill'}: {_safe(error.message.removeprefix('ERROR: '))}")
     if error.remedy:
-        print(f"  {_safe(error.remedy)}", file=sys.stderr)
+        _say(f"  {_safe(error.remedy)}")
     # `run` passes the command's own codes through, so ours must be one that it is known for
     return OUR_FAILURE if verb == "run" else error.exit_code
+
+
+def _say(text: str) -> None:
+    try:
+        print(text, file=sys.stderr)
+    except OSError:
+        return  # nobody can be told; the exit code still says it
 
 
 def _safe(text: str) -> str:

@@ -12,6 +12,7 @@ import time
 
 from unspill.changes.render import count_changes, group_left, left_name, safe_text, summary_lines
 from unspill.errors import UsageError
+from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ LIMIT = 20
 # To tell what an operation changed is to read all that it changed
 _LISTED = 1000
 
-_BARE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
-_PRINTABLE = frozenset(range(0x20, 0x7F))
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 _REMEDIES: dict[Why, str] = {
@@ -152,21 +151,6 @@ def seen_from_here(path: bytes) -> bytes:
         return path
     relative = os.path.relpath(path, here)
     return b"./" + relative if relative.startswith(b"-") else relative
-
-
-def shell_word(name: bytes) -> str:
-    """Return a name as one word of a shell that is safe to print and to paste."""
-    if name and _BARE.issuperset(name):
-        return name.decode("ascii")
-    if _PRINTABLE.issuperset(name):
-        return "'" + name.decode("ascii").replace("'", "'\\''") + "'"
-    return "$'" + "".join(_escaped(byte) for byte in name) + "'"
-
-
-def _escaped(byte: int) -> str:
-    if byte in b"\\'":
-        return "\\" + chr(byte)
-    return chr(byte) if byte in _PRINTABLE else f"\\x{byte:02x}"
 
 
 def when_text(at_ns: int) -> str:

@@ -37,7 +37,7 @@ _NS_GET_USERNS = 0xB701
 _LONGEST_PACKET = 65_520
 _DNS_PORT = 53
 _DNS_TABLE = 100
-_TCP, _UDP = 6, 17
+_UDP = 17
 _EVERYTHING: dict[IpVersion, tuple[str, int]] = {4: ("0.0.0.0", 0), 6: ("::", 0)}
 _SETTINGS: dict[IpVersion, tuple[tuple[bytes, bytes], ...]] = {
     4: (
@@ -57,14 +57,16 @@ _SETTINGS: dict[IpVersion, tuple[tuple[bytes, bytes], ...]] = {
 class Between:
     """The namespace in the making, by a child that has left its own for it."""
 
-    def __init__(self, inside: int, versions: tuple[IpVersion, ...]) -> None:
+    def __init__(self, inside: int, versions: tuple[IpVersion, ...], resolvers: tuple[IpVersion, ...]) -> None:
         """Step into a new namespace that belongs to the same user namespace as the sandbox's.
 
         Args:
             inside: A descriptor of the sandbox's network namespace.
             versions: The versions of IP that this host has a way out for.
+            resolvers: Those of them that pasta knows a resolver for.
         """
         self._inside = inside
+        self._resolvers = resolvers
         self._versions = versions
         self.owner = fcntl.ioctl(inside, _NS_GET_USERNS)
         libc.setns(self.owner, libc.CLONE_NEWUSER)
@@ -104,7 +106,8 @@ class Between:
         for version in self._versions:
             link = self._there.find(INSIDE_LINK)
             self._there.add_route(version, *_EVERYTHING[version], link, BETWEEN[version])
-            self._there.add_route(version, *_resolver(version), link, BETWEEN[version])
+            if version in self._resolvers:
+                self._there.add_route(version, RESOLVER[version], 32 if version == 4 else 128, link, BETWEEN[version])
 
     def has_way_out(self) -> bool:
         """Tell whether pasta has made its link."""
@@ -118,10 +121,7 @@ class Between:
             # Asked for, it would keep the first packets waiting, of which pasta then gets several copies at once
             self._here.add_neighbour(version, link, BEYOND[version], BEYOND_MAC)
             self._here.add_route(version, *PUBLIC[version], link, BEYOND[version])
+        for version in self._resolvers:
             self._here.add_route(version, *_EVERYTHING[version], link, BEYOND[version], table=_DNS_TABLE)
-            for protocol in (_UDP, _TCP):
-                self._here.add_port_rule(version, RESOLVER[version], protocol, _DNS_PORT, _DNS_TABLE)
-
-
-def _resolver(version: IpVersion) -> tuple[str, int]:
-    return RESOLVER[version], 32 if version == 4 else 128
+            # By TCP older versions of pasta would pass it on to whoever has that address on the host's side
+            self._here.add_port_rule(version, RESOLVER[version], _UDP, _DNS_PORT, _DNS_TABLE)

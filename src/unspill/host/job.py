@@ -2,7 +2,8 @@
 """What the spawner is asked to start, and what it answers: plain values over a socket.
 
 A job's descriptors travel beside it in the order of `Job.DESCRIPTORS`, then the generated files. marshal is
-safe here: both ends are this package, in one interpreter version, over a socket pair nobody else has.
+safe here: both ends are this package, in one interpreter version, over a socket pair nobody else has. What comes
+without the descriptors that every job has was not sent by us, and is not even looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 # The C module itself: the socket module imports enum and selectors, half of what starting Python costs
 from _socket import CMSG_SPACE, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET
 
+from unspill.host.numbers import above_standard
 from unspill.host.writing import write_whole
 from unspill.model.record import Record
 
@@ -37,8 +39,8 @@ ARGS_FD, STATUS_FD, INFO_FD, BLOCK_FD, FIRST_FILE_FD = range(3, 8)
 class Job(Record):
     """One bwrap to start. In the child the descriptors are 0 to 6 in this order, the generated files from 7 on.
 
-    `port` is where a listener is made inside; 0 for none. `pasta` is the program, the versions of IP and the networks
-    that are closed, where the run has a network by way of pasta.
+    `port` is where a listener is made inside; 0 for none. `pasta` is the program, the versions of IP, those of
+    them that there is a resolver for, and the networks that are closed, where the run has a network by way of pasta.
     """
 
     DESCRIPTORS: ClassVar[tuple[str, ...]] = ("stdin", "stdout", "stderr", "args", "status")
@@ -49,7 +51,7 @@ class Job(Record):
     cgroups: tuple[bytes, ...] = ()
     umask: int = 0o022
     port: int = 0
-    pasta: tuple[bytes, tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]] | None = None
+    pasta: tuple[bytes, tuple[IpVersion, ...], tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]] | None = None
 
 
 def send(sock: Socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:
@@ -72,6 +74,30 @@ def _send(sock: Socket, payload: bytes, descriptors: tuple[int, ...]) -> None:
 
 def receive(sock: Socket) -> tuple[Any, list[int]] | None:
     """Return one message and its descriptors, None at the end of the socket."""
+    received = _receive(sock)
+    if received is None:
+        return None
+    payload, descriptors = received
+    return marshal.loads(payload), descriptors
+
+
+def receive_job(sock: Socket) -> tuple[Job | None, list[int]] | None:
+    """Return one job and its descriptors, None at the end of the socket; a message that is no job has none of both."""
+    received = _receive(sock)
+    if received is None:
+        return None
+    payload, descriptors = received
+    if not descriptors:
+        return None, []
+    try:
+        return Job(**marshal.loads(payload)), descriptors
+    except (EOFError, TypeError, ValueError):
+        for fd in descriptors:
+            os.close(fd)
+        return None, []
+
+
+def _receive(sock: Socket) -> tuple[bytes, list[int]] | None:
     try:
         payload, ancillary, _flags, _address = sock.recvmsg(_INLINE_BYTES, _RIGHTS_SPACE, MSG_CMSG_CLOEXEC)
     except ConnectionError:
@@ -85,10 +111,10 @@ def receive(sock: Socket) -> tuple[Any, list[int]] | None:
     ]
     if not payload:
         return None
-    if payload == _IN_FILE:
+    if payload == _IN_FILE and descriptors:
         with os.fdopen(descriptors.pop(0), "rb") as file:
             payload = file.read()
-    return marshal.loads(payload), descriptors
+    return payload, descriptors
 
 
 def run_name(run: str) -> bytes:
@@ -98,7 +124,7 @@ def run_name(run: str) -> bytes:
 
 def memory_file(content: bytes) -> int:
     """Return the descriptor of a file in memory, to be read from its start."""
-    fd = os.memfd_create("unspill", os.MFD_CLOEXEC)
+    fd = above_standard(os.memfd_create("unspill", os.MFD_CLOEXEC))
     write_whole(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

@@ -12,6 +12,7 @@ import time
 from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 
 from unspill.host import libc
+from unspill.host.between import Between
 from unspill.host.job import is_dead, memory_file, receive, send
 from unspill.host.own_namespace import write_setting
 from unspill.model.full_network import BEYOND, BEYOND_LINK, BEYOND_MAC, INSIDE, NETMASK_BITS, RESOLVER
@@ -19,6 +20,7 @@ from unspill.model.full_network import BEYOND, BEYOND_LINK, BEYOND_MAC, INSIDE, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Callable
     from typing import NoReturn
 
     from unspill.host.between import Closed
@@ -32,7 +34,7 @@ _DYING_MS = 2000
 _SHOWN_BYTES = 400
 
 
-def pasta_words(versions: tuple[IpVersion, ...]) -> tuple[bytes, ...]:
+def pasta_words(versions: tuple[IpVersion, ...], resolvers: tuple[IpVersion, ...]) -> tuple[bytes, ...]:
     """Return how pasta is called: no way to the host's loopback, no ports of one side on the other, no guesses."""
     words = [
         *("pasta", "--foreground", "--quiet", "--no-map-gw", "--no-netns-quit"),
@@ -42,7 +44,9 @@ def pasta_words(versions: tuple[IpVersion, ...]) -> tuple[bytes, ...]:
         *(() if len(versions) > 1 else (f"-{versions[0]}",)),
     ]
     for version in versions:
-        words += ["--address", INSIDE[version], "--gateway", BEYOND[version], "--dns-forward", RESOLVER[version]]
+        words += ["--address", INSIDE[version], "--gateway", BEYOND[version]]
+    for version in resolvers:
+        words += ["--dns-forward", RESOLVER[version]]
     if 4 in versions:
         words += ["--netmask", str(NETMASK_BITS)]
     return tuple(map(os.fsencode, words))
@@ -57,6 +61,7 @@ class Pasta:
         init_fd: int,
         program: bytes,
         versions: tuple[IpVersion, ...],
+        resolvers: tuple[IpVersion, ...],
         closed: Closed,
         *,
         cgroups: tuple[bytes, ...] = (),
@@ -68,6 +73,7 @@ class Pasta:
             init_fd: The same as a descriptor.
             program: Where pasta is.
             versions: The versions of IP that it is to carry.
+            resolvers: Those of them that the host has a resolver for.
             closed: Networks that must not be reached, as packed address and number of bits.
             cgroups: Files by which it joins the groups that bound the run.
 
@@ -88,11 +94,17 @@ class Pasta:
                 # Whoever has the other ends would never learn that they are gone
                 its_report.close()
                 given.close()
-                _become_pasta(taken, words, program, pasta_words(versions), cgroups)
+                _become_pasta(taken, words, program, pasta_words(versions, resolvers), cgroups)
             self._pidfd = os.pidfd_open(pid)
             if not os.fork():
                 taken.close()
-                _make_network(its_report, given, inside, self._pidfd, words, versions, closed)
+                _make_network(
+                    its_report, given, self._pidfd, words, lambda: Between(inside, versions, resolvers), closed
+                )
+        except OSError:
+            # Whoever was to become pasta ends by itself: nobody is left who could tell it where
+            report.close()
+            raise
         finally:
             for end in (its_report, given, taken):
                 end.close()
@@ -131,6 +143,7 @@ def _become_pasta(
     try:
         for path in cgroups:
             write_setting(path, b"0")
+        write_setting(b"/proc/self/oom_score_adj", b"1000")
         message = receive(taken)
         if message is not None and len(message[1]) > 1:
             for number, fd in enumerate((*message[1], words)):
@@ -148,16 +161,14 @@ def _become_pasta(
 def _make_network(
     report: socket,
     given: socket,
-    inside: int,
     pasta: int,
     words: int,
-    versions: tuple[IpVersion, ...],
+    make: Callable[[], Between],
     closed: Closed,
 ) -> NoReturn:
-    from unspill.host.between import Between
-
+    """Make the namespace, hand it to pasta, and tell when the way is open. Called in a child of its own."""
     try:
-        between = Between(inside, versions)
+        between = make()
         between.close_networks(closed)
         between.join_sandbox()
         send(given, "", (between.namespace, between.owner))

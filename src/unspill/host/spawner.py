@@ -17,7 +17,7 @@ import sys
 from _socket import socket as Socket
 
 from unspill.host import libc
-from unspill.host.job import Job, receive
+from unspill.host.job import Job, receive_job
 from unspill.host.mounts import MountRefused
 from unspill.host.own_namespace import enter_own_namespaces, show_own_processes
 from unspill.host.spawned_run import SpawnedRun, try_send
@@ -26,7 +26,7 @@ from unspill.host.starter import Starter, reserve_numbers
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from typing import Any, NoReturn
+    from typing import NoReturn
 else:
     import _signal as signal
 
@@ -60,7 +60,7 @@ class Spawner:
             if self._caller in ready:
                 return
             if self._control.fileno() in ready:
-                message = receive(self._control)
+                message = receive_job(self._control)
                 if message is None:
                     return
                 self._try_start(*message)
@@ -115,15 +115,15 @@ class Spawner:
                 self._poll.register(fd, select.EPOLLIN)
         run.awaited = descriptors
 
-    def _try_start(self, values: dict[str, Any], descriptors: list[int]) -> None:
+    def _try_start(self, job: Job | None, descriptors: list[int]) -> None:
         """Start a job; if there is no process or descriptor to be had for it, others must go on."""
-        if not descriptors:
+        if job is None or not descriptors:
             return  # more runs than descriptors: the caller's end of the reply is closed already
         reply, given = Socket(fileno=descriptors[0]), descriptors[1:]
         try:
             if len(given) < len(Job.DESCRIPTORS):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            self._start(Job(**values), reply, given)
+            self._start(job, reply, given)
         except MountRefused as refused:
             _refuse(reply, ("refused", refused.dest, refused.errno, refused.text))
         except OSError as error:

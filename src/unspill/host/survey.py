@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         "link-out",
         "special",
         "mount-point",
+        "overlay-mark",
         "unreadable",
     ]
 
@@ -59,7 +60,10 @@ def survey_project(root: bytes, *, shown: int = SHOWN) -> Survey:
         OSError: the directory itself can't be read.
     """
     walk = _Walk(root, shown)
-    walk.walk(os.open(root, _OPEN), b"")
+    top = os.open(root, _OPEN)
+    if _has_marks(top, b"."):
+        walk.add("overlay-mark", b".")
+    walk.walk(top, b"")
     for point in mounts_below(root):
         walk.add("mount-point", posixpath.relpath(point, root))
     findings = (Finding(kind=kind, count=count, examples=tuple(paths)) for kind, (count, paths) in walk.found.items())
@@ -124,6 +128,8 @@ class _Walk:
             self.add("other-owner", path)
         if self._flags.is_immutable(dir_fd, name):
             self.add("immutable", path)
+        if _has_marks(dir_fd, name):
+            self.add("overlay-mark", path)
         if stat.S_ISREG(found.st_mode):
             self._look_at_file(dir_fd, name, path, found)
         elif stat.S_ISLNK(found.st_mode):
@@ -153,6 +159,15 @@ def leads_out(root: bytes, path: bytes, target: bytes) -> bool:
     """Tell by names alone whether a symlink at `path` below `root` leads out of it."""
     end = posixpath.normpath(posixpath.join(root, posixpath.dirname(path), target))
     return end != root and not end.startswith(root.rstrip(b"/") + b"/")
+
+
+def _has_marks(dir_fd: int, name: bytes) -> bool:
+    """Tell whether an overlay over the project would take an attribute of an entry for a mark of its own."""
+    try:
+        names = os.listxattr(b"/proc/self/fd/%d/%s" % (dir_fd, name), follow_symlinks=False)
+    except OSError:
+        return False
+    return any(known.startswith("user.overlay.") for known in names)
 
 
 def _has_capabilities(dir_fd: int, name: bytes) -> bool:

@@ -52,7 +52,8 @@ class _Look(Record):
 def find_mask(state: bytes, live: bytes, names: Names) -> bytes | None:
     """Return the layer that hides `names`, by directory relative to `live`; made if there is none yet.
 
-    A directory that is none, or a link to one, is passed over. None where nothing would be hidden.
+    A directory that is none, or a link to one, is passed over. One that does not exist is hidden itself: somebody may
+    make it while a command runs. None where nothing would be hidden.
 
     Raises:
         SandboxUnavailable: it can't be made, so nothing may run.
@@ -72,15 +73,12 @@ def find_mask(state: bytes, live: bytes, names: Names) -> bytes | None:
 def _looks(live: bytes, names: Names) -> Iterator[_Look]:
     """Yield what the directories look like, a directory before those in it."""
     paths = {b""}
-    for path in names:
+    for path in (path for path, hidden in names.items() if hidden):
         parts = path.split(b"/") if path else []
         paths.update(b"/".join(parts[:end]) for end in range(1, len(parts) + 1))
-    missing: set[bytes] = set()
-    for path in sorted(paths):
+    found_in, absent = _find_directories(live, sorted(paths))
+    for path, found in found_in.items():
         whole = _join(live, path)
-        if path.rpartition(b"/")[0] in missing or not (found := _find_directory(whole)):
-            missing.add(path)
-            continue
         yield _Look(
             path=path,
             mode=stat.S_IMODE(found.st_mode),
@@ -88,16 +86,29 @@ def _looks(live: bytes, names: Names) -> Iterator[_Look]:
             # At the top the run's own upper directory is what shows
             mtime_ns=found.st_mtime_ns if path else 0,
             attributes=tuple(user_attributes(whole).items()),
-            names=names.get(path, ()),
+            names=(*names.get(path, ()), *(name for name in absent.get(path, ()) if name not in names.get(path, ()))),
         )
 
 
-def _find_directory(path: bytes) -> os.stat_result | None:
-    try:
-        found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None
-    return found if stat.S_ISDIR(found.st_mode) else None
+def _find_directories(live: bytes, paths: list[bytes]) -> tuple[dict[bytes, os.stat_result], dict[bytes, list[bytes]]]:
+    """Return those that are directories, and by directory the names in it that do not exist; both parents first."""
+    found: dict[bytes, os.stat_result] = {}
+    absent: dict[bytes, list[bytes]] = {}
+    for path in paths:
+        above, _, name = path.rpartition(b"/")
+        if path and above not in found:
+            continue
+        try:
+            status = os.lstat(_join(live, path))
+        except FileNotFoundError:
+            if path:
+                absent.setdefault(above, []).append(name)
+        except (NotADirectoryError, PermissionError):
+            continue
+        else:
+            if stat.S_ISDIR(status.st_mode):
+                found[path] = status
+    return found, absent
 
 
 def _find(masks: bytes, about: bytes, looks: list[_Look]) -> bytes:

@@ -65,11 +65,15 @@ def _place(host: str, port: int) -> str:
 
 
 class Traffic(Record):
-    """All that went out of one run or was refused. `left_out` counts what was too much to be kept."""
+    """All that went out of one run or was refused. `left_out` counts what was too much to be kept.
+
+    `faults` are defects of ours that ended connections: told once, never stored.
+    """
 
     connections: tuple[Connection, ...] = ()
     denials: tuple[Denial, ...] = ()
     left_out: int = 0
+    faults: tuple[str, ...] = ()
 
 
 class Budget(Record):

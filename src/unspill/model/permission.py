@@ -32,7 +32,8 @@ UNKNOWN_PROGRAM = "unknown"
 class RequestBase(Record):
     """What all requests say: who asks, and for which command.
 
-    `names` are those of the environment variables that the command gets, sorted; `script` is the digest of the
+    `names` are those of the environment variables that the command gets, sorted; `variables` is the digest of those
+    that the caller sets for it, with their values, or nothing where there are none. `script` is the digest of the
     program that is started where it lies in a root, or `UNKNOWN_PROGRAM`, with which it is allowed once only. Without
     `argv` it is asked for the sandbox as a whole, whatever runs in it.
     """
@@ -50,6 +51,7 @@ class RequestBase(Record):
     cwd: bytes = b""
     names: tuple[str, ...] = ()
     script: str = ""
+    variables: str = ""
 
     def at_scope(self, scope: Scope) -> Self:
         """Return what a grant of that scope remembers: `sandbox` forgets the run, `always` the sandbox as well."""
@@ -118,11 +120,16 @@ class HeldPath(RequestBase):
 
 
 class Unsandboxed(RequestBase):
-    """A command that runs as if the person had typed it."""
+    """A command that runs as if the person had typed it.
+
+    `environ` are the variables that it gets besides the person's own, sorted, each as `NAME=VALUE`.
+    """
 
     kind = "unsandboxed"
     one_time_only = True
     is_dangerous = True
+
+    environ: tuple[bytes, ...] = ()
 
 
 class AsRoot(RequestBase):

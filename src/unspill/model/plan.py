@@ -130,7 +130,12 @@ class PastaNetwork(Record):
 
 
 class HostNetwork(Record):
-    """The host's own namespace: everything that the person reaches, loopback and the local network too."""
+    """The host's own namespace: everything that the person reaches, loopback and the local network too.
+
+    `resolver_file` is where /etc/resolv.conf really is, empty if it is nowhere.
+    """
+
+    resolver_file: bytes = b""
 
 
 if TYPE_CHECKING:

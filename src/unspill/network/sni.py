@@ -16,6 +16,8 @@ ALERT = b"\x15\x03\x03\x00\x02\x02\x31"
 
 _HANDSHAKE = 22
 _RECORD_BYTES = 1 << 14
+# Clients use one or two; all are read again whenever more arrives, so a message of single bytes would keep us busy
+_RECORDS = 16
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
 _HOST_NAME = 0
 
@@ -58,8 +60,11 @@ def parse_hello(received: bytes) -> Hello | None:
     Raises:
         Refused: It is not TLS, malformed, or larger than any client's.
     """
-    message, at = b"", 0
+    message, at, records = b"", 0, 0
     while at < len(received):
+        records += 1
+        if records > _RECORDS:
+            raise Refused("server name", "the first TLS message is in too many parts")
         at, part = _record(received, at)
         message += part
         if message[:1] not in (b"", b"\x01"):

@@ -20,6 +20,7 @@ from unspill.model.permission import (
 from unspill.permissions.escaping import show_word
 from unspill.policy.addresses import why_forbidden
 from unspill.policy.egress import parse_allowed
+from unspill.policy.environ import is_refused
 from unspill.policy.literals import find_literal
 from unspill.policy.paths import contains, normalise
 from unspill.policy.roots import check_root
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 COMMAND_BYTES = 256 * 1024
 HOSTS = 50
+VARIABLES = 20
 
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _HEX = frozenset("0123456789abcdef")
@@ -50,8 +52,9 @@ def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> N
         case NetworkForCommand(mode=mode):
             _demand(bool(request.argv), "names no command")
             _demand(mode in MODES, "names no kind of network")
-        case Unsandboxed():
+        case Unsandboxed(environ=environ):
             _demand(bool(request.argv), "names no command")
+            _check_variables(environ)
         case Egress(hosts=hosts):
             _demand(0 < len(hosts) <= HOSTS, f"names {len(hosts)} hosts, not 1 to {HOSTS}")
             for host in hosts:
@@ -76,10 +79,30 @@ def _check_occasion(request: Request) -> None:
     _demand(all(name and _NAME.issuperset(name) for name in request.names), "has a name that no variable can have")
     _demand(list(request.names) == sorted(set(request.names)), "has names that are not sorted")
     _demand(request.script in ("", UNKNOWN_PROGRAM) or _is_digest(request.script), "has a digest that is none")
+    _demand(not request.variables or _is_digest(request.variables), "has a digest of variables that is none")
     if sum(map(len, request.argv)) > COMMAND_BYTES:
         raise DeniedError(
             f"Permission denied: the command has more than {COMMAND_BYTES} bytes, which nobody can be asked about.",
             remedy="Put it into a file and run that.",
+        )
+
+
+def _check_variables(environ: tuple[bytes, ...]) -> None:
+    """Refuse variables without a sandbox that nobody could judge, or that make any program run something else."""
+    names = [pair.partition(b"=")[0].decode("utf-8", "surrogateescape") for pair in environ]
+    _demand(all(name and _NAME.issuperset(name) for name in names), "sets a name that no variable can have")
+    _demand(all(b"=" in pair and b"\0" not in pair for pair in environ), "sets a variable without a value")
+    _demand(names == sorted(set(names)), "sets variables that are not sorted")
+    for name in names:
+        if is_refused(name):
+            raise UsageError(
+                f"The variable {name} is never set for a command without a sandbox.",
+                remedy="Write it into the command itself if it is needed: then it is seen by whoever is asked.",
+            )
+    if len(environ) > VARIABLES or sum(map(len, environ)) > COMMAND_BYTES:
+        raise DeniedError(
+            f"Permission denied: {len(environ)} variables are set, more than anybody can be asked about.",
+            remedy="Write those that are needed into the command itself.",
         )
 
 

@@ -126,6 +126,8 @@ def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
         yield "careful:   it can reach all that listens on this machine and near it (`network.mode`)"
     if isinstance(request, Unsandboxed):
         yield "careful:   it can read, change and send everything that you can"
+        for pair in request.environ:
+            yield f"variable:  {shorten(show_word(pair))}"
     for word in _words(request):
         if is_mixed_script(word):
             yield f"careful:   {shorten(show_word(word), 100)} mixes letters that look alike"
@@ -136,7 +138,9 @@ def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
 def _words(request: Request) -> tuple[bytes, ...]:
     """Return what may be taken for something else at a glance, a word at a time."""
     script = request.argv[2].split() if request.argv[:2] == SHELL and len(request.argv) == 3 else request.argv
-    path = () if isinstance(request, NetworkForCommand | Egress | Unsandboxed | AsRoot) else (request.path,)
+    if isinstance(request, Unsandboxed):
+        return (*script[:50], *request.environ)
+    path = () if isinstance(request, NetworkForCommand | Egress | AsRoot) else (request.path,)
     return (*script[:50], *path)
 
 
@@ -146,7 +150,9 @@ def _subjects(request: Request) -> tuple[str, ...]:
     match request:
         case Egress(hosts=hosts):
             return (", ".join(map(_show_host, hosts)), *map(show_word, places))
-        case NetworkForCommand() | Unsandboxed() | AsRoot():
+        case Unsandboxed(environ=environ):
+            return tuple(map(show_word, (*places, *environ)))
+        case NetworkForCommand() | AsRoot():
             return tuple(map(show_word, places))
         case HeldPath(root=root, path=path):
             return tuple(map(show_word, (root, path, *places)))

@@ -92,7 +92,7 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
         from unspill.plan.node_script import PLACE, SCRIPT
 
         operations.append(File(content=SCRIPT, dest=PLACE, why="leads older versions of node to the proxy"))
-    if isinstance(given.network, PastaNetwork):
+    if isinstance(given.network, PastaNetwork | HostNetwork):
         from unspill.plan.full_network import resolver_operations
 
         operations += resolver_operations(given.network)

@@ -15,6 +15,7 @@ from unspill.model.record import Record
 from unspill.plan.visible import find_cover
 from unspill.policy.paths import contains, normalise, show
 from unspill.policy.roots import check_root
+from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,11 +116,13 @@ def remedy_of(refusal: Refusal, *, is_write: bool, home: bytes) -> str:
         place = next((place for place in _places(refusal.path) if _can_be_root(place, home)), None)
         if place is None:
             return f"It can't be allowed: {_ELSEWHERE}."
-        return f"Allow it with `--root {show(place)}` or `roots` in your own configuration, or {_ELSEWHERE}."
+        return f"Allow it with `--root {shell_word(place)}` or `roots` in your own configuration, or {_ELSEWHERE}."
     if refusal.kind == "secret":
-        return f"If a command may know it: `--reveal {show(refusal.path)}`, or `reveal` in `[secrets]`."
+        return f"If a command may know it: `--reveal {shell_word(refusal.path)}`, or `reveal` in `[secrets]`."
     if "unspill's own files" in refusal.rule:
         return "It is never shown."
     if "hidden by your policy" in refusal.rule:
         return "Take it out of `hidden`."
-    return f"If a command may know it: `--readable {show(refusal.path)}`, or `readable` in your own configuration."
+    return (
+        f"If a command may know it: `--readable {shell_word(refusal.path)}`, or `readable` in your own configuration."
+    )

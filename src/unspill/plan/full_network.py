@@ -8,7 +8,7 @@ only. Its search list is the person's and stays outside.
 from __future__ import annotations
 
 from unspill.model.full_network import RESOLVER
-from unspill.model.plan import File
+from unspill.model.plan import Bind, File, HostNetwork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 _FRESH = b"/run/"
 
 
-def resolver_operations(network: PastaNetwork) -> Iterator[File]:
-    """Yield what is in place of the host's /etc/resolv.conf, nothing where the host has none to be replaced."""
-    if not network.resolver_file:
+def resolver_operations(network: PastaNetwork | HostNetwork) -> Iterator[Bind | File]:
+    """Yield what /etc/resolv.conf is inside, nothing where the host has none or it is shown anyway."""
+    place = network.resolver_file
+    if not place:
+        return
+    if isinstance(network, HostNetwork):
+        # A link leads there on hosts with a resolver of their own, and /run is fresh
+        if place.startswith(_FRESH):
+            yield Bind(source=place, dest=place, why="names are asked for as on the host")
         return
     lines = "".join(f"nameserver {RESOLVER[version]}\n" for version in network.resolvers)
     yield File(
         content=lines.encode(),
-        dest=network.resolver_file,
+        dest=place,
         why="names are asked for through the sandbox's own interface",
-        over=not network.resolver_file.startswith(_FRESH),
+        over=not place.startswith(_FRESH),
     )

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from unspill.model.plan import MountOp
 
-# Shells have no words for descriptors beyond 9
-STAGE_FD = 7
 NO_STAGE_FD = 2
 
 _SHELL = b"/bin/sh"

@@ -21,6 +21,8 @@ BUILT_IN = frozenset(
     pascal perl php python ruby rust scheme tex
     """.split()
 )
+# What the name of a reference may be made of without meaning anything to another program; few have more
+_PLAIN = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./+@"
 _STEPS = (b"exec ", b"x ", b"exec\t", b"x\t")
 
 
@@ -66,15 +68,14 @@ def is_usual_common(parts: list[bytes], content: bytes) -> bool:
 def is_reference(content: bytes) -> bool:
     """Tell whether a content is that of a reference: an object's name, or the name of another reference."""
     line = content.removesuffix(b"\n")
-    return _is_object_name(line) or (line.startswith(b"ref: refs/") and b"\n" not in line)
+    name = line.removeprefix(b"ref: refs/")
+    return _is_object_name(line) or (name != line and not name.translate(None, _PLAIN))
 
 
 def is_log(content: bytes) -> bool:
     """Tell whether a content is that of a reference's log, which is no configuration to git, nor a path."""
-    lines = content.removesuffix(b"\n").split(b"\n")
-    return all(
-        all(map(_is_object_name, words)) and len(words) == 2 for words in (line.split(b" ")[:2] for line in lines)
-    )
+    beginnings = (line.split(b" ", 2) for line in content.removesuffix(b"\n").split(b"\n"))
+    return all(len(words) == 3 and all(map(_is_object_name, words[:2])) for words in beginnings)
 
 
 def _is_object_name(word: bytes) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 GIT = b".git"
 ATTRIBUTES, MODULES = b".gitattributes", b".gitmodules"
 # A directory with these is a git directory, whatever its name
-MARKS = frozenset(b"head objects refs commondir".split())
+MARKS = frozenset(b"head objects refs commondir worktrees".split())
 # With these names a file steers git if it lies in such a directory
 STEERING = frozenset(b"config config.worktree".split())
 _SHELVES = frozenset(b"hooks info".split())
@@ -38,6 +38,7 @@ _TODO = frozenset(b"git-rebase-todo git-rebase-todo.backup todo".split())
 _SHELF = frozenset(b"exclude refs sparse-checkout grafts".split())
 _LFS = frozenset(b"objects tmp cache incomplete".split())
 _PACK_SUFFIXES = frozenset(b"pack idx rev bitmap keep promisor mtimes midx lock".split())
+_STORES = frozenset(b"refs logs reftable lfs rr-cache fsmonitor--daemon objects".split()) | _STATE
 _HEX = frozenset(b"0123456789abcdef")
 
 # The hooks that git 2.39 knows; used where a directory of hooks is no directory of its own
@@ -99,6 +100,27 @@ def _is_stored(first: bytes, rest: list[bytes]) -> bool:
     if first == b"fsmonitor--daemon":
         return rest[1] == b"cookies"
     return first == b"lfs" and rest[1] in _LFS
+
+
+def could_steer(rest: list[bytes]) -> bool:
+    """Tell whether a path that is harmless in a git directory would not be so in a second one that lies in there.
+
+    References and their like may be called anything, so that whole repositories fit among them.
+    """
+    if rest[0] == b"worktrees":
+        rest = rest[2:]
+    if rest[:2] == [b"objects", b"info"]:
+        rest = rest[1:]
+    if len(rest) < 2:
+        return False
+    return rest[-1] in STEERING or rest[-1] == b"commondir" or not _SHELVES.isdisjoint(rest[1:-1])
+
+
+def inside_store(parts: list[bytes]) -> list[bytes]:
+    """Return what follows the directory of references, logs or the like that a path in a git directory is in."""
+    start = parts.index(GIT)
+    end = next((end for end, part in enumerate(parts[start:-1], start + 1) if part in _STORES), len(parts))
+    return parts[end:]
 
 
 def is_object(rest: list[bytes]) -> bool:

@@ -13,6 +13,8 @@ from unspill.policy.held_names import HELD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from unspill.policy.row import Row
 
 # Where package managers put what they install; nobody opens these as a project of their own
@@ -42,7 +44,11 @@ class Index:
             self._endings += [(ending, row) for ending in row.endings]
             self.suffixes |= dict.fromkeys(row.suffixes, row)
             self.stems |= dict.fromkeys(row.stems, row)
-        self.parts = frozenset(self._files) | frozenset(self._directories) | others
+        self._above = self._find_above(rows)
+        self._kept = frozenset(
+            name.rpartition(b"/")[2] for row in rows if row.deleted == "held" for name in (*row.files, *row.directories)
+        )
+        self.parts = frozenset(self._files) | frozenset(self._directories) | frozenset(self._above) | others
         self._rows = rows
         self._others = others
         self._aliases: dict[str, str] = {}
@@ -60,22 +66,38 @@ class Index:
         self._aliases = {alias_of(name): name.decode("ascii") for name in (*named, *self._others) if b"/" not in name}
         return self._aliases
 
+    def _find_above(self, rows: tuple[Row, ...]) -> dict[bytes, list[tuple[list[bytes], Row]]]:
+        """Arrange the directories that rows name only to say where their names lie."""
+        found: dict[bytes, list[tuple[list[bytes], Row]]] = {}
+        for row in rows:
+            for name in (*row.files, *row.directories):
+                names = name.split(b"/")
+                for end in range(1, len(names)):
+                    found.setdefault(names[end - 1], []).append((names[:end], row))
+        return found
+
     def find(self, parts: list[bytes]) -> Row | None:
         """Return the strictest row that a folded path is in."""
-        found = None
-        for row in self._matches(parts):
-            if row.verdict == "held":
-                return row
-            found = found or row
-        return found
+        return _strictest(self._matches(parts))
+
+    def find_below(self, parts: list[bytes]) -> Row | None:
+        """Return the strictest row whose names would be reached through a link at this folded path."""
+        return _strictest([row for ending, row in self._above.get(parts[-1], ()) if parts[-len(ending) :] == ending])
+
+    def find_kept(self, parts: list[bytes]) -> Row | None:
+        """Return a row that holds the deletion of this folded path."""
+        if parts[-1] not in self._kept:
+            return None
+        return next((row for row in self._matches(parts) if row.deleted == "held"), None)
 
     def _matches(self, parts: list[bytes]) -> list[Row]:
         name = parts[-1]
         rows = [row for ending, row in self._files.get(name, ()) if parts[-len(ending) :] == ending]
-        for end, part in enumerate(parts, 1):
-            for ending, row in self._directories.get(part, ()):
-                if parts[max(0, end - len(ending)) : end] == ending and not _is_excepted(name, row):
-                    rows.append(row)
+        for part in sorted(self._directories.keys() & parts, key=parts.index):
+            for end in _ends_of(part, parts):
+                for ending, row in self._directories[part]:
+                    if parts[max(0, end - len(ending)) : end] == ending and not _is_excepted(name, row):
+                        rows.append(row)
         stem, dot, _ = name.partition(b".")
         for key, table in ((name.rpartition(b".")[2] if dot else b"", self.suffixes), (stem, self.stems)):
             if key in table:
@@ -85,6 +107,18 @@ class Index:
 
 
 INDEX = Index((*HELD, *FLAGGED, CONFIG_SCRIPTS), NAMES)
+
+
+def _ends_of(part: bytes, parts: list[bytes]) -> Iterator[int]:
+    """Yield how many components lead to each one that is called `part`."""
+    end = 0
+    for _ in range(parts.count(part)):
+        end = parts.index(part, end) + 1
+        yield end
+
+
+def _strictest(rows: list[Row]) -> Row | None:
+    return next((row for row in rows if row.verdict == "held"), rows[0] if rows else None)
 
 
 def _is_excepted(name: bytes, row: Row) -> bool:

@@ -28,7 +28,8 @@ class OtherRow(Record):
 
 
 HOOK = OtherRow(
-    what="`.git/hooks/*` but `*.sample`; what is in the directory that the live `core.hooksPath` names",
+    what="`.git/hooks/*` but `*.sample`; what is in the directory that the live `core.hooksPath` names, or what a live "
+    "hook is a link to",
     verdict="held",
     reason="git runs it by itself: a hook",
     deleted="flagged",
@@ -47,7 +48,7 @@ DRIVERS = OtherRow(
     reason="makes git run a filter, diff or merge driver on files",
 )
 MODULES = OtherRow(
-    what="`.gitmodules` with a command, an address that is no plain one, or a path that leaves the project",
+    what="`.gitmodules` with a command, or an address or path that is no plain one or leaves the project",
     verdict="held",
     reason="changes modules in a way that git acts on",
 )
@@ -63,8 +64,8 @@ GIT_LINK = OtherRow(
     reason="git follows this link",
 )
 COMPLETES = OtherRow(
-    what="`HEAD`, `objects`, `refs` or a `.git` file that makes a repository of a directory in which settings or hooks "
-    "lie already",
+    what="`HEAD`, `objects`, `refs`, `commondir` or a `.git` file that makes a repository of a directory in which "
+    "settings, attributes or hooks lie already, or of one behind a link",
     verdict="held",
     reason="makes a git directory of what lies there, with settings or hooks that git runs",
 )
@@ -74,7 +75,8 @@ PROGRAM = OtherRow(
     reason="your git settings run it when you look at the project",
 )
 UNKNOWN = OtherRow(
-    what="anything else in `.git`",
+    what="anything else in `.git`; an executable there; what is called like git's settings among references, logs and "
+    "the like and is none by its content",
     verdict="held",
     reason="not a part of a git directory that is known to be harmless",
 )
@@ -107,6 +109,39 @@ SECRET_BELOW = OtherRow(
     reason="in it may lie secrets of yours, which the command did not see",
     deleted="held",
 )
+PROJECT_MARK = OtherRow(
+    what="`.git`, `.hg` or `.jj` in the top directory of a root, if it is replaced",
+    verdict="held",
+    reason="marks where your project ends; without it a directory further up may be taken for the project",
+    deleted="held",
+)
+GONE_WITH_IT = OtherRow(
+    what="a directory in which anything lies whose own deletion is held, or more than 500,000 files, if it is replaced",
+    verdict="held",
+    reason="with this directory goes what is not deleted without your consent",
+    deleted="held",
+)
+OPEN_GIT = OtherRow(
+    what="the top directory of a root, `.git` and what is in it, that become writable for everybody",
+    verdict="held",
+    reason="lets everybody on this machine put hooks and settings into your repository",
+)
+CLOSED_ROOT = OtherRow(
+    what="the top directory of a root that you could not list or enter any more",
+    verdict="held",
+    reason="locks you out of your own project",
+)
+REPOSITORY = OtherRow(
+    what="a repository further down, `.git` as a directory, if it is replaced, by itself or with a directory above it",
+    verdict="flagged",
+    reason="a repository goes, with its history",
+    deleted="flagged",
+)
+OPEN_TO_ALL = OtherRow(
+    what="a file or directory that becomes writable for everybody; a program that gets the set-user or set-group bit",
+    verdict="flagged",
+    reason="lets others on this machine write to it or run it as you",
+)
 TODO = OtherRow(
     what="the steps of a rebase that run commands: `.git/rebase-merge/git-rebase-todo`, `.git/sequencer/todo`",
     verdict="flagged",
@@ -136,5 +171,6 @@ PARTS_OF_GIT = OtherRow(
 )
 OTHERS = (
     HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, LINK_OUT,
-    SECRET, SECRET_BELOW, TODO, ALTERNATES, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
+    SECRET, SECRET_BELOW, PROJECT_MARK, GONE_WITH_IT, OPEN_GIT, CLOSED_ROOT, REPOSITORY, OPEN_TO_ALL, TODO, ALTERNATES,
+    EXECUTABLE, PACKAGES, PARTS_OF_GIT,
 )  # fmt: skip

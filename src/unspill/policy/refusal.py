@@ -6,9 +6,14 @@ Every check of hosts and connections raises `Refused`; the proxy makes a Denial 
 
 from __future__ import annotations
 
+from unspill.policy.words import shell_word
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.egress import DenialRule
+
+
+_OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.:[]_*")
 
 
 class Refused(Exception):
@@ -42,7 +47,9 @@ class Refused(Exception):
 
 
 def _allowing(rule: str) -> str:
-    return f"Run it with `--allow-host {rule}`, or add `{rule}` to `hosts` under `[network]` in the configuration."
+    # A host that could be allowed is nothing but such signs; anything else may be a stranger's words
+    word = rule if _OF_HOSTS.issuperset(rule) else shell_word(rule.encode("utf-8", "surrogateescape"))
+    return f"Run it with `--allow-host {word}`, or add `{rule}` to `hosts` under `[network]` in the configuration."
 
 
 def _named(host: str, port: int) -> str:

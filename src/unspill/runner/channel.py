@@ -9,19 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from _socket import (
-    AF_UNIX,
-    CMSG_SPACE,
-    MSG_CMSG_CLOEXEC,
-    MSG_DONTWAIT,
-    SCM_RIGHTS,
-    SHUT_RD,
-    SOCK_SEQPACKET,
-    SOL_SOCKET,
-    socketpair,
-)
+from _socket import CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SCM_RIGHTS, SHUT_RD, SOL_SOCKET
 from _thread import allocate_lock, start_new_thread
 
+from unspill.errors import SandboxUnavailable
+from unspill.host.numbers import above_standard, make_pair
 from unspill.model.run import Exited, NeverStarted, Signalled
 from unspill.runner.outcome import not_entered, not_executed
 
@@ -41,7 +33,7 @@ class Channel:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._ours, self._theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        self._ours, self._theirs = make_pair()
         self._said: list[bytes] = []
         self._witness: Witness | None = None
         self._stop = -1
@@ -56,12 +48,20 @@ class Channel:
         return self._theirs.fileno()
 
     def launched(self) -> None:
-        """Let go of the run's end, and listen where there is something to be told."""
+        """Let go of the run's end, and listen where there is something to be told.
+
+        Raises:
+            SandboxUnavailable: there can't be another thread, and the command would wait for it for ever.
+        """
         self._theirs.close()
         if self._witness is not None:
-            self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+            self._stop = above_standard(os.eventfd(0, os.EFD_CLOEXEC))
             self._is_listening.acquire()
-            start_new_thread(self._listen, (self._witness,))
+            try:
+                start_new_thread(self._listen, (self._witness,))
+            except RuntimeError:
+                self._is_listening.release()
+                raise SandboxUnavailable("nobody can hear of file accesses: no more threads for this user") from None
 
     def _listen(self, witness: Witness) -> None:
         try:

@@ -11,11 +11,11 @@ import atexit
 import os
 import select
 import sys
-from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 from _thread import allocate_lock
 
 from unspill.errors import SandboxUnavailable
 from unspill.host.job import Job, is_dead, receive, send
+from unspill.host.numbers import make_pair
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Launcher:
         Raises:
             SandboxUnavailable: the spawner is gone.
         """
-        ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        ours, theirs = make_pair()
         try:
             send(self._control, job.as_dict(), (theirs.fileno(), *descriptors))
         except OSError as error:
@@ -184,10 +184,10 @@ atexit.register(stop_launchers)
 
 
 def _start_by_program(own_namespace: bool) -> Launcher:
-    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    ours, theirs = make_pair()
     program = os.path.join(_PACKAGE, "host", "spawner_main.py")
     argv = [sys.executable, "-I", "-S", program, "own" if own_namespace else "shared", str(os.getpid())]
-    # The socket first: in a daemon it may itself have one of the numbers 0 to 2
+    # The socket is above the standard streams, which may be closed here
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)]
     actions += [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     try:
@@ -201,7 +201,7 @@ def _start_by_program(own_namespace: bool) -> Launcher:
 
 
 def _start_by_fork(own_namespace: bool) -> Launcher:
-    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    ours, theirs = make_pair()
     me = os.getpid()
     pid = os.fork()
     if pid:

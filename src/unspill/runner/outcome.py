@@ -21,10 +21,15 @@ _EXIT_KEY = b'"exit-code":'
 _SIGNALS = 64
 
 # bwrap runs without a locale; os.strerror would speak the caller's language
-_ENOENT, _ENOTDIR = "No such file or directory", "Not a directory"
+_ENOENT, _ENOTDIR, _EACCES = "No such file or directory", "Not a directory", "Permission denied"
 
 NO_DIRECTORY = "the working directory does not exist"
 NOT_A_DIRECTORY = "the working directory is not a directory"
+
+_CLOSED = (
+    "If a command in this sandbox took the right to enter it away, `unspill changes` lists that and "
+    "`unspill discard` takes it back; else choose another directory."
+)
 
 MOUNT_REMEDIES = {
     errno.EINVAL: (
@@ -61,6 +66,8 @@ def _never_started(stderr: bytes) -> NeverStarted:
         for words, reason in ((_ENOENT, NO_DIRECTORY), (_ENOTDIR, NOT_A_DIRECTORY)):
             if words in text:
                 return NeverStarted(reason=reason, remedy="Give a directory that is there.")
+        if _EACCES in text:
+            return not_entered(errno.EACCES)
     return NeverStarted(reason=text, remedy="Run `unspill doctor`.")
 
 
@@ -74,7 +81,7 @@ def not_entered(code: int) -> NeverStarted:
     """Return the outcome of a command whose working directory chdir(2) refused with an errno."""
     reasons = {errno.ENOENT: NO_DIRECTORY, errno.ENOTDIR: NOT_A_DIRECTORY}
     reason = reasons.get(code, f"the working directory can't be entered: {os.strerror(code)}")
-    return NeverStarted(reason=reason, remedy="Give a directory that is there.")
+    return NeverStarted(reason=reason, remedy=_CLOSED if code == errno.EACCES else "Give a directory that is there.")
 
 
 def _not_executed(reason: str, *, is_missing: bool) -> NeverStarted:

@@ -193,11 +193,14 @@ def _launch(
             channel.launched()
 
 
-def _pasta(network: PastaNetwork) -> tuple[bytes, tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]]:
+def _pasta(
+    network: PastaNetwork,
+) -> tuple[bytes, tuple[IpVersion, ...], tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]]:
     from unspill.policy.addresses import forbidden_networks
 
     own = tuple((address, 8 * len(address)) for address in network.own)
-    return network.program, network.versions, tuple(dict.fromkeys((*forbidden_networks(), *own)))
+    closed = tuple(dict.fromkeys((*forbidden_networks(), *own)))
+    return network.program, network.versions, network.resolvers, closed
 
 
 def _overlays(plan: Plan) -> tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import os
 
+from unspill.host.numbers import above_standard, make_pipe
+
+_NULL = os.O_RDONLY | os.O_CLOEXEC
 _PIPE_READ, _PIPE_WRITE = 0, 1
 
 
@@ -15,8 +18,8 @@ class Pipes:
         pipes: list[tuple[int, int]] = []
         try:
             while len(pipes) < (4 if has_stdin else 3):
-                pipes.append(os.pipe())
-            stdin = pipes[3][_PIPE_READ] if has_stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                pipes.append(make_pipe())
+            stdin = pipes[3][_PIPE_READ] if has_stdin else above_standard(os.open(os.devnull, _NULL))
         except OSError:
             for fd in (fd for pipe in pipes for fd in pipe):
                 os.close(fd)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 # What a process beyond our reach still writes after the command has ended is not waited for
 _LAST_WORDS_S = 0.5
-_PAUSE_S = 0.05
+_PAUSE_MS = 50
 
 
 def perform_plainly(
@@ -122,8 +122,11 @@ class _Attendance:
 
     def _turn(self) -> None:
         cancel = [] if self._wishes.cancel_fd is None or self._stopped else [self._wishes.cancel_fd]
-        ready, _, _ = select.select([*self._outputs, *cancel], [], [], _PAUSE_S)
-        for fd in ready:
+        # Not by select, which ends at descriptor 1023
+        waiting = select.poll()
+        for fd in (*self._outputs, *cancel):
+            waiting.register(fd, select.POLLIN)
+        for fd, _events in waiting.poll(_PAUSE_MS):
             if fd in self._outputs:
                 self._read(fd)
             else:

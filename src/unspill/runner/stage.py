@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
+from unspill.host.numbers import make_pipe
 from unspill.model.run import Exited, NeverStarted
 from unspill.runner.outcome import not_entered, not_executed
 
@@ -27,7 +28,7 @@ class Stage:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._ours, self._theirs = os.pipe()
+        self._ours, self._theirs = make_pipe()
         self._said = b""
 
     def theirs(self) -> int:

@@ -15,6 +15,7 @@ from unspill.host.notices import Notices
 from unspill.model.plan import Overlay
 from unspill.model.run import FileDenial
 from unspill.plan.denied import Judge, remedy_of
+from unspill.policy.paths import contains
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,21 @@ if TYPE_CHECKING:
 MOST_TOLD = 256
 # Where the command may have made something of the same name by itself
 _MAY_BE_INSIDE = ("hidden", "secret")
+# Where names are everybody's on this machine. Elsewhere a mere look may also go out to another host, where directories
+# are mounted when they are named. /tmp is among them because programs look there for hundreds of names that nobody has
+_PUBLIC = (
+    b"/usr/",
+    b"/etc/",
+    b"/opt/",
+    b"/var/",
+    b"/bin/",
+    b"/sbin/",
+    b"/lib/",
+    b"/lib64/",
+    b"/proc/",
+    b"/dev/",
+    b"/tmp/",
+)
 _MOST_KEPT = 2048
 _MOST_REMEMBERED = 20_000
 _LONGEST_REMEMBERED = 512
@@ -89,16 +105,28 @@ class Witness:
         return refusal
 
     def denied(self) -> tuple[FileDenial, ...]:
-        """Return what the plan refused although this host has it, or would have let this user write it.
+        """Return what the plan refused and the host would not have refused by itself.
 
-        Called when the run is over: asked earlier, the host's answer would take longer for what it has, and the
-        command could tell.
+        Of private places the host is not asked: whoever reads this may be the model that chose the paths, and must not
+        learn which of them exist. Called when the run is over: asked earlier, the host's answer would take longer for
+        what it has, and the command could tell.
         """
         found: list[FileDenial] = []
         for (_path, is_write), (refusal, times) in self._found.items():
-            if len(found) < MOST_TOLD and _is_ours(refusal, is_write=is_write):
+            if len(found) < MOST_TOLD and self._is_ours(refusal, is_write=is_write):
                 found.append(self._denial(refusal, times, is_write=is_write))
         return tuple(found)
+
+    def _is_ours(self, refusal: Refusal, *, is_write: bool) -> bool:
+        """Tell whether it is the sandbox that refuses, and not what the host would say by itself."""
+        if is_write:
+            parent = os.path.dirname(refusal.path)
+            return refusal.kind == "outside" or any(os.access(path, os.W_OK) for path in (refusal.path, parent))
+        return self._is_private(refusal) or os.path.lexists(refusal.path)
+
+    def _is_private(self, refusal: Refusal) -> bool:
+        """Tell whether it is the person's alone to know what exists at a path."""
+        return refusal.kind == "secret" or contains(self._home, refusal.path) or not refusal.path.startswith(_PUBLIC)
 
     def _denial(self, refusal: Refusal, times: int, *, is_write: bool) -> FileDenial:
         return FileDenial(
@@ -117,14 +145,6 @@ def _secrets(plan: Plan) -> Iterator[bytes]:
             for directory, _names, files in os.walk(operation.mask):
                 below = os.path.relpath(directory, operation.mask)
                 yield from (os.path.normpath(os.path.join(operation.dest, below, name)) for name in files)
-
-
-def _is_ours(refusal: Refusal, *, is_write: bool) -> bool:
-    """Tell whether it is the sandbox that refuses, and not what the host would say by itself."""
-    if is_write:
-        parent = os.path.dirname(refusal.path)
-        return refusal.kind == "outside" or any(os.access(path, os.W_OK) for path in (refusal.path, parent))
-    return os.path.lexists(refusal.path)
 
 
 def _is_inside(pid: int, path: bytes) -> bool:

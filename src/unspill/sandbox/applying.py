@@ -7,6 +7,7 @@ The sandbox's lock is held by the caller. Nothing here writes to the live tree; 
 from __future__ import annotations
 
 import os
+import stat
 
 from unspill.apply.drafting import RootDraft, Upper
 from unspill.apply.journal import Residue, Taken
@@ -22,7 +23,8 @@ from unspill.layers.make import new_id
 from unspill.layers.marks import Marks, carry_over, unedited_directories
 from unspill.layers.residue import build_residue
 from unspill.sandbox.choosing import ancestors, choose
-from unspill.sandbox.masking import carry_changed, load_masked
+from unspill.sandbox.claims import concerns_git, entries_of, remember_claims
+from unspill.sandbox.masking import carry_changed, load_masked, shown_secrets
 from unspill.sandbox.reading import get_run
 from unspill.sandbox.running import end_interrupted
 
@@ -57,7 +59,18 @@ def apply_held(opened: Opened, wish: Wish) -> Operation:
             apply = _Apply(opened, stacks, wish, is_shared=not use.is_alone)
         except OSError as error:
             raise ApplyFailed(f"what is held can't be read: {error.strerror}; nothing was changed") from error
+        return _without_claims(opened, apply)
+
+
+def _without_claims(opened: Opened, apply: _Apply) -> Operation:
+    """Run an apply; what it makes an index of git say about secrets must not unmask one."""
+    if not concerns_git(apply.chosen):
         return apply.run()
+    before, shown = entries_of(opened), shown_secrets(opened)
+    try:
+        return apply.run()
+    finally:
+        remember_claims(opened, before, shown, apply.chosen)
 
 
 def _refuse_another_project(opened: Opened, stacks: Sequence[Stack]) -> None:
@@ -85,7 +98,7 @@ class _Apply:
         choice = choose(opened, self._stacks, wish)
         self._choice = choice
         self._changes = choice.changes
-        self._chosen = choice.chosen
+        self.chosen = choice.chosen
         self._rest = rest(choice.changes, choice.chosen, wish.selection.hunks)
         self._contents = self._partial_contents()
         self._unedited: dict[int, set[bytes]] = {}
@@ -132,14 +145,14 @@ class _Apply:
             return {}
         from unspill.sandbox.partial import partial_contents
 
-        return partial_contents(self._chosen, hunks)
+        return partial_contents(self.chosen, hunks)
 
     def _draft(self, draft: Draft, sites: Sites) -> None:
         for index, stack in enumerate(self._stacks):
             marks = self._marks(stack, draft.name)
             whole = self._part(self._changes, stack.live)
             self._unedited[index] = unedited_directories(stack.live, whole.changes if whole else (), marks)
-            part = self._part(self._chosen, stack.live)
+            part = self._part(self.chosen, stack.live)
             if part is None or not part.changes:
                 continue
             uppers = self._uppers(draft.name, stack)
@@ -164,7 +177,7 @@ class _Apply:
         for layer in stack.sealed:
             path = layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id)
             place = b"%b/tree/%b" % (operation.encode(), layer.id.encode())
-            tree = Beneath(os.open(path, _DIRECTORY), open_to_owner)
+            tree = Beneath(_open_tree(path), open_to_owner)
             found[layer.upper] = Upper(path=path, place=place, tree=tree)
         return found
 
@@ -249,6 +262,15 @@ class _Apply:
 def _gives_way(change: Change) -> bool:
     """Tell whether a live directory goes, with all in it."""
     return change.base_kind == "dir" and change.kind in ("deleted", "replaced")
+
+
+def _open_tree(path: bytes) -> int:
+    try:
+        return os.open(path, _DIRECTORY)
+    except PermissionError:
+        # A command has closed the project's own directory
+        open_to_owner(path, stat.S_IMODE(os.lstat(path).st_mode))
+        return os.open(path, _DIRECTORY)
 
 
 def _is_there(change: Change, sources: Mapping[bytes, bytes]) -> bool:

@@ -8,8 +8,6 @@ Loaded only where something is wanted.
 from __future__ import annotations
 
 from unspill.errors import UsageError
-from unspill.model.change import ChangeSet
-from unspill.model.layer import RunId
 from unspill.model.permission import (
     AsRoot,
     Egress,
@@ -19,19 +17,18 @@ from unspill.model.permission import (
     Unsandboxed,
     WritableRoot,
 )
-from unspill.model.run import Cancelled, Output
 from unspill.permissions.approver import DenyAll
 from unspill.permissions.audit import Audit
 from unspill.permissions.desk import Desk
 from unspill.plan.visible import is_shown
+from unspill.policy.egress import WEB_PORTS, parse_allowed
 from unspill.policy.paths import contains
 from unspill.sandbox.opening import checked_roots, get_facts
 from unspill.sandbox.patience import until_cancelled
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.program import identify_program
 from unspill.sandbox.recording import record_run
-from unspill.sandbox.result import RunResult
-from unspill.sandbox.running import run_request
+from unspill.sandbox.running import never_begun, run_request
 from unspill.sandbox.wanting import to_wants
 
 TYPE_CHECKING = False
@@ -47,6 +44,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.locations import Locations
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.planning import Request
+    from unspill.sandbox.result import RunResult
     from unspill.sandbox.running import RunWishes
     from unspill.sandbox.wanting import Wanted, Wants
     from unspill.store.db import Store
@@ -101,31 +99,22 @@ def run_with_more(opened: Opened, request: Request, wishes: RunWishes, desk: Des
         from unspill.sandbox.unsandboxed import check_plain, run_plainly
 
         check_plain(request)
-        asked = Unsandboxed(project=opened.project, sandbox=opened.row.id, argv=request.argv, cwd=request.cwd)
+        asked = Unsandboxed(
+            project=opened.project,
+            sandbox=opened.row.id,
+            argv=request.argv,
+            cwd=request.cwd,
+            environ=tuple(b"%b=%b" % pair for pair in sorted(dict(request.environ).items())),
+        )
         permit = until_cancelled(lambda: desk.obtain(asked), wishes.cancel_fd)
         if permit is None:
-            return _given_up(opened)
+            return never_begun(opened)
         permit.take(asked)
-        return record_run(opened, request, run_plainly(opened, request, wishes))
+        return record_run(opened, request, run_plainly(opened, request, asked.environ, wishes))
     found = until_cancelled(lambda: permitted(opened, request, to_wants(opened, wanted), desk), wishes.cancel_fd)
     if found is None:
-        return _given_up(opened)
+        return never_begun(opened)
     return record_run(*found, run_request(*found, wishes))
-
-
-def _given_up(opened: Opened) -> RunResult:
-    return RunResult(
-        run=RunId(""),
-        number=0,
-        outcome=Cancelled(),
-        stdout=Output(),
-        stderr=Output(),
-        changes=ChangeSet(roots=()),
-        held=False,
-        duration_s=0.0,
-        shown_lines=opened.policy.shown_lines,
-        shown_bytes=opened.policy.shown_bytes,
-    )
 
 
 def permitted(opened: Opened, request: Request, wants: Wants, desk: Desk) -> tuple[Opened, Request]:
@@ -138,10 +127,11 @@ def permitted(opened: Opened, request: Request, wants: Wants, desk: Desk) -> tup
     wants = _unseen(opened, request, wants)
     wider, wider_request = _with(opened, request, wants)
     plan = _plan_as_if(wider, wider_request)
-    requests = tuple(_requests(wants, _occasion(opened, request, plan), opened.policy.network.mode))
+    occasion = _occasion(wider, request, plan)
+    requests = tuple(_requests(wants, occasion, opened.policy.network.mode))
     for permit, asked in zip(desk.obtain_all(requests), requests, strict=True):
         permit.take(asked)
-    return wider, wider_request
+    return wider, wider_request.replace(program=occasion["script"])
 
 
 def _unseen(opened: Opened, request: Request, wants: Wants) -> Wants:
@@ -154,7 +144,11 @@ def _unseen(opened: Opened, request: Request, wants: Wants) -> Wants:
         readable = tuple(
             path for path in readable if not is_shown(mounts, path) or any(contains(place, path) for place in hidden)
         )
-    return wants.replace(roots=roots, readable=readable)
+    hosts = wants.hosts
+    if wants.network:
+        # Any public host is reached on the ports of the web anyway
+        hosts = tuple(host for host in hosts if parse_allowed(host).port not in (None, *WEB_PORTS))
+    return wants.replace(roots=roots, readable=readable, hosts=hosts)
 
 
 def _with(opened: Opened, request: Request, wants: Wants) -> tuple[Opened, Request]:
@@ -187,7 +181,16 @@ def _occasion(opened: Opened, request: Request, plan: Plan) -> dict[str, Any]:
         "cwd": request.cwd,
         "names": tuple(sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _SIZES)),
         "script": identify_program(opened, plan),
+        "variables": _digest_of(request.environ),
     }
+
+
+def _digest_of(environ: tuple[tuple[bytes, bytes], ...]) -> str:
+    """Return what the variables that a caller sets have in common with the same ones another time: their values too."""
+    from hashlib import blake2b
+
+    said = b"".join(b"%b=%b\0" % pair for pair in sorted(dict(environ).items()))
+    return blake2b(said, digest_size=32).hexdigest() if said else ""
 
 
 def _requests(wants: Wants, occasion: dict[str, Any], mode: str) -> Iterator[Asked]:

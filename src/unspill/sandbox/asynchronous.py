@@ -11,6 +11,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from unspill.host.numbers import make_pipe
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -27,7 +29,7 @@ async def run_in_thread(sandbox: Sandbox, command: Command, options: dict[str, A
     """Run a command; when the task is cancelled, kill the run, wait until it is dead and raise."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[RunResult] = loop.create_future()
-    cancel_read, cancel_write = os.pipe2(os.O_CLOEXEC)
+    cancel_read, cancel_write = make_pipe()
 
     def work() -> None:
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether this host can give a run full IP networking in a namespace of its own, and with what.
 
-Asked only for a run that a network was granted to, under `mode = "pasta"`.
+Asked only for a run that a network was granted to, under `mode = "pasta"`; under `mode = "host"` where names are found.
 """
 
 from __future__ import annotations
@@ -64,14 +64,19 @@ def plan_pasta(*, has_own_namespace: bool) -> PastaNetwork:
         raise HostError(
             f"the addresses of this host can't be read: {error}", remedy="Mount /proc, or run without a network."
         ) from None
-    resolver_file = os.path.realpath(_RESOLVERS)
     return PastaNetwork(
         program=program,
         versions=versions,
         own=own,
-        resolver_file=resolver_file if os.path.isfile(resolver_file) else b"",
+        resolver_file=find_resolver_file(),
         resolvers=tuple(version for version in versions if version in _resolver_versions()),
     )
+
+
+def find_resolver_file() -> bytes:
+    """Return where /etc/resolv.conf really is, nothing if it is nowhere."""
+    found = os.path.realpath(_RESOLVERS)
+    return found if os.path.isfile(found) else b""
 
 
 def ways_out() -> tuple[IpVersion, ...]:

@@ -54,7 +54,10 @@ class Gate:
             return Traffic()
         self._proxy.close()
         return Traffic(
-            connections=self._proxy.connections(), denials=self._proxy.denials(), left_out=self._proxy.left_out
+            connections=self._proxy.connections(),
+            denials=self._proxy.denials(),
+            left_out=self._proxy.left_out,
+            faults=tuple(f"the proxy gave up a connection, please report this: {f!r}" for f in self._proxy.faults),
         )
 
 

@@ -65,7 +65,7 @@ def _find_masks(opened: Opened, revealed: tuple[bytes, ...]) -> Masks:
         for path in (b"", *_directories(root, secrets.directories)):
             directory = posixpath.join(root, path) if path else root
             shown = revealed_names((*secrets.reveal, *revealed), opened.project, directory)
-            for name, text in _find_shown(directory, names, shown):
+            for name, text in _find_shown(opened.store, directory, names, shown):
                 tracked.append((posixpath.join(directory, name), text))
                 shown |= {name} if text == TRACKED or not text else frozenset()
             hidden[path] = tuple(name for name in names if name not in shown) if shown else names
@@ -156,6 +156,18 @@ def is_about_secret(warning: str) -> bool:
     return warning.endswith((f"{TRACKED}.", f"{CHANGED}."))
 
 
+def secret_directories(opened: Opened) -> Iterator[bytes]:
+    """Yield the directories of all roots in which names are masked."""
+    for root in opened.roots:
+        for path in (b"", *_directories(root, opened.policy.secrets.directories)):
+            yield posixpath.join(root, path) if path else root
+
+
+def shown_secrets(opened: Opened) -> tuple[bytes, ...]:
+    """Return the files with names of secrets that runs see, because git has them."""
+    return tuple(path for path, text in _find_masks(opened, ()).tracked if text == TRACKED)
+
+
 def _directories(root: bytes, given: tuple[bytes, ...]) -> Iterator[bytes]:
     """Yield the directories of the policy below a root, each also where the person's links lead."""
     for path in given:
@@ -166,7 +178,9 @@ def _directories(root: bytes, given: tuple[bytes, ...]) -> Iterator[bytes]:
                 yield found[len(root) + 1 :]
 
 
-def _find_shown(directory: bytes, names: tuple[bytes, ...], shown: frozenset[bytes]) -> Iterator[tuple[bytes, str]]:
+def _find_shown(
+    store: Store, directory: bytes, names: tuple[bytes, ...], shown: frozenset[bytes]
+) -> Iterator[tuple[bytes, str]]:
     """Yield the names that are there and no ordinary secrets: directories, without a text, and what git tracks."""
     files = []
     for name in _find_present(directory, names):
@@ -176,9 +190,10 @@ def _find_shown(directory: bytes, names: tuple[bytes, ...], shown: frozenset[byt
             else:
                 files.append(name)
     if files:
+        from unspill.sandbox.claims import Claims
         from unspill.sandbox.tracked import find_tracked
 
-        for name, is_same in find_tracked(directory, files).items():
+        for name, is_same in find_tracked(directory, files, Claims(store, directory)).items():
             yield name, TRACKED if is_same else CHANGED
 
 

@@ -16,7 +16,7 @@ from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, 
 from unspill.model.record import Record
 from unspill.policy.roots import check_root, merge_roots
 from unspill.sandbox.locations import find_locations
-from unspill.sandbox.project import resolve_project
+from unspill.sandbox.project import has_mark, resolve_project
 from unspill.sandbox.settings import load_policy
 from unspill.store.db import Store
 
@@ -87,10 +87,13 @@ def open_project(
 def _row_of(store: Store, project: bytes, name: str, found: os.stat_result) -> SandboxRow:
     """Return the sandbox's row. Where another directory is at its path now, it is that one's if nothing is held."""
     row = store.sandboxes.get_or_create(project, name, found.st_dev, found.st_ino)
-    if row.inode == found.st_ino or store.layers.sealed(row.id):
-        return row
-    store.sandboxes.move(row.id, found.st_dev, found.st_ino)
-    return row.replace(device=found.st_dev, inode=found.st_ino)
+    if row.inode != found.st_ino and not store.layers.sealed(row.id):
+        store.sandboxes.move(row.id, found.st_dev, found.st_ino)
+        row = row.replace(device=found.st_dev, inode=found.st_ino, marked=False)
+    if not row.marked and has_mark(project):
+        store.sandboxes.mark(row.id)
+        row = row.replace(marked=True)
+    return row
 
 
 def _allowed_for_root(project: bytes, policy: Policy, locations: Locations, approver: Who) -> Policy:

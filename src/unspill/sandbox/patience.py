@@ -11,6 +11,8 @@ import os
 import select
 import threading
 
+from unspill.host.numbers import above_standard
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +36,7 @@ class _Waited:
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work = work
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._fd = above_standard(os.eventfd(0, os.EFD_CLOEXEC))
         self._lock = threading.Lock()
         self._is_done = self._is_left = False
         self._found: Any = None

@@ -45,7 +45,8 @@ _MOST_WORDS = 4096
 class Request(Record):
     """One command as asked for: argv (of a shell, where a text was given), directory, variables, limits.
 
-    `network` was granted to this command, for this time; so were the secrets in `revealed`, by path.
+    `network` was granted to this command, for this time; so were the secrets in `revealed`, by path. `program` is what
+    `identify_program` said of it when something was granted, None where nothing was.
     """
 
     argv: tuple[bytes, ...]
@@ -56,6 +57,7 @@ class Request(Record):
     network: bool = False
     explain: bool = False
     revealed: tuple[bytes, ...] = ()
+    program: str | None = None
 
 
 def make_request(
@@ -227,14 +229,16 @@ def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:
     """Return what a run reaches: what its policy names, and what was granted to this one command."""
     network = opened.policy.network
     if is_granted and network.mode == "host":
-        return HostNetwork()
+        from unspill.sandbox.full_network import find_resolver_file
+
+        return HostNetwork(resolver_file=find_resolver_file())
     if is_granted and network.mode == "pasta":
         from unspill.sandbox.full_network import plan_pasta
 
         return plan_pasta(has_own_namespace=opened.engine == "mount" or opened.facts.own_namespace)
     if not is_granted and not network.hosts:
         return NoNetwork()
-    from unspill.network.rules import parse_rules
+    from unspill.policy.egress import parse_rules
 
     # What can't be understood is refused before anything is started
     parse_rules(network.hosts)

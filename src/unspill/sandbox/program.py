@@ -12,6 +12,7 @@ import os
 import stat
 
 from unspill.changes.digest import digest_of_file
+from unspill.errors import DeniedError
 from unspill.host.beneath import Beneath
 from unspill.layers.places import upper_dir
 from unspill.model.permission import UNKNOWN_PROGRAM
@@ -41,13 +42,28 @@ def identify_program(opened: Opened, plan: Plan) -> str:
     return _STEADY if _is_steady(plan, place) else _digest_in_root(opened, place)
 
 
+def check_program(opened: Opened, plan: Plan, allowed: str) -> None:
+    """Refuse a program that is not the one that something was allowed to: the run has waited for others since.
+
+    Raises:
+        DeniedError: it was exchanged meanwhile.
+    """
+    if identify_program(opened, plan) != allowed:
+        raise DeniedError(
+            "Permission denied: the program was changed after it was allowed what it asks for.",
+            remedy="Run it again, to be asked about the program that is there now.",
+        )
+
+
 def _found_in_path(plan: Plan, path: bytes, name: bytes) -> str:
-    """Return nothing where the search ends, or can only end, in directories that no command can change."""
+    """Return nothing where the search ends at a program that no command can change."""
     for directory in path.split(b":"):
         if not _is_steady(plan, directory):
             return UNKNOWN_PROGRAM
-        if os.path.isfile(os.path.join(directory, name)):
-            return _STEADY
+        found = os.path.join(directory, name)
+        # What can't be executed is passed over by the search, and a link may lead to where a command can write
+        if os.path.isfile(found) and os.access(found, os.X_OK):
+            return _STEADY if _is_steady(plan, found) else UNKNOWN_PROGRAM
     return UNKNOWN_PROGRAM
 
 

@@ -6,6 +6,13 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UsageError
+from unspill.host.places import find_home
+from unspill.sandbox.locations import find_locations
+from unspill.store.db import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MARKS = (b".git", b".unspill.toml", b".hg", b".jj")
 
@@ -13,15 +20,34 @@ _MARKS = (b".git", b".unspill.toml", b".hg", b".jj")
 def find_project(start: bytes) -> bytes:
     """Return the nearest directory at or above `start` that looks like the top of a project, else `start` itself.
 
-    What a sandboxed command leaves can't move it upwards: it can't write above its own project.
+    What a sandboxed command leaves can't move it upwards: it can't write above its own project, and a project that lost
+    its mark stays one, as long as the store knows it.
     """
     home = os.path.realpath(os.path.expanduser(b"~"))
-    directory = os.path.realpath(start)
+    directory = own = os.path.realpath(start)
+    unmarked: list[bytes] = []
     while directory not in (b"/", home):
-        if any(os.path.lexists(os.path.join(directory, mark)) for mark in _MARKS):
-            return directory
+        if has_mark(directory):
+            return next(_once_marked(unmarked), directory) if unmarked else directory
+        unmarked.append(directory)
         directory = os.path.dirname(directory)
-    return os.path.realpath(start)
+    return own
+
+
+def has_mark(directory: bytes) -> bool:
+    """Tell whether something in a directory says that it is the top of a project."""
+    return any(os.path.lexists(os.path.join(directory, mark)) for mark in _MARKS)
+
+
+def _once_marked(directories: list[bytes]) -> Iterator[bytes]:
+    """Yield those directories that were projects with a mark when they were used."""
+    state = find_locations(find_home(os.getuid(), os.environb.get(b"HOME")).path, os.environb).state
+    if not os.path.exists(os.path.join(state, b"store.db")):
+        return
+    with Store.open(state) as store:
+        for directory in directories:
+            if store.sandboxes.is_marked(directory, os.stat(directory).st_ino):
+                yield directory
 
 
 def resolve_project(given: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> bytes:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.model.operation import Operation
+    from unspill.model.run import Run
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.planning import Request
     from unspill.sandbox.result import RunResult
@@ -29,19 +30,9 @@ def record_run(opened: Opened, request: Request, result: RunResult) -> RunResult
     """Record a run and what was applied of it; return its result, with a warning if that failed."""
     if not result.run:
         return result
-    network = opened.policy.network
-    event = {
-        "kind": "run",
-        "run": result.run,
-        "number": result.number,
-        "sandbox": opened.row.id,
-        "project": _text(opened.project),
-        "command": _command(request.argv),
-        "cwd": _text(request.cwd),
-        "ending": f"{type(result.outcome).__name__} {exit_code_of(result.outcome)}",
+    ending = f"{type(result.outcome).__name__} {exit_code_of(result.outcome)}"
+    event = _run(opened, request, result.run, result.number, ending) | {
         "sandboxed": result.sandboxed,
-        "network": network.mode if request.network else "",
-        "hosts": list(network.hosts[:_MOST]),
         "connections": len(result.connections),
         "denials": len(result.denials),
         "changed": len(result.changes),
@@ -49,6 +40,30 @@ def record_run(opened: Opened, request: Request, result: RunResult) -> RunResult
     applied = [] if result.operation is None or not result.operation.number else [_event(result.operation)]
     problem = _note(opened.store, event, *applied)
     return result if problem is None else result.replace(warnings=(*result.warnings, problem))
+
+
+def record_failure(
+    opened: Opened, request: Request, run: Run, error: BaseException, *, is_sandboxed: bool = True
+) -> None:
+    """Record a run that has no result: we failed, or were interrupted, when it may have begun."""
+    event = _run(opened, request, run.id, run.number, f"failed: {type(error).__name__}")
+    _note(opened.store, event | {"sandboxed": is_sandboxed})
+
+
+def _run(opened: Opened, request: Request, run: str, number: int, ending: str) -> dict[str, Any]:
+    network = opened.policy.network
+    return {
+        "kind": "run",
+        "run": run,
+        "number": number,
+        "sandbox": opened.row.id,
+        "project": _text(opened.project),
+        "command": _command(request.argv),
+        "cwd": _text(request.cwd),
+        "ending": ending,
+        "network": network.mode if request.network else "",
+        "hosts": list(network.hosts[:_MOST]),
+    }
 
 
 def record_operation(store: Store, operation: Operation) -> Operation:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from unspill.apply.entries import entry_of, matches
@@ -12,6 +13,7 @@ from unspill.errors import UsageError
 from unspill.host.beneath import Beneath
 from unspill.model.operation import Dress, Step
 from unspill.model.record import Record
+from unspill.policy.paths import show
 from unspill.sandbox.operations import get_operation, steps_of
 from unspill.sandbox.records import backups_of, catch_up
 
@@ -121,11 +123,25 @@ def _verify(fd: int, name: bytes, status: os.stat_result, source: _Source, draft
 
 
 def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
-    """Add the directories that are missing above a path; tell whether there are any."""
-    above, missing = path.rpartition(b"/")[0], []
-    while above and live.find(above) is None:
-        missing.append(above)
-        above = above.rpartition(b"/")[0]
+    """Add the directories that are missing above a path; tell whether there are any.
+
+    Raises:
+        UsageError: something that is no directory, a link perhaps, is where one was.
+    """
+    missing = []
+    above = path.rpartition(b"/")[0]
+    try:
+        while above and live.find(above) is None:
+            missing.append(above)
+            above = above.rpartition(b"/")[0]
+        live.directory(above)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise UsageError(
+            f"{show(path)} can't be restored: a link or a file is where a directory above it was",
+            remedy="Move that away first, or undo the operation that put it there.",
+        ) from error
     for directory in reversed(missing):
         place, made = draft.stage_directory(0)
         step = Step(root=0, path=directory, action="put", group=group, place=place, after=entry_of(made))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from unspill.model.event import Event
     from unspill.model.facts import Facts
     from unspill.model.operation import Operation
-    from unspill.model.plan import Plan
+    from unspill.model.plan import Places, Plan
     from unspill.model.policy import After, Limits
     from unspill.model.run import Hint, Outcome, Run
     from unspill.runner.perform import Performed
@@ -121,6 +121,7 @@ def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResul
 
     Raises:
         UsageError: the working directory does not exist in the sandbox.
+        DeniedError: another program is in the place of the one that something was allowed to.
         SandboxUnavailable: we failed; nothing of the run is left.
     """
     if free_bytes(opened.store.state) < FREE_SPACE_KEPT:
@@ -134,7 +135,7 @@ def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResul
             return _run(opened, request, wishes)
     lock = _wait_for_turn(opened, wishes.cancel_fd)
     if lock is None:
-        return _never_begun(opened)
+        return never_begun(opened)
     with lock:
         return _run(opened, request, wishes)
 
@@ -155,7 +156,8 @@ def _wait_for_turn(opened: Opened, cancel_fd: int | None) -> SandboxLock | None:
     return lock
 
 
-def _never_begun(opened: Opened) -> RunResult:
+def never_begun(opened: Opened) -> RunResult:
+    """Return the result of a run that its caller gave up before there was one."""
     return RunResult(
         run=RunId(""),
         number=0,
@@ -189,11 +191,12 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
     )
     try:
         under_way = under_way.replace(stacks=with_covers(opened, under_way.stacks, request.revealed))
-        plan = make_plan(opened, request, places, under_way.stacks, under_way.caches)
+        plan = _checked_plan(opened, request, places, under_way)
         performed, changes, traffic = _perform_and_scan(opened, under_way, plan, wishes)
-    except BaseException:
+    except BaseException as error:
         drop_run(opened.store, under_way, _ended(under_way.run, None), fold=False)
         remove_tree(spill_dir(opened.store.state, under_way.run.id))
+        _record_failure(opened, request, under_way.run, error)
         raise
     if request.revealed:
         remember_changed(opened, under_way.run.id, request.revealed, changes)
@@ -225,12 +228,29 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         duration_s=time.monotonic() - begun,
         hints=(*performed.hints, *_network_hints(plan, performed)),
         denied_paths=performed.denied_paths,
-        warnings=(*(() if opened.facts.uid else (ROOT_NOTE,)), *plan.warnings, *news_of(opened, masks)),
+        warnings=(*_warnings(opened, plan, traffic), *news_of(opened, masks)),
         shown_lines=opened.policy.shown_lines,
         shown_bytes=opened.policy.shown_bytes,
         connections=() if traffic is None else traffic.connections,
         denials=() if traffic is None else traffic.denials,
     )
+
+
+def _record_failure(opened: Opened, request: Request, run: Run, error: BaseException) -> None:
+    """Put a run without a result into the audit: the command may have done something before we failed."""
+    from unspill.sandbox.recording import record_failure
+
+    record_failure(opened, request, run, error)
+
+
+def _checked_plan(opened: Opened, request: Request, places: Places, under_way: OpenRun) -> Plan:
+    """Return the plan of a run. What was allowed to one program is not for another that is in its place by now."""
+    plan = make_plan(opened, request, places, under_way.stacks, under_way.caches)
+    if request.program is not None:
+        from unspill.sandbox.program import check_program
+
+        check_program(opened, plan, request.program)
+    return plan
 
 
 def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
@@ -240,6 +260,11 @@ def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: Cha
     from unspill.sandbox.after_run import apply_run
 
     return apply_run(opened, under_way.run.id, changes, closed.stacks)
+
+
+def _warnings(opened: Opened, plan: Plan, traffic: Traffic | None) -> tuple[str, ...]:
+    faults = () if traffic is None else traffic.faults
+    return (*(() if opened.facts.uid else (ROOT_NOTE,)), *plan.warnings, *faults)
 
 
 def _network_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:

@@ -24,6 +24,8 @@ _LARGEST = 1 << 16
 def load_policy(locations: Locations, project: bytes, given: Policy | None) -> Policy:
     """Return the policy of a sandbox: `given` or the person's file over the defaults, then the project's file.
 
+    The files of directories above the project count too: a command may have made a project of what is a part of one.
+
     Raises:
         PolicyError: a setting is unknown, wrong or unreadable, or the project asks for more than it has.
     """
@@ -32,7 +34,8 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     text = None if given is not None else read_text(own)
     # A symlink in a project could lead anywhere; in the person's own directory it is the person's
     asked = read_text(os.path.join(project, PROJECT_FILE), flags=os.O_NOFOLLOW)
-    if text is None and asked is None:
+    outer = _files_above(project, locations.home)
+    if text is None and asked is None and not outer:
         return policy
     from unspill.policy.merge import tighten, with_own
     from unspill.policy.toml import parse_policy
@@ -40,10 +43,33 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     home = locations.home
     if text is not None:
         policy = with_own(policy, parse_policy(text, where=show(own), trusted=True, home=home))
+    decided = policy
     if asked is not None:
         where = show(os.path.join(project, PROJECT_FILE))
-        policy = tighten(policy, parse_policy(asked, where=where, trusted=False, home=home, base=project))
-    return policy
+        decided = tighten(policy, parse_policy(asked, where=where, trusted=False, home=home, base=project))
+    for directory, content in outer:
+        from unspill.policy.enclosing import seen_from, tightest
+
+        where = show(os.path.join(directory, PROJECT_FILE))
+        settings = parse_policy(content, where=where, trusted=False, home=home, base=directory)
+        decided = tightest(decided, tighten(policy, seen_from(project, settings, directory)))
+    return decided
+
+
+def _files_above(project: bytes, home: bytes) -> list[tuple[bytes, str]]:
+    """Return what the person's files for outer projects say, by directory; nobody else's counts."""
+    found = []
+    directory = os.path.dirname(project)
+    while directory not in (b"/", home):
+        path = os.path.join(directory, PROJECT_FILE)
+        try:
+            is_own = os.lstat(path).st_uid in (0, os.getuid())
+        except OSError:
+            is_own = False
+        if is_own and (text := read_text(path, flags=os.O_NOFOLLOW)) is not None:
+            found.append((directory, text))
+        directory = os.path.dirname(directory)
+    return found
 
 
 def read_text(path: bytes, *, flags: int = 0) -> str | None:

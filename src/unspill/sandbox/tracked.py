@@ -2,7 +2,8 @@
 """Which files of a directory git tracks, and whether they are what git has. Read as data; git itself is never run.
 
 That a path is in the index says nothing alone: a command may have put it there for a file that it has never seen, and
-an apply would bring that index into the project. Who knows the digest of a content knows the content.
+an apply would bring that index into the project. Who knows the digest of a content knows the content, or has guessed
+it: what commands made an index say is told from the rest by `claims`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unspill.sandbox.claims import Claims
+
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LARGEST_POINTER = 4096
 # Secrets are small; what is not is taken for one that git does not have
@@ -24,8 +27,19 @@ _LARGEST_FILE = 4 << 20
 _MOST_LEVELS = 64
 
 
-def find_tracked(directory: bytes, names: Sequence[bytes]) -> dict[bytes, bool]:
-    """Return the names in a directory that are in the index of its repository, and whether the content is the same."""
+def find_tracked(directory: bytes, names: Sequence[bytes], claims: Claims) -> dict[bytes, bool]:
+    """Return the names in a directory that are in the index of its repository, and whether the content is the same.
+
+    What a command made the index say is never the same.
+    """
+    return {
+        name: not claims.has(name, known) and _is_object(directory + b"/" + name, known)
+        for name, known in find_entries(directory, names).items()
+    }
+
+
+def find_entries(directory: bytes, names: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the digests that the index of a directory's repository has for some names in it."""
     index, prefix = _find_index(directory)
     if index is None:
         return {}
@@ -33,8 +47,7 @@ def find_tracked(directory: bytes, names: Sequence[bytes]) -> dict[bytes, bool]:
         objects = find_objects(index, [prefix + name for name in names])
     finally:
         os.close(index)
-    found = ((name, objects.get(prefix + name)) for name in names)
-    return {name: _is_object(directory + b"/" + name, known) for name, known in found if known is not None}
+    return {name: objects[prefix + name] for name in names if prefix + name in objects}
 
 
 def _find_index(directory: bytes) -> tuple[int | None, bytes]:

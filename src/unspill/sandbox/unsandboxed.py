@@ -17,6 +17,7 @@ from unspill.model.event import Ended, Started
 from unspill.plan.working_dir import missing_text
 from unspill.runner.plain import perform_plainly
 from unspill.runner.wishes import Wishes
+from unspill.sandbox.recording import record_failure
 from unspill.sandbox.result import RunResult
 
 TYPE_CHECKING = False
@@ -38,8 +39,8 @@ def check_plain(request: Request) -> None:
         raise UsageError(missing_text(request.cwd))
 
 
-def run_plainly(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
-    """Run one command without a sandbox."""
+def run_plainly(opened: Opened, request: Request, environ: tuple[bytes, ...], wishes: RunWishes) -> RunResult:
+    """Run one command without a sandbox, with the variables that were shown besides the person's own."""
     begun = time.monotonic()
     runs = opened.store.runs
     with opened.store.transaction:
@@ -57,10 +58,11 @@ def run_plainly(opened: Opened, request: Request, wishes: RunWishes) -> RunResul
     if wishes.on_event is not None:
         wishes.on_event(Started(run=run.id))
     try:
-        environ = dict(os.environb) | dict(request.environ)
-        performed = perform_plainly(request.argv, request.cwd, environ, request.limits, asked)
-    except BaseException:
+        shown = dict(pair.split(b"=", 1) for pair in environ)
+        performed = perform_plainly(request.argv, request.cwd, dict(os.environb) | shown, request.limits, asked)
+    except BaseException as error:
         opened.store.runs.end(run.replace(ended_ns=time.time_ns()))
+        record_failure(opened, request, run, error, is_sandboxed=False)
         raise
     ended = run.replace(
         ended_ns=time.time_ns(), outcome=performed.outcome, stdout=performed.stdout, stderr=performed.stderr

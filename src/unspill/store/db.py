@@ -131,6 +131,7 @@ class Store:
         self.runs.unfinished()
         self.caches.ids()
         self.operations.all()
+        self.grants.all()
 
     def close(self) -> None:
         """Give the connection back. A process that just ends need not do it."""

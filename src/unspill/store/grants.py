@@ -85,12 +85,6 @@ class GrantTable:
         """Forget a grant; tell whether there was one."""
         return self._db.change("DELETE FROM grants WHERE id = ?", (grant,)) == 1
 
-    def revoke_all(self, project: bytes | None = None) -> int:
-        """Forget the grants of a project, or all; return how many."""
-        if project is None:
-            return self._db.change("DELETE FROM grants WHERE 1")
-        return self._db.change("DELETE FROM grants WHERE project = ?", (project,))
-
     def remove_expired(self, now_ns: int) -> int:
         """Forget what no request can use any more; return how many."""
         return self._db.change("DELETE FROM grants WHERE expires_ns <= ?", (now_ns,))

@@ -264,6 +264,11 @@ def m013_unsandboxed(db: Connection) -> None:
     db.change("ALTER TABLE runs ADD COLUMN sandboxed INTEGER NOT NULL DEFAULT 1")
 
 
+def m014_marked(db: Connection) -> None:
+    """Remember which projects had a mark that says where they end, since a command may take it away."""
+    db.change("ALTER TABLE sandboxes ADD COLUMN marked INTEGER NOT NULL DEFAULT 0")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -278,6 +283,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m011_requests,
     m012_traffic,
     m013_unsandboxed,
+    m014_marked,
 )
 
 

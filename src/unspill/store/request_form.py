@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 _KINDS = {kind.kind: kind for kind in REQUESTS}
 _BYTES = frozenset(("project", "cwd", "path", "root"))
-_BYTES_LISTS = frozenset(("argv",))
+_BYTES_LISTS = frozenset(("argv", "environ"))
 _TEXT_LISTS = frozenset(("names", "hosts"))
+# Left out where there is nothing to say: the form of a request that has none is older than these fields
+_OPTIONAL = frozenset(("variables", "environ"))
 
 
 def plain_request(request: Request) -> dict[str, Any]:
     """Return a request as JSON can hold it."""
-    return {"kind": request.kind} | {field: _plain(field, value) for field, value in request.as_dict().items()}
+    said = {field: value for field, value in request.as_dict().items() if value or field not in _OPTIONAL}
+    return {"kind": request.kind} | {field: _plain(field, value) for field, value in said.items()}
 
 
 def to_form(request: Request) -> bytes:

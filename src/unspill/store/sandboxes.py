@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unspill.store.connection import Connection
 
 _COLUMNS = "id, project, name, device, inode, created_ns"
+_ALL = f"{_COLUMNS}, marked"
 
 
 class SandboxRow(Record):
@@ -31,6 +32,7 @@ class SandboxRow(Record):
     device: int
     inode: int
     created_ns: int
+    marked: bool = False
 
 
 class SandboxTable:
@@ -57,17 +59,17 @@ class SandboxTable:
 
     def find(self, project: bytes, name: str) -> SandboxRow | None:
         """Return the sandbox of that project and name, if there is one."""
-        rows = self._db.rows(f"SELECT {_COLUMNS} FROM sandboxes WHERE project = ? AND name = ?", (project, name))
+        rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE project = ? AND name = ?", (project, name))
         return _to_record(rows[0]) if rows else None
 
     def find_id(self, sandbox: SandboxId) -> SandboxRow | None:
         """Return a sandbox by id."""
-        rows = self._db.rows(f"SELECT {_COLUMNS} FROM sandboxes WHERE id = ?", (sandbox,))
+        rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE id = ?", (sandbox,))
         return _to_record(rows[0]) if rows else None
 
     def all(self) -> tuple[SandboxRow, ...]:
         """Return the sandboxes of all projects."""
-        return tuple(map(_to_record, self._db.rows(f"SELECT {_COLUMNS} FROM sandboxes ORDER BY project, name")))
+        return tuple(map(_to_record, self._db.rows(f"SELECT {_ALL} FROM sandboxes ORDER BY project, name")))
 
     def restore(self, sandbox: SandboxRow) -> SandboxRow:
         """Record a sandbox again that was found without a row, under another name where its own is taken."""
@@ -91,19 +93,30 @@ class SandboxTable:
 
     def of_project(self, project: bytes) -> tuple[SandboxRow, ...]:
         """Return a project's sandboxes by name."""
-        rows = self._db.rows(f"SELECT {_COLUMNS} FROM sandboxes WHERE project = ? ORDER BY name", (project,))
+        rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE project = ? ORDER BY name", (project,))
         return tuple(map(_to_record, rows))
+
+    def mark(self, sandbox: SandboxId) -> None:
+        """Remember that something in the project's top directory marked it as a project."""
+        self._db.change("UPDATE sandboxes SET marked = 1 WHERE id = ? AND marked = 0", (sandbox,))
+
+    def is_marked(self, project: bytes, inode: int) -> bool:
+        """Tell whether this very directory once had such a mark."""
+        found = self._db.rows(
+            "SELECT 1 FROM sandboxes WHERE project = ? AND inode = ? AND marked = 1", (project, to_signed(inode))
+        )
+        return bool(found)
 
     def move(self, sandbox: SandboxId, device: int, inode: int) -> None:
         """Record that the project's directory is another one from now on."""
         self._db.change(
-            "UPDATE sandboxes SET device = ?, inode = ? WHERE id = ?",
+            "UPDATE sandboxes SET device = ?, inode = ?, marked = 0 WHERE id = ?",
             (to_signed(device), to_signed(inode), sandbox),
         )
 
 
 def _to_record(row: Row) -> SandboxRow:
-    identity, project, name, device, inode, created_ns = row
+    identity, project, name, device, inode, created_ns, marked = row
     return SandboxRow(
         id=SandboxId(as_id(identity)),
         project=as_blob(project),
@@ -111,4 +124,5 @@ def _to_record(row: Row) -> SandboxRow:
         device=as_unsigned(device),
         inode=as_unsigned(inode),
         created_ns=as_int(created_ns),
+        marked=bool(as_int(marked)),
     )

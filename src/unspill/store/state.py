@@ -107,10 +107,5 @@ def set_aside(state: bytes, layers: Iterable[str]) -> None:
             continue
 
 
-def empty_dir(state: bytes) -> bytes:
-    """Return the directory that stays empty."""
-    return state + b"/empty"
-
-
 def _refused(state: bytes, why: str, remedy: str) -> StoreError:
     return StoreError(f"The state directory {os.fsdecode(state)} {why}.", remedy=remedy)

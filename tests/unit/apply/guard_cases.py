@@ -27,9 +27,10 @@ class Case:
     root: str = "live"
     deleted: bool = False
     secrets: Secrets = DEFAULT_SECRETS
+    id: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path} {self.row.reason if self.row else 'ordinary'}"
+        return f"{self.path} {self.row.reason if self.row else 'ordinary'}{self.id and ': '}{self.id}"
 
 
 def only(path: str, what: str | Link | Program, row: OtherRow | None, **options: object) -> Case:
@@ -222,20 +223,34 @@ OTHERS = [
     only("node_modules/x/index.js", "x", None),
     only("node_modules/x/.git/config", EVIL, rows.SETTINGS),
 ]
-ORDINARY_IN_GIT = [
-    only(f".git/{path}", "x", None)
-    for path in f"""
+ORDINARY_IN_GIT = (
+    [
+        only(f".git/{path}", "x", None)
+        for path in f"""
     HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE MERGE_RR AUTO_MERGE CHERRY_PICK_HEAD REVERT_HEAD
     REBASE_HEAD BISECT_LOG BISECT_START COMMIT_EDITMSG TAG_EDITMSG SQUASH_MSG index index.lock packed-refs shallow
-    description gc.log sharedindex.{SHA} refs/heads/main refs/heads/config refs/heads/feature/hooks refs/stash
-    refs/remotes/origin/HEAD logs/HEAD logs/refs/heads/config logs/refs/stash objects/01/{SHA[2:]}
+    description gc.log sharedindex.{SHA} refs/heads/main refs/heads/feature/hooks refs/stash
+    refs/remotes/origin/HEAD logs/HEAD logs/refs/stash objects/01/{SHA[2:]}
     objects/01/tmp_obj_x1 objects/pack/pack-{SHA}.pack objects/pack/pack-{SHA}.idx objects/pack/tmp_pack_x
     objects/pack/multi-pack-index objects/info/packs objects/info/commit-graphs/graph-{SHA}.graph info/exclude info/refs
     info/sparse-checkout info/grafts rebase-merge/head-name rebase-merge/author-script rebase-apply/0001
     sequencer/opts rr-cache/{SHA}/preimage lfs/objects/01/23/{SHA} worktrees/w/HEAD worktrees/w/index
-    worktrees/w/logs/HEAD worktrees/w/locked hooks/update.sample
+    worktrees/w/logs/HEAD worktrees/w/locked worktrees/info/index worktrees/hooks/HEAD hooks/update.sample
+    lfs/cache/locks/refs/heads/config/verifiable
     """.split()
-] + [Case(".git/modules/a/b/refs/heads/x", bare(".git/modules/a/b", **{"refs/heads/x": SHA}), None)]
+    ]
+    + [
+        # Branches may be called as anybody likes; what is no branch by its content may not
+        only(f".git/{place}/{name}", content, None)
+        for place, content in (
+            ("refs/heads", f"{SHA}\n"),
+            ("refs/remotes/origin", "ref: refs/remotes/origin/main\n"),
+            ("logs/refs/heads", f"{'0' * 40} {SHA} A <a@example.org> 1700000000 +0000\tcommit: x\n" * 2),
+        )
+        for name in ("config", "config.worktree", "hooks/x", "info/attributes", "mise.toml", "bin/x", "mcp.json/y")
+    ]
+    + [Case(".git/modules/a/b/refs/heads/x", bare(".git/modules/a/b", **{"refs/heads/x": SHA}), None)]
+)
 IN_CONFIG = Secrets(directories=(b"config", b"a/b"), names=(b"My.Key",))
 SECRETS = [
     only(".env", "x", rows.SECRET),

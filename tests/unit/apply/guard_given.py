@@ -26,6 +26,14 @@ class Program:
     content: str = "#!/bin/sh\n"
 
 
+@dataclass(frozen=True)
+class Mode:
+    """A file, or a directory where `content` is None, with a mode of its own."""
+
+    content: str | None
+    mode: int
+
+
 class Gone:
     """Nothing where something was."""
 
@@ -36,7 +44,7 @@ class Folder:
 
 GONE: Final = Gone()
 FOLDER: Final = Folder()
-What = str | bytes | Link | Program | Gone | Folder
+What = str | bytes | Link | Program | Mode | Gone | Folder
 Tree = Mapping[str, What]
 
 
@@ -68,6 +76,9 @@ def make(place: Path, tree: Tree, root: Path) -> None:
             case Program(content):
                 path.write_text(content)
                 path.chmod(0o755)
+            case Mode(content, mode):
+                path.mkdir(exist_ok=True) if content is None else path.write_text(content)
+                path.chmod(mode)
             case str():
                 path.write_text(what)
             case bytes():

@@ -63,3 +63,16 @@ def test_a_directory_that_was_opened_to_change_its_attributes_is_recognised(dire
 def test_another_mode_is_not_mistaken_for_ours(directory: int) -> None:
     os.chmod(f"/proc/self/fd/{directory}", 0o711)
     assert not was_between(directory, PLAIN, OTHER)
+
+
+@pytest.mark.parametrize("mark", ["user.overlay.opaque", "user.overlay.overlay.opaque"])
+def test_marks_of_overlays_are_neither_seen_nor_set_nor_removed(directory: int, mark: str) -> None:
+    path = f"/proc/self/fd/{directory}"
+    os.setxattr(path, mark, b"y")
+    assert dress_of(directory) == PLAIN
+    forged = OTHER.replace(mode=0o755, attributes=(*OTHER.attributes, ("user.overlay.redirect", b"/")))
+    change_dress(directory, PLAIN, forged)
+    assert sorted(os.listxattr(path)) == ["user.a", "user.b", mark, "user.same"]
+    change_dress(directory, forged, PLAIN)
+    assert dress_of(directory) == PLAIN
+    assert os.getxattr(path, mark) == b"y"

@@ -86,6 +86,24 @@ def test_a_renamed_file_is_one_line(stack: Stack) -> None:
     assert summary_lines(changes, renames={b"c": b"a"})[1:] == ["  D b", "  R a => c"]
 
 
+def test_what_is_remarkable_is_shown_also_where_git_keeps_its_own(stack: Stack) -> None:
+    live: Tree = {".git/HEAD": File(), ".git/refs/x": File(), ".git/refs/y": File()}
+    layer: Tree = {
+        ".git/HEAD": File(b"new"),
+        ".git/hooks/update.sample": File(mode=0o755),
+        ".git/refs/tools/run": File(mode=0o755),
+        ".git/refs/x": File(mode=0o666),
+        ".git/refs/y": Symlink(b"/etc/passwd"),
+    }
+    assert summary_lines(stack.scan(live, layer), fold_git=True)[1:] == [
+        "  A .git/hooks/",
+        "  A .git/refs/tools/run",
+        "  m .git/refs/x  [mode 644 to 666]",
+        "  T .git/refs/y -> /etc/passwd  [leads out of the project; was a file, is a symlink]",
+        "  . .git/: 3 of git's own files",
+    ]
+
+
 def test_findings_are_shown_and_bounded(stack: Stack) -> None:
     empty = ChangeSet(roots=(), findings=("one", "two", "three"))
     assert summary_lines(empty, limit=2) == ["  ! one", "  ! two", "  ! and 1 more findings"]

@@ -2,11 +2,9 @@
 """What a person is told about operations: proposed commands can be pasted, and nothing raw reaches the screen."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unspill.cli.telling import (
@@ -17,7 +15,6 @@ from unspill.cli.telling import (
     left_lines,
     recovered_line,
     seen_from_here,
-    shell_word,
     size_text,
 )
 from unspill.model.operation import Left, Operation, OperationId
@@ -43,30 +40,6 @@ def operation(*left: Left, **values: object) -> Operation:
 
 def left(path: bytes, why: str = "conflict", reason: str = "because", root: int = 1) -> Left:
     return Left(root=root, path=path, why=why, reason=reason)  # type: ignore[arg-type]
-
-
-@settings(max_examples=40)
-@given(st.lists(NAMES, min_size=1, max_size=5))
-def test_a_shell_reads_a_word_as_exactly_the_name(names: list[bytes]) -> None:
-    words = [shell_word(name) for name in names]
-    assert all(word.isascii() and word.isprintable() for word in words)
-    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {' '.join(words)}"], capture_output=True, check=True)
-    assert done.stdout == b"".join(name + b"\0" for name in names)
-
-
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        (b"src/main.py", "src/main.py"),
-        (b"sp ace", "'sp ace'"),
-        (b"x$(id)", "'x$(id)'"),
-        (b"it's", "'it'\\''s'"),
-        (b"a\nb\xff", "$'a\\x0ab\\xff'"),
-        (b"", "''"),
-    ],
-)
-def test_words(name: bytes, word: str) -> None:
-    assert shell_word(name) == word
 
 
 def test_a_path_is_named_as_seen_from_where_the_person_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,15 @@ def test_each_kind_of_thing_is_found_where_it_is(project: Path) -> None:
     }
 
 
+def test_marks_of_overlays_are_found(project: Path) -> None:
+    (project / "pkg").mkdir()
+    (project / "pkg" / "file").write_text("")
+    os.setxattr(project / "pkg", "user.mine", b"1")
+    os.setxattr(project / "pkg" / "file", "user.overlay.whiteout", b"y")
+    os.setxattr(project, "user.overlay.opaque", b"y")
+    assert found(project) == {"overlay-mark": [b".", b"pkg/file"]}
+
+
 def test_a_link_out_is_reported_and_not_followed(project: Path) -> None:
     outside = project.parent / "outside"
     outside.mkdir()
@@ -157,5 +166,5 @@ def _ends_outside(depth: int, steps: list[bytes]) -> bool:
 
 
 def test_every_kind_of_finding_has_a_meaning() -> None:
-    kinds = "other-owner setuid capabilities immutable hard-link link-out special mount-point unreadable"
+    kinds = "other-owner setuid capabilities immutable hard-link link-out special mount-point overlay-mark unreadable"
     assert set(FINDINGS) == set(kinds.split())

@@ -93,14 +93,21 @@ def test_other_names_are_another_mask(state: bytes, live: Path) -> None:
 
 
 def test_no_names_are_no_mask(state: bytes, live: Path) -> None:
-    assert find_mask(state, os.fsencode(live), {b"": (), b"absent": NAMES}) is None
+    assert find_mask(state, os.fsencode(live), {b"": (), b"absent": (), b"config": ()}) is None
 
 
 def test_links_and_files_are_passed_over(state: bytes, live: Path) -> None:
     (live / "link").symlink_to("config")
     (live / "file").write_text("")
-    mask = mask_of(state, live, {b"": NAMES, b"link": NAMES, b"file": NAMES, b"file/x": NAMES, b"gone": NAMES})
+    mask = mask_of(state, live, {b"": NAMES, b"link": NAMES, b"file": NAMES, b"file/x": NAMES})
     assert sorted(os.listdir(mask)) == [".env", "id_rsa"]
+
+
+def test_a_directory_that_does_not_exist_is_hidden_itself(state: bytes, live: Path) -> None:
+    mask = mask_of(state, live, {b"": NAMES, b"gone": NAMES, b"config/a/b": NAMES, b"config/a": NAMES, b"no": ()})
+    assert sorted(os.listdir(mask)) == [".env", "config", "gone", "id_rsa"]
+    assert os.listdir(mask / "config") == ["a"]
+    assert all(map(is_whiteout, (mask / "gone", mask / "config/a")))
 
 
 def test_a_mask_that_only_has_the_name_of_another_is_not_taken_for_it(state: bytes, live: Path) -> None:

@@ -56,7 +56,9 @@ _OCCASION: dict[str, Any] = {
     "cwd": ABSOLUTE | st.just(b""),
     "names": st.lists(st.sampled_from(["A", "B", "PATH"]), max_size=2).map(tuple),
     "script": st.sampled_from(["", DIGEST]),
+    "variables": st.sampled_from(["", DIGEST]),
 }
+_VARIABLES = st.lists(st.sampled_from([b"A=1", b"A=2", b"B=\xff", b"B="]), max_size=2).map(tuple)
 _HOSTS = st.lists(st.sampled_from(["a.example.org", "b.example.org"]), min_size=1, max_size=2).map(tuple)
 
 REQUESTS: st.SearchStrategy[Request] = st.one_of(
@@ -66,7 +68,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(ReadablePath, **_OCCASION, path=ABSOLUTE),
     st.builds(MaskedSecret, **_OCCASION, path=ABSOLUTE),
     st.builds(HeldPath, **_OCCASION, root=ABSOLUTE, path=PATHS, digest=st.sampled_from([DIGEST, "0" * 64])),
-    st.builds(Unsandboxed, **_OCCASION),
+    st.builds(Unsandboxed, **_OCCASION, environ=_VARIABLES),
     st.builds(AsRoot, **_OCCASION),
 )
 

@@ -45,6 +45,7 @@ def test_a_good_request_of_every_kind_passes(request_: Request) -> None:
         {"names": ("A=B",)},
         {"names": ("",)},
         {"script": "x"},
+        {"variables": "x"},
     ],
     ids=repr,
 )
@@ -59,6 +60,19 @@ def test_a_malformed_request_is_the_callers_mistake(request_: Request, change: d
     [
         NetworkForCommand(project=PROJECT),
         Unsandboxed(project=PROJECT),
+        *(
+            Unsandboxed(project=PROJECT, argv=(b"ls",), environ=environ)
+            for environ in (
+                (b"A",),
+                (b"=x",),
+                (b"A B=x",),
+                (b"A=x\0",),
+                (b"B=1", b"A=1"),
+                (b"A=1", b"A=2"),
+                (b"LD_PRELOAD=/x",),
+                (b"BASH_ENV=/x",),
+            )
+        ),
         Egress(project=PROJECT, hosts=()),
         Egress(project=PROJECT, hosts=("a.example.org",) * 51),
         Egress(project=PROJECT, hosts=("example.org", "localhost")),

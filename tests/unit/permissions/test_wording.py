@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH, PROJECT, REQUESTS, name_of
-from unspill.model.permission import Choice, Egress, NetworkForCommand, Request, Unsandboxed, WritableRoot
+from unspill.model.permission import (
+    Choice,
+    Egress,
+    NetworkForCommand,
+    Request,
+    RequestId,
+    Unsandboxed,
+    WritableRoot,
+)
 from unspill.permissions.escaping import COLUMNS, shorten, show_command, show_word
 from unspill.permissions.wording import choices_for, denial_text, make_question, question_text
 
@@ -226,3 +234,23 @@ def test_many_hosts_are_all_named_or_counted() -> None:
     question = make_question(Egress(project=PROJECT, hosts=hosts), ("once",))
     assert "characters left out" in question.text
     assert all(host in "".join(line.removeprefix("| ") for line in question.whole) for host in hosts)
+
+
+def test_every_variable_of_a_command_without_a_sandbox_is_shown_with_its_value() -> None:
+    environ = (b"A=1", b"PATH=/p/bin:/usr/bin", b"X=two words\x1b[2J")
+    question = make_question(Unsandboxed(project=PROJECT, argv=(b"uptime",), environ=environ), ("once",))
+    shown = [line.removeprefix("variable:  ") for line in question.lines if line.startswith("variable:  ")]
+    assert shown == ["A=1", "PATH=/p/bin:/usr/bin", '"X=two words\\u{1b}[2J"']
+
+
+def test_a_long_variable_is_cut_and_there_as_a_whole() -> None:
+    request = Unsandboxed(project=PROJECT, argv=(b"uptime",), environ=(b"A=" + b"x" * 1000 + b"!",))
+    question = make_question(request, ("once",))
+    assert any("left out" in line for line in question.lines)
+    assert "".join(line[2:] for line in question.whole if line.startswith("| ")).count("x") == 1000
+
+
+def test_another_value_is_another_question() -> None:
+    one, other = (Unsandboxed(project=PROJECT, argv=(b"uptime",), environ=(pair,)) for pair in (b"A=1", b"A=2"))
+    same = RequestId("0" * 16)
+    assert make_question(one, ("once",), identity=same).digest != make_question(other, ("once",), identity=same).digest

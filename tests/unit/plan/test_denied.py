@@ -86,7 +86,7 @@ def test_the_path_is_told_where_it_really_lies() -> None:
         (b"/usr/lib/x", True, "can't be allowed"),
         (HOME + b"/.ssh/config", False, f"--readable {HOME.decode()}/.ssh/config`"),
         (b"/opt/private/x", False, "out of `hidden`"),
-        (b"/data/\x1b[2J", False, "--readable /data/\\x1b[2J`"),
+        (b"/data/\x1b[2J", False, "--readable $'/data/\\x1b[2J'`"),
     ],
 )
 def test_what_is_proposed_would_help_and_is_safe_to_print(path: bytes, is_write: bool, words: str) -> None:

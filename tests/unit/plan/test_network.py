@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.plan.given import facts, given
-from unspill.model.plan import PROXY_PORT, File, HostNetwork, NoNetwork, PastaNetwork, ProxyNetwork
+from unspill.model.plan import PROXY_PORT, Bind, File, HostNetwork, NoNetwork, PastaNetwork, ProxyNetwork
 from unspill.plan.argv import bwrap_options
 from unspill.plan.build import HOST_NETWORK, build_plan
 from unspill.plan.explain import explain
@@ -41,6 +41,16 @@ def test_each_has_its_words(network: NetworkPlan) -> None:
 
 def test_the_host_mode_is_said_with_every_run() -> None:
     assert [HOST_NETWORK in plan(network).warnings for network in EVERY] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("place", "is_shown"),
+    [(b"/run/systemd/resolve/stub-resolv.conf", True), (b"/etc/resolv.conf", False), (b"", False)],
+)
+def test_the_host_mode_finds_names_where_the_host_does(place: bytes, is_shown: bool) -> None:
+    shown = Bind(source=place, dest=place, why="names are asked for as on the host")
+    assert (shown in plan(HostNetwork(resolver_file=place)).mounts) is is_shown
+    assert shown not in plan(NoNetwork()).mounts
 
 
 def test_the_words_name_the_hosts() -> None:

@@ -10,7 +10,6 @@ from unspill.model.plan import FirstInput
 from unspill.plan.argv import bwrap_options
 from unspill.plan.build import build_plan
 from unspill.plan.first import command_words
-from unspill.plan.stage import STAGE_FD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def test_to_everything_else_a_shell_goes(cwd: bytes) -> None:
     assert made.staged
     options, _contents = bwrap_options(made, facts(), 8)
     assert options[options.index(b"--chdir") + 1] == b"/"
-    words = command_words(made, STAGE_FD)
+    words = command_words(made, 7)
     assert (words[:2], words[3:]) == ((b"/bin/sh", b"-c"), (b"sh", cwd, b"true"))
 
 

@@ -47,7 +47,11 @@ def test_a_code_that_bwrap_reports_is_the_commands(code: int, expected: Outcome)
         (b"bwrap: execvp ./bad: Exec format error\n", 126, "./bad: Exec format error"),
         (b"bwrap: Can't chdir to /x: No such file or directory", 125, NO_DIRECTORY),
         (b"bwrap: Can't chdir to /x: Not a directory", 125, NOT_A_DIRECTORY),
-        (b"bwrap: Can't chdir to /x: Permission denied", 125, "bwrap: Can't chdir to /x: Permission denied"),
+        (
+            b"bwrap: Can't chdir to /x: Permission denied",
+            125,
+            "the working directory can't be entered: Permission denied",
+        ),
         (b"bwrap: setting up uid map: Permission denied", 125, "bwrap: setting up uid map: Permission denied"),
         (b"", 125, "bwrap ended without a word"),
         (b"\xff", 125, "\\xff"),

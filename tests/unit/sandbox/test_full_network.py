@@ -7,7 +7,7 @@ import pytest
 
 from unspill.errors import HostError
 from unspill.model.full_network import RESOLVER
-from unspill.model.plan import PastaNetwork
+from unspill.model.plan import File, PastaNetwork
 from unspill.plan.full_network import resolver_operations
 from unspill.sandbox import full_network
 from unspill.sandbox.full_network import plan_pasta
@@ -82,5 +82,6 @@ def test_without_a_resolver_file_none_is_replaced(host: Path) -> None:
 def test_the_resolver_of_the_link_takes_the_place_of_the_hosts(place: bytes, over: bool) -> None:
     network = PastaNetwork(program=b"/usr/bin/pasta", resolver_file=place, resolvers=(4, 6))
     (file,) = resolver_operations(network)
+    assert isinstance(file, File)
     assert (file.dest, file.over) == (place, over)
     assert file.content == f"nameserver {RESOLVER[4]}\nnameserver {RESOLVER[6]}\n".encode()

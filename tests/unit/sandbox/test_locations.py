@@ -9,6 +9,7 @@ import pytest
 from unspill.errors import UsageError
 from unspill.sandbox.locations import Locations, find_locations
 from unspill.sandbox.project import find_project, resolve_project
+from unspill.store.db import Store
 
 
 def test_the_defaults_lie_in_the_home() -> None:
@@ -63,6 +64,57 @@ def test_the_home_is_never_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "a").mkdir()
     monkeypatch.setenv("HOME", os.fspath(tmp_path))
     assert find_project(os.fsencode(tmp_path / "a")) == os.fsencode(tmp_path / "a")
+
+
+@pytest.fixture
+def nested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository in a repository, and an own state directory."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    monkeypatch.setenv("UNSPILL_STATE_DIR", os.fspath(state))
+    (tmp_path / "outer" / ".git").mkdir(parents=True)
+    (tmp_path / "outer" / "inner" / "src").mkdir(parents=True)
+    return tmp_path / "outer" / "inner"
+
+
+def use(project: Path, *, marked: bool) -> None:
+    """Record a project as a run of it does."""
+    with Store.open(os.fsencode(os.environ["UNSPILL_STATE_DIR"])) as store:
+        row = store.sandboxes.get_or_create(os.fsencode(project), "default", 1, project.stat().st_ino)
+        if marked:
+            store.sandboxes.mark(row.id)
+
+
+@pytest.mark.parametrize("where", ["", "src"])
+def test_a_project_that_lost_its_mark_stays_one(nested: Path, where: str) -> None:
+    start = os.fsencode(nested / where)
+    assert find_project(start) == os.fsencode(nested.parent)
+    use(nested, marked=True)
+    assert find_project(start) == os.fsencode(nested)
+
+
+def test_a_mark_that_a_person_makes_further_up_counts_where_there_never_was_one(nested: Path) -> None:
+    use(nested, marked=False)
+    assert find_project(os.fsencode(nested / "src")) == os.fsencode(nested.parent)
+
+
+def test_another_directory_in_place_of_a_project_is_not_that_project(nested: Path) -> None:
+    use(nested, marked=True)
+    nested.rename(nested.parent / "old")
+    nested.mkdir()
+    assert find_project(os.fsencode(nested)) == os.fsencode(nested.parent)
+
+
+def test_a_nearer_mark_counts_more_than_a_project_that_is_known(nested: Path) -> None:
+    use(nested.parent, marked=True)
+    (nested / ".git").mkdir()
+    assert find_project(os.fsencode(nested / "src")) == os.fsencode(nested)
+
+
+def test_a_project_that_is_known_is_never_further_up_than_where_the_person_stands_without_marks(nested: Path) -> None:
+    use(nested, marked=True)
+    (nested.parent / ".git").rmdir()
+    assert find_project(os.fsencode(nested / "src")) == os.fsencode(nested / "src")
 
 
 def test_a_project_is_named_by_its_real_path(tmp_path: Path) -> None:

@@ -133,15 +133,6 @@ def test_a_revoked_grant_is_gone_for_everybody_at_once(grants: GrantTable, state
     assert not grants.use(made.id, NOW)
 
 
-def test_all_grants_of_a_project_can_be_revoked_together(grants: GrantTable) -> None:
-    for request in REMEMBERED:
-        grant(grants, request)
-        grant(grants, request.replace(project=b"/other"))
-    assert grants.revoke_all(PROJECT) == len(REMEMBERED)
-    assert {found.request.project for found in grants.all()} == {b"/other"}
-    assert grants.revoke_all() == len(REMEMBERED)
-
-
 def test_granting_again_replaces_the_older_grant(grants: GrantTable) -> None:
     first, second = grant(grants, REMEMBERED[0], days=1), grant(grants, REMEMBERED[0], days=2)
     assert [found.id for found in grants.all()] == [second]

@@ -36,6 +36,16 @@ def test_a_sandbox_is_reopened_by_project_and_name(store: Store) -> None:
     assert len({first.id, other.id, store.sandboxes.get_or_create(b"/p", "default", 1, 2).id}) == 3
 
 
+def test_a_directory_that_was_a_project_with_a_mark_is_remembered(store: Store) -> None:
+    row = store.sandboxes.get_or_create(b"/p", "default", 1, HUGE)
+    assert (row.marked, store.sandboxes.is_marked(b"/p", HUGE)) == (False, False)
+    store.sandboxes.mark(row.id)
+    assert store.sandboxes.get_or_create(b"/p", "default", 1, HUGE).marked
+    assert [store.sandboxes.is_marked(b"/p", inode) for inode in (HUGE, 2)] == [True, False]
+    store.sandboxes.move(row.id, 1, 2)
+    assert [store.sandboxes.is_marked(b"/p", inode) for inode in (HUGE, 2)] == [False, False]
+
+
 def test_a_sandbox_can_be_told_that_its_project_is_another_directory_now(store: Store) -> None:
     row = store.sandboxes.get_or_create(b"/p", "default", 1, 2)
     store.sandboxes.move(row.id, 3, HUGE)

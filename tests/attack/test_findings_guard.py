@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What needs a person's consent is not had in steps, through links, by deleting what is above it or by modes.
+
+Every step is a run that is applied at once, as `unspill run` does. Then the person looks at the project. In the control
+arm the same steps are taken and what was held is applied by name, so that the attempt shows that it works.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support import Ground, run_cli
+from unspill import Sandbox
+from unspill.model.selection import Selection
+
+pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+
+IDENTITY = "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n"
+SETTINGS = (
+    '[core]\\n\\trepositoryformatversion = 0\\n\\tbare = false\\n\\tworktree = %s\\n\\tfsmonitor = "touch %s; false"\\n'
+)
+EVIL = f'evil() {{ printf \'{SETTINGS}\' "$2" "$CANARY" > "$1"; }}\n'
+MARK = "mark() { mkdir -p $1/objects $1/refs; touch $1/objects/k $1/refs/k; echo ref: refs/heads/m > $1/HEAD; }\n"
+HOOK = "hook() { mkdir -p $(dirname $1); printf '#!/bin/sh\\ntouch %s\\n' \"$CANARY\" > $1; chmod +x $1; }\n"
+TOOLS = EVIL + MARK + HOOK
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What each run does, what the person did before and does afterwards, and where."""
+
+    name: str
+    runs: tuple[str, ...]
+    where: str = "."
+    looks: str = "git status"
+    before: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+IN_STEPS = [
+    Steps(
+        "a repository among references",
+        (
+            "mkdir -p .git/refs/evil; evil .git/refs/evil/config ../../../sub",
+            "mark .git/refs/evil",
+            "mkdir -p sub; echo 'gitdir: ../.git/refs/evil' > sub/.git; echo x > sub/file",
+        ),
+        "sub",
+    ),
+    Steps(
+        "settings of a worktree, marks later",
+        (
+            "mkdir -p x/wt; printf '[core]\\n\\tbare = false\\n\\tworktree = wt\\n\\trepositoryformatversion = 1\\n"
+            "[extensions]\\n\\tworktreeConfig = true\\n' > x/config; evil x/config.worktree wt",
+            "mark x",
+        ),
+        "x",
+    ),
+    Steps(
+        "settings that are shared, a HEAD later",
+        (
+            "mkdir -p x evil/objects evil/refs wt; touch evil/objects/k evil/refs/k; echo ../evil > x/commondir; "
+            'evil evil/config "$PWD/wt"',
+            "echo ref: refs/heads/m > x/HEAD",
+            "echo 'gitdir: ../x' > wt/.git",
+        ),
+        "wt",
+    ),
+    Steps(
+        "settings shared with a worktree",
+        (
+            "mkdir -p x/worktrees/w wt; mark x; rm x/HEAD; echo ../.. > x/worktrees/w/commondir; "
+            'evil x/config "$PWD/wt"',
+            "echo ref: refs/heads/m > x/worktrees/w/HEAD; echo 'gitdir: ../x/worktrees/w' > wt/.git",
+        ),
+        "wt",
+    ),
+    Steps(
+        "directories as the last marks",
+        ("mkdir -p x/wt; evil x/config wt; echo ref: refs/heads/m > x/HEAD", "mkdir x/objects x/refs"),
+        "x",
+    ),
+    Steps(
+        "links as the last marks",
+        (
+            "mkdir -p x/wt o r; evil x/config wt; echo ref: refs/heads/m > x/HEAD",
+            "ln -s ../o x/objects; ln -s ../r x/refs",
+        ),
+        "x",
+    ),
+    Steps("a link for settings", ("mkdir -p c x/wt; evil c/settings wt; ln -s ../c/settings x/config", "mark x"), "x"),
+    Steps(
+        "a link for hooks",
+        (
+            "mkdir -p x/wt; hook h/post-index-change; ln -s ../h x/hooks; "
+            "printf '[core]\\n\\tbare = false\\n\\tworktree = wt\\n' > x/config; echo 1 > x/wt/f",
+            "mark x",
+        ),
+        "x/wt",
+        looks="git --git-dir=../../x --work-tree=. add f; cd .. && git add wt/f; git status",
+    ),
+    Steps(
+        "a pointer through a link",
+        ("mkdir -p r/x; evil r/x/config ../../s; ln -s r lnk", "mark r/x; mkdir s; echo 'gitdir: ../lnk/x' > s/.git"),
+        "s",
+    ),
+]
+BY_LINKS = [
+    Steps(
+        "above the directory of hooks",
+        ("cp -a tools t2; rm -rf tools; hook t2/hooks/post-index-change; ln -s t2 tools",),
+        looks="touch a.txt; git add -A",
+        before="mkdir -p tools/hooks; touch tools/hooks/x; git config core.hooksPath tools/hooks",
+    ),
+    Steps(
+        "above an included file",
+        ("mkdir u; evil u/settings .; rm -rf t; ln -s u t",),
+        before="mkdir t; touch t/settings; git config include.path ../t/settings",
+    ),
+    Steps(
+        "above a program",
+        ("mkdir u; hook u/mon; rm -rf t; ln -s u t",),
+        before="mkdir t; touch t/mon; git config core.fsmonitor ./t/mon",
+    ),
+]
+
+
+def canary(ground: Ground) -> Path:
+    return ground.top / "canary"
+
+
+def do(ground: Ground, script: str, where: str = ".") -> None:
+    """Run a script outside, as the person."""
+    variables = {**os.environ, "CANARY": os.fspath(canary(ground))}
+    place = ground.project / where
+    if place.is_dir():
+        subprocess.run(["sh", "-c", script], cwd=place, env=variables, capture_output=True, check=False, timeout=30)
+
+
+@pytest.fixture
+def repository(ground: Ground) -> Ground:
+    """A project under git with one file."""
+    (ground.home / ".gitconfig").write_text(IDENTITY)
+    ground.write("a.txt", "one\n")
+    do(ground, "git init -q && git add -A && git commit -qm first")
+    return ground
+
+
+def take(ground: Ground, steps: Steps) -> Sandbox:
+    """Take all steps, each in a run of its own that is applied at once."""
+    do(ground, steps.before)
+    sandbox = ground.sandbox(after="apply")
+    for script in steps.runs:
+        result = sandbox.run(TOOLS + script, env={"CANARY": os.fspath(canary(ground))})
+        assert result.ok, result.stderr.kept()
+        assert result.problem == ""
+    return sandbox
+
+
+def fires(ground: Ground, steps: Steps) -> bool:
+    """Tell whether looking at the project runs what a command left."""
+    canary(ground).unlink(missing_ok=True)
+    do(ground, steps.looks, steps.where)
+    return canary(ground).exists()
+
+
+def consent_to_all(sandbox: Sandbox) -> None:
+    """Apply everything that is held, by name."""
+    paths = tuple(change.path for change in sandbox.changes())
+    assert paths
+    sandbox.apply(Selection(included=paths))
+
+
+@pytest.mark.parametrize("steps", IN_STEPS, ids=str)
+def test_e13_a_git_directory_is_not_completed_in_steps(repository: Ground, steps: Steps) -> None:
+    """Make a git directory in several runs, each of which changes nothing that git looks at by itself.
+
+    Control: where the person lets the held part pass, looking at the project runs the command.
+    """
+    sandbox = take(repository, steps)
+    assert not fires(repository, steps)
+    consent_to_all(sandbox)
+    assert fires(repository, steps)
+
+
+@pytest.mark.parametrize("steps", BY_LINKS, ids=str)
+def test_c3_a_link_above_a_place_that_settings_name_is_held(repository: Ground, steps: Steps) -> None:
+    """Put a link in place of a directory above what the person's git settings run.
+
+    Control: where the person lets the link pass, looking at the project runs what lies behind it.
+    """
+    sandbox = take(repository, steps)
+    assert not fires(repository, steps)
+    consent_to_all(sandbox)
+    assert fires(repository, steps)
+
+
+LINKED = {".hg": "hgrc", ".config": "mise/config.toml", ".github": "hooks/a.json", ".jj": "config.toml"}
+
+
+@pytest.mark.parametrize(("link", "inner"), LINKED.items())
+def test_c3_a_link_does_not_bring_a_name_that_is_held(repository: Ground, link: str, inner: str) -> None:
+    """Write a file under a harmless name and lead to it by a link that is called like the directory it is held in.
+
+    Control: where the person lets the link pass, the file is there under the name that is held.
+    """
+    sandbox = take(repository, Steps("", (f"mkdir -p h/$(dirname {inner}); echo x > h/{inner}; ln -s h {link}",)))
+    assert (repository.project / "h" / inner).exists()
+    assert not (repository.project / link / inner).exists()
+    consent_to_all(sandbox)
+    assert (repository.project / link / inner).exists()
+
+
+KEPT = (".unspill.toml", ".mcp.json", ".claude/settings.json", ".git/config", ".github/hooks/h.json")
+WAYS = {
+    "deleted": "rm -rf {path}",
+    "replaced by a directory": "rm -rf {path}; mkdir {path}",
+    "replaced by a directory with files": "rm -rf {path}; mkdir {path}; touch {path}/x",
+    "deleted with what is above": "rm -rf {top}",
+    "replaced with what is above": "rm -rf {top}; echo x > {top}",
+}
+
+
+def content_of(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
+@pytest.mark.parametrize("place", ["", "sub/"])
+def test_e5_rules_that_bind_an_agent_are_not_deleted_by_a_detour(repository: Ground, way: str, place: str) -> None:
+    """Delete files whose deletion is held by putting directories in their place, or with the directory above them.
+
+    Control: where the person lets it pass, they are gone.
+    """
+    kept = [place + path for path in KEPT if not (place and ".git/" in path)]
+    do(repository, "git config core.fsmonitor false")
+    for path in kept:
+        if not (repository.project / path).exists():
+            repository.write(path, "# x\n")
+    contents = {path: content_of(repository.project / path) for path in kept}
+    script = "; ".join(way.format(path=path, top=path.partition("/")[0]) for path in kept)
+    sandbox = take(repository, Steps("", (script,)))
+    assert {path: content_of(repository.project / path) for path in kept} == contents
+    consent_to_all(sandbox)
+    assert [path for path in kept if content_of(repository.project / path) == contents[path]] == []
+
+
+def nested(repository: Ground) -> Path:
+    """Return a repository inside the project's, with a secret; the project has another one that is not its business."""
+    repository.write("other/private.txt", "sibling")
+    repository.write("svc/.env", "SECRET=canary\n")
+    do(repository, "git init -q", "svc")
+    return repository.project / "svc"
+
+
+def test_e5_a_project_is_not_made_larger_by_deleting_its_mark(repository: Ground) -> None:
+    """In a repository inside another, delete `.git`, so that the next run takes the outer one for the project.
+
+    Control: where the person deletes it before unspill ever ran there, the next run reads and writes the sibling.
+    """
+    reads = ["run", "-q", "--", "sh", "-c", "cat .env ../other/private.txt; echo owned > ../other/private.txt"]
+    inner = nested(repository)
+    run_cli("run", "-q", "--", "true", cwd=inner)
+    run_cli("run", "-q", "--", "rm", "-rf", ".git", cwd=inner)
+    assert (inner / ".git").is_dir()
+    assert b"canary" not in run_cli(*reads, cwd=inner).stdout
+    # And where the person lets it pass, it is remembered
+    assert run_cli("apply", "--include", ".git", cwd=inner).returncode == 0
+    assert not (inner / ".git").exists()
+    assert b"canary" not in run_cli(*reads, cwd=inner).stdout
+    assert (repository.project / "other" / "private.txt").read_text() == "sibling"
+    inner.rename(inner.with_name("new"))
+    assert run_cli(*reads, cwd=inner.with_name("new")).stdout == b"SECRET=canary\nsibling"
+    assert (repository.project / "other" / "private.txt").read_text() == "owned\n"
+
+
+TIGHT = """
+profile = "strict"
+[secrets]
+names = ["my.secret"]
+directories = ["sub"]
+"""
+TRIES = (
+    'cat my.secret; python3 -c \'import socket; socket.socket(socket.AF_UNIX).bind("s"); print("bound")\' 2>/dev/null;'
+    " true"
+)
+
+
+@pytest.mark.parametrize("mark", ["mkdir .jj", "mkdir .hg", "git init -q"])
+def test_e5_rules_of_a_project_are_not_left_by_making_another_one_in_it(repository: Ground, mark: str) -> None:
+    """Make a project of the directory that the person stands in, so that the file above it is not the project's.
+
+    Control: without that file the secret is read.
+    """
+    rules = repository.write(".unspill.toml", TIGHT)
+    repository.write("sub/my.secret", "canary")
+    inner = repository.project / "sub"
+    run_cli("run", "-q", "--", "sh", "-c", mark, cwd=inner)
+    assert len(list(inner.iterdir())) == 2
+    assert run_cli("run", "-q", "--", "sh", "-c", TRIES, cwd=inner).stdout == b""
+    rules.unlink()
+    assert run_cli("run", "-q", "--", "sh", "-c", TRIES, cwd=inner).stdout == b"canarybound\n"
+
+
+def test_b4_closing_the_project_keeps_nothing_else_from_being_applied(repository: Ground) -> None:
+    """Take all rights to the project's own directory away, together with other work.
+
+    Control: the mode alone is what stays held, and the project can still be entered.
+    """
+    sandbox = take(repository, Steps("", ("echo x > new; chmod 000 .",)))
+    assert (repository.project / "new").exists()
+    assert [change.path for change in sandbox.changes()] == [b"."]
+
+
+def modes_of(project: Path) -> list[int]:
+    return [stat.S_IMODE((project / name).stat().st_mode) for name in (".", ".git", ".git/hooks")]
+
+
+def test_c7_a_repository_is_not_opened_to_everybody(repository: Ground) -> None:
+    """Make the project, `.git` and its hooks writable for everybody, and put a program among the references.
+
+    Control: where the person lets it pass, the modes are those.
+    """
+    script = "chmod 777 . .git .git/hooks a.txt; mkdir .git/refs/t; echo x > .git/refs/t/run; chmod 755 .git/refs/t/run"
+    sandbox = take(repository, Steps("", (script,)))
+    assert [mode & 0o002 for mode in modes_of(repository.project)] == [0, 0, 0]
+    assert not (repository.project / ".git" / "refs" / "t" / "run").exists()
+    consent_to_all(sandbox)
+    assert modes_of(repository.project) == [0o777] * 3
+    assert (repository.project / ".git" / "refs" / "t" / "run").exists()

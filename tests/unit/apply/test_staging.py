@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies that go to a live tree in the place of entries of a layer."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unspill.apply.loans import Loans
+from unspill.apply.staging import copy_entry, drop_marks, has_command_marks
+from unspill.model.operation import OperationId
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# As stored in a layer, and whether a live file may have it
+ATTRIBUTES = {
+    "user.mine": True,
+    "user.overlay.origin": False,
+    "user.overlay.impure": False,
+    "user.overlay.overlay.opaque": False,
+    "user.overlay.overlay.whiteout": False,
+}
+
+
+@pytest.fixture
+def loans(tmp_path: Path) -> Loans:
+    (tmp_path / "state" / "operations").mkdir(parents=True)
+    return Loans(os.fsencode(tmp_path / "state"), OperationId("0" * 16))
+
+
+def test_a_copy_has_no_attribute_that_an_overlay_would_take_for_its_own(tmp_path: Path, loans: Loans) -> None:
+    (tmp_path / "file").write_text("content")
+    for name in ATTRIBUTES:
+        os.setxattr(tmp_path / "file", name, b"y")
+    top = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert has_command_marks(top, b"file")
+        assert drop_marks(os.fsencode(tmp_path), b"file", top, b"file", loans)
+        copy_entry(top, b"file", os.stat(tmp_path / "file"), top, b"copy", loans)
+    finally:
+        os.close(top)
+    assert os.listxattr(tmp_path / "copy") == [name for name, may_live in ATTRIBUTES.items() if may_live]
+    assert (tmp_path / "copy").read_text() == "content"
+
+
+def test_a_file_with_marks_of_the_kernel_alone_goes_itself_without_them(tmp_path: Path, loans: Loans) -> None:
+    (tmp_path / "file").write_text("content")
+    for name in ("user.mine", "user.overlay.origin", "user.overlay.impure"):
+        os.setxattr(tmp_path / "file", name, b"y")
+    top = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert not has_command_marks(top, b"file")
+        assert not drop_marks(os.fsencode(tmp_path), b"file", top, b"file", loans)
+    finally:
+        os.close(top)
+    assert os.listxattr(tmp_path / "file") == ["user.mine"]

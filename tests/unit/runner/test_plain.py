@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command without a sandbox, as far as no other test of it reaches."""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from unspill.model.layer import RunId
+from unspill.model.policy import Limits
+from unspill.model.run import Exited
+from unspill.runner.plain import perform_plainly
+from unspill.runner.wishes import Wishes
+
+MANY = 1100
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2 * MANY), before[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(MANY)]
+    yield
+    for fd in opened:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_it_runs_for_a_caller_that_has_more_than_1024_descriptors(tmp_path: Path) -> None:
+    wishes = Wishes(run=RunId("1"), spill_dir=os.fsencode(tmp_path / "spill"))
+    performed = perform_plainly((b"/bin/echo", b"x"), b"/", {}, Limits(), wishes)
+    assert performed.outcome == Exited(code=0)
+    assert performed.stdout.kept() == b"x\n"
