@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.attack.arena import Arena, outside
-from unspill import OutputChunk
+from unspill import OutputChunk, Selection
 from unspill.model.policy import Secrets
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def test_a9_a_guess_in_the_index_of_git_unmasks_nothing(
 
 def test_a9_a_tracked_file_that_a_command_changes_and_adds_stays_shown(arena: Arena, engine: str) -> None:
     """Change a file with the name of a secret that git has, add it, and apply both: nothing of it was ever hidden.
-    Control: a secret that the person makes of it afterwards is masked."""
+    Control: a secret beside it, which git does not have, is masked."""
     project = arena.ground.project
     arena.ground.write(".npmrc", "registry=https://example.org/\n")
     for words in (["init", "-q"], ["add", ".npmrc"]):
@@ -273,10 +273,100 @@ def test_a9_a_tracked_file_that_a_command_changes_and_adds_stays_shown(arena: Ar
     sandbox = arena.ground.sandbox(after="apply")
     assert sandbox.run("echo x=1 >> .npmrc && git add .npmrc").ok
     if sandbox.changes():
-        sandbox.apply([".npmrc"])
+        sandbox.apply(Selection(included=(b".npmrc",)))
     assert b"x=1" in sandbox.run("cat .npmrc").stdout.kept()
     arena.ground.write(".npmrc", CANARY)
-    assert CANARY.encode() not in sandbox.run("cat .npmrc").stdout.kept()
+    arena.ground.write(".env", CANARY)
+    assert sandbox.run("cat .npmrc").stdout.kept() == CANARY.encode()
+    assert CANARY.encode() not in sandbox.run("cat .env").stdout.kept()
+
+
+FAKE = "echo fake > .env && git add -f .env"
+# By each of them an index says later that git tracks a secret; then what the person does, and where
+WAYS: dict[str, tuple[str, str]] = {
+    "added": (FAKE, ""),
+    "added in version 4": (f"{FAKE} && git update-index --index-version 4", ""),
+    "an index in place of the index": (f"{FAKE} && cp .git/index i && rm .git/index && mv i .git/index", ""),
+    "a repository in place of the repository": (f"rm -rf .git && git init -q && {FAKE}", ""),
+    "a new repository": (f"git init -q && {FAKE}", ""),
+    "a directory elsewhere": (
+        f"cp -a .git meta && rm -rf .git && echo gitdir: meta > .git && {FAKE} && git commit -qm x && "
+        "git rm -q --cached .env",
+        "git reset -q",
+    ),
+    "a module's directory": (
+        f"git init -q m && mv m/.git m/g && mkdir m/.git && mv m/g m/.git/sub && rm -rf .git && "
+        f"echo 'gitdir: m/.git/sub' > .git && {FAKE}",
+        "",
+    ),
+    "undone and redone": (FAKE, "undo redo"),
+    "refreshed by the person": (FAKE, "git status; git update-index -q --refresh"),
+    "committed": (f"{FAKE} && git commit -qm x", "git reset -q"),
+    "committed and removed": (f"{FAKE} && git commit -qm x && git rm -q --cached .env", "git reset -q"),
+    "a branch": (f"git branch b && {FAKE} && git commit -qm x && git rm -q --cached .env", "git reset -q HEAD"),
+    "moved": (FAKE, "mv"),
+    "moved after a reset": (f"{FAKE} && git commit -qm x && git rm -q --cached .env", "git reset -q; mv"),
+    "copied": (FAKE, "cp"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a9_no_way_into_an_index_unmasks_a_secret(arena: Arena, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have git track the secret: in another index or repository, by a commit that the person resets to, undone and
+    redone, the project moved or copied. Control: where nobody keeps in mind what commands wrote, it is shown."""
+
+    def play(name: str) -> bytes:
+        project = arena.ground.project.parent / name
+        project.mkdir()
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        for words in (
+            (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]) if way != "a new repository" else ()
+        ):
+            subprocess.run(["git", *who, *words], cwd=project, check=True, capture_output=True)
+        (project / ".env").write_text(CANARY)
+        sandbox = arena.ground.sandbox(name, project=project, after="apply")
+        inside, then = WAYS[way]
+        identity = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@x GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@x; "
+        assert sandbox.run(identity + inside).ok
+        places = tuple(name for name in (b".git", b"meta", b"m") if any(name in c.path for c in sandbox.changes()))
+        if places:
+            sandbox.apply(Selection(paths=places, included=places))
+        sandbox.discard()
+        for step in then.replace("undo redo", "undo;redo").split(";"):
+            match step.split():
+                case ["undo"]:
+                    sandbox.undo()
+                case ["redo"]:
+                    sandbox.redo()
+                case ["mv" | "cp" as word]:
+                    to = project.with_name(f"{name}-{word}")
+                    subprocess.run([word, *(["-a"] if word == "cp" else []), project, to], check=True)
+                    project, sandbox = to, arena.ground.sandbox(f"{name}-{word}", project=to, after="apply")
+                case ["git", *words]:
+                    subprocess.run(["git", *words], cwd=project, check=False, capture_output=True)
+        listed = subprocess.run(["git", "ls-files"], cwd=project, check=True, capture_output=True, text=True).stdout
+        assert ".env" in listed.split()
+        return sandbox.run("cat .env").stdout.kept()
+
+    assert CANARY.encode() not in play("first")
+    for name in ("remember_claims", "mark_written"):
+        monkeypatch.setattr(f"unspill.sandbox.applying.{name}", lambda *_arguments: None)
+    monkeypatch.setattr("unspill.sandbox.claims.Claims.may_be_made", lambda *_arguments: False)
+    monkeypatch.setattr("unspill.sandbox.claims.Claims.has", lambda *_arguments: False)
+    assert CANARY.encode() in play("second")
+
+
+def test_a9_what_the_person_makes_of_an_applied_file_is_masked(arena: Arena) -> None:
+    """Make a file of the secret's name and add it; the person takes both and fills it in, keeps it out of git or not.
+    Control: as the command made it, it is shown."""
+    project = arena.ground.project
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True, capture_output=True)
+    sandbox = arena.ground.sandbox()
+    assert sandbox.run("echo token= > .env && git add -f .env").ok
+    sandbox.apply(Selection(included=(b".env", b".git")))
+    assert sandbox.run("cat .env").stdout.kept() == b"token=\n"
+    arena.ground.write(".env", CANARY)
+    assert CANARY.encode() not in sandbox.run("cat .env").stdout.kept()
 
 
 def test_a9_an_apply_neither_deletes_nor_replaces_a_masked_secret(arena: Arena, engine: str) -> None:

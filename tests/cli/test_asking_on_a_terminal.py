@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.terminal_person import ASKED, Person
-from tests.support import Ground
+from tests.support import Ground, run_cli
 
 pytestmark = pytest.mark.kernel
 
@@ -114,3 +114,26 @@ def test_interrupting_the_question_runs_nothing(ground: Ground, person: Person) 
     answer(person, "\x03")
     assert ended(run)[0] == 130
     assert not (ground.project / "ran").exists()
+
+
+@pytest.mark.parametrize("whom", [(), ("--ask", "deny")], ids=["no terminal", "deny"])
+def test_what_was_denied_where_nobody_could_be_asked_is_asked_on_the_terminal(
+    ground: Ground, person: Person, whom: tuple[str, ...]
+) -> None:
+    words = ("--allow-host", "example.org", "--", "echo", "hello")
+    for _ in range(4):
+        assert run_cli("run", *whom, *words, cwd=ground.project).returncode == 125
+    run = start(ground, person, *words)
+    answer(person, "y\n")
+    assert ended(run)[:2] == (0, "hello\n")
+
+
+def test_what_the_person_denied_three_times_is_not_asked_again(ground: Ground, person: Person) -> None:
+    words = ("--allow-host", "example.org", "--", "echo", "hello")
+    for times in (1, 2, 3):
+        run = start(ground, person, *words)
+        answer(person, "n\n", times)
+        assert ended(run)[0] == 125
+    code, _, stderr = ended(start(ground, person, *words))
+    assert code == 125
+    assert "the same was asked 3 times and not allowed" in stderr

@@ -52,6 +52,8 @@ try:
     answer = approver.ask(question)
     said = [type(answer).__name__, getattr(answer, "scope", ""), getattr(answer, "reason", "")]
     assert answer.digest == question.digest
+    nobody_saw_it = said[2].startswith(("there is no terminal", "the program that asks", "another question"))
+    assert getattr(answer, "is_unseen", False) == nobody_saw_it
 except KeyboardInterrupt:
     said = ["KeyboardInterrupt", "", ""]
 print(json.dumps(said), flush=True)

@@ -44,16 +44,50 @@ def secret(ground: Ground) -> Path:
     return path
 
 
-def test_a_hidden_file_that_is_read_is_named_with_its_rule_and_what_would_allow_it(
-    ground: Ground, secret: Path, engine: str
-) -> None:
-    result = explained(ground, ["cat", os.fspath(secret)])
+def test_a_hidden_file_that_is_read_is_named_with_its_rule_and_what_would_allow_it(ground: Ground, engine: str) -> None:
+    hidden = ground.home / "notes"
+    hidden.write_text("hidden")
+    result = explained(ground, ["cat", os.fspath(hidden)])
     [denied] = result.denied_paths
-    assert (denied.path, denied.access) == (bytes(secret), "read")
+    assert (denied.path, denied.access) == (bytes(hidden), "read")
     assert denied.rule == f"{ground.home} is fresh: a home directory of this run only"
-    assert f"--readable {secret}`" in denied.remedy
-    allowed = ground.sandbox("allowed", explain=True, readable=(bytes(secret),)).run(["cat", os.fspath(secret)])
-    assert (printed(allowed), allowed.denied_paths) == ("secret", ())
+    assert f"--readable {hidden}`" in denied.remedy
+    allowed = ground.sandbox("allowed", explain=True, readable=(bytes(hidden),)).run(["cat", os.fspath(hidden)])
+    assert (printed(allowed), allowed.denied_paths) == ("hidden", ())
+
+
+def test_a_key_is_said_to_be_never_shown_on_request_because_it_is_not(ground: Ground, secret: Path) -> None:
+    [denied] = explained(ground, ["cat", os.fspath(secret)]).denied_paths
+    assert "never shown on request" in denied.remedy
+    assert "--" not in denied.remedy
+    asked = run_cli("run", "--readable", secret, "--", "cat", secret, cwd=ground.project)
+    assert asked.returncode
+    assert b"never shown" in asked.stderr
+    ground.configure(f"readable = ['{secret}']\n")
+    assert run_cli("run", "--", "cat", secret, cwd=ground.project).stdout == b"secret"
+
+
+def test_a_write_into_a_hidden_directory_is_told_as_a_write_whether_or_not_it_exists(ground: Ground) -> None:
+    other = ground.home / "other"
+    other.mkdir()
+    texts = []
+    for place in (other, ground.home / "never"):
+        result = explained(ground, f"echo x > {place}/z; mkdir {place}/z; false")
+        [denied] = result.denied_paths
+        assert (denied.path, denied.access, denied.times) == (bytes(place / "z"), "write", 2)
+        assert f"--root {place}`" in denied.remedy
+        assert f"Note: {place}/z was not written: its directory is not there: " in result.text()
+        [hint] = ground.run(f"echo x > {place}/z").hints
+        assert f"--root {place}`" in hint.remedy
+        texts.append((result.text() + hint.text + hint.remedy).replace(place.name, "*"))
+    assert texts[0] == texts[1]
+    allowed = ground.sandbox("allowed", explain=True, roots=(bytes(other),)).run(f"echo x > {other}/z")
+    assert (allowed.ok, allowed.denied_paths) == (True, ())
+
+
+def test_a_directory_that_is_made_after_a_first_attempt_is_no_refusal(ground: Ground) -> None:
+    script = "echo x > ~/.cache/tool/x; mkdir -p ~/.cache/tool; echo x > ~/.cache/tool/x; echo x > /tmp/none/x; true"
+    assert told(explained(ground, script)) == {}
 
 
 def test_a_write_outside_the_roots_is_named_and_the_root_that_is_proposed_allows_it(ground: Ground) -> None:
@@ -161,7 +195,7 @@ def test_nothing_is_told_unless_it_is_asked_for(ground: Ground, secret: Path) ->
 def test_a_command_that_fails_and_names_the_path_is_explained_without_being_asked(ground: Ground, secret: Path) -> None:
     result = ground.run(["cat", os.fspath(secret)])
     assert [hint.code for hint in result.hints] == ["denied-path"]
-    assert f"--readable {secret}`" in result.hints[0].remedy
+    assert "never shown" in result.hints[0].remedy
     missing = ground.run(["cat", f"{secret}-that-nobody-has"])
     assert [hint.code for hint in missing.hints] == ["denied-path"]
     written = ground.run(["mkdir", "/data"])
@@ -291,7 +325,8 @@ def test_nothing_of_the_host_is_opened_to_tell_of_it(ground: Ground) -> None:
         result = explained(ground, f"cat {pipe} {place}; echo x > {ground.home}/new/x")
         with pytest.raises(BlockingIOError):
             server.accept()
-    assert told(result) == {os.fspath(pipe): "read", os.fspath(place): "read"}
+    new = os.fspath(ground.home / "new" / "x")
+    assert told(result) == {os.fspath(pipe): "read", os.fspath(place): "read", new: "write"}
 
 
 TOOLS: Final = {

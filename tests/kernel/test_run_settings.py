@@ -2,12 +2,19 @@
 """The files that decide: the person's own may widen, a project's only tightens, and what is not understood stops."""
 
 import os
+import resource
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from tests.support import Ground, kinds, printed
-from unspill import Sandbox, TimedOut
-from unspill.errors import PolicyError
+from unspill import Limits, Policy, Sandbox, TimedOut
+from unspill.errors import PolicyError, SandboxUnavailable, UsageError
+from unspill.model.policy import Network
+from unspill.model.rules import Rules
+from unspill.policy.settings import AFTER
+from unspill.sandbox.settings import _AFTER
 
 pytestmark = pytest.mark.kernel
 
@@ -170,3 +177,81 @@ def test_a_policy_may_switch_the_engine(ground: Ground) -> None:
 def test_how_much_a_model_is_shown_can_be_set(ground: Ground) -> None:
     ground.configure("shown_lines = 2\n")
     assert opened(ground).run("seq 5").text().startswith("1\n2\n\n// ... (output truncated: showing first 2 of 5 lines")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"profile": "strct"}, "profile is not one of default, strict: 'strct'"),
+        ({"view": "hst"}, "view is not one of sealed, host: 'hst'"),
+        ({"after": "held"}, "after is not one of apply, hold, discard: 'held'"),
+        ({"after_timeout": "held"}, "after_timeout is not one of apply, hold, discard: 'held'"),
+        ({"engine": "quick"}, "engine is not one of mount, native, copy: 'quick'"),
+        ({"network": Network(mode="open")}, "network.mode is not one of proxy, pasta, host: 'open'"),  # type: ignore[arg-type]
+        ({"permissions": Rules(network="allow")}, "permissions.network is not one of ask, deny: 'allow'"),  # type: ignore[arg-type]
+        ({"permissions": Rules(longest="ever")}, "permissions.longest is not one of once, run,"),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_a_word_that_no_policy_knows_is_named_before_anything_is_opened(
+    ground: Ground, setting: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PolicyError) as caught:
+        Sandbox(ground.project, policy=Policy(**setting))
+    assert f"the policy's {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"after": "held"}, "`after` is not one of apply, hold, discard: 'held'"),
+        ({"after": ""}, "`after` is not one of"),
+        ({"timeout": 0}, "the timeout must be more than 0 seconds: 0"),
+        ({"timeout": -1.5}, "more than 0 seconds: -1.5"),
+        ({"timeout": float("nan")}, "more than 0 seconds: nan"),
+        ({"limits": Limits(wall_s=0)}, "more than 0 seconds: 0"),
+    ],
+    ids=str,
+)
+def test_what_no_run_can_have_is_refused_before_it_begins(
+    ground: Ground, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        ground.sandbox().run("touch ran", **options)
+    assert message in str(caught.value)
+    assert not (ground.project / "ran").exists()
+
+
+def test_the_words_for_afterwards_are_the_same_everywhere() -> None:
+    assert _AFTER == AFTER
+
+
+def test_a_caller_without_descriptors_is_told_so_and_loses_none(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    assert sandbox.run("true").ok
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    remedies: list[str] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        before = len(taken)
+        for _ in range(40):
+            try:
+                result = sandbox.run("true")
+                break
+            except SandboxUnavailable as error:
+                remedies.append(error.remedy)
+            os.close(taken.pop())
+        assert result.ok
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, hard)
+    assert all(remedies)
+    assert any("ulimit -n" in remedy for remedy in remedies)
+    # Each refusal gave back what it had: one descriptor more at a time is enough in the end
+    assert before - len(taken) == len(remedies) < 30
+    assert sandbox.run("true").ok

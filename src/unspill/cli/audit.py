@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from unspill.cli.choosing import print_json
 from unspill.cli.options import EVERYWHERE, Command, Option
-from unspill.cli.telling import when_text
+from unspill.cli.telling import count_text, when_text
 from unspill.errors import UsageError
 
 TYPE_CHECKING = False
@@ -64,11 +64,13 @@ def _verify(verdict: Verdict, *, as_json: bool) -> int:
     if as_json:
         print_json({"whole": is_whole, **verdict.as_dict()})
     elif isinstance(verdict, Verified):
-        print(f"The audit is whole: {verdict.lines} lines in {verdict.files} files, the last is {verdict.hash}.")
+        lines, files = count_text(verdict.lines, "line"), count_text(verdict.files, "file")
+        print(f"The audit is whole: {lines} in {files}, the last is {verdict.hash}.")
         if verdict.recovered:
             print(f"  A crash was mended at: {', '.join(map(str, verdict.recovered))}.")
         if verdict.lost:
-            print(f"  The power went, and with it the last {verdict.lost} lines about runs or operations.")
+            lost = count_text(verdict.lost, "line")
+            print(f"  The power went, and with it the last {lost} about runs or operations.")
     else:
         where = f"file {verdict.file}, line {verdict.line}" if verdict.line else f"file {verdict.file}"
         print(f"The audit is NOT whole: {where}: {verdict.reason}.")

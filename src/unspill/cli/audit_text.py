@@ -40,8 +40,9 @@ def _request(event: dict[str, Any]) -> str:
     request = event.get("request")
     if not isinstance(request, dict):
         return "?"
-    about = request.get("path") or request.get("hosts") or ""
-    return f"{request.get('kind')} {_words(about)} for {_words(request.get('argv'))}"
+    about = _words(request.get("path") or request.get("hosts") or "")
+    command = _words(request.get("argv") or "")
+    return " ".join(filter(None, (str(request.get("kind")), about, f"for {command}" if command else "")))
 
 
 def _words(value: object) -> str:

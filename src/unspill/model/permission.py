@@ -205,12 +205,16 @@ class Allowed(Record):
 
 
 class Denied(Record):
-    """Anything else: no, silence, or nobody there to ask."""
+    """Anything else: no, silence, or nobody there to ask.
+
+    `is_unseen` if the question was never put before anybody: such a one does not count as asked.
+    """
 
     digest: str
     by: str
     reason: str = ""
     remedy: str = ""
+    is_unseen: bool = False
 
 
 Answer = Allowed | Denied

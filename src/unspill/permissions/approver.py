@@ -26,8 +26,8 @@ class Approver(Protocol):
     """Puts a question to a person and returns what they said.
 
     It answers within `question.wait_s` and names `question.digest` in its answer. No answer, an unclear one and one
-    that came too late are denials. It shows `text` and `lines` as they are, offers `choices` and no others, and gives
-    the asking program no way to answer by itself.
+    that came too late are denials; one with `is_unseen` says that nobody was shown the question. It shows `text` and
+    `lines` as they are, offers `choices` and no others, and gives the asking program no way to answer by itself.
     """
 
     def ask(self, question: Question) -> Answer:
@@ -46,6 +46,7 @@ class DenyAll:
             by="deny-all",
             reason="nobody is there to be asked",
             remedy="Choose who answers, on a terminal or by `unspill approve`: `--ask`, or `approver=` in Python.",
+            is_unseen=True,
         )
 
 

@@ -122,8 +122,10 @@ class Desk:
         except Exception as error:
             answer = Denied(digest=question.digest, by="unspill", reason=f"the approver failed: {type(error).__name__}")
         finally:
-            self._requests.close(question.id, "allowed" if isinstance(answer, Allowed) else "denied")
-            self._audit.append(answer_event(question, answer))
+            try:
+                self._end(question, answer)
+            finally:
+                self._audit.append(answer_event(question, answer))
         if isinstance(answer, Denied):
             raise _refusal(request, answer.reason, answer.remedy)
         if answer.scope == "once":
@@ -138,6 +140,12 @@ class Desk:
         )
         self._grants.use(grant.id, granted_ns)
         return Permit(request, f"answer of {answer.by}", grant.id)
+
+    def _end(self, question: Question, answer: Answer) -> None:
+        if isinstance(answer, Denied) and answer.is_unseen:
+            # Else a program without a terminal could use up what its person may be asked
+            self._requests.forget(question.id)
+        self._requests.close(question.id, "allowed" if isinstance(answer, Allowed) else "denied")
 
     def _note(self, question: Question) -> None:
         """Record that a person is asked, unless that was done too often.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from unspill.model.permission import Allowed
+from unspill.model.permission import Allowed, Unsandboxed
 from unspill.store.request_form import key_of, plain_request
 
 TYPE_CHECKING = False
@@ -48,6 +48,9 @@ def revoke_event(grant: Grant) -> Event:
 
 def _bounded(request: Request) -> dict[str, Any]:
     plain = plain_request(request) | {"argv": _command(request.argv)}
+    if isinstance(request, Unsandboxed):
+        # Values may be secrets, and the audit is for ever
+        plain["environ"] = [_text(pair.partition(b"=")[0]) for pair in request.environ]
     # The whole can be told from the digest by whoever has it
     return plain | {"key": key_of(request)}
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often a person may be asked: who refused three times has answered, and ten questions in five minutes are enough.
 
-Pure: counts what the store remembers, so it holds for all processes that ask about one project.
+A question that was never put before anybody is not one of them. Pure: counts what the store remembers, so it holds
+for all processes that ask about one project.
 """
 
 from __future__ import annotations

@@ -49,14 +49,14 @@ class Terminal:
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            return _denied(question, "there is no terminal to ask on", _ELSEWHERE)
+            return _unseen(question, "there is no terminal to ask on", _ELSEWHERE)
         try:
             # In the background a read or a change of modes would stop the whole process
             if os.tcgetpgrp(fd) != os.getpgrp():
-                return _denied(question, "the program that asks is in the background", _ELSEWHERE)
+                return _unseen(question, "the program that asks is in the background", _ELSEWHERE)
             with _Turn(self._lock, deadline) as is_ours:
                 if not is_ours:
-                    return _denied(question, "another question was not answered in time")
+                    return _unseen(question, "another question was not answered in time")
                 return self._ask(_Line(fd, deadline), question)
         except (OSError, termios.error):
             return _denied(question, "the terminal went away")
@@ -200,6 +200,10 @@ def _nonce() -> str:
 
 def _printable(character: str) -> str:
     return character if character.isprintable() else "?"
+
+
+def _unseen(question: Question, reason: str, remedy: str = "") -> Denied:
+    return _denied(question, reason, remedy).replace(is_unseen=True)
 
 
 def _denied(question: Question, reason: str, remedy: str = "") -> Denied:

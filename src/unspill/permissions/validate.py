@@ -18,10 +18,8 @@ from unspill.model.permission import (
     WritableRoot,
 )
 from unspill.permissions.escaping import show_word
-from unspill.policy.addresses import why_forbidden
-from unspill.policy.egress import parse_allowed
+from unspill.policy.egress import parse_allowed, parse_reachable
 from unspill.policy.environ import is_refused
-from unspill.policy.literals import find_literal
 from unspill.policy.paths import contains, normalise
 from unspill.policy.roots import check_root
 from unspill.policy.secrets import find_secret
@@ -58,8 +56,7 @@ def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> N
         case Egress(hosts=hosts):
             _demand(0 < len(hosts) <= HOSTS, f"names {len(hosts)} hosts, not 1 to {HOSTS}")
             for host in hosts:
-                shown = show_word(host.encode("utf-8", "replace"))
-                _demand(_is_rule(host), f"names something that is no host: {shown}")
+                _check_host(host)
         case WritableRoot(path=path):
             check_root(path, home=home, own=own)
         case ReadablePath(path=path) | MaskedSecret(path=path):
@@ -126,15 +123,19 @@ def _is_relative(path: bytes) -> bool:
     return bool(path) and _is_absolute(b"/" + path)
 
 
-def _is_rule(host: str) -> bool:
-    """Tell whether a host is written as the proxy and the configuration write it, and in the one form of it."""
+def _check_host(host: str) -> None:
+    """Demand that a host is written as the proxy and the configuration write it, and in the one form of it."""
+    no_host = f"names something that is no host: {show_word(host.encode('utf-8', 'replace'))}"
     try:
-        rule = parse_allowed(host)
+        is_rule = parse_allowed(host).text == host
     except PolicyError:
-        return False
-    packed = find_literal((f"[{rule.host}]" if ":" in rule.host else rule.host).encode())
-    # Of an address that is never reached nobody need be asked
-    return rule.text == host and not (packed and why_forbidden(packed))
+        is_rule = False
+    _demand(is_rule, no_host)
+    try:
+        parse_reachable(host)
+    except PolicyError as error:
+        # Of an address that is never reached nobody need be asked
+        raise UsageError(error.message, remedy=error.remedy) from None
 
 
 def _is_digest(text: str) -> bool:

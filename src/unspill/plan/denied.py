@@ -2,7 +2,8 @@
 """Which rule of a plan refuses an access to a path, and what a person could do to allow it.
 
 Judges by names: a path as the command gave it, through links that the plan itself makes. Whether the host has
-something there, or would have refused it too, is for whoever can look.
+something there, or would have refused it too, is for whoever can look. What is proposed never depends on what the
+host has: a model that reads it must not learn that.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from unspill.errors import RootRefused
 from unspill.model.plan import Bind, File, Overlay, ReadOnly, Symlink, Tmpfs
 from unspill.model.record import Record
 from unspill.plan.visible import find_cover
-from unspill.policy.paths import contains, normalise, show
+from unspill.policy.paths import contains, lies_beneath, normalise, show
 from unspill.policy.roots import check_root
+from unspill.policy.secrets import find_secret
 from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
@@ -30,8 +32,8 @@ _ELSEWHERE = "write to the project, the playground or /tmp instead"
 
 
 class Refusal(Record):
-    """Why a path can't be had: `outside` all that is shown, `read-only`, `hidden` by something fresh,
-    `masked`, or the `secret` of a root.
+    """Why a path can't be had: `outside` all that is shown, `read-only`, `hidden` by something fresh
+    (of a write: its directory is, unless the command has made it), `masked`, or the `secret` of a root.
 
     `path` is where it really lies.
     """
@@ -73,7 +75,15 @@ class Judge:
                 return self._read_only(path, cover)
             case File() if cover.over:
                 return self._read_only(path, cover)
+            case Tmpfs() if self._may_lack_parent(path, cover):
+                rule = f"its directory is not there: {show(cover.dest)} is fresh: {cover.why}"
+                return Refusal(kind="hidden", path=path, rule=rule)
         return None
+
+    def _may_lack_parent(self, path: bytes, cover: Tmpfs) -> bool:
+        """Tell whether a path lies in a directory that is there only if the command has made it."""
+        parent = posixpath.dirname(path)
+        return lies_beneath(parent, cover.dest) and not any(contains(parent, other.dest) for other in self._mounts)
 
     @staticmethod
     def _read_only(path: bytes, cover: MountOp) -> Refusal:
@@ -116,13 +126,22 @@ def remedy_of(refusal: Refusal, *, is_write: bool, home: bytes) -> str:
         place = next((place for place in _places(refusal.path) if _can_be_root(place, home)), None)
         if place is None:
             return f"It can't be allowed: {_ELSEWHERE}."
-        return f"Allow it with `--root {shell_word(place)}` or `roots` in your own configuration, or {_ELSEWHERE}."
+        return (
+            f"Allow it with `--root {shell_word(place)}` or `roots` in your own configuration "
+            f"(a directory of yours: make it if there is none), or {_ELSEWHERE}."
+        )
+    word = shell_word(refusal.path)
     if refusal.kind == "secret":
-        return f"If a command may know it: `--reveal {shell_word(refusal.path)}`, or `reveal` in `[secrets]`."
+        return f"If it is there and a command may know it: `--reveal {word}`, or `reveal` in `[secrets]`."
     if "unspill's own files" in refusal.rule:
         return "It is never shown."
     if "hidden by your policy" in refusal.rule:
         return "Take it out of `hidden`."
-    return (
-        f"If a command may know it: `--readable {shell_word(refusal.path)}`, or `readable` in your own configuration."
-    )
+    if find_secret(refusal.path, home) is not None:
+        return (
+            "It is never shown on request: copy what is needed into the project. "
+            "Only `readable` in your own configuration shows it, to every run."
+        )
+    if contains(refusal.path, home):
+        return "It is never shown as a whole: name what is needed of it."
+    return f"If it is there and a command may know it: `--readable {word}`, or `readable` in your own configuration."

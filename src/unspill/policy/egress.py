@@ -62,7 +62,7 @@ def parse_allowed(text: str) -> Allowed:
         PolicyError: It is none of these, or its star stands for everybody's names.
     """
     try:
-        host, port = _split_port(text.encode("ascii"))
+        host, port = _split_port(_without_others(text.encode("ascii")))
         if packed := find_literal(host):
             return Allowed(host=written(packed), port=port)
         if not host.startswith(b"*."):
@@ -77,8 +77,36 @@ def parse_allowed(text: str) -> Allowed:
     return Allowed(host=suffix, subdomains=True, port=port)
 
 
+def parse_reachable(text: str) -> Allowed:
+    """Return the rule of a text, if there is anything that it could allow.
+
+    Raises:
+        PolicyError: It is none, or an address to which nothing is ever sent.
+    """
+    rule = parse_allowed(text)
+    packed = find_literal((f"[{rule.host}]" if ":" in rule.host else rule.host).encode())
+    if packed:
+        from unspill.policy.addresses import why_forbidden
+
+        if why := why_forbidden(packed):
+            raise PolicyError(f"the address {rule.text} can never be allowed: it is not public ({why})", remedy=_PUBLIC)
+    return rule
+
+
 _FORMS = "Write `example.org`, `*.example.org` or `example.org:8443`."
 _ENCODED = "Write international names in their encoded form, with labels that begin with `xn--`."
+
+
+_PUBLIC = "Name a public host. No setting opens an address of this machine, of its network or of special use."
+
+
+def _without_others(raw: bytes) -> bytes:
+    """Return what may be a host, and say so where something else was copied along with it."""
+    if b"/" in raw:
+        raise Refused("form", "a scheme or a path is no part of a host")
+    if b"[" not in raw and find_literal(b"[%b]" % raw):
+        raise Refused("form", "an IPv6 address stands in brackets, as in `[2a00::1]`")
+    return raw
 
 
 def _split_port(raw: bytes) -> tuple[bytes, int | None]:

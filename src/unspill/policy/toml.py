@@ -153,10 +153,10 @@ class _Reader:
         return None if value == _UNLIMITED else self.size(key, value)
 
     def _hosts(self, key: str, value: object) -> tuple[str, ...]:
-        from unspill.policy.egress import parse_allowed
+        from unspill.policy.egress import parse_reachable
 
         try:
-            return tuple(dict.fromkeys(parse_allowed(text).text for text in self.texts(key, value)))
+            return tuple(dict.fromkeys(parse_reachable(text).text for text in self.texts(key, value)))
         except PolicyError as error:
             if error.message.startswith(self.where):
                 raise

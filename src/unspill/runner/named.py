@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
+from unspill.model.record import Record
 from unspill.model.run import Exited, Hint
 from unspill.plan.denied import Judge, remedy_of
 from unspill.policy.paths import contains, show
@@ -25,37 +26,74 @@ if TYPE_CHECKING:
 _TAIL = 16 * 1024
 _MOST = 3
 _LONGEST_PATH = 4096
+# Said by shells and by the tools that make files, where the directory is missing
+_NO_DIRECTORY = b"Directory nonexistent"
+_MAKING = (_NO_DIRECTORY, b"cannot create", b"can't create", b"failed to create", b"cannot touch")
+# Said by bash of `<` and `>` alike, by Python of every mode
+_UNCLEAR = (b": line ", b"FileNotFoundError")
+_SOCKET_WORDS = (b"bind", b"listen", b"socket", b"http.server")
 _QUOTES = (b"\xe2\x80\x98", b"\xe2\x80\x99", b"'", b'"', b"`", b"(", b")", b",", b"=")
 
 
+class _Named(Record):
+    """A path in a line of output, and what the line says of it; `is_unclear`: not whether it was to be written."""
+
+    path: bytes
+    is_write: bool
+    is_missing: bool
+    is_unclear: bool
+
+
 def hints_about(plan: Plan, outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...]:
-    """Return a hint for each path that was named with an error and that a rule of the plan refuses."""
+    """Return a hint for each path that was named with an error and that a rule of the plan refuses.
+
+    One more where the profile `strict` is likely what refused a socket.
+    """
     if not isinstance(outcome, Exited) or not outcome.code:
         return ()
     judge, home = Judge(plan.mounts), dict(plan.environ).get(b"HOME", b"/")
     found: dict[bytes, Hint] = {}
-    for path, is_write in _named(outputs):
-        refusal = judge.refusal(path, is_write=is_write)
-        if refusal is not None and _is_telling(refusal, home) and len(found) < _MOST:
+    for named in _named(outputs):
+        refusal = judge.refusal(named.path, is_write=named.is_write)
+        if refusal is not None and _is_telling(refusal, home, is_missing=named.is_missing) and len(found) < _MOST:
             found[refusal.path] = Hint(
                 code="denied-path",
                 text=f"{show(refusal.path)}: {refusal.rule}.",
-                remedy=remedy_of(refusal, is_write=is_write, home=home),
+                remedy=_remedy(judge, named, refusal, home),
             )
-    return tuple(found.values())
+    return (*found.values(), *_strict_hints(plan, outputs))
 
 
-def _named(outputs: tuple[bytes, ...]) -> Iterator[tuple[bytes, bool]]:
-    """Yield the absolute paths in lines that speak of a missing or read-only file, and whether it was to be written."""
+def _remedy(judge: Judge, named: _Named, refusal: Refusal, home: bytes) -> str:
+    remedy = remedy_of(refusal, is_write=named.is_write, home=home)
+    written = judge.refusal(named.path, is_write=True) if named.is_unclear else None
+    if written is None:
+        return remedy
+    other = remedy_of(written, is_write=True, home=home)
+    return f"{remedy} If it was to be written: {other[0].lower()}{other[1:]}"
+
+
+def _named(outputs: tuple[bytes, ...]) -> Iterator[_Named]:
+    """Yield the absolute paths in lines that speak of a missing or read-only file."""
     read_only, missing = (os.strerror(code).encode() for code in (errno.EROFS, errno.ENOENT))
+    errors = (read_only, missing, _NO_DIRECTORY)
     for output in outputs:
         for line in output[-_TAIL:].splitlines():
-            if read_only not in line and missing not in line:
+            if not any(error in line for error in errors):
                 continue
-            for word in _words(line):
+            is_missing = read_only not in line
+            is_write = not is_missing or any(words in line for words in _MAKING)
+            for word in _words(_without_speaker(line, errors)):
                 path = word.rstrip(b":;.")
                 if path.startswith(b"/") and len(path) <= _LONGEST_PATH and b"\0" not in path:
-                    yield path, read_only in line
+                    is_unclear = not is_write and any(words in line for words in _UNCLEAR)
+                    yield _Named(path=path, is_write=is_write, is_missing=is_missing, is_unclear=is_unclear)
+
+
+def _without_speaker(line: bytes, errors: tuple[bytes, ...]) -> bytes:
+    """Take away the program that a line begins with: `/bin/sh: 1: ...`, but not what an error follows at once."""
+    first, _colon, rest = line.partition(b": ")
+    return rest if first.startswith(b"/") and not rest.startswith(errors) else line
 
 
 def _words(line: bytes) -> list[bytes]:
@@ -64,6 +102,24 @@ def _words(line: bytes) -> list[bytes]:
     return line.split()
 
 
-def _is_telling(refusal: Refusal, home: bytes) -> bool:
+def _is_telling(refusal: Refusal, home: bytes, *, is_missing: bool) -> bool:
     """Tell whether a rule is likely the reason: what a temporary directory does not have, nobody else has either."""
-    return refusal.kind != "hidden" or contains(home, refusal.path)
+    if refusal.kind == "hidden":
+        return is_missing and contains(home, refusal.path)
+    return refusal.kind != "read-only" or not is_missing
+
+
+def _strict_hints(plan: Plan, outputs: tuple[bytes, ...]) -> Iterator[Hint]:
+    """Name the profile where it fences the run in and words speak of a socket that was refused."""
+    if plan.first is None or plan.first.fence is None:
+        return
+    said = b"\n".join(output[-_TAIL:] for output in outputs).lower()
+    refusals = (os.strerror(code).encode().lower() for code in (errno.EACCES, errno.EPERM))
+    # An interpreter that was given its program as a word shows none of it in a traceback
+    spoken = b"\n".join((said, *plan.argv)).lower()
+    if any(words in said for words in refusals) and any(word in spoken for word in _SOCKET_WORDS):
+        yield Hint(
+            code="strict-profile",
+            text='`profile = "strict"` lets no program open a port or a Unix socket, not even on loopback.',
+            remedy='If it is to serve inside the sandbox: `profile = "default"` in your configuration.',
+        )

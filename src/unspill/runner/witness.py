@@ -86,9 +86,13 @@ class Witness:
         refusal = self._refusal(access)
         if refusal is None or not notices.is_alive(notice):
             return
-        if refusal.kind in _MAY_BE_INSIDE and _is_inside(notice.pid, refusal.path):
-            return
         key = refusal.path, access.is_write
+        place = os.path.dirname(refusal.path) if access.is_write else refusal.path
+        if refusal.kind in _MAY_BE_INSIDE and _is_inside(notice.pid, place):
+            if access.is_write:
+                # Some programs make a directory only after the first attempt has failed
+                self._found.pop(key, None)
+            return
         if key in self._found or len(self._found) < _MOST_KEPT:
             _refusal, times = self._found.get(key, (refusal, 0))
             self._found[key] = refusal, times + 1
@@ -98,6 +102,9 @@ class Witness:
         if key in self._judged:
             return self._judged[key]
         refusal = self._judge.refusal(access.path, is_write=access.is_write)
+        if refusal is not None and access.is_write and refusal.kind == "hidden":
+            # In /tmp only the host could say whether it has that directory, and it would say it to a model
+            refusal = refusal if contains(self._home, refusal.path) else None
         if len(self._judged) >= _MOST_REMEMBERED:
             self._judged.clear()
         if len(access.path) <= _LONGEST_REMEMBERED:
@@ -121,7 +128,9 @@ class Witness:
         """Tell whether it is the sandbox that refuses, and not what the host would say by itself."""
         if is_write:
             parent = os.path.dirname(refusal.path)
-            return refusal.kind == "outside" or any(os.access(path, os.W_OK) for path in (refusal.path, parent))
+            return refusal.kind in ("outside", "hidden") or any(
+                os.access(path, os.W_OK) for path in (refusal.path, parent)
+            )
         return self._is_private(refusal) or os.path.lexists(refusal.path)
 
     def _is_private(self, refusal: Refusal) -> bool:

@@ -23,7 +23,7 @@ from unspill.layers.make import new_id
 from unspill.layers.marks import Marks, carry_over, unedited_directories
 from unspill.layers.residue import build_residue
 from unspill.sandbox.choosing import ancestors, choose
-from unspill.sandbox.claims import concerns_git, entries_of, remember_claims
+from unspill.sandbox.claims import concerns_git, entries_of, mark_written, remember_claims
 from unspill.sandbox.masking import carry_changed, load_masked, shown_secrets
 from unspill.sandbox.reading import get_run
 from unspill.sandbox.running import end_interrupted
@@ -67,9 +67,12 @@ def _without_claims(opened: Opened, apply: _Apply) -> Operation:
     if not concerns_git(apply.chosen):
         return apply.run()
     before, shown = entries_of(opened), shown_secrets(opened)
+    # Before: whoever ends this process in the middle must not have the index believed
+    mark_written(opened.store, apply.chosen)
     try:
         return apply.run()
     finally:
+        mark_written(opened.store, apply.chosen)
         remember_claims(opened, before, shown, apply.chosen)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import HostError
+from unspill.host.bwrap import why_unsafe
 from unspill.host.own_addresses import own_addresses
 from unspill.model.plan import PastaNetwork
 
@@ -41,10 +42,10 @@ def plan_pasta(*, has_own_namespace: bool) -> PastaNetwork:
             'a network was granted with `mode = "pasta"`, which is not for root: pasta gives its privileges up',
             remedy=f"Run unspill as an ordinary user, {_INSTEAD}.",
         )
-    program = next((path for path in _PROGRAMS if os.access(path, os.X_OK)), None)
+    program = next((path for path in _PROGRAMS if _is_trusted(path)), None)
     if program is None:
         raise HostError(
-            'a network was granted with `mode = "pasta"`, but there is no `pasta` on this host',
+            'a network was granted with `mode = "pasta"`, but there is no `pasta` here that only root can write',
             remedy=f"Install it (package `passt`), {_INSTEAD}.",
         )
     if not os.access(_TUN, os.R_OK | os.W_OK):
@@ -71,6 +72,11 @@ def plan_pasta(*, has_own_namespace: bool) -> PastaNetwork:
         resolver_file=find_resolver_file(),
         resolvers=tuple(version for version in versions if version in _resolver_versions()),
     )
+
+
+def _is_trusted(program: bytes) -> bool:
+    """It is the last that stands between a command and the host's network, so it is chosen as bwrap is."""
+    return os.access(program, os.X_OK) and not why_unsafe(os.path.realpath(program))
 
 
 def find_resolver_file() -> bytes:

@@ -2,7 +2,7 @@
 """Which secrets of a project a run does not see, found in the live directories, and the layers that hide them.
 
 All names of the table are hidden, also those that do not exist: a person may make one while the command runs. Not
-hidden are directories of such a name, what is revealed, and files whose content git has anyway.
+hidden are directories of such a name, what is revealed, and files that the person has git track.
 """
 
 from __future__ import annotations
@@ -29,17 +29,24 @@ if TYPE_CHECKING:
 
 
 class Masks(Record):
-    """The layer of each root that has one; and what git tracks under the names of secrets, each with what follows."""
+    """The layer of each root that has one; what git tracks under the names of secrets, each with what follows; and
+    the secrets that are there and hidden."""
 
     layers: tuple[tuple[bytes, bytes], ...] = ()
     tracked: tuple[tuple[bytes, str], ...] = ()
+    hidden: tuple[bytes, ...] = ()
 
 
 _CHANGED_KEY = "secrets changed by "
+_DIRECTORY, _SECRET = "directory", "secret"
 # A directory of that size has at most some hundred entries on all filesystems
 _SMALL = 8192
-TRACKED = "is tracked by git, so it is not masked: what is in it is in the repository"
-CHANGED = "is tracked by git but is not what git has, so it is masked: `git add` it, or reveal it"
+TRACKED = "is tracked by git, so it is not masked: commands see what is in it"
+# Said by each run: git would take what it does not see for deleted
+MASKED = (
+    "is tracked by git but masked, since a command may have put it into the index: git sees it as deleted inside,"
+    " so `git commit -a` would delete it; `git add` it yourself, or `--reveal` it"
+)
 
 
 def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
@@ -59,20 +66,24 @@ def _find_masks(opened: Opened, revealed: tuple[bytes, ...]) -> Masks:
     names = masked_names(secrets)
     if not names:
         return Masks()
-    layers, tracked = [], []
+    layers, tracked, secret = [], [], []
     for root in opened.roots:
         hidden: dict[bytes, tuple[bytes, ...]] = {}
         for path in (b"", *_directories(root, secrets.directories)):
             directory = posixpath.join(root, path) if path else root
             shown = revealed_names((*secrets.reveal, *revealed), opened.project, directory)
             for name, text in _find_shown(opened.store, directory, names, shown):
-                tracked.append((posixpath.join(directory, name), text))
-                shown |= {name} if text == TRACKED or not text else frozenset()
+                if text in (TRACKED, MASKED):
+                    tracked.append((posixpath.join(directory, name), text))
+                if text in (TRACKED, _DIRECTORY):
+                    shown |= {name}
+                else:
+                    secret.append(posixpath.join(directory, name))
             hidden[path] = tuple(name for name in names if name not in shown) if shown else names
         layer = find_mask(opened.store.state, root, hidden)
         if layer is not None:
             layers.append((root, layer))
-    return Masks(layers=tuple(layers), tracked=tuple(found for found in tracked if found[1]))
+    return Masks(layers=tuple(layers), tracked=tuple(tracked), hidden=tuple(secret))
 
 
 def load_masked(opened: Opened) -> tuple[Stack, ...]:
@@ -140,20 +151,20 @@ def _changed_in(store: Store, stack: Stack, layer: SealedLayer) -> Iterator[byte
 
 
 def news_of(opened: Opened, masks: Masks) -> tuple[str, ...]:
-    """Return the warnings about tracked secrets if they are other ones than were last warned of."""
+    """Return the warnings about tracked secrets: those that are masked, and shown ones as soon as they are others."""
     if not masks.tracked:
         return ()
     texts = tuple(f"{show(os.path.relpath(path, opened.project))} {text}." for path, text in masks.tracked)
     key, said = f"tracked secrets of {opened.row.id}", "\n".join(texts)
     if opened.store.facts.find(key) == said:
-        return ()
+        return tuple(text for text in texts if text.endswith(f"{MASKED}."))
     opened.store.facts.put(key, said)
     return texts
 
 
 def is_about_secret(warning: str) -> bool:
-    """Tell whether a run's warning is one of these: said once, so it must reach the person."""
-    return warning.endswith((f"{TRACKED}.", f"{CHANGED}."))
+    """Tell whether a run's warning is one of these, which must reach the person."""
+    return warning.endswith((f"{TRACKED}.", f"{MASKED}."))
 
 
 def secret_directories(opened: Opened) -> Iterator[bytes]:
@@ -181,20 +192,21 @@ def _directories(root: bytes, given: tuple[bytes, ...]) -> Iterator[bytes]:
 def _find_shown(
     store: Store, directory: bytes, names: tuple[bytes, ...], shown: frozenset[bytes]
 ) -> Iterator[tuple[bytes, str]]:
-    """Yield the names that are there and no ordinary secrets: directories, without a text, and what git tracks."""
+    """Yield the names that are there, each with what it is."""
     files = []
     for name in _find_present(directory, names):
         if name not in shown:
             if _is_directory(directory + b"/" + name):
-                yield name, ""
+                yield name, _DIRECTORY
             else:
                 files.append(name)
     if files:
         from unspill.sandbox.claims import Claims
         from unspill.sandbox.tracked import find_tracked
 
-        for name, is_same in find_tracked(directory, files, Claims(store, directory)).items():
-            yield name, TRACKED if is_same else CHANGED
+        tracked = find_tracked(directory, files, Claims(store, directory))
+        for name in files:
+            yield name, _SECRET if name not in tracked else TRACKED if tracked[name] else MASKED
 
 
 def _find_present(directory: bytes, names: tuple[bytes, ...]) -> list[bytes]:

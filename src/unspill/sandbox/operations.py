@@ -13,6 +13,7 @@ from unspill.apply.reversing import Reversal
 from unspill.errors import RootRefused, UsageError
 from unspill.layers.stack import stat_root
 from unspill.model.operation import OperationId
+from unspill.sandbox.claims import forget_untracked
 from unspill.sandbox.running import end_interrupted
 
 TYPE_CHECKING = False
@@ -149,4 +150,7 @@ def _reverse(
         origin=wanted.origin,
         runs=wanted.runs,
     )
-    return operate(opened.store, task)
+    try:
+        return operate(opened.store, task)
+    finally:
+        forget_untracked(opened)

@@ -7,6 +7,7 @@ next start sweeps them.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
+_DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ulimit -n`): a run needs about 15."
 _swept: set[tuple[int, bytes]] = set()
 
 
@@ -124,6 +126,15 @@ def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResul
         DeniedError: another program is in the place of the one that something was allowed to.
         SandboxUnavailable: we failed; nothing of the run is left.
     """
+    try:
+        return _run_in_turn(opened, request, wishes)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise SandboxUnavailable(f"no descriptors are left: {error.strerror}", remedy=_DESCRIPTORS) from error
+
+
+def _run_in_turn(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
     if free_bytes(opened.store.state) < FREE_SPACE_KEPT:
         raise SandboxUnavailable(
             "the disk that holds the layers is nearly full", remedy="Free some space, or `unspill discard`."
@@ -226,7 +237,7 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         flagged=applied.flagged,
         problem=applied.problem,
         duration_s=time.monotonic() - begun,
-        hints=(*performed.hints, *_network_hints(plan, performed)),
+        hints=(*performed.hints, *_network_hints(plan, performed), *_mask_hints(opened, masks, performed)),
         denied_paths=performed.denied_paths,
         warnings=(*_warnings(opened, plan, traffic), *news_of(opened, masks)),
         shown_lines=opened.policy.shown_lines,
@@ -273,6 +284,14 @@ def _network_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
     from unspill.sandbox.network_hints import network_hints
 
     return network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
+
+
+def _mask_hints(opened: Opened, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
+    if not masks.hidden or performed.outcome == Exited(code=0):
+        return ()
+    from unspill.sandbox.mask_hints import mask_hints
+
+    return mask_hints(masks.hidden, opened.project, performed.outcome, performed.stdout, performed.stderr)
 
 
 def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:

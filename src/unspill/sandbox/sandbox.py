@@ -22,6 +22,7 @@ from unspill.sandbox.daily import prune_daily
 from unspill.sandbox.opening import open_project, with_held_roots
 from unspill.sandbox.planning import get_places, make_plan, make_request
 from unspill.sandbox.running import RunWishes, run_request, sweep_once
+from unspill.sandbox.settings import check_run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class Sandbox:
         policy = self._opened.policy
         bounds = policy.limits if limits is None else limits
         bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
+        check_run(after, bounds.wall_s)
         request = make_request(self._opened, command, cwd, env, bounds).replace(explain=explain)
         wishes = RunWishes(
             stdin=stdin, after=after or policy.after, on_event=on_event, cancel_fd=cancel_fd, may_fork=self._may_fork

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.errors import PolicyError
+from unspill.errors import PolicyError, UsageError
 from unspill.model.policy import Policy
 from unspill.policy.paths import show
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PROJECT_FILE = b".unspill.toml"
 _LARGEST = 1 << 16
+# The same as `policy.settings.AFTER`, which a plain run does not load
+_AFTER = ("apply", "hold", "discard")
 
 
 def load_policy(locations: Locations, project: bytes, given: Policy | None) -> Policy:
@@ -29,6 +31,8 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     Raises:
         PolicyError: a setting is unknown, wrong or unreadable, or the project asks for more than it has.
     """
+    if given is not None:
+        _check_given(given)
     policy = given if given is not None else Policy()
     own = os.path.join(locations.config, b"config.toml")
     text = None if given is not None else read_text(own)
@@ -54,6 +58,41 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
         settings = parse_policy(content, where=where, trusted=False, home=home, base=directory)
         decided = tightest(decided, tighten(policy, seen_from(project, settings, directory)))
     return decided
+
+
+def _check_given(policy: Policy) -> None:
+    """Check of a policy that a program made what `policy.toml` checks of a file: that each word is a known one."""
+    from unspill.model.rules import SCOPES
+    from unspill.policy.settings import AFTER, APPROVERS, ENGINES, MODES, PROFILES, STANCES, VIEWS
+
+    rules = policy.permissions
+    stances = ("network", "egress", "roots", "readable", "secrets", "held", "unsandboxed", "as_root")
+    for name, value, known in (
+        ("view", policy.view, VIEWS),
+        ("profile", policy.profile, PROFILES),
+        ("after", policy.after, AFTER),
+        ("after_timeout", policy.after_timeout, AFTER),
+        ("engine", policy.engine, (None, *ENGINES)),
+        ("network.mode", policy.network.mode, MODES),
+        ("permissions.longest", rules.longest, SCOPES),
+        ("permissions.approver", rules.approver, APPROVERS),
+        *((f"permissions.{stance}", getattr(rules, stance), STANCES) for stance in stances),
+    ):
+        if value not in known:
+            raise PolicyError(f"the policy's {name} is not one of {', '.join(filter(None, known))}: {value!a}")
+
+
+def check_run(after: str | None, wall_s: float | None) -> None:
+    """Check what a caller chose for one run.
+
+    Raises:
+        UsageError: `after` is no such word, or the time is over before it begins.
+    """
+    if after is not None and after not in _AFTER:
+        raise UsageError(f"`after` is not one of {', '.join(_AFTER)}: {after!a}")
+    # Written so that it holds for what is not a number, too
+    if wall_s is not None and not wall_s > 0:
+        raise UsageError(f"the timeout must be more than 0 seconds: {wall_s!a}", remedy="None stands for the policy's.")
 
 
 def _files_above(project: bytes, home: bytes) -> list[tuple[bytes, str]]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of a directory git tracks, and whether they are what git has. Read as data; git itself is never run.
+"""Which files of a directory the person has git track. Read as data; git itself is never run.
 
 That a path is in the index says nothing alone: a command may have put it there for a file that it has never seen, and
-an apply would bring that index into the project. Who knows the digest of a content knows the content, or has guessed
-it: what commands made an index say is told from the rest by `claims`.
+an apply would bring that index into the project. What commands made an index say is told from the rest by `claims`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import stat
 
 from unspill.apply.git_index import find_objects
 from unspill.policy.gitfiles import pointer_target
+from unspill.sandbox.claims import repository_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,30 +28,49 @@ _MOST_LEVELS = 64
 
 
 def find_tracked(directory: bytes, names: Sequence[bytes], claims: Claims) -> dict[bytes, bool]:
-    """Return the names in a directory that are in the index of its repository, and whether the content is the same.
+    """Return the names in a directory that are in the index of its repository, and whether the person is why.
 
-    What a command made the index say is never the same.
+    If that is known, what the file has by now does not matter.
     """
-    return {
-        name: not claims.has(name, known) and _is_object(directory + b"/" + name, known)
-        for name, known in find_entries(directory, names).items()
+    entries, repositories = _find_entries(directory, names)
+    found = {
+        name: not claims.has(name, known)
+        and (
+            claims.trusts(name)
+            or not claims.may_be_made(name, known, repositories)
+            # It is in the repository, where a command can read it
+            or _is_object(directory + b"/" + name, known)
+        )
+        for name, known in entries.items()
     }
+    claims.trust(
+        names, [name for name, is_shown in found.items() if is_shown and not claims.doubts(name, entries[name])]
+    )
+    return found
 
 
 def find_entries(directory: bytes, names: Sequence[bytes]) -> dict[bytes, bytes]:
     """Return the digests that the index of a directory's repository has for some names in it."""
-    index, prefix = _find_index(directory)
+    return _find_entries(directory, names)[0]
+
+
+def _find_entries(directory: bytes, names: Sequence[bytes]) -> tuple[dict[bytes, bytes], tuple[bytes, ...]]:
+    """Return these digests, and the repositories that they are of: none where that is not known."""
+    index, prefix, repositories = _find_index(directory)
     if index is None:
-        return {}
+        return {}, ()
     try:
         objects = find_objects(index, [prefix + name for name in names])
     finally:
         os.close(index)
-    return {name: objects[prefix + name] for name in names if prefix + name in objects}
+    return {name: objects[prefix + name] for name in names if prefix + name in objects}, repositories
 
 
-def _find_index(directory: bytes) -> tuple[int | None, bytes]:
-    """Return the open index of the nearest repository upwards, and what its paths to the directory begin with."""
+def _find_index(directory: bytes) -> tuple[int | None, bytes, tuple[bytes, ...]]:
+    """Return the open index of the nearest repository upwards, what its paths to the directory begin with, and `.git`.
+
+    Where that is a file, it is two: the file, and the directory that it belongs to.
+    """
     prefix = b""
     for _ in range(_MOST_LEVELS):
         git = os.path.join(directory, b".git")
@@ -63,14 +82,17 @@ def _find_index(directory: bytes) -> tuple[int | None, bytes]:
                 break
             directory, prefix = above, name + b"/" + prefix
             continue
+        repositories: tuple[bytes, ...] = (git,)
         if not stat.S_ISDIR(status.st_mode):
             # Of a worktree or a module. Wherever it leads: nothing comes of it but whether a digest is there.
             target = pointer_target(_read(git, _LARGEST_POINTER) or b"")
             if target is None or b"\0" in target:
                 break
             git = os.path.join(directory, target)
-        return _open(os.path.join(git, b"index")), prefix
-    return None, b""
+            owner = repository_of(git)
+            repositories = () if owner is None else (*repositories, owner)
+        return _open(os.path.join(git, b"index")), prefix, repositories
+    return None, b"", ()
 
 
 def _is_object(path: bytes, known: bytes) -> bool:

@@ -8,7 +8,7 @@ import os
 from unspill.changes.quote import quote
 from unspill.errors import PolicyError, UsageError
 from unspill.model.record import Record
-from unspill.policy.egress import parse_allowed
+from unspill.policy.egress import parse_reachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _masked(opened: Opened, given: Sequence[str]) -> tuple[bytes, ...]:
 
 def _host(text: str) -> str:
     try:
-        return parse_allowed(text).text
+        return parse_reachable(text).text
     except PolicyError as error:
         raise UsageError(error.message, remedy=error.remedy) from None
 

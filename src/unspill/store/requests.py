@@ -138,6 +138,13 @@ class RequestTable:
         sql = "UPDATE requests SET state = ? WHERE id = ? AND state IN ('asked', 'waiting')"
         return self._db.change(sql, (state, request)) == 1
 
+    def forget(self, request: RequestId) -> bool:
+        """Forget a request that nobody was shown, so that it does not count; tell whether there was one.
+
+        What waits for an answer is in everybody's list, so it stays.
+        """
+        return self._db.change("DELETE FROM requests WHERE id = ? AND state = 'asked'", (request,)) == 1
+
     def remove_before(self, moment_ns: int) -> int:
         """Forget requests whose deadline was before a moment; return how many."""
         return self._db.change("DELETE FROM requests WHERE deadline_ns < ?", (moment_ns,))

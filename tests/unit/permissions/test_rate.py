@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.permissions.conftest import Office
 from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH, PROJECT
 from unspill.errors import DeniedError
-from unspill.model.permission import NetworkForCommand
+from unspill.model.permission import Denied, NetworkForCommand, Question
+from unspill.permissions.approver import Approver, DenyAll
+from unspill.permissions.queue import Queue
 from unspill.permissions.rate import RateLimit, find_pause
+from unspill.permissions.terminal import Terminal
 from unspill.store.requests import Recent
 
 if TYPE_CHECKING:
@@ -138,3 +141,43 @@ def test_without_the_limit_every_question_is_asked(office: Office) -> None:
         with pytest.raises(DeniedError):
             desk.obtain(ONE_OF_EACH[0])
     assert len(office.asked) == 30
+
+
+UNSEEN: dict[str, Approver] = {
+    "nobody answers": DenyAll(),
+    "there is no terminal": Terminal(path=b"/there/is/no/terminal"),
+}
+
+
+def _deny_times(office: Office, times: int, approver: Approver) -> None:
+    desk = office.desk(approver=approver, wait_s=0.01)
+    for _ in range(times):
+        with pytest.raises(DeniedError):
+            desk.obtain(ONE_OF_EACH[0])
+
+
+@pytest.mark.parametrize("approver", UNSEEN.values(), ids=UNSEEN.keys())
+def test_a_question_that_nobody_saw_does_not_count(office: Office, approver: Approver) -> None:
+    _deny_times(office, 12, approver)
+    assert office.requests.recent(PROJECT, 0) == ()
+    assert [event["kind"] for event in office.recorded()] == ["request", "answer"] * 12
+    office.desk(True).obtain(ONE_OF_EACH[0])
+    assert len(office.asked) == 1
+
+
+def test_a_question_that_waited_in_the_queue_counts_though_nobody_answered(office: Office) -> None:
+    _deny_times(office, 3, Queue(office.requests))
+    with pytest.raises(DeniedError) as caught:
+        office.desk(True).obtain(ONE_OF_EACH[0])
+    assert "asked 3 times" in caught.value.remedy
+    assert office.asked == []
+
+
+def test_what_waited_in_the_queue_counts_even_if_its_approver_says_that_nobody_saw_it(office: Office) -> None:
+    class Forgetful(Queue):
+        def ask(self, question: Question) -> Denied:
+            super().ask(question)
+            return Denied(digest=question.digest, by="x", is_unseen=True)
+
+    _deny_times(office, 3, Forgetful(office.requests))
+    assert [asked.state for asked in office.requests.recent(PROJECT, 0)] == ["expired"] * 3

@@ -153,5 +153,5 @@ def test_a_host_is_asked_about_only_in_the_one_form_that_the_proxy_compares(host
     if expected:
         check(request)
     else:
-        with pytest.raises(UsageError, match="no host"):
+        with pytest.raises(UsageError, match=r"no host|it is not public \((private|loopback)\)"):
             check(request)

@@ -6,10 +6,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.plan.given import HOME, PROJECT, given, places
+from unspill.errors import RootRefused
+from unspill.model.permission import ReadablePath
 from unspill.model.plan import Plan
 from unspill.model.policy import Policy
+from unspill.permissions.validate import check_request
 from unspill.plan.build import build_plan
-from unspill.plan.denied import Judge, remedy_of
+from unspill.plan.denied import Judge, Refusal, remedy_of
 
 
 def plan() -> Plan:
@@ -33,7 +36,11 @@ WRITES = {
     b"/dev/null": None,
     b"/dev/shm/x": None,
     b"/proc/self/comm": None,
-    HOME + b"/.cache/x": None,
+    HOME: None,
+    HOME + b"/x": None,
+    HOME + b"/work/x": None,
+    HOME + b"/.cache/x": "hidden",
+    b"/tmp/made/x": "hidden",
     HOME + b"/playground/x": None,
     PROJECT + b"/src/a": None,
     PROJECT + b"/../../../../usr/x": "read-only",
@@ -84,7 +91,11 @@ def test_the_path_is_told_where_it_really_lies() -> None:
         (b"/data", True, "--root /data`"),
         (b"/srv/x", True, "--root /srv/x`"),
         (b"/usr/lib/x", True, "can't be allowed"),
-        (HOME + b"/.ssh/config", False, f"--readable {HOME.decode()}/.ssh/config`"),
+        (HOME + b"/sets/out/x", True, f"--root {HOME.decode()}/sets/out` or `roots` in your own configuration (a dir"),
+        (HOME + b"/.ssh/new", True, "can't be allowed"),
+        (HOME + b"/sets/a.csv", False, f"--readable {HOME.decode()}/sets/a.csv`"),
+        (HOME + b"/.ssh/config", False, "never shown on request"),
+        (HOME, False, "never shown as a whole"),
         (b"/opt/private/x", False, "out of `hidden`"),
         (b"/data/\x1b[2J", False, "--readable $'/data/\\x1b[2J'`"),
     ],
@@ -95,3 +106,22 @@ def test_what_is_proposed_would_help_and_is_safe_to_print(path: bytes, is_write:
     remedy = remedy_of(refusal, is_write=is_write, home=HOME)
     assert words in remedy
     assert remedy.isprintable()
+
+
+@pytest.mark.parametrize("path", [HOME + b"/.ssh/id_rsa", HOME + b"/.aws/credentials", HOME + b"/.netrc", HOME])
+def test_no_option_is_proposed_that_would_be_refused(path: bytes) -> None:
+    for is_write in (False, True):
+        refusal = Refusal(kind="hidden", path=path, rule="fresh")
+        assert "--" not in remedy_of(refusal, is_write=is_write, home=HOME)
+    request = ReadablePath(project=PROJECT, argv=(b"x",), path=path)
+    with pytest.raises(RootRefused):
+        check_request(request, home=HOME, own=())
+
+
+def test_a_directory_that_a_mount_needs_is_there() -> None:
+    """The project's own parents lie in the fresh home: whoever writes to them needs no hint."""
+    judge = Judge(plan().mounts)
+    assert judge.refusal(PROJECT[: PROJECT.rindex(b"/")] + b"/x", is_write=True) is None
+    refusal = judge.refusal(HOME + b"/other/x", is_write=True)
+    assert refusal is not None
+    assert refusal.rule == "its directory is not there: /home/ann is fresh: a home directory of this run only"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
-from unspill.policy.egress import Allowed, Rules, parse_allowed, parse_rules
+from unspill.policy.egress import Allowed, Rules, parse_allowed, parse_reachable, parse_rules
 from unspill.policy.hosts import Destination, parse_authority
 from unspill.policy.refusal import Refused
 from unspill.policy.suffixes import is_public_suffix
@@ -150,3 +150,46 @@ def _allows(rule: Allowed, destination: Destination) -> bool:
 @given(RULES)
 def test_the_text_of_a_rule_is_the_rule_again(rule: Allowed) -> None:
     assert parse_allowed(rule.text) == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        ("http://example.org", "a scheme or a path is no part of a host"),
+        ("example.org/path", "a scheme or a path is no part of a host"),
+        ("https://example.org:443/", "a scheme or a path is no part of a host"),
+        ("2001:db8::1", "an IPv6 address stands in brackets"),
+        ("::1", "an IPv6 address stands in brackets"),
+        ("2A00::1:443", "an IPv6 address stands in brackets"),
+        ("example.org:http", "a port is a number"),
+        ("example.org:80:80", "a label has"),
+    ],
+)
+def test_who_wrote_no_host_is_told_what_is_wrong_with_it(text: str, because: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_allowed(text)
+    assert f"({because}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("10.0.0.1", "private"),
+        ("192.168.0.1:8080", "private"),
+        ("127.0.0.1", "loopback"),
+        ("169.254.169.254", "link-local, metadata service"),
+        ("[::1]", "loopback"),
+        ("[fe80::1]:443", "link-local"),
+        ("[::FFFF:10.0.0.1]", "IPv4-mapped"),
+    ],
+)
+def test_an_address_that_is_not_public_can_not_be_allowed(text: str, why: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_reachable(text)
+    assert str(caught.value).endswith(f"can never be allowed: it is not public ({why})")
+    assert parse_allowed(text)
+
+
+@pytest.mark.parametrize("text", ["example.org", "*.example.org:8443", "1.2.3.4", "[2a00::1]:8443"])
+def test_what_could_be_reached_can_be_allowed(text: str) -> None:
+    assert parse_reachable(text) == parse_allowed(text)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.plan.given import HOME, PROJECT, given
-from unspill.model.plan import Plan
+from unspill.model.plan import Fence, FirstProgram, Plan
 from unspill.model.run import Exited, Signalled, TimedOut
 from unspill.plan.build import build_plan
 from unspill.runner.named import hints_about
@@ -26,6 +26,15 @@ LINES = {
     b"sh: 1: cannot create /usr/lib/x: Read-only file system": b"/usr/lib/x",
     b"FileNotFoundError: [Errno 2] No such file or directory: '/srv/sets/a.csv'": b"/srv/sets/a.csv",
     b'open("/bin/x", O_CREAT) = -1 EROFS (Read-only file system)': b"/usr/bin/x",
+    b"/bin/sh: 1: cannot create /etc/x: Read-only file system": b"/etc/x",
+    b"/bin/sh: 1: cannot create x: Read-only file system": None,
+    b"/bin/bash: line 1: /etc/x: Read-only file system": b"/etc/x",
+    b"/usr/lib/x: Read-only file system": b"/usr/lib/x",
+    b"/srv/sets/a.csv: No such file or directory": b"/srv/sets/a.csv",
+    b"/bin/sh: 1: cannot create " + HOME + b"/other/z: Directory nonexistent": HOME + b"/other/z",
+    b"/bin/sh: 1: cannot create /tmp/other/z: Directory nonexistent": None,
+    b"mkdir: cannot create directory '/usr/none/x': No such file or directory": None,
+    b"touch: cannot touch '" + HOME + b"/other/z': No such file or directory": HOME + b"/other/z",
     b"error: No such file or directory: /tmp/missing": None,
     b"error: No such file or directory: missing": None,
     b"error: No such file or directory: " + PROJECT + b"/missing": None,
@@ -58,3 +67,60 @@ def test_hints_are_few_different_and_safe_to_print(plan: Plan) -> None:
 def test_any_output_will_do(plan: Plan) -> None:
     odd = b"/\0 //// /.. " + b"/x" * 10_000 + b" \xff/ : /: '/'"
     hints_about(plan, FAILED, odd + b" No such file or directory Read-only file system", b"\n" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mkdir: cannot create directory \u2018{}\u2019: No such file or directory",
+        "/bin/sh: 1: cannot create {}: Directory nonexistent",
+        "cp: cannot create regular file '{}': No such file or directory",
+        "ln: failed to create symbolic link '{}': No such file or directory",
+    ],
+)
+def test_what_was_to_be_made_is_allowed_by_a_root_and_not_by_showing_it(plan: Plan, line: str) -> None:
+    [hint] = hints_about(plan, FAILED, line.format(f"{HOME.decode()}/sets/out/d").encode())
+    assert f"--root {HOME.decode()}/sets/out`" in hint.remedy
+    assert "--readable" not in hint.remedy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash: line 1: {}: No such file or directory",
+        "/bin/sh: line 1: {}: No such file or directory",
+        "FileNotFoundError: [Errno 2] No such file or directory: '{}'",
+    ],
+)
+def test_where_words_do_not_say_which_it_was_both_remedies_are_given(plan: Plan, line: str) -> None:
+    place = f"{HOME.decode()}/sets/out"
+    [hint] = hints_about(plan, FAILED, line.format(place + "/d").encode())
+    assert f"--readable {place}/d`" in hint.remedy
+    assert f"If it was to be written: allow it with `--root {place}`" in hint.remedy
+    [read] = hints_about(plan, FAILED, line.format(f"{HOME.decode()}/notes").encode())
+    assert "to be written" not in read.remedy
+
+
+STRICT = FirstProgram(interpreter=b"/usr/bin/python3", source=b"", fence=Fence(abi=6, rules=()))
+REFUSED = [
+    b"self.socket.bind(self.server_address)\nPermissionError: [Errno 13] Permission denied",
+    b"Error: listen EACCES: permission denied 0.0.0.0:8000",
+    b"socket: Operation not permitted",
+]
+
+
+@pytest.mark.parametrize("output", REFUSED)
+def test_a_refused_socket_is_laid_to_the_strict_profile_where_it_is_one(plan: Plan, output: bytes) -> None:
+    [hint] = hints_about(plan.replace(first=STRICT), FAILED, output)
+    assert hint.code == "strict-profile"
+    assert 'profile = "strict"' in hint.text
+    assert hints_about(plan, FAILED, output) == ()
+    assert hints_about(plan.replace(first=STRICT), FAILED, b"cat: x: Permission denied") == ()
+
+
+def test_the_program_itself_may_be_all_that_speaks_of_a_socket(plan: Plan) -> None:
+    argv = (b"python3", b"-c", b"import socket; ...")
+    said = b'File "<string>", line 1, in <module>\nPermissionError: [Errno 13] Permission denied'
+    assert [hint.code for hint in hints_about(plan.replace(first=STRICT, argv=argv), FAILED, said)] == [
+        "strict-profile"
+    ]

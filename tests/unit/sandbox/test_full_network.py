@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import HostError
+from unspill.host.bwrap import why_unsafe
 from unspill.model.full_network import RESOLVER
 from unspill.model.plan import File, PastaNetwork
 from unspill.plan.full_network import resolver_operations
@@ -24,6 +25,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(full_network, "_RESOLVERS", bytes(tmp_path / "resolv.conf"))
     monkeypatch.setattr(full_network, "ways_out", lambda: (4, 6))
     monkeypatch.setattr(full_network, "own_addresses", lambda: frozenset({b"\x05\x05\x05\x05"}))
+    monkeypatch.setattr(full_network, "why_unsafe", lambda _path: "")
     monkeypatch.setattr("os.getuid", lambda: 1000)
     return tmp_path
 
@@ -42,6 +44,7 @@ def test_a_host_that_has_everything(host: Path) -> None:
     ("missing", "said"),
     [
         ("pasta", "there is no `pasta`"),
+        ("trust", "that only root can write"),
         ("tun", "may not open"),
         ("route", "no default route"),
         ("namespace", "outlive"),
@@ -56,6 +59,8 @@ def test_what_is_missing_is_said_with_a_remedy(
         (host / missing).unlink()
     elif missing == "route":
         monkeypatch.setattr(full_network, "ways_out", lambda: ())
+    elif missing == "trust":
+        monkeypatch.setattr(full_network, "why_unsafe", why_unsafe)
     elif missing == "user":
         monkeypatch.setattr("os.getuid", lambda: 0)
     elif missing == "addresses":
