@@ -38,7 +38,7 @@ WRITES = {
     b"/proc/self/comm": None,
     HOME: None,
     HOME + b"/x": None,
-    HOME + b"/work/x": None,
+    PROJECT.removesuffix(b"shop") + b"x": None,
     HOME + b"/.cache/x": "hidden",
     b"/tmp/made/x": "hidden",
     HOME + b"/playground/x": None,
