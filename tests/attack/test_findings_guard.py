@@ -313,11 +313,14 @@ def test_e5_rules_of_a_project_are_not_left_by_making_another_one_in_it(reposito
 def test_b4_closing_the_project_keeps_nothing_else_from_being_applied(repository: Ground) -> None:
     """Take all rights to the project's own directory away, together with other work.
 
-    Control: the mode alone is what stays held, and the project can still be entered.
+    Control: where the person lets it pass, the project is closed.
     """
     sandbox = take(repository, Steps("", ("echo x > new; chmod 000 .",)))
     assert (repository.project / "new").exists()
     assert [change.path for change in sandbox.changes()] == [b"."]
+    consent_to_all(sandbox)
+    assert stat.S_IMODE(repository.project.stat().st_mode) == 0
+    repository.project.chmod(0o755)
 
 
 def modes_of(project: Path) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Ground
+from tests.support import Ground, run_cli
 
 pytestmark = pytest.mark.kernel
 
@@ -52,3 +52,20 @@ def test_what_is_no_terminal_gets_every_byte(ground: Ground) -> None:
     assert b"a\x1b]0;title\x07\x1b[31mred\x1b[0m\x1b[6n\n" in text
     assert b"\x1b]52;c;eA==\x07" in text
     assert text.count(b"\x1b") == 6
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--", "./x\x1b]0;title\x07"),
+        ("run", "--timeout", "\x1b[2J", "--", "true"),
+        ("run", "--\x1b[2J", "--", "true"),
+        ("undo", "\x1b[2J"),
+        ("\x1b[2J",),
+    ],
+)
+def test_words_of_a_stranger_do_nothing_to_a_terminal_in_our_own_lines(ground: Ground, words: tuple[str, ...]) -> None:
+    done = run_cli(*words, cwd=ground.project)
+    assert done.returncode != 0
+    assert b"\x1b" not in done.stdout + done.stderr
+    assert b"x1b" in done.stderr

@@ -63,15 +63,6 @@ def _changed_directories(steps: Sequence[Step]) -> set[tuple[int | None, bytes]]
     return changed
 
 
-def sync_directory(path: bytes) -> None:
-    """Make the names in a directory of ours durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _sync_filesystems(sites: Sites) -> None:
     syncfs(sites.operations.root_fd)
     for root, is_elsewhere in zip(sites.roots, sites.staged, strict=True):

@@ -14,7 +14,7 @@ import time
 
 from unspill.apply.draft import Draft
 from unspill.apply.dressing import opened_and_closed
-from unspill.apply.durable import sync_directory, sync_done, sync_staged
+from unspill.apply.durable import sync_done, sync_staged
 from unspill.apply.finish import finish
 from unspill.apply.journal import End, Journal, Unsettled, write_end, write_journal
 from unspill.apply.last_look import look_again
@@ -26,6 +26,7 @@ from unspill.apply.rollback import forget, remove_staging, roll_back, tidy_up
 from unspill.apply.sites import Sites
 from unspill.changes.collector import CollectorPaused
 from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
+from unspill.host.writing import sync_directory
 from unspill.layers.places import upper_dir
 from unspill.model.layer import LayerId
 from unspill.model.operation import Operation, OperationId

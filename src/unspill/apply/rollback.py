@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.apply.durable import sync_directory, sync_done
+from unspill.apply.durable import sync_done
 from unspill.apply.loans import end_loan
 from unspill.apply.marking import settle_mark
 from unspill.apply.moving import close_inside, move_upper
 from unspill.apply.perform import take_back
 from unspill.apply.places import journal_file, operation_dir
 from unspill.host.libc import RENAME_NOREPLACE, renameat2
+from unspill.host.writing import sync_directory
 from unspill.layers.places import upper_dir
 from unspill.layers.remove import remove_tree
 from unspill.model.layer import LayerId

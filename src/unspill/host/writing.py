@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""write(2) until everything is written: it may take less than it is given."""
+"""What every writer of files needs besides write(2): all of a content, and names that last."""
 
 from __future__ import annotations
 
@@ -11,3 +11,12 @@ def write_whole(fd: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def sync_directory(path: bytes) -> None:
+    """Make the names in a directory of ours durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -12,6 +12,7 @@ import os
 import time
 
 from unspill.errors import StoreError
+from unspill.host.writing import sync_directory
 from unspill.permissions.audit_chain import (
     GENESIS,
     Head,
@@ -105,15 +106,6 @@ class Locked:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         os.close(self._fd)
-
-
-def sync_directory(directory: bytes) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _make_directory(directory: bytes) -> None:

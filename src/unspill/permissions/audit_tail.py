@@ -37,6 +37,23 @@ class Tail(Record):
     boot: str
 
 
+def as_text(value: bytes) -> str:
+    """Return bytes as a line of the audit has them."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def command_text(argv: tuple[bytes, ...], *, most_bytes: int, most_words: int | None = None) -> list[str]:
+    """Return the words of a command, cut where they are too long or too many, and then saying so."""
+    kept: list[str] = []
+    left = most_bytes
+    for word in argv[:most_words]:
+        if len(word) > left:
+            return [*kept, as_text(word[:left]), f"[cut: {sum(map(len, argv))} bytes in all]"]
+        kept.append(as_text(word))
+        left -= len(word) + 1
+    return kept if len(kept) == len(argv) else [*kept, f"[cut: {len(argv)} words in all]"]
+
+
 def this_boot() -> str:
     """Return the name of the boot."""
     with open(b"/proc/sys/kernel/random/boot_id") as file:

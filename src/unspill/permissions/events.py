@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from unspill.model.permission import Allowed, Unsandboxed
+from unspill.permissions.audit_tail import as_text, command_text
 from unspill.store.request_form import key_of, plain_request
 
 TYPE_CHECKING = False
@@ -47,24 +48,9 @@ def revoke_event(grant: Grant) -> Event:
 
 
 def _bounded(request: Request) -> dict[str, Any]:
-    plain = plain_request(request) | {"argv": _command(request.argv)}
+    plain = plain_request(request) | {"argv": command_text(request.argv, most_bytes=KEPT_BYTES)}
     if isinstance(request, Unsandboxed):
         # Values may be secrets, and the audit is for ever
-        plain["environ"] = [_text(pair.partition(b"=")[0]) for pair in request.environ]
+        plain["environ"] = [as_text(pair.partition(b"=")[0]) for pair in request.environ]
     # The whole can be told from the digest by whoever has it
     return plain | {"key": key_of(request)}
-
-
-def _command(argv: tuple[bytes, ...]) -> list[str]:
-    kept: list[str] = []
-    left = KEPT_BYTES
-    for word in argv:
-        if len(word) > left:
-            return [*kept, _text(word[:left]), f"[cut: {sum(map(len, argv))} bytes in all]"]
-        kept.append(_text(word))
-        left -= len(word) + 1
-    return kept
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")

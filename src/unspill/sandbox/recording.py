@@ -9,7 +9,7 @@ from __future__ import annotations
 from unspill.errors import StoreError
 from unspill.layers.owner import this_process
 from unspill.model.run import exit_code_of
-from unspill.permissions.audit_tail import note
+from unspill.permissions.audit_tail import as_text, command_text, note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def _run(opened: Opened, request: Request, run: str, number: int, ending: str) -
         "run": run,
         "number": number,
         "sandbox": opened.row.id,
-        "project": _text(opened.project),
-        "command": _command(request.argv),
-        "cwd": _text(request.cwd),
+        "project": as_text(opened.project),
+        "command": command_text(request.argv, most_bytes=_COMMAND_BYTES, most_words=_MOST),
+        "cwd": as_text(request.cwd),
         "ending": ending,
         "network": network.mode if request.network else "",
         "hosts": list(network.hosts[:_MOST]),
@@ -75,7 +75,7 @@ def record_operation(store: Store, operation: Operation) -> Operation:
 def record_discard(opened: Opened, count: int) -> None:
     """Record that held changes were thrown away."""
     if count:
-        event = {"kind": "discard", "sandbox": opened.row.id, "project": _text(opened.project), "count": count}
+        event = {"kind": "discard", "sandbox": opened.row.id, "project": as_text(opened.project), "count": count}
         _note(opened.store, event)
 
 
@@ -93,7 +93,7 @@ def _event(operation: Operation) -> dict[str, Any]:
         "operation": operation.id,
         "number": operation.number,
         "what": operation.kind,
-        "project": _text(operation.project),
+        "project": as_text(operation.project),
         "sandbox": operation.sandbox,
         "asked_by": operation.asked_by[:200],
         "ending": operation.ending,
@@ -102,18 +102,3 @@ def _event(operation: Operation) -> dict[str, Any]:
         "changed": operation.changed,
         "left": len(operation.left),
     }
-
-
-def _command(argv: tuple[bytes, ...]) -> list[str]:
-    kept: list[str] = []
-    left = _COMMAND_BYTES
-    for word in argv[:_MOST]:
-        if len(word) > left:
-            return [*kept, _text(word[:left]), f"[cut: {sum(map(len, argv))} bytes in all]"]
-        kept.append(_text(word))
-        left -= len(word) + 1
-    return kept if len(argv) <= _MOST else [*kept, f"[cut: {len(argv)} words in all]"]
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")

@@ -81,3 +81,7 @@ def test_settings_of_git_by_the_caller_stay_and_ours_come_behind() -> None:
     inside = dict(plan(PROXY, **own).environ)
     assert inside[b"GIT_CONFIG_COUNT"] == b"2"
     assert (inside[b"GIT_CONFIG_KEY_0"], inside[b"GIT_CONFIG_KEY_1"]) == (b"user.name", b"http.proxy")
+
+
+def test_a_count_of_settings_that_is_no_count_breaks_nothing() -> None:
+    assert dict(plan(PROXY, GIT_CONFIG_COUNT=b"9" * 5000).environ)[b"GIT_CONFIG_COUNT"] == b"1"
