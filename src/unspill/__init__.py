@@ -42,6 +42,9 @@ _WHERE = {
     "Denial": "unspill.model.egress",
     "Secrets": "unspill.model.policy",
     "Rules": "unspill.model.rules",
+    "Rootfs": "unspill.model.rootfs",
+    "RootfsWish": "unspill.model.rootfs",
+    "RootfsShelf": "unspill.sandbox.rootfs",
     "Approver": "unspill.permissions.approver",
     "Callback": "unspill.permissions.approver",
     "DenyAll": "unspill.permissions.approver",
@@ -72,6 +75,8 @@ if TYPE_CHECKING:
     from unspill.model.policy import Network as Network
     from unspill.model.policy import Policy as Policy
     from unspill.model.policy import Secrets as Secrets
+    from unspill.model.rootfs import Rootfs as Rootfs
+    from unspill.model.rootfs import RootfsWish as RootfsWish
     from unspill.model.rules import Rules as Rules
     from unspill.model.run import Cancelled as Cancelled
     from unspill.model.run import Exited as Exited
@@ -86,6 +91,7 @@ if TYPE_CHECKING:
     from unspill.permissions.approver import Callback as Callback
     from unspill.permissions.approver import DenyAll as DenyAll
     from unspill.sandbox.result import RunResult as RunResult
+    from unspill.sandbox.rootfs import RootfsShelf as RootfsShelf
     from unspill.sandbox.sandbox import Sandbox as Sandbox
 
 __all__ = ["__version__", *_WHERE]  # noqa: PLE0604

@@ -15,6 +15,10 @@
     ├─ SandboxUnavailable         we failed, not the command             5
     │  ├─ ProjectBusy             another operation is under way
     │  └─ ApplyFailed             rolled back; the project is as it was
+    ├─ RootfsError                a rootfs can't be had, nothing is half used  8
+    │  ├─ RootfsUnreachable       the mirror or the file can't be read
+    │  ├─ RootfsUnverified        it is not what it should be
+    │  └─ RootfsUnsafe            the archive would write where it must not
     └─ StoreError                                                        7
        ├─ StoreTooNew
        └─ StoreDamaged
@@ -131,6 +135,35 @@ class ApplyFailed(SandboxUnavailable):
 
     code = "apply-failed"
     default_remedy = "Free some space or mend the disk, then try again; what was to be applied is still held."
+
+
+class RootfsError(UnspillError):
+    """A rootfs can't be found, fetched, checked or built; none that is half-built is ever used."""
+
+    code = "rootfs"
+    exit_code = 8
+    default_remedy = "Run `unspill rootfs list` to see what there is."
+
+
+class RootfsUnreachable(RootfsError):
+    """A mirror or a file that a rootfs comes from can't be read."""
+
+    code = "rootfs-unreachable"
+    default_remedy = "Check the network and the address, or name an archive on disk; what was fetched is kept."
+
+
+class RootfsUnverified(RootfsError):
+    """What was fetched is not what it should be, or a rootfs is not what it was."""
+
+    code = "rootfs-unverified"
+    default_remedy = "Do not use it. Fetch it again, from another mirror if need be, and compare the digest."
+
+
+class RootfsUnsafe(RootfsError):
+    """An archive has an entry that would lead out of its directory, or that nobody needs in a rootfs."""
+
+    code = "rootfs-unsafe"
+    default_remedy = "Do not use this archive, or make it anew without that entry."
 
 
 class StoreError(UnspillError):

@@ -20,7 +20,7 @@ from unspill.layers.stack import load_stacks
 from unspill.model.operation import Operation as Recorded
 from unspill.model.run import Exited
 from unspill.sandbox.after_run import apply_run
-from unspill.sandbox.running import scan_run
+from unspill.sandbox.scanning import scan_run
 
 INSIDE: Final = Path(__file__).with_name("round_trip_inside.py")
 PYTHON: Final = shutil.which("python3", path="/usr/bin:/bin") or sys.executable

@@ -20,6 +20,7 @@ from unspill import Sandbox
 from unspill.layers.create import OpenRun
 from unspill.model.change import ChangeSet
 from unspill.sandbox import running
+from unspill.sandbox.scanning import scan_run
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -63,7 +64,7 @@ class Scans:
     """Stands before the scan of each run, and compares what it is given with what is there afterwards and later."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._scan = running.scan_run
+        self._scan = scan_run
         self.count = 0
         self.entries = 0
         self.late: list[str] = []

@@ -14,7 +14,7 @@ from unspill.errors import UsageError
 from unspill.model.policy import Secrets
 from unspill.policy.project_secrets import NAMES
 from unspill.sandbox import masking
-from unspill.sandbox.planning import make_request
+from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import RunWishes, run_request
 
 pytestmark = pytest.mark.kernel

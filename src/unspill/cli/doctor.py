@@ -11,7 +11,7 @@ import os
 from unspill.cli.options import EVERYWHERE, Command
 from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
 from unspill.host.distribution import read_distribution
-from unspill.host.level import report
+from unspill.host.level import report, with_container_mode
 from unspill.policy.paths import show
 
 TYPE_CHECKING = False
@@ -95,6 +95,7 @@ def run(arguments: Arguments) -> int:
         bwrap_error=refused,
         mode=policy.network.mode,
         mode_error=_mode_error(policy.network.mode, facts),
+        container=_container_mode(facts) if policy.container else None,
     )
     print(text, end="")
     return code
@@ -112,9 +113,13 @@ def doctor(
     bwrap_error: HostError | None = None,
     mode: NetworkMode = "proxy",
     mode_error: HostError | None = None,
+    container: tuple[str, bool] | None = None,
     distribution: Distribution | None = None,
 ) -> tuple[str, int]:
-    """Return the text to print and the exit code: 0 if commands can be run here, 3 if not."""
+    """Return the text to print and the exit code: 0 if commands can be run here, 3 if not.
+
+    `container` is for container mode, where it is configured: the container around us, and whether a sandbox works.
+    """
     system = distribution or read_distribution()
     found = report(
         facts,
@@ -126,6 +131,8 @@ def doctor(
         mode=mode,
         mode_error=mode_error,
     )
+    if container is not None:
+        found = with_container_mode(found, container[0], can_seal=container[1])
     code = HostError.exit_code if found.level == "D" else 0
     if as_json:
         return _as_json(project, facts, found, findings), code
@@ -135,6 +142,13 @@ def doctor(
     if project is not None and findings is not None:
         lines += ["", *_project_lines(project, findings)]
     return "\n".join(lines) + "\n", code
+
+
+def _container_mode(facts: Facts) -> tuple[str, bool]:
+    from unspill.host.surroundings import find_engine
+    from unspill.sandbox.contained import can_seal
+
+    return find_engine(os.environ), can_seal(facts)
 
 
 def _mode_error(mode: NetworkMode, facts: Facts) -> HostError | None:

@@ -155,8 +155,8 @@ def _inside_cwd(arguments: Arguments) -> str | None:
 
 def _summarise(result: RunResult, sandbox: Sandbox) -> None:
     """Say on stderr how it ended, where that is not plain, and what it changed."""
+    from unspill.sandbox.ending import ROOT_NOTE
     from unspill.sandbox.masking import is_about_secret
-    from unspill.sandbox.running import ROOT_NOTE
 
     lines = [ROOT_NOTE] if ROOT_NOTE in result.warnings else []
     if not result.sandboxed:

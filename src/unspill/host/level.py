@@ -88,6 +88,29 @@ def report(
     return DoctorReport(level=level, summary=_SUMMARIES[level], rows=rows)
 
 
+def with_container_mode(found: DoctorReport, engine: str, *, can_seal: bool) -> DoctorReport:
+    """Add what it means that container mode is configured. `engine` is the container that was detected, or "".
+
+    It takes the place of what is missing; but for a caller that is refused in any case.
+    """
+    value = "container = true"
+    if can_seal:
+        text = "It has no effect: a sandbox can be made here, and is."
+        return found.replace(rows=(*found.rows, Row(fact="mode", value=value, standing="note", consequence=text)))
+    if not engine:
+        text = "It has no effect: no container was detected around this process, so commands are refused."
+        return found.replace(rows=(*found.rows, Row(fact="mode", value=value, standing="note", consequence=text)))
+    text = (
+        f"Container mode: commands run WITHOUT a sandbox, as plain processes of this {engine} container. What they"
+        " change is not held and can't be undone."
+    )
+    remedy = "let the container make user namespaces (see deploy/README.md), and a sandbox is used instead"
+    row = Row(fact="mode", value=value, standing="weak", consequence=text, remedy=remedy)
+    is_refused = any(row.fact == "caller" and row.standing == "missing" for row in found.rows)
+    level: Level = "D" if is_refused else "C"
+    return DoctorReport(level=level, summary=_SUMMARIES[level], rows=(*found.rows, row))
+
+
 def find_refusal(found: DoctorReport) -> Row | None:
     """Return the first row that keeps every command from being run, for the text of an error."""
     return next((row for row in found.rows if row.standing == "missing"), None)

@@ -65,9 +65,11 @@ def find_places(
     Raises:
         RootRefused: the project is not there or is not a directory.
     """
-    found, links = find_system(system)
+    has_own_root = policy.view == "rootfs"
+    found, links = ((), ()) if has_own_root else find_system(system)
     is_host_view = policy.view == "host"
-    _directories, files, absent = sort_by_kind((*policy.readable, *policy.hidden))
+    shown = (*policy.readable, *(source for _dest, source in policy.mounts))
+    _directories, files, absent = sort_by_kind((*shown, *policy.hidden))
     # In view "sealed" a secret can only show below a readable path, or as root's in /etc
     shows_secrets = is_host_view or bool(policy.readable) or os.getuid() == 0
     secret_directories, secret_files, _absent = sort_by_kind(map(os.path.realpath, secrets if shows_secrets else ()))
@@ -76,13 +78,13 @@ def find_places(
         state=os.path.realpath(state),
         playground=os.path.realpath(playground),
         home=home.replace(
-            toolchains=find_directories(home.path, toolchains) if policy.toolchains else (),
-            caches=find_directories(home.path, caches, owner=os.getuid()) if policy.caches else (),
+            toolchains=find_directories(home.path, toolchains) if policy.toolchains and not has_own_root else (),
+            caches=find_directories(home.path, caches, owner=os.getuid()) if policy.caches and not has_own_root else (),
         ),
         system=found,
         links=links,
         top=find_other_tops((*found, *(dest for dest, _target in links))) if is_host_view else (),
-        sockets=find_sockets((b"/",) if is_host_view else (*found, *policy.readable)),
+        sockets=find_sockets((b"/",) if is_host_view else (*found, *shown)),
         mounted=mount_points(),
         secrets=secret_directories,
         secret_files=secret_files,

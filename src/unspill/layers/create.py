@@ -26,17 +26,24 @@ from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from unspill.model.layer import SandboxId
     from unspill.store.db import Store
     from unspill.store.sandboxes import SandboxRow
 
 
 class OpenRun(Record):
-    """A run that may begin: each stack and each cache has an open layer of its own on top."""
+    """A run that may begin: each stack, cache and directory of a rootfs has an open layer of its own on top."""
 
     run: Run
     project: bytes
     stacks: tuple[Stack, ...]
     caches: tuple[CacheLayer, ...] = ()
+    rootfs: tuple[CacheLayer, ...] = ()
+
+
+def rootfs_owner(sandbox: SandboxId) -> bytes:
+    """Return what stands for the project in the rows of layers over a rootfs: those are one sandbox's alone."""
+    return b"rootfs of " + os.fsencode(sandbox)
 
 
 def open_run(
@@ -48,10 +55,12 @@ def open_run(
     roots: tuple[bytes, ...],
     caches: tuple[bytes, ...] = (),
     masks: tuple[tuple[bytes, bytes], ...] = (),
+    rootfs: tuple[bytes, ...] = (),
 ) -> OpenRun:
     """Record a run and make its layers. A run that will hold its changes needs the sandbox's lock first.
 
     A cache that is no directory (any more) is left out. `masks` has the mask of each root that is to have one.
+    `rootfs` are directories of a rootfs that the run may write to.
 
     Raises:
         RootRefused: a root is not a directory (any more).
@@ -64,16 +73,17 @@ def open_run(
         rows = [LayerRow(id=new_id(), sandbox=sandbox.id, root=root, run=run.id) for root in roots]
         store.layers.add_open(rows)
         cache_layers = record_caches(store, sandbox.project, run.id, found)
+        tops = record_caches(store, rootfs_owner(sandbox.id), run.id, find_caches(rootfs))
     try:
         opened = tuple(_open_stack(store.state, stack, row) for stack, row in zip(stacks, rows, strict=True))
-        make_caches(store.state, cache_layers)
+        make_caches(store.state, (*cache_layers, *tops))
     except OSError as error:
-        _take_back(store, run, rows, cache_layers)
+        _take_back(store, run, rows, (*cache_layers, *tops))
         raise SandboxUnavailable(
             f"A layer can't be made in {os.fsdecode(store.state)}: {error.strerror}.",
             remedy="Look for free space and free inodes there, or point UNSPILL_STATE_DIR elsewhere.",
         ) from error
-    return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers)
+    return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers, rootfs=tops)
 
 
 def _open_stack(state: bytes, stack: Stack, row: LayerRow) -> Stack:

@@ -19,7 +19,20 @@ def playground_dir(data: bytes, project: bytes) -> bytes:
     Raises:
         StoreError: it can't be made, or is not ours.
     """
-    path = os.path.join(data, b"playground", project_key(project))
+    return _own_dir(os.path.join(data, b"playground", project_key(project)), "playground")
+
+
+def tmp_dir(data: bytes, project: bytes, sandbox: str) -> bytes:
+    """Return the /tmp of a sandbox whose temporary files outlive a run, made if there is none.
+
+    Raises:
+        StoreError: as of the playground.
+    """
+    key = project_key(project) + b"-" + project_key(os.fsencode(sandbox))
+    return _own_dir(os.path.join(data, b"tmp", key), "directory for temporary files")
+
+
+def _own_dir(path: bytes, what: str) -> bytes:
     try:
         make_parents(path)
         os.mkdir(path, 0o700)
@@ -27,12 +40,12 @@ def playground_dir(data: bytes, project: bytes) -> bytes:
         pass
     except OSError as error:
         raise StoreError(
-            f"The playground {os.fsdecode(path)} can't be made: {error.strerror}.",
+            f"The {what} {os.fsdecode(path)} can't be made: {error.strerror}.",
             remedy="Look for free space and rights there, or point XDG_DATA_HOME elsewhere.",
         ) from error
     found = stat_root(path)
     if found.st_uid != os.geteuid():
-        raise StoreError(f"The playground {os.fsdecode(path)} belongs to user {found.st_uid}.", remedy="Move it away.")
+        raise StoreError(f"The {what} {os.fsdecode(path)} belongs to user {found.st_uid}.", remedy="Move it away.")
     if found.st_mode & 0o077:
         os.chmod(path, 0o700)
     return path

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from unspill.errors import SandboxUnavailable
 from unspill.layers.caches import fold_caches, open_id
+from unspill.layers.create import rootfs_owner
 from unspill.layers.garbage import Garbage, clean
 from unspill.layers.make import is_untouched
 from unspill.layers.manifest import write_manifests
-from unspill.model.layer import SealedLayer, Stack
+from unspill.model.layer import SandboxId, SealedLayer, Stack
 from unspill.model.record import Record
 
 TYPE_CHECKING = False
@@ -48,16 +49,30 @@ def seal_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, de
     return _close(store, opened, ended, keep, fold=fold, defer=defer)
 
 
-def drop_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, defer: bool = False) -> ClosedRun:
-    """Drop what a run wrote to its roots, and record its end; the options are those of `seal_run`."""
-    return _close(store, opened, ended, set(), fold=fold, defer=defer)
+def drop_run(
+    store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, rootfs: bool = True, defer: bool = False
+) -> ClosedRun:
+    """Drop what a run wrote to its roots, and record its end; the options are those of `seal_run`.
+
+    Without `rootfs` what it wrote to a writable rootfs goes too.
+    """
+    return _close(store, opened, ended, set(), fold=fold, rootfs=rootfs, defer=defer)
 
 
-def _close(store: Store, opened: OpenRun, ended: Run, keep: set[LayerId], *, fold: bool, defer: bool) -> ClosedRun:
+def _close(
+    store: Store,
+    opened: OpenRun,
+    ended: Run,
+    keep: set[LayerId],
+    *,
+    fold: bool,
+    defer: bool,
+    rootfs: bool = True,
+) -> ClosedRun:
     layers = _open_layers(opened)
     dropped = [layer.id for layer in layers if layer.id not in keep]
-    caches = [open_id(cache) for cache in opened.caches]
-    left = fold_caches(store, opened.project, opened.caches) if fold else caches
+    caches = [open_id(cache) for cache in (*opened.caches, *opened.rootfs)]
+    left = _fold(store, opened, rootfs=rootfs) if fold else caches
     with store.transaction:
         for layer in layers:
             if layer.id in keep and not store.layers.seal(layer.id, layer.mark.ctime_ns):
@@ -73,6 +88,13 @@ def _close(store: Store, opened: OpenRun, ended: Run, keep: set[LayerId], *, fol
         return ClosedRun(stacks=stacks, garbage=garbage)
     clean(store.state, garbage)
     return ClosedRun(stacks=stacks)
+
+
+def _fold(store: Store, opened: OpenRun, *, rootfs: bool) -> list[LayerId]:
+    left = fold_caches(store, opened.project, opened.caches)
+    if rootfs and opened.rootfs:
+        return left + fold_caches(store, rootfs_owner(SandboxId(opened.run.sandbox)), opened.rootfs)
+    return left + [open_id(top) for top in opened.rootfs]
 
 
 def _describe(store: Store, layers: set[LayerId]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unspill.model.full_network import IpVersion
     from unspill.model.layer import Stack
     from unspill.model.policy import EngineName, Policy
+    from unspill.model.rootfs import RootfsBase
 
     FenceAccess = Literal["list", "read", "device", "process", "write"]
 
@@ -34,7 +35,8 @@ class Bind(Record):
 class Overlay(Record):
     """Lower directories, the topmost first, under a private upper; read-only when `upper` is None.
 
-    `dest` is always the path of the live lower directory (the last one), so what runs inside sees real paths.
+    Where a view shows real paths, `dest` is the path of the live lower directory, the last one; it is there that the
+    engine `mount` mounts, before bwrap shows it at `dest`.
     `mask` is the lower one that hides secrets, where there is one.
     """
 
@@ -96,6 +98,13 @@ class ReadOnly(Record):
 
 if TYPE_CHECKING:
     MountOp = Bind | Overlay | Tmpfs | Proc | Dev | Symlink | File | ReadOnly
+
+
+class Point(Record):
+    """An empty directory or file of ours that has to be there because something is mounted on it."""
+
+    path: bytes
+    is_file: bool = False
 
 
 class NoNetwork(Record):
@@ -206,6 +215,8 @@ class Places(Record):
     `secrets` and `secret_files` are the directories and files that exist of `policy.secrets.secret_paths`;
     `files` and `absent` say which of the policy's readable and hidden paths are no directories or do not exist.
     `own` are our configuration and data directories that exist. `has_playground`: `$HOME/playground` is a directory.
+    `rootfs` is what view "rootfs" shows instead of the system directories; `tmp` outlives a run where the policy says
+    so.
     """
 
     project: bytes
@@ -223,6 +234,8 @@ class Places(Record):
     absent: tuple[bytes, ...] = ()
     own: tuple[bytes, ...] = ()
     has_playground: bool = False
+    rootfs: RootfsBase | None = None
+    tmp: bytes = b""
 
 
 class CacheLayer(Record):
@@ -233,7 +246,10 @@ class CacheLayer(Record):
 
 
 class PlanInput(Record):
-    """All that `build_plan` looks at. `filter` is as a Plan has it."""
+    """All that `build_plan` looks at. `filter` and `uid` are as a Plan has them; `gid` is the caller's.
+
+    `rootfs_layers` are what this sandbox has written to the rootfs: one for each top-level directory of its tree.
+    """
 
     policy: Policy
     facts: Facts
@@ -241,6 +257,7 @@ class PlanInput(Record):
     engine: EngineName
     stacks: tuple[Stack, ...]
     caches: tuple[CacheLayer, ...] = ()
+    rootfs_layers: tuple[CacheLayer, ...] = ()
     argv: tuple[bytes, ...]
     cwd: bytes
     filter: bytes
@@ -249,13 +266,18 @@ class PlanInput(Record):
     command_file: bytes | None = None
     network: NetworkPlan = NoNetwork()
     first: FirstInput | None = None
+    uid: int | None = None
+    gid: int = 0
 
 
 class Plan(Record):
     """The whole sandbox of one run, ready to be printed or performed.
 
     `filter` is the program that judges each system call, in the kernel's own form; empty: none, as no run has it.
+    `uid` is who the command seems to be inside, None: the caller. `rootfs` is the tree that is shown in the place of
+    the host's system directories, empty: none; `skeleton` is what has to be made for its mount points.
     `staged`: not bwrap but a shell that it starts goes to `cwd` and becomes the command (`plan.stage` says why).
+    `measured` are directories of ours besides the layers that the bounds of a layer hold for.
     """
 
     engine: EngineName
@@ -266,6 +288,10 @@ class Plan(Record):
     argv: tuple[bytes, ...]
     limits: Limits
     filter: bytes
+    uid: int | None = None
+    rootfs: bytes = b""
+    skeleton: tuple[Point, ...] = ()
+    measured: tuple[bytes, ...] = ()
     staged: bool = False
     network: NetworkPlan = NoNetwork()
     first: FirstProgram | None = None

@@ -13,7 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    View = Literal["sealed", "host"]
+    from unspill.model.rootfs import RootfsWish
+
+    View = Literal["sealed", "host", "rootfs"]
+    Tmp = Literal["fresh", "persistent"]
     After = Literal["apply", "hold", "discard"]
     EngineName = Literal["mount", "native", "copy"]
     Profile = Literal["default", "strict"]
@@ -67,9 +70,21 @@ class Secrets(Record):
 
 
 class Policy(Record):
-    """Everything a person decided about a sandbox. The defaults are the product's."""
+    """Everything a person decided about a sandbox. The defaults are the product's.
+
+    `rootfs` (of view `rootfs`) is a name, or the path of a directory; empty: the one in use. `provision` is how it is
+    made where it is missing, `rootfs_dir` where those that are ready lie. `mounts` are (place inside, directory)
+    pairs, shown read-only. `container`: without a sandbox of our own, in the container that unspill itself runs in.
+    """
 
     view: View = "sealed"
+    rootfs: str = ""
+    rootfs_writable: bool = False
+    rootfs_dir: bytes = b""
+    provision: RootfsWish | None = None
+    mounts: tuple[tuple[bytes, bytes], ...] = ()
+    tmp: Tmp = "fresh"
+    container: bool = False
     roots: tuple[bytes, ...] = ()
     readable: tuple[bytes, ...] = ()
     hidden: tuple[bytes, ...] = ()

@@ -7,7 +7,8 @@ that combine, blanks, letters that run from right to left and signs that look li
 
 from __future__ import annotations
 
-SHELL = (b"/bin/sh", b"-c")
+# The shell of this host, and those that a rootfs may have
+_SHELLS = (b"/bin/sh", b"/bin/bash", b"/usr/bin/bash")
 COLUMNS = 300
 
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
@@ -16,6 +17,11 @@ _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"'}
 _MISLEADING = frozenset("\u115f\u1160\u3164\uffa0\u01c0\u01c1\u01c2\u01c3\ua78c")
 _LETTERS_AND_DIGITS = frozenset(("Lu", "Ll", "Lt", "Lo", "Nd"))
 _FROM_RIGHT_TO_LEFT = frozenset(("R", "AL", "AN"))
+
+
+def is_text(argv: tuple[bytes, ...]) -> bool:
+    """Tell whether a command was given as a text, which the usual shell runs."""
+    return len(argv) == 3 and argv[0] in _SHELLS and argv[1] == b"-c"
 
 
 def is_plain(character: str) -> bool:
@@ -42,7 +48,7 @@ def show_word(word: bytes) -> str:
 
 def show_command(argv: tuple[bytes, ...]) -> str:
     """Return a command on one line: what a shell is given as it was written, a list of arguments as words."""
-    if len(argv) == 3 and argv[:2] == SHELL:
+    if is_text(argv):
         return _show_script(argv[2])
     return " ".join(map(show_word, argv))
 

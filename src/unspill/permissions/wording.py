@@ -22,7 +22,7 @@ from unspill.model.permission import (
     Unsandboxed,
     WritableRoot,
 )
-from unspill.permissions.escaping import SHELL, shorten, show_command, show_word, wrap
+from unspill.permissions.escaping import is_text, shorten, show_command, show_word, wrap
 from unspill.store.request_form import digest_of_question
 
 TYPE_CHECKING = False
@@ -137,7 +137,7 @@ def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
 
 def _words(request: Request) -> tuple[bytes, ...]:
     """Return what may be taken for something else at a glance, a word at a time."""
-    script = request.argv[2].split() if request.argv[:2] == SHELL and len(request.argv) == 3 else request.argv
+    script = request.argv[2].split() if is_text(request.argv) else request.argv
     if isinstance(request, Unsandboxed):
         return (*script[:50], *request.environ)
     path = () if isinstance(request, NetworkForCommand | Egress | AsRoot) else (request.path,)

@@ -68,6 +68,8 @@ def to_options(
 ) -> list[bytes]:
     """Return the options of a plan; how overlays and generated files get in is the caller's."""
     options = [*_namespaces(facts, plan.network), b"--hostname", plan.hostname.encode()]
+    if plan.uid is not None:
+        options += (b"--uid", b"%d" % plan.uid, b"--gid", b"%d" % plan.uid)
     for operation in plan.mounts:
         match operation:
             case File():
@@ -147,7 +149,7 @@ def bind_options(source: bytes, dest: bytes, *, writable: bool) -> tuple[bytes, 
 
 
 def _mounted_before(overlay: Overlay) -> tuple[bytes, ...]:
-    return bind_options(overlay.dest, overlay.dest, writable=overlay.upper is not None)
+    return bind_options(overlay.lowers[-1], overlay.dest, writable=overlay.upper is not None)
 
 
 def _copied(overlay: Overlay) -> tuple[bytes, ...]:

@@ -17,6 +17,7 @@ from unspill.plan.home import (
     overlay_problem,
     shown_operations,
 )
+from unspill.plan.inside import to_inside
 from unspill.plan.masks import check_hidden, mask_operations, without_hidden
 from unspill.plan.order import in_mount_order
 from unspill.plan.stage import is_staged
@@ -29,7 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unspill.model.plan import MountOp, PlanInput
+    from unspill.model.plan import MountOp, PlanInput, Point
 
 COMMAND_FILE = b"/run/unspill-command"
 HOST_NETWORK = (
@@ -51,7 +52,13 @@ def build_plan(given: PlanInput) -> Plan:
     _check_places(given)
     check_hidden(given)
     warnings: list[str] = []
-    mounts = in_mount_order(_operations(given, warnings))
+    skeleton: tuple[Point, ...] = ()
+    operations = _operations(given, warnings)
+    if given.policy.view == "rootfs":
+        from unspill.plan.rootfs import with_skeleton
+
+        operations, skeleton = with_skeleton(given, operations)
+    mounts = in_mount_order(operations)
     first = None
     if given.first is not None or given.policy.profile == "strict":
         from unspill.plan.first import first_file, plan_first
@@ -65,10 +72,13 @@ def build_plan(given: PlanInput) -> Plan:
         mounts=mounts,
         environ=build_environ(given, mounts),
         cwd=given.cwd,
-        argv=given.argv if given.command_file is None else (b"/bin/sh", b"-c", b". " + COMMAND_FILE),
+        argv=given.argv if given.command_file is None else (_shell(given), b"-c", b". " + COMMAND_FILE),
         staged=first is None and is_staged(mounts, given.cwd),
         limits=given.policy.limits,
         filter=given.filter,
+        uid=given.uid,
+        rootfs=b"" if given.places.rootfs is None else given.places.rootfs.tree,
+        skeleton=skeleton,
         network=given.network,
         first=first,
         warnings=(*warnings, *((HOST_NETWORK,) if isinstance(given.network, HostNetwork) else ())),
@@ -86,6 +96,10 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
         *cache_operations(caches),
         *_root_operations(given),
     ]
+    if given.policy.mounts:
+        from unspill.plan.rootfs import mount_operations
+
+        operations += mount_operations(given, warnings)
     if given.command_file is not None:
         operations.append(File(content=given.command_file, dest=COMMAND_FILE, why="the command, too long to pass"))
     if isinstance(given.network, ProxyNetwork):
@@ -95,16 +109,22 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
     if isinstance(given.network, PastaNetwork | HostNetwork):
         from unspill.plan.full_network import resolver_operations
 
-        operations += resolver_operations(given.network)
+        operations += resolver_operations(given.network, is_host_root=given.policy.view != "rootfs")
     operations = without_hidden(given, operations)
     operations += mask_operations(given, operations)
     operations.append(ReadOnly(dest=b"/", why="nothing is made outside the directories above"))
     return operations
 
 
+def _shell(given: PlanInput) -> bytes:
+    return b"/bin/sh" if given.places.rootfs is None else given.places.rootfs.shell
+
+
 def _mountable(given: PlanInput, operations: Iterator[MountOp], warnings: list[str]) -> Iterator[MountOp]:
     for operation in operations:
-        problem = overlay_problem(given, operation.dest, is_read_only=True) if isinstance(operation, Overlay) else ""
+        problem = ""
+        if isinstance(operation, Overlay):
+            problem = overlay_problem(given, operation.lowers[-1], is_read_only=operation.upper is None)
         if problem:
             warnings.append(f"{show(operation.dest)} is not shown: {problem}.")
         else:
@@ -112,14 +132,16 @@ def _mountable(given: PlanInput, operations: Iterator[MountOp], warnings: list[s
 
 
 def _root_operations(given: PlanInput) -> Iterator[MountOp]:
+    roots = [stack.live for stack in given.stacks]
     for stack in given.stacks:
+        dest = to_inside(stack.live, given.policy.view, roots)
         if stack.open is None:
             lowers = (given.places.state + b"/empty", *stack.lowers())
-            yield Overlay(lowers=lowers, dest=stack.live, why="root, as earlier runs left it, read-only")
+            yield Overlay(lowers=lowers, dest=dest, why="root, as earlier runs left it, read-only")
             continue
         yield Overlay(
             lowers=stack.lowers(),
-            dest=stack.live,
+            dest=dest,
             upper=stack.open.upper,
             work=stack.open.work,
             mask=stack.mask,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MOST_LINKS = 8
 _ELSEWHERE = "write to the project, the playground or /tmp instead"
+_OF_ROOTFS = "of the rootfs"
 
 
 class Refusal(Record):
@@ -46,9 +47,15 @@ class Refusal(Record):
 class Judge:
     """The mounts of one plan, asked many times."""
 
-    def __init__(self, mounts: tuple[MountOp, ...], secrets: frozenset[bytes] = frozenset()) -> None:
-        """Take the mounts, and the paths in roots that a mask has deleted."""
+    def __init__(
+        self, mounts: tuple[MountOp, ...], secrets: frozenset[bytes] = frozenset(), *, has_rootfs: bool = False
+    ) -> None:
+        """Take the mounts, and the paths in roots that a mask has deleted.
+
+        In a rootfs nobody expects what the host has, so nothing but masks keeps anything from a reader.
+        """
         self._mounts = mounts
+        self._has_rootfs = has_rootfs
         self._secrets = secrets
         self._closed = {operation.dest for operation in mounts if isinstance(operation, ReadOnly)}
 
@@ -94,14 +101,14 @@ class Judge:
             case None:
                 # Every runtime asks /sys about the machine and does without; it can't be shown anyway
                 is_no_news = contains(b"/sys", path) or any(contains(path, other.dest) for other in self._mounts)
-                if is_no_news:
+                if is_no_news or self._has_rootfs:
                     return None
                 return Refusal(kind="outside", path=path, rule="not shown in this view")
             case Tmpfs() if cover.dest in self._closed:
                 return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is masked: {cover.why}")
-            case File() if cover.over:
+            case File() if cover.over and not cover.content:
                 return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is masked: {cover.why}")
-            case Tmpfs():
+            case Tmpfs() if not self._has_rootfs:
                 return Refusal(kind="hidden", path=path, rule=f"{show(cover.dest)} is fresh: {cover.why}")
             case Overlay() if path in self._secrets:
                 return Refusal(kind="secret", path=path, rule="masked in the project: it has the name of a secret")
@@ -122,6 +129,8 @@ def _can_be_root(place: bytes, home: bytes) -> bool:
 
 def remedy_of(refusal: Refusal, *, is_write: bool, home: bytes) -> str:
     """Return what a person could do to allow it."""
+    if is_write and _OF_ROOTFS in refusal.rule:
+        return f"Allow it with `rootfs_writable = true` (it then stays in this sandbox), or {_ELSEWHERE}."
     if is_write:
         place = next((place for place in _places(refusal.path) if _can_be_root(place, home)), None)
         if place is None:

@@ -28,6 +28,10 @@ def build_environ(given: PlanInput, mounts: tuple[MountOp, ...]) -> tuple[tuple[
     Raises:
         UsageError: the caller asks for a variable that never enters a sandbox.
     """
+    if given.places.rootfs is not None:
+        from unspill.plan.rootfs_environ import rootfs_environ
+
+        return _with_extra(given, rootfs_environ(given, given.places.rootfs.shell))
     configured = given.policy.environment
     kept = {name: value for name, value in given.environ if is_allowed(_text(name), configured) and b"\0" not in value}
     user = given.places.home.user.encode("utf-8", "surrogateescape")
@@ -44,7 +48,11 @@ def build_environ(given: PlanInput, mounts: tuple[MountOp, ...]) -> tuple[tuple[
         kept[b"GIT_CONFIG_GLOBAL"] = GIT_CONFIG_IN_HOST_VIEW
     if not any(name in kept for name in (b"LANG", b"LC_ALL", b"LC_CTYPE")):
         kept[b"LANG"] = b"C.UTF-8"
-    extra = _checked(given.extra_environ)
+    return _with_extra(given, kept)
+
+
+def _with_extra(given: PlanInput, kept: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    extra = checked_extra(given.extra_environ)
     if isinstance(given.network, ProxyNetwork):
         kept |= _to_proxy(extra)
     kept |= extra
@@ -76,7 +84,12 @@ def _is_visible(path: bytes, mounts: tuple[MountOp, ...]) -> bool:
     return path.startswith(b"/") and b"\0" not in path and is_shown(mounts, normalise(path))
 
 
-def _checked(extra: tuple[tuple[bytes, bytes], ...]) -> dict[bytes, bytes]:
+def checked_extra(extra: tuple[tuple[bytes, bytes], ...]) -> dict[bytes, bytes]:
+    """Return the variables that a caller sets for one run.
+
+    Raises:
+        UsageError: one of them has no name, or never enters a sandbox.
+    """
     for name, value in extra:
         if not is_name(_text(name)) or b"\0" in value:
             raise UsageError(f"{show(name)!r} can't be a variable: a name has no `=`, and neither has NUL.")

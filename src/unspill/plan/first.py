@@ -38,7 +38,7 @@ def plan_first(given: PlanInput, mounts: tuple[MountOp, ...]) -> FirstProgram | 
             raise SandboxUnavailable("a plan with the profile `strict` has no program to make its fence")
         return None
     fence = build_fence(mounts, given.facts, given.network) if is_strict else None
-    usable = [path for path in given.first.interpreters if _is_usable(mounts, path)]
+    usable = [path for path in _interpreters(given) if _is_usable(given, mounts, path)]
     if not usable:
         why = "the profile `strict`" if is_strict else "explaining refused accesses"
         raise HostError(
@@ -48,11 +48,19 @@ def plan_first(given: PlanInput, mounts: tuple[MountOp, ...]) -> FirstProgram | 
     return FirstProgram(interpreter=usable[0], source=given.first.source, fence=fence, notices=given.first.notices)
 
 
-def _is_usable(mounts: tuple[MountOp, ...], interpreter: bytes) -> bool:
+def _interpreters(given: PlanInput) -> tuple[bytes, ...]:
+    if given.places.rootfs is not None:
+        return given.places.rootfs.interpreters
+    return () if given.first is None else given.first.interpreters
+
+
+def _is_usable(given: PlanInput, mounts: tuple[MountOp, ...], interpreter: bytes) -> bool:
     """Tell whether an interpreter is seen inside, and no earlier command can have written to it or its modules."""
     prefix = posixpath.dirname(posixpath.dirname(interpreter))
     cover = find_cover(mounts, interpreter)
-    if cover is None or is_writable_mount(cover) or not is_shown(mounts, interpreter):
+    if cover is None or is_writable_mount(cover):
+        return False
+    if given.places.rootfs is None and not is_shown(mounts, interpreter):
         return False
     return not any(is_writable_mount(other) and contains(prefix, other.dest) for other in mounts)
 

@@ -17,11 +17,17 @@ if TYPE_CHECKING:
     from unspill.model.plan import PastaNetwork
 
 _FRESH = b"/run/"
+_USUAL = b"/etc/resolv.conf"
 
 
-def resolver_operations(network: PastaNetwork | HostNetwork) -> Iterator[Bind | File]:
+def resolver_operations(network: PastaNetwork | HostNetwork, *, is_host_root: bool = True) -> Iterator[Bind | File]:
     """Yield what /etc/resolv.conf is inside, nothing where the host has none or it is shown anyway."""
     place = network.resolver_file
+    if place and not is_host_root:
+        if isinstance(network, HostNetwork):
+            yield Bind(source=place, dest=_USUAL, why="names are asked for as on the host")
+            return
+        place = _USUAL
     if not place:
         return
     if isinstance(network, HostNetwork):

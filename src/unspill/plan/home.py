@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from unspill.errors import UsageError
 from unspill.model.plan import Bind, File, Overlay, Tmpfs
+from unspill.plan.inside import playground_inside
 from unspill.plan.system import read_only_overlay
 from unspill.policy.paths import contains, lies_beneath, show
 
@@ -26,7 +27,9 @@ def home_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
     """Yield the home directory itself, the git configuration and the playground."""
     home = given.places.home.path
     git_config = _git_config(given.places.home.identity)
-    if given.policy.view == "sealed":
+    if given.policy.view == "rootfs":
+        yield File(content=git_config, dest=GIT_CONFIG_IN_HOST_VIEW, why="your git identity, no credentials")
+    elif given.policy.view == "sealed":
         size = given.policy.limits.tmp_bytes
         yield Tmpfs(dest=home, size_bytes=size, mode=0o700, why="a home directory of this run only")
         if git_config:
@@ -40,7 +43,7 @@ def home_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
     else:
         yield Bind(
             source=given.places.playground,
-            dest=home + b"/playground",
+            dest=playground_inside(given.policy.view, home),
             why="scratch directory that outlives the run",
             writable=True,
         )
@@ -65,6 +68,8 @@ def _git_config(identity: tuple[tuple[str, str], ...]) -> bytes:
 
 
 def _playground_problem(given: PlanInput) -> str:
+    if given.policy.view == "rootfs":
+        return ""
     dest = given.places.home.path + b"/playground"
     for stack in given.stacks:
         if contains(dest, stack.live) or contains(stack.live, dest):
@@ -111,7 +116,7 @@ def shown_operations(given: PlanInput, caches: tuple[CacheLayer, ...], warnings:
     """Yield the readable paths of the policy and, where the home is empty, the toolchains."""
     places = given.places
     covered = [stack.live for stack in given.stacks] + [cache.path for cache in caches]
-    covered.append(places.home.path + b"/playground")
+    covered.append(playground_inside(given.policy.view, places.home.path))
     for path in sorted(given.policy.readable):
         check_readable(given, path)
         if path in places.absent:

@@ -16,6 +16,8 @@ from unspill.policy.paths import contains, lies_beneath, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from unspill.model.plan import MountOp, PlanInput
 
 _MASK_BYTES = 4096
@@ -48,7 +50,18 @@ def without_hidden(given: PlanInput, operations: list[MountOp]) -> list[MountOp]
 def _is_hidden(given: PlanInput, operation: MountOp) -> bool:
     if operation.dest == b"/proc/sys" or not isinstance(operation, Bind | Overlay | Symlink):
         return False
-    return any(contains(hidden, operation.dest) for hidden in given.policy.hidden)
+    place = operation.dest if given.policy.view != "rootfs" else _source_of(operation)
+    return any(contains(hidden, place) for hidden in given.policy.hidden)
+
+
+def _source_of(operation: Bind | Overlay | Symlink) -> bytes:
+    """Return whose directory it is: what a rootfs has at a path is not what the host has there."""
+    match operation:
+        case Bind():
+            return operation.source
+        case Overlay():
+            return operation.lowers[-1]
+    return b""
 
 
 def mask_operations(given: PlanInput, operations: list[MountOp]) -> list[MountOp]:
@@ -66,6 +79,9 @@ def mask_operations(given: PlanInput, operations: list[MountOp]) -> list[MountOp
         masks.add_secret(path, is_file=True)
     for path in masks.reachable(places.sockets):
         masks.add_socket(path)
+    if given.policy.view == "rootfs":
+        # On its own path its secrets would be seen
+        masks.add_place(given.stacks[0].live, "the project, which is at /workspace")
     return masks.made
 
 
@@ -76,7 +92,7 @@ class _Masks:
         self._seen = list(operations)
 
     def add(self, path: bytes, why: str, *, is_file: bool = False) -> None:
-        if not is_shown(self._seen, path):
+        if not any(self._shown_at(path)):
             return
         root = next((s.live for s in self.given.stacks if contains(s.live, path)), None)
         if root is not None:
@@ -84,6 +100,21 @@ class _Masks:
                 f"{show(path)} can't be masked: it lies in the root {show(root)}.",
                 remedy="Choose a smaller directory as the root.",
             )
+        self.add_place(path, why, is_file=is_file)
+
+    def add_place(self, path: bytes, why: str, *, is_file: bool = False) -> None:
+        for place in tuple(self._shown_at(path)):
+            self._cover(place, why, is_file=is_file)
+
+    def _shown_at(self, path: bytes) -> Iterator[bytes]:
+        """Yield where a path of the host is seen: at its own, and beneath what the policy shows elsewhere."""
+        if is_shown(self._seen, path):
+            yield path
+        for dest, source in self.given.policy.mounts:
+            if lies_beneath(path, source) and any(op.dest == dest for op in self._seen):
+                yield dest + path[len(source) :]
+
+    def _cover(self, path: bytes, why: str, *, is_file: bool) -> None:
         mask: MountOp
         if is_file:
             mask = File(content=b"", dest=path, mode=0o444, over=True, why=why)

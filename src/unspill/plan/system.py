@@ -25,6 +25,11 @@ STICKY = 0o1777
 def system_operations(given: PlanInput) -> Iterator[MountOp]:
     """Yield the host's system directories, read-only, and the links among them."""
     places = given.places
+    if given.policy.view == "rootfs":
+        from unspill.plan.rootfs import rootfs_operations
+
+        yield from rootfs_operations(given)
+        return
     shown = places.system if given.policy.view == "sealed" else (*places.system, *places.top)
     for path in dict.fromkeys(shown):
         if path in NEVER_SHOWN:
@@ -65,8 +70,12 @@ def kernel_operations() -> Iterator[MountOp]:
 def fresh_operations(given: PlanInput) -> Iterator[MountOp]:
     """Yield the directories that start empty and end with the run."""
     size = given.policy.limits.tmp_bytes
-    yield Tmpfs(dest=b"/tmp", size_bytes=size, mode=STICKY, why="temporary files of this run only")
-    yield Tmpfs(dest=b"/var/tmp", size_bytes=size, mode=STICKY, why="temporary files of this run only")
+    if given.policy.tmp == "persistent" and given.places.tmp:
+        yield Bind(source=given.places.tmp, dest=b"/tmp", writable=True, why="temporary files that outlive the run")
+    else:
+        yield Tmpfs(dest=b"/tmp", size_bytes=size, mode=STICKY, why="temporary files of this run only")
+    if not given.rootfs_layers:
+        yield Tmpfs(dest=b"/var/tmp", size_bytes=size, mode=STICKY, why="temporary files of this run only")
     yield Tmpfs(dest=b"/run", size_bytes=RUN_BYTES, why="none of the host's sockets")
     if given.policy.view == "sealed":
         yield Symlink(target=b"../run", dest=b"/var/run", why="where older programs look for /run")

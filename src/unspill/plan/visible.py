@@ -41,7 +41,7 @@ def is_shown(operations: Iterable[MountOp], path: bytes) -> bool:
             case Bind():
                 return cover.source == cover.dest
             case Overlay():
-                return True
+                return cover.lowers[-1] == cover.dest
             case Symlink():
                 target = posixpath.join(posixpath.dirname(cover.dest), cover.target)
                 path = normalise(target + path[len(cover.dest) :])

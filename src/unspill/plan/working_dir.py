@@ -14,10 +14,10 @@ from unspill.policy.paths import normalise, show
 PLAYGROUND = "playground"
 
 
-def resolve_working_dir(working_dir: str | None, project: bytes, home: bytes) -> bytes:
+def resolve_working_dir(working_dir: str | None, project: bytes, playground: bytes) -> bytes:
     """Return the absolute working directory.
 
-    None or an empty string is the project, `playground` is `$HOME/playground`, anything else that is not absolute is
+    None or an empty string is the project, the word `playground` is that one, anything else that is not absolute is
     relative to the project.
 
     Raises:
@@ -26,7 +26,7 @@ def resolve_working_dir(working_dir: str | None, project: bytes, home: bytes) ->
     if not working_dir:
         return project
     if working_dir == PLAYGROUND:
-        return posixpath.join(home, b"playground")
+        return playground
     path = working_dir.encode("utf-8", "surrogateescape")
     try:
         return normalise(posixpath.join(project, path))

@@ -7,6 +7,7 @@ A command can make a project of the directory that a person stands in, but it ca
 from __future__ import annotations
 
 from unspill.model.rules import SCOPES
+from unspill.policy.settings import EVER_LESS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def tightest(own: Policy, other: Policy) -> Policy:
         changed[key] = getattr(other if getattr(own, key) == "apply" else own, key)
     limits = own.limits.as_dict()
     return own.replace(
-        view="sealed" if "sealed" in (own.view, other.view) else own.view,
+        view=max(own.view, other.view, key=EVER_LESS.index),
+        tmp="fresh" if "fresh" in (own.tmp, other.tmp) else own.tmp,
+        rootfs_writable=own.rootfs_writable and other.rootfs_writable,
         profile="strict" if "strict" in (own.profile, other.profile) else own.profile,
         toolchains=own.toolchains and other.toolchains,
         caches=own.caches and other.caches,

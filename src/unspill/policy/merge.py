@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from unspill.errors import PolicyError
 from unspill.model.rules import SCOPES
+from unspill.policy.settings import EVER_LESS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 _REPLACED = (
     "view",
+    "rootfs",
+    "rootfs_writable",
+    "rootfs_dir",
+    "provision",
+    "mounts",
+    "tmp",
+    "container",
     "roots",
     "readable",
     "hidden",
@@ -37,7 +45,21 @@ _REPLACED = (
     "keep_days",
     "keep_bytes",
 )
-_PERSON_ONLY = ("roots", "readable", "explain", "engine", "bwrap", "allow_root", "keep_days", "keep_bytes")
+_PERSON_ONLY = (
+    "rootfs",
+    "rootfs_dir",
+    "provision",
+    "mounts",
+    "container",
+    "roots",
+    "readable",
+    "explain",
+    "engine",
+    "bwrap",
+    "allow_root",
+    "keep_days",
+    "keep_bytes",
+)
 
 
 def with_own(policy: Policy, own: Settings) -> Policy:
@@ -63,14 +85,18 @@ def tighten(policy: Policy, project: Settings) -> Policy:
             raise _widens(project, key, "only your own configuration may set this")
     changed: dict[str, Any] = {}
     if project.view is not None:
-        if project.view != "sealed" and policy.view == "sealed":
-            raise _widens(project, "view", "shows more than the view `sealed`")
+        if EVER_LESS.index(project.view) < EVER_LESS.index(policy.view):
+            raise _widens(project, "view", f"shows more than the view `{policy.view}`")
         changed["view"] = project.view
     if project.profile is not None:
         if project.profile != "strict" and policy.profile == "strict":
             raise _widens(project, "profile", "allows more system calls than the profile `strict`")
         changed["profile"] = project.profile
-    for key in ("toolchains", "caches"):
+    if project.tmp is not None:
+        if project.tmp != "fresh" and policy.tmp == "fresh":
+            raise _widens(project, "tmp", "keeps more than your own configuration does")
+        changed["tmp"] = project.tmp
+    for key in ("toolchains", "caches", "rootfs_writable"):
         wanted = getattr(project, key)
         if wanted and not getattr(policy, key):
             raise _widens(project, key, "is switched off in your own configuration")

@@ -2,7 +2,12 @@
 """What one configuration file says, None where it says nothing; and who may say what.
 
     key                       your own file      a project's .unspill.toml
-    view                      any                only "sealed"
+    view                      any                one that shows no more than yours
+    rootfs, rootfs_dir        any                -
+    rootfs_writable           any                only false
+    tmp                       any                only "fresh"
+    [mounts], [provision]     any                -
+    container                 any                -
     roots, readable           any                -
     hidden                    replaces           adds
     toolchains, caches        any                only false
@@ -31,11 +36,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.model.policy import After, EngineName, Profile, View
+    from unspill.model.policy import After, EngineName, Profile, Tmp, View
+    from unspill.model.rootfs import RootfsWish
 
     Bound = int | float | None
 
-VIEWS = ("sealed", "host")
+VIEWS = ("sealed", "host", "rootfs")
+# Each shows less of the host than the one before it
+EVER_LESS = ("host", "sealed", "rootfs")
+TMP = ("fresh", "persistent")
 AFTER = ("apply", "hold", "discard")
 ENGINES = ("mount", "native", "copy")
 PROFILES = ("default", "strict")
@@ -46,6 +55,8 @@ APPROVERS = ("terminal", "queue", "deny")
 # What a project's file may set at all; `merge` decides whether the value is tighter.
 PROJECT_KEYS = (
     "view",
+    "rootfs_writable",
+    "tmp",
     "hidden",
     "toolchains",
     "caches",
@@ -67,6 +78,13 @@ class Settings(Record):
 
     where: str
     view: View | None = None
+    rootfs: str | None = None
+    rootfs_writable: bool | None = None
+    rootfs_dir: bytes | None = None
+    provision: RootfsWish | None = None
+    mounts: tuple[tuple[bytes, bytes], ...] | None = None
+    tmp: Tmp | None = None
+    container: bool | None = None
     roots: tuple[bytes, ...] | None = None
     readable: tuple[bytes, ...] | None = None
     hidden: tuple[bytes, ...] | None = None

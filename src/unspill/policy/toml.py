@@ -13,7 +13,19 @@ from unspill.model.policy import GIB, KIB, MIB, Limits, Network, Secrets
 from unspill.model.rules import SCOPES, Rules
 from unspill.policy.environ import is_name, is_refused
 from unspill.policy.paths import normalise, show
-from unspill.policy.settings import AFTER, APPROVERS, ENGINES, MODES, PROFILES, PROJECT_KEYS, STANCES, VIEWS, Settings
+from unspill.policy.rootfs_toml import read_mounts, read_provision, read_rootfs, read_rootfs_dir
+from unspill.policy.settings import (
+    AFTER,
+    APPROVERS,
+    ENGINES,
+    MODES,
+    PROFILES,
+    PROJECT_KEYS,
+    STANCES,
+    TMP,
+    VIEWS,
+    Settings,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +65,7 @@ def parse_policy(text: str, *, where: str, trusted: bool, home: bytes, base: byt
         # Not only TOMLDecodeError: a number of 5,000 digits or a thousand open brackets raise these
         reason = show(str(error).encode("utf-8", "surrogateescape"))
         raise PolicyError(f"{where}: not valid TOML: {reason}") from error
-    reader = _Reader(where, home, base)
+    reader = Reader(where, home, base)
     values: dict[str, Any] = {}
     for key, value in document.items():
         read = _READERS.get(key)
@@ -65,7 +77,7 @@ def parse_policy(text: str, *, where: str, trusted: bool, home: bytes, base: byt
     return Settings(where=where, **values)
 
 
-class _Reader:
+class Reader:
     """One method per type of value; each takes the key for its message."""
 
     def __init__(self, where: str, home: bytes, base: bytes | None) -> None:
@@ -141,7 +153,7 @@ class _Reader:
         return tuple(dict.fromkeys(names))
 
     def network(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
-        return tuple((name, self._network(f"{key}.{name}", name, item)) for name, item in self._table(key, value))
+        return tuple((name, self._network(f"{key}.{name}", name, item)) for name, item in self.table(key, value))
 
     def _network(self, key: str, name: str, value: object) -> object:
         if name not in Network.__match_args__:
@@ -163,7 +175,7 @@ class _Reader:
             raise PolicyError(f"{self.where}: {key}: {error.message}", remedy=error.remedy) from None
 
     def permissions(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
-        return tuple((name, self._permission(f"{key}.{name}", name, item)) for name, item in self._table(key, value))
+        return tuple((name, self._permission(f"{key}.{name}", name, item)) for name, item in self.table(key, value))
 
     def _permission(self, key: str, name: str, value: object) -> object:
         if name not in Rules.__match_args__:
@@ -178,7 +190,7 @@ class _Reader:
         return _one_of({"longest": SCOPES, "approver": APPROVERS}.get(name, STANCES))(self, key, value)
 
     def secrets(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
-        return tuple((name, self._secret(f"{key}.{name}", name, item)) for name, item in self._table(key, value))
+        return tuple((name, self._secret(f"{key}.{name}", name, item)) for name, item in self.table(key, value))
 
     def _secret(self, key: str, name: str, value: object) -> object:
         if name not in Secrets.__match_args__:
@@ -203,13 +215,13 @@ class _Reader:
             raise self.wrong(key, f"{text!a} is not a plain name or path below a root")
         return path
 
-    def _table(self, key: str, value: object) -> Iterable[tuple[str, object]]:
+    def table(self, key: str, value: object) -> Iterable[tuple[str, object]]:
         if not isinstance(value, dict):
             raise self.wrong(key, "must be a table")
         return tuple((str(name), item) for name, item in value.items())
 
     def limits(self, key: str, value: object) -> tuple[tuple[str, Bound], ...]:
-        return tuple((name, self._limit(f"{key}.{name}", name, bound)) for name, bound in self._table(key, value))
+        return tuple((name, self._limit(f"{key}.{name}", name, bound)) for name, bound in self.table(key, value))
 
     def _limit(self, key: str, name: str, bound: object) -> Bound:
         if name not in Limits.__match_args__:
@@ -223,8 +235,8 @@ class _Reader:
         return self.size(key, bound) if name.endswith("_bytes") else self.count(key, bound)
 
 
-def _one_of(choices: tuple[str, ...]) -> Callable[[_Reader, str, object], str]:
-    def read(reader: _Reader, key: str, value: object) -> str:
+def _one_of(choices: tuple[str, ...]) -> Callable[[Reader, str, object], str]:
+    def read(reader: Reader, key: str, value: object) -> str:
         if value not in choices:
             raise reader.wrong(key, "must be one of " + ", ".join(f'"{choice}"' for choice in choices))
         return str(value)
@@ -232,27 +244,34 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[_Reader, str, object], str]:
     return read
 
 
-_READERS: dict[str, Callable[[_Reader, str, object], object]] = {
+_READERS: dict[str, Callable[[Reader, str, object], object]] = {
     "view": _one_of(VIEWS),
-    "roots": _Reader.paths,
-    "readable": _Reader.paths,
-    "hidden": _Reader.paths,
-    "toolchains": _Reader.boolean,
-    "caches": _Reader.boolean,
-    "environment": _Reader.names,
-    "limits": _Reader.limits,
-    "network": _Reader.network,
-    "permissions": _Reader.permissions,
+    "rootfs": read_rootfs,
+    "rootfs_writable": Reader.boolean,
+    "rootfs_dir": read_rootfs_dir,
+    "provision": read_provision,
+    "mounts": read_mounts,
+    "tmp": _one_of(TMP),
+    "container": Reader.boolean,
+    "roots": Reader.paths,
+    "readable": Reader.paths,
+    "hidden": Reader.paths,
+    "toolchains": Reader.boolean,
+    "caches": Reader.boolean,
+    "environment": Reader.names,
+    "limits": Reader.limits,
+    "network": Reader.network,
+    "permissions": Reader.permissions,
     "profile": _one_of(PROFILES),
-    "explain": _Reader.boolean,
-    "secrets": _Reader.secrets,
+    "explain": Reader.boolean,
+    "secrets": Reader.secrets,
     "after": _one_of(AFTER),
     "after_timeout": _one_of(AFTER),
     "engine": _one_of(ENGINES),
-    "bwrap": _Reader.path,
-    "allow_root": _Reader.boolean,
-    "shown_lines": _Reader.count,
-    "shown_bytes": _Reader.size,
-    "keep_days": _Reader.count,
-    "keep_bytes": _Reader.size,
+    "bwrap": Reader.path,
+    "allow_root": Reader.boolean,
+    "shown_lines": Reader.count,
+    "shown_bytes": Reader.size,
+    "keep_days": Reader.count,
+    "keep_bytes": Reader.size,
 }

@@ -32,24 +32,25 @@ _GROWN_BYTES, _GROWN_ENTRIES = 1 << 20, 100
 class Budget:
     """What one run may take.
 
-    `uppers` are its layers, `playground` a directory that outlives it, `fresh` the places of directories in memory,
-    of which the kernel bounds the bytes but not the entries; `memory` is for a run that no control group bounds.
+    `uppers` are its layers, `kept` the playground and other directories that outlive it, `fresh` the places of
+    directories in memory, of which the kernel bounds the bytes but not the entries; `memory` is for a run that no
+    control group bounds.
     """
 
     def __init__(
         self,
         limits: Limits,
         uppers: tuple[bytes, ...],
-        playground: bytes | None = None,
+        kept: tuple[bytes, ...] = (),
         fresh: tuple[bytes, ...] = (),
         memory: MemoryWatch | None = None,
     ) -> None:
         self._limits = limits
         self._uppers = uppers
-        self._playground = playground
+        self._kept = kept
         self._fresh = fresh
         self._memory = memory
-        self._disk = uppers[0] if uppers else playground
+        self._disk = next(iter((*uppers, *kept)), None)
         self._room = _room(self._disk) if self._disk is not None else (0, 0)
         self._last_walk = (0.0, 0, 0)
         self._begun = time.monotonic()
@@ -95,8 +96,8 @@ class Budget:
         if reached is None and closed:
             reached = self._named("layer_bytes", grown[0], self._limits.layer_bytes)
             reached = reached or self._named("layer_entries", grown[1], self._limits.layer_entries)
-        if reached is None and self._playground is not None and (grown[0] > _GROWN_BYTES or grown[1] > _GROWN_ENTRIES):
-            reached = self._playground_excess(self._playground)
+        if reached is None and (grown[0] > _GROWN_BYTES or grown[1] > _GROWN_ENTRIES):
+            reached = next((excess for place in self._kept if (excess := self._playground_excess(place))), None)
         took = time.monotonic() - begun
         self._last_walk = (took, *grown)
         self._next_walk = time.monotonic() + max(_LOOK_S, took * _SHARE)

@@ -51,7 +51,7 @@ def hints_about(plan: Plan, outcome: Outcome, *outputs: bytes) -> tuple[Hint, ..
     """
     if not isinstance(outcome, Exited) or not outcome.code:
         return ()
-    judge, home = Judge(plan.mounts), dict(plan.environ).get(b"HOME", b"/")
+    judge, home = Judge(plan.mounts, has_rootfs=bool(plan.rootfs)), dict(plan.environ).get(b"HOME", b"/")
     found: dict[bytes, Hint] = {}
     for named in _named(outputs):
         refusal = judge.refusal(named.path, is_write=named.is_write)

@@ -66,7 +66,7 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
             group.remove()
         raise
     memory = MemoryWatch() if group is None else None
-    budget = Budget(plan.limits, _uppers(plan), _playground(plan), _fresh(plan), memory)
+    budget = Budget(plan.limits, _uppers(plan), _kept(plan), _fresh(plan), memory)
     collectors = [
         Collector(
             wishes.spill_dir + b"/" + name,
@@ -206,11 +206,11 @@ def _pasta(
 def _overlays(plan: Plan) -> tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]:
     if plan.engine != "mount":
         return ()
-    return tuple((op.lowers, op.dest, op.upper, op.work) for op in plan.mounts if isinstance(op, Overlay))
+    return tuple((op.lowers, op.lowers[-1], op.upper, op.work) for op in plan.mounts if isinstance(op, Overlay))
 
 
-def _playground(plan: Plan) -> bytes | None:
-    return next((op.source for op in plan.mounts if isinstance(op, Bind) and op.writable), None)
+def _kept(plan: Plan) -> tuple[bytes, ...]:
+    return tuple(op.source for op in plan.mounts if isinstance(op, Bind) and op.writable)
 
 
 def _fresh(plan: Plan) -> tuple[bytes, ...]:
@@ -218,7 +218,8 @@ def _fresh(plan: Plan) -> tuple[bytes, ...]:
 
 
 def _uppers(plan: Plan) -> tuple[bytes, ...]:
-    return tuple(op.upper for op in plan.mounts if isinstance(op, Overlay) and op.upper is not None)
+    uppers = (op.upper for op in plan.mounts if isinstance(op, Overlay) and op.upper is not None)
+    return (*uppers, *plan.measured)
 
 
 def _umask() -> int:

@@ -52,7 +52,8 @@ class Witness:
     """One run's file accesses, judged by its plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self._judge = Judge(plan.mounts, frozenset(_secrets(plan)))
+        self._has_rootfs = bool(plan.rootfs)
+        self._judge = Judge(plan.mounts, frozenset(_secrets(plan)), has_rootfs=self._has_rootfs)
         self._home = dict(plan.environ).get(b"HOME", b"/")
         # A build names the same few thousand paths over and over
         self._judged: dict[tuple[bytes, bool], Refusal | None] = {}
@@ -126,6 +127,8 @@ class Witness:
 
     def _is_ours(self, refusal: Refusal, *, is_write: bool) -> bool:
         """Tell whether it is the sandbox that refuses, and not what the host would say by itself."""
+        if self._has_rootfs:
+            return True  # the host has other files at the same paths
         if is_write:
             parent = os.path.dirname(refusal.path)
             return refusal.kind in ("outside", "hidden") or any(

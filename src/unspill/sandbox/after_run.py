@@ -6,7 +6,7 @@ from __future__ import annotations
 from unspill.errors import UnspillError
 from unspill.sandbox.applying import apply_held
 from unspill.sandbox.choosing import Wish
-from unspill.sandbox.running import Applied
+from unspill.sandbox.ending import Applied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from unspill.sandbox.choosing import ancestors, choose
 from unspill.sandbox.claims import concerns_git, entries_of, mark_written, remember_claims
 from unspill.sandbox.masking import carry_changed, load_masked, shown_secrets
 from unspill.sandbox.reading import get_run
-from unspill.sandbox.running import end_interrupted
+from unspill.sandbox.sweeping import end_interrupted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

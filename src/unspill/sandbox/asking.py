@@ -23,12 +23,13 @@ from unspill.permissions.desk import Desk
 from unspill.plan.visible import is_shown
 from unspill.policy.egress import WEB_PORTS, parse_allowed
 from unspill.policy.paths import contains
+from unspill.sandbox.ending import never_begun
 from unspill.sandbox.opening import checked_roots, get_facts
 from unspill.sandbox.patience import until_cancelled
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.program import identify_program
 from unspill.sandbox.recording import record_run
-from unspill.sandbox.running import never_begun, run_request
+from unspill.sandbox.running import run_request
 from unspill.sandbox.wanting import to_wants
 
 TYPE_CHECKING = False
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from unspill.permissions.approver import Approver
     from unspill.sandbox.locations import Locations
     from unspill.sandbox.opening import Opened
-    from unspill.sandbox.planning import Request
+    from unspill.sandbox.requesting import Request
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.running import RunWishes
     from unspill.sandbox.wanting import Wanted, Wants
@@ -93,11 +94,14 @@ def run_with_more(opened: Opened, request: Request, wishes: RunWishes, desk: Des
         DeniedError: something of it was denied; nothing was run.
         UsageError: something of it is malformed, or can't be had whoever says yes.
     """
+    if opened.container:
+        raise UsageError("in container mode a command has all that the container has", remedy="Ask for nothing else.")
     if wanted.plain:
         if any((wanted.network, wanted.hosts, wanted.readable, wanted.reveal, wanted.roots)):
             raise UsageError("a command without a sandbox has all there is", remedy="Ask for nothing else.")
-        from unspill.sandbox.unsandboxed import check_plain, run_plainly
+        from unspill.sandbox.unsandboxed import check_plain, outside, run_plainly
 
+        request = outside(opened, request)
         check_plain(request)
         asked = Unsandboxed(
             project=opened.project,
@@ -142,7 +146,10 @@ def _unseen(opened: Opened, request: Request, wants: Wants) -> Wants:
         mounts = _plan_as_if(opened, request).mounts
         hidden = opened.policy.hidden
         readable = tuple(
-            path for path in readable if not is_shown(mounts, path) or any(contains(place, path) for place in hidden)
+            path
+            for path in readable
+            if not (is_shown(mounts, path) or any(contains(root, path) for root in opened.roots))
+            or any(contains(place, path) for place in hidden)
         )
     hosts = wants.hosts
     if wants.network:

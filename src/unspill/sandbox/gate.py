@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.plan import NetworkPlan
     from unspill.network.proxy import Proxy
+    from unspill.network.resolve import Endpoint
     from unspill.policy.egress import Rules
 
 _DESCRIPTORS = 4096
@@ -28,10 +29,13 @@ _FEWEST, _MOST = 4, 1024
 class Gate:
     """The proxy of one run, which begins to serve when the listener is there."""
 
-    def __init__(self, network: ProxyNetwork, rules: Rules, own: frozenset[bytes]) -> None:
+    def __init__(
+        self, network: ProxyNetwork, rules: Rules, own: frozenset[bytes], endpoints: frozenset[Endpoint] = frozenset()
+    ) -> None:
         self._network = network
         self._rules = rules
         self._own = own
+        self._endpoints = endpoints
         self._proxy: Proxy | None = None
 
     def serve(self, listener: int) -> None:
@@ -45,7 +49,9 @@ class Gate:
 
         budget = Budget(up=self._network.up_bytes, down=self._network.down_bytes)
         patience = Patience(at_once=_connections_at_once())
-        self._proxy = Proxy(listener, self._rules, budget=budget, own=self._own, patience=patience)
+        self._proxy = Proxy(
+            listener, self._rules, budget=budget, own=self._own, endpoints=self._endpoints, patience=patience
+        )
         self._proxy.start()
 
     def close(self) -> Traffic:
@@ -61,12 +67,15 @@ class Gate:
         )
 
 
-def make_gate(network: NetworkPlan, *, is_own_process: bool) -> Gate | None:
+def make_gate(
+    network: NetworkPlan, *, is_own_process: bool, endpoints: frozenset[Endpoint] = frozenset()
+) -> Gate | None:
     """Return the way out that a plan asks for, None where there is none of ours.
 
     Args:
         network: What the plan says.
         is_own_process: Nobody else has descriptors in this process, so their bound may be raised.
+        endpoints: Exact addresses and ports that may be reached although they are not public.
 
     Raises:
         PolicyError: a host can't be understood.
@@ -86,7 +95,7 @@ def make_gate(network: NetworkPlan, *, is_own_process: bool) -> Gate | None:
         ) from None
     if is_own_process:
         _allow_descriptors()
-    return Gate(network, rules, own)
+    return Gate(network, rules, own, endpoints)
 
 
 def _connections_at_once() -> int:

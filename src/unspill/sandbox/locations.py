@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class Locations(Record):
-    """`state` holds store and layers, `config` the person's policy, `data` the playgrounds."""
+    """`state` holds store and layers, `config` the person's policy, `data` the playgrounds, `rootfs` every rootfs."""
 
     home: bytes
     state: bytes
     config: bytes
     data: bytes
+    rootfs: bytes = b""
 
 
 def find_locations(home: bytes, environ: Mapping[bytes, bytes]) -> Locations:
@@ -32,12 +33,23 @@ def find_locations(home: bytes, environ: Mapping[bytes, bytes]) -> Locations:
         UsageError: one of the variables is set to a relative path.
     """
     state = _given(environ, b"UNSPILL_STATE_DIR") or _base(environ, b"XDG_STATE_HOME", home, b".local/state")
+    data = os.path.realpath(_base(environ, b"XDG_DATA_HOME", home, b".local/share"))
     return Locations(
         home=home,
         state=os.path.realpath(state),
         config=os.path.realpath(_base(environ, b"XDG_CONFIG_HOME", home, b".config")),
-        data=os.path.realpath(_base(environ, b"XDG_DATA_HOME", home, b".local/share")),
+        data=data,
+        rootfs=rootfs_dir(environ, data),
     )
+
+
+def rootfs_dir(environ: Mapping[bytes, bytes], data: bytes, configured: bytes = b"") -> bytes:
+    """Return where every rootfs lies: as ROOTFS_DIR says, or as the person configured, or among their own files.
+
+    Raises:
+        UsageError: the variable is set to a relative path.
+    """
+    return os.path.realpath(_given(environ, b"ROOTFS_DIR") or configured or os.path.join(data, b"rootfs"))
 
 
 def _base(environ: Mapping[bytes, bytes], name: bytes, home: bytes, default: bytes) -> bytes:

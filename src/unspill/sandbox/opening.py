@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Opened(Record):
-    """A project that is ready to have runs."""
+    """A project that is ready to have runs. `container` takes the place of a sandbox where a person wants that."""
 
     project: bytes
     home: Home
@@ -42,6 +42,7 @@ class Opened(Record):
     roots: tuple[bytes, ...]
     store: Store
     row: SandboxRow
+    container: str = ""
 
 
 def open_project(
@@ -69,7 +70,10 @@ def open_project(
     if is_refused:
         decided = _allowed_for_root(project, decided, locations, approver)
     store = Store.open(locations.state)
-    facts = get_facts(store, decided, roots)
+    facts, engine, container = _find_means(store, decided, roots)
+    if container:
+        # What is baked for sandboxes is not seen without one
+        decided = decided.replace(view="host")
     found = os.stat(project)
     return Opened(
         project=project,
@@ -77,11 +81,26 @@ def open_project(
         locations=locations,
         policy=decided,
         facts=facts,
-        engine=choose_engine(decided, facts),
+        engine=engine,
         roots=roots,
         store=store,
         row=_row_of(store, project, name, found),
+        container=container,
     )
+
+
+def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> tuple[Facts, EngineName, str]:
+    """Return what a run is made with: the host's facts, an engine, and in container mode the container's name."""
+    try:
+        facts = get_facts(store, policy, roots)
+        return facts, choose_engine(policy, facts), ""
+    except HostError as error:
+        if not policy.container:
+            raise
+        from unspill.sandbox.contained import find_container
+
+        facts, container = find_container(store, policy, roots, error)
+        return facts, "copy", container
 
 
 def _row_of(store: Store, project: bytes, name: str, found: os.stat_result) -> SandboxRow:

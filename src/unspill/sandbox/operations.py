@@ -14,7 +14,7 @@ from unspill.errors import RootRefused, UsageError
 from unspill.layers.stack import stat_root
 from unspill.model.operation import OperationId
 from unspill.sandbox.claims import forget_untracked
-from unspill.sandbox.running import end_interrupted
+from unspill.sandbox.sweeping import end_interrupted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a caller asks for to a Plan: the command, the working directory, the environment, what the host has.
+"""From a Request and what the host has to a Plan.
 
-Everything is checked here, before a layer is made or a process started.
+What was found and planned last is kept for a moment: a sandbox runs many short commands one after the other.
 """
 
 from __future__ import annotations
@@ -9,130 +9,27 @@ from __future__ import annotations
 import os
 import time
 
-from unspill.errors import UsageError
+from unspill.errors import HostError, UsageError
 from unspill.host.places import find_places, read_git_configs
 from unspill.host.seccomp import build_filter
 from unspill.layers.playground import playground_dir
 from unspill.model.plan import FirstInput, HostNetwork, NoNetwork, Overlay, PlanInput, ProxyNetwork
-from unspill.model.record import Record
 from unspill.plan.build import build_plan
-from unspill.plan.working_dir import missing_text, not_a_directory_text, resolve_working_dir
 from unspill.policy.defaults import cache_candidates, toolchain_candidates
 from unspill.policy.secrets import secret_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from unspill.model.layer import Stack
     from unspill.model.plan import CacheLayer, MountOp, NetworkPlan, Places, Plan
-    from unspill.model.policy import Limits, Policy
+    from unspill.model.policy import Policy
     from unspill.sandbox.opening import Opened
-
-# The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
-_LONGEST_ARGUMENT = 120 * 1024
+    from unspill.sandbox.requesting import Request
 
 # A sandbox that runs many short commands looks around once a second, not for each of them
 _PLACES_S = 1.0
 _found: dict[bytes, tuple[Opened, float, Places]] = {}
 _planned: dict[bytes, tuple[PlanInput, Plan]] = {}
-_LARGEST_COMMAND = 1920 * 1024
-_POINTER = 9
-# bwrap takes 9000 with its own options; beyond this a shell hands them over
-_MOST_WORDS = 4096
-
-
-class Request(Record):
-    """One command as asked for: argv (of a shell, where a text was given), directory, variables, limits.
-
-    `network` was granted to this command, for this time; so were the secrets in `revealed`, by path. `program` is what
-    `identify_program` said of it when something was granted, None where nothing was.
-    """
-
-    argv: tuple[bytes, ...]
-    script: bytes | None
-    cwd: bytes
-    environ: tuple[tuple[bytes, bytes], ...]
-    limits: Limits
-    network: bool = False
-    explain: bool = False
-    revealed: tuple[bytes, ...] = ()
-    program: str | None = None
-
-
-def make_request(
-    opened: Opened,
-    command: str | bytes | Sequence[str | bytes],
-    cwd: str | None,
-    env: Mapping[str, str] | None,
-    limits: Limits | None,
-) -> Request:
-    """Check what a caller asks for.
-
-    Raises:
-        UsageError: the command is empty or has a NUL, or the directory is none.
-    """
-    if isinstance(command, str | bytes):
-        text = _encode(command)
-        script = text if len(text) > _LONGEST_ARGUMENT else None
-        argv: tuple[bytes, ...] = (b"/bin/sh", b"-c", text)
-        is_empty = not text.strip()
-    else:
-        argv = tuple(map(_encode, command))
-        script = _script_of_words(argv)
-        is_empty = not argv or not argv[0]
-    if is_empty:
-        raise UsageError("Command cannot be empty")
-    if any(b"\0" in word for word in argv):
-        raise UsageError("the command contains NUL")
-    return Request(
-        argv=argv,
-        script=script,
-        cwd=checked_working_dir(opened, cwd),
-        environ=tuple((_encode(name), _encode(value)) for name, value in (env or {}).items()),
-        limits=opened.policy.limits if limits is None else limits,
-    )
-
-
-def _encode(word: str | bytes) -> bytes:
-    try:
-        return os.fsencode(word)
-    except UnicodeEncodeError:
-        raise UsageError(f"not a text: {word!a}", remedy="Give bytes where it is not Unicode.") from None
-
-
-def _script_of_words(argv: tuple[bytes, ...]) -> bytes | None:
-    """Return a script that runs a command of more words than bwrap takes, None where it takes them."""
-    longest = max(map(len, argv), default=0)
-    if longest > _LONGEST_ARGUMENT or sum(map(len, argv)) + _POINTER * len(argv) > _LARGEST_COMMAND:
-        raise UsageError("the command is longer than the kernel takes", remedy="Pass it by stdin or a file.")
-    if len(argv) <= _MOST_WORDS:
-        return None
-    return b"exec " + b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in argv) + b"\n"
-
-
-def checked_working_dir(opened: Opened, cwd: str | None) -> bytes:
-    """Return the working directory; one of a root must exist there unless an earlier run may have made it.
-
-    Of all other paths only the sandbox knows what is there, so bwrap has the last word: the host's own answer would
-    tell a model which files exist where it can't look.
-
-    Raises:
-        UsageError: with the text that a model is shown.
-    """
-    resolved = resolve_working_dir(cwd, opened.project, opened.home.path)
-    is_in_root = any(resolved == root or resolved.startswith(root + b"/") for root in opened.roots)
-    if not is_in_root or any(_held_layers(opened)):
-        return resolved
-    if not os.path.lexists(resolved):
-        raise UsageError(missing_text(resolved))
-    if not os.path.isdir(resolved):
-        raise UsageError(not_a_directory_text(resolved))
-    return resolved
-
-
-def _held_layers(opened: Opened) -> tuple[object, ...]:
-    return opened.store.layers.sealed(opened.row.id)
 
 
 def get_places(opened: Opened) -> Places:
@@ -143,6 +40,11 @@ def get_places(opened: Opened) -> Places:
     places = _find_places(opened)
     _found[opened.project] = (opened, time.monotonic(), places)
     return places
+
+
+def forget_places(opened: Opened) -> None:
+    """Look around anew the next time."""
+    _found.pop(opened.project, None)
 
 
 def _find_places(opened: Opened) -> Places:
@@ -159,7 +61,7 @@ def _find_places(opened: Opened) -> Places:
             except UsageError:
                 continue  # git itself will complain about it; a sandbox without an identity does no harm
         named = named.replace(identity=filter_identity(tuple(pairs)))
-    return find_places(
+    places = find_places(
         project=opened.project,
         state=opened.locations.state,
         playground=playground_dir(opened.locations.data, opened.project),
@@ -170,6 +72,15 @@ def _find_places(opened: Opened) -> Places:
         secrets=secret_paths(home, os.getuid()),
         own=(opened.locations.config, opened.locations.data),
     )
+    if opened.policy.view == "rootfs":
+        from unspill.sandbox.rootfs_use import base_of
+
+        places = places.replace(rootfs=base_of(opened))
+    if opened.policy.tmp == "persistent":
+        from unspill.layers.playground import tmp_dir
+
+        places = places.replace(tmp=tmp_dir(opened.locations.data, opened.project, opened.row.name))
+    return places
 
 
 def make_plan(
@@ -178,6 +89,7 @@ def make_plan(
     places: Places,
     stacks: tuple[Stack, ...],
     caches: tuple[CacheLayer, ...],
+    rootfs_layers: tuple[CacheLayer, ...] = (),
 ) -> Plan:
     """Return the whole sandbox of one run.
 
@@ -185,15 +97,19 @@ def make_plan(
 
     Raises:
         UnspillError: as `build_plan`.
-        HostError: unspill does not know this machine's system calls.
+        HostError: unspill does not know this machine's system calls, or container mode makes no sandbox.
     """
+    if opened.container:
+        raise HostError("in container mode no sandbox is made", remedy="See what it lacks here: `unspill doctor`.")
+    base = places.rootfs
     given = PlanInput(
         policy=opened.policy.replace(limits=request.limits, explain=opened.policy.explain or request.explain),
         facts=opened.facts,
         places=places,
         engine=opened.engine,
         stacks=stacks,
-        caches=caches,
+        caches=caches if base is None else (),
+        rootfs_layers=() if base is None else rootfs_layers,
         argv=request.argv,
         cwd=request.cwd,
         filter=build_filter(os.uname().machine, opened.policy.profile),
@@ -202,11 +118,17 @@ def make_plan(
         command_file=request.script,
         network=_plan_network(opened, is_granted=request.network),
         first=_first_input(opened.policy, is_explained=opened.policy.explain or request.explain),
+        uid=0 if base is not None and opened.policy.rootfs_writable else None,
+        gid=os.getgid(),
     )
     last = _planned.get(opened.project)
     if last is not None and _is_like(last[0], given):
         return _with_layers(last[1], given)
     plan = build_plan(given)
+    if plan.skeleton:
+        from unspill.layers.skeleton import make_skeleton
+
+        make_skeleton(plan.skeleton)
     _planned[opened.project] = (given, plan)
     return plan
 
@@ -258,6 +180,7 @@ def _is_like(last: PlanInput, given: PlanInput) -> bool:
         and given.network == last.network
         and [stack.live for stack in given.stacks] == [stack.live for stack in last.stacks]
         and [cache.path for cache in given.caches] == [cache.path for cache in last.caches]
+        and not given.rootfs_layers
     )
 
 
@@ -267,8 +190,8 @@ def _with_layers(plan: Plan, given: PlanInput) -> Plan:
 
 
 def _with_layer(op: MountOp, stacks: dict[bytes, Stack]) -> MountOp:
-    if not isinstance(op, Overlay) or op.dest not in stacks:
+    if not isinstance(op, Overlay) or op.lowers[-1] not in stacks:
         return op
-    stack = stacks[op.dest]
+    stack = stacks[op.lowers[-1]]
     assert stack.open is not None
     return op.replace(lowers=stack.lowers(), upper=stack.open.upper, work=stack.open.work, mask=stack.mask)

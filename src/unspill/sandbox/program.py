@@ -17,6 +17,7 @@ from unspill.host.beneath import Beneath
 from unspill.layers.places import upper_dir
 from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.model.plan import Bind, Overlay, Symlink
+from unspill.plan.inside import to_host
 from unspill.plan.visible import find_cover, is_writable_mount
 from unspill.policy.paths import contains, normalise
 
@@ -39,7 +40,9 @@ def identify_program(opened: Opened, plan: Plan) -> str:
     place = name if name.startswith(b"/") else plan.cwd + b"/" + name.removeprefix(b"./")
     if normalise(place) != place:
         return UNKNOWN_PROGRAM
-    return _STEADY if _is_steady(plan, place) else _digest_in_root(opened, place)
+    if _is_steady(plan, place):
+        return _STEADY
+    return _digest_in_root(opened, to_host(place, opened.policy.view, opened.roots))
 
 
 def check_program(opened: Opened, plan: Plan, allowed: str) -> None:
@@ -58,19 +61,32 @@ def check_program(opened: Opened, plan: Plan, allowed: str) -> None:
 def _found_in_path(plan: Plan, path: bytes, name: bytes) -> str:
     """Return nothing where the search ends at a program that no command can change."""
     for directory in path.split(b":"):
-        if not _is_steady(plan, directory):
-            return UNKNOWN_PROGRAM
         found = os.path.join(directory, name)
-        # What can't be executed is passed over by the search, and a link may lead to where a command can write
-        if os.path.isfile(found) and os.access(found, os.X_OK):
-            return _STEADY if _is_steady(plan, found) else UNKNOWN_PROGRAM
+        # A link may lead to where a command can write, also one that leads nowhere yet
+        if not _is_steady(plan, directory) or not _is_steady(plan, found):
+            return UNKNOWN_PROGRAM
+        # What can't be executed is passed over by the search
+        if _is_executable(plan, found):
+            return _STEADY
     return UNKNOWN_PROGRAM
 
 
+def _is_executable(plan: Plan, path: bytes) -> bool:
+    if plan.rootfs:
+        from unspill.sandbox.rootfs_program import is_executable_in_rootfs
+
+        return is_executable_in_rootfs(plan, path)
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
 def _is_steady(plan: Plan, path: bytes) -> bool:
-    """Tell whether a path lies in what the host has and shows read-only, through links of the plan at most."""
+    """Tell whether a path lies in what is shown read-only, through links of the plan at most."""
     if not path.startswith(b"/") or normalise(path) != path:
         return False
+    if plan.rootfs:
+        from unspill.sandbox.rootfs_program import is_steady_in_rootfs
+
+        return is_steady_in_rootfs(plan, path)
     cover = find_cover(plan.mounts, path)
     if isinstance(cover, Symlink):
         target = normalise(b"/" + cover.target + path[len(cover.dest) :])

@@ -141,8 +141,10 @@ def traffic_of(opened: Opened, run: str | int) -> Traffic:
     return opened.store.traffic.find(get_run(opened, run).id) or Traffic()
 
 
-def stacks_as_if(opened: Opened, places: Places) -> tuple[tuple[Stack, ...], tuple[CacheLayer, ...]]:
-    """Return the stacks of the next run, with an open layer that is only named."""
+def stacks_as_if(
+    opened: Opened, places: Places
+) -> tuple[tuple[Stack, ...], tuple[CacheLayer, ...], tuple[CacheLayer, ...]]:
+    """Return the stacks of the next run, of its caches and of its rootfs, with an open layer that is only named."""
     state, next_id = opened.store.state, LayerId("next")
     layer = OpenLayer(
         id=next_id,
@@ -153,7 +155,14 @@ def stacks_as_if(opened: Opened, places: Places) -> tuple[tuple[Stack, ...], tup
     )
     stacks = load_masked(opened)
     caches = (Stack(live=path, device=0, inode=0, open=layer) for path in places.home.caches)
+    tops: tuple[bytes, ...] = ()
+    if opened.policy.rootfs_writable:
+        from unspill.sandbox.rootfs_layers import writable_directories
+
+        tops = writable_directories(opened, places.rootfs)
+    written = (Stack(live=path, device=0, inode=0, open=layer) for path in tops)
     return (
         tuple(stack.replace(open=layer) for stack in stacks),
         tuple(CacheLayer(path=stack.live, stack=stack) for stack in caches),
+        tuple(CacheLayer(path=stack.live, stack=stack) for stack in written),
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.run import Run
     from unspill.sandbox.opening import Opened
-    from unspill.sandbox.planning import Request
+    from unspill.sandbox.requesting import Request
     from unspill.sandbox.result import RunResult
     from unspill.store.db import Store
 

@@ -8,11 +8,9 @@ next start sweeps them.
 from __future__ import annotations
 
 import errno
-import os
 import select
 import time
 
-from unspill.changes.measure import is_empty
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.create import open_run
 from unspill.layers.locks import SandboxLock, StackUse
@@ -20,21 +18,21 @@ from unspill.layers.mask import MaskUse
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.layers.seal import drop_run, seal_run
-from unspill.layers.sweep import sweep
 from unspill.model.change import ChangeSet
 from unspill.model.event import Ended
-from unspill.model.layer import RunId
 from unspill.model.plan import NoNetwork
 from unspill.model.record import Record
-from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Output, TimedOut
+from unspill.model.run import Cancelled, LimitReached, NeverStarted, TimedOut
 from unspill.plan.working_dir import missing_text, not_a_directory_text
-from unspill.runner.limits import FREE_SPACE_KEPT, find_excess, free_bytes
+from unspill.runner.limits import FREE_SPACE_KEPT, free_bytes
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
-from unspill.sandbox.masking import find_masks, news_of, remember_changed, with_covers
+from unspill.sandbox.ending import Applied, make_result, never_begun
+from unspill.sandbox.masking import find_masks, remember_changed, with_covers
 from unspill.sandbox.planning import get_places, make_plan
-from unspill.sandbox.result import RunResult
+from unspill.sandbox.scanning import scan_run, with_last_look
+from unspill.sandbox.sweeping import end_interrupted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,22 +41,18 @@ if TYPE_CHECKING:
     from unspill.layers.create import OpenRun
     from unspill.model.egress import Traffic
     from unspill.model.event import Event
-    from unspill.model.facts import Facts
-    from unspill.model.operation import Operation
     from unspill.model.plan import Places, Plan
-    from unspill.model.policy import After, Limits
-    from unspill.model.run import Hint, Outcome, Run
+    from unspill.model.policy import After
+    from unspill.model.run import Outcome, Run
     from unspill.runner.perform import Performed
     from unspill.sandbox.masking import Masks
     from unspill.sandbox.opening import Opened
-    from unspill.sandbox.planning import Request
-    from unspill.store.db import Store
+    from unspill.sandbox.requesting import Request
+    from unspill.sandbox.result import RunResult
 
-ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
 _DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ulimit -n`): a run needs about 15."
-_swept: set[tuple[int, bytes]] = set()
 
 
 class RunWishes(Record):
@@ -71,61 +65,18 @@ class RunWishes(Record):
     may_fork: bool = False
 
 
-class Applied(Record):
-    """What became of a run's changes: the operation that applied them, and whether any of them is held."""
-
-    operation: Operation | None = None
-    is_held: bool = False
-    flagged: tuple[tuple[bytes, str], ...] = ()
-    problem: str = ""
-
-
-def sweep_once(store: Store, facts: Facts) -> tuple[Operation, ...]:
-    """Remove what dead processes left, once per process and state directory; return what they had under way.
-
-    Raises:
-        SandboxUnavailable: the state directory's filesystem fails.
-    """
-    recovered = end_interrupted(store)
-    key = (os.getpid(), store.state)
-    if key in _swept:
-        return recovered
-    try:
-        swept = sweep(store)
-    except OSError as error:
-        raise SandboxUnavailable(
-            f"{os.fsdecode(store.state)} can't be put in order: {error.strerror}",
-            remedy="Mend the disk or free some space.",
-        ) from error
-    if swept.runs and facts.cgroup != "none":
-        from unspill.host.cgroup import sweep_groups
-
-        sweep_groups(facts.cgroup, swept.runs)
-    _swept.add(key)
-    return recovered
-
-
-def end_interrupted(store: Store) -> tuple[Operation, ...]:
-    """Finish or take back operations that somebody could not end, this process perhaps; return them.
-
-    Raises:
-        SandboxUnavailable: the filesystem fails; the next call tries again.
-    """
-    if not os.listdir(store.state + b"/pending"):
-        return ()
-    from unspill.apply.recover import recover_operations
-
-    return recover_operations(store)
-
-
 def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
-    """Run one command in a sandbox.
+    """Run one command in a sandbox; or, in container mode, without one.
 
     Raises:
         UsageError: the working directory does not exist in the sandbox.
         DeniedError: another program is in the place of the one that something was allowed to.
         SandboxUnavailable: we failed; nothing of the run is left.
     """
+    if opened.container:
+        from unspill.sandbox.contained import run_contained
+
+        return run_contained(opened, request, wishes)
     try:
         return _run_in_turn(opened, request, wishes)
     except OSError as error:
@@ -167,23 +118,16 @@ def _wait_for_turn(opened: Opened, cancel_fd: int | None) -> SandboxLock | None:
     return lock
 
 
-def never_begun(opened: Opened) -> RunResult:
-    """Return the result of a run that its caller gave up before there was one."""
-    return RunResult(
-        run=RunId(""),
-        number=0,
-        outcome=Cancelled(),
-        stdout=Output(),
-        stderr=Output(),
-        changes=ChangeSet(roots=()),
-        held=False,
-        duration_s=0.0,
-        shown_lines=opened.policy.shown_lines,
-        shown_bytes=opened.policy.shown_bytes,
-    )
-
-
 def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
+    if opened.policy.view == "rootfs":
+        from unspill.sandbox.rootfs_use import RootfsUse
+
+        with RootfsUse(opened):
+            return _run_with_masks(opened, request, wishes)
+    return _run_with_masks(opened, request, wishes)
+
+
+def _run_with_masks(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
     with MaskUse(opened.store.state):
         return _run_masked(opened, request, wishes, find_masks(opened, request.revealed))
 
@@ -199,6 +143,7 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         roots=opened.roots,
         caches=places.home.caches if opened.engine != "copy" else (),
         masks=masks.layers,
+        rootfs=_writable_rootfs(opened, places),
     )
     try:
         under_way = under_way.replace(stacks=with_covers(opened, under_way.stacks, request.revealed))
@@ -218,33 +163,23 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
     if traffic is not None:
         opened.store.traffic.put(under_way.run.id, traffic)
     if not changes or after == "discard" or is_dropped:
-        drop_run(opened.store, under_way, ended, fold=not is_dropped)
+        drop_run(opened.store, under_way, ended, fold=not is_dropped, rootfs=after != "discard")
         applied = Applied()
     else:
         applied = _seal_and_apply(opened, under_way, ended, changes, after)
     if wishes.on_event is not None:
         wishes.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
     _refuse_bad_directory(performed.outcome, request.cwd)
-    return RunResult(
-        run=under_way.run.id,
-        number=under_way.run.number,
-        outcome=performed.outcome,
-        stdout=performed.stdout,
-        stderr=performed.stderr,
-        changes=changes,
-        held=applied.is_held,
-        operation=applied.operation,
-        flagged=applied.flagged,
-        problem=applied.problem,
-        duration_s=time.monotonic() - begun,
-        hints=(*performed.hints, *_network_hints(plan, performed), *_mask_hints(opened, masks, performed)),
-        denied_paths=performed.denied_paths,
-        warnings=(*_warnings(opened, plan, traffic), *news_of(opened, masks)),
-        shown_lines=opened.policy.shown_lines,
-        shown_bytes=opened.policy.shown_bytes,
-        connections=() if traffic is None else traffic.connections,
-        denials=() if traffic is None else traffic.denials,
-    )
+    duration_s = time.monotonic() - begun
+    return make_result(opened, under_way.run, plan, performed, changes, applied, traffic, masks, duration_s)
+
+
+def _writable_rootfs(opened: Opened, places: Places) -> tuple[bytes, ...]:
+    if not opened.policy.rootfs_writable:
+        return ()
+    from unspill.sandbox.rootfs_layers import writable_directories
+
+    return writable_directories(opened, places.rootfs)
 
 
 def _record_failure(opened: Opened, request: Request, run: Run, error: BaseException) -> None:
@@ -256,7 +191,7 @@ def _record_failure(opened: Opened, request: Request, run: Run, error: BaseExcep
 
 def _checked_plan(opened: Opened, request: Request, places: Places, under_way: OpenRun) -> Plan:
     """Return the plan of a run. What was allowed to one program is not for another that is in its place by now."""
-    plan = make_plan(opened, request, places, under_way.stacks, under_way.caches)
+    plan = make_plan(opened, request, places, under_way.stacks, under_way.caches, under_way.rootfs)
     if request.program is not None:
         from unspill.sandbox.program import check_program
 
@@ -271,27 +206,6 @@ def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: Cha
     from unspill.sandbox.after_run import apply_run
 
     return apply_run(opened, under_way.run.id, changes, closed.stacks)
-
-
-def _warnings(opened: Opened, plan: Plan, traffic: Traffic | None) -> tuple[str, ...]:
-    faults = () if traffic is None else traffic.faults
-    return (*(() if opened.facts.uid else (ROOT_NOTE,)), *plan.warnings, *faults)
-
-
-def _network_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
-    if performed.outcome == Exited(code=0):
-        return ()
-    from unspill.sandbox.network_hints import network_hints
-
-    return network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
-
-
-def _mask_hints(opened: Opened, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
-    if not masks.hidden or performed.outcome == Exited(code=0):
-        return ()
-    from unspill.sandbox.mask_hints import mask_hints
-
-    return mask_hints(masks.hidden, opened.project, performed.outcome, performed.stdout, performed.stderr)
 
 
 def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
@@ -329,39 +243,11 @@ def _perform_and_scan(
         traffic = None if gate is None else gate.close()
     if isinstance(performed.outcome, NeverStarted):
         return performed, ChangeSet(roots=()), traffic
-    performed = _with_last_look(performed, under_way, plan.limits)
+    performed = with_last_look(performed, under_way, plan.limits)
     changes = scan_run(under_way)
     if findings:
         changes = changes.replace(findings=(*changes.findings, *findings))
     return performed, changes, traffic
-
-
-def _with_last_look(performed: Performed, under_way: OpenRun, limits: Limits) -> Performed:
-    """Name the bound that a run outgrew after it was last measured, or where nobody could look while it ran."""
-    if isinstance(performed.outcome, Cancelled | LimitReached):
-        return performed
-    stacks = (*under_way.stacks, *(cache.stack for cache in under_way.caches))
-    uppers = tuple(stack.open.upper for stack in stacks if stack.open is not None and not is_empty(stack.open.upper))
-    excess = find_excess(limits, uppers, is_over=True) if uppers else None
-    return performed if excess is None else performed.replace(outcome=excess)
-
-
-def scan_run(under_way: OpenRun) -> ChangeSet:
-    """Return what a run changed against what it saw. Every process of it is dead."""
-    parts = []
-    for stack in under_way.stacks:
-        assert stack.open is not None
-        lowers = stack.lowers()
-        if is_empty(stack.open.upper, lowers[0]):
-            continue
-        from unspill.changes.scan import scan
-
-        parts.append(scan((stack.open.upper,), lowers[:-1], stack.live))
-    if not parts:
-        return ChangeSet(roots=())
-    from unspill.changes.scan import join
-
-    return join(parts)
 
 
 def _is_dropped(outcome: Outcome) -> bool:

@@ -20,9 +20,11 @@ from __future__ import annotations
 from unspill.errors import UsageError
 from unspill.sandbox.daily import prune_daily
 from unspill.sandbox.opening import open_project, with_held_roots
-from unspill.sandbox.planning import get_places, make_plan, make_request
-from unspill.sandbox.running import RunWishes, run_request, sweep_once
+from unspill.sandbox.planning import get_places, make_plan
+from unspill.sandbox.requesting import make_request
+from unspill.sandbox.running import RunWishes, run_request
 from unspill.sandbox.settings import check_run
+from unspill.sandbox.sweeping import sweep_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
     from unspill.model.selection import Selection
     from unspill.permissions.desk import Desk
     from unspill.sandbox.asking import Who
-    from unspill.sandbox.planning import Request
     from unspill.sandbox.records import Backup
+    from unspill.sandbox.requesting import Request
     from unspill.sandbox.result import RunResult
     from unspill.store.files import FileRow
 

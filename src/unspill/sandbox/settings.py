@@ -40,13 +40,14 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     asked = read_text(os.path.join(project, PROJECT_FILE), flags=os.O_NOFOLLOW)
     outer = _files_above(project, locations.home)
     if text is None and asked is None and not outer:
-        return policy
+        return _checked(policy, locations)
     from unspill.policy.merge import tighten, with_own
     from unspill.policy.toml import parse_policy
 
     home = locations.home
     if text is not None:
         policy = with_own(policy, parse_policy(text, where=show(own), trusted=True, home=home))
+        policy = without_overridden(policy)
     decided = policy
     if asked is not None:
         where = show(os.path.join(project, PROJECT_FILE))
@@ -57,18 +58,39 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
         where = show(os.path.join(directory, PROJECT_FILE))
         settings = parse_policy(content, where=where, trusted=False, home=home, base=directory)
         decided = tightest(decided, tighten(policy, seen_from(project, settings, directory)))
-    return decided
+    return _checked(decided, locations)
+
+
+def without_overridden(policy: Policy) -> Policy:
+    """Return the policy of a file without what the caller's own variables say otherwise."""
+    return policy.replace(rootfs_dir=b"") if policy.rootfs_dir and os.environb.get(b"ROOTFS_DIR") else policy
+
+
+def _checked(policy: Policy, locations: Locations) -> Policy:
+    """Return the policy if nothing that stays private is mounted by it; a link to it is no way round."""
+    if not policy.mounts:
+        return policy
+    from unspill.policy.mounted import directory_problem
+
+    own = tuple(filter(None, (locations.state, locations.config, locations.data, locations.rootfs, policy.rootfs_dir)))
+    for _place, directory in policy.mounts:
+        for path in dict.fromkeys((directory, os.path.realpath(directory))):
+            problem = directory_problem(path, home=locations.home, own=own)
+            if problem:
+                raise PolicyError(f"{show(directory)} can't be mounted: {show(path)} {problem}")
+    return policy
 
 
 def _check_given(policy: Policy) -> None:
     """Check of a policy that a program made what `policy.toml` checks of a file: that each word is a known one."""
     from unspill.model.rules import SCOPES
-    from unspill.policy.settings import AFTER, APPROVERS, ENGINES, MODES, PROFILES, STANCES, VIEWS
+    from unspill.policy.settings import AFTER, APPROVERS, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
 
     rules = policy.permissions
     stances = ("network", "egress", "roots", "readable", "secrets", "held", "unsandboxed", "as_root")
     for name, value, known in (
         ("view", policy.view, VIEWS),
+        ("tmp", policy.tmp, TMP),
         ("profile", policy.profile, PROFILES),
         ("after", policy.after, AFTER),
         ("after_timeout", policy.after_timeout, AFTER),
@@ -80,6 +102,32 @@ def _check_given(policy: Policy) -> None:
     ):
         if value not in known:
             raise PolicyError(f"the policy's {name} is not one of {', '.join(filter(None, known))}: {value!a}")
+    if policy.rootfs or policy.rootfs_dir or policy.mounts or policy.provision is not None:
+        _check_given_rootfs(policy)
+
+
+def _check_given_rootfs(policy: Policy) -> None:
+    from unspill.policy.mounted import place_problem, together_problem
+    from unspill.policy.paths import normalise
+    from unspill.policy.rootfs_wish import find_wrong, is_name
+
+    def is_path(path: bytes) -> bool:
+        return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
+
+    if policy.rootfs and not is_name(policy.rootfs) and not is_path(os.fsencode(policy.rootfs)):
+        raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")
+    if policy.rootfs_dir and not is_path(policy.rootfs_dir):
+        raise PolicyError(f"the policy's rootfs_dir is not an absolute and normalised path: {policy.rootfs_dir!a}")
+    for place, _directory in policy.mounts:
+        problem = place_problem(place)
+        if problem:
+            raise PolicyError(f"the policy's mounts: {show(place)} {problem}")
+    problem = together_problem(place for place, _directory in policy.mounts)
+    if problem:
+        raise PolicyError(f"the policy's mounts: {problem}")
+    found = None if policy.provision is None else find_wrong(policy.provision)
+    if found is not None:
+        raise PolicyError(f"the policy's provision.{found[0]}: {found[1]}")
 
 
 def check_run(after: str | None, wall_s: float | None) -> None:

@@ -14,6 +14,7 @@ from unspill.layers.owner import this_process
 from unspill.layers.places import spill_dir
 from unspill.model.change import ChangeSet
 from unspill.model.event import Ended, Started
+from unspill.plan.inside import to_host
 from unspill.plan.working_dir import missing_text
 from unspill.runner.plain import perform_plainly
 from unspill.runner.wishes import Wishes
@@ -23,10 +24,18 @@ from unspill.sandbox.result import RunResult
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.sandbox.opening import Opened
-    from unspill.sandbox.planning import Request
+    from unspill.sandbox.requesting import Request
     from unspill.sandbox.running import RunWishes
 
 WARNING = "this ran WITHOUT a sandbox, because it was allowed: what it changed is not known and can't be undone"
+
+
+def outside(opened: Opened, request: Request) -> Request:
+    """Return a request as it is without a sandbox: in the directory of the host, by a shell that the host has."""
+    argv = request.argv
+    if opened.policy.view == "rootfs" and argv[1:2] == (b"-c",) and not os.access(argv[0], os.X_OK):
+        argv = (b"/bin/sh", *argv[1:])
+    return request.replace(argv=argv, cwd=to_host(request.cwd, opened.policy.view, opened.roots))
 
 
 def check_plain(request: Request) -> None:
@@ -41,6 +50,14 @@ def check_plain(request: Request) -> None:
 
 def run_plainly(opened: Opened, request: Request, environ: tuple[bytes, ...], wishes: RunWishes) -> RunResult:
     """Run one command without a sandbox, with the variables that were shown besides the person's own."""
+    shown = dict(pair.split(b"=", 1) for pair in environ)
+    return perform_outside(opened, request, dict(os.environb) | shown, wishes, WARNING)
+
+
+def perform_outside(
+    opened: Opened, request: Request, environ: dict[bytes, bytes], wishes: RunWishes, warning: str
+) -> RunResult:
+    """Run one command without a sandbox, with exactly these variables; the warning is in its result."""
     begun = time.monotonic()
     runs = opened.store.runs
     with opened.store.transaction:
@@ -58,8 +75,7 @@ def run_plainly(opened: Opened, request: Request, environ: tuple[bytes, ...], wi
     if wishes.on_event is not None:
         wishes.on_event(Started(run=run.id))
     try:
-        shown = dict(pair.split(b"=", 1) for pair in environ)
-        performed = perform_plainly(request.argv, request.cwd, dict(os.environb) | shown, request.limits, asked)
+        performed = perform_plainly(request.argv, request.cwd, environ, request.limits, asked)
     except BaseException as error:
         opened.store.runs.end(run.replace(ended_ns=time.time_ns()))
         record_failure(opened, request, run, error, is_sandboxed=False)
@@ -79,7 +95,7 @@ def run_plainly(opened: Opened, request: Request, environ: tuple[bytes, ...], wi
         changes=ChangeSet(roots=()),
         held=False,
         duration_s=time.monotonic() - begun,
-        warnings=(WARNING,),
+        warnings=(warning,),
         sandboxed=False,
         shown_lines=opened.policy.shown_lines,
         shown_bytes=opened.policy.shown_bytes,

@@ -11,7 +11,7 @@ from unspill.model.policy import Policy
 from unspill.model.record import Record
 from unspill.policy.paths import show
 from unspill.sandbox.locations import find_locations
-from unspill.sandbox.settings import read_text
+from unspill.sandbox.settings import read_text, without_overridden
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -92,4 +92,5 @@ def find_own_policy(locations: Locations) -> Policy:
     from unspill.policy.merge import with_own
     from unspill.policy.toml import parse_policy
 
-    return with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
+    own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
+    return without_overridden(own)

@@ -8,6 +8,7 @@ import os
 from unspill.changes.quote import quote
 from unspill.errors import PolicyError, UsageError
 from unspill.model.record import Record
+from unspill.plan.inside import to_host
 from unspill.policy.egress import parse_reachable
 
 TYPE_CHECKING = False
@@ -53,9 +54,9 @@ def to_wants(opened: Opened, wanted: Wanted) -> Wants:
     return Wants(
         network=wanted.network,
         hosts=tuple(dict.fromkeys(_host(host) for host in wanted.hosts)),
-        readable=tuple(dict.fromkeys(_real(opened.project, path) for path in wanted.readable)),
+        readable=tuple(dict.fromkeys(_real(opened, path) for path in wanted.readable)),
         reveal=_masked(opened, wanted.reveal),
-        roots=tuple(dict.fromkeys(_real(opened.project, path, is_directory=True) for path in wanted.roots)),
+        roots=tuple(dict.fromkeys(_real(opened, path, is_directory=True) for path in wanted.roots)),
     )
 
 
@@ -65,8 +66,8 @@ def _masked(opened: Opened, given: Sequence[str]) -> tuple[bytes, ...]:
         return ()
     paths = []
     for path in given:
-        _real(opened.project, path)
-        above, name = os.path.split(os.path.join(opened.project, os.fsencode(path)))
+        _real(opened, path)
+        above, name = os.path.split(_on_host(opened, path))
         paths.append(os.path.join(os.path.realpath(above), name))
     from unspill.sandbox.masking import find_masks
 
@@ -81,8 +82,13 @@ def _host(text: str) -> str:
         raise UsageError(error.message, remedy=error.remedy) from None
 
 
-def _real(project: bytes, given: str | bytes, *, is_directory: bool = False) -> bytes:
-    path = os.path.join(project, os.fsencode(given))
+def _on_host(opened: Opened, given: str | bytes) -> bytes:
+    """Return the path that is meant: a caller may name it as a command sees it."""
+    return to_host(os.path.join(opened.project, os.fsencode(given)), opened.policy.view, opened.roots)
+
+
+def _real(opened: Opened, given: str | bytes, *, is_directory: bool = False) -> bytes:
+    path = _on_host(opened, given)
     if b"\0" in path or not os.path.exists(path):
         raise UsageError(f"there is nothing at {quote(path)}", remedy="Nobody was asked.")
     if is_directory and not os.path.isdir(path):

@@ -9,7 +9,7 @@ from unspill.errors import UsageError
 from unspill.plan.working_dir import missing_text, not_a_directory_text, resolve_working_dir
 
 PROJECT = b"/home/ann/shop"
-HOME = b"/home/ann"
+PLAYGROUND = b"/home/ann/playground"
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ HOME = b"/home/ann"
     ],
 )
 def test_a_working_directory_is_relative_to_the_project(working_dir: str | None, expected: bytes) -> None:
-    assert resolve_working_dir(working_dir, PROJECT, HOME) == expected
+    assert resolve_working_dir(working_dir, PROJECT, PLAYGROUND) == expected
 
 
 def test_nul_is_refused() -> None:
     with pytest.raises(UsageError):
-        resolve_working_dir("a\0b", PROJECT, HOME)
+        resolve_working_dir("a\0b", PROJECT, PLAYGROUND)
 
 
 def test_the_errors_are_those_a_model_knows() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
 from unspill.model.policy import Limits, Network, Policy
+from unspill.model.rootfs import RootfsWish
 from unspill.model.rules import Rules
 from unspill.policy.merge import lower_limits, tighten, with_own
 from unspill.policy.settings import PROJECT_KEYS, Settings
@@ -40,6 +41,8 @@ def test_silence_changes_nothing() -> None:
 
 LOOSE = Policy(
     view="host",
+    rootfs_writable=True,
+    tmp="persistent",
     hidden=(b"/a",),
     environment=("A", "B*"),
     limits=Limits(wall_s=None),
@@ -52,6 +55,9 @@ LOOSE = Policy(
     [
         ({"view": "sealed"}, {"view": "sealed"}),
         ({"view": "host"}, {}),
+        ({"view": "rootfs"}, {"view": "rootfs"}),
+        ({"rootfs_writable": False, "tmp": "fresh"}, {"rootfs_writable": False, "tmp": "fresh"}),
+        ({"rootfs_writable": True, "tmp": "persistent"}, {}),
         ({"hidden": (b"/b", b"/a")}, {"hidden": (b"/a", b"/b")}),
         ({"toolchains": False, "caches": False}, {"toolchains": False, "caches": False}),
         ({"toolchains": True, "caches": True}, {}),
@@ -101,6 +107,13 @@ TIGHT = Policy(
     ("key", "said"),
     [
         ("view", {"view": "host"}),
+        ("rootfs", {"rootfs": "alpine"}),
+        ("rootfs_dir", {"rootfs_dir": b"/x"}),
+        ("provision", {"provision": RootfsWish(source="alpine")}),
+        ("mounts", {"mounts": ()}),
+        ("container", {"container": False}),
+        ("rootfs_writable", {"rootfs_writable": True}),
+        ("tmp", {"tmp": "persistent"}),
         ("roots", {"roots": ()}),
         ("readable", {"readable": (b"/x",)}),
         ("toolchains", {"toolchains": True}),
@@ -141,6 +154,13 @@ def test_a_project_that_would_widen_is_an_error(key: str, said: dict[str, Any]) 
     assert wrong.value.remedy
 
 
+@pytest.mark.parametrize("wanted", ["sealed", "host"])
+def test_a_project_can_not_leave_the_rootfs_for_the_hosts_own_system(wanted: Any) -> None:
+    with pytest.raises(PolicyError, match="shows more than the view `rootfs`"):
+        tighten(Policy(view="rootfs"), settings(view=wanted))
+    assert tighten(Policy(view="sealed"), settings(view="rootfs")).view == "rootfs"
+
+
 def test_what_a_project_may_set_is_what_tighten_accepts() -> None:
     fields: set[str] = set(Settings.__match_args__) - {"where"}
     assert set(PROJECT_KEYS) <= fields
@@ -164,7 +184,9 @@ def any_settings(draw: st.DrawFn) -> Settings:
     names = st.lists(st.sampled_from(["A", "B", "C*"]), unique=True).map(tuple)
     paths = st.lists(st.sampled_from([b"/a", b"/b"]), unique=True).map(tuple)
     values = {
-        "view": st.sampled_from(["sealed", "host"]),
+        "view": st.sampled_from(["sealed", "host", "rootfs"]),
+        "tmp": st.sampled_from(["fresh", "persistent"]),
+        "rootfs_writable": st.booleans(),
         "hidden": paths,
         "toolchains": st.booleans(),
         "caches": st.booleans(),
@@ -184,7 +206,9 @@ def is_no_wider(policy: Policy, than: Policy) -> bool:
         return other is None or (one is not None and one <= other)
 
     return (
-        (policy.view == "sealed" or than.view == "host")
+        (policy.view, than.view) not in {("host", "sealed"), ("host", "rootfs"), ("sealed", "rootfs")}
+        and (policy.tmp, than.tmp) != ("persistent", "fresh")
+        and policy.rootfs_writable <= than.rootfs_writable
         and (policy.profile == "strict" or than.profile == "default")
         and (policy.roots, policy.readable, policy.engine) == (than.roots, than.readable, than.engine)
         and set(policy.hidden) >= set(than.hidden)

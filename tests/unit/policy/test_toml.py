@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
 from unspill.model.policy import GIB, MIB
+from unspill.model.rootfs import RootfsWish
 from unspill.policy.settings import PROJECT_KEYS, Settings
 from unspill.policy.toml import parse_policy
 
@@ -50,6 +51,22 @@ shown_lines = 80
 shown_bytes = "64 KiB"
 keep_days = 30
 keep_bytes = "1 GiB"
+rootfs = "~/roots//mine"
+rootfs_writable = true
+rootfs_dir = "/srv/roots/"
+tmp = "persistent"
+container = true
+[mounts]
+"/skills" = "~/skills"
+"/opt//data/" = "/srv/data"
+[provision]
+source = "alpine"
+version = "3.23.3"
+arch = "aarch64"
+tier = 2
+packages = ["py3-numpy", "gcc", "gcc"]
+mirror = "https://mirror.example.org/alpine"
+sha256 = "0123456789012345678901234567890123456789012345678901234567890123"
 [limits]
 wall_s = 1.5
 processes = 10
@@ -92,6 +109,21 @@ def test_every_setting_is_read() -> None:
         shown_bytes=64 * 1024,
         keep_days=30,
         keep_bytes=GIB,
+        rootfs="/home/ann/roots/mine",
+        rootfs_writable=True,
+        rootfs_dir=b"/srv/roots",
+        tmp="persistent",
+        container=True,
+        mounts=((b"/skills", b"/home/ann/skills"), (b"/opt/data", b"/srv/data")),
+        provision=RootfsWish(
+            source="alpine",
+            version="3.23.3",
+            arch="aarch64",
+            tier=2,
+            packages=("py3-numpy", "gcc"),
+            mirror="https://mirror.example.org/alpine",
+            sha256="0123456789" * 6 + "0123",
+        ),
         limits=(
             ("wall_s", 1.5),
             ("processes", 10),
@@ -185,6 +217,34 @@ WRONG = [
     ("[permissions]\nwait_s = 0", "permissions.wait_s"),
     ("[permissions.network]\nx = 1", "permissions.network"),
     ("[permissions]\nall = 'ask'", "permissions.all"),
+    ("rootfs = 1", "rootfs"),
+    ("rootfs = '../x'", "rootfs"),
+    ("rootfs = 'a b'", "rootfs"),
+    ("rootfs = '~bob/x'", "rootfs"),
+    ("rootfs_writable = 1", "rootfs_writable"),
+    ("rootfs_dir = 'roots'", "rootfs_dir"),
+    ("tmp = 'kept'", "tmp"),
+    ("container = 'yes'", "container"),
+    ("mounts = ['/x']", "mounts"),
+    ("[mounts]\nskills = '/srv/x'", "mounts.skills: is not an absolute"),
+    ("[mounts]\n'/' = '/srv/x'", "mounts./: is the rootfs itself"),
+    ("[mounts]\n'/x/../proc/y' = '/srv/x'", "mounts./x/../proc/y: is not free"),
+    ("[mounts]\n'/tmp' = '/srv/x'", "mounts./tmp"),
+    ("[mounts]\n'/workspace/x' = '/srv/x'", "mounts./workspace/x"),
+    ("[mounts]\n'/x' = 'skills'", "mounts./x"),
+    ("[mounts]\n'/x' = ['/srv/x']", "mounts./x"),
+    ("[mounts]\n'/x' = '/a'\n'/x/' = '/b'", "mounts./x/: is there twice"),
+    ("[mounts]\n'/x' = '/a'\n'/x/y' = '/b'", "mounts: /x/y lies inside /x"),
+    ("[provision]", "provision.source"),
+    ("provision = 'alpine'", "provision"),
+    ("[provision]\nsource = 'arch'", "provision.source"),
+    ("[provision]\nsource = 'alpine'\nname = 'x'", "provision.name"),
+    ("[provision]\nsource = 'alpine'\ntier = 3", "provision.tier"),
+    ("[provision]\nsource = 'alpine'\ntier = true", "provision.tier"),
+    ("[provision]\nsource = 'alpine'\npackages = 'gcc'", "provision.packages"),
+    ("[provision]\nsource = 'alpine'\npackages = ['--root=/']", "provision.packages"),
+    ("[provision]\nsource = 'alpine'\nmirror = 'ftp://example.org'", "provision.mirror"),
+    ("[provision]\nsource = 'archive'\nlabel = 'x'\nlocation = 'x.tar'", "provision.location"),
     ("view = ", "not valid TOML"),
     ("view = 'host'\nview = 'host'", "not valid TOML"),
     ("shown_lines = " + "9" * 5000, "not valid TOML"),
@@ -202,7 +262,18 @@ def test_what_is_not_understood_stops_the_run_and_is_named(text: str, named: str
 
 @pytest.mark.parametrize(
     "text",
-    ["roots = []", "readable = ['/etc']", "engine = 'copy'", "bwrap = '/tmp/bwrap'", "allow_root = true"],
+    [
+        "roots = []",
+        "readable = ['/etc']",
+        "engine = 'copy'",
+        "bwrap = '/tmp/bwrap'",
+        "allow_root = true",
+        "rootfs = 'alpine'",
+        "rootfs_dir = '/srv/roots'",
+        "container = false",
+        "[mounts]",
+        "[provision]\nsource = 'alpine'",
+    ],
 )
 def test_a_project_can_not_set_what_is_the_persons(text: str) -> None:
     own(text)

@@ -14,7 +14,11 @@ from unspill.store.db import Store
 
 def test_the_defaults_lie_in_the_home() -> None:
     assert find_locations(b"/h", {}) == Locations(
-        home=b"/h", state=b"/h/.local/state/unspill", config=b"/h/.config/unspill", data=b"/h/.local/share/unspill"
+        home=b"/h",
+        state=b"/h/.local/state/unspill",
+        config=b"/h/.config/unspill",
+        data=b"/h/.local/share/unspill",
+        rootfs=b"/h/.local/share/unspill/rootfs",
     )
 
 
@@ -28,13 +32,20 @@ def test_our_own_variable_goes_before_them() -> None:
     assert find_locations(b"/h", {b"UNSPILL_STATE_DIR": b"/mine", b"XDG_STATE_HOME": b"/s"}).state == b"/mine"
 
 
+def test_a_rootfs_that_was_baked_in_is_where_the_variable_says() -> None:
+    assert find_locations(b"/h", {b"ROOTFS_DIR": b"/opt/roots", b"XDG_DATA_HOME": b"/d"}).rootfs == b"/opt/roots"
+    assert find_locations(b"/h", {b"ROOTFS_DIR": b"", b"XDG_DATA_HOME": b"/d"}).rootfs == b"/d/unspill/rootfs"
+
+
 def test_an_empty_variable_is_none() -> None:
     assert (
         find_locations(b"/h", {b"XDG_STATE_HOME": b"", b"UNSPILL_STATE_DIR": b""}).state == b"/h/.local/state/unspill"
     )
 
 
-@pytest.mark.parametrize("name", [b"UNSPILL_STATE_DIR", b"XDG_STATE_HOME", b"XDG_CONFIG_HOME", b"XDG_DATA_HOME"])
+@pytest.mark.parametrize(
+    "name", [b"UNSPILL_STATE_DIR", b"XDG_STATE_HOME", b"XDG_CONFIG_HOME", b"XDG_DATA_HOME", b"ROOTFS_DIR"]
+)
 def test_a_relative_path_is_refused(name: bytes) -> None:
     with pytest.raises(UsageError, match=name.decode()):
         find_locations(b"/h", {name: b"relative"})

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at a rootfs as far as a plan has to know it: what is at its top, its shell, its mount points.
+
+Nothing is read through a link of the tree but as if the tree were the root, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from unspill.errors import RootfsError
+from unspill.host.inside import find_inside, resolve_inside
+from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
+from unspill.model.rootfs import RootfsBase
+
+SHELLS = (b"/bin/bash", b"/usr/bin/bash", b"/bin/sh")
+_POINTS = (b"/var/tmp", b"/etc/resolv.conf", b"/etc/passwd")
+_INTERPRETERS = (b"/usr/bin/python3", b"/usr/local/bin/python3")
+_MOST_ENTRIES = 256
+_MOST_PASSWD = 64 * 1024
+_STRICT = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
+
+
+def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsBase:
+    """Return what a plan has to know of the tree. `is_own`: it was unpacked by us.
+
+    Raises:
+        RootfsError: it is no directory, or has no shell.
+    """
+    try:
+        fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise RootfsError(f"The rootfs {name} can't be used: {error.strerror}.") from None
+    try:
+        directories, links = _look_at_top(fd, name)
+        shell = next((path for path in SHELLS if _is_program(fd, path)), None)
+        if shell is None:
+            raise RootfsError(f"The rootfs {name} has no /bin/sh.", remedy="Choose another one: `unspill rootfs use`.")
+        found = (resolve_inside(fd, path) for path in _INTERPRETERS)
+        points = tuple(point for point in _POINTS if _is_point(fd, point))
+        return RootfsBase(
+            name=name,
+            tree=tree,
+            directories=directories,
+            links=links,
+            shell=shell,
+            interpreters=tuple(b"/" + path for path in found if path),
+            points=points,
+            passwd=_passwd_without(fd, uid) if b"/etc/passwd" in points else b"",
+            is_own=is_own,
+        )
+    finally:
+        os.close(fd)
+
+
+def _look_at_top(fd: int, name: str) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, bytes], ...]]:
+    directories: list[bytes] = []
+    links: list[tuple[bytes, bytes]] = []
+    for entry in sorted(os.listdir(fd))[: _MOST_ENTRIES + 1]:
+        raw = os.fsencode(entry)
+        mode = os.stat(raw, dir_fd=fd, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            directories.append(b"/" + raw)
+        elif stat.S_ISLNK(mode):
+            links.append((b"/" + raw, os.readlink(raw, dir_fd=fd)))
+    if len(directories) + len(links) > _MOST_ENTRIES:
+        raise RootfsError(f"The rootfs {name} has more than {_MOST_ENTRIES} entries at its top.")
+    return tuple(directories), tuple(links)
+
+
+def _is_program(fd: int, path: bytes) -> bool:
+    found = find_inside(fd, path)
+    return found is not None and stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111)
+
+
+def _is_point(fd: int, path: bytes) -> bool:
+    """Tell whether something can be mounted there: a directory, or a plain file in /etc, and no link on the way."""
+    try:
+        found = openat2(fd, path[1:], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, _STRICT)
+    except OSError:
+        return False
+    try:
+        mode = os.fstat(found).st_mode
+    finally:
+        os.close(found)
+    return stat.S_ISREG(mode) if path.startswith(b"/etc/") else stat.S_ISDIR(mode)
+
+
+def _passwd_without(fd: int, uid: int) -> bytes:
+    """Return the tree's /etc/passwd if a line for the caller can be added to it, nothing if there is one already."""
+    file = openat2(fd, b"etc/passwd", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _STRICT)
+    try:
+        text = os.read(file, _MOST_PASSWD)
+    finally:
+        os.close(file)
+    if not text or len(text) == _MOST_PASSWD:
+        return b""
+    known = {line.split(b":")[2:3] == [b"%d" % uid] for line in text.splitlines()}
+    return b"" if True in known else text.rstrip(b"\n") + b"\n"

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A root file system of our own, from the wish for one to what a plan has to know of it.
+
+A *rootfs* is immutable once it is ready. (A *root*, without the `fs`, is a writable directory of the project.)
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    SourceName = Literal["alpine", "debian", "archive", "oci", "kept"]
+    # What speaks for the content: a digest that the person pinned, one in our release, the distribution's signature,
+    # or only a checksum from the very server that the content is from, or nothing at all
+    Proof = Literal["pinned", "known", "signed", "same-server", "none"]
+
+TIERS = (1, 2)
+
+
+class RootfsWish(Record):
+    """What somebody asks for. Empty fields are for the source to fill: the newest version, this machine's architecture.
+
+    `location` is the archive or OCI layout on disk (or an archive's address), `label` what the result is called where
+    the source has no name of its own. `sha256` pins what is fetched: the archive, or the OCI manifest.
+    """
+
+    source: SourceName
+    version: str = ""
+    arch: str = ""
+    tier: int = 1
+    packages: tuple[str, ...] = ()
+    mirror: str = ""
+    location: str = ""
+    sha256: str = ""
+    label: str = ""
+
+
+class RootfsKey(Record):
+    """What tells one rootfs from every other: it is also the name of its directory.
+
+    `source` is the source's name or a label; `variant` is short for packages beyond the tier's; tier 0 is none.
+    """
+
+    source: str
+    version: str
+    arch: str
+    tier: int = 0
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the directory."""
+        tier = f"t{self.tier}" if self.tier else ""
+        return "-".join(part for part in (self.source, self.version, self.arch, tier, self.variant) if part)
+
+
+class RootfsManifest(Record):
+    """What is known of a rootfs that is ready; it lies beside the tree.
+
+    `fetched` are the digests of what was fetched, by name; `proof` says what spoke for them. `tree` is the digest of
+    the whole tree. `left_out` counts what an archive had and the tree does not have (devices, setuid bits), by kind.
+    `wish` is what an upgrade repeats.
+    """
+
+    key: RootfsKey
+    wish: RootfsWish
+    proof: Proof
+    packages: tuple[tuple[str, str], ...] = ()
+    fetched: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[tuple[str, int], ...] = ()
+    tree: str = ""
+    entries: int = 0
+    size_bytes: int = 0
+    created_ns: int = 0
+
+
+class Rootfs(Record):
+    """A rootfs that is ready: `tree` is its directory; one that the person made by hand has no manifest."""
+
+    name: str
+    tree: bytes
+    manifest: RootfsManifest | None = None
+
+
+class RootfsBase(Record):
+    """What a plan has to know of a rootfs: `directories` and `links` are the entries at its top.
+
+    `shell` runs commands that are given as a text; `interpreters` could run a first program; `points` are those of the
+    usual mount points that are directories of it (or, in /etc, plain files), reached without a link. `passwd` is its
+    /etc/passwd where that is such a file and does not know the caller. `is_own`: we unpacked it, so it has neither
+    sockets nor FIFOs.
+    """
+
+    name: str
+    tree: bytes
+    directories: tuple[bytes, ...]
+    links: tuple[tuple[bytes, bytes], ...] = ()
+    shell: bytes = b"/bin/sh"
+    interpreters: tuple[bytes, ...] = ()
+    points: tuple[bytes, ...] = ()
+    passwd: bytes = b""
+    is_own: bool = False
+
+
+class Progress(Record):
+    """How far a step of making a rootfs is: of a download the bytes; `total` is 0 where nobody knows."""
+
+    step: str
+    done: int = 0
+    total: int = 0
+
+
+class Installed(Record):
+    """How a command that was run inside a half-built rootfs ended, and what it said."""
+
+    ok: bool
+    output: str = ""

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""View `rootfs`: the top-level entries of a tree of our own, read-only, instead of the host's system directories.
+
+The root itself stays bwrap's own empty one, so a mount point at the top needs nothing of the tree. One further below
+must be a directory that is reached without a link, for bwrap before 0.12 follows links when it makes mount points
+(CVE-2026-87766) and the tree is somebody else's work. Where the tree has none, a *skeleton* of ours, laid over that
+top-level directory, has it.
+"""
+
+from __future__ import annotations
+
+from unspill.errors import UsageError
+from unspill.model.plan import Bind, File, Overlay, Point, ReadOnly, Symlink
+from unspill.plan.visible import is_writable_mount
+from unspill.policy.paths import contains, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from unspill.model.plan import MountOp, PlanInput
+    from unspill.model.rootfs import RootfsBase
+
+# What every sandbox has of its own; what a tree has there is never shown
+OWN_PLACES = (b"/dev", b"/proc", b"/sys", b"/run", b"/tmp", b"/workspace", b"/playground")
+_NOT_FOR_MOUNTS = (*OWN_PLACES, b"/etc/passwd", b"/etc/resolv.conf")
+PASSWD = b"/etc/passwd"
+RESOLVER_FILE = b"/etc/resolv.conf"
+
+
+def get_base(given: PlanInput) -> RootfsBase:
+    """Return the rootfs that a plan is laid over.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if given.places.rootfs is None:
+        raise UsageError("The view `rootfs` needs one.", remedy="`unspill rootfs pull alpine` makes one.")
+    return given.places.rootfs
+
+
+def rootfs_operations(given: PlanInput) -> Iterator[MountOp]:
+    """Yield the top-level directories of the tree, and the links among them."""
+    base = get_base(given)
+    layers = {layer.path: layer for layer in given.rootfs_layers}  # by the path of the directory in the tree
+    for dest in base.directories:
+        if dest in OWN_PLACES:
+            continue
+        source = base.tree + dest
+        layer = layers.get(source)
+        if layer is not None and layer.stack.open is not None:
+            opened = layer.stack.open
+            yield Overlay(
+                lowers=layer.stack.lowers(),
+                dest=dest,
+                upper=opened.upper,
+                work=opened.work,
+                why="of the rootfs; what is written stays in this sandbox",
+            )
+        elif base.is_own or given.engine == "copy":
+            yield Bind(source=source, dest=dest, why="of the rootfs, read-only")
+        else:
+            # Nobody knows what somebody's own tree has: an overlay lets neither a socket nor a FIFO through
+            lowers = (given.places.state + b"/empty", source)
+            yield Overlay(lowers=lowers, dest=dest, why="of the rootfs, read-only, without its sockets")
+    for dest, target in base.links:
+        if dest not in OWN_PLACES:
+            yield Symlink(target=target, dest=dest, why="a link of the rootfs")
+    if base.passwd and given.uid is None:
+        user = given.places.home.user.encode("utf-8", "surrogateescape")
+        line = b"%b:x:%d:%d::/workspace:%b\n" % (user, given.facts.uid, given.gid, base.shell)
+        yield File(content=base.passwd + line, dest=PASSWD, over=True, why="the caller has a name inside")
+
+
+def mount_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
+    """Yield the directories that the policy shows at places of its own.
+
+    Raises:
+        UsageError: a place is not to be had.
+    """
+    for dest, source in given.policy.mounts:
+        if given.policy.view != "rootfs":
+            raise UsageError(
+                f"{show(source)} can't be shown at {show(dest)} in the view `{given.policy.view}`.",
+                remedy='Choose `view = "rootfs"`, or name it in `readable`: then it is seen on its own path.',
+            )
+        if dest == b"/" or any(contains(own, dest) or contains(dest, own) for own in _NOT_FOR_MOUNTS):
+            raise UsageError(f"Nothing can be mounted at {show(dest)}: a sandbox has its own.")
+        if source in given.places.absent or source in given.places.files:
+            warnings.append(f"{show(source)} is not shown at {show(dest)}: it is no directory.")
+            continue
+        if given.engine == "copy":
+            warnings.append(f"{show(source)} is not shown: without an overlay its sockets and FIFOs would come along.")
+            continue
+        lowers = (given.places.state + b"/empty", source)
+        yield Overlay(lowers=lowers, dest=dest, why="shown by your policy, read-only, without its sockets")
+
+
+def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list[MountOp], tuple[Point, ...]]:
+    """Return the operations with every mount point given for, and what has to be made for that.
+
+    Raises:
+        UsageError: a mount point lies behind a link of the tree, or can't be made with the engine `copy`.
+    """
+    base = get_base(given)
+    links = tuple(dest for dest, _target in base.links)
+    tops = {operation.dest for operation in operations if operation.dest.count(b"/") == 1}
+    writable = {operation.dest for operation in operations if is_writable_mount(operation)}
+    missing: dict[bytes, list[MountOp]] = {}
+    for operation in operations:
+        top = b"/" + operation.dest.split(b"/", 2)[1]
+        if operation.dest == top or isinstance(operation, ReadOnly):
+            continue
+        if top in links:
+            raise UsageError(f"Nothing can be mounted at {show(operation.dest)}: {show(top)} is a link in the rootfs.")
+        is_there = operation.dest in base.points and top not in writable
+        if top in tops and top in base.directories and top not in OWN_PLACES and not is_there:
+            missing.setdefault(top, []).append(operation)
+    if not missing:
+        return list(operations), ()
+    if given.engine == "copy":
+        inner = next(iter(missing.values()))[0]
+        raise UsageError(
+            f"Nothing can be mounted at {show(inner.dest)} with the engine `copy`: the rootfs has no directory there."
+        )
+    return _lay_skeleton(given, operations, missing)
+
+
+def _lay_skeleton(
+    given: PlanInput, operations: Sequence[MountOp], missing: dict[bytes, list[MountOp]]
+) -> tuple[list[MountOp], tuple[Point, ...]]:
+    points = tuple(
+        Point(path=operation.dest, is_file=_is_file(given, operation))
+        for inner in missing.values()
+        for operation in inner
+    )
+    top_of_all = given.places.state + b"/skeletons/" + _name_of(points)
+    laid: list[MountOp] = []
+    for operation in operations:
+        if operation.dest in missing and isinstance(operation, Bind | Overlay):
+            lowers = (top_of_all + operation.dest, *_sources(operation))
+            # Read-only even in a writable rootfs: nothing is ever mounted in what a command can write
+            laid.append(Overlay(lowers=lowers, dest=operation.dest, why="of the rootfs, with room for mounts"))
+        else:
+            laid.append(operation)
+    made = tuple(point.replace(path=top_of_all + point.path) for point in points)
+    return laid, made
+
+
+def _sources(operation: Bind | Overlay) -> tuple[bytes, ...]:
+    if isinstance(operation, Bind):
+        return (operation.source,)
+    return operation.lowers if operation.upper is not None else operation.lowers[1:]
+
+
+def _is_file(given: PlanInput, operation: MountOp) -> bool:
+    if operation.dest == RESOLVER_FILE:
+        return True
+    match operation:
+        case File():
+            return True
+        case Bind():
+            return operation.source in given.places.files
+    return False
+
+
+def _name_of(points: Sequence[Point]) -> bytes:
+    """Return a name that differs for different mount points (FNV-1a: only the person chooses them)."""
+    key = 0xCBF29CE484222325
+    for point in sorted(points, key=lambda point: point.path):
+        for byte in (b"f" if point.is_file else b"d") + point.path + b"\0":
+            key = (key ^ byte) * 0x100000001B3 & 0xFFFF_FFFF_FFFF_FFFF
+    return b"%016x" % key

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The result of a run, put together from what was performed, found and decided: hints and warnings are made here."""
+
+from __future__ import annotations
+
+from unspill.model.change import ChangeSet
+from unspill.model.layer import RunId
+from unspill.model.record import Record
+from unspill.model.run import Cancelled, Exited, Output
+from unspill.plan.inside import to_inside
+from unspill.sandbox.masking import news_of
+from unspill.sandbox.result import RunResult
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.egress import Traffic
+    from unspill.model.operation import Operation
+    from unspill.model.plan import Plan
+    from unspill.model.run import Hint, Run
+    from unspill.runner.perform import Performed
+    from unspill.sandbox.masking import Masks
+    from unspill.sandbox.opening import Opened
+
+ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
+
+
+class Applied(Record):
+    """What became of a run's changes: the operation that applied them, and whether any of them is held."""
+
+    operation: Operation | None = None
+    is_held: bool = False
+    flagged: tuple[tuple[bytes, str], ...] = ()
+    problem: str = ""
+
+
+def make_result(
+    opened: Opened,
+    run: Run,
+    plan: Plan,
+    performed: Performed,
+    changes: ChangeSet,
+    applied: Applied,
+    traffic: Traffic | None,
+    masks: Masks,
+    duration_s: float,
+) -> RunResult:
+    """Return the result of a run that has ended."""
+    return RunResult(
+        run=run.id,
+        number=run.number,
+        outcome=performed.outcome,
+        stdout=performed.stdout,
+        stderr=performed.stderr,
+        changes=changes,
+        held=applied.is_held,
+        operation=applied.operation,
+        flagged=applied.flagged,
+        problem=applied.problem,
+        duration_s=duration_s,
+        hints=(*performed.hints, *_network_hints(plan, performed), *_mask_hints(opened, masks, performed)),
+        denied_paths=performed.denied_paths,
+        warnings=(*_warnings(opened, plan, traffic), *news_of(opened, masks)),
+        shown_lines=opened.policy.shown_lines,
+        shown_bytes=opened.policy.shown_bytes,
+        connections=() if traffic is None else traffic.connections,
+        denials=() if traffic is None else traffic.denials,
+    )
+
+
+def never_begun(opened: Opened) -> RunResult:
+    """Return the result of a run that its caller gave up before there was one."""
+    return RunResult(
+        run=RunId(""),
+        number=0,
+        outcome=Cancelled(),
+        stdout=Output(),
+        stderr=Output(),
+        changes=ChangeSet(roots=()),
+        held=False,
+        duration_s=0.0,
+        shown_lines=opened.policy.shown_lines,
+        shown_bytes=opened.policy.shown_bytes,
+    )
+
+
+def _warnings(opened: Opened, plan: Plan, traffic: Traffic | None) -> tuple[str, ...]:
+    faults = () if traffic is None else traffic.faults
+    return (*(() if opened.facts.uid else (ROOT_NOTE,)), *plan.warnings, *faults)
+
+
+def _network_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
+    if performed.outcome == Exited(code=0):
+        return ()
+    from unspill.sandbox.network_hints import network_hints
+
+    return network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
+
+
+def _mask_hints(opened: Opened, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
+    if not masks.hidden or performed.outcome == Exited(code=0):
+        return ()
+    from unspill.sandbox.mask_hints import mask_hints
+
+    view, roots = opened.policy.view, opened.roots
+    hidden = [to_inside(path, view, roots) for path in masks.hidden]
+    project = to_inside(opened.project, view, roots)
+    return mask_hints(hidden, project, performed.outcome, performed.stdout, performed.stderr)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps what a sandbox wrote to its rootfs as a rootfs of its own: the tree and the sandbox's layers, copied.
+
+The new one is immutable like every other. What commands wrote has no proof, whatever its base had.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from unspill.errors import RootfsError, UsageError
+from unspill.layers.copy_fill import fill
+from unspill.layers.locks import lock_sandbox
+from unspill.model.rootfs import Installed, RootfsKey, RootfsWish
+from unspill.rootfs.arch import detect_arch
+from unspill.rootfs.build import obtain
+from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.source import Filled, Resolved
+from unspill.sandbox.planning import get_places
+from unspill.sandbox.rootfs_choice import rootfs_directory
+from unspill.sandbox.rootfs_layers import layers_of
+from unspill.sandbox.rootfs_use import RootfsUse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from unspill.model.rootfs import Progress, Rootfs, RootfsBase
+    from unspill.rootfs.source import Means
+    from unspill.sandbox.opening import Opened
+
+
+def keep_rootfs(opened: Opened, label: str, report: Callable[[Progress], None]) -> Rootfs:
+    """Make what the sandbox sees of its rootfs a rootfs of its own, called by `label`; the sandbox keeps its layers.
+
+    Raises:
+        UsageError: the sandbox has written nothing to a rootfs.
+        RootfsError: it can't be made.
+    """
+    with lock_sandbox(opened.store.state, opened.row.id), RootfsUse(opened):
+        base, layers = get_places(opened).rootfs, layers_of(opened)
+        if base is None or not layers:
+            raise UsageError(
+                "This sandbox has written nothing to its rootfs.",
+                remedy="Set `rootfs_writable = true`, and install something with `unspill run`.",
+            )
+        wish = RootfsWish(source="kept", version=str(int(time.time())), label=label)
+        shelf = Shelf(rootfs_directory(opened.policy, opened.locations))
+        made, _is_new = obtain(shelf, wish, _Kept(base, layers), install=_install, report=report)
+        return made
+
+
+class _Kept:
+    """The tree of a base with the layers of one sandbox over it."""
+
+    def __init__(self, base: RootfsBase, layers: dict[bytes, tuple[bytes, ...]]) -> None:
+        self._base = base
+        self._layers = layers
+
+    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+        key = RootfsKey(source=wish.label, version=wish.version, arch=detect_arch())
+        return Resolved(key=key, wish=wish)
+
+    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+        for top in self._base.directories:
+            os.mkdir(tree + top, 0o755)
+            source = self._base.tree + top
+            fill(source, self._layers.get(source, ()), tree + top)
+        for dest, target in self._base.links:
+            os.symlink(target, tree + dest)
+        return Filled(proof="none", fetched=(("base", self._base.name),))
+
+
+def _install(tree: bytes, argv: Sequence[bytes], hosts: Sequence[str]) -> Installed:
+    raise RootfsError("Nothing is installed into what is kept.")

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands of one sandbox have written to its rootfs (`rootfs_writable`): sealed layers over the tree.
+
+The tree itself never changes. The layers belong to one sandbox, are never applied to anything, and stay over the tree
+that they were written for, also when a newer one is in use by then: they can be discarded, or kept as a new rootfs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.errors import UsageError
+from unspill.layers.create import rootfs_owner
+from unspill.layers.locks import lock_sandbox
+from unspill.layers.places import upper_dir
+from unspill.plan.rootfs import OWN_PLACES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.model.layer import SandboxId
+    from unspill.model.rootfs import RootfsBase
+    from unspill.sandbox.opening import Opened
+    from unspill.store.db import Store
+
+
+def writable_directories(opened: Opened, base: RootfsBase | None) -> tuple[bytes, ...]:
+    """Return the directories of the tree that a run may write to, each under a layer; none unless the policy says so.
+
+    Raises:
+        UsageError: the engine has no layers, or the tree is somebody else's, which no overlay copies up.
+    """
+    if base is None or not opened.policy.rootfs_writable:
+        return ()
+    if opened.engine == "copy":
+        raise UsageError(
+            "A rootfs can't be writable with the engine `copy`.", remedy="Use another engine, or a read-only rootfs."
+        )
+    if os.lstat(base.tree).st_uid != os.geteuid():
+        raise UsageError(
+            f"The rootfs {base.name} can't be writable: it belongs to somebody else.",
+            remedy="Make one of your own with `unspill rootfs pull`.",
+        )
+    return tuple(base.tree + top for top in base.directories if top not in OWN_PLACES)
+
+
+def layered_tree(store: Store, sandbox: SandboxId) -> bytes | None:
+    """Return the tree that a sandbox has layers over, None where it has none."""
+    rows = store.caches.sealed(rootfs_owner(sandbox))
+    return os.path.dirname(rows[-1].path) if rows else None
+
+
+def has_layers(opened: Opened) -> bool:
+    """Tell whether commands of this sandbox have written to its rootfs."""
+    return bool(opened.store.caches.sealed(rootfs_owner(opened.row.id)))
+
+
+def discard_layers(opened: Opened) -> int:
+    """Throw away what the sandbox wrote to its rootfs; return how many layers that were."""
+    with lock_sandbox(opened.store.state, opened.row.id):
+        rows = opened.store.caches.sealed(rootfs_owner(opened.row.id))
+        if rows:
+            opened.store.caches.retire(rows)
+    return len(rows)
+
+
+def layers_of(opened: Opened) -> dict[bytes, tuple[bytes, ...]]:
+    """Return the sealed uppers, the oldest first, of each directory of the tree that was written to."""
+    found: dict[bytes, tuple[bytes, ...]] = {}
+    for row in opened.store.caches.sealed(rootfs_owner(opened.row.id)):
+        found[row.path] = (*found.get(row.path, ()), upper_dir(opened.store.state, row.id))
+    return found

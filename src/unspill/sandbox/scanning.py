@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run left in its layers, now that every process of it is dead: too much perhaps, and its changes."""
+
+from __future__ import annotations
+
+from unspill.changes.measure import is_empty
+from unspill.model.change import ChangeSet
+from unspill.model.run import Cancelled, LimitReached
+from unspill.runner.limits import find_excess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.layers.create import OpenRun
+    from unspill.model.policy import Limits
+    from unspill.runner.perform import Performed
+
+
+def with_last_look(performed: Performed, under_way: OpenRun, limits: Limits) -> Performed:
+    """Name the bound that a run outgrew after it was last measured, or where nobody could look while it ran."""
+    if isinstance(performed.outcome, Cancelled | LimitReached):
+        return performed
+    stacks = (*under_way.stacks, *(cache.stack for cache in (*under_way.caches, *under_way.rootfs)))
+    uppers = tuple(stack.open.upper for stack in stacks if stack.open is not None and not is_empty(stack.open.upper))
+    excess = find_excess(limits, uppers, is_over=True) if uppers else None
+    return performed if excess is None else performed.replace(outcome=excess)
+
+
+def scan_run(under_way: OpenRun) -> ChangeSet:
+    """Return what a run changed against what it saw. Every process of it is dead."""
+    parts = []
+    for stack in under_way.stacks:
+        assert stack.open is not None
+        lowers = stack.lowers()
+        if is_empty(stack.open.upper, lowers[0]):
+            continue
+        from unspill.changes.scan import scan
+
+        parts.append(scan((stack.open.upper,), lowers[:-1], stack.live))
+    if not parts:
+        return ChangeSet(roots=())
+    from unspill.changes.scan import join
+
+    return join(parts)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which runtimes and tools a rootfs has: one run inside it asks, nothing is concluded from the host.
+
+What is inside may be a stranger's, and what is told goes into prompts: of what the run prints only names of our own
+table, directories of our own list and numbers survive.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.errors import RootfsError
+from unspill.model.policy import KIB, MIB, Limits, Policy
+from unspill.model.record import Record
+from unspill.model.run import Exited
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unspill.model.policy import Tmp
+    from unspill.model.rootfs import Rootfs
+    from unspill.sandbox.locations import Locations
+
+RUNTIMES = ("python3", "node", "perl", "ruby", "php", "java", "go", "rustc", "lua")
+INSTALLERS = ("apk", "apt-get", "dnf", "pacman", "pip", "npm", "cargo", "gem")
+OTHERS = (
+    *("bash", "sh", "busybox", "git", "gcc", "g++", "clang", "make", "cmake", "curl", "wget", "ssh", "rsync"),
+    *("tar", "gzip", "bzip2", "xz", "zstd", "zip", "unzip", "jq", "awk", "sed", "grep", "find", "xargs", "diff"),
+    *("patch", "rg", "sqlite3", "openssl", "vi"),
+)
+# Those that do not tell by `--version`; nothing: they have no version, or would wait for something
+_ASKED = {
+    "go": "version",
+    "java": "-version",
+    "lua": "-v",
+    "unzip": "-v",
+    "perl": "-v",
+    "ssh": "-V",
+    "openssl": "version",
+}
+_UNASKED = ("sh", "find", "xargs", "vi", "gzip", "bzip2", "busybox", "xz", "zip", "sqlite3")
+_DIRECTORIES = tuple(f"{top}/{name}" for top in ("/usr/local", "/usr", "") for name in ("sbin", "bin"))
+_SYSTEMS = ("alpine", "debian", "ubuntu", "fedora", "arch", "opensuse-leap", "rocky", "almalinux", "void", "wolfi")
+_LIBCS = ("musl", "glibc")
+_MOST_LINES = 256
+_LONGEST_LINE = 512
+_LONGEST_VERSION = 32
+_LIMITS = Limits(wall_s=30.0, output_bytes=1 * MIB, kept_bytes=64 * KIB, layer_bytes=16 * MIB, processes=64)
+
+_SCRIPT = """\
+PATH={path}; LC_ALL=C; export PATH LC_ALL; nl='
+'
+ask() {{
+    case $1 in {unasked}) return ;; {cases} *) set -- "$1" "$2" --version ;; esac
+    "$2" "$3" </dev/null 2>&1
+}}
+for name in {names}; do
+    place=
+    # Not by `command -v`: a busybox may say that all its applets are built in
+    for top in {tops}; do [ -f "$top/$name" ] && [ -x "$top/$name" ] && place=$top/$name && break; done
+    [ "$place" ] || continue
+    said=$(ask "$name" "$place")
+    said=${{said#"$nl"}}
+    printf '%s\\t%s\\t%s\\n' "$name" "$place" "${{said%%"$nl"*}}"
+done
+for file in /lib/ld-musl-*; do [ -e "$file" ] && printf '@libc\\t-\\tmusl\\n'; done
+for file in /lib/ld-linux* /lib64/ld-linux* /lib/*/ld-linux*; do
+    [ -e "$file" ] && printf '@libc\\t-\\tglibc\\n' && break
+done
+if [ -r /etc/os-release ]; then
+    while IFS= read -r line; do
+        case $line in
+            ID=*) printf '@system\\t-\\t%s\\n' "${{line#ID=}}" ;;
+            VERSION_ID=*) printf '@release\\t-\\t%s\\n' "${{line#VERSION_ID=}}" ;;
+        esac
+    done </etc/os-release
+fi
+"""
+
+
+class Tool(Record):
+    """One program of a rootfs; the version is empty where it does not tell."""
+
+    name: str
+    path: str
+    version: str = ""
+
+
+class Tools(Record):
+    """What a rootfs offers, and what a command finds around it. `text()` is for an agent's prompt."""
+
+    rootfs: str
+    arch: str
+    tools: tuple[Tool, ...]
+    system: str = ""
+    release: str = ""
+    libc: str = ""
+    hosts: tuple[str, ...] = ()
+    tmp: Tmp = "fresh"
+    writable: bool = False
+    mounts: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return it in words."""
+        from unspill.sandbox.tools_text import tools_text
+
+        return tools_text(self)
+
+
+def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Locations) -> Tools:
+    """Run once inside a rootfs and return what it has. `policy` is the person's; `directory` is where every rootfs is.
+
+    Raises:
+        RootfsError: the run did not end by itself.
+        HostError: this machine can't.
+    """
+    from unspill.sandbox.sandbox import Sandbox
+
+    alone = Policy(
+        view="rootfs",
+        rootfs=rootfs.name,
+        rootfs_dir=directory,
+        toolchains=False,
+        caches=False,
+        after="discard",
+        after_timeout="discard",
+        limits=_LIMITS,
+        engine=policy.engine,
+        bwrap=policy.bwrap,
+        allow_root=policy.allow_root,
+    )
+    with Sandbox(_empty_project(locations.home), name="tools", policy=alone) as sandbox:
+        result = sandbox.run(["/bin/sh", "-c", script()])
+    if not isinstance(result.outcome, Exited):
+        raise RootfsError(
+            f"{rootfs.name} could not be asked what it has: {type(result.outcome).__name__}.",
+            remedy="Look what a command does there: `unspill run -- sh`.",
+        )
+    said = result.stdout.kept().decode("utf-8", "replace")
+    arch = os.uname().machine if rootfs.manifest is None else rootfs.manifest.key.arch
+    return read_answer(said).replace(
+        rootfs=rootfs.name,
+        arch=arch,
+        hosts=policy.network.hosts,
+        tmp=policy.tmp,
+        writable=policy.rootfs_writable,
+        mounts=tuple(place.decode("utf-8", "backslashreplace") for place, _directory in policy.mounts),
+    )
+
+
+def script() -> str:
+    """Return what is run inside: plain sh, and nothing but what a shell has itself."""
+    cases = " ".join(f'{name}) set -- "$1" "$2" {asked} ;;' for name, asked in _ASKED.items())
+    names = " ".join((*RUNTIMES, *INSTALLERS, *OTHERS))
+    return _SCRIPT.format(
+        path=":".join(_DIRECTORIES), tops=" ".join(_DIRECTORIES), names=names, unasked="|".join(_UNASKED), cases=cases
+    )
+
+
+def read_answer(said: str) -> Tools:
+    """Return what a run told, of which nothing is believed that is not on our own lists."""
+    tools: dict[str, Tool] = {}
+    facts: dict[str, str] = {}
+    known = frozenset((*RUNTIMES, *INSTALLERS, *OTHERS))
+    for name, place, rest in _fields(said):
+        if name in known and any(place == f"{directory}/{name}" for directory in _DIRECTORIES):
+            tools.setdefault(name, Tool(name=name, path=place, version=version_in(rest)))
+        elif name == "@libc" and rest in _LIBCS:
+            # Of both it is glibc: a Debian may have musl for compiling
+            facts["libc"] = rest
+        elif name == "@system" and rest.strip("\"'") in _SYSTEMS:
+            facts["system"] = rest.strip("\"'")
+        elif name == "@release":
+            facts["release"] = version_in(rest, is_short=True)
+    order = (*RUNTIMES, *INSTALLERS, *OTHERS)
+    found = Tools(rootfs="", arch="", tools=tuple(tools[name] for name in order if name in tools))
+    return found.replace(**facts)
+
+
+def _fields(said: str) -> Iterator[tuple[str, str, str]]:
+    for line in said.split("\n")[:_MOST_LINES]:
+        name, _, rest = line[:_LONGEST_LINE].partition("\t")
+        place, _, rest = rest.partition("\t")
+        yield name, place, rest
+
+
+def version_in(line: str, *, is_short: bool = False) -> str:
+    """Return the version in what a program printed: numbers with dots, one letter after them at most.
+
+    `is_short`: a number without a dot is one, too.
+    """
+    import re
+
+    # busybox calls itself what it is not
+    if "not GNU" in line:
+        return ""
+    numbers = r"[0-9]{1,8}(?:\.[0-9]{1,8}){0,4}" if is_short else r"[0-9]{1,8}(?:\.[0-9]{1,8}){1,4}"
+    found = re.search(rf"(?<![0-9.]){numbers}(?:[a-z][0-9]{{0,3}})?", line)
+    return found[0] if found and len(found[0]) <= _LONGEST_VERSION else ""
+
+
+def _empty_project(home: bytes) -> bytes:
+    """Return an empty directory that a sandbox may have as its project: one for all times, where one can be kept."""
+    path = os.path.join(home, b".cache", b"unspill", b"tools")
+    try:
+        os.makedirs(path, 0o700, exist_ok=True)
+    except OSError:
+        from tempfile import mkdtemp
+
+        return os.fsencode(mkdtemp(prefix="unspill-tools-"))
+    return path

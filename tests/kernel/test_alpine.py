@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An Alpine made from a mirror on loopback: packages are installed inside the sandbox, and only a whole one is used.
+
+The mirror's content is made of what a Debian has, and its `apk` is a stand-in; see alpine_parts.py.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.alpine_mirror import NEWER, VERSION, Mirror, real_packages, serve_mirror
+from tests.kernel.alpine_parts import ARCH, Entry, minirootfs, tiny
+from tests.support import Ground
+from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
+from unspill.model.facts import Facts
+from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsManifest, RootfsWish
+from unspill.rootfs.alpine import TIER1_PACKAGES, TIER2_PACKAGES, AlpineSource
+from unspill.rootfs.build import obtain, prepare
+from unspill.rootfs.shelf import Shelf
+from unspill.sandbox.rootfs_install import InstallGround, install, open_ground
+
+pytestmark = pytest.mark.kernel
+
+SECRET = "UNSPILL_TEST_SECRET"
+Install = Callable[[bytes, object, object], Installed]
+
+
+def install_ground(facts: Facts, state: Path) -> InstallGround:
+    return InstallGround(state=os.fsencode(state), facts=facts, engine=facts.engines[0])
+
+
+class Maker:
+    """Makes rootfs in one directory, from one mirror."""
+
+    def __init__(self, mirror: Mirror, ground: InstallGround, directory: Path) -> None:
+        self.mirror, self.ground = mirror, ground
+        self.shelf = Shelf(os.fsencode(directory))
+        self.steps: list[Progress] = []
+
+    def wish(self, **fields: object) -> RootfsWish:
+        return RootfsWish(source="alpine", mirror=self.mirror.address, **fields)  # type: ignore[arg-type]
+
+    def prepare(self, **fields: object) -> Rootfs:
+        return prepare(self.shelf, self.wish(**fields), AlpineSource(), install=self.install, report=self.steps.append)
+
+    def obtain(self, **fields: object) -> tuple[Rootfs, bool]:
+        return obtain(self.shelf, self.wish(**fields), AlpineSource(), install=self.install, report=self.steps.append)
+
+    def install(self, tree: bytes, argv: object, hosts: object) -> Installed:
+        return install(tree, argv, hosts, ground=self.ground)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def installing(known_facts: tuple[str, Facts], tmp_path_factory: pytest.TempPathFactory) -> InstallGround:
+    """What installing needs of this host."""
+    state = tmp_path_factory.mktemp("state")
+    state.chmod(0o700)
+    return install_ground(known_facts[1], state)
+
+
+@pytest.fixture
+def maker(alpine_mirror: Mirror, installing: InstallGround, tmp_path: Path) -> Maker:
+    """An empty directory of rootfs, and a mirror whose bash and python3 are small."""
+    return Maker(alpine_mirror, installing, tmp_path / "rootfs")
+
+
+@pytest.fixture(scope="module")
+def built(installing: InstallGround, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Maker, Rootfs]]:
+    """One whole rootfs of tier 1, made while the caller had a secret in the environment."""
+    with serve_mirror(real_packages()) as served, pytest.MonkeyPatch.context() as patched:
+        patched.setenv(SECRET, "hunter2")
+        maker = Maker(served, installing, tmp_path_factory.mktemp("shelf") / "rootfs")
+        yield maker, maker.prepare()
+
+
+def manifest_of(rootfs: Rootfs) -> RootfsManifest:
+    assert rootfs.manifest is not None
+    return rootfs.manifest
+
+
+def tree_of(rootfs: Rootfs) -> Path:
+    return Path(os.fsdecode(rootfs.tree))
+
+
+def test_install_packages(built: tuple[Maker, Rootfs]) -> None:
+    maker, rootfs = built
+    names = dict(manifest_of(rootfs).packages)
+    assert {*TIER1_PACKAGES, "busybox", "musl", "host-libs"} == set(names)
+    assert (names["bash"], names["python3"]) == ("5.2-r0", "3.11-r0")
+    said = maker.install(rootfs.tree, [b"/bin/bash", b"-c", b"python3 --version; python3 -c 'import json'"], [])
+    assert said.ok, said
+    assert said.output.startswith("Python 3.")
+    assert maker.install(rootfs.tree, [b"/sbin/apk", b"info", b"-v"], []).output.splitlines()[0] == "busybox-1.0-r0"
+
+
+def test_the_manifest_says_what_it_is_and_what_spoke_for_it(built: tuple[Maker, Rootfs]) -> None:
+    maker, rootfs = built
+    manifest = manifest_of(rootfs)
+    assert rootfs.name == manifest.key.name == f"alpine-{VERSION}-{ARCH}-t1"
+    assert (manifest.key.tier, manifest.key.version, manifest.key.arch) == (1, VERSION, ARCH)
+    assert manifest.proof == "same-server"
+    assert manifest.wish == maker.wish()
+    assert [name for name, _digest in manifest.fetched] == [f"alpine-minirootfs-{VERSION}-{ARCH}.tar.gz"]
+    assert "installing packages" in [step.step for step in maker.steps]
+
+
+def test_packages_come_from_both_repositories_of_the_versions_branch(built: tuple[Maker, Rootfs]) -> None:
+    maker, rootfs = built
+    expected = f"{maker.mirror.address}/v3.99/main\n{maker.mirror.address}/v3.99/community\n"
+    assert (tree_of(rootfs) / "etc/apk/repositories").read_text() == expected
+    assert f"/alpine/v3.99/community/{ARCH}/APKINDEX.tar.gz" in maker.mirror.asked
+
+
+def test_packages_are_installed_by_uid_0_that_is_the_caller_outside(built: tuple[Maker, Rootfs]) -> None:
+    tree = tree_of(built[1])
+    assert (tree / "var/log/installer").read_text().splitlines()[:2] == ["0", "0"]
+    owners = {path.lstat().st_uid for path in tree.rglob("*")}
+    assert owners == {os.getuid()}
+
+
+def test_packages_see_no_variable_of_the_caller(built: tuple[Maker, Rootfs]) -> None:
+    lines = (tree_of(built[1]) / "var/log/installer").read_text().splitlines()[2:]
+    seen = dict(line.split("=", 1) for line in lines)
+    assert os.environ[SECRET] == "hunter2"
+    assert SECRET not in seen
+    assert seen["HOME"] == "/root"
+    assert seen["PATH"] == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    assert not {"no_proxy", "NO_PROXY", "USERNAME", "XDG_RUNTIME_DIR"} & set(seen)
+
+
+def test_a_rootfs_that_is_ready_is_not_asked_for_again(built: tuple[Maker, Rootfs]) -> None:
+    maker, rootfs = built
+    maker.mirror.asked.clear()
+    assert maker.prepare() == rootfs
+    assert maker.mirror.asked == []
+
+
+def test_version_upgrade(maker: Maker) -> None:
+    old = maker.prepare()
+    maker.mirror.publish(NEWER)
+    assert maker.prepare() == old
+    new, is_new = maker.obtain()
+    assert is_new
+    assert (manifest_of(old).key.version, manifest_of(new).key.version) == (VERSION, NEWER)
+    assert {rootfs.name for rootfs in maker.shelf.list()} == {old.name, new.name}
+    assert (tree_of(old) / "etc/alpine-release").read_text() == f"{VERSION}\n"
+    assert (tree_of(new) / "etc/alpine-release").read_text() == f"{NEWER}\n"
+    assert maker.obtain() == (new, False)
+
+
+def test_another_tier_is_another_rootfs_with_more_packages(maker: Maker) -> None:
+    maker.mirror.add(tiny("extra"))
+    one, two = maker.prepare(), maker.prepare(tier=2, packages=("extra",))
+    assert (manifest_of(two).key.tier, manifest_of(two).key.variant[:1]) == (2, "p")
+    more = set(manifest_of(two).packages) - set(manifest_of(one).packages)
+    assert {name for name, _version in more} == {*TIER2_PACKAGES, "extra"}
+    assert set(maker.shelf.list()) == {one, two}
+
+
+def test_a_setuid_program_of_a_package_is_none_in_the_rootfs(maker: Maker) -> None:
+    maker.mirror.add(tiny("sed", post_install="cp /bin/busybox /usr/bin/su && chmod 4711 /usr/bin/su\n"))
+    rootfs = maker.prepare()
+    assert stat.S_IMODE((tree_of(rootfs) / "usr/bin/su").stat().st_mode) == 0o711
+    assert dict(manifest_of(rootfs).left_out)["setuid"] == 1
+
+
+FAILURES: dict[str, tuple[Callable[[Mirror], object], type[RootfsError], str]] = {
+    "no index of packages": (
+        lambda mirror: mirror.answers.update({f"/alpine/v3.99/main/{ARCH}/APKINDEX.tar.gz": 404}),
+        RootfsError,
+        "APKINDEX.tar.gz: could not be fetched",
+    ),
+    "the server fails in the middle": (
+        lambda mirror: mirror.answers.update({mirror.path_of("grep"): 500}),
+        RootfsError,
+        "grep-1.0-r0.apk: could not be fetched",
+    ),
+    "a package ends too early": (
+        lambda mirror: mirror.cut.update({mirror.path_of("python3"): 200}),
+        RootfsError,
+        "python3-1.0-r0",
+    ),
+    "a package is another one": (
+        lambda mirror: mirror.files.update({mirror.path_of("sed"): mirror.files[mirror.path_of("grep")]}),
+        RootfsError,
+        "UNTRUSTED",
+    ),
+    "a package is missing": (lambda mirror: _forget(mirror, "bash"), RootfsError, "no such package"),
+    "a script fails": (
+        lambda mirror: mirror.add(tiny("sed", post_install="exit 3\n")),
+        RootfsError,
+        "script exited with error 3",
+    ),
+    "a package has not what it should": (
+        lambda mirror: mirror.add(tiny("python3")),
+        RootfsError,
+        "There is no /usr/bin/python3",
+    ),
+    "the archive is another version": (
+        lambda mirror: mirror.publish(VERSION, archive=minirootfs("3.98.0")),
+        RootfsUnverified,
+        "should be Alpine 3.99.1",
+    ),
+    "the archive is not what the index says": (
+        lambda mirror: mirror.files.update({_archive(mirror): minirootfs(VERSION, [Entry("etc/evil", b"x")])}),
+        RootfsUnverified,
+        "SHA-256",
+    ),
+    "there is no archive": (lambda mirror: mirror.files.pop(_archive(mirror)), RootfsUnreachable, "404"),
+    "the archive has no apk": (
+        lambda mirror: mirror.publish(VERSION, extra=[Entry("sbin/apk", b"", 0o644)]),
+        RootfsError,
+        "Permission denied",
+    ),
+}
+
+
+def _archive(mirror: Mirror) -> str:
+    return f"/alpine/v3.99/releases/{ARCH}/alpine-minirootfs-{VERSION}-{ARCH}.tar.gz"
+
+
+def _forget(mirror: Mirror, name: str) -> None:
+    del mirror.packages[name]
+    mirror.index()
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_nothing_half_built_is_ever_used(maker: Maker, name: str) -> None:
+    spoil, kind, words = FAILURES[name]
+    spoil(maker.mirror)
+    with pytest.raises(kind, match=words):
+        maker.prepare()
+    assert maker.shelf.list() == ()
+    assert maker.shelf.current() is None
+    left = [path for path in Path(os.fsdecode(maker.shelf.directory)).glob("*/*") if path.is_dir()]
+    assert left == []
+
+
+def test_a_mirror_that_swaps_archive_and_checksums_is_found_out_by_a_pinned_digest(maker: Maker) -> None:
+    good = maker.mirror.publish(VERSION)
+    swapped = maker.mirror.publish(VERSION, extra=[Entry("etc/evil", b"x")])
+    for pinned in ({}, {"version": VERSION}):
+        with pytest.raises(RootfsUnverified):
+            maker.prepare(sha256=good, **pinned)
+    assert maker.shelf.list() == ()
+
+    believed = manifest_of(maker.prepare())
+    assert (believed.proof, believed.fetched[0][1]) == ("same-server", swapped)
+
+
+def test_packages_are_installed_whatever_the_engine_is(maker: Maker, built: tuple[Maker, Rootfs]) -> None:
+    for engine in maker.ground.facts.engines:
+        maker.ground = maker.ground.replace(engine=engine)
+        assert maker.install(built[1].tree, [b"/bin/sh", b"-c", b"id -u"], []) == Installed(ok=True, output="0"), engine
+
+
+def test_what_installing_needs_is_found_out_without_a_project(ground: Ground, built: tuple[Maker, Rootfs]) -> None:
+    found = open_ground(ground.policy())
+    assert found.state == os.fsencode(ground.state)
+    assert install(built[1].tree, [b"/bin/true"], [], ground=found).ok
+    assert ground.left_behind() == []
+
+
+def test_after_a_failure_the_next_attempt_succeeds(maker: Maker) -> None:
+    maker.mirror.answers[maker.mirror.path_of("sed")] = 503
+    with pytest.raises(RootfsError):
+        maker.prepare()
+    maker.mirror.answers.clear()
+    maker.mirror.asked.clear()
+    assert maker.prepare().name == f"alpine-{VERSION}-{ARCH}-t1"
+    assert _archive(maker.mirror) not in maker.mirror.asked

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A writable rootfs: what commands write to it is one sandbox's alone, and the tree stays as it was."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rootfs_tree import make_small_tree
+from tests.support import Ground, kinds, printed
+from unspill import Sandbox
+from unspill.errors import HostError, UsageError
+from unspill.rootfs.digest import tree_digest
+from unspill.sandbox.rootfs_keep import keep_rootfs
+from unspill.sandbox.rootfs_layers import discard_layers, has_layers
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def tree(ground: Ground) -> Path:
+    return make_small_tree(ground.top / "trees" / "small")
+
+
+def writable(ground: Ground, tree: Path, name: str = "default", **settings: Any) -> Sandbox:
+    return ground.sandbox(name, view="rootfs", rootfs=os.fspath(tree), rootfs_writable=True, **settings)
+
+
+def test_what_a_command_installs_is_there_for_the_next_one_of_its_sandbox_only(ground: Ground, tree: Path) -> None:
+    before = tree_digest(os.fsencode(tree))
+    sandbox, other = writable(ground, tree), writable(ground, tree, "other")
+    assert sandbox.run("echo tool > /usr/bin/tool && rm /etc/group && mkdir -p /var/lib/pkg").ok
+    assert printed(sandbox.run("cat /usr/bin/tool; ls -d /var/lib/pkg; ls /etc")).split() == [
+        "tool",
+        "/var/lib/pkg",
+        "passwd",
+        "resolv.conf",
+    ]
+    assert printed(other.run("ls /usr/bin /var; ls /etc/group")).split() == ["/usr/bin:", "/var:", "tmp", "/etc/group"]
+    assert tree_digest(os.fsencode(tree)) == before
+
+
+def test_the_project_is_changed_as_ever(ground: Ground, tree: Path) -> None:
+    result = writable(ground, tree).run("echo a > /workspace/a; echo b > /usr/b", after="apply")
+    assert kinds(result.changes) == {"a": "added"}
+    assert (ground.project / "a").read_text() == "a\n"
+
+
+@pytest.mark.parametrize("ending", ["discarded", "timed out"])
+def test_a_run_that_leaves_nothing_leaves_nothing_there_either(ground: Ground, tree: Path, ending: str) -> None:
+    sandbox = writable(ground, tree)
+    if ending == "discarded":
+        sandbox.run("touch /usr/left", after="discard")
+    else:
+        sandbox.run("touch /usr/left; dd if=/dev/zero of=/usr/big bs=1M count=40", limits=_small())
+    assert not has_layers(sandbox._opened)
+    assert not sandbox.run("ls /usr/left").ok
+
+
+def _small() -> Any:
+    from unspill import Limits
+
+    return Limits(layer_bytes=8 << 20, wall_s=20.0)
+
+
+def test_what_was_installed_can_be_discarded(ground: Ground, tree: Path) -> None:
+    sandbox = writable(ground, tree)
+    sandbox.run("touch /usr/left /etc/left")
+    assert discard_layers(sandbox._opened) == 2
+    assert not sandbox.run("ls /usr/left").ok
+    assert discard_layers(sandbox._opened) == 0
+
+
+def test_the_command_seems_to_be_root_and_has_no_capability(ground: Ground, tree: Path) -> None:
+    sandbox = writable(ground, tree)
+    told = printed(sandbox.run("id -u; id -g; grep Cap /proc/self/status; chown 0:0 /etc/passwd && echo owned"))
+    assert told.split()[:2] == ["0", "0"]
+    assert {line.split()[1] for line in told.splitlines() if line.startswith("Cap")} == {"0000000000000000"}
+    assert told.endswith("owned\n")
+
+
+def test_an_archive_with_other_owners_is_unpacked(ground: Ground, tree: Path) -> None:
+    with tarfile.open(ground.project / "a.tar", "w") as archive:
+        member = tarfile.TarInfo("file")
+        member.uid = member.gid = 4711
+        member.size = 2
+        archive.addfile(member, io.BytesIO(b"x\n"))
+    assert printed(writable(ground, tree).run("cd /tmp && tar xof /workspace/a.tar && cat file")) == "x\n"
+
+
+def test_nothing_is_made_at_the_top_and_no_mount_point_is_replaced(ground: Ground, tree: Path) -> None:
+    sandbox = writable(ground, tree)
+    assert not sandbox.run("mkdir /new").ok
+    assert not sandbox.run("rmdir /tmp").ok
+    assert not sandbox.run("mv /usr /usr2").ok
+    assert printed(sandbox.run("ls -d /tmp /usr")) == "/tmp\n/usr\n"
+
+
+def test_a_link_that_a_command_plants_leads_no_later_run_out(ground: Ground, tree: Path) -> None:
+    """The places that bwrap mounts on are never in what a command can write (CVE-2026-87766)."""
+    outside = ground.top / "outside"
+    outside.mkdir()
+    sandbox = writable(ground, tree, mounts=((b"/opt/skills", os.fsencode(ground.project)),))
+    planted = f"rm -rf /var/tmp; ln -s /oldroot{outside} /var/tmp; rm /etc/resolv.conf /etc/passwd;"
+    planted += f" ln -s /oldroot{outside}/resolv /etc/resolv.conf; ln -s /oldroot{outside}/passwd /etc/passwd"
+    assert sandbox.run(planted).ok
+    assert not sandbox.run(f"rm -rf /opt; ln -s /oldroot{outside} /opt/skills").ok
+    assert sandbox.run("true").ok
+    assert os.listdir(outside) == []
+
+
+def test_what_is_installed_over_one_tree_stays_over_it(ground: Ground, tree: Path) -> None:
+    sandbox = writable(ground, tree)
+    sandbox.run("echo old > /usr/tool")
+    newer = make_small_tree(ground.top / "trees" / "newer")
+    (newer / "etc/newer").touch()
+    again = writable(ground, newer)
+    assert printed(again.run("cat /usr/tool")) == "old\n"
+    assert not again.run("ls /etc/newer").ok
+    discard_layers(again._opened)
+    assert writable(ground, newer).run("ls /etc/newer").ok
+
+
+def test_what_was_installed_can_be_kept_as_a_rootfs_of_its_own(ground: Ground, tree: Path) -> None:
+    sandbox = writable(ground, tree)
+    sandbox.run("echo tool > /usr/bin/tool; rm /etc/group; mkdir /opt/x")
+    made = keep_rootfs(sandbox._opened, "mine", lambda progress: None)
+    assert made.name.startswith("mine-")
+    assert made.manifest is not None
+    assert (made.manifest.proof, made.manifest.wish.source) == ("none", "kept")
+    discard_layers(sandbox._opened)
+    kept = ground.sandbox("other", view="rootfs", rootfs="mine")
+    assert printed(kept.run("cat /usr/bin/tool; ls -d /opt/x /bin/sh; ls /etc/group || true")).split() == [
+        "tool",
+        "/bin/sh",
+        "/opt/x",
+    ]
+
+
+def test_a_sandbox_that_wrote_nothing_has_nothing_to_keep(ground: Ground, tree: Path) -> None:
+    with pytest.raises(UsageError, match="written nothing"):
+        keep_rootfs(writable(ground, tree)._opened, "mine", lambda progress: None)
+
+
+def test_without_layers_or_with_another_owner_it_is_refused(ground: Ground, tree: Path) -> None:
+    with pytest.raises(UsageError, match="engine `copy`"):
+        writable(ground, tree, engine="copy").run("true")
+    sandbox = writable(ground, tree)
+    if os.geteuid():
+        host = ground.sandbox("third", view="rootfs", rootfs="/opt/unspill-ci/host-root", rootfs_writable=True)
+        with pytest.raises(UsageError, match="belongs to somebody else"):
+            host.run("true")
+    assert sandbox.run("true").ok
+
+
+def test_a_fence_is_not_made_by_what_a_command_could_have_written(ground: Ground, tree: Path) -> None:
+    with pytest.raises(HostError, match="No Python is shown read-only"):
+        writable(ground, tree, profile="strict").run("true")

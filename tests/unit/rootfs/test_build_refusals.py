@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fails on the way leaves nothing behind, says why, and does not stand in the way of the next attempt."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.rootfs.making import WISH, SmallSource, fill_small, left_over, make
+from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
+from unspill.model.rootfs import RootfsKey, RootfsWish
+from unspill.rootfs.digest import DEEPEST
+from unspill.rootfs.manifest import LARGEST
+from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.source import Filled, Means, Resolved
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """An empty shelf."""
+    return Shelf(os.fsencode(tmp_path / "rootfs"))
+
+
+def interrupted(tree: Path) -> None:
+    """Be interrupted after a half."""
+    fill_small(tree)
+    raise KeyboardInterrupt
+
+
+def defective(tree: Path) -> None:
+    """Have a defect."""
+    fill_small(tree)
+    raise ZeroDivisionError
+
+
+def unverified(tree: Path) -> None:
+    """Find that it is not what it should be."""
+    fill_small(tree)
+    raise RootfsUnverified("not what it should be")
+
+
+def full(tree: Path) -> None:
+    """Write where there really is no space."""
+    fill_small(tree)
+    Path("/dev/full").write_text("x")
+
+
+def unreadable(tree: Path) -> None:
+    """Read what can't be read."""
+    fill_small(tree)
+    Path("/proc/self/mem").read_bytes()
+
+
+def shell_of_the_host(tree: Path) -> None:
+    """Have a shell only where the host has one."""
+    (tree / "bin").mkdir()
+    (tree / "bin" / "sh").symlink_to("/usr/bin/env")
+
+
+def without_bottom(tree: Path) -> None:
+    """Have more directories in one another than any real one."""
+    fill_small(tree)
+    fd = os.open(tree, os.O_RDONLY)
+    for _ in range(DEEPEST + 2):
+        os.mkdir("d", 0o700, dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+
+FAILURES: dict[str, tuple[Callable[[Path], None], type[BaseException], str | None]] = {
+    "interrupted": (interrupted, KeyboardInterrupt, None),
+    "a defect": (defective, ZeroDivisionError, None),
+    "unverified": (unverified, RootfsUnverified, "not what it should be"),
+    "no space": (full, RootfsError, "no space left"),
+    "an I/O error": (unreadable, RootfsError, "Input/output error"),
+    "nothing": (lambda _tree: None, RootfsUnsafe, "no /bin/sh"),
+    "a shell of the host": (shell_of_the_host, RootfsUnsafe, "no /bin/sh"),
+    "without bottom": (without_bottom, RootfsUnsafe, "directories deep"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_leaves_nothing_behind_and_the_next_attempt_succeeds(shelf: Shelf, failure: str) -> None:
+    fill, kind, text = FAILURES[failure]
+    with pytest.raises(kind, match=text) as caught:
+        make(shelf, SmallSource(fill=fill))
+    if isinstance(caught.value, RootfsError):
+        assert caught.value.remedy
+    assert left_over(shelf) == []
+    assert os.listdir(shelf.roots) == []
+    assert shelf.current() is None
+    assert make(shelf) == shelf.current()
+    assert left_over(shelf) == []
+
+
+class Named(SmallSource):
+    """A source that takes the parts of a name from somewhere else."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version)
+
+    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+        """Believe what was said."""
+        return Resolved(key=RootfsKey(source="alpine", version=self.version, arch="x86_64"), wish=wish)
+
+
+@pytest.mark.parametrize("version", ["../../../tmp/x", "/", "3.23/..", "3\n4", "3 4", "3\0", "é", "x" * 300, "$(id)"])
+def test_a_name_that_a_server_made_up_is_refused(shelf: Shelf, version: str) -> None:
+    with pytest.raises(RootfsUnsafe, match="name of a rootfs"):
+        make(shelf, Named(version))
+    assert left_over(shelf) == []
+    assert os.listdir(os.path.join(shelf.directory, b"locks")) == []
+
+
+class Talkative(SmallSource):
+    """A source whose packages don't fit into any manifest."""
+
+    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+        """Say too much."""
+        return super().fill(resolved, tree, means).replace(packages=(("x" * LARGEST, "1"),))
+
+
+def test_a_manifest_that_could_not_be_read_back_ends_the_attempt(shelf: Shelf) -> None:
+    with pytest.raises(RootfsUnverified, match="larger"):
+        make(shelf, Talkative())
+    assert left_over(shelf) == []
+    assert shelf.list() == ()
+
+
+def test_what_a_dead_builder_left_is_swept_by_the_next_one(shelf: Shelf) -> None:
+    made = make(shelf)
+    shelf.remove(made.name, force=True)
+    dead = Path(os.fsdecode(shelf.directory), "staging", f"{made.name}.0123456789abcdef")
+    (dead / "tree" / "closed").mkdir(parents=True)
+    (dead / "tree" / "closed").chmod(0o000)
+    (dead / "manifest.json").write_text("{}")
+    (dead.parent / "_resolving.0123456789abcdef").mkdir()
+    # What belongs to another name is not this one's business
+    (dead.parent / "other-1.0.0123456789abcdef").mkdir()
+    assert make(shelf) == shelf.current()
+    assert left_over(shelf) == [b"other-1.0.0123456789abcdef"]
+    shelf.remove_unused()
+    assert left_over(shelf) == []
+
+
+def test_a_damaged_one_that_runs_still_use_is_not_replaced_under_them(shelf: Shelf) -> None:
+    made = make(shelf)
+    with shelf.hold(made):
+        os.unlink(os.path.join(os.path.dirname(made.tree), b"manifest.json"))
+        with pytest.raises(RootfsError, match="runs still use it"):
+            make(shelf)
+        assert os.path.isdir(made.tree)
+    assert make(shelf) == shelf.current()
+
+
+@pytest.mark.parametrize("place", ["rootfs", "rootfs/roots", "rootfs/locks"])
+def test_a_file_where_a_directory_should_be_is_refused(shelf: Shelf, tmp_path: Path, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True, mode=0o700)
+    (tmp_path / place).touch()
+    with pytest.raises(RootfsUnsafe, match="no directory"):
+        make(shelf)
+
+
+@pytest.mark.parametrize("place", ["staging", "downloads", "locks"])
+def test_nothing_is_made_where_others_could_write(shelf: Shelf, place: str) -> None:
+    make(shelf)
+    Path(os.fsdecode(shelf.directory), place).chmod(0o777)
+    with pytest.raises(RootfsUnsafe, match="written by others"):
+        make(shelf, wish=WISH.replace(version="2.0"))
+
+
+def test_a_link_as_a_lock_is_not_followed(shelf: Shelf, tmp_path: Path) -> None:
+    made = make(shelf)
+    lock = Path(os.fsdecode(shelf.directory), "locks", f"{made.name}.lock")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "victim")
+    with pytest.raises(RootfsError):
+        shelf.remove(made.name, force=True)
+    assert not (tmp_path / "victim").exists()

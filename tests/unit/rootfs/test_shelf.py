@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is ready is found by its name, and nothing else is ever taken for ready."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.rootfs.making import WISH, SmallSource, left_over, make
+from unspill.errors import RootfsError, RootfsUnsafe, UsageError
+from unspill.model.rootfs import RootfsWish
+from unspill.rootfs.ready import is_ready
+from unspill.rootfs.shelf import Shelf
+from unspill.sandbox.locations import find_locations, rootfs_dir
+
+ARCH = os.uname().machine
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """An empty shelf."""
+    return Shelf(os.fsencode(tmp_path / "rootfs"))
+
+
+def test_get_rootfs_dir_default() -> None:
+    assert rootfs_dir({}, b"/h/.local/share/unspill") == b"/h/.local/share/unspill/rootfs"
+    assert find_locations(b"/h", {}).rootfs == b"/h/.local/share/unspill/rootfs"
+
+
+def test_the_variable_goes_before_the_configuration_and_that_before_the_default() -> None:
+    assert rootfs_dir({}, b"/d", b"/configured") == b"/configured"
+    assert rootfs_dir({b"ROOTFS_DIR": b"/baked"}, b"/d", b"/configured") == b"/baked"
+    assert rootfs_dir({b"ROOTFS_DIR": b""}, b"/d", b"/configured") == b"/configured"
+    assert find_locations(b"/h", {b"ROOTFS_DIR": b"/baked"}).rootfs == b"/baked"
+
+
+def test_a_relative_rootfs_directory_is_refused() -> None:
+    with pytest.raises(UsageError, match="ROOTFS_DIR"):
+        rootfs_dir({b"ROOTFS_DIR": b"here"}, b"/d")
+
+
+def test_is_rootfs_ready_true(shelf: Shelf) -> None:
+    made = make(shelf)
+    assert is_ready(shelf.roots, made.name)
+    # The host must not matter: there, the absolute link leads to nothing that belongs to the tree
+    assert os.readlink(os.path.join(made.tree, b"bin/sh")) == b"/bin/busybox"
+
+
+def test_is_rootfs_ready_false(shelf: Shelf) -> None:
+    made = make(shelf)
+    os.unlink(os.path.join(made.tree, b"bin/busybox"))
+    assert not is_ready(shelf.roots, made.name)
+    assert not is_ready(shelf.roots, "alpine-9.9-x86_64-t1")
+    assert not is_ready(shelf.roots, "../roots")
+
+
+def test_a_shelf_that_is_not_there_is_empty(shelf: Shelf) -> None:
+    assert shelf.list() == ()
+    assert shelf.find("alpine") is None
+    assert shelf.current() is None
+    assert shelf.remove_unused() == ()
+    assert not os.path.exists(shelf.directory)
+
+
+def _rewrite(root: Path, **fields: object) -> None:
+    path = root / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def _behind_link(place: Path) -> None:
+    """Move something away, and have a link lead there."""
+    place.rename(place.with_name("elsewhere"))
+    place.symlink_to("elsewhere")
+
+
+def _empty(place: Path) -> None:
+    shutil.rmtree(place)
+    place.mkdir()
+
+
+def _relink(place: Path, target: str) -> None:
+    place.unlink()
+    place.symlink_to(target)
+
+
+def _as_file(place: Path) -> None:
+    shutil.rmtree(place)
+    place.touch()
+
+
+def _as_link(place: Path) -> None:
+    place.rename(place.parent.parent / "r")
+    place.symlink_to("../r")
+
+
+OTHER = {"source": "debian", "version": "12", "arch": ARCH, "tier": 1, "variant": ""}
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "half-built: no manifest yet": lambda root: (root / "manifest.json").unlink(),
+    "a manifest cut short": lambda root: os.truncate(root / "manifest.json", 100),
+    "a manifest of nothing": lambda root: os.truncate(root / "manifest.json", 0),
+    "a manifest of another version": lambda root: _rewrite(root, version=2),
+    "a manifest of another rootfs": lambda root: _rewrite(root, key=OTHER),
+    "a manifest behind a link": lambda root: _behind_link(root / "manifest.json"),
+    "no tree": lambda root: (root / "tree").rename(root / "gone"),
+    "a tree behind a link": lambda root: _behind_link(root / "tree"),
+    "an empty tree": lambda root: _empty(root / "tree"),
+    "no shell": lambda root: (root / "tree" / "bin" / "sh").unlink(),
+    "a shell that only the host has": lambda root: _relink(root / "tree" / "bin" / "sh", "/usr/bin/env"),
+    "a shell that is none": lambda root: (root / "tree" / "bin" / "busybox").chmod(0o644),
+    "a directory that all may write": lambda root: root.chmod(0o777),
+    "a tree that all may write": lambda root: (root / "tree").chmod(0o777),
+    "a file in its place": _as_file,
+    "a link in its place": _as_link,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_is_never_used_and_made_anew(shelf: Shelf, damage: str) -> None:
+    source = SmallSource()
+    made = make(shelf, source)
+    DAMAGES[damage](Path(os.fsdecode(shelf.roots), made.name))
+    assert shelf.list() == ()
+    assert shelf.get(made.name) is None
+    assert shelf.find("alpine") is None
+    assert shelf.current() is None
+    assert [name for name, _why in shelf.damaged()] == [made.name]
+    with pytest.raises(RootfsError):
+        shelf.use(made.name)
+    assert make(shelf, source).manifest != made.manifest
+    assert source.made == 2
+    assert shelf.damaged() == ()
+    assert left_over(shelf) == []
+
+
+def test_a_name_or_the_beginning_of_one_finds_it(shelf: Shelf) -> None:
+    made = make(shelf)
+    assert made.name == f"alpine-1.0-{ARCH}-t1"
+    for name in (made.name, "alpine", "alpine-1.0", "alpine-1", f"alpine-1.0-{ARCH}"):
+        assert shelf.find(name) == made
+    for name in ("alp", "alpine-", "alpine-1.", "debian", "", ".", "..", "/", f"{made.name}/tree", "alpine\0"):
+        assert shelf.find(name) is None
+
+
+def test_of_several_that_differ_in_their_version_the_newest_is_meant(shelf: Shelf) -> None:
+    versions = ("3.9", "3.10", "3.9.9")
+    for version in versions:
+        make(shelf, wish=RootfsWish(source="alpine", version=version))
+    assert shelf.current() == shelf.find(f"alpine-3.9-{ARCH}-t1")
+    os.unlink(os.path.join(shelf.directory, b"current"))
+    found = shelf.find("alpine")
+    assert found is not None
+    assert found.name == f"alpine-3.10-{ARCH}-t1"
+
+
+def test_the_one_in_use_is_meant_before_a_newer_one(shelf: Shelf) -> None:
+    old = make(shelf)
+    make(shelf, wish=RootfsWish(source="alpine", version="2.0"))
+    assert shelf.current() == old
+    assert shelf.find("alpine") == old
+    assert shelf.find(shelf.use(f"alpine-2.0-{ARCH}").name) == shelf.current() == shelf.find("alpine")
+
+
+def test_what_could_be_several_is_not_guessed(shelf: Shelf) -> None:
+    make(shelf)
+    make(shelf, wish=RootfsWish(source="alpine", tier=2))
+    os.unlink(os.path.join(shelf.directory, b"current"))
+    with pytest.raises(RootfsError, match=f"alpine-1.0-{ARCH}-t2"):
+        shelf.find("alpine")
+
+
+@pytest.mark.parametrize("target", ["/etc", "roots/../..", "roots/none", "staging/x", "roots/"])
+def test_a_link_that_leads_elsewhere_is_no_current_one(shelf: Shelf, target: str) -> None:
+    make(shelf)
+    place = os.path.join(os.fsdecode(shelf.directory), "current")
+    os.unlink(place)
+    os.symlink(target, place)
+    assert shelf.current() is None
+
+
+@pytest.mark.parametrize("where", ["", "roots"])
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_a_directory_in_which_others_can_write_is_refused(shelf: Shelf, where: str, mode: int) -> None:
+    made = make(shelf)
+    place = Path(os.fsdecode(shelf.directory), where)
+    old = place.stat().st_mode
+    place.chmod(mode)
+    for attempt in (shelf.list, shelf.current, shelf.remove_unused, lambda: shelf.find(made.name), lambda: make(shelf)):
+        with pytest.raises(RootfsUnsafe, match="written by others"):
+            attempt()
+    place.chmod(old)
+    assert shelf.find(made.name) == made
+
+
+def test_a_directory_of_root_is_trusted_and_one_of_another_person_is_not() -> None:
+    from unspill.rootfs.layout import is_trusted
+
+    def found(uid: int, mode: int) -> os.stat_result:
+        return os.stat_result((0o040000 | mode, 1, 1, 1, uid, 0, 0, 0, 0, 0))
+
+    assert is_trusted(found(0, 0o755))
+    assert is_trusted(found(os.geteuid(), 0o700))
+    assert not is_trusted(found(os.geteuid() + 1, 0o755))
+    assert not is_trusted(found(0, 0o775))
+
+
+def test_a_baked_directory_that_can_only_be_read_is_used_but_not_changed(shelf: Shelf) -> None:
+    source = SmallSource()
+    made = make(shelf, source)
+    places = [Path(os.fsdecode(shelf.directory), name) for name in ("staging", "locks", "downloads", "roots", ".")]
+    for place in places:
+        place.chmod(0o555)
+    try:
+        assert shelf.current() == made
+        assert make(shelf, source) == made
+        assert (source.made, source.asked) == (1, 1)
+        with shelf.hold(made):
+            pass
+        wish = RootfsWish(source="alpine", version="2.0")
+        for attempt in (
+            lambda: make(shelf, source, wish),
+            lambda: shelf.use(made.name),
+            lambda: shelf.remove(made.name, force=True),
+            shelf.remove_unused,
+        ):
+            with pytest.raises(RootfsError, match="can only be read") as caught:
+                attempt()
+            assert "ROOTFS_DIR" in caught.value.remedy
+    finally:
+        for place in reversed(places):
+            place.chmod(0o755)
+    assert make(shelf, source, WISH) == made

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rootfs goes when nobody uses it, whole, and never before."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.rootfs.making import SmallSource, fill_small, left_over, make
+from unspill.errors import RootfsError
+from unspill.model.rootfs import Rootfs, RootfsWish
+from unspill.rootfs.hold import NameLock
+from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.staging import Staging, sweep
+
+ARCH = os.uname().machine
+HOLDER = """
+import os, sys
+from unspill.rootfs.shelf import Shelf
+shelf = Shelf(os.fsencode(sys.argv[1]))
+with shelf.hold(shelf.get(sys.argv[2])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """An empty shelf."""
+    return Shelf(os.fsencode(tmp_path / "rootfs"))
+
+
+def versions(shelf: Shelf, *numbers: str, tier: int = 1) -> list[Rootfs]:
+    """Make some versions of one."""
+    return [make(shelf, wish=RootfsWish(source="alpine", version=number, tier=tier)) for number in numbers]
+
+
+def held(shelf: Shelf, rootfs: Rootfs) -> subprocess.Popen[str]:
+    """Hold one in another process."""
+    words = [sys.executable, "-c", HOLDER, os.fsdecode(shelf.directory), rootfs.name]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_one_that_runs_use_is_not_removed_even_by_force(shelf: Shelf) -> None:
+    old, new = versions(shelf, "1.0", "2.0")
+    shelf.use(new.name)
+    holder = held(shelf, old)
+    try:
+        for force in (False, True):
+            with pytest.raises(RootfsError, match="Runs use") as caught:
+                shelf.remove(old.name, force=force)
+            assert "ended" in caught.value.remedy
+        assert shelf.remove_unused() == ()
+        assert shelf.get(old.name) == old
+        # Many may use one at once
+        with shelf.hold(old), shelf.hold(old):
+            pass
+    finally:
+        holder.kill()
+        holder.communicate()
+    # The control: without its user it goes at once, though that one was killed
+    assert shelf.remove(old.name) == old.name
+    assert shelf.list() == (new,)
+    assert left_over(shelf) == []
+
+
+def test_the_current_one_goes_only_by_force(shelf: Shelf) -> None:
+    made = make(shelf)
+    with pytest.raises(RootfsError, match="in use") as caught:
+        shelf.remove("alpine")
+    assert "rootfs use" in caught.value.remedy
+    assert shelf.current() == made
+    assert shelf.remove("alpine", force=True) == made.name
+    assert shelf.current() is None
+    assert not os.path.lexists(os.path.join(shelf.directory, b"current"))
+
+
+def test_what_is_not_there_is_not_removed(shelf: Shelf) -> None:
+    make(shelf)
+    for name in ("debian", "../roots", "", "."):
+        with pytest.raises(RootfsError, match="There is no rootfs"):
+            shelf.remove(name)
+
+
+def test_what_is_damaged_can_be_removed_by_its_name(shelf: Shelf) -> None:
+    old, _new = versions(shelf, "1.0", "2.0")
+    shelf.use("alpine-2.0")
+    os.unlink(os.path.join(shelf.roots, old.name.encode(), b"manifest.json"))
+    assert shelf.get(old.name) is None
+    shelf.remove(old.name)
+    assert shelf.damaged() == ()
+
+
+def test_only_what_a_newer_one_replaced_is_unused(shelf: Shelf) -> None:
+    first, second, third = versions(shelf, "3.9", "3.10", "3.11")
+    (other,) = versions(shelf, "3.9", tier=2)
+    labelled = make(shelf, wish=RootfsWish(source="alpine", label="mine", version="1"))
+    shelf.use(second.name)
+    assert shelf.remove_unused() == (first.name,)
+    assert set(shelf.list()) == {second, third, other, labelled}
+    shelf.use(third.name)
+    assert shelf.remove_unused() == (second.name,)
+    assert left_over(shelf) == []
+
+
+def test_versions_that_are_no_numbers_are_as_old_as_they_are(shelf: Shelf) -> None:
+    first, second = versions(shelf, "trixie", "bookworm")
+    shelf.use(second.name)
+    assert shelf.remove_unused() == (first.name,)
+
+
+def test_what_was_kept_of_a_sandbox_is_never_unused(shelf: Shelf) -> None:
+    kept = [make(shelf, wish=RootfsWish(source="kept", label="mine", version=number)) for number in ("1", "2")]
+    assert shelf.remove_unused() == ()
+    assert list(shelf.list()) == kept
+    shelf.remove(kept[1].name)
+
+
+def test_a_lock_is_given_back_although_a_child_has_its_descriptor(shelf: Shelf) -> None:
+    made = make(shelf)
+    with shelf.hold(made) as hold:
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[hold.fd])
+    try:
+        shelf.remove(made.name, force=True)
+    finally:
+        child.communicate()
+
+
+def test_one_that_is_being_made_is_left_alone(shelf: Shelf) -> None:
+    old, new = versions(shelf, "1.0", "2.0")
+    shelf.use(new.name)
+    with NameLock(shelf.directory, old.name):
+        assert shelf.remove_unused() == ()
+    assert shelf.remove_unused() == (old.name,)
+
+
+def test_directories_that_nobody_may_write_are_no_obstacle(shelf: Shelf) -> None:
+    def fill(tree: Path) -> None:
+        fill_small(tree)
+        (tree / "usr" / "lib").mkdir(parents=True)
+        (tree / "usr" / "lib" / "x").touch(0o444)
+        for place in ("usr/lib", "usr", "etc", "bin", "."):
+            (tree / place).chmod(0o555)
+
+    made = make(shelf, SmallSource(fill=fill))
+    assert os.stat(os.path.join(made.tree, b"usr")).st_mode & 0o777 == 0o555
+    assert os.stat(made.tree).st_mode & 0o777 == 0o555
+    assert os.path.exists(os.path.join(made.tree, b"etc/resolv.conf"))
+    shelf.remove(made.name, force=True)
+    assert left_over(shelf) == []
+
+
+def test_a_hold_on_what_has_gone_is_refused(shelf: Shelf) -> None:
+    made = make(shelf)
+    shelf.remove(made.name, force=True)
+    with pytest.raises(RootfsError, match="any more"):
+        shelf.hold(made)
+
+
+def test_a_hold_waits_for_a_remover_and_finds_that_it_has_gone(shelf: Shelf) -> None:
+    """The remover has the lock; when it lets go, another directory or none is at the place."""
+    made = make(shelf)
+    path = os.path.join(shelf.roots, made.name.encode())
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    problems: list[str] = []
+
+    def use() -> None:
+        try:
+            shelf.hold(made).release()
+        except RootfsError as error:
+            problems.append(str(error))
+
+    user = threading.Thread(target=use)
+    user.start()
+    time.sleep(0.05)
+    assert user.is_alive()
+    os.rename(path, os.path.join(shelf.directory, b"staging", b"gone.0"))
+    user.join(10)
+    os.close(fd)
+    assert len(problems) == 1
+
+
+def test_a_hold_on_a_tree_made_by_hand_needs_nothing_around_it(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    rootfs = Rootfs(name="mine", tree=os.fsencode(tmp_path / "mine"))
+    with Shelf(os.fsencode(tmp_path / "none")).hold(rootfs) as hold:
+        assert os.fstat(hold.fd).st_ino == (tmp_path / "mine").stat().st_ino
+
+
+def test_only_the_staging_of_the_dead_is_swept(shelf: Shelf) -> None:
+    make(shelf)
+    with Staging(shelf.directory, "alpine-1") as alive:
+        dead = os.path.join(shelf.directory, b"staging", b"alpine-1.dead")
+        os.makedirs(os.path.join(dead, b"tree", b"closed"))
+        os.chmod(os.path.join(dead, b"tree", b"closed"), 0)
+        assert sweep(shelf.directory, "alpine") == 0
+        assert sweep(shelf.directory, "alpine-1") == 1
+        assert left_over(shelf) == [os.path.basename(alive.path)]
+        assert sweep(shelf.directory) == 0
+    assert left_over(shelf) == []
