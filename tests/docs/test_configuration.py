@@ -10,10 +10,13 @@ from tests.docs.tables import ROOT, code, rows_of, section
 from unspill import Limits, Policy
 from unspill.model.policy import Network, Secrets
 from unspill.model.record import Record
+from unspill.model.rootfs import RootfsWish
 from unspill.model.rules import Rules
 from unspill.policy.environ import ALLOWED, is_private, is_refused
 from unspill.policy.merge import tighten, with_own
-from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, VIEWS, Settings
+from unspill.policy.mounted import place_problem
+from unspill.policy.rootfs_wish import SOURCES
+from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, TMP, VIEWS, Settings
 from unspill.policy.toml import parse_policy
 
 DOCUMENT = "docs/configuration.md"
@@ -79,11 +82,29 @@ def test_every_key_of_a_table_is_documented_with_its_default_and_who_may_set_it(
 
 
 @pytest.mark.parametrize(
-    ("key", "values"), [("view", VIEWS), ("after", AFTER), ("engine", ENGINES), ("profile", PROFILES)]
+    ("key", "values"),
+    [("view", VIEWS), ("after", AFTER), ("engine", ENGINES), ("profile", PROFILES), ("tmp", TMP)],
 )
 def test_every_choice_is_documented(key: str, values: tuple[str, ...]) -> None:
     (row,) = [row for row in KEYS if code(row[0]) == [key]]
     assert code(row[1]) == [f'"{value}"' for value in values]
+
+
+def test_every_key_of_a_provision_is_documented_with_its_default() -> None:
+    rows = rows_of(DOCUMENT, "Rootfs")
+    assert [code(row[0])[0] for row in rows] == list(RootfsWish.__match_args__)
+    assert code(rows[0][1]) == [f'"{source}"' for source in SOURCES]
+    lines = [f"{code(key)[0]} = {code(default)[0]}" for key, _value, default, _meaning in rows[1:]]
+    text = "\n".join(["[provision]", 'source = "alpine"', *lines])
+    settings = parse_policy(text, where="document", trusted=True, home=HOME)
+    assert settings.provision == RootfsWish(source="alpine")
+
+
+def test_the_places_that_are_never_free_are_documented() -> None:
+    text = section(DOCUMENT, "Rootfs")
+    named = [place for place in code(text) if place.startswith("/")]
+    assert "/tmp" in named
+    assert all(place_problem(place.encode()) for place in named)
 
 
 def test_limits_that_are_never_unlimited_are_documented() -> None:
@@ -125,6 +146,7 @@ def test_the_examples_are_of_both_files() -> None:
     assert [os.path.basename(block.content[0].split()[-1]) for block in EXAMPLES] == [
         "config.toml",
         ".unspill.toml",
+        "config.toml",
         "config.toml",
         "config.toml",
     ]

@@ -2,7 +2,9 @@
 """docs/reference.md lists every verb, option, exit code, error, JSON field and entry of the state directory."""
 
 import ast
+import hashlib
 import json
+import tarfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from tests.docs.performing import make_demo
 from tests.docs.tables import code, rows_of, section, tables
+from tests.rootfs_tree import make_small_tree
 from tests.support import run_cli
 from unspill import Cancelled, LimitReached, NeverStarted, Signalled, TimedOut, errors
 from unspill.cli.main import OUR_FAILURE, VERBS
@@ -184,6 +187,26 @@ def test_json_of_permissions_has_the_documented_fields(tmp_path: Path, bwrap: Pa
     request = NetworkForCommand(project=b"/p", argv=(b"true",))
     assert set(question_form(make_question(request, request.scopes))) == fields("request")
     assert set(Grant.__match_args__) == fields("grant")
+
+
+@pytest.mark.kernel
+def test_json_of_rootfs_has_the_documented_fields(tmp_path: Path, bwrap: Path) -> None:
+    demo = make_demo(tmp_path / "home")
+    (tmp_path / "home" / "state").mkdir(mode=0o700)
+    with tarfile.open(demo / "small.tar", "w") as archive:
+        archive.add(make_small_tree(tmp_path / "tree"), ".")
+    digest = hashlib.sha256((demo / "small.tar").read_bytes()).hexdigest()
+    made = answer(demo, "rootfs", "pull", "small", "--archive", "small.tar", "--sha256", digest)
+    assert set(made) == fields("rootfs")
+    listed = answer(demo, "rootfs")
+    assert set(listed) == fields("`rootfs`, `rootfs list`")
+    assert listed["rootfs"] == [made] == [answer(demo, "rootfs", "info")]
+    told = answer(demo, "rootfs", "info", "--tools")
+    assert set(told) == fields("`rootfs info --tools`")
+    assert {frozenset(tool) for tool in told["tools"]} == {frozenset(fields("tool"))}
+    assert set(answer(demo, "rootfs", "use", "small")) == fields("`rootfs use`")
+    assert set(answer(demo, "rootfs", "verify")) == fields("`rootfs verify`")
+    assert set(answer(demo, "rootfs", "remove", "--unused")) == fields("`rootfs remove`")
 
 
 def test_every_field_of_a_change_is_documented() -> None:

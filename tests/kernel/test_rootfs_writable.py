@@ -13,7 +13,9 @@ from tests.rootfs_tree import make_small_tree
 from tests.support import Ground, kinds, printed
 from unspill import Sandbox
 from unspill.errors import HostError, UsageError
+from unspill.model.rootfs import RootfsWish
 from unspill.rootfs.digest import tree_digest
+from unspill.sandbox.rootfs import RootfsShelf
 from unspill.sandbox.rootfs_keep import keep_rootfs
 from unspill.sandbox.rootfs_layers import discard_layers, has_layers
 
@@ -138,6 +140,26 @@ def test_what_was_installed_can_be_kept_as_a_rootfs_of_its_own(ground: Ground, t
         "/bin/sh",
         "/opt/x",
     ]
+
+
+def test_a_tree_that_a_sandbox_has_layers_over_is_not_removed_as_unused(ground: Ground, tree: Path) -> None:
+    shelf = RootfsShelf()
+    archives = [ground.top / "1.tar", ground.top / "2.tar"]
+    for archive in archives:
+        (tree / "etc/release").write_text(archive.name)
+        with tarfile.open(archive, "w") as made:
+            made.add(tree, arcname=".")
+    old, new = (
+        shelf.pull(RootfsWish(source="archive", location=os.fspath(archive), label="mine")) for archive in archives
+    )
+    shelf.use(old.name)
+    sandbox = ground.sandbox(view="rootfs", rootfs_writable=True)
+    sandbox.run("touch /usr/tool")
+    shelf.use(new.name)
+    assert shelf.remove_unused() == ()
+    assert printed(sandbox.run("cat /etc/release; ls /usr/tool")).split() == ["1.tar/usr/tool"]
+    assert shelf.discard(sandbox)
+    assert shelf.remove_unused() == (old.name,)
 
 
 def test_a_sandbox_that_wrote_nothing_has_nothing_to_keep(ground: Ground, tree: Path) -> None:

@@ -39,7 +39,7 @@ _OTHERS = (
 COMMAND = Command(
     name="rootfs",
     summary="List, fetch, upgrade, choose, remove, verify or describe root file systems for the view `rootfs`.",
-    positional="[list|pull NAME|upgrade [NAME]|use NAME|remove NAME|verify [NAME]|info [NAME]]",
+    positional="[list|pull NAME|upgrade [NAME]|use NAME|remove NAME|verify [NAME]|info [NAME]|keep LABEL|discard]",
     most=2,
     options=(*_PULL, *_OTHERS, *EVERYWHERE),
 )
@@ -53,6 +53,8 @@ _WORDS: dict[str, tuple[tuple[str, ...], str]] = {
     "remove": (("--unused", "--force"), "may"),
     "verify": ((), "may"),
     "info": (("--tools",), "may"),
+    "keep": ((), "must"),
+    "discard": ((), "none"),
 }
 
 
@@ -88,6 +90,10 @@ def _find(word: str) -> Callable[[Arguments, RootfsShelf], int]:
         from unspill.cli import rootfs_show
 
         return rootfs_show.show_all if word == "list" else rootfs_show.show_one
+    if word in ("keep", "discard"):
+        from unspill.cli import rootfs_written
+
+        return rootfs_written.keep if word == "keep" else rootfs_written.discard
     from unspill.cli import rootfs_change
 
     return {"use": rootfs_change.use, "remove": rootfs_change.remove, "verify": rootfs_change.verify}[word]

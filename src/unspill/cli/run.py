@@ -64,6 +64,8 @@ def run(arguments: Arguments) -> int:
     options = _options(arguments)
     more = _more(arguments)
     sandbox = open_sandbox(arguments, may_fork=True, approver=_approver(arguments, more))
+    if sandbox.view == "rootfs":
+        _provide_rootfs(sandbox, is_quiet=arguments.flag("--json") or arguments.flag("--quiet"))
     if arguments.flag("--explain"):
         if any(more.values()):
             raise UsageError("--explain shows the sandbox of your policy alone", remedy="Ask for nothing else with it.")
@@ -84,6 +86,15 @@ def run(arguments: Arguments) -> int:
     for problem in (problems := output.problems()):
         print(f"unspill: {problem}", file=sys.stderr)
     return _OUR_FAILURE if problems else result.exit_code
+
+
+def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
+    """Have what the first run would make made now, where somebody can see how it goes on."""
+    from unspill.cli.progress import ProgressLine
+    from unspill.sandbox.rootfs_use import provide_rootfs
+
+    with ProgressLine(is_quiet=is_quiet) as line:
+        provide_rootfs(sandbox, line.take)
 
 
 def _command(arguments: Arguments) -> str | list[str]:

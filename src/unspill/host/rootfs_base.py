@@ -11,7 +11,6 @@ import stat
 
 from unspill.errors import RootfsError
 from unspill.host.inside import find_inside, resolve_inside
-from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 from unspill.model.rootfs import RootfsBase
 
 SHELLS = (b"/bin/bash", b"/usr/bin/bash", b"/bin/sh")
@@ -19,7 +18,7 @@ _POINTS = (b"/var/tmp", b"/etc/resolv.conf", b"/etc/passwd")
 _INTERPRETERS = (b"/usr/bin/python3", b"/usr/local/bin/python3")
 _MOST_ENTRIES = 256
 _MOST_PASSWD = 64 * 1024
-_STRICT = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsBase:
@@ -34,6 +33,7 @@ def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsB
         raise RootfsError(f"The rootfs {name} can't be used: {error.strerror}.") from None
     try:
         directories, links = _look_at_top(fd, name)
+        empty = tuple(top for top in directories if _is_empty(fd, top[1:]))
         shell = next((path for path in SHELLS if _is_program(fd, path)), None)
         if shell is None:
             raise RootfsError(f"The rootfs {name} has no /bin/sh.", remedy="Choose another one: `unspill rootfs use`.")
@@ -43,6 +43,7 @@ def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsB
             name=name,
             tree=tree,
             directories=directories,
+            empty=empty,
             links=links,
             shell=shell,
             interpreters=tuple(b"/" + path for path in found if path),
@@ -69,6 +70,18 @@ def _look_at_top(fd: int, name: str) -> tuple[tuple[bytes, ...], tuple[tuple[byt
     return tuple(directories), tuple(links)
 
 
+def _is_empty(fd: int, name: bytes) -> bool:
+    try:
+        directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    except OSError:
+        return False
+    try:
+        with os.scandir(directory) as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(directory)
+
+
 def _is_program(fd: int, path: bytes) -> bool:
     found = find_inside(fd, path)
     return found is not None and stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111)
@@ -76,25 +89,32 @@ def _is_program(fd: int, path: bytes) -> bool:
 
 def _is_point(fd: int, path: bytes) -> bool:
     """Tell whether something can be mounted there: a directory, or a plain file in /etc, and no link on the way."""
+    _root, top, name = path.split(b"/")
     try:
-        found = openat2(fd, path[1:], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, _STRICT)
+        above = os.open(top, _DIRECTORY, dir_fd=fd)
     except OSError:
         return False
     try:
-        mode = os.fstat(found).st_mode
+        mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+    except OSError:
+        return False
     finally:
-        os.close(found)
-    return stat.S_ISREG(mode) if path.startswith(b"/etc/") else stat.S_ISDIR(mode)
+        os.close(above)
+    return stat.S_ISREG(mode) if top == b"etc" else stat.S_ISDIR(mode)
 
 
 def _passwd_without(fd: int, uid: int) -> bytes:
     """Return the tree's /etc/passwd if a line for the caller can be added to it, nothing if there is one already."""
-    file = openat2(fd, b"etc/passwd", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _STRICT)
+    above = os.open(b"etc", _DIRECTORY, dir_fd=fd)
+    try:
+        file = os.open(b"passwd", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+    finally:
+        os.close(above)
     try:
         text = os.read(file, _MOST_PASSWD)
     finally:
         os.close(file)
     if not text or len(text) == _MOST_PASSWD:
         return b""
-    known = {line.split(b":")[2:3] == [b"%d" % uid] for line in text.splitlines()}
-    return b"" if True in known else text.rstrip(b"\n") + b"\n"
+    known = any(line.split(b":")[2:3] == [b"%d" % uid] for line in text.splitlines())
+    return b"" if known else text.rstrip(b"\n") + b"\n"

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from unspill.store.sandboxes import SandboxRow
 
 
+# No project's path begins so
+ROOTFS_OWNER = b"rootfs of "
+
+
 class OpenRun(Record):
     """A run that may begin: each stack, cache and directory of a rootfs has an open layer of its own on top."""
 
@@ -43,7 +47,7 @@ class OpenRun(Record):
 
 def rootfs_owner(sandbox: SandboxId) -> bytes:
     """Return what stands for the project in the rows of layers over a rootfs: those are one sandbox's alone."""
-    return b"rootfs of " + os.fsencode(sandbox)
+    return ROOTFS_OWNER + os.fsencode(sandbox)
 
 
 def open_run(

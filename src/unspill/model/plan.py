@@ -71,6 +71,13 @@ class Dev(Record):
     why: str
 
 
+class Directory(Record):
+    """An empty directory that bwrap makes while the root is still private; a mount would cost more."""
+
+    dest: bytes
+    why: str
+
+
 class Symlink(Record):
     """A symlink that bwrap makes while the root is still private."""
 
@@ -97,7 +104,7 @@ class ReadOnly(Record):
 
 
 if TYPE_CHECKING:
-    MountOp = Bind | Overlay | Tmpfs | Proc | Dev | Symlink | File | ReadOnly
+    MountOp = Bind | Overlay | Tmpfs | Proc | Dev | Directory | Symlink | File | ReadOnly
 
 
 class Point(Record):

@@ -86,7 +86,7 @@ class Rootfs(Record):
 
 
 class RootfsBase(Record):
-    """What a plan has to know of a rootfs: `directories` and `links` are the entries at its top.
+    """What a plan has to know of a rootfs: `directories` and `links` are the entries at its top; some are `empty`.
 
     `shell` runs commands that are given as a text; `interpreters` could run a first program; `points` are those of the
     usual mount points that are directories of it (or, in /etc, plain files), reached without a link. `passwd` is its
@@ -97,6 +97,7 @@ class RootfsBase(Record):
     name: str
     tree: bytes
     directories: tuple[bytes, ...]
+    empty: tuple[bytes, ...] = ()
     links: tuple[tuple[bytes, bytes], ...] = ()
     shell: bytes = b"/bin/sh"
     interpreters: tuple[bytes, ...] = ()

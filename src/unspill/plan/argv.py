@@ -7,7 +7,7 @@ Every option is one element, so no name can be taken for another option; a NUL w
 from __future__ import annotations
 
 from unspill.errors import HostError, NamespacesForbidden, OverlayUnsupported, UsageError
-from unspill.model.plan import Bind, Dev, File, HostNetwork, Overlay, Proc, ReadOnly, Symlink, Tmpfs
+from unspill.model.plan import Bind, Dev, Directory, File, HostNetwork, Overlay, Proc, ReadOnly, Symlink, Tmpfs
 from unspill.policy.paths import lies_beneath, show
 
 TYPE_CHECKING = False
@@ -120,6 +120,8 @@ def _mount(operation: MountOp, facts: Facts) -> tuple[bytes, ...]:
             return (b"--proc", operation.dest)
         case Dev():
             return (b"--dev", operation.dest)
+        case Directory():
+            return (b"--dir", operation.dest)
         case Symlink():
             return (b"--symlink", operation.target, operation.dest)
         case ReadOnly():

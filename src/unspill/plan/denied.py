@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 
 from unspill.errors import RootRefused
-from unspill.model.plan import Bind, File, Overlay, ReadOnly, Symlink, Tmpfs
+from unspill.model.plan import Bind, Directory, File, Overlay, ReadOnly, Symlink, Tmpfs
 from unspill.model.record import Record
 from unspill.plan.visible import find_cover
 from unspill.policy.paths import contains, lies_beneath, normalise, show
@@ -81,6 +81,8 @@ class Judge:
             case Tmpfs() if cover.dest in self._closed:
                 return self._read_only(path, cover)
             case File() if cover.over:
+                return self._read_only(path, cover)
+            case Directory():
                 return self._read_only(path, cover)
             case Tmpfs() if self._may_lack_parent(path, cover):
                 rule = f"its directory is not there: {show(cover.dest)} is fresh: {cover.why}"

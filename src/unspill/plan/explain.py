@@ -9,6 +9,7 @@ from __future__ import annotations
 from unspill.model.plan import (
     Bind,
     Dev,
+    Directory,
     File,
     HostNetwork,
     NoNetwork,
@@ -80,6 +81,8 @@ def describe(operation: MountOp) -> str:
             return f"{dest}: proc"
         case Dev():
             return f"{dest}: devices"
+        case Directory():
+            return f"{dest}: empty, read-only"
         case Symlink():
             return f"{dest}: link to {show(operation.target)}"
         case File():

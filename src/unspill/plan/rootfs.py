@@ -10,7 +10,7 @@ top-level directory, has it.
 from __future__ import annotations
 
 from unspill.errors import UsageError
-from unspill.model.plan import Bind, File, Overlay, Point, ReadOnly, Symlink
+from unspill.model.plan import Bind, Directory, File, Overlay, Point, ReadOnly, Symlink
 from unspill.plan.visible import is_writable_mount
 from unspill.policy.paths import contains, show
 
@@ -57,6 +57,8 @@ def rootfs_operations(given: PlanInput) -> Iterator[MountOp]:
                 work=opened.work,
                 why="of the rootfs; what is written stays in this sandbox",
             )
+        elif dest in base.empty:
+            yield Directory(dest=dest, why="of the rootfs, empty")
         elif base.is_own or given.engine == "copy":
             yield Bind(source=source, dest=dest, why="of the rootfs, read-only")
         else:
@@ -86,6 +88,10 @@ def mount_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]
             )
         if dest == b"/" or any(contains(own, dest) or contains(dest, own) for own in _NOT_FOR_MOUNTS):
             raise UsageError(f"Nothing can be mounted at {show(dest)}: a sandbox has its own.")
+        root = next((stack.live for stack in given.stacks if contains(stack.live, source)), None)
+        if root is not None:
+            # Its masks and its layer would be bypassed, or cover each other
+            raise UsageError(f"{show(source)} can't be shown at {show(dest)}: it lies in the root {show(root)}.")
         if source in given.places.absent or source in given.places.files:
             warnings.append(f"{show(source)} is not shown at {show(dest)}: it is no directory.")
             continue
@@ -103,8 +109,10 @@ def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list
         UsageError: a mount point lies behind a link of the tree, or can't be made with the engine `copy`.
     """
     base = get_base(given)
-    links = tuple(dest for dest, _target in base.links)
-    tops = {operation.dest for operation in operations if operation.dest.count(b"/") == 1}
+    links = tuple(dest for dest, _target in base.links if dest not in OWN_PLACES)
+    # In a directory that is only bwrap's own, as the root is, it makes whatever is needed
+    mounted = {op.dest for op in operations if isinstance(op, Bind | Overlay) and op.dest in base.directories}
+    mounted.difference_update(OWN_PLACES)
     writable = {operation.dest for operation in operations if is_writable_mount(operation)}
     missing: dict[bytes, list[MountOp]] = {}
     for operation in operations:
@@ -114,7 +122,7 @@ def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list
         if top in links:
             raise UsageError(f"Nothing can be mounted at {show(operation.dest)}: {show(top)} is a link in the rootfs.")
         is_there = operation.dest in base.points and top not in writable
-        if top in tops and top in base.directories and top not in OWN_PLACES and not is_there:
+        if top in mounted and not is_there:
             missing.setdefault(top, []).append(operation)
     if not missing:
         return list(operations), ()

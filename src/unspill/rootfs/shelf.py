@@ -20,6 +20,8 @@ from unspill.rootfs.staging import staging_path, sweep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from unspill.model.rootfs import Rootfs
 
 # No rootfs is called so: their names begin with a letter or digit
@@ -172,11 +174,11 @@ class Shelf:
         sweep(self.directory, name)
         return name
 
-    def remove_unused(self) -> tuple[str, ...]:
+    def remove_unused(self, wanted: Collection[str] = ()) -> tuple[str, ...]:
         """Remove those that a newer one has replaced, are not the current one and no run uses; return their names.
 
-        What was kept of a sandbox never goes this way: nobody could make it again. What dead processes left half-built
-        goes as well.
+        What was kept of a sandbox never goes this way: nobody could make it again; nor do those that are `wanted`.
+        What dead processes left half-built goes as well.
 
         Raises:
             RootfsError: the directory can only be read.
@@ -188,7 +190,7 @@ class Shelf:
         for found in self.list():
             if found.manifest is not None and found.manifest.wish.source != "kept":
                 lines.setdefault(line_of(found), []).append(found)
-        kept = {newest(line).name for line in lines.values()}
+        kept = {newest(line).name for line in lines.values()}.union(wanted)
         old = [found.name for line in lines.values() for found in line if found.name not in kept]
         removed = tuple(name for name in sorted(old) if self._try_remove(name))
         sweep(self.directory)

@@ -206,7 +206,9 @@ def _pasta(
 def _overlays(plan: Plan) -> tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]:
     if plan.engine != "mount":
         return ()
-    return tuple((op.lowers, op.lowers[-1], op.upper, op.work) for op in plan.mounts if isinstance(op, Overlay))
+    found = [(op.lowers, op.lowers[-1], op.upper, op.work) for op in plan.mounts if isinstance(op, Overlay)]
+    # Each is mounted on its own lower directory: one that holds another must not come after it and cover it
+    return tuple(sorted(found, key=lambda overlay: overlay[1].count(b"/")))
 
 
 def _kept(plan: Plan) -> tuple[bytes, ...]:

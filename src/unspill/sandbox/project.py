@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_NAME_LENGTH = 64
 _MARKS = (b".git", b".unspill.toml", b".hg", b".jj")
 
 
@@ -61,3 +62,13 @@ def resolve_project(given: str | bytes | os.PathLike[str] | os.PathLike[bytes]) 
         shown = path.decode("utf-8", "backslashreplace")
         raise UsageError(f"no such project directory: {shown!r}", remedy="Give a directory that exists.")
     return path
+
+
+def check_name(name: str) -> None:
+    """Refuse what can't be the name of a sandbox.
+
+    Raises:
+        UsageError: with what can.
+    """
+    if not name or len(name) > _NAME_LENGTH or not name.isprintable() or "/" in name:
+        raise UsageError(f"not a name for a sandbox: {name!r}", remedy="Use up to 64 printable characters, no slash.")

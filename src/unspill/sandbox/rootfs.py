@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Policy
     from unspill.model.rootfs import Progress, Proof, Rootfs, RootfsWish
+    from unspill.sandbox.sandbox import Sandbox
     from unspill.sandbox.tools import Tools
 
     Report = Callable[[Progress], None]
@@ -142,8 +143,34 @@ class RootfsShelf:
         return self._shelf.remove(name, force=force)
 
     def remove_unused(self) -> tuple[str, ...]:
-        """Remove those that a newer one has replaced and nobody uses; return their names."""
-        return self._shelf.remove_unused()
+        """Remove those that a newer one has replaced and nobody uses; return their names.
+
+        One that a sandbox has written to, in its layer, stays as long as that layer does.
+        """
+        from unspill.sandbox.rootfs_layers import layered_trees
+        from unspill.store.db import Store
+
+        with Store.open(self._locations.state) as store:
+            trees = layered_trees(store)
+        wanted = [found.name for found in self.list() if found.tree in trees]
+        return self._shelf.remove_unused(wanted)
+
+    def keep(self, sandbox: Sandbox, label: str, *, report: Report | None = None) -> Rootfs:
+        """Make what a sandbox with a writable rootfs has made of it a rootfs of its own; the sandbox keeps it too.
+
+        Raises:
+            UsageError: it has written nothing there, or the label is none.
+            RootfsError: it can't be made.
+        """
+        from unspill.sandbox.rootfs_keep import keep_rootfs
+
+        return keep_rootfs(sandbox._opened, label, report or _tell_nobody)
+
+    def discard(self, sandbox: Sandbox) -> int:
+        """Throw away what a sandbox has written to its rootfs; return how many layers that were."""
+        from unspill.sandbox.rootfs_layers import discard_layers
+
+        return discard_layers(sandbox._opened)
 
     def verify(self, name: str = "") -> Proof:
         """Read the whole tree of one, and return what speaks for its content.

@@ -16,8 +16,13 @@ from unspill.policy.paths import contains, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unspill.model.policy import Policy
+    from unspill.model.rootfs import Progress
     from unspill.sandbox.locations import Locations
+
+    Report = Callable[[Progress], None]
 
 PULL = "`unspill rootfs pull alpine` makes one; `unspill rootfs list` shows what there is."
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -28,10 +33,12 @@ def rootfs_directory(policy: Policy, locations: Locations) -> bytes:
     return os.path.realpath(policy.rootfs_dir) if policy.rootfs_dir else locations.rootfs
 
 
-def find_rootfs(policy: Policy, locations: Locations, roots: tuple[bytes, ...] = ()) -> Rootfs:
+def find_rootfs(
+    policy: Policy, locations: Locations, roots: tuple[bytes, ...] = (), report: Report | None = None
+) -> Rootfs:
     """Return the rootfs of view `rootfs`; where it is missing and the policy says how, it is made first.
 
-    `roots` are what commands may write: a tree in one of them would be theirs.
+    `roots` are what commands may write: a tree in one of them would be theirs. `report` hears how the making goes on.
 
     Raises:
         RootfsUnsafe: others could change the directory that the policy names, or it shows what stays private.
@@ -48,7 +55,7 @@ def find_rootfs(policy: Policy, locations: Locations, roots: tuple[bytes, ...] =
     if policy.provision is not None:
         from unspill.sandbox.rootfs_making import provide
 
-        return provide(policy, policy.provision, locations)
+        return provide(policy, policy.provision, locations, report)
     named = f"no rootfs {policy.rootfs}" if policy.rootfs else "no rootfs in use"
     raise RootfsError(f"There is {named} here.", remedy=PULL)
 

@@ -13,6 +13,7 @@ from unspill.errors import RootfsError, UsageError
 from unspill.layers.copy_fill import fill
 from unspill.layers.locks import lock_sandbox
 from unspill.model.rootfs import Installed, RootfsKey, RootfsWish
+from unspill.policy.rootfs_wish import is_label
 from unspill.rootfs.arch import detect_arch
 from unspill.rootfs.build import obtain
 from unspill.rootfs.shelf import Shelf
@@ -38,6 +39,10 @@ def keep_rootfs(opened: Opened, label: str, report: Callable[[Progress], None]) 
         UsageError: the sandbox has written nothing to a rootfs.
         RootfsError: it can't be made.
     """
+    if not is_label(label):
+        raise UsageError(
+            f"not a label for a rootfs: {label!a}", remedy="Use small letters, digits, `.` and `_`, a letter first."
+        )
     with lock_sandbox(opened.store.state, opened.row.id), RootfsUse(opened):
         base, layers = get_places(opened).rootfs, layers_of(opened)
         if base is None or not layers:

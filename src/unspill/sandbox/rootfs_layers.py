@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UsageError
-from unspill.layers.create import rootfs_owner
+from unspill.layers.create import ROOTFS_OWNER, rootfs_owner
 from unspill.layers.locks import lock_sandbox
 from unspill.layers.places import upper_dir
 from unspill.plan.rootfs import OWN_PLACES
@@ -47,6 +47,11 @@ def layered_tree(store: Store, sandbox: SandboxId) -> bytes | None:
     """Return the tree that a sandbox has layers over, None where it has none."""
     rows = store.caches.sealed(rootfs_owner(sandbox))
     return os.path.dirname(rows[-1].path) if rows else None
+
+
+def layered_trees(store: Store) -> frozenset[bytes]:
+    """Return every tree that some sandbox has layers over: without it they would be worth nothing."""
+    return frozenset(os.path.dirname(path) for path in store.caches.paths_below(ROOTFS_OWNER))
 
 
 def has_layers(opened: Opened) -> bool:

@@ -11,7 +11,7 @@ import stat
 
 from unspill.host.inside import find_inside, resolve_inside
 from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
-from unspill.model.plan import Bind, Overlay, ReadOnly, Symlink
+from unspill.model.plan import Bind, Directory, Overlay, ReadOnly, Symlink
 from unspill.plan.visible import is_writable_mount
 from unspill.policy.paths import contains
 
@@ -47,7 +47,7 @@ def is_executable_in_rootfs(plan: Plan, path: bytes) -> bool:
 
 def _is_of_tree(plan: Plan, operation: MountOp) -> bool:
     match operation:
-        case Symlink() | ReadOnly():
+        case Directory() | Symlink() | ReadOnly():
             return True
         case Bind():
             return not operation.writable and contains(plan.rootfs, operation.source)

@@ -16,10 +16,12 @@ from unspill.sandbox.rootfs_choice import find_rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
-    from unspill.model.rootfs import RootfsBase
+    from unspill.model.rootfs import Progress, RootfsBase
     from unspill.sandbox.opening import Opened
+    from unspill.sandbox.sandbox import Sandbox
 
 _ATTEMPTS = 8
 
@@ -40,6 +42,16 @@ def base_of(opened: Opened) -> RootfsBase:
             name = os.fsdecode(os.path.basename(os.path.dirname(tree)))
             return look_at_rootfs(tree, name, os.getuid(), is_own=True)
     return look_at_rootfs(found.tree, found.name, os.getuid(), is_own=found.manifest is not None)
+
+
+def provide_rootfs(sandbox: Sandbox, report: Callable[[Progress], None]) -> None:
+    """Make the rootfs of a sandbox where it is missing and the policy says how, before the first run would.
+
+    Raises:
+        RootfsError: it can't be had.
+    """
+    opened = sandbox._opened
+    find_rootfs(opened.policy, opened.locations, opened.roots, report)
 
 
 class RootfsUse:

@@ -17,10 +17,10 @@ held is seen by the next run of that sandbox. Runs of one sandbox follow one ano
 
 from __future__ import annotations
 
-from unspill.errors import UsageError
 from unspill.sandbox.daily import prune_daily
 from unspill.sandbox.opening import open_project, with_held_roots
 from unspill.sandbox.planning import get_places, make_plan
+from unspill.sandbox.project import check_name
 from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import RunWishes, run_request
 from unspill.sandbox.settings import check_run
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from unspill.model.facts import Facts
     from unspill.model.operation import Operation, Step
     from unspill.model.plan import Plan
-    from unspill.model.policy import After, EngineName, Limits, Policy
+    from unspill.model.policy import After, EngineName, Limits, Policy, View
     from unspill.model.run import Run
     from unspill.model.selection import Selection
     from unspill.permissions.desk import Desk
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from unspill.store.files import FileRow
 
     Command = str | bytes | Sequence[str | bytes]
-
-_NAME_LENGTH = 64
 
 
 class Sandbox:
@@ -81,10 +79,7 @@ class Sandbox:
             DeniedError: the caller is root, and the approver said no to that.
             StoreError: the state directory can't be used.
         """
-        if not name or len(name) > _NAME_LENGTH or not name.isprintable() or "/" in name:
-            raise UsageError(
-                f"not a name for a sandbox: {name!r}", remedy="Use up to 64 printable characters, no slash."
-            )
+        check_name(name)
         self.name = name
         self._may_fork = may_fork
         self._approver = approver
@@ -104,6 +99,11 @@ class Sandbox:
     def facts(self) -> Facts:
         """What this host can do."""
         return self._opened.facts
+
+    @property
+    def view(self) -> View:
+        """What it shows instead of the host's root, or of it."""
+        return self._opened.policy.view
 
     @property
     def engine(self) -> EngineName:

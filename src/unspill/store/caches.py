@@ -54,6 +54,11 @@ class CacheTable:
         sql = f"SELECT {_COLUMNS} FROM caches WHERE project = ? AND state = 'sealed' ORDER BY position"
         return tuple(map(_to_record, self._db.rows(sql, (project,))))
 
+    def paths_below(self, owner: bytes) -> tuple[bytes, ...]:
+        """Return what there are layers over, of every owner whose name begins so."""
+        sql = "SELECT DISTINCT path FROM caches WHERE state = 'sealed' AND substr(project, 1, ?) = ?"
+        return tuple(as_blob(row[0]) for row in self._db.rows(sql, (len(owner), owner)))
+
     def fold(self, cache: CacheRow) -> bool:
         """Put an open layer on top if the top is still the one that its run started from; tell whether it is."""
         with self._db:

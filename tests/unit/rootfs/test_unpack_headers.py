@@ -57,7 +57,6 @@ def test_a_number_that_readers_disagree_about_is_refused(field: bytes) -> None:
 @example(b"\xff" * 512)
 @example(b"\x01" * 512)
 def test_a_block_is_a_header_only_with_the_right_checksum(noise: bytes) -> None:
-    right = tarfile.calc_chksums(noise)[0]  # type: ignore[attr-defined]
     numbers = entry(b"f")[100:148]
     block = noise[:100] + numbers + bytes(8) + noise[156:]
     right = tarfile.calc_chksums(block)[0]  # type: ignore[attr-defined]
@@ -132,10 +131,7 @@ def test_a_size_that_is_no_number_is_refused(value: bytes) -> None:
         apply_pax(plain_header(), {b"size": value})
 
 
-@pytest.mark.parametrize("value", [b"", b"x", b"1.", b"1.5.5", b"1e9", b"--1", b"1.-5"])
-def test_a_time_that_is_no_number_is_refused_unless_only_its_fraction_is_missing(value: bytes) -> None:
-    if value == b"1.":
-        apply_pax(plain_header(), {b"mtime": value})
-        return
+@pytest.mark.parametrize("value", [b"", b"x", b"1.5.5", b"1e9", b"--1", b"1.-5", b".5"])
+def test_a_time_that_is_no_number_is_refused(value: bytes) -> None:
     with pytest.raises(RootfsUnverified):
         apply_pax(plain_header(), {b"mtime": value})

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rootfs costs: starting in one, against the view `sealed`; unpacking an archive, against GNU tar.
+
+The rootfs that is started in has this machine's `true` and `sh` with their libraries, and the top of Alpine's.
+
+The archive is made of what this machine has beneath /usr, 8,000 files (20,000 with --full), and kept between runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from baseline import wait_for
+from measuring import Case, Turns, parse_arguments, report
+
+from unspill import Policy, RootfsShelf, RootfsWish, Sandbox
+from unspill.layers.remove import remove_tree
+from unspill.rootfs.unpack import unpack
+
+UNPACK_BAR = 0.5
+START_BAR = 1.1
+TOPS = "bin etc home lib media mnt opt root sbin srv usr var/tmp".split()
+SOURCES = ("/usr/share", "/usr/lib/python3", "/usr/include", "/usr/lib", "/usr/bin")
+LARGEST_FILE = 200 << 10
+MEGABYTE = 1e6
+MEMORY = Path("/dev/shm")
+AS_ROOT = not os.getuid()
+
+
+def main() -> None:
+    arguments = parse_arguments(__doc__ or "")
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unspill-benchmarks"
+    cases: list[Case] = []
+    notes: list[str] = []
+    for measure in (measure_starting, measure_unpacking):
+        measure(kept, arguments, cases, notes)
+    report("rootfs", cases, arguments, notes)
+
+
+def measure_starting(kept: Path, arguments: argparse.Namespace, cases: list[Case], notes: list[str]) -> None:
+    """Run `true` by the library and by the command line, in turns with the same in the default view."""
+    directory = Path(tempfile.mkdtemp(prefix="unspill-rootfs-", dir=Path.home()))
+    os.environ["UNSPILL_STATE_DIR"] = str(directory / "state")
+    try:
+        shelf = RootfsShelf(directory / "shelf")
+        wish = RootfsWish(source="archive", location=str(make_small_archive(directory)), label="small")
+        made = shelf.pull(wish)
+        policies = {
+            "sealed": Policy(allow_root=AS_ROOT),
+            "rootfs": Policy(allow_root=AS_ROOT, view="rootfs", rootfs=made.name, rootfs_dir=shelf.directory),
+        }
+        times = 4 if arguments.full else 1
+        turns = Turns(seconds=12 * times, rounds=250 * times)
+        sandboxes = {name: Sandbox(make_project(directory, name), policy=policies[name]) for name in policies}
+        turns.run({name: partial(run_true, sandbox) for name, sandbox in sandboxes.items()})
+        cases.append(_start_case("library", turns))
+        turns = Turns(seconds=14 * times, rounds=100 * times)
+        turns.run({name: partial(run_program, *command_line(directory, name, shelf)) for name in policies})
+        cases.append(_start_case("command line", turns))
+    finally:
+        remove_tree(os.fsencode(directory))
+
+
+def _start_case(what: str, turns: Turns) -> Case:
+    values = turns.median("rootfs"), turns.median("sealed")
+    name = f"{what}: a run of true in a rootfs, against the view sealed"
+    return Case(name, values[0], "ms", values[1], START_BAR, samples=turns.samples["rootfs"])
+
+
+def run_true(sandbox: Sandbox) -> None:
+    result = sandbox.run(["/bin/true"])
+    assert result.ok, result
+
+
+def run_program(words: list[str], variables: dict[str, str]) -> None:
+    wait_for(os.posix_spawn(words[0], words, variables))
+
+
+def make_project(directory: Path, name: str) -> Path:
+    project = directory / name
+    project.mkdir()
+    (project / "file").write_text("content\n")
+    return project
+
+
+def command_line(directory: Path, name: str, shelf: RootfsShelf) -> tuple[list[str], dict[str, str]]:
+    """Return the words and the variables of a run of `true` by the command line."""
+    config = directory / f"config-{name}"
+    (config / "unspill").mkdir(parents=True)
+    text = f"allow_root = {str(AS_ROOT).lower()}\nview = {name!r}\n"
+    if name == "rootfs":
+        text += f"rootfs_dir = {os.fsdecode(shelf.directory)!r}\n"
+    (config / "unspill" / "config.toml").write_text(text)
+    program = str(Path(sys.executable).with_name("unspill"))
+    variables = {**os.environ, "XDG_CONFIG_HOME": str(config)}
+    return [program, "run", "-q", "--project", str(directory / name), "--", "/bin/true"], variables
+
+
+def make_small_archive(directory: Path) -> Path:
+    """Return an archive of a rootfs with what `true` and `sh` need."""
+    tree = directory / "tree"
+    for top in TOPS:
+        (tree / top).mkdir(parents=True)
+    for program in ("true", "sh"):
+        path = Path(shutil.which(program) or f"/bin/{program}")
+        shutil.copy(path.resolve(), tree / "bin" / program)
+        told = subprocess.run(["ldd", path], capture_output=True, check=True, text=True).stdout
+        for word in told.split():
+            if word.startswith("/") and not (tree / word[1:]).exists():
+                (tree / word[1:]).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(Path(word).resolve(), tree / word[1:])
+    archive = directory / "small.tar"
+    with tarfile.open(archive, "w") as made:
+        made.add(tree, arcname=".")
+    return archive
+
+
+def measure_unpacking(kept: Path, arguments: argparse.Namespace, cases: list[Case], notes: list[str]) -> None:
+    """Unpack a plain and a compressed archive, in turns with GNU tar."""
+    files, most_bytes = (20_000, 150 << 20) if arguments.full else (8_000, 60 << 20)
+    plain = make_archive(kept, files=files, most_bytes=most_bytes)
+    size = plain.stat().st_size / MEGABYTE
+    seconds, rounds = (60, 60) if arguments.full else (5, 20)
+    for form, archive in (("plain", plain), ("gzip", plain.with_suffix(".tar.gz"))):
+        turns = Turns(seconds=seconds, rounds=rounds)
+        unpack_in_turns(turns, archive)
+        speeds = {name: size / (turns.median(name) / 1000) for name in ("ours", "tar")}
+        name = f"unpacking, {form}, against tar"
+        samples = [size / (sample / 1000) for sample in turns.samples["ours"]]
+        cases.append(Case(name, speeds["ours"], "MB/s", speeds["tar"], UNPACK_BAR, at_least=True, samples=samples))
+    with tarfile.open(plain) as tar:
+        notes.append(f"archive: {len(tar.getmembers())} entries, {size:.0f} MB")
+
+
+def unpack_in_turns(turns: Turns, archive: Path) -> None:
+    """Unpack to a new directory each time; removing it is not measured.
+
+    In memory, because there the work itself is measured: a disk is as slow for one as for the other, and never quiet.
+    """
+    things: dict[str, Callable[[Path], object]] = {
+        "tar": lambda tree: subprocess.run(["tar", "-xf", archive, "-C", tree], check=True),
+        "ours": lambda tree: unpack(os.fsencode(archive), os.fsencode(tree)),
+    }
+    end = time.monotonic() + turns.seconds
+    for number in range(turns.rounds):
+        for name in list(things)[:: -1 if number % 2 else 1]:
+            tree = Path(tempfile.mkdtemp(prefix="unspill-rootfs-", dir=MEMORY if MEMORY.is_dir() else archive.parent))
+            begun = time.perf_counter()
+            things[name](tree)
+            turns.samples.setdefault(name, []).append((time.perf_counter() - begun) * 1000)
+            remove_tree(os.fsencode(tree))
+        if time.monotonic() > end:
+            break
+
+
+def make_archive(kept: Path, *, files: int, most_bytes: int) -> Path:
+    """Return a plain archive, with a compressed one beside it; made once, by renaming a finished one into place."""
+    archive = kept / f"rootfs-{files}.tar"
+    if archive.exists():
+        return archive
+    kept.mkdir(parents=True, exist_ok=True)
+    making = kept / f"making-{os.getpid()}.tar"
+    with tarfile.open(making, "w", format=tarfile.GNU_FORMAT) as tar:
+        for path in found_files(files, most_bytes):
+            tar.add(path, os.path.relpath(path, "/"), recursive=False)
+    with open(making, "rb") as whole, gzip.open(f"{making}.gz", "wb", compresslevel=6) as compressed:
+        shutil.copyfileobj(whole, compressed, 1 << 20)
+    os.rename(f"{making}.gz", f"{archive}.gz")
+    making.rename(archive)
+    return archive
+
+
+def found_files(files: int, most_bytes: int) -> Iterator[str]:
+    """Yield directories, files and links that everybody may read, each directory before what is in it."""
+    seen: set[str] = set()
+    for source in SOURCES:
+        for directory, folders, names in os.walk(source):
+            folders.sort()
+            if directory in seen:
+                continue
+            seen.add(directory)
+            yield directory
+            for path in sorted(os.path.join(directory, name) for name in names):
+                status = os.lstat(path)
+                if status.st_size > LARGEST_FILE or not (os.path.islink(path) or os.access(path, os.R_OK)):
+                    continue
+                files -= 1
+                most_bytes -= status.st_size
+                if files < 0 or most_bytes < 0:
+                    return
+                yield path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that wants a rootfs, or wants one gone: alone, among many, or to be killed on the way.
+
+Run as a program: ACTION DIRECTORY ARCHIVE LOG. It waits for its input to end, and answers with JSON. Its source is a
+real one, small: it unpacks a tar archive, and writes a line to a log for each time that it was made to.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from unspill.errors import UnspillError
+from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsKey, RootfsWish
+from unspill.rootfs.build import prepare
+from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.source import Filled, Means, Resolved
+from unspill.rootfs.unpack import unpack
+from unspill.rootfs.upgrade import upgrade
+
+WISH = RootfsWish(source="alpine")
+
+
+class TarSource:
+    """A source with one archive, whose name is its version; `dies` is whether the first to unpack it is killed."""
+
+    def __init__(self, archive: bytes, log: bytes, *, dies: bool = False) -> None:
+        self._archive = archive
+        self._log = log
+        self._dies = dies
+
+    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+        """Name the version."""
+        version = os.path.basename(self._archive).decode().removesuffix(".tar")
+        return Resolved(key=RootfsKey(source="small", version=version, arch="any"), wish=wish)
+
+    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+        """Write a line, and unpack."""
+        fd = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, b"x")
+            is_first = os.fstat(fd).st_size == 1
+        finally:
+            os.close(fd)
+        unpack(self._archive, tree)
+        if is_first and self._dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Filled(proof="none")
+
+
+def no_install(_tree: bytes, _argv: Sequence[bytes], _hosts: Sequence[str]) -> Installed:
+    """Install nothing."""
+    return Installed(ok=False)
+
+
+def silent(_progress: Progress) -> None:
+    """Tell nobody."""
+
+
+def act(action: str, shelf: Shelf, source: TarSource) -> dict[str, object]:
+    """Do what is asked for, and say what came of it."""
+    if action == "remove":
+        return {"removed": shelf.remove("small", force=True)}
+    if action in ("prepare", "die", "another"):
+        wish = WISH.replace(tier=2) if action == "another" else WISH
+        found = prepare(shelf, wish, source, install=no_install, report=silent)
+    else:
+        found = act_on(action, shelf, source)
+    return {"name": found.name, "inode": os.stat(found.tree).st_ino}
+
+
+def act_on(action: str, shelf: Shelf, source: TarSource) -> Rootfs:
+    """Do something with the one that is ready."""
+    found = shelf.find("small")
+    assert found is not None
+    match action:
+        case "upgrade":
+            return upgrade(shelf, found, source, install=no_install, report=silent)
+        case "use":
+            return shelf.use(found.name)
+    with shelf.hold(found):
+        return found
+
+
+def main() -> None:
+    """Wait until all are there, act, and answer."""
+    action, directory, archive, log = sys.argv[1:]
+    source = TarSource(os.fsencode(archive), os.fsencode(log), dies=action == "die")
+    sys.stdin.read()
+    try:
+        answer = act(action, Shelf(os.fsencode(directory)), source)
+    except UnspillError as error:
+        answer = {"error": error.code, "text": str(error), "remedy": error.remedy}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
