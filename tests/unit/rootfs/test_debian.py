@@ -95,7 +95,8 @@ def test_a_failure_is_told_with_its_cause_and_a_remedy(line: str, kind: type[Roo
     error = explain_failure(Ended(code=100, tail=("the line before", *line.split("\n"))), "program")
     assert type(error) is kind
     assert said in error.message
-    assert line.rsplit("\n", maxsplit=1)[-1] in error.message
+    assert line.rsplit("\n", maxsplit=1)[-1].strip() in error.message
+    assert "\n" not in error.message
     assert error.remedy
 
 
