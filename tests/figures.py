@@ -21,7 +21,7 @@ def record_figure(name: str, value: str | float, note: str, *, table: Path = TAB
     """Write the row of `name`, replacing the one of the last measurement.
 
     Args:
-        name: What was measured, unique in the table.
+        name: What was measured, unique in the table; with `--view rootfs` that is added to it.
         value: The result with its unit; a bare number is shortened to four digits.
         note: How it was measured.
         table: The document that holds the table.
@@ -32,6 +32,8 @@ def record_figure(name: str, value: str | float, note: str, *, table: Path = TAB
     """
     if os.environ.get("UNSPILL_TEST_FULL") != "1":
         return
+    if os.environ.get("UNSPILL_TEST_VIEW") == "rootfs":
+        name += ", in view rootfs"
     shown = value if isinstance(value, str) else f"{value:.4g}"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     with _locked(table.parent):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = ("unspill-rootfs.service", "unspill-rootfs.timer")
 VERBS = {"rootfs": rootfs.COMMAND, "run": run.COMMAND, "doctor": doctor.COMMAND}
-INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "FROM", "RUN", "USER", "WORKDIR"}
+INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "FROM", "RUN", "USER", "VOLUME", "WORKDIR"}
 CALLED = re.compile(r"(?:^|[ /`])unspill (?P<words>(?:rootfs|run|doctor)\b[^`&|;\n]*)")
 
 

@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offers the fixtures of a person's machine to the tests that run real commands on it."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.kernel.alpine_mirror import alpine_mirror
+from tests.kernel.debian_roots import workshop
 from tests.support import ground, known_facts, no_spawner_survives, parametrise_engines, trusted_bwrap
 
-__all__ = ["alpine_mirror", "ground", "known_facts", "no_spawner_survives", "trusted_bwrap"]
+__all__ = ["alpine_mirror", "ground", "known_facts", "no_spawner_survives", "trusted_bwrap", "workshop"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrise_engines(metafunc)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave what needs a container engine to the long runs."""
+    return True if collection_path.name == "test_baked.py" and not config.getoption("--full") else None

@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.rootfs.debian_child import Ended
 
-_SHOWN_LINES = 12
-_SHOWN_CHARACTERS = 2000
+_SHOWN_LINES = 6
+_SHOWN_CHARACTERS = 1500
 
 
 class _Cause(Record):
@@ -105,13 +105,20 @@ _CAUSES = (
 
 def explain_failure(ended: Ended, program: str) -> RootfsError:
     """Return the error that tells how a program failed."""
-    said = ended.said
-    folded = said.casefold()
-    shown = "\n".join(ended.tail[-_SHOWN_LINES:])[-_SHOWN_CHARACTERS:]
+    folded = ended.said.casefold()
     for cause in _CAUSES:
-        if any(mark.casefold() in folded for mark in cause.marks):
-            return cause.kind(f"{cause.what} ({program}, exit {ended.code}):\n{shown}", remedy=cause.remedy)
+        marks = tuple(mark.casefold() for mark in cause.marks)
+        if any(mark in folded for mark in marks):
+            said = _shown(ended.tail, marks)
+            return cause.kind(f"{cause.what} ({program} exited with {ended.code}: {said})", remedy=cause.remedy)
     return RootfsError(
-        f"{program} failed with exit {ended.code}:\n{shown or '(it said nothing)'}",
+        f"{program} exited with {ended.code}: {_shown(ended.tail, ())}",
         remedy="Read what it said; nothing half-built is used.",
     )
+
+
+def _shown(tail: tuple[str, ...], marks: tuple[str, ...]) -> str:
+    """Return on one line what matters of the last lines: what names the cause, and other errors."""
+    chosen = [line for line in tail if line.startswith("E:") or any(mark in line.casefold() for mark in marks)]
+    lines = [line.strip() for line in dict.fromkeys(chosen or tail)]
+    return "; ".join(lines[-_SHOWN_LINES:])[-_SHOWN_CHARACTERS:] or "(it said nothing)"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lays out packages that apt has fetched as their archives do, with the archives' own signed lists.
 
-So whoever builds from them needs no network, and apt checks every signature and digest there once more. All are hard
-links: nothing is copied, and nothing is changed but the mode.
+So whoever builds from them needs no network, and apt checks every signature and digest there once more. Packages are
+hard links; lists are copies, because the next apt here takes others' right to read its lists away while it works.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def lay_mirror(mirror: bytes, apt: Apt, arch: str, debs: Iterable[Deb]) -> None:
         for suite in archive.suites:
             for name in (RELEASE, f"main/binary-{arch}/Packages"):
                 kept = os.path.join(apt.top, b"lists", list_name(archive, suite, name))
-                _link(kept, os.path.join(top, f"dists/{suite}/{name}".encode()))
+                _copy(kept, os.path.join(top, f"dists/{suite}/{name}".encode()))
     for deb in debs:
         top = os.path.join(mirror, numbers[deb.archive.address])
         _link(os.path.join(apt.top, b"archives", deb.file.encode()), os.path.join(top, deb.path.encode()))
     for key in os.listdir(apt.keys):
-        _link(os.path.join(apt.keys, key), os.path.join(mirror, b"keys", key))
+        _copy(os.path.join(apt.keys, key), os.path.join(mirror, b"keys", key))
     is_local = any(archive.is_local for archive in apt.archives)
     with open(os.path.join(mirror, b"sources.list"), "w", encoding="utf-8") as file:
         file.write(sources_list(archives_of("", apt.suite) if is_local else apt.archives, KEYRING))
@@ -84,6 +84,17 @@ def _link(kept: bytes, path: bytes) -> None:
         os.link(kept, path)
     except FileExistsError:
         return
+    except FileNotFoundError as error:
+        raise _missing(kept) from error
+    os.chmod(path, 0o644)
+
+
+def _copy(kept: bytes, path: bytes) -> None:
+    from shutil import copyfile
+
+    _make_open(os.path.dirname(path))
+    try:
+        copyfile(kept, path)
     except FileNotFoundError as error:
         raise _missing(kept) from error
     os.chmod(path, 0o644)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Debian rootfs that is really built from packages, once: it is kept between runs as long as the code is the same.
+
+The packages that were fetched are kept in any case. All of it lies in the cache directory of the tests.
+"""
+
+import fcntl
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CACHE
+from tests.figures import record_figure
+from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsWish
+from unspill.rootfs import debian
+from unspill.rootfs.build import prepare
+from unspill.rootfs.debian import DebianSource
+from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.source import Means
+
+TOP = CACHE / "debian"
+WISH = RootfsWish(source="debian", packages=("git", "gcc", "libc6-dev"))
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A directory in which rootfs are built; `downloads` has the packages of the last one."""
+
+    shelf: Shelf
+    rootfs: Rootfs
+
+    @property
+    def downloads(self) -> Path:
+        return TOP / "rootfs" / "downloads"
+
+
+def no_install(_tree: bytes, _argv: Sequence[bytes], _hosts: Sequence[str]) -> Installed:
+    raise AssertionError("packages of Debian are not installed this way")
+
+
+def means_below(top: Path, downloads: Path | None = None) -> Means:
+    """Return the means of a source, below a directory of a test."""
+    scratch = top / "scratch"
+    scratch.mkdir(parents=True)
+    if downloads is None:
+        downloads = top / "downloads"
+        downloads.mkdir()
+    return Means(downloads=bytes(downloads), scratch=bytes(scratch), install=no_install, report=ignore)
+
+
+def ignore(_progress: Progress) -> None:
+    """Take a report and do nothing."""
+
+
+@pytest.fixture(scope="session")
+def workshop(full: bool) -> Workshop:
+    """A rootfs with Python, git and gcc, ready."""
+    TOP.mkdir(parents=True, exist_ok=True, mode=0o700)
+    stamp = TOP / "stamp"
+    with _locked(TOP / "lock"):
+        shelf = Shelf(bytes(TOP / "rootfs"))
+        if full or not stamp.exists() or stamp.read_text() != _code():
+            for old in shelf.list():
+                shelf.remove(old.name, force=True)
+        begun = time.monotonic()
+        is_new = not shelf.list()
+        rootfs = prepare(shelf, WISH, DebianSource(), install=no_install, report=ignore)
+        if is_new:
+            note = "tier 1 with git and gcc, packages fetched before if they were the same"
+            record_figure("rootfs: building Debian", f"{time.monotonic() - begun:.0f} s", note)
+        stamp.write_text(_code())
+        return Workshop(shelf, rootfs)
+
+
+def _code() -> str:
+    """Return what stands for the code that builds: a rootfs that other code built proves nothing."""
+    here = Path(debian.__file__).parent
+    parts = [path.read_bytes() for path in sorted(here.glob("debian*.py"))]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
