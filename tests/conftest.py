@@ -33,12 +33,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("UNSPILL_TEST_BWRAP") or shutil.which("bwrap"),
         help="the bubblewrap to test with (default: UNSPILL_TEST_BWRAP, or the first on PATH)",
     )
+    group.addoption(
+        "--view",
+        choices=("sealed", "rootfs"),
+        default=os.environ.get("UNSPILL_TEST_VIEW") or "sealed",
+        help="the view of sandboxes whose test names none (default: UNSPILL_TEST_VIEW, or sealed)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     full = config.getoption("--full")
     # In the environment as well, so that a process started by a test knows it too.
     os.environ["UNSPILL_TEST_FULL"] = "1" if full else "0"
+    os.environ["UNSPILL_TEST_VIEW"] = config.getoption("--view")
     choose_bwrap(config.getoption("--bwrap"))
     # A shared machine is slow at times and a plain run must not be red by chance, hence no deadline and no
     # randomness; the long runs search further each time.
@@ -60,7 +67,11 @@ def choose_bwrap(path: str | None) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave root's cases out for ordinary users; refuse to run anything else as root."""
+    """Leave root's cases out for ordinary users; refuse to run anything else as root.
+
+    A test whose very subject is another view than the chosen one says so by a marker, and is left out too.
+    """
+    leave_out_other_views(config, items)
     root_cases = [item for item in items if item.get_closest_marker("root")]
     others = [item for item in items if not item.get_closest_marker("root")]
     if os.geteuid() != 0:
@@ -68,6 +79,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = others
     elif others:
         raise pytest.UsageError("run the tests as an ordinary user; root runs its own cases only, with: pytest -m root")
+
+
+def leave_out_other_views(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is marked as being about other views than the chosen one."""
+    view = config.getoption("--view")
+    others = []
+    for item in items:
+        mark = item.get_closest_marker("view")
+        if mark is not None and not mark.kwargs.get("reason"):
+            raise pytest.UsageError(f"{item.nodeid}: its marker `view` gives no reason")
+        if mark is not None and view not in mark.args:
+            others.append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,10 @@ Fixtures here are offered to a directory of tests by its conftest.py. Nothing to
 
 import itertools
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,76 @@ from unspill.host.bwrap import find_bwrap
 from unspill.host.probe import probe
 from unspill.host.probe_cache import facts_key, facts_to_text
 from unspill.model.facts import Facts
+from unspill.model.plan import Plan
 from unspill.runner.launcher import stop_launchers
 from unspill.store.db import Store
 
 Event = Started | OutputChunk | Ended
+Command = str | bytes | Sequence[str | bytes]
+# A rootfs with the tools of this machine, made of hard links
+HOST_ROOT = "/opt/unspill-ci/host-root"
+NO_CACHES = pytest.mark.view("sealed", "host", reason="a rootfs shows no caches of the home directory")
+NO_TOOLCHAINS = pytest.mark.view("sealed", "host", reason="a rootfs shows no toolchains of the home directory")
 XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
+
+
+def is_rootfs_chosen() -> bool:
+    """Tell whether sandboxes are to have a rootfs where a test names no view."""
+    return os.environ.get("UNSPILL_TEST_VIEW") == "rootfs"
+
+
+def chosen_view() -> dict[str, Any]:
+    """Return the settings of a policy for the view under test."""
+    return {"view": "rootfs", "rootfs": HOST_ROOT} if is_rootfs_chosen() else {}
+
+
+def shell_of_texts() -> str:
+    """Return the shell that runs a command which is given as a text."""
+    return "/bin/bash" if is_rootfs_chosen() else "/bin/sh"
+
+
+# The first lines of a program that opens a sandbox in a process of its own
+VIEW_LINES = f"""
+import os
+VIEW = dict(view="rootfs", rootfs="{HOST_ROOT}") if os.environ.get("UNSPILL_TEST_VIEW") == "rootfs" else dict()
+"""
+
+
+def chosen_views() -> list[str]:
+    """Return the views for a test that is run with each."""
+    return ["rootfs"] if is_rootfs_chosen() else ["sealed", "host"]
+
+
+class NamedByHost(Sandbox):
+    """A sandbox in whose commands a test may name the project and the playground as in view `sealed`."""
+
+    def run(self, command: Command, *arguments: Any, **options: Any) -> RunResult:
+        return super().run(self._told(command), *arguments, **options)
+
+    def plan(self, command: Command, **options: Any) -> Plan:
+        return super().plan(self._told(command), **options)
+
+    def explain(self, command: Command, **options: Any) -> str:
+        return super().explain(self._told(command), **options)
+
+    def _told(self, command: Command) -> Command:
+        if self._opened.policy.view != "rootfs":
+            return command
+        if isinstance(command, str | bytes):
+            return self._renamed(command)
+        return [self._renamed(word) for word in command]
+
+    def _renamed(self, text: str | bytes) -> str | bytes:
+        project, playground = self._opened.roots[0], self._opened.home.path + b"/playground"
+        places = {project: b"/workspace", playground: b"/playground"}
+        places |= dict.fromkeys((b"~/playground", b"$HOME/playground"), b"/playground")
+        for outside, inside in places.items():
+            # Not where it is the beginning of another name
+            if isinstance(text, bytes):
+                text = re.sub(re.escape(outside) + rb"(?![\w.-])", inside, text)
+            else:
+                text = re.sub(re.escape(os.fsdecode(outside)) + r"(?![\w.-])", inside.decode(), text)
+        return text
 
 
 @dataclass(frozen=True)
@@ -41,11 +107,31 @@ class Ground:
 
     def policy(self, **settings: Any) -> Policy:
         """Return a policy with the bubblewrap and the engine under test; a run is held unless it is asked otherwise."""
-        return Policy(**{"bwrap": self.bwrap, "engine": self.engine, "after": "hold", **settings})
+        # A test that chooses the view and says where the rootfs is to come from means another one
+        is_chosen = settings.get("view", "rootfs") == "rootfs" and not {"rootfs_dir", "rootfs_writable"} & set(settings)
+        usual = chosen_view() if is_chosen else {}
+        return Policy(**{"bwrap": self.bwrap, "engine": self.engine, "after": "hold", **usual, **settings})
+
+    def inside(self, path: Path | None = None) -> str:
+        """Return where a path of the project, or the project itself, is seen in the view under test."""
+        path = self.project if path is None else path
+        if not is_rootfs_chosen() or not path.is_relative_to(self.project):
+            return os.fspath(path)
+        return os.fspath(Path("/workspace", path.relative_to(self.project)))
+
+    @property
+    def home_inside(self) -> str:
+        """The home directory that a command has in the view under test."""
+        return "/workspace" if is_rootfs_chosen() else os.fspath(self.home)
+
+    @property
+    def playground_inside(self) -> str:
+        """The playground in the view under test."""
+        return "/playground" if is_rootfs_chosen() else os.fspath(self.home / "playground")
 
     def sandbox(self, name: str = "default", *, project: Path | None = None, **settings: Any) -> Sandbox:
         """Open a sandbox; it is closed when the test ends."""
-        sandbox = Sandbox(project or self.project, name=name, policy=self.policy(**settings))
+        sandbox = NamedByHost(project or self.project, name=name, policy=self.policy(**settings))
         self.opened.append(sandbox)
         return sandbox
 
@@ -64,7 +150,9 @@ class Ground:
         """Write the person's own configuration file."""
         path = self.home / ".config" / "unspill" / "config.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        named = {} if re.search(r"^view *=", text, re.MULTILINE) else chosen_view()
+        view = "".join(f"{key} = {value!r}\n" for key, value in named.items())
+        path.write_text(view + text)
 
     def left_behind(self) -> list[str]:
         """Return what lies in the state directory that belongs to a single run."""
@@ -167,6 +255,8 @@ def ground(
     store.facts.put(known_facts[0], facts_to_text(known_facts[1]))
     store.close()
     made = Ground(tmp_path, home, home / "project", state, trusted_bwrap, engine)
+    if is_rootfs_chosen():
+        made.configure("")
     yield made
     for sandbox in made.opened:
         sandbox.close()

@@ -149,7 +149,7 @@ class RootfsUnreachable(RootfsError):
     """A mirror or a file that a rootfs comes from can't be read."""
 
     code = "rootfs-unreachable"
-    default_remedy = "Check the network and the address, or name an archive on disk; what was fetched is kept."
+    default_remedy = "Check the network and the address, or name an archive on disk."
 
 
 class RootfsUnverified(RootfsError):

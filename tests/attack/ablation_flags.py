@@ -30,7 +30,7 @@ WORDS: Final = {
     **dict.fromkeys(
         (
             b"--cap-drop --hostname --proc --dev --perms --size --tmpfs --remount-ro --chdir --seccomp --overlay-src "
-            b"--ro-overlay --tmp-overlay"
+            b"--ro-overlay --tmp-overlay --dir"
         ).split(),
         1,
     ),
@@ -48,6 +48,7 @@ SINGLE: Final = frozenset(name for name, count in WORDS.items() if count == 0) |
 }
 NOT_A_DEFENCE: Final = {
     b"--symlink": "a name for a directory that is shown under its real name as well",
+    b"--dir": "an empty directory in the root, which is closed as a whole when all is mounted",
     b"--perms": "there is one user inside, who owns what it is the mode of",
     b"--setenv": "the value of one variable that is allowed by name; that no other is there is --clearenv's",
     b"--file": "a generated file in memory, in place of nothing",

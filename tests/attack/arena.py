@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.support import Ground
+from tests.support import Ground, is_rootfs_chosen
 from unspill import RunResult, Sandbox
-from unspill.model.plan import Bind, Plan
+from unspill.model.plan import Bind, Plan, ReadOnly
 from unspill.plan.argv import bwrap_options
 from unspill.sandbox import running
 
@@ -146,16 +146,27 @@ def drop(options: Sequence[bytes], *flags: bytes) -> list[bytes]:
 
 
 def replaced(mounts: Sequence[MountOp], dest: bytes, *instead: MountOp) -> list[MountOp]:
-    """Return the mounts with those at one place exchanged for others."""
+    """Return the mounts with those at one place exchanged for others.
+
+    In a rootfs nothing of the host's need be mounted there; the naive way is then to add it.
+    """
     found = [index for index, operation in enumerate(mounts) if operation.dest == dest]
+    if not found and is_rootfs_chosen():
+        return with_mounts(mounts, *instead)
     assert found, f"nothing is mounted on {dest!r}"
     left = [operation for operation in mounts if operation.dest != dest]
     return [*left[: found[0]], *instead, *left[found[0] :]]
 
 
-def shown_as_it_is(path: Path | bytes, *, writable: bool = False) -> Bind:
+def with_mounts(mounts: Sequence[MountOp], *more: MountOp) -> list[MountOp]:
+    """Return the mounts with some more, which are made after all others and before anything is closed."""
+    count = sum(not isinstance(operation, ReadOnly) for operation in mounts)
+    return [*mounts[:count], *more, *mounts[count:]]
+
+
+def shown_as_it_is(path: Path | bytes, *, at: str | None = None, writable: bool = False) -> Bind:
     """Return the naive way to show a directory of the host."""
-    return Bind(source=os.fsencode(path), dest=os.fsencode(path), why="naive", writable=writable)
+    return Bind(source=os.fsencode(path), dest=os.fsencode(at or path), why="naive", writable=writable)
 
 
 def naive_bwrap(bwrap: bytes, *words: str | bytes, **named: Any) -> subprocess.CompletedProcess[bytes]:

@@ -29,6 +29,17 @@ def started(
     **named: Any,
 ) -> subprocess.Popen[bytes]:
     """Start bwrap with options, and with the contents that a plan gives it besides."""
+    shell, fds = with_contents(given)
+    words: list[str | bytes] = [*shell, bwrap, *options, "--", *command]
+    try:
+        return subprocess.Popen(words, pass_fds=(*fds, *pass_fds), **named)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def with_contents(given: Given) -> tuple[list[str], list[int]]:
+    """Return the words before a bwrap that give it the contents of a plan, and the descriptors to pass on."""
     fds = []
     for content in given.contents:
         memory = os.memfd_create("given")
@@ -37,12 +48,7 @@ def started(
         fds.append(memory)
     # A shell gives the descriptors the numbers that the options name
     moves = " ".join(f"{given.first_fd + index}<&{fd}" for index, fd in enumerate(fds))
-    words: list[str | bytes] = ["bash", "-c", f'exec "$@" {moves}', "sh", bwrap, *options, "--", *command]
-    try:
-        return subprocess.Popen(words, pass_fds=(*fds, *pass_fds), **named)
-    finally:
-        for fd in fds:
-            os.close(fd)
+    return ["bash", "-c", f'exec "$@" {moves}', "sh"], fds
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import pytest
 
 from tests.attack.ablation_flags import SINGLE, Given, given_to_bwrap
 from tests.attack.arena import Arena, drop, judge, processes_with, python, wait_until
-from tests.attack.starting import started
+from tests.attack.starting import started, with_contents
 from tests.attack.terminals import typed_at
 from tests.figures import record_figure
 from unspill import NeverStarted
@@ -214,14 +214,16 @@ def test_without_die_with_parent_a_command_outlives_a_bwrap_that_is_killed(arena
 TYPE: Final = "import fcntl, termios\nattempt('type', fcntl.ioctl, 0, termios.TIOCSTI, b'!')"
 
 
-def typed(arena: Arena, options: Sequence[bytes]) -> str:
+def typed(arena: Arena, given: Given, options: Sequence[bytes]) -> str:
     """Return what a command that has a person's terminal as its input typed there."""
     memory = memory_file(b"\0".join(options) + b"\0")
-    words = [os.fsdecode(arena.ground.bwrap), "--args", str(memory), "--", *python(TYPE)]
+    shell, fds = with_contents(given)
+    words = [*shell, os.fsdecode(arena.ground.bwrap), "--args", str(memory), "--", *python(TYPE)]
     try:
-        return typed_at(arena.ground.top, *words, pass_fds=(memory,))
+        return typed_at(arena.ground.top, *words, pass_fds=(memory, *fds))
     finally:
-        os.close(memory)
+        for fd in (memory, *fds):
+            os.close(fd)
 
 
 def test_without_a_new_session_a_command_types_on_the_terminal_that_it_is_given(arena: Arena) -> None:
@@ -229,8 +231,8 @@ def test_without_a_new_session_a_command_types_on_the_terminal_that_it_is_given(
     given = given_to_bwrap(arena)
     at = given.options.index(b"--seccomp")
     options = [*given.options[:at], *given.options[at + 2 :]]
-    assert typed(arena, options) == "typed nothing"
-    assert typed(arena, drop(options, b"--new-session")) == "typed !"
+    assert typed(arena, given, options) == "typed nothing"
+    assert typed(arena, given, drop(options, b"--new-session")) == "typed !"
 
 
 def test_without_clearenv_a_command_has_the_variables_of_who_starts_bwrap(arena: Arena) -> None:
@@ -252,7 +254,7 @@ def test_without_chdir_a_command_is_not_where_it_was_asked_to_be(arena: Arena) -
     """The spawner's own directory is the root, so that is where it would be."""
     script = PLACE.format(os.fspath(arena.ground.project))
     assert not attacked(arena, script)
-    with arena.without(b"--chdir " + os.fsencode(arena.ground.project)):
+    with arena.without(b"--chdir " + os.fsencode(arena.ground.inside())):
         assert attacked(arena, script)
 
 

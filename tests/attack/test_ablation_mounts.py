@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -17,12 +18,13 @@ import pytest
 from tests.attack.ablation_flags import LAYERS, NOT_A_DEFENCE, SINGLE, category_of, defences, given_to_bwrap, parse
 from tests.attack.arena import Arena, replaced, shown_as_it_is
 from tests.figures import record_figure
+from tests.support import HOST_ROOT, chosen_views, is_rootfs_chosen
 from unspill.model.plan import Overlay
 from unspill.model.policy import Network
 from unspill.policy.paths import contains
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tests.attack.ablation_flags import Defence
     from tests.support import Ground
@@ -31,7 +33,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 
 MIB: Final = 1 << 20
-VIEWS: Final = ("sealed", "host")
+VIEWS: Final = chosen_views()
+ENGINES: Final = (
+    [("rootfs", "copy"), ("rootfs", "mount")]
+    if is_rootfs_chosen()
+    else [("sealed", "copy"), ("sealed", "mount"), ("host", "mount")]
+)
 SURVEY: Final = """
 import json
 def asked(path):
@@ -98,7 +105,7 @@ def read_only_overlays(plan: Plan) -> list[bytes]:
     return [one.dest for one in plan.mounts if isinstance(one, Overlay) and one.upper is None]
 
 
-@pytest.mark.parametrize(("view", "engine_of_view"), [("sealed", "copy"), ("sealed", "mount"), ("host", "mount")])
+@pytest.mark.parametrize(("view", "engine_of_view"), ENGINES)
 def test_a_mount_option_that_is_taken_away_opens_its_place(arena: Arena, view: str, engine_of_view: str) -> None:
     """Every one of a plan with all that a plan can have. Control: with all options each place is closed.
     A read-only bind of an overlay that is read-only itself is taken away further below, with the overlay."""
@@ -139,8 +146,7 @@ def report(plan: str, options: Sequence[bytes], found: Sequence[Defence], shown:
 
 
 PLANS: Final[dict[str, dict[str, Any]]] = {
-    "sealed": {},
-    "host": {"view": "host"},
+    **{view: {"view": view} for view in VIEWS},
     "hosts": {"network": Network(hosts=("example.org",))},
     "strict": {"profile": "strict"},
 }
@@ -175,17 +181,18 @@ def test_a_layer_that_is_taken_away_lets_writes_reach_the_directory_below(arena:
     ground = arena.ground
     settings = {"engine": overlay_engine, **furnished(ground)}
     parsed = parse(given_to_bwrap(arena, **settings).options)
-    playground = os.fsencode(ground.home / "playground")
+    playground = os.fsencode(ground.playground_inside)
     layers = [one.dest for one in parsed if category_of(one) == LAYERS and one.dest != playground]
-    assert layers == [os.fsencode(ground.project), os.fsencode(ground.home / ".cache/pip")]
+    below = [ground.project] if is_rootfs_chosen() else [ground.project, ground.home / ".cache/pip"]
+    assert layers == [os.fsencode(ground.inside(path)) for path in below]
     script = WRITE % [os.fsdecode(dest) for dest in layers]
     arena.attack(script, **settings)
-    assert [dest for dest in layers if os.path.exists(dest + b"/written")] == []
-    for dest in layers:
-        with arena.plan_changed(writable([dest])):
+    assert [path for path in below if (path / "written").exists()] == []
+    for dest, path in zip(layers, below, strict=True):
+        with arena.plan_changed(writable({dest: path})):
             arena.attack(script, name=f"over {len(dest)}", **settings)
-        assert [one for one in layers if os.path.exists(one + b"/written")] == [dest]
-        os.unlink(dest + b"/written")
+        assert [one for one in below if (one / "written").exists()] == [path]
+        (path / "written").unlink()
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -198,18 +205,24 @@ def test_a_read_only_layer_that_is_taken_away_lets_writes_through(arena: Arena, 
     for dest in shown:
         # A layer above shows what is below it, so one that lies in another is taken away with that
         opened = [one for one in shown if contains(one, dest)]
-        with arena.plan_changed(writable(opened)):
+        with arena.plan_changed(writable({one: below_of(one, view) for one in opened})):
             seen = survey(arena, shown, **settings)
         assert {place for place, one in seen.items() if not one["read-only"]} == set(map(os.fsdecode, opened))
     print(f"view {view}, engine {overlay_engine}: {len(shown)} read-only layers, each of them missed")
 
 
-def writable(opened: Sequence[bytes]) -> Callable[[tuple[MountOp, ...]], Sequence[MountOp]]:
+def below_of(dest: bytes, view: str) -> Path:
+    """Return the directory of the host that a read-only layer shows."""
+    in_tree = Path(HOST_ROOT + os.fsdecode(dest))
+    return in_tree if view == "rootfs" and in_tree.exists() else Path(os.fsdecode(dest))
+
+
+def writable(opened: Mapping[bytes, Path]) -> Callable[[tuple[MountOp, ...]], Sequence[MountOp]]:
     """Return a change of a plan that shows some directories of the host as they are, to be written."""
 
     def change(mounts: Sequence[MountOp]) -> Sequence[MountOp]:
-        for dest in opened:
-            mounts = replaced(mounts, dest, shown_as_it_is(dest, writable=True))
+        for dest, path in opened.items():
+            mounts = replaced(mounts, dest, shown_as_it_is(path, at=os.fsdecode(dest), writable=True))
         return mounts
 
     return change

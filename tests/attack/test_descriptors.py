@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.attack.arena import END, Arena, naive_bwrap, outside, python
-from tests.support import run_cli
+from tests.support import chosen_views, run_cli
 from unspill import Exited, UnspillError
 from unspill.errors import BwrapMissing, BwrapUnsafe
 from unspill.runner.launcher import stop_launchers
@@ -230,7 +230,7 @@ def test_a22_the_projects_own_file_can_neither_widen_nor_break_anything(arena: A
     with pytest.raises(UnspillError):
         arena.ground.sandbox()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
-    arena.ground.write(".unspill.toml", "view = 'sealed'\n[limits]\nwall_s = 5\n")
+    arena.ground.write(".unspill.toml", f"view = {chosen_views()[0]!r}\n[limits]\nwall_s = 5\n")
     assert arena.ground.sandbox().run(["true"]).ok
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.attack.arena import Arena, shown_as_it_is
-from tests.support import Ground
+from tests.support import Ground, chosen_views
 from unspill.model.plan import Tmpfs
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def places_to_try(made: Sequence[Path]) -> list[str]:
     return [*SYSTEM.replace("UID", str(os.getuid())).split(), *map(os.fspath, made)]
 
 
-@pytest.mark.parametrize("view", ["sealed", "host"])
+@pytest.mark.parametrize("view", chosen_views())
 def test_a1_no_write_outside_the_roots_reaches_the_host(arena: Arena, engine: str, view: str) -> None:
     """Create, chmod, touch, overwrite, unlink in every mount and in seventy places of the host.
     Control: with the host's own home and /tmp in place of fresh ones the same script leaves its token there."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import VIEW_LINES
+
 if TYPE_CHECKING:
     from tests.support import Ground
 
@@ -27,7 +29,9 @@ for stream in (1, 2):
 open("read", "wb").write(os.read(0, 64))
 open("done", "w").close()
 """
-LIBRARY = """
+LIBRARY = (
+    VIEW_LINES
+    + """
 import os, sys
 from unspill import Policy, Sandbox
 project, bwrap, script = map(os.fsencode, sys.argv[1:])
@@ -36,12 +40,13 @@ def on_event(event):
     if chunk:
         try: os.write(1 if event.stream == "stdout" else 2, chunk)
         except OSError: pass
-sandbox = Sandbox(project, policy=Policy(bwrap=bwrap))
+sandbox = Sandbox(project, policy=Policy(**VIEW, bwrap=bwrap))
 result = sandbox.run(["python3", "-c", os.fsdecode(script)], stdin=b"given", on_event=on_event, after="apply")
 again = sandbox.run("true")
 sandbox.close()
 os._exit(0 if result.ok and again.ok else 1)
 """
+)
 CONTROL = """
 import os, sys
 from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import NamedByHost
 from unspill import Sandbox
 from unspill.errors import DeniedError
 from unspill.model.permission import UNKNOWN_PROGRAM, Allowed, Question
@@ -33,7 +34,7 @@ PROGRAMS = {
     "a relative link": ("./ln", "ln -s tool ln;", "tool"),
     "an absolute link": ("./ln", "ln -s $PWD/tool ln;", "tool"),
     "a program in the playground": ("$HOME/playground/tool", "", "$HOME/playground/tool"),
-    "a program found in PATH": ("tool-in-path", "mkdir -p bin;", "bin/tool-in-path"),
+    "a program found in PATH": ("tool-in-path", "mkdir -p .packages/bin;", ".packages/bin/tool-in-path"),
 }
 
 
@@ -49,7 +50,7 @@ class Longest:
 
 
 def attended(ground: Ground, person: Longest) -> Sandbox:
-    sandbox = Sandbox(ground.project, policy=ground.policy(), approver=person)
+    sandbox = NamedByHost(ground.project, policy=ground.policy(), approver=person)
     ground.opened.append(sandbox)
     return sandbox
 
@@ -57,8 +58,7 @@ def attended(ground: Ground, person: Longest) -> Sandbox:
 def is_used_for_another(ground: Ground, sandbox: Sandbox, person: Longest, case: str) -> bool:
     """Have a program allowed, exchange it, and tell whether the other one ran without a question."""
     word, before, place = PROGRAMS[case]
-    home = str(ground.home)
-    word = word.replace("$HOME", home)
+    word = word.replace("$HOME/playground", ground.playground_inside)
     sandbox.run(f"{before} {WRITE.format('benign', place)}; chmod 755 {place}", after="hold")
     first = sandbox.run([word], hosts=["example.org"], after="hold")
     assert first.stdout.kept() == b"benign\n", first.text()
@@ -77,7 +77,7 @@ def test_e6_a_grant_does_not_cover_a_program_that_was_exchanged(
 
     Control: where the request does not say which program it is, the grant covers the other one.
     """
-    monkeypatch.setenv("PATH", f"{ground.project}/bin:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{ground.project}/.packages/bin:/usr/bin:/bin")
     person = Longest()
     sandbox = attended(ground, person)
     assert not is_used_for_another(ground, sandbox, person, case)
@@ -122,6 +122,7 @@ def test_e6_a_program_that_was_exchanged_between_the_answer_and_the_run_is_not_r
     assert len(person.asked) == 1
 
 
+@pytest.mark.view("sealed", reason="a rootfs shows no toolchain; test_rootfs_tree.py has a link of the tree")
 def test_e6_a_grant_does_not_cover_a_program_behind_a_link_of_the_hosts_that_was_exchanged(
     arena: Arena, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

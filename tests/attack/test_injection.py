@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.attack.arena import Arena, naive_bwrap
+from tests.support import is_rootfs_chosen
 from tests.unit.plan.given import facts, given, stack
 from unspill import NeverStarted, UnspillError
 from unspill.plan.argv import bwrap_options
@@ -50,7 +51,7 @@ def test_a6_no_name_of_a_project_is_taken_for_an_option(arena: Arena, full: bool
     script = """
     print("HERE", os.getcwd() == %r, sorted(os.listdir(".")) == ["kept"])
     at_home = os.listdir(os.path.expanduser("~"))
-    if at_home != ["playground"] and %r not in os.getcwd(): won(at_home)
+    if at_home != %r and %r not in os.getcwd(): won(at_home)
     for line in open("/proc/net/dev"):
         if ":" in line and not line.strip().startswith("lo:"): won(line)
     if os.path.exists("/oldroot") or os.path.exists("/newroot"): won("root")
@@ -61,7 +62,9 @@ def test_a6_no_name_of_a_project_is_taken_for_an_option(arena: Arena, full: bool
         project.mkdir(parents=True)
         (project / "kept").write_text("x")
         home = os.fspath(arena.ground.home)
-        tried = arena.attack(script % (os.fspath(project), home), sandbox=arena.ground.sandbox(project=project))
+        there = "/workspace" if is_rootfs_chosen() else os.fspath(project)
+        at_home = ["kept"] if is_rootfs_chosen() else ["playground"]
+        tried = arena.attack(script % (there, at_home, home), sandbox=arena.ground.sandbox(project=project))
         assert not tried.won, name
         assert "HERE True True" in tried.lines, name
         shutil.rmtree(project)

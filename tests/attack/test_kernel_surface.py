@@ -132,7 +132,7 @@ def test_a4_a_user_namespace_inside_can_not_undo_a_read_only_mount(arena: Arena)
     guarded.write_text("original")
 
     def guard(mounts: Sequence[MountOp]) -> list[MountOp]:
-        dest = os.fsencode(arena.ground.home / "playground" / "guarded")
+        dest = os.fsencode(arena.ground.playground_inside + "/guarded")
         return [*mounts[:-1], Bind(source=os.fsencode(guarded), dest=dest, why="guarded"), mounts[-1]]
 
     with arena.plan_changed(guard):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.attack.arena import Arena, processes_with, wait_until
-from tests.support import kinds, short
+from tests.support import VIEW_LINES, kinds, short
 from unspill import Cancelled, Exited, TimedOut
 from unspill.runner.launcher import stop_launchers
 from unspill.runner.limits import rlimits
@@ -130,13 +130,16 @@ def test_b6_nothing_is_written_after_a_run_has_ended(arena: Arena) -> None:
         sandbox.discard()
 
 
-CALLER = """
+CALLER = (
+    VIEW_LINES
+    + """
 import os, sys
 from unspill import Policy, Sandbox
-sandbox = Sandbox(sys.argv[1], policy=Policy(bwrap=os.fsencode(sys.argv[2]), after="hold"))
+sandbox = Sandbox(sys.argv[1], policy=Policy(**VIEW, bwrap=os.fsencode(sys.argv[2]), after="hold"))
 print("open", flush=True)
 sandbox.run(["sh", "-c", "setsid sleep 60 & echo x > file; sleep 60", sys.argv[3]])
 """
+)
 
 
 def kill_after(ground: Ground, words: list[str], delay_s: float, *, whom: str, mark: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.attack.arena import Arena, naive_bwrap
+from tests.support import is_rootfs_chosen
 from unspill import UnspillError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def plant(ground: Ground, host: Path) -> str:
     """Return an attacker's script that leaves every kind of link, under names that a plan could mount on."""
     links = {name: target.format(host=host, name=host.name) for name, (_, target, _) in SHAPES.items()}
     names = ["tmp", "run", "home", ".git", ".venv", ".gitconfig", "playground", "bin", "sub", ".cache", "proc", "dev"]
-    directories = [ground.project, ground.home / "playground", ground.home / ".cache/pip"]
+    directories = tops_of(ground)
     return f"""
     second = {links["parent"]!r}
     for place in {[os.fspath(directory) for directory in directories]!r}:
@@ -70,6 +71,12 @@ def plant(ground: Ground, host: Path) -> str:
         for name, target in zip({names!r}, list({links!r}.values()) * 2):
             os.symlink(target, os.path.join(place, name))
     """
+
+
+def tops_of(ground: Ground) -> list[Path]:
+    """Return what a command can write that outlives it; a rootfs has no caches of the home."""
+    tops = [ground.project, ground.home / "playground"]
+    return tops if is_rootfs_chosen() else [*tops, ground.home / ".cache/pip"]
 
 
 def settings(ground: Ground) -> dict[str, dict[str, Any]]:
@@ -121,8 +128,8 @@ def test_a5_a_directory_that_a_run_replaced_by_a_link_is_no_way_out(arena: Arena
     ground = arena.ground
     host = ground.top / "host"
     host.mkdir()
-    tops = [ground.project, ground.home / ".cache/pip", ground.home / "playground"]
-    for directory in [top / "sub" / name for top in tops for name in ("deeper", "bin")]:
+    tops = tops_of(ground)
+    for directory in [top / "sub" / name for top in {*tops, ground.home / ".cache/pip"} for name in ("deeper", "bin")]:
         directory.mkdir(parents=True)
     arena.patch.setenv("PATH", f"{ground.project}/sub/bin:{ground.home}/.cache/pip/sub/bin:/usr/bin:/bin")
     arena.attack(f"""

@@ -15,7 +15,7 @@ import pytest
 
 from tests.attack.arena import Arena, python
 from tests.kernel.seccomp_box import FOREIGN, INSIDE, MACHINE
-from tests.support import run_cli
+from tests.support import chosen_views, run_cli
 from unspill.host.seccomp import build_filter
 from unspill.host.seccomp_rules import Refuse, numbers_of, verdicts
 from unspill.runner.launcher import stop_launchers
@@ -236,7 +236,7 @@ def test_a19_no_call_gets_in_by_the_entry_for_32_bit_programs(arena: Arena, engi
     assert pid == same_pid
 
 
-@pytest.mark.parametrize("view", ["sealed", "host"])
+@pytest.mark.parametrize("view", chosen_views())
 def test_a18_every_process_of_a_run_is_filtered(arena: Arena, engine: str, view: str) -> None:
     """In each view, look at pid 1, the command, and what it starts by a shell in a session of its own.
     Control: without the filter in the plan none of them has one."""

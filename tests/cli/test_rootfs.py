@@ -101,9 +101,10 @@ def test_json_is_alone_on_standard_output_and_nothing_is_on_the_other(ground: Gr
     assert json.loads(typed(ground, "list", "--json"))["rootfs"] == [made]
     assert json.loads(typed(ground, "use", "small", "--json")) == {"used": name_of(archive)}
     assert json.loads(typed(ground, "verify", "--json")) == {
-        "verified": [{"rootfs": name_of(archive), "proof": "pinned"}]
+        "verified": [{"rootfs": name_of(archive), "proof": "pinned"}],
+        "failed": [],
     }
-    assert json.loads(typed(ground, "upgrade", "--json"))["rootfs"] == name_of(archive)
+    assert json.loads(typed(ground, "upgrade", "--json")) == made | {"newer": False}
     assert json.loads(typed(ground, "remove", "small", "--force", "--json")) == {"removed": [name_of(archive)]}
 
 
@@ -114,6 +115,14 @@ def test_a_changed_tree_is_found_by_verify(ground: Ground, archive: Path) -> Non
     (tree / "etc/passwd").chmod(0o644)
     (tree / "etc/passwd").write_text("root::0:0::/:/bin/sh\n")
     assert "has changed since it was made" in complaint(ground, "verify", "small", code=8)
+    typed(ground, "pull", "zmall", "--archive", os.fspath(archive))
+    done = run_cli("rootfs", "verify", cwd=ground.project)
+    assert done.returncode == 8
+    assert done.stdout.decode().startswith("zmall-"), "the others are told all the same"
+    assert f"unspill rootfs remove --force {name_of(archive)}`" in done.stderr.decode()
+    told = json.loads(typed(ground, "verify", "--json", code=8))
+    assert [found["rootfs"] for found in told["failed"]] == [name_of(archive)]
+    assert len(told["verified"]) == 1
 
 
 def test_an_upgrade_makes_the_new_one_the_one_in_use_and_the_old_one_goes(
@@ -132,6 +141,38 @@ def test_an_upgrade_makes_the_new_one_the_one_in_use_and_the_old_one_goes(
     assert typed(ground, "remove", "--unused") == "There is nothing to remove.\n"
     (left,) = json.loads(typed(ground, "list", "--json"))["rootfs"]
     assert left["current"]
+
+
+def test_what_was_fetched_is_told_and_goes_with_what_is_unused(ground: Ground, archive: Path) -> None:
+    pull(ground, archive)
+    downloads = ground.home / ".local/share/unspill/rootfs/downloads"
+    (downloads / ("a" * 64)).write_bytes(b"x" * 100_000)
+    told = run_cli("status", cwd=ground.project).stdout.decode()
+    assert f"outside of it, rootfs {name_of(archive)} in {downloads.parent}: " in told
+    assert "what was fetched for rootfs in" in told
+    value = json.loads(run_cli("status", "--json", cwd=ground.project).stdout)["rootfs"]
+    assert [found["rootfs"] for found in value["ready"]] == [name_of(archive)]
+    assert value["downloads_bytes"] >= 100_000
+    assert typed(ground, "remove", "--unused").startswith("Removed what was fetched: ")
+    assert os.listdir(downloads) == []
+    assert json.loads(typed(ground, "remove", "--unused", "--json")) == {"removed": [], "downloads_bytes": 0}
+
+
+def test_doctor_says_which_rootfs_is_meant(ground: Ground, archive: Path) -> None:
+    def row() -> dict[str, str] | None:
+        rows = json.loads(run_cli("doctor", "--json", cwd=ground.project).stdout)["rows"]
+        return next((found for found in rows if found["fact"] == "rootfs"), None)
+
+    assert row() is None, "nobody asked for one"
+    ground.configure('view = "rootfs"\n')
+    missing = row()
+    assert missing is not None
+    assert (missing["standing"], "unspill rootfs pull" in missing["remedy"]) == ("missing", True)
+    pull(ground, archive)
+    found = row()
+    assert found is not None
+    assert (found["standing"], found["value"]) == ("ok", f"{name_of(archive)}, ready")
+    assert "Debian" in found["consequence"]
 
 
 def test_the_one_in_use_is_not_removed_by_mistake(ground: Ground, archive: Path) -> None:

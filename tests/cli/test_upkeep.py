@@ -88,6 +88,12 @@ def test_status_tells_what_is_kept_also_from_outside_of_a_project(ground: Ground
     assert value["operations"][0]["bytes"] >= 100_000
     assert value["total_bytes"] >= 400_000
     assert value["pending"] == []
+    assert "rootfs" not in text
+    assert value["rootfs"] == {
+        "directory": os.fspath(ground.home / ".local/share/unspill/rootfs"),
+        "ready": [],
+        "downloads_bytes": 0,
+    }
 
 
 def test_prune_forgets_what_is_too_old_and_only_says_so_first(ground: Ground) -> None:

@@ -205,6 +205,7 @@ def test_json_of_rootfs_has_the_documented_fields(tmp_path: Path, bwrap: Path) -
     assert set(told) == fields("`rootfs info --tools`")
     assert {frozenset(tool) for tool in told["tools"]} == {frozenset(fields("tool"))}
     assert set(answer(demo, "rootfs", "use", "small")) == fields("`rootfs use`")
+    assert set(answer(demo, "rootfs", "upgrade")) == fields("rootfs") | fields("`rootfs upgrade`")
     assert set(answer(demo, "rootfs", "verify")) == fields("`rootfs verify`")
     assert set(answer(demo, "rootfs", "remove", "--unused")) == fields("`rootfs remove`")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.support import NamedByHost
 from unspill import Callback, Question, Sandbox
 
 if TYPE_CHECKING:
@@ -29,6 +30,6 @@ class Person:
 
 
 def opened(ground: Ground, person: Person, name: str = "default", **settings: Any) -> Sandbox:
-    sandbox = Sandbox(ground.project, name=name, policy=ground.policy(**settings), approver=Callback(person.ask))
+    sandbox = NamedByHost(ground.project, name=name, policy=ground.policy(**settings), approver=Callback(person.ask))
     ground.opened.append(sandbox)
     return sandbox

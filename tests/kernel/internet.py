@@ -17,6 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from tests.support import chosen_view, is_rootfs_chosen
 from tests.unit.network.scene import make_certificate
 from unspill import Network, RunResult
 
@@ -33,7 +34,7 @@ class Internet:
         self._enter = ["nsenter", "--preserve-credentials", "-U", "-n", "-m", "-t", str(pid)]
         self._enter += ["env", "-C", os.fspath(self.project)]  # by its path: the old descriptor is of another mount
         self._variables = {
-            **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
+            **{name: os.environ[name] for name in ("PATH", "LANG", "UNSPILL_TEST_VIEW") if name in os.environ},
             "HOME": os.fspath(directory / "home"),
             "UNSPILL_STATE_DIR": os.fspath(directory / "state"),
             "PYTHONPATH": os.fspath(CHECKOUT),
@@ -53,7 +54,7 @@ class Internet:
 
     def settings(self, *hosts: str, **bounds: Any) -> dict[str, Any]:
         """Return the settings of a policy that allows these hosts."""
-        return {"bwrap": self.bwrap, "engine": self.engine, "network": Network(hosts=hosts, **bounds)}
+        return {"bwrap": self.bwrap, "engine": self.engine, "network": Network(hosts=hosts, **bounds), **chosen_view()}
 
     def reach(self, address: str, port: int = 80) -> bool:
         """Tell whether the caller itself can connect."""
@@ -78,11 +79,12 @@ class Internet:
         """Write the person's own configuration file."""
         path = self.directory / "home" / ".config" / "unspill" / "config.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        view = "".join(f"{key} = {value!r}\n" for key, value in chosen_view().items())
+        path.write_text(view + text)
 
     def trust(self) -> dict[str, str]:
         """Return the variables by which tools learn of our certificate."""
-        path = os.fspath(self.project / "ca.pem")
+        path = "/workspace/ca.pem" if is_rootfs_chosen() else os.fspath(self.project / "ca.pem")
         names = ("CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "PIP_CERT")
         return {**dict.fromkeys((*names, "npm_config_cafile"), path), "GIT_TERMINAL_PROMPT": "0"}
 

@@ -14,7 +14,8 @@ import struct
 import sys
 
 UNSHARE = {"x86_64": 272, "aarch64": 97}[platform.machine()]
-CLONE_NEWPID = 0x20000000
+CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
 LOAD, EQUAL, ANY_BIT, GIVE = 0x20, 0x15, 0x45, 0x06
 ALLOW, ERRNO = 0x7FFF0000, 0x50000
 NUMBER, FIRST_ARGUMENT = 0, 16
@@ -25,6 +26,10 @@ CALLS = {
     "openat2": (437, errno.ENOSYS, 0),
     "fsopen": (430, errno.ENOSYS, 0),
     "own-namespace": (UNSHARE, errno.EPERM, CLONE_NEWPID),
+    "forbidden-namespaces": (CLONE, errno.EPERM, CLONE_NEWUSER),
+    # As where a container has all the processes, or all the memory, that it may have
+    "no-more-processes": (CLONE, errno.EAGAIN, CLONE_NEWUSER),
+    "no-more-memory": (CLONE, errno.ENOMEM, CLONE_NEWUSER),
 }
 
 libc = ctypes.CDLL(None, use_errno=True)

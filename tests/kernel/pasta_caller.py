@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support import chosen_view
 from unspill import Policy, RunResult, Sandbox
 from unspill.host import between, pasta
 from unspill.host.between import Between
@@ -33,7 +34,7 @@ PATIENT_S = 20.0
 def sandbox(bwrap: str) -> Iterator[Sandbox]:
     # A state of its own: whoever is asked as often as by all these tests is asked no more for a while
     os.environ["UNSPILL_STATE_DIR"] = tempfile.mkdtemp(dir=Path.home().parent)
-    policy = Policy(bwrap=os.fsencode(bwrap), network=Network(mode="pasta"))
+    policy = Policy(bwrap=os.fsencode(bwrap), network=Network(mode="pasta"), **chosen_view())
     with Sandbox(os.getcwd(), policy=policy, approver=Callback(lambda question: True), may_fork=True) as opened:
         yield opened
 

@@ -122,7 +122,7 @@ ATTEMPTS: Final[dict[str, Callable[[], object]]] = {
     "perf_event_open": lambda: call("perf_event_open", PERF + bytes(16), 0, -1, -1, 0),
     "bpf": lambda: call("bpf", 0, ctypes.create_string_buffer(struct.pack("IIIII", 2, 4, 8, 1, 0), 128), 128),
     "kcmp": lambda: call("kcmp", os.getpid(), os.getpid(), 1, 0, 0),
-    "name_to_handle_at": lambda: call("name_to_handle_at", AT_FDCWD, b"/usr", HANDLE, ctypes.byref(ctypes.c_int()), 0),
+    "name_to_handle_at": lambda: call("name_to_handle_at", AT_FDCWD, b"/tmp", HANDLE, ctypes.byref(ctypes.c_int()), 0),
     "fanotify_init": lambda: call("fanotify_init", 0x200, 0),
     "set_mempolicy": lambda: call("set_mempolicy", 0, 0, 0),
     "mbind": lambda: call("mbind", 0, 0, 0, 0, 0, 0),

@@ -232,7 +232,7 @@ def test_it_is_told_how_many_packages_are_there_already(
     words = [b"/sbin/apk", b"add", b"--no-cache", b"--", b"grep", b"sed"]
     tree, hosts = unpacked(tmp_path, alpine_mirror), [f"127.0.0.1:{alpine_mirror.port}"]
     assert install(tree, words, hosts, ground=installing.replace(report=told.append)).ok
-    assert told == [Progress(step="installing packages", done=done, total=2) for done in (1, 2)]
+    assert told == [Progress(step="installing packages", done=done, total=2, unit="package") for done in (1, 2)]
 
 
 def test_without_hosts_there_is_no_network_at_all(

@@ -64,6 +64,19 @@ def test_it_is_never_chosen_by_itself(ground: Ground) -> None:
     assert not (ground.project / "file").exists()
 
 
+@pytest.mark.parametrize("mask", ["forbidden-namespaces", "no-more-processes", "no-more-memory"])
+def test_a_shortage_of_the_moment_does_not_take_the_sandbox_away(ground: Ground, mask: str) -> None:
+    """The control is what is forbidden, and so will be in the next moment."""
+    ground.configure(CONFIGURED)
+    with Store.open(os.fsencode(ground.state)) as store:
+        store.facts.forget()
+    done = unspill(ground, "run", "--", "touch", "file", masks=(mask,))
+    is_forbidden = mask == "forbidden-namespaces"
+    assert done.returncode == (0 if is_forbidden else 125), done.stderr
+    assert ("container mode" if is_forbidden else "no sandbox can be made here") in done.stderr
+    assert (ground.project / "file").exists() is is_forbidden
+
+
 def test_a_project_can_not_choose_it(ground: Ground) -> None:
     ground.write(".unspill.toml", "container = true\n")
     done = unspill(ground, "run", "--", "touch", "file")

@@ -2,6 +2,7 @@
 """A Debian rootfs, really built from Debian's packages by an ordinary user, and what commands do in it."""
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -114,6 +115,19 @@ def test_pip_and_the_package_manager_are_there(workshop: Workshop, ground: Groun
     lines = printed(result).splitlines()
     assert lines[0].startswith("pip ")
     assert lines[1].startswith("ii")
+
+
+def test_apt_does_not_try_to_become_another_user_where_there_is_one(workshop: Workshop, ground: Ground) -> None:
+    written = Path(os.fsdecode(workshop.rootfs.tree), "etc/apt/apt.conf.d/99unspill")
+    assert written.read_text() == 'APT::Sandbox::User "root";\n'
+    tree = os.fsdecode(workshop.rootfs.tree)
+    sandbox = ground.sandbox(view="rootfs", rootfs=tree, rootfs_writable=True)
+    # There is no network: what matters is that it gets as far as asking for it
+    said = printed(sandbox.run("apt-get -o Acquire::Retries=0 update 2>&1; true"))
+    assert "Err:1 " in said
+    assert not re.search(refusal := "seteuid|setegid|setgroups", said)
+    # Control: as Debian has it
+    assert re.search(refusal, printed(sandbox.run("apt-get -o APT::Sandbox::User=_apt update 2>&1; true")))
 
 
 def test_a_command_changes_nothing_of_the_rootfs(workshop: Workshop, ground: Ground) -> None:

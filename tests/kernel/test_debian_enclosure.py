@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import lasting, processes_with
+from unspill.errors import RootfsError
 from unspill.rootfs.debian_build import enclosed_argv
 from unspill.rootfs.debian_child import SEARCH, run_child
+from unspill.rootfs.tar_bounds import Bounds
 
 pytestmark = pytest.mark.kernel
 
@@ -122,8 +124,10 @@ def test_the_environment_of_the_caller_is_not_handed_on(scratch: Path, monkeypat
 
 STARTER = """\
 import sys
+from unspill.errors import RootfsError
 from unspill.rootfs.debian_build import enclosed_argv
 from unspill.rootfs.debian_child import SEARCH, run_child
+from unspill.rootfs.tar_bounds import Bounds
 
 def tell(line):
     print(line, flush=True)
@@ -162,6 +166,25 @@ def test_an_interrupted_build_leaves_no_process_and_no_file(scratch: Path) -> No
     assert processes_with(word) == []
     assert list((scratch / "tmp").iterdir()) == []
     (scratch / "tmp").rmdir()
+
+
+def test_a_build_that_hangs_leaves_no_process_and_no_file(scratch: Path) -> None:
+    word = lasting()
+    argv = enclosed_argv(bytes(scratch), ["sh", "-c", leave_files_and_wait(word)])
+    with pytest.raises(RootfsError, match="did not come to an end in 2 seconds: begun"):
+        run_child(argv, ENVIRON, cwd=bytes(scratch), patience_s=20, wall_s=2)
+    assert processes_with(word) == []
+    assert list((scratch / "tmp").iterdir()) == []
+
+
+def test_no_file_of_a_build_can_grow_without_end(scratch: Path) -> None:
+    script = "ulimit -H -f; ulimit -f unlimited; ulimit -H -f"
+    grow = "; truncate -s 33G /tmp/f || echo refused"
+    bound = str(Bounds().total_bytes // 512)
+    assert probe(scratch, script, enclosed=False).splitlines() == ["unlimited", "unlimited"]
+    assert probe(scratch, "ulimit -H -f" + grow, enclosed=True).splitlines()[::2] == [bound, "refused"]
+    assert probe(scratch, script, enclosed=True).splitlines()[0] == bound
+    assert "unlimited" not in probe(scratch, script, enclosed=True).splitlines()
 
 
 def test_a_build_whose_caller_was_killed_ends_and_removes_what_it_made(scratch: Path) -> None:

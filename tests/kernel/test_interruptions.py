@@ -21,7 +21,7 @@ from tests.kernel.leftovers import (
     tree_of,
     within,
 )
-from tests.support import Ground, run_cli
+from tests.support import VIEW_LINES, Ground, run_cli
 
 pytestmark = pytest.mark.kernel
 
@@ -150,14 +150,17 @@ def test_the_next_start_need_not_wait_for_the_death_of_the_last(prepared: Ground
         program.communicate(timeout=10)
 
 
-CALLER = """
+CALLER = (
+    VIEW_LINES
+    + """
 import os, sys, threading, time
 from unspill import Policy, Sandbox
-sandbox = Sandbox(sys.argv[1], policy=Policy(bwrap=os.fsencode(sys.argv[2])))
+sandbox = Sandbox(sys.argv[1], policy=Policy(**VIEW, bwrap=os.fsencode(sys.argv[2])))
 def check():
     assert sandbox.run("cat kept", after="discard").stdout.head == b"precious\\n"
 check()
 """
+)
 LONG = "threading.Thread(target=sandbox.run, args=('sleep 1000',), daemon=True).start(); time.sleep(0.2)"
 FORKED = """
 child = os.fork()

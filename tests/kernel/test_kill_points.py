@@ -17,7 +17,7 @@ import pytest
 from tests.figures import record_figure
 from tests.kernel.leftovers import mounts_of, state_problems, tree_of
 from tests.kernel.tracing import Order, Traced, trace
-from tests.support import Ground, engines_of, run_cli
+from tests.support import VIEW_LINES, Ground, engines_of, run_cli
 from unspill.host.probe_cache import facts_to_text
 from unspill.model.facts import Facts
 from unspill.store.db import Store
@@ -33,11 +33,13 @@ STEP = 5
 MOST_HELD = 6
 
 COMMAND_LINE = 'echo >&3; read -r go <&4; exec 3>&- 4<&-; exec unspill run -q --hold -c "$1"'
-LIBRARY = """
+LIBRARY = (
+    VIEW_LINES
+    + """
 import os, sys
 from unspill import Policy, Sandbox
 project, bwrap, engine, command = sys.argv[1:]
-policy = Policy(bwrap=os.fsencode(bwrap), engine=engine, after="hold")
+policy = Policy(**VIEW, bwrap=os.fsencode(bwrap), engine=engine, after="hold")
 os.write(3, b"x")
 os.read(4, 1)
 os.close(3)
@@ -46,6 +48,7 @@ result = Sandbox(project, policy=policy).run(command)
 os.write(1, result.stdout.kept())
 sys.exit(result.exit_code)
 """
+)
 DEFENCELESS = "import unspill.host.strays as strays; strays.kill_strays = lambda *runs, **options: 0\n"
 MOUNT_ROLES = ("caller", "spawner's parent", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
 SHARED_ROLES = ("caller", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")

@@ -31,7 +31,7 @@ from tests.kernel.leftovers import (
     tree_of,
     within,
 )
-from tests.support import Ground, short
+from tests.support import VIEW_LINES, Ground, short
 from unspill import Cancelled, Ended, LimitReached, NeverStarted, OutputChunk, Sandbox, Started, TimedOut
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.runner.launcher import get_launcher
@@ -44,7 +44,9 @@ THREADS = (1, 3, 1, 3)
 # The processes that launchers of this process have started and must reap
 STARTED: set[int] = set()
 
-WORKER = """
+WORKER = (
+    VIEW_LINES
+    + """
 import json, os, sys, threading
 from tests.kernel.leftovers import descendants, descriptors, within
 from unspill import Policy, Sandbox
@@ -58,7 +60,7 @@ COMMANDS = (
 wrong = []
 
 def call(name, number):
-    with Sandbox(project, name=name, policy=Policy(bwrap=os.fsencode(bwrap))) as sandbox:
+    with Sandbox(project, name=name, policy=Policy(**VIEW, bwrap=os.fsencode(bwrap))) as sandbox:
         for index in range(number):
             command, after = COMMANDS[index % len(COMMANDS)]
             result = sandbox.run(command, after=after)
@@ -86,6 +88,7 @@ for caller in callers:
     caller.join()
 print(json.dumps({"wrong": wrong, "before": before, "after": counts()}))
 """
+)
 
 
 @dataclass(frozen=True)

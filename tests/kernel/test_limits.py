@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.support import Ground, kinds, printed, short
+from tests.support import NO_CACHES, Ground, chosen_view, kinds, printed, short
 from unspill import Exited, LimitReached, Limits, TimedOut
 
 pytestmark = pytest.mark.kernel
@@ -99,6 +99,7 @@ def test_what_the_project_had_before_does_not_count(ground: Ground, engine: str)
     assert kinds(result.changes) == {"new": "added"}
 
 
+@NO_CACHES
 def test_caches_count_towards_the_layer(ground: Ground) -> None:
     (ground.home / ".cache" / "pip").mkdir(parents=True)
     command = "cd ~/.cache/pip && " + FILL.format(files=4000, size=MIB, pause="sleep 0.02")
@@ -190,7 +191,7 @@ def test_the_callers_own_lower_bounds_stay(ground: Ground) -> None:
 import resource
 from unspill import Limits, Policy, Sandbox
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 600))
-sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}))
+sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(**{chosen_view()!r}, bwrap={ground.bwrap!r}))
 result = sandbox.run("ulimit -n; ulimit -H -n", limits=Limits(open_files=4096))
 print(result.stdout.kept().decode().split())
 """

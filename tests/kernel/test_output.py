@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Event, Ground, printed, short
+from tests.support import VIEW_LINES, Event, Ground, printed, short
 from unspill import Exited, LimitReached, Limits, Output, OutputChunk
 
 pytestmark = pytest.mark.kernel
@@ -110,16 +110,19 @@ def test_the_bound_holds_for_stderr_too(ground: Ground) -> None:
     assert result.outcome == LimitReached(limit="output", bound=MIB)
 
 
-FLOOD = """
+FLOOD = (
+    VIEW_LINES
+    + """
 import resource, sys
 from unspill import Limits, Policy, Sandbox
-sandbox = Sandbox(sys.argv[1], policy=Policy(bwrap=sys.argv[2].encode()))
+sandbox = Sandbox(sys.argv[1], policy=Policy(**VIEW, bwrap=sys.argv[2].encode()))
 sandbox.run("true")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 result = sandbox.run("head -c 209715200 /dev/zero", limits=Limits(output_bytes=256 << 20))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(result.outcome.code, result.stdout.total, len(result.stdout.kept()), after - before)
 """
+)
 
 
 @pytest.mark.slow

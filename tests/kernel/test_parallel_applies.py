@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.figures import record_figure
-from tests.support import Ground
+from tests.support import Ground, chosen_view
 from unspill import Policy, Sandbox
 from unspill.model.selection import Selection
 
@@ -37,7 +37,7 @@ rm -f gone-{name}
 
 def work(name: str, project: str, bwrap: bytes, pipe: Connection) -> None:
     """Hold what is asked for, then apply it at the very moment that is told."""
-    with Sandbox(project, name=name, policy=Policy(bwrap=bwrap, after="hold")) as sandbox:
+    with Sandbox(project, name=name, policy=Policy(bwrap=bwrap, after="hold", **chosen_view())) as sandbox:
         while (request := pipe.recv()) is not None:
             match request:
                 case ("run", script):

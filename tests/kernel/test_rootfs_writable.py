@@ -3,6 +3,8 @@
 
 import io
 import os
+import re
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from tests.rootfs_tree import make_small_tree
 from tests.support import Ground, kinds, printed
 from unspill import Sandbox
-from unspill.errors import HostError, UsageError
+from unspill.errors import HostError, RootfsError, UsageError
 from unspill.model.rootfs import RootfsWish
 from unspill.rootfs.digest import tree_digest
 from unspill.sandbox.rootfs import RootfsShelf
@@ -103,13 +105,13 @@ def test_nothing_is_made_at_the_top_and_no_mount_point_is_replaced(ground: Groun
 
 def test_a_link_that_a_command_plants_leads_no_later_run_out(ground: Ground, tree: Path) -> None:
     """The places that bwrap mounts on are never in what a command can write (CVE-2026-87766)."""
-    outside = ground.top / "outside"
-    outside.mkdir()
-    sandbox = writable(ground, tree, mounts=((b"/opt/skills", os.fsencode(ground.project)),))
+    outside, skills = ground.top / "outside", ground.home / "skills"
+    for directory in (outside, skills):
+        directory.mkdir()
+    sandbox = writable(ground, tree, mounts=((b"/skills", os.fsencode(skills)),))
     planted = f"rm -rf /var/tmp; ln -s /oldroot{outside} /var/tmp; rm /etc/resolv.conf /etc/passwd;"
     planted += f" ln -s /oldroot{outside}/resolv /etc/resolv.conf; ln -s /oldroot{outside}/passwd /etc/passwd"
     assert sandbox.run(planted).ok
-    assert not sandbox.run(f"rm -rf /opt; ln -s /oldroot{outside} /opt/skills").ok
     assert sandbox.run("true").ok
     assert os.listdir(outside) == []
 
@@ -130,8 +132,12 @@ def test_what_was_installed_can_be_kept_as_a_rootfs_of_its_own(ground: Ground, t
     sandbox = writable(ground, tree)
     sandbox.run("echo tool > /usr/bin/tool; rm /etc/group; mkdir /opt/x")
     made = keep_rootfs(sandbox._opened, "mine", lambda progress: None)
-    assert made.name.startswith("mine-")
+    assert re.fullmatch(r"mine-20\d{6}\.\d{6}-\w+", made.name), "its version is when it was kept"
     assert made.manifest is not None
+    sandbox.run("echo later > /usr/bin/later")
+    again = keep_rootfs(sandbox._opened, "mine", lambda progress: None)
+    assert again.name > made.name, "in the same second too"
+    assert os.path.exists(again.tree + b"/usr/bin/later")
     assert (made.manifest.proof, made.manifest.wish.source) == ("none", "kept")
     discard_layers(sandbox._opened)
     kept = ground.sandbox("other", view="rootfs", rootfs="mine")
@@ -178,6 +184,48 @@ def test_without_layers_or_with_another_owner_it_is_refused(ground: Ground, tree
     assert sandbox.run("true").ok
 
 
+def test_what_is_mounted_is_never_in_a_directory_that_commands_write(ground: Ground, tree: Path) -> None:
+    skills = ground.top / "skills"
+    skills.mkdir()
+    with pytest.raises(UsageError, match="that commands may write"):
+        writable(ground, tree, mounts=((b"/opt/skills", os.fsencode(skills)),)).run("true")
+
+
+def test_a_run_says_that_it_has_written_there_and_where_it_stays(ground: Ground, tree: Path) -> None:
+    sandbox = writable(ground, tree)
+    assert [warning for warning in sandbox.run("true").warnings if warning.startswith("rootfs: ")] == []
+    assert any("what it wrote there" in warning for warning in sandbox.run("touch /usr/x").warnings)
+    newer = make_small_tree(ground.top / "trees" / "newer")
+    assert any("stays on" in warning for warning in writable(ground, newer).run("true").warnings)
+    shutil.rmtree(tree)
+    assert any("is lost" in warning for warning in writable(ground, newer).run("true").warnings)
+
+
+@pytest.mark.parametrize("how", ["ROOTFS_DIR", "rootfs_dir"])
+def test_no_command_writes_where_every_rootfs_lies(
+    ground: Ground, tree: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = ground.project / "shelf"
+    inside.mkdir()
+    if how == "ROOTFS_DIR":
+        monkeypatch.setenv("ROOTFS_DIR", os.fspath(inside))
+    settings: dict[str, Any] = {"rootfs_dir": os.fsencode(inside)} if how == "rootfs_dir" else {}
+    with pytest.raises(UsageError, match="contains unspill's own files"):
+        ground.sandbox(view="rootfs", rootfs=os.fspath(tree), **settings)
+
+
+def test_a_rootfs_that_a_sandbox_has_written_to_is_removed_by_force_only(ground: Ground, tree: Path) -> None:
+    archive = ground.top / "1.tar"
+    with tarfile.open(archive, "w") as made:
+        made.add(tree, arcname=".")
+    shelf = RootfsShelf()
+    found = shelf.pull(RootfsWish(source="archive", location=os.fspath(archive), label="mine"))
+    ground.sandbox(view="rootfs", rootfs_writable=True).run("touch /usr/tool")
+    with pytest.raises(RootfsError, match="has written to"):
+        shelf.remove(found.name)
+    assert shelf.remove(found.name, force=True) == found.name
+
+
 def test_a_fence_is_not_made_by_what_a_command_could_have_written(ground: Ground, tree: Path) -> None:
-    with pytest.raises(HostError, match="No Python is shown read-only"):
+    with pytest.raises(HostError, match="has no Python that no command can have changed"):
         writable(ground, tree, profile="strict").run("true")

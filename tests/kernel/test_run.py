@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Ground, kinds, printed
+from tests.support import Ground, kinds, printed, shell_of_texts
 from unspill import Exited, Policy, Sandbox, UnspillError
 from unspill.errors import UsageError
 
@@ -201,8 +201,8 @@ def test_an_earlier_run_is_in_the_log_with_all_it_said(ground: Ground) -> None:
     sandbox.run(["true"])
     latest, first = sandbox.runs()
     assert (latest.number, first.number) == (2, 1)
-    assert first.argv == (b"/bin/sh", b"-c", b"echo out; echo err >&2; touch file; exit 4")
-    assert first.cwd == os.fsencode(ground.project)
+    assert first.argv == (shell_of_texts().encode(), b"-c", b"echo out; echo err >&2; touch file; exit 4")
+    assert first.cwd == os.fsencode(ground.inside())
     assert first.outcome == Exited(code=4)
     assert (first.stdout.head, first.stderr.head) == (b"out\n", b"err\n")
     assert (first.changed, first.held) == (1, True)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Ground, kinds, printed
+from tests.support import Ground, is_rootfs_chosen, kinds, printed
 
 pytestmark = pytest.mark.kernel
 
 
 def test_the_project_can_be_read_and_written_at_its_real_path(ground: Ground, engine: str) -> None:
     ground.write("src/file", "text\n")
-    where = os.fspath(ground.project)
+    where = ground.inside()
     result = ground.run(f"cat {where}/src/file && echo new > {where}/src/new && realpath src")
     assert printed(result) == f"text\n{where}/src\n"
     assert kinds(result.changes) == {"src/new": "added"}
@@ -76,15 +76,15 @@ def test_tmp_is_fresh_writable_untracked_and_gone(ground: Ground, engine: str) -
 def test_a_project_below_tmp_is_there(ground: Ground, engine: str) -> None:
     # Every project of these tests is: the fresh /tmp is made before it
     assert os.fspath(ground.project).startswith("/tmp/")
-    assert printed(ground.run("pwd")) == f"{ground.project}\n"
+    assert printed(ground.run("pwd")) == f"{ground.inside()}\n"
 
 
 def test_a_project_elsewhere_is_there(ground: Ground, engine: str) -> None:
     real_home = Path(f"/var/tmp/unspill-test-{os.getpid()}")
     real_home.mkdir()
     try:
-        sandbox = ground.sandbox(project=real_home)
-        assert printed(sandbox.run("pwd; echo x > file; cat file")) == f"{real_home}\nx\n"
+        sandbox, where = ground.sandbox(project=real_home), "/workspace" if is_rootfs_chosen() else real_home
+        assert printed(sandbox.run("pwd; echo x > file; cat file")) == f"{where}\nx\n"
         assert list(real_home.iterdir()) == []
         sandbox.discard()
     finally:

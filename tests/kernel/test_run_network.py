@@ -6,7 +6,6 @@ would allow it; then nobody was connected to and no name was asked for.
 """
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -192,7 +191,7 @@ def test_the_record_goes_with_the_run(net: Internet) -> None:
 
 def test_the_command_line_says_what_was_refused(net: Internet) -> None:
     net.configure('[network]\nhosts = ["example.org"]\n')
-    words = ["run", "--discard", "--", "curl", "-sSf", "--cacert", os.fspath(net.project / "ca.pem")]
+    words = ["run", "--discard", "--", "curl", "-sSf", "--cacert", net.trust()["CURL_CA_BUNDLE"]]
     found = net.cli(*words, "https://example.org/hello")
     assert (found.returncode, found.stdout) == (0, "hello\n"), found.stderr
     refused = net.cli(*words, "https://evil.org/hello")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support import Event, Ground, kinds, printed, short
+from tests.support import Event, Ground, chosen_view, kinds, printed, short
 from unspill import OutputChunk, Sandbox
 from unspill.errors import SandboxUnavailable
 
@@ -57,7 +57,7 @@ def test_processes_on_one_sandbox_follow_one_another(ground: Ground, engine: str
     ground.write("count", "0\n")
     program = f"""
 from unspill import Policy, Sandbox
-policy = Policy(bwrap={ground.bwrap!r}, engine={engine!r}, after="hold")
+policy = Policy(**{chosen_view()!r}, bwrap={ground.bwrap!r}, engine={engine!r}, after="hold")
 sandbox = Sandbox({os.fspath(ground.project)!r}, policy=policy)
 for _ in range(3):
     assert sandbox.run({COUNT!r}).ok
@@ -149,12 +149,13 @@ def test_a_fork_of_a_caller_starts_a_spawner_of_its_own(ground: Ground) -> None:
 import os
 from unspill import Policy, Sandbox
 from unspill.runner.launcher import get_launcher
-sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}))
+policy = Policy(**{chosen_view()!r}, bwrap={ground.bwrap!r})
+sandbox = Sandbox({os.fspath(ground.project)!r}, policy=policy)
 assert sandbox.run("true").ok
 mine = get_launcher(own_namespace=True).pid
 pid = os.fork()
 if pid == 0:
-    inner = Sandbox({os.fspath(ground.project)!r}, name="child", policy=Policy(bwrap={ground.bwrap!r}))
+    inner = Sandbox({os.fspath(ground.project)!r}, name="child", policy=policy)
     os._exit(0 if inner.run("true").ok and get_launcher(own_namespace=True).pid != mine else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), sandbox.run("true").ok)
 """

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.leftovers import adopt_orphans, descendants, reap_adopted, within
-from tests.support import Ground, printed
+from tests.support import VIEW_LINES, Ground, printed
 from unspill import Started
 from unspill.host.job import ARGS_FD, BLOCK_FD, INFO_FD, STATUS_FD, Job, memory_file
 from unspill.runner.launcher import Launched, Launcher, get_launcher, stop_launchers
@@ -39,12 +39,15 @@ ODD_NAMES = [
 ]
 
 # A caller in a process of its own: opens a sandbox, warms its spawner, says so, then does what it is told
-CALLER = """
+CALLER = (
+    VIEW_LINES
+    + """
 import os, sys, time
 from unspill import Policy, Sandbox
 from unspill.runner.launcher import get_launcher
-sandbox = Sandbox(sys.argv[1], policy=Policy(bwrap=os.fsencode(sys.argv[2])))
+sandbox = Sandbox(sys.argv[1], policy=Policy(**VIEW, bwrap=os.fsencode(sys.argv[2])))
 """
+)
 
 
 class Direct:
@@ -193,7 +196,9 @@ def test_a_command_has_no_capability_and_no_descriptor_but_its_three(ground: Gro
     os.set_inheritable(inherited, True)
     stop_launchers()
     try:
-        result = ground.sandbox().run('grep "^Cap\\|^NoNewPrivs" /proc/self/status; ls /proc/$$/fd')
+        # Other shells become the last command themselves
+        script = 'grep "^Cap\\|^NoNewPrivs" /proc/self/status; ls /proc/$$/fd; true'
+        result = ground.sandbox().run(["/bin/sh", "-c", script])
     finally:
         os.close(inherited)
     zero = "0" * 16

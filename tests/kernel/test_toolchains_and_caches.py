@@ -11,7 +11,10 @@ import pytest
 from tests.support import Event, Ground, kinds, printed, short
 from unspill import LimitReached, OutputChunk, RunResult
 
-pytestmark = pytest.mark.kernel
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.view("sealed", "host", reason="a rootfs shows neither toolchains nor caches of the home directory"),
+]
 
 
 def put(ground: Ground, path: str, content: str = "", mode: int = 0o644) -> Path:

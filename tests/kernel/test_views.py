@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Ground, kinds, printed
+from tests.support import Ground, is_rootfs_chosen, kinds, printed
 from unspill import UnspillError
 
 pytestmark = pytest.mark.kernel
@@ -23,6 +23,7 @@ def furnish(ground: Ground) -> None:
         target.write_text(f"content of {path}\n")
 
 
+@pytest.mark.view("sealed", reason="about the home directory of that view")
 def test_a_sealed_home_is_empty_but_for_project_and_playground(ground: Ground, engine: str) -> None:
     furnish(ground)
     assert printed(ground.run("ls -A ~")).split() == ["playground", "project"]
@@ -30,12 +31,14 @@ def test_a_sealed_home_is_empty_but_for_project_and_playground(ground: Ground, e
         assert not ground.run(["cat", os.fspath(ground.home / path)]).ok
 
 
+@pytest.mark.view("sealed", reason="about the home directory of that view")
 def test_a_sealed_home_can_be_written_and_is_gone_afterwards(ground: Ground, engine: str) -> None:
     assert printed(ground.run("mkdir -p ~/.config/x && echo y > ~/.config/x/z && cat ~/.config/x/z")) == "y\n"
     assert not (ground.home / ".config").exists()
     assert not ground.run("test -e ~/.config/x").ok
 
 
+@pytest.mark.view("sealed", reason="about the home directory of that view")
 def test_other_homes_and_places_are_not_there(ground: Ground, engine: str) -> None:
     top = set(printed(ground.run("ls /")).split())
     assert {"usr", "etc", "bin", "lib", "tmp", "proc", "dev", "run"} <= top
@@ -43,11 +46,13 @@ def test_other_homes_and_places_are_not_there(ground: Ground, engine: str) -> No
     assert printed(ground.run("ls -A /run")) == ""
 
 
+@pytest.mark.view("sealed", reason="about the home directory of that view")
 def test_the_directories_on_the_way_to_the_project_show_nothing_else(ground: Ground, engine: str) -> None:
     (ground.top / "sibling").mkdir()
     assert printed(ground.run(["ls", "-A", os.fspath(ground.top)])).split() == ["home"]
 
 
+@pytest.mark.view("sealed", "host", reason="about the view host")
 def test_the_host_view_shows_the_home_without_its_secrets(ground: Ground) -> None:
     furnish(ground)
     (ground.home / "playground").mkdir()
@@ -62,6 +67,7 @@ def test_the_host_view_shows_the_home_without_its_secrets(ground: Ground) -> Non
     assert all((ground.home / path).read_text().startswith("content of") for path in SECRETS)
 
 
+@pytest.mark.view("sealed", "host", reason="about the view host")
 def test_the_host_view_is_read_only_outside_the_project(ground: Ground) -> None:
     furnish(ground)
     sandbox = ground.sandbox(view="host")
@@ -73,16 +79,19 @@ def test_the_host_view_is_read_only_outside_the_project(ground: Ground) -> None:
     assert not (ground.project / "file").exists()
 
 
+@pytest.mark.view("sealed", "host", reason="about the view host")
 def test_the_host_view_works_in_a_home_without_anything(ground: Ground) -> None:
     assert printed(ground.sandbox(view="host").run("echo works")) == "works\n"
 
 
+@pytest.mark.view("sealed", "host", reason="about the view host")
 def test_the_host_view_shows_other_top_directories(ground: Ground) -> None:
     top = set(printed(ground.sandbox(view="host").run("ls /")).split())
     assert {"usr", "var"} <= top
     assert not {"root", "srv", "mnt", "media", "boot"} & top
 
 
+@pytest.mark.view("sealed", "host", reason="about the view host")
 def test_no_socket_of_the_host_is_reached_in_the_host_view(ground: Ground) -> None:
     directory = ground.home / "sockets"
     directory.mkdir()
@@ -97,6 +106,7 @@ def test_no_socket_of_the_host_is_reached_in_the_host_view(ground: Ground) -> No
         client.close()
 
 
+@pytest.mark.view("sealed", "host", reason="about the view host")
 def test_unspills_own_files_are_not_seen_in_the_host_view(ground: Ground) -> None:
     ground.configure("")
     sandbox = ground.sandbox(view="host")
@@ -111,11 +121,11 @@ def test_a_readable_path_shows_through(ground: Ground, engine: str) -> None:
     furnish(ground)
     letter, bashrc = os.fsencode(ground.home / "Documents"), os.fsencode(ground.home / ".bashrc")
     sandbox = ground.sandbox(readable=(letter, bashrc))
-    assert (
-        printed(sandbox.run("cat ~/Documents/letter ~/.bashrc")) == "content of Documents/letter\ncontent of .bashrc\n"
-    )
-    assert not sandbox.run("echo x > ~/Documents/letter").ok
-    assert not sandbox.run("rm ~/Documents/letter").ok
+    home = ground.home
+    shown = printed(sandbox.run(f"cat {home}/Documents/letter {home}/.bashrc"))
+    assert shown == "content of Documents/letter\ncontent of .bashrc\n"
+    assert not sandbox.run(f"echo x > {home}/Documents/letter").ok
+    assert not sandbox.run(f"rm {home}/Documents/letter").ok
     assert (ground.home / "Documents/letter").read_text() == "content of Documents/letter\n"
 
 
@@ -126,9 +136,21 @@ def test_the_whole_home_can_not_be_made_readable(ground: Ground) -> None:
 
 
 def test_a_hidden_path_is_hidden(ground: Ground, engine: str) -> None:
+    furnish(ground)
+    documents = os.fsencode(ground.home / "Documents")
+    (ground.home / "Documents/deep/er").mkdir(parents=True)
+    command = ["sh", "-c", 'cat "$1"/letter; ls -A "$1"/deep', "sh", os.fspath(ground.home / "Documents")]
+    assert printed(ground.sandbox(readable=(documents,)).run(command)) == "content of Documents/letter\ner\n"
+    sandbox = ground.sandbox(readable=(documents,), hidden=(documents + b"/letter", documents + b"/deep"))
+    assert printed(sandbox.run(command)) == ""
+
+
+def test_a_hidden_path_of_the_system_is_hidden(ground: Ground, engine: str) -> None:
+    """In a rootfs it is the host's path that is hidden, and nothing of the tree."""
     assert printed(ground.run("cat /etc/hostname"))
     sandbox = ground.sandbox(hidden=(b"/etc/hostname", b"/usr/share/doc"))
-    assert printed(sandbox.run("cat /etc/hostname; ls -A /usr/share/doc")) == ""
+    seen = printed(sandbox.run("cat /etc/hostname; ls -A /usr/share/doc"))
+    assert bool(seen) == is_rootfs_chosen()
 
 
 def test_the_playground_persists_and_is_one_per_project(ground: Ground, engine: str) -> None:
@@ -151,6 +173,7 @@ def test_a_persons_own_playground_is_left_alone(ground: Ground) -> None:
     assert [path.name for path in own.iterdir()] == ["mine"]
 
 
+@pytest.mark.view("sealed", "host", reason="about the view host")
 def test_without_a_playground_the_run_says_why(ground: Ground) -> None:
     result = ground.sandbox(view="host").run("true")
     assert result.ok

@@ -64,6 +64,7 @@ FINDINGS: dict[FindingKind, tuple[str, str]] = {
 
 def run(arguments: Arguments) -> int:
     """Run the verb."""
+    from unspill.cli.doctor_rootfs import rootfs_row
     from unspill.host.places import find_home
     from unspill.host.survey import survey_project
     from unspill.sandbox.locations import find_locations
@@ -96,6 +97,7 @@ def run(arguments: Arguments) -> int:
         mode=policy.network.mode,
         mode_error=_mode_error(policy.network.mode, facts),
         container=_container_mode(facts) if policy.container else None,
+        rootfs=rootfs_row(policy, locations),
     )
     print(text, end="")
     return code
@@ -115,6 +117,7 @@ def doctor(
     mode_error: HostError | None = None,
     container: tuple[str, bool] | None = None,
     distribution: Distribution | None = None,
+    rootfs: Row | None = None,
 ) -> tuple[str, int]:
     """Return the text to print and the exit code: 0 if commands can be run here, 3 if not.
 
@@ -133,6 +136,8 @@ def doctor(
     )
     if container is not None:
         found = with_container_mode(found, container[0], can_seal=container[1])
+    if rootfs is not None:
+        found = found.replace(rows=(*found.rows, rootfs))
     code = HostError.exit_code if found.level == "D" else 0
     if as_json:
         return _as_json(project, facts, found, findings), code

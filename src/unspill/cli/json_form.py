@@ -166,6 +166,11 @@ def status_form(status: Status) -> dict[str, Any]:
         "aside": [_text(path) for path in status.aside],
         "aside_bytes": status.aside_bytes,
         "pending": list(status.pending),
+        "rootfs": {
+            "directory": _text(status.shelf.directory),
+            "ready": [{"rootfs": name, "bytes": size} for name, size in status.shelf.rootfs],
+            "downloads_bytes": status.shelf.downloads_bytes,
+        },
     }
 
 

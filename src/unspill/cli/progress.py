@@ -11,7 +11,7 @@ import sys
 import time
 
 from unspill.changes.render import safe_text
-from unspill.cli.telling import size_text
+from unspill.cli.telling import count_text, size_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ _QUIET_S = 10.0
 _WIDTH = 24
 _NARROWEST = 20
 _USUAL = 80
-# Below this a number counts things, not bytes
-_BYTES = 4096
 
 
 class ProgressLine:
@@ -38,6 +36,7 @@ class ProgressLine:
         self._step = ""
         self._shown_at = 0.0
         self._is_open = False
+        self.has_told = False
 
     def __enter__(self) -> Self:
         return self
@@ -55,8 +54,8 @@ class ProgressLine:
         is_end = bool(progress.total) and progress.done >= progress.total and self._is_terminal
         if self._is_quiet or not (is_new or is_end or now - self._shown_at >= pause):
             return
-        self._step, self._shown_at = progress.step, now
-        text = progress_text(progress, has_bar=self._is_terminal)
+        self._step, self._shown_at, self.has_told = progress.step, now, True
+        text = progress_text(progress, has_bar=self._is_terminal, is_first=is_new and not self._is_terminal)
         if self._is_terminal:
             self._is_open = True
             self._write(_CLEAR + text[: _columns() - 1])
@@ -71,20 +70,25 @@ class ProgressLine:
             self._is_quiet = True  # nobody looks; what is made is made all the same
 
 
-def progress_text(progress: Progress, *, has_bar: bool) -> str:
-    """Return one step in words: what a server wrote in it can't speak to the terminal."""
-    step = safe_text(progress.step)
+def progress_text(progress: Progress, *, has_bar: bool, is_first: bool = False) -> str:
+    """Return one step in words: what a server wrote in it can't speak to the terminal.
+
+    The first line of a step says how much it is, not how far: where no other line follows, that would stay there.
+    """
+    step, unit = safe_text(progress.step), progress.unit
     done, total = progress.done, progress.total
+    if is_first:
+        return f"{step} ({_amount(total, unit)})" if total else step
     if not total:
-        return f"{step}: {_amount(done)}" if done else step
+        return f"{step}: {_amount(done, unit)}" if done else step
     done = min(done, total)
     percent = f"{100 * done // total:3d}%" if has_bar else f"{100 * done // total}%"
     bar = f" [{'#' * (_WIDTH * done // total):<{_WIDTH}}]" if has_bar else ""
-    return f"{step}{bar if has_bar else ':'} {percent} of {_amount(total)}"
+    return f"{step}{bar if has_bar else ':'} {percent} of {_amount(total, unit)}"
 
 
-def _amount(count: int) -> str:
-    return size_text(count) if count >= _BYTES else str(count)
+def _amount(count: int, unit: str) -> str:
+    return count_text(count, unit) if unit else size_text(count)
 
 
 def _columns() -> int:

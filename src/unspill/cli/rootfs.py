@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.rootfs import RootfsShelf
 
 _PULL = (
-    Option(name="--version", metavar="V", help="pull: this version (default: the newest)"),
+    Option(name="--version", metavar="V", help="pull: this version (default: the newest; of debian, bookworm)"),
     Option(name="--arch", metavar="ARCH", help="pull: this architecture (default: this machine's)"),
     Option(
         name="--tier", metavar="N", help="pull: 1 for a shell, Python and the usual commands, 2 for git, node and more"
@@ -32,14 +32,14 @@ _PULL = (
 )
 _OTHERS = (
     Option(name="--tools", help="info: say which runtimes and tools are inside, by running inside"),
-    Option(name="--unused", help="remove: all that a newer one has replaced and nobody uses"),
+    Option(name="--unused", help="remove: all that a newer one has replaced and nobody uses, and what was fetched"),
     Option(name="--force", help="remove: even the one in use"),
 )
 
 COMMAND = Command(
     name="rootfs",
     summary="List, fetch, upgrade, choose, remove, verify or describe root file systems for the view `rootfs`.",
-    positional="[list|pull NAME|upgrade [NAME]|use NAME|remove NAME|verify [NAME]|info [NAME]|keep LABEL|discard]",
+    positional="[list|pull|upgrade|use|remove|verify|info|keep|discard] [NAME]",
     most=2,
     options=(*_PULL, *_OTHERS, *EVERYWHERE),
 )
@@ -77,6 +77,8 @@ def _check(arguments: Arguments, word: str) -> None:
     has_name = len(arguments.words) > 1
     if has_name and name == "none":
         raise UsageError(f"`rootfs {word}` takes no name")
+    if not has_name and word == "keep":
+        raise UsageError("which label?", remedy="Say what it is to be called: `unspill rootfs keep LABEL`.")
     if not has_name and name == "must":
         raise UsageError("which rootfs?", remedy="`unspill rootfs list` shows what there is.")
 

@@ -41,7 +41,7 @@ def upgrade(arguments: Arguments, shelf: RootfsShelf) -> int:
     if not upgraded.is_newer and not arguments.flag("--json"):
         print(f"There is nothing newer than {upgraded.old.name}.")
         return 0
-    return _tell(arguments, shelf, upgraded.new)
+    return _tell(arguments, shelf, upgraded.new, {"newer": upgraded.is_newer})
 
 
 def wish_of(arguments: Arguments) -> RootfsWish:
@@ -75,8 +75,9 @@ def _what(arguments: Arguments) -> tuple[SourceName, str, str]:
         raise UsageError("--archive and --oci are two sources", remedy="Give one of them.")
     if archive is None and oci is None:
         if name not in DISTRIBUTIONS or label is not None:
+            wrong = f"not a source: {name!a}" if name or label is not None else "pull what?"
             raise UsageError(
-                f"not a source: {name!a}" if name not in DISTRIBUTIONS else "--as is for --archive and --oci",
+                wrong if name not in DISTRIBUTIONS else "--as is for --archive and --oci",
                 remedy=f"Pull {' or '.join(DISTRIBUTIONS)}, or name an archive: --archive PATH, --oci PATH.",
             )
         return ("alpine" if name == "alpine" else "debian"), "", ""
@@ -91,7 +92,8 @@ def _location(given: str) -> str:
     return given if given.startswith(SCHEMES) else os.path.abspath(given)
 
 
-def _tell(arguments: Arguments, shelf: RootfsShelf, made: Rootfs) -> int:
+def _tell(arguments: Arguments, shelf: RootfsShelf, made: Rootfs, more: dict[str, bool] | None = None) -> int:
+    from unspill.cli.rootfs_show import without_lines
     from unspill.rootfs.verify import PROOFS
 
     manifest = made.manifest
@@ -100,18 +102,24 @@ def _tell(arguments: Arguments, shelf: RootfsShelf, made: Rootfs) -> int:
     if arguments.flag("--json"):
         from unspill.cli.rootfs_form import rootfs_form
 
-        print_json(rootfs_form(made, is_current=is_current))
+        print_json(rootfs_form(made, is_current=is_current) | (more or {}))
     else:
         use = "It is the rootfs in use." if is_current else f"`unspill rootfs use {made.name}` makes it the one in use."
         holds = f"{manifest.entries:,} files and directories, {size_text(manifest.size_bytes)}"
         print(f"{made.name} is ready: {holds}. {use}")
         print(f"  proof: {PROOFS[manifest.proof]}")
-        if manifest.left_out:
-            print(f"  left out: {', '.join(f'{kind}: {count}' for kind, count in manifest.left_out)}")
+        for what, text in without_lines(manifest.left_out):
+            print(f"  {what}: {text}")
     if manifest.proof in _UNPROVED:
         sys.stdout.flush()
-        print(f"unspill: {_UNPROVED[manifest.proof]}; {_advice(made)}", file=sys.stderr)
+        warn_of_proof(made)
     return 0
+
+
+def warn_of_proof(made: Rootfs) -> None:
+    """Say so where nothing that counts speaks for the content."""
+    if made.manifest is not None and made.manifest.proof in _UNPROVED:
+        print(f"unspill: {_UNPROVED[made.manifest.proof]}; {_advice(made)}", file=sys.stderr)
 
 
 def _advice(made: Rootfs) -> str:

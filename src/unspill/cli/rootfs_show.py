@@ -5,19 +5,21 @@ from __future__ import annotations
 
 from unspill.changes.render import safe_text
 from unspill.cli.choosing import print_json
-from unspill.cli.telling import size_text, when_text
+from unspill.cli.telling import count_text, size_text, when_text
 from unspill.policy.paths import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from unspill.cli.options import Arguments
     from unspill.model.rootfs import Rootfs, RootfsManifest
     from unspill.sandbox.rootfs import RootfsShelf
 
-_HEAD = ("", "name", "source", "version", "arch", "tier", "size", "proof")
+_HEAD = ("", "name", "source", "version", "arch", "tier", "size", "proof", "packages")
 _MOST_PACKAGES = 40
+_MOST_LISTED = 4
+_BITS = ("setuid", "setgid")
 
 
 def show_all(arguments: Arguments, shelf: RootfsShelf) -> int:
@@ -36,6 +38,8 @@ def show_all(arguments: Arguments, shelf: RootfsShelf) -> int:
         return 0
     if found:
         rows = [_HEAD, *(_row(one, is_current=one == current) for one in found)]
+        if not any(row[-1] for row in rows[1:]):
+            rows = [row[:-1] for row in rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -59,7 +63,24 @@ def _row(rootfs: Rootfs, *, is_current: bool) -> tuple[str, ...]:
         str(key.tier or "-"),
         size_text(manifest.size_bytes),
         manifest.proof,
+        _added(manifest.wish.packages),
     )
+
+
+def _added(packages: tuple[str, ...]) -> str:
+    """Return the packages beyond the tier's, by which alone some differ."""
+    more = len(packages) - _MOST_LISTED
+    named = ", ".join(map(safe_text, packages[:_MOST_LISTED]))
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def without_lines(left_out: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
+    """Return what a tree does not have of its archive: entries were left out, of files only bits were removed."""
+    found = dict(left_out)
+    bits = [f"{kind} bits of {count_text(found[kind], 'file')}" for kind in _BITS if kind in found]
+    rest = [f"{safe_text(kind)}: {count}" for kind, count in found.items() if kind not in _BITS]
+    lines = (("left out", ", ".join(rest)), ("removed", ", ".join(bits)))
+    return [line for line in lines if line[1]]
 
 
 def show_one(arguments: Arguments, shelf: RootfsShelf) -> int:
@@ -106,9 +127,9 @@ def _manifest_lines(manifest: RootfsManifest) -> Iterator[str]:
     yield f"  proof:     {PROOFS[manifest.proof]}"
     for name, digest in manifest.fetched:
         yield f"  fetched:   {safe_text(name)}: {safe_text(digest)}"
-    yield f"  digest:    {manifest.tree}"
-    if manifest.left_out:
-        yield f"  left out:  {', '.join(f'{kind}: {count}' for kind, count in manifest.left_out)}"
+    yield f"  digest:    {safe_text(manifest.tree)}"
+    for what, text in without_lines(manifest.left_out):
+        yield f"  {what + ':':<11}{text}"
     if manifest.packages:
         named = [safe_text(f"{name} {version}") for name, version in manifest.packages[:_MOST_PACKAGES]]
         more = len(manifest.packages) - len(named)

@@ -64,14 +64,14 @@ def run(arguments: Arguments) -> int:
     options = _options(arguments)
     more = _more(arguments)
     sandbox = open_sandbox(arguments, may_fork=True, approver=_approver(arguments, more))
-    if sandbox.view == "rootfs":
-        _provide_rootfs(sandbox, is_quiet=arguments.flag("--json") or arguments.flag("--quiet"))
     if arguments.flag("--explain"):
         if any(more.values()):
             raise UsageError("--explain shows the sandbox of your policy alone", remedy="Ask for nothing else with it.")
         print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
+    if sandbox.view == "rootfs":
+        _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     output = Output()
     result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
     close_launchers()
@@ -94,7 +94,11 @@ def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
     from unspill.sandbox.rootfs_use import provide_rootfs
 
     with ProgressLine(is_quiet=is_quiet) as line:
-        provide_rootfs(sandbox, line.take)
+        found = provide_rootfs(sandbox, line.take)
+    if line.has_told:
+        from unspill.cli.rootfs_pull import warn_of_proof
+
+        warn_of_proof(found)
 
 
 def _command(arguments: Arguments) -> str | list[str]:
@@ -182,7 +186,7 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
         # What the sandbox does not show of this host may be what is missing
         lines += [warning for warning in result.warnings if warning != ROOT_NOTE]
     else:
-        lines += [warning for warning in result.warnings if is_about_secret(warning)]
+        lines += [warning for warning in result.warnings if is_about_secret(warning) or warning.startswith("rootfs: ")]
     lines += [f"{hint.text}\n  {hint.remedy}" for hint in result.hints]
     if result.denied_paths:
         from unspill.cli.denied import denied_lines

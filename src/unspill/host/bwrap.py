@@ -73,7 +73,7 @@ def _why_bad_file(path: bytes, found: os.stat_result) -> str:
 
 
 def _why_bad_owner(path: bytes, found: os.stat_result, parents: list[tuple[bytes, os.stat_result]]) -> str:
-    owner = 0 if os.geteuid() and not found.st_uid else _owner_of_the_system()
+    owner = 0 if os.geteuid() and not found.st_uid else owner_of_the_system()
     for place, entry in ((path, found), *parents):
         # In a namespace without root the top directory is often a tmpfs of the caller's, whose entries are mounts
         if entry.st_uid != owner and (place != b"/" or not owner):
@@ -83,7 +83,7 @@ def _why_bad_owner(path: bytes, found: os.stat_result, parents: list[tuple[bytes
     return ""
 
 
-def _owner_of_the_system() -> int:
+def owner_of_the_system() -> int:
     """Return the uid that the system's files have here.
 
     In a user namespace that maps only its caller, root's files have the overflow uid; and if that caller is

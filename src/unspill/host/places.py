@@ -71,7 +71,7 @@ def find_places(
     shown = (*policy.readable, *(source for _dest, source in policy.mounts))
     _directories, files, absent = sort_by_kind((*shown, *policy.hidden))
     # In view "sealed" a secret can only show below a readable path, or as root's in /etc
-    shows_secrets = is_host_view or bool(policy.readable) or os.getuid() == 0
+    shows_secrets = is_host_view or bool(shown) or os.getuid() == 0
     secret_directories, secret_files, _absent = sort_by_kind(map(os.path.realpath, secrets if shows_secrets else ()))
     return Places(
         project=resolve_project(project),
@@ -90,9 +90,16 @@ def find_places(
         secret_files=secret_files,
         files=files,
         absent=absent,
+        aliases=find_aliases((*((path, path) for path in policy.readable), *policy.mounts)),
         own=tuple(path for path in map(os.path.realpath, own) if _mode_of(path)),
         has_playground=stat.S_ISDIR(_mode_of(os.path.join(home.path, b"playground"))),
     )
+
+
+def find_aliases(shown: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the places at which a path is shown that has a link in it, and where that leads."""
+    real = ((place, os.path.realpath(path), path) for place, path in shown)
+    return tuple((place, leads) for place, leads, path in real if leads != path)
 
 
 def resolve_project(project: bytes) -> bytes:

@@ -13,10 +13,10 @@ from unspill.errors import RootfsError
 from unspill.host.inside import find_inside, resolve_inside
 from unspill.model.rootfs import RootfsBase
 
+MOST_AT_TOP = 256
 SHELLS = (b"/bin/bash", b"/usr/bin/bash", b"/bin/sh")
 _POINTS = (b"/var/tmp", b"/etc/resolv.conf", b"/etc/passwd")
 _INTERPRETERS = (b"/usr/bin/python3", b"/usr/local/bin/python3")
-_MOST_ENTRIES = 256
 _MOST_PASSWD = 64 * 1024
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -35,7 +35,8 @@ def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsB
         directories, links = _look_at_top(fd, name)
         empty = tuple(top for top in directories if _is_empty(fd, top[1:]))
         shell = next((path for path in SHELLS if _is_program(fd, path)), None)
-        if shell is None:
+        # Whatever runs texts, it is this one that goes to a working directory
+        if shell is None or not _is_program(fd, b"/bin/sh"):
             raise RootfsError(f"The rootfs {name} has no /bin/sh.", remedy="Choose another one: `unspill rootfs use`.")
         found = (resolve_inside(fd, path) for path in _INTERPRETERS)
         points = tuple(point for point in _POINTS if _is_point(fd, point))
@@ -58,15 +59,22 @@ def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsB
 def _look_at_top(fd: int, name: str) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, bytes], ...]]:
     directories: list[bytes] = []
     links: list[tuple[bytes, bytes]] = []
-    for entry in sorted(os.listdir(fd))[: _MOST_ENTRIES + 1]:
+    entries = sorted(os.listdir(fd))
+    if len(entries) > MOST_AT_TOP:
+        raise RootfsError(
+            f"The rootfs {name} has more than {MOST_AT_TOP} entries at its top.",
+            remedy="This is no root file system: one has some twenty directories there.",
+        )
+    for entry in entries:
         raw = os.fsencode(entry)
-        mode = os.stat(raw, dir_fd=fd, follow_symlinks=False).st_mode
+        try:
+            mode = os.stat(raw, dir_fd=fd, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            raise RootfsError(f"The rootfs {name} is being removed.") from None
         if stat.S_ISDIR(mode):
             directories.append(b"/" + raw)
         elif stat.S_ISLNK(mode):
             links.append((b"/" + raw, os.readlink(raw, dir_fd=fd)))
-    if len(directories) + len(links) > _MOST_ENTRIES:
-        raise RootfsError(f"The rootfs {name} has more than {_MOST_ENTRIES} entries at its top.")
     return tuple(directories), tuple(links)
 
 

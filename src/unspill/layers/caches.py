@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unspill.model.layer import LayerId, RunId
+    from unspill.model.layer import LayerId, RunId, SandboxId
     from unspill.store.db import Store
 
     Identity = tuple[int, int]
@@ -28,8 +28,16 @@ if TYPE_CHECKING:
 # So many layers of a tier are squashed into one of the next
 FAN = 8
 
+# Stands before a sandbox's id where rows of caches have a project; no project's path begins so
+ROOTFS_OWNER = b"rootfs of "
+
 # Caches are never compared with the live tree, so no moment of it matters.
 _NO_MARK = TimeMark(ctime_ns=0)
+
+
+def rootfs_owner(sandbox: SandboxId) -> bytes:
+    """Return what stands for the project in the rows of layers over a rootfs: those are one sandbox's alone."""
+    return ROOTFS_OWNER + os.fsencode(sandbox)
 
 
 def find_caches(paths: Iterable[bytes]) -> dict[bytes, Identity]:

@@ -11,7 +11,7 @@ import os
 import time
 
 from unspill.errors import SandboxUnavailable
-from unspill.layers.caches import find_caches, make_caches, open_id, record_caches
+from unspill.layers.caches import find_caches, make_caches, open_id, record_caches, rootfs_owner
 from unspill.layers.garbage import Garbage, clean
 from unspill.layers.make import make_layer, new_id
 from unspill.layers.mark import renew, take_mark
@@ -26,13 +26,8 @@ from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.layer import SandboxId
     from unspill.store.db import Store
     from unspill.store.sandboxes import SandboxRow
-
-
-# No project's path begins so
-ROOTFS_OWNER = b"rootfs of "
 
 
 class OpenRun(Record):
@@ -43,11 +38,6 @@ class OpenRun(Record):
     stacks: tuple[Stack, ...]
     caches: tuple[CacheLayer, ...] = ()
     rootfs: tuple[CacheLayer, ...] = ()
-
-
-def rootfs_owner(sandbox: SandboxId) -> bytes:
-    """Return what stands for the project in the rows of layers over a rootfs: those are one sandbox's alone."""
-    return ROOTFS_OWNER + os.fsencode(sandbox)
 
 
 def open_run(

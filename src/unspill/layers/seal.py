@@ -8,8 +8,7 @@ transaction leaves an open run of a dead process, which the sweep removes whole;
 from __future__ import annotations
 
 from unspill.errors import SandboxUnavailable
-from unspill.layers.caches import fold_caches, open_id
-from unspill.layers.create import rootfs_owner
+from unspill.layers.caches import fold_caches, open_id, rootfs_owner
 from unspill.layers.garbage import Garbage, clean
 from unspill.layers.make import is_untouched
 from unspill.layers.manifest import write_manifests

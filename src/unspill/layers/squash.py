@@ -2,11 +2,13 @@
 """Squash cache layers: eight adjacent ones of a tier become one of the next tier, as overlayfs would show them.
 
 Files are hard links, so the layers that are replaced stay whole for runs that still have them mounted; they go
-when the last of those has ended. A cache that can't be squashed is cut back instead: it is only a cache.
+when the last of those has ended. A cache that can't be squashed is cut back instead: it is only a cache. What was
+written to a rootfs stays as it is then.
 """
 
 from __future__ import annotations
 
+from unspill.layers.caches import ROOTFS_OWNER
 from unspill.layers.garbage import remove_uppers
 from unspill.layers.make import make_upper, new_id
 from unspill.layers.merge import merge_uppers
@@ -36,11 +38,19 @@ def squash(store: Store, project: bytes, path: bytes, run: RunId, fan: int) -> N
             merge_uppers(uppers, below, merged)
             done = store.caches.replace(old, row)
         except OSError:
+            if project.startswith(ROOTFS_OWNER):
+                # Nothing could bring back what was installed; there is room for some more layers
+                _forget(store, row)
+                return
             _cut_back(store, project, path, old)
             done = False
         if not done:
-            store.caches.remove((row.id,))
-            remove_uppers(store.state, (row.id,))
+            _forget(store, row)
+
+
+def _forget(store: Store, row: CacheRow) -> None:
+    store.caches.remove((row.id,))
+    remove_uppers(store.state, (row.id,))
 
 
 def _cut_back(store: Store, project: bytes, path: bytes, old: tuple[CacheRow, ...]) -> None:

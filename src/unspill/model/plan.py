@@ -37,7 +37,7 @@ class Overlay(Record):
 
     Where a view shows real paths, `dest` is the path of the live lower directory, the last one; it is there that the
     engine `mount` mounts, before bwrap shows it at `dest`.
-    `mask` is the lower one that hides secrets, where there is one.
+    `mask` is the lower one that hides secrets, where there is one. `written`: commands have written to a lower one.
     """
 
     lowers: tuple[bytes, ...]
@@ -46,6 +46,7 @@ class Overlay(Record):
     upper: bytes | None = None
     work: bytes | None = None
     mask: bytes | None = None
+    written: bool = False
 
 
 class Tmpfs(Record):
@@ -222,6 +223,7 @@ class Places(Record):
     `secrets` and `secret_files` are the directories and files that exist of `policy.secrets.secret_paths`;
     `files` and `absent` say which of the policy's readable and hidden paths are no directories or do not exist.
     `own` are our configuration and data directories that exist. `has_playground`: `$HOME/playground` is a directory.
+    `aliases` are the places inside of what the policy names by a link, and where that leads.
     `rootfs` is what view "rootfs" shows instead of the system directories; `tmp` outlives a run where the policy says
     so.
     """
@@ -241,6 +243,7 @@ class Places(Record):
     absent: tuple[bytes, ...] = ()
     own: tuple[bytes, ...] = ()
     has_playground: bool = False
+    aliases: tuple[tuple[bytes, bytes], ...] = ()
     rootfs: RootfsBase | None = None
     tmp: bytes = b""
 

@@ -91,7 +91,7 @@ class RootfsBase(Record):
     `shell` runs commands that are given as a text; `interpreters` could run a first program; `points` are those of the
     usual mount points that are directories of it (or, in /etc, plain files), reached without a link. `passwd` is its
     /etc/passwd where that is such a file and does not know the caller. `is_own`: we unpacked it, so it has neither
-    sockets nor FIFOs.
+    sockets nor FIFOs. `note` is what whoever runs something in it has to be told.
     """
 
     name: str
@@ -104,14 +104,16 @@ class RootfsBase(Record):
     points: tuple[bytes, ...] = ()
     passwd: bytes = b""
     is_own: bool = False
+    note: str = ""
 
 
 class Progress(Record):
-    """How far a step of making a rootfs is: of a download the bytes; `total` is 0 where nobody knows."""
+    """How far a step of making a rootfs is; `total` is 0 where nobody knows. What has no `unit` is bytes."""
 
     step: str
     done: int = 0
     total: int = 0
+    unit: str = ""
 
 
 class Installed(Record):

@@ -88,7 +88,7 @@ def build_plan(given: PlanInput) -> Plan:
 def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
     caches = chosen_caches(given, warnings)
     operations = [
-        *_mountable(given, system_operations(given), warnings),
+        *_mountable(given, system_operations(given, warnings), warnings),
         *kernel_operations(),
         *fresh_operations(given),
         *home_operations(given, warnings),
@@ -96,6 +96,8 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
         *cache_operations(caches),
         *_root_operations(given),
     ]
+    if given.places.rootfs is not None and given.places.rootfs.note:
+        warnings.append(given.places.rootfs.note)
     if given.policy.mounts:
         from unspill.plan.rootfs import mount_operations
 
@@ -150,6 +152,10 @@ def _root_operations(given: PlanInput) -> Iterator[MountOp]:
 
 
 def _check_places(given: PlanInput) -> None:
+    if given.policy.view == "rootfs":
+        from unspill.plan.rootfs import check_beside
+
+        check_beside(given)
     home = given.places.home.path
     if not home.startswith(b"/") or home == b"/" or normalise(home) != home:
         raise UsageError(

@@ -13,7 +13,7 @@ from unspill.errors import HostError, SandboxUnavailable
 from unspill.model.plan import File, FirstProgram
 from unspill.plan.fence import build_fence, handled_rights, rule_rights
 from unspill.plan.stage import NO_STAGE_FD, staged_words
-from unspill.plan.visible import find_cover, is_shown, is_writable_mount
+from unspill.plan.visible import find_cover, is_shown, is_written
 from unspill.policy.paths import contains
 
 TYPE_CHECKING = False
@@ -41,6 +41,12 @@ def plan_first(given: PlanInput, mounts: tuple[MountOp, ...]) -> FirstProgram | 
     usable = [path for path in _interpreters(given) if _is_usable(given, mounts, path)]
     if not usable:
         why = "the profile `strict`" if is_strict else "explaining refused accesses"
+        if given.places.rootfs is not None:
+            raise HostError(
+                f"The rootfs {given.places.rootfs.name} has no Python that no command can have changed, "
+                f"and {why} needs one before the command.",
+                remedy="Use a rootfs with python3, and not `rootfs_writable`, or do without.",
+            )
         raise HostError(
             f"No Python is shown read-only inside the sandbox, and {why} needs one before the command.",
             remedy='Install python3 for the system, or choose `profile = "default"` and `explain = false`.',
@@ -58,11 +64,11 @@ def _is_usable(given: PlanInput, mounts: tuple[MountOp, ...], interpreter: bytes
     """Tell whether an interpreter is seen inside, and no earlier command can have written to it or its modules."""
     prefix = posixpath.dirname(posixpath.dirname(interpreter))
     cover = find_cover(mounts, interpreter)
-    if cover is None or is_writable_mount(cover):
+    if cover is None or is_written(cover):
         return False
     if given.places.rootfs is None and not is_shown(mounts, interpreter):
         return False
-    return not any(is_writable_mount(other) and contains(prefix, other.dest) for other in mounts)
+    return not any(is_written(other) and contains(prefix, other.dest) for other in mounts)
 
 
 def first_file(first: FirstProgram) -> File:

@@ -79,9 +79,9 @@ def mask_operations(given: PlanInput, operations: list[MountOp]) -> list[MountOp
         masks.add_secret(path, is_file=True)
     for path in masks.reachable(places.sockets):
         masks.add_socket(path)
-    if given.policy.view == "rootfs":
-        # On its own path its secrets would be seen
-        masks.add_place(given.stacks[0].live, "the project, which is at /workspace")
+    for stack in given.stacks:
+        # Beside its layer it would be seen with its secrets
+        masks.add_root(stack.live, is_elsewhere=given.policy.view == "rootfs" and stack is given.stacks[0])
     return masks.made
 
 
@@ -100,18 +100,22 @@ class _Masks:
                 f"{show(path)} can't be masked: it lies in the root {show(root)}.",
                 remedy="Choose a smaller directory as the root.",
             )
-        self.add_place(path, why, is_file=is_file)
-
-    def add_place(self, path: bytes, why: str, *, is_file: bool = False) -> None:
         for place in tuple(self._shown_at(path)):
             self._cover(place, why, is_file=is_file)
+
+    def add_root(self, root: bytes, *, is_elsewhere: bool) -> None:
+        for place in tuple(self._shown_at(root) if is_elsewhere else self._shown_beneath(root)):
+            self._cover(place, "the root, which is seen where a layer covers it", is_file=False)
 
     def _shown_at(self, path: bytes) -> Iterator[bytes]:
         """Yield where a path of the host is seen: at its own, and beneath what the policy shows elsewhere."""
         if is_shown(self._seen, path):
             yield path
-        for dest, source in self.given.policy.mounts:
-            if lies_beneath(path, source) and any(op.dest == dest for op in self._seen):
+        yield from self._shown_beneath(path)
+
+    def _shown_beneath(self, path: bytes) -> Iterator[bytes]:
+        for dest, source in dict.fromkeys((*self.given.policy.mounts, *self.given.places.aliases)):
+            if contains(source, path) and any(op.dest == dest for op in self._seen):
                 yield dest + path[len(source) :]
 
     def _cover(self, path: bytes, why: str, *, is_file: bool) -> None:

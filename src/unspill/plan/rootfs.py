@@ -39,9 +39,13 @@ def get_base(given: PlanInput) -> RootfsBase:
     return given.places.rootfs
 
 
-def rootfs_operations(given: PlanInput) -> Iterator[MountOp]:
+def rootfs_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
     """Yield the top-level directories of the tree, and the links among them."""
     base = get_base(given)
+    if given.engine == "copy" and not base.is_own:
+        warnings.append(
+            "rootfs: without an overlay its sockets and FIFOs come along; `unspill rootfs pull` leaves them out"
+        )
     layers = {layer.path: layer for layer in given.rootfs_layers}  # by the path of the directory in the tree
     for dest in base.directories:
         if dest in OWN_PLACES:
@@ -86,20 +90,55 @@ def mount_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]
                 f"{show(source)} can't be shown at {show(dest)} in the view `{given.policy.view}`.",
                 remedy='Choose `view = "rootfs"`, or name it in `readable`: then it is seen on its own path.',
             )
-        if dest == b"/" or any(contains(own, dest) or contains(dest, own) for own in _NOT_FOR_MOUNTS):
-            raise UsageError(f"Nothing can be mounted at {show(dest)}: a sandbox has its own.")
-        root = next((stack.live for stack in given.stacks if contains(stack.live, source)), None)
+        _check_place(given, dest)
+        real = dict(given.places.aliases).get(dest, source)
+        both = (source, real)
+        root = next((stack.live for stack in given.stacks if any(contains(stack.live, path) for path in both)), None)
         if root is not None:
             # Its masks and its layer would be bypassed, or cover each other
             raise UsageError(f"{show(source)} can't be shown at {show(dest)}: it lies in the root {show(root)}.")
         if source in given.places.absent or source in given.places.files:
-            warnings.append(f"{show(source)} is not shown at {show(dest)}: it is no directory.")
-            continue
+            raise UsageError(
+                f"{show(source)} can't be shown at {show(dest)}: it is no directory.",
+                remedy="Make it, or take it out of `mounts` in your configuration.",
+            )
         if given.engine == "copy":
             warnings.append(f"{show(source)} is not shown: without an overlay its sockets and FIFOs would come along.")
             continue
-        lowers = (given.places.state + b"/empty", source)
+        lowers = (given.places.state + b"/empty", real)
         yield Overlay(lowers=lowers, dest=dest, why="shown by your policy, read-only, without its sockets")
+
+
+def _check_place(given: PlanInput, dest: bytes) -> None:
+    """Refuse a place that the sandbox or the rootfs needs for something else."""
+    base = get_base(given)
+    why = ""
+    if dest == b"/" or any(contains(own, dest) or contains(dest, own) for own in _NOT_FOR_MOUNTS):
+        why = "a sandbox has its own"
+    elif dest in base.directories or dest in dict(base.links):
+        why = "the rootfs has a directory of its own there"
+    elif given.rootfs_layers and b"/" + dest.split(b"/", 2)[1] in base.directories:
+        why = "it lies in a directory of the rootfs that commands may write"
+    if why:
+        raise UsageError(
+            f"Nothing can be mounted at {show(dest)}: {why}.", remedy="Choose another place, such as `/skills`."
+        )
+
+
+def check_beside(given: PlanInput) -> None:
+    """Refuse further roots and readable paths that would be where the sandbox or the rootfs has something else.
+
+    Raises:
+        UsageError: one of them would.
+    """
+    base = get_base(given)
+    for path in (*(stack.live for stack in given.stacks[1:]), *given.policy.readable):
+        taken = [own for own in OWN_PLACES if contains(path, own) or (own != b"/tmp" and contains(own, path))]
+        if taken or path in base.directories or path in dict(base.links):
+            raise UsageError(
+                f"{show(path)} can't be shown on its own path in the view `rootfs`: something else is there.",
+                remedy="Use another view, or show it at another place: `[mounts]` in your configuration.",
+            )
 
 
 def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list[MountOp], tuple[Point, ...]]:
@@ -120,7 +159,10 @@ def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list
         if operation.dest == top or isinstance(operation, ReadOnly):
             continue
         if top in links:
-            raise UsageError(f"Nothing can be mounted at {show(operation.dest)}: {show(top)} is a link in the rootfs.")
+            raise UsageError(
+                f"Nothing can be mounted at {show(operation.dest)}: {show(top)} is a link in the rootfs.",
+                remedy="Choose another place, such as `/skills`.",
+            )
         is_there = operation.dest in base.points and top not in writable
         if top in mounted and not is_there:
             missing.setdefault(top, []).append(operation)
@@ -147,8 +189,9 @@ def _lay_skeleton(
     for operation in operations:
         if operation.dest in missing and isinstance(operation, Bind | Overlay):
             lowers = (top_of_all + operation.dest, *_sources(operation))
+            why = "of the rootfs, with room for mounts"
             # Read-only even in a writable rootfs: nothing is ever mounted in what a command can write
-            laid.append(Overlay(lowers=lowers, dest=operation.dest, why="of the rootfs, with room for mounts"))
+            laid.append(Overlay(lowers=lowers, dest=operation.dest, why=why, written=is_writable_mount(operation)))
         else:
             laid.append(operation)
     made = tuple(point.replace(path=top_of_all + point.path) for point in points)

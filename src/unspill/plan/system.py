@@ -6,10 +6,12 @@ The root itself is bwrap's empty tmpfs, so what is not named here does not exist
 
 from __future__ import annotations
 
+from unspill.errors import UsageError
 from unspill.model.plan import Bind, Dev, Overlay, Proc, ReadOnly, Symlink, Tmpfs
 from unspill.model.policy import MIB
+from unspill.plan.inside import to_inside
 from unspill.policy.defaults import NEVER_SHOWN, SOCKET_FREE
-from unspill.policy.paths import contains
+from unspill.policy.paths import contains, lies_beneath, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,13 +24,13 @@ RUN_BYTES = 64 * MIB
 STICKY = 0o1777
 
 
-def system_operations(given: PlanInput) -> Iterator[MountOp]:
+def system_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
     """Yield the host's system directories, read-only, and the links among them."""
     places = given.places
     if given.policy.view == "rootfs":
         from unspill.plan.rootfs import rootfs_operations
 
-        yield from rootfs_operations(given)
+        yield from rootfs_operations(given, warnings)
         return
     shown = places.system if given.policy.view == "sealed" else (*places.system, *places.top)
     for path in dict.fromkeys(shown):
@@ -67,10 +69,23 @@ def kernel_operations() -> Iterator[MountOp]:
     yield ReadOnly(dest=b"/dev", why="nothing is made among the devices")
 
 
+def _check_nothing_in_tmp(given: PlanInput) -> None:
+    """Refuse to keep a /tmp in which something else would be mounted: what commands left there may be links."""
+    view = given.policy.view
+    roots = [stack.live for stack in given.stacks]
+    inside = (to_inside(root, view, roots) for root in roots)
+    for path in (*inside, *given.policy.readable):
+        if lies_beneath(path, b"/tmp"):
+            raise UsageError(
+                f"/tmp can't be kept: {show(path)} lies in it.", remedy='Use `tmp = "fresh"`, or move that elsewhere.'
+            )
+
+
 def fresh_operations(given: PlanInput) -> Iterator[MountOp]:
     """Yield the directories that start empty and end with the run."""
     size = given.policy.limits.tmp_bytes
     if given.policy.tmp == "persistent" and given.places.tmp:
+        _check_nothing_in_tmp(given)
         yield Bind(source=given.places.tmp, dest=b"/tmp", writable=True, why="temporary files that outlive the run")
     else:
         yield Tmpfs(dest=b"/tmp", size_bytes=size, mode=STICKY, why="temporary files of this run only")

@@ -60,6 +60,11 @@ def is_writable_mount(operation: MountOp) -> bool:
     return False
 
 
+def is_written(operation: MountOp) -> bool:
+    """Tell whether what is seen there may be a command's work, though this run may only read it."""
+    return is_writable_mount(operation) or (isinstance(operation, Overlay) and operation.written)
+
+
 def check_no_mounts_beneath_roots(operations: Iterable[MountOp]) -> None:
     """Make sure that bwrap makes no mount point in what a sandboxed command may have written.
 

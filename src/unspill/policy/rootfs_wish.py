@@ -53,7 +53,7 @@ def _demands(wish: RootfsWish) -> tuple[tuple[str, bool, str], ...]:
         ),
         ("location", not wish.location or _is_location(wish.location), "must be an absolute path, or an address"),
         ("sha256", not wish.sha256 or is_digest(wish.sha256), "must be 64 hexadecimal digits in small letters"),
-        ("label", not wish.label or is_label(wish.label), label),
+        ("label", not wish.label or _is_plain_label(wish.label), label),
     )
 
 
@@ -74,8 +74,8 @@ def _wrong_together(wish: RootfsWish) -> tuple[str, str] | None:
         return "location", "must say where it is"
     if wish.source == "oci" and not wish.location.startswith("/"):
         return "location", "must be an absolute path: an OCI layout is read from disk"
-    if wish.label in SOURCES:
-        return "label", f"{wish.label} is the name of a source"
+    if wish.label and not is_label(wish.label):
+        return "label", f"{wish.label} is the name of a source, or begins as if it were of one"
     return None if wish.label else ("label", "must say what it is called")
 
 
@@ -85,7 +85,12 @@ def is_name(text: str) -> bool:
 
 
 def is_label(text: str) -> bool:
-    """Tell whether somebody may call a rootfs so."""
+    """Tell whether somebody may call a rootfs so: nobody who reads it may take it for one of a source."""
+    first = text.replace("_", ".").partition(".")[0]
+    return _is_plain_label(text) and first not in SOURCES
+
+
+def _is_plain_label(text: str) -> bool:
     is_plain = _LOWER.union("._").issuperset(text) and len(text) <= _LONGEST_LABEL
     return bool(text) and is_plain and text[0].isalpha()
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of several rootfs is newer, and which of them one replaces.
 
-By version where all versions are numbers; elsewhere (the name of a release, a digest) by when they were made.
+By version where all versions are numbers, after the same word if there is one (a suite and its day); elsewhere (a
+digest) by when they were made.
 """
 
 from __future__ import annotations
@@ -23,15 +24,27 @@ def line_of(rootfs: Rootfs) -> tuple[str, str, int, str]:
 
 def newest(several: Sequence[Rootfs]) -> Rootfs:
     """Return the newest of some rootfs of one line; there must be one."""
-    versions = {found.name: _numbers(found) for found in several}
-    is_numbered = all(versions.values())
-    return max(several, key=lambda found: (versions[found.name] if is_numbered else (), _made(found), found.name))
+    versions = {found.name: _numbers(found.manifest.key.version if found.manifest else "") for found in several}
+    is_numbered = len({word for word, _ in versions.values()}) == 1 and all(numbers for _, numbers in versions.values())
+    return max(several, key=lambda found: (versions[found.name][1] if is_numbered else (), _made(found), found.name))
 
 
-def _numbers(rootfs: Rootfs) -> tuple[int, ...]:
-    """Return a version as numbers, nothing where it is not of numbers and dots alone."""
-    parts = rootfs.manifest.key.version.split(".") if rootfs.manifest is not None else [""]
-    return tuple(map(int, parts)) if all(part.isdecimal() and len(part) < 9 for part in parts) else ()
+def is_older(version: str, than: str) -> bool:
+    """Tell whether a version is surely older than another one: both are numbers, after the same word if any."""
+    (word, numbers), (other, others) = _numbers(version), _numbers(than)
+    return word == other and bool(numbers) and numbers < others
+
+
+def _numbers(version: str) -> tuple[str, tuple[int, ...]]:
+    """Return the word that a version begins with, and its numbers; none where it is not of numbers and dots then."""
+    first, _, rest = version.partition(".")
+    word = "" if _is_number(first) else first
+    parts = rest.split(".") if word else version.split(".")
+    return word, tuple(map(int, parts)) if all(map(_is_number, parts)) else ()
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 9
 
 
 def _made(rootfs: Rootfs) -> int:

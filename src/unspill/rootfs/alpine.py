@@ -109,7 +109,7 @@ class AlpineSource:
             check_release(fd, key.version)
             make_top(fd)
             write_repositories(fd, (f"{mirror}/{branch_of(key.version)}/{name}" for name in _REPOSITORIES))
-            means.report(Progress(step="installing packages", total=len(packages)))
+            means.report(Progress(step="installing packages", total=len(packages), unit="package"))
             _check_installed(_install(tree, packages, mirror, means), mirror)
             check_complete(fd)
             installed = read_packages(fd)
@@ -178,8 +178,8 @@ def _install(tree: bytes, packages: tuple[str, ...], mirror: str, means: Means) 
 def _check_installed(installed: Installed, mirror: str) -> None:
     if installed.ok:
         return
-    last = "\n".join(installed.output.strip().splitlines()[-_SHOWN_LINES:])
+    last = "; ".join(line.strip() for line in installed.output.strip().splitlines()[-_SHOWN_LINES:])
     raise RootfsError(
-        f"The packages can't be installed from {mirror}:\n{last}" if last else "The packages can't be installed.",
+        f"The packages can't be installed from {mirror}: {last}" if last else "The packages can't be installed.",
         remedy="Check that the mirror has this version's packages, then try again; nothing half-built is used.",
     )

@@ -11,6 +11,7 @@ import os
 import time
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
+from unspill.host.rootfs_base import MOST_AT_TOP
 from unspill.host.writing import sync_directory, write_whole
 from unspill.layers.remove import remove_tree
 from unspill.model.rootfs import Progress, RootfsManifest
@@ -66,14 +67,14 @@ def obtain(shelf: Shelf, wish: RootfsWish, source: Source, *, install: Install, 
     try:
         resolved = _resolve(shelf, wish, source, install, report)
         name = checked_name(resolved.key.name)
-        found = _find_ready(shelf, name, wish)
+        found = _find_ready(shelf, name, resolved)
         if found is not None:
             _use_first(shelf, found)
             return found, False
         lock = NameLock(shelf.directory, name)
-        lock.acquire(lambda: report(Progress(step="waiting")))
+        lock.acquire(lambda: report(Progress(step="waiting: another process makes it")))
         with lock:
-            found = _find_ready(shelf, name, wish)
+            found = _find_ready(shelf, name, resolved)
             if found is not None:
                 return found, False
             sweep(shelf.directory, name)
@@ -83,18 +84,23 @@ def obtain(shelf: Shelf, wish: RootfsWish, source: Source, *, install: Install, 
         raise failed(error, shelf.directory) from error
 
 
-def _find_ready(shelf: Shelf, name: str, wish: RootfsWish) -> Rootfs | None:
+def _find_ready(shelf: Shelf, name: str, resolved: Resolved) -> Rootfs | None:
     """Return the rootfs if it is ready.
 
     Raises:
-        RootfsUnverified: it is, but was made from something else than what is pinned now.
+        RootfsUnverified: it is, but was made from something else than what is pinned now, or offered under its name.
     """
     found = shelf.get(name)
-    if found is not None and found.manifest is not None and not is_of_digest(found.manifest, wish.sha256):
-        raise RootfsUnverified(
-            f"{name} is there already, but made from something else than what has the digest {wish.sha256}",
-            remedy=f"Find out which of both is right; `unspill rootfs remove {name}` makes room for the other one.",
-        )
+    if found is None or found.manifest is None:
+        return found
+    for sha256 in (resolved.wish.sha256, resolved.sha256):
+        if not is_of_digest(found.manifest, sha256):
+            old = ", ".join(digest.removeprefix("sha256:") for _, digest in found.manifest.fetched[:1]) or "none"
+            raise RootfsUnverified(
+                f"{name} is there already, but made from something else than what has the digest {sha256}: "
+                f"it was {old}",
+                remedy=f"Find out which of both is right; `unspill rootfs remove {name}` makes room for the other one.",
+            )
     return found
 
 
@@ -148,9 +154,14 @@ def _finish_tree(tree: bytes, name: str) -> None:
             raise RootfsUnsafe(
                 f"{name} would have no /{shown(SHELL)}", remedy="This is no root file system, or not all of one."
             )
+        make_points(tree)
+        if len(os.listdir(fd)) > MOST_AT_TOP:
+            raise RootfsUnsafe(
+                f"{name} would have more than {MOST_AT_TOP} entries at its top, so no run could use it",
+                remedy="This is no root file system: one has some twenty directories there.",
+            )
     finally:
         os.close(fd)
-    make_points(tree)
 
 
 def _describe(

@@ -94,7 +94,11 @@ def _open_apt(suite: str, arch: str, wish: RootfsWish, means: Means) -> Apt:
 
 
 def _up_to_date(apt: Apt, suite: str, version: str) -> Releases:
-    """Return what the lists are that apt has; they are fetched again if they are not those of the version."""
+    """Return what the lists are that apt has; they are fetched again if they are not those of the version.
+
+    Raises:
+        RootfsError: the archive has another version by now: its content would get the name of the older one.
+    """
     try:
         releases = read_releases(apt)
     except RootfsUnverified:
@@ -102,6 +106,11 @@ def _up_to_date(apt: Apt, suite: str, version: str) -> Releases:
     if releases is None or _version(suite, releases) != version:
         apt.update()
         releases = read_releases(apt)
+        if (found := _version(suite, releases)) != version:
+            raise RootfsError(
+                f"the archive of Debian changed meanwhile: it had {version}, and has {found} now",
+                remedy="Try again; what was fetched already is kept.",
+            )
     return releases
 
 

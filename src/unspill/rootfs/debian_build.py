@@ -17,12 +17,16 @@ from unspill.model.rootfs import Progress
 from unspill.rootfs.debian_child import SEARCH, run_child
 from unspill.rootfs.debian_failures import explain_failure
 from unspill.rootfs.debian_names import Archive
+from unspill.rootfs.tar_bounds import Bounds, too_much
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _PATIENCE_S = 30.0
+# Installing takes a few minutes; a script of a package that waits for ever would let all others wait who want the same
+_WALL_S = 30 * 60.0
+_MOST_BYTES = Bounds().total_bytes
 _OUTER = (
     *"unshare --user --map-root-user --map-auto --mount --net --ipc --uts --pid --fork --kill-child".split(),
     *"-- /bin/sh -euc".split(),
@@ -31,7 +35,8 @@ _OUTER = (
 # here is killed, and what belongs to subordinate ids is removed, which the caller could not do.
 _SCRIPT = """
 scratch=$1
-shift
+ulimit -f "$2"
+shift 2
 root=$scratch/root
 mount -t tmpfs -o mode=755,size=16m none "$root"
 cd "$root"
@@ -138,9 +143,12 @@ def build(
     tar = os.path.join(scratch, b"tree.tar")
     fd = os.open(tar, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        ended = run_child(argv, environ, cwd=scratch, on_line=tell, stdout=fd, patience_s=_PATIENCE_S)
+        ended = run_child(argv, environ, cwd=scratch, on_line=tell, stdout=fd, patience_s=_PATIENCE_S, wall_s=_WALL_S)
+        size = os.fstat(fd).st_size
     finally:
         os.close(fd)
+    if size >= _MOST_BYTES:
+        raise too_much(f"the tree that packages made has {size} bytes or more")
     if ended.code != 0:
         raise explain_failure(ended, "mmdebstrap")
     return tar
@@ -149,9 +157,11 @@ def build(
 def enclosed_argv(scratch: bytes, command: Sequence[str]) -> list[str]:
     """Return a command that runs another as root of the inner namespace, with `scratch`/mirror and `scratch`/tmp.
 
-    It ends, with all that it started, when its standard input does.
+    It ends, with all that it started, when its standard input does. No file can grow beyond the most that an archive
+    may hold; the tar that it writes is one.
     """
-    return [*_OUTER, _SCRIPT, "unspill-debian", os.fsdecode(scratch), *command]
+    # Shells count in blocks of 512 bytes
+    return [*_OUTER, _SCRIPT, "unspill-debian", os.fsdecode(scratch), str(_MOST_BYTES // 512), *command]
 
 
 def mmdebstrap_argv(suite: str, arch: str, packages: Sequence[str], archives: Sequence[Archive]) -> list[str]:
@@ -171,6 +181,7 @@ def mmdebstrap_argv(suite: str, arch: str, packages: Sequence[str], archives: Se
         '--aptopt=APT::Install-Recommends "false"',
         *(f"--dpkgopt={option}" for option in _LEFT_OUT),
         "--customize-hook=upload /mirror/sources.list /etc/apt/sources.list",
+        "--customize-hook=upload /mirror/apt.conf /etc/apt/apt.conf.d/99unspill",
         "--skip=output/dev",
         suite,
         "-",

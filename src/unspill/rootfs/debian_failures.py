@@ -85,8 +85,8 @@ _CAUSES = (
         ),
         kind=RootfsUnreachable,
         what="the archive can't be reached",
-        remedy="Check the network and the proxy, or name another mirror, or a directory: file:/a/mirror. What was"
-        " fetched is kept.",
+        remedy="Check the network and the proxy, or name another mirror, or a directory: file:/a/mirror; what"
+        " apt has fetched already, if anything, is kept.",
     ),
     _Cause(
         marks=("newuidmap", "newgidmap", "uid_map", "gid_map", "no line matching user"),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from unspill.rootfs.debian_apt import Apt, Deb
 
 RELEASE = "InRelease"
+# Inside there is one user: apt could not become the one that it fetches as
+APT_CONFIG = 'APT::Sandbox::User "root";\n'
 
 
 class Releases(Record):
@@ -49,7 +51,8 @@ def read_releases(apt: Apt) -> Releases:
 def lay_mirror(mirror: bytes, apt: Apt, arch: str, debs: Iterable[Deb]) -> None:
     """Lay the archives out below `mirror`, each in a directory of its number, with keys and a list of sources.
 
-    The list is for the finished tree: it names the archives themselves, or Debian's where one is a directory here.
+    The list is for the finished tree: it names the archives themselves, or Debian's where one is a directory here. So
+    is what apt is told there.
 
     Raises:
         RootfsUnverified: something that apt should have fetched is missing.
@@ -67,9 +70,11 @@ def lay_mirror(mirror: bytes, apt: Apt, arch: str, debs: Iterable[Deb]) -> None:
     for key in os.listdir(apt.keys):
         _copy(os.path.join(apt.keys, key), os.path.join(mirror, b"keys", key))
     is_local = any(archive.is_local for archive in apt.archives)
-    with open(os.path.join(mirror, b"sources.list"), "w", encoding="utf-8") as file:
-        file.write(sources_list(archives_of("", apt.suite) if is_local else apt.archives, KEYRING))
-    os.chmod(os.path.join(mirror, b"sources.list"), 0o644)
+    sources = sources_list(archives_of("", apt.suite) if is_local else apt.archives, KEYRING)
+    for path, text in ((mirror + b"/sources.list", sources), (mirror + b"/apt.conf", APT_CONFIG)):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o644)
 
 
 def list_name(archive: Archive, suite: str, name: str) -> bytes:

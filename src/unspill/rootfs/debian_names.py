@@ -89,7 +89,7 @@ def packages_of(tier: int, more: tuple[str, ...]) -> tuple[str, ...]:
     if wrong:
         raise RootfsError(
             f"{wrong[0][:80]!r} can't be the name of a package of Debian",
-            remedy="A name has small letters, digits and + - . only, and begins with a letter or digit.",
+            remedy="A name has two or more small letters, digits and + - . only, and begins with a letter or digit.",
         )
     if len(more) > _MOST_PACKAGES:
         raise RootfsError(f"more than {_MOST_PACKAGES} packages are wished for", remedy="Name fewer.")

@@ -11,6 +11,7 @@ import os
 import stat
 
 from unspill.errors import RootfsUnsafe, RootfsUnverified
+from unspill.rootfs.attributes import is_unsafe, list_attributes
 from unspill.rootfs.layout import DIRECTORY, shown
 
 TYPE_CHECKING = False
@@ -28,7 +29,7 @@ def tree_digest(tree: bytes) -> tuple[str, int, int]:
     """Return a tree's digest, how many entries it has, and the bytes of its files.
 
     Raises:
-        RootfsUnsafe: it is deeper than any real one.
+        RootfsUnsafe: it is deeper than any real one, or has extended attributes that make it other than it looks.
         RootfsUnverified: a file changes while it is read.
         OSError: something in it can't be read.
     """
@@ -56,6 +57,7 @@ class _Reading:
 
     def directory(self, fd: int, depth: int) -> None:
         """Give all entries of a directory, and then its end."""
+        self._check_attributes(fd, b"")
         if depth > DEEPEST:
             raise RootfsUnsafe(f"The tree {shown(self._tree)} is more than {DEEPEST} directories deep")
         with os.scandir(fd) as found:
@@ -64,6 +66,7 @@ class _Reading:
         for name, entry in entries:
             if entry.is_symlink():
                 target = os.readlink(name, dir_fd=fd)
+                self._check_attributes(fd, name)
                 self._take(b"l%d:%s%d:%s" % (len(name), name, len(target), target))
             elif entry.is_dir(follow_symlinks=False):
                 self._below(fd, name, depth)
@@ -85,6 +88,7 @@ class _Reading:
     def _file(self, fd: int, name: bytes) -> None:
         inner = os.open(name, _FILE, dir_fd=fd)
         try:
+            self._check_attributes(inner, b"")
             found = os.fstat(inner)
             size = found.st_size
             head = b"f%d:%s%o:%d:" % (len(name), name, stat.S_IMODE(found.st_mode), size)
@@ -101,6 +105,15 @@ class _Reading:
         if done != size:
             raise RootfsUnverified(f"{shown(name)} in {shown(self._tree)} changes while it is read")
         self.size_bytes += size
+
+    def _check_attributes(self, fd: int, name: bytes) -> None:
+        """Refuse what makes an entry other than it looks: of a descriptor, or of a link in that directory."""
+        found = list_attributes(b"/proc/self/fd/%d/%s" % (fd, name) if name else fd)
+        if any(map(is_unsafe, found)):
+            raise RootfsUnsafe(
+                f"The tree {shown(self._tree)} has extended attributes that make it other than it looks",
+                remedy="Do not use it: remove it, and make it again.",
+            )
 
     def _other(self, fd: int, name: bytes) -> None:
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)

@@ -163,6 +163,10 @@ class _Download:
         except RootfsUnverified:
             self._part.drop()
             raise
+        except RootfsUnreachable as error:
+            if self._part.size and self._part.version.validator:
+                error.remedy += f" The next attempt goes on after the {self._part.size} bytes that were fetched."
+            raise
 
     def _ask(self) -> None:
         from unspill.rootfs.download_http import Interrupted, open_address

@@ -47,18 +47,13 @@ class Part:
 
     def __enter__(self) -> Self:
         os.makedirs(self._downloads, mode=0o700, exist_ok=True)
-        while True:
-            self._state = _open(self._stem + b".state")
-            fcntl.flock(self._state, fcntl.LOCK_EX)
-            state = self._load()
-            if os.fstat(self._state).st_nlink:
-                self._resume(state)
-                return self
-            # Somebody was done while we waited: this is no longer the state, but it tells the result
-            if digest := state.get("sha256"):
-                self.fetched_meanwhile = str(digest)
-                return self
-            os.close(self._state)
+        try:
+            self._lock()
+        except BaseException:
+            # A lock that stays behind in this process would let the next attempt wait for itself
+            self.__exit__()
+            raise
+        return self
 
     def __exit__(self, *_: object) -> None:
         for fd in (self._file, self._state):
@@ -101,6 +96,20 @@ class Part:
                 os.unlink(self._stem + ending)
             except FileNotFoundError:
                 continue
+
+    def _lock(self) -> None:
+        while True:
+            self._state = _open(self._stem + b".state")
+            fcntl.flock(self._state, fcntl.LOCK_EX)
+            state = self._load()
+            if os.fstat(self._state).st_nlink:
+                self._resume(state)
+                return
+            # Somebody was done while we waited: this is no longer the state, but it tells the result
+            if digest := state.get("sha256"):
+                self.fetched_meanwhile = str(digest)
+                return
+            self.__exit__()
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._file = _open(self._stem + b".part")

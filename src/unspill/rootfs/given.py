@@ -26,6 +26,7 @@ _BLOCK = 1 << 20
 _REPORT_BYTES = 16 << 20
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".tgz", ".txz", ".tzst", ".tbz", ".tbz2")
 _LONGEST_STEM = 32
+_LAYOUT_MARKS = frozenset((b"oci-layout", b"manifest.json"))
 _SIGNS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._")
 
 
@@ -96,7 +97,7 @@ def label_of(wish: RootfsWish) -> str:
 
 
 def check_tree(tree: bytes, name: str) -> None:
-    """Check that there is a shell in what was unpacked.
+    """Check that there is a shell in what was unpacked; where it is an OCI layout, say so.
 
     Raises:
         RootfsError: there is none.
@@ -108,11 +109,14 @@ def check_tree(tree: bytes, name: str) -> None:
     try:
         if has_shell(fd):
             return
+        is_layout = not _LAYOUT_MARKS.isdisjoint(map(os.fsencode, os.listdir(fd)))
     finally:
         os.close(fd)
     raise RootfsError(
         f"{name} is no root file system: it has no /bin/sh",
-        remedy="Its top must have bin, etc and usr: not a directory with these in it, nor a program's archive.",
+        remedy='It looks like an OCI layout: give it with --oci (`source = "oci"`).'
+        if is_layout
+        else "At its top must be bin with a shell in it: no directory around that, and not the archive of a program.",
     )
 
 

@@ -12,6 +12,7 @@ import os
 import stat
 
 from unspill.errors import RootfsError, RootfsUnsafe
+from unspill.host.trusted import find_changeable
 
 ROOTS = b"roots"
 STAGING = b"staging"
@@ -83,11 +84,29 @@ def check_trusted(path: bytes) -> bool:
         raise RootfsUnsafe(f"{shown(path)} is no directory", remedy="Move it away, or choose another rootfs directory.")
     if not is_trusted(found):
         whose = "can be written by others" if found.st_uid in (0, os.geteuid()) else "belongs to somebody else"
-        raise RootfsUnsafe(
-            f"{shown(path)} {whose}, who could put a rootfs of theirs there",
-            remedy=f"chmod go-w {shown(path)}, have it owned by yourself or root, or choose another rootfs directory.",
-        )
+        raise _others(path, whose)
     return True
+
+
+def check_all_trusted(directory: bytes) -> bool:
+    """Tell whether there is a rootfs directory: neither it nor one above it can be changed or replaced by others.
+
+    Raises:
+        RootfsUnsafe: others could.
+    """
+    if not check_trusted(directory):
+        return False
+    found = find_changeable(directory)
+    if found is not None:
+        raise _others(found.path, found.reason)
+    return True
+
+
+def _others(path: bytes, whose: str) -> RootfsUnsafe:
+    return RootfsUnsafe(
+        f"{shown(path)} {whose}, who could put a rootfs of theirs there",
+        remedy=f"chmod go-w {shown(path)}, have it owned by yourself or root, or choose another rootfs directory.",
+    )
 
 
 def make_layout(directory: bytes) -> None:
@@ -98,14 +117,20 @@ def make_layout(directory: bytes) -> None:
         RootfsError: it can't be made, or only be read.
     """
     try:
-        if not check_trusted(directory):
+        if not check_all_trusted(directory):
             os.makedirs(os.path.dirname(directory), _own_mode(), exist_ok=True)
             _make(directory, _own_mode())
+            check_all_trusted(directory)
         for name, mode in ((ROOTS, 0o755), (STAGING, 0o700), (DOWNLOADS, 0o700), (LOCKS, 0o700)):
             path = os.path.join(directory, name)
             if not check_trusted(path):
                 _make(path, mode)
     except OSError as error:
+        if error.errno in _READ_ONLY and not os.path.lexists(directory):
+            raise RootfsError(
+                f"{shown(directory)} does not exist, and can't be made: {error.strerror}",
+                remedy="Make it, or name a directory of your own: ROOTFS_DIR, or `rootfs_dir` in the configuration.",
+            ) from error
         raise failed(error, directory) from error
     if not os.access(os.path.join(directory, LOCKS), os.W_OK):
         raise read_only(directory)

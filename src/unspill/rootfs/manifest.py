@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 VERSION = 1
 LARGEST = 4 << 20
 
+_KIND = frozenset("abcdefghijklmnopqrstuvwxyz-")
+_LONGEST_KIND = 32
+_HEX = frozenset("0123456789abcdef")
 _PROOFS = ("pinned", "known", "signed", "same-server", "none")
 _SOURCES = ("alpine", "debian", "archive", "oci", "kept")
 _TEXT, _COUNT, _TEXTS, _PAIRS, _COUNTS = "text", "count", "texts", "pairs", "counts"
@@ -84,7 +87,15 @@ def parse(content: bytes) -> RootfsManifest:
     key, wish, rest = _fields(top["key"], _KEY), _fields(top["wish"], _WISH), _fields(top, _REST)
     if rest["proof"] not in _PROOFS or wish["source"] not in _SOURCES:
         raise NoManifest("its source or proof is none")
+    is_digest = len(rest["tree"]) == 64 and _HEX.issuperset(rest["tree"])
+    if not is_digest or not all(map(_is_kind, dict(rest["left_out"]))):
+        raise NoManifest("it says something that no manifest says")
     return RootfsManifest(key=RootfsKey(**key), wish=RootfsWish(**wish), **rest)
+
+
+def _is_kind(text: str) -> bool:
+    """Tell whether a text may be a kind of what was left out; it is shown to people."""
+    return 0 < len(text) <= _LONGEST_KIND and _KIND.issuperset(text)
 
 
 def read(dir_fd: int, name: bytes) -> RootfsManifest:
@@ -172,7 +183,8 @@ def _scan(content: bytes) -> object:
         text = content.decode("utf-8")
         start = len(text) - len(text.lstrip(" \t\r\n"))
         value, end = make_scanner(reading)(text, start)
-    except (ValueError, StopIteration, RecursionError) as error:
+    except (ValueError, StopIteration, RecursionError, SystemError) as error:
+        # SystemError: the scanner takes its own error from `json.decoder`, which nobody has loaded, and raises nothing
         raise NoManifest("it is no JSON, or not all of it") from error
     if text[end:].strip(" \t\r\n"):
         raise NoManifest("something comes after it")

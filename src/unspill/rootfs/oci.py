@@ -78,7 +78,11 @@ class OciSource:
             left_out = unpack_layers(layout, choice.layers, tree, means)
             archive = (("archive", layout.archive_digest),) if layout.archive_digest else ()
         check_tree(tree, resolved.fetch)
-        return Filled(proof=resolved.proof, fetched=(*archive, *choice.chain, *_blobs(choice)), left_out=left_out)
+        fetched = (*archive, *choice.chain, *_blobs(choice))
+        if not any(digest == f"sha256:{choice.identity}" for _, digest in choice.chain):
+            # What names it does so by a SHA-512
+            fetched = (*fetched, ("identity", f"sha256:{choice.identity}"))
+        return Filled(proof=resolved.proof, fetched=fetched, left_out=left_out)
 
 
 def _choose(layout: Layout, wish: RootfsWish, arch: str) -> Choice:

@@ -36,6 +36,8 @@ INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.di
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
 _MOST_NESTED = 3
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+:/@")
+_LONGEST_SHOWN = 48
 # Those of a variant are content for every machine of the architecture
 _VARIANTS = {"amd64": ("", "v1"), "arm64": ("", "v8"), "arm": ("", "v7"), "386": ("",)}
 
@@ -212,7 +214,7 @@ def _check_kind(document: Document, descriptor: Descriptor, what: str) -> None:
 
 def no_platform(platforms: Iterable[tuple[str, str, str]], arch: str) -> RootfsError:
     """Return the error that nothing is for an architecture."""
-    there = sorted({"/".join(part for part in platform if part) or "nothing known" for platform in platforms})
+    there = sorted({plain("/".join(filter(None, platform))) or "nothing known" for platform in platforms})
     return RootfsError(
         f"the OCI layout has nothing for {arch} (linux/{OCI_PLATFORMS[arch]}); it is for: {', '.join(there[:16])}",
         remedy="Copy it anew for this architecture, or name another one (`arch`).",
@@ -220,4 +222,10 @@ def no_platform(platforms: Iterable[tuple[str, str, str]], arch: str) -> RootfsE
 
 
 def _refs(leaves: list[_Leaf]) -> str:
-    return ", ".join(sorted({ref for leaf in leaves for ref in leaf.refs})[:16]) or "none"
+    return ", ".join(sorted({f"'{plain(ref)}'" for leaf in leaves for ref in leaf.refs})[:16]) or "none"
+
+
+def plain(text: str) -> str:
+    """Return a word of a layout for a message of ours: short, and without the spaces that would make it a sentence."""
+    shown = "".join(sign if sign in _PLAIN else "?" for sign in text[:_LONGEST_SHOWN])
+    return f"{shown}..." if len(text) > _LONGEST_SHOWN else shown

@@ -47,7 +47,7 @@ def unpack_layers(
     left = bounds or Bounds()
     left_out: dict[str, int] = {}
     for number, layer in enumerate(layers, 1):
-        means.report(Progress(step="unpacking layers", done=number - 1, total=len(layers)))
+        means.report(Progress(step="unpacking layers", done=number - 1, total=len(layers), unit="layer"))
         what = f"layer {number}"
         fd = _open(layout, layer, what)
         try:

@@ -174,5 +174,6 @@ def no_layout(location: str) -> RootfsError:
     """Return the error that there is something else at a location."""
     return RootfsError(
         f"{location} is no OCI layout: it has neither oci-layout and index.json nor manifest.json",
-        remedy='Make one with `skopeo copy docker://NAME oci:DIRECTORY:TAG`; a plain tar is `source = "archive"`.',
+        remedy="Make one with `skopeo copy docker://NAME oci:DIRECTORY:TAG`; a plain tar is for --archive"
+        ' (`source = "archive"`).',
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from unspill.errors import RootfsError, RootfsUnverified
-from unspill.rootfs.oci_choice import Choice, Layer, check_config, matches_tag
+from unspill.rootfs.oci_choice import Choice, Layer, check_config, matches_tag, plain
 from unspill.rootfs.oci_json import get_list, get_text, is_text, parse_digest, parse_document, parse_json, wrong
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ def _find(layout: Layout, tag: str) -> Document:
     ]
     if len(fitting) == 1:
         return fitting[0]
-    there = ", ".join(sorted({name for names in tags for name in names})[:16]) or "none"
+    there = ", ".join(sorted({f"'{plain(name)}'" for names in tags for name in names})[:16]) or "none"
     raise RootfsError(f"{_WHAT} has {len(fitting)} that fit", remedy=f"Name a tag (`version`). It has these: {there}.")
 
 

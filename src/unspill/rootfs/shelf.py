@@ -15,7 +15,17 @@ from unspill.layers.remove import remove_tree
 from unspill.rootfs import ready
 from unspill.rootfs.ages import line_of, newest
 from unspill.rootfs.hold import Hold, NameLock, take
-from unspill.rootfs.layout import CURRENT, ROOTS, STAGING, check_trusted, failed, is_directory, make_layout, shown
+from unspill.rootfs.layout import (
+    CURRENT,
+    ROOTS,
+    STAGING,
+    check_all_trusted,
+    check_trusted,
+    failed,
+    is_directory,
+    make_layout,
+    shown,
+)
 from unspill.rootfs.staging import staging_path, sweep
 
 TYPE_CHECKING = False
@@ -86,10 +96,11 @@ class Shelf:
         except ready.NotReady:
             return None
 
-    def find(self, name: str) -> Rootfs | None:
+    def find(self, name: str, *, cut_anywhere: bool = False) -> Rootfs | None:
         """Return the one of this name, or whose name begins so: `alpine`, `alpine-3.23`.
 
-        Of several the one in use counts, or else the newest, if they only differ in their version.
+        Of several the one in use counts, or else the newest, if they only differ in their version. With `cut_anywhere`
+        (a person types) a part may be cut short, `alp`, where no name begins with it as a whole.
 
         Raises:
             RootfsError: it could be several.
@@ -98,7 +109,12 @@ class Shelf:
         exact = self.get(name)
         if exact is not None or not name:
             return exact
-        several = [found for found in self.list() if found.name.startswith((f"{name}-", f"{name}."))]
+        ready = self.list()
+        # No label has a dash, so the first one ends it: `alpine` is never `alpine.mine`, but `alpine-3` may be 3.23
+        cuts = (f"{name}-", f"{name}.") if "-" in name else (f"{name}-",)
+        several = [found for found in ready if found.name.startswith(cuts)]
+        if cut_anywhere and not several:
+            several = [found for found in ready if found.name.startswith(name)]
         current = self.current()
         if current in several:
             return current
@@ -265,13 +281,13 @@ class Shelf:
         return name.decode("ascii", "replace") if parent == ROOTS else ""
 
     def _known(self, name: str) -> Rootfs:
-        found = self.find(name)
+        found = self.find(name, cut_anywhere=True)
         if found is None:
             raise RootfsError(f"There is no rootfs {name!r} in {shown(self.directory)}")
         return found
 
     def _is_there(self) -> bool:
-        return check_trusted(self.directory) and check_trusted(self.roots)
+        return check_all_trusted(self.directory) and check_trusted(self.roots)
 
     def _names(self) -> tuple[str, ...]:
         if not self._is_there():

@@ -44,6 +44,27 @@ class Bounds(Record):
             raise too_much(f"more than {self.ratio} times its size comes out of it")
 
 
+class Memory:
+    """What the paths that have to be remembered until the end of an archive may take; a path takes more than its bytes.
+
+    `whose` names them for people.
+    """
+
+    def __init__(self, whose: str, most_bytes: int) -> None:
+        self._whose = whose
+        self._left = most_bytes
+
+    def charge(self, size: int) -> None:
+        """Take note that so many bytes more are in use.
+
+        Raises:
+            RootfsUnsafe: there are more paths, or longer ones, than in any rootfs.
+        """
+        self._left -= size
+        if self._left < 0:
+            raise too_much(f"{self._whose} are too many, or too long")
+
+
 def too_much(what: str) -> RootfsUnsafe:
     """Return the refusal of an archive that goes beyond its bounds."""
     return RootfsUnsafe(

@@ -24,6 +24,7 @@ LONG_NAME, LONG_TARGET, EXTENDED, GLOBAL = b"L", b"K", b"x", b"g"
 EXTENSIONS = frozenset((LONG_NAME, LONG_TARGET, EXTENDED, GLOBAL))
 # git archive writes its comment globally, others a time; a name or a size for all entries has no good use
 GLOBAL_NEVER = (b"path", b"linkpath", b"size")
+_TAR = "Give a tar, plain or compressed with gzip, bzip2, xz or zstd."
 
 
 class Stream:
@@ -144,7 +145,14 @@ class Entries:
             if block == ZEROS:
                 self._end(extensions)
                 return None
-            header = parse_header(block)
+            try:
+                header = parse_header(block)
+            except RootfsUnverified:
+                if self._left == self._bounds.entries:
+                    raise RootfsUnverified(
+                        "the archive is no tar, or damaged at its very beginning", remedy=_TAR
+                    ) from None
+                raise
             self._left -= 1
             if self._left < 0:
                 raise too_much(f"it has more than {self._bounds.entries} entries")

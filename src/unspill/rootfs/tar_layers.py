@@ -11,7 +11,7 @@ import os
 import stat
 
 from unspill.errors import RootfsUnsafe
-from unspill.rootfs.tar_bounds import shown
+from unspill.rootfs.tar_bounds import Memory, shown
 from unspill.rootfs.tar_tree import DIRECTORY, join
 
 TYPE_CHECKING = False
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 PREFIX = b".wh."
 OPAQUE = b".wh..wh..opq"
+# What the paths of one layer may take in memory: half a million files fit. A path takes some more than its bytes
+_MOST_BYTES = 128 << 20
+_EACH_BYTES = 100
 
 
 class Layer:
@@ -28,14 +31,16 @@ class Layer:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._own: set[bytes] = {b""}
+        self._memory = Memory("the paths of one layer", _MOST_BYTES)
 
     def claim(self, path: bytes) -> None:
         """Take note that the layer has an entry at a path.
 
         Raises:
-            RootfsUnsafe: a directory on the way has the name of a whiteout.
+            RootfsUnsafe: a directory on the way has the name of a whiteout, or there are more paths than in any layer.
         """
         while path not in self._own:
+            self._memory.charge(len(path) + _EACH_BYTES)
             self._own.add(path)
             path, _, name = path.rpartition(b"/")
             if name.startswith(PREFIX):

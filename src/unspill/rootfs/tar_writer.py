@@ -11,7 +11,7 @@ import os
 import stat
 
 from unspill.errors import RootfsUnsafe
-from unspill.rootfs.tar_bounds import PATH_BYTES, shown, too_much
+from unspill.rootfs.tar_bounds import PATH_BYTES, Memory, shown, too_much
 from unspill.rootfs.tar_layers import PREFIX
 from unspill.rootfs.tar_names import Names
 from unspill.rootfs.tar_tree import NEW_FILE, join
@@ -30,6 +30,9 @@ OLD_FILE, FILE, CONTIGUOUS, HARD_LINK, SYMLINK, DIRECTORY = b"\0", b"0", b"7", b
 FILES = frozenset((OLD_FILE, FILE, CONTIGUOUS))
 # What a rootfs gets from its sandbox, and no archive may bring
 LEFT_OUT = {b"3": "device", b"4": "device", b"6": "fifo"}
+# What the directories may take in memory whose times are set at the end: half a million fit
+_MOST_BYTES = 192 << 20
+_EACH_BYTES = 300
 RIGHTS = ((stat.S_ISUID, "setuid"), (stat.S_ISGID, "setgid"))
 
 
@@ -43,6 +46,7 @@ class Writer:
         self._layer = layer
         self._names = Names(bounds.depth)
         self._times: dict[tuple[bytes, bytes], int] = {}
+        self._memory = Memory("the paths of directories", _MOST_BYTES)
         self.entries = 0
         self.size_bytes = 0
         self.left_out: dict[str, int] = {}
@@ -72,7 +76,8 @@ class Writer:
 
     def finish(self) -> None:
         """Set the times of the directories, which change as long as something is written into them."""
-        for (above, name), time_ns in sorted(self._times.items()):
+        for above, name in sorted(self._times):
+            time_ns = self._times[above, name]
             self._tree.trim()
             if name:
                 parent = self._tree.directory(above)
@@ -110,6 +115,8 @@ class Writer:
     def _write_directory(self, entry: Header) -> None:
         above, name = self._names.split(entry.name)
         mode = self._allowed(entry.mode) | stat.S_IRWXU
+        if (above, name) not in self._times:
+            self._memory.charge(len(above) + len(name) + _EACH_BYTES)
         self._times[above, name] = entry.mtime_ns
         kind = self._tree.kind(above, name) if name else stat.S_IFDIR
         if kind == stat.S_IFDIR:

@@ -2,15 +2,18 @@
 """Makes a filled staging tree into one that may be kept: what is in it can be read, and harms nobody outside.
 
 Everything in it belongs to the caller on the host. So a setuid bit that a package set would make anybody who can
-reach the file the caller, and in a directory that all may write anybody could plant something.
+reach the file the caller, and in a directory that all may write anybody could plant something. Extended attributes go
+too: some of them make an overlay show something else than what is there.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
 from unspill.errors import RootfsUnsafe
+from unspill.rootfs.attributes import is_removable, list_attributes
 from unspill.rootfs.digest import DEEPEST
 from unspill.rootfs.layout import DIRECTORY
 
@@ -33,6 +36,7 @@ def tidy_tree(tree: bytes) -> tuple[tuple[str, int], ...]:
         OSError: something resists.
     """
     taken: dict[str, int] = {}
+    _strip(tree, os.lstat(tree).st_mode, taken)
     _set_mode(tree, None, os.lstat(tree).st_mode, 0o500, taken)
     fd = os.open(tree, DIRECTORY)
     try:
@@ -49,9 +53,10 @@ def _tidy(fd: int, depth: int, taken: dict[str, int]) -> None:
         entries = list(found)
     for entry in entries:
         name = os.fsencode(entry.name)
-        if entry.is_symlink():
-            continue
         mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
+        _strip(b"/proc/self/fd/%d/%s" % (fd, name), mode, taken)
+        if stat.S_ISLNK(mode):
+            continue
         if stat.S_ISDIR(mode):
             _set_mode(name, fd, mode, 0o500, taken)
             inner = os.open(name, DIRECTORY, dir_fd=fd)
@@ -63,6 +68,34 @@ def _tidy(fd: int, depth: int, taken: dict[str, int]) -> None:
             _set_mode(name, fd, mode, 0o400, taken)
         else:
             _take_away(name, fd, mode, taken)
+
+
+def _strip(path: bytes, mode: int, taken: dict[str, int]) -> None:
+    """Remove the extended attributes of an entry; those that the host's own security module gives stay."""
+    names = [name for name in list_attributes(path) if is_removable(name)]
+    if not names:
+        return
+    try:
+        _remove_attributes(path, names)
+    except PermissionError:
+        # Those of users need the right to write
+        if stat.S_ISLNK(mode):
+            raise
+        os.chmod(path, stat.S_IMODE(mode) | 0o600)
+        try:
+            _remove_attributes(path, names)
+        finally:
+            os.chmod(path, stat.S_IMODE(mode))
+    taken["xattr"] = taken.get("xattr", 0) + 1
+
+
+def _remove_attributes(path: bytes, names: list[str]) -> None:
+    for name in names:
+        try:
+            os.removexattr(path, name, follow_symlinks=False)
+        except OSError as error:
+            if error.errno != errno.ENODATA:
+                raise
 
 
 def _set_mode(name: bytes, fd: int | None, mode: int, owner: int, taken: dict[str, int]) -> None:

@@ -43,6 +43,6 @@ def verify(rootfs: Rootfs) -> Proof:
     if digest != rootfs.manifest.tree:
         raise RootfsUnverified(
             f"{rootfs.name} has changed since it was made; what spoke for it then was {PROOFS[rootfs.manifest.proof]}",
-            remedy=f"Do not use it: `unspill rootfs remove {rootfs.name}`, and fetch it again.",
+            remedy=f"Do not use it: `unspill rootfs remove --force {rootfs.name}`, and fetch it again.",
         )
     return rootfs.manifest.proof

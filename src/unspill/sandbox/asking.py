@@ -20,10 +20,12 @@ from unspill.model.permission import (
 from unspill.permissions.approver import DenyAll
 from unspill.permissions.audit import Audit
 from unspill.permissions.desk import Desk
+from unspill.plan.inside import to_host, to_inside
 from unspill.plan.visible import is_shown
 from unspill.policy.egress import WEB_PORTS, parse_allowed
 from unspill.policy.paths import contains
 from unspill.sandbox.ending import never_begun
+from unspill.sandbox.locations import own_directories
 from unspill.sandbox.opening import checked_roots, get_facts
 from unspill.sandbox.patience import until_cancelled
 from unspill.sandbox.planning import get_places, make_plan
@@ -66,7 +68,7 @@ def make_desk(store: Store, policy: Policy, locations: Locations, approver: Who)
         audit=Audit(store.state + b"/audit"),
         policy=policy,
         home=locations.home,
-        own=(locations.state, locations.config, locations.data),
+        own=own_directories(locations, policy),
         wait_s=policy.permissions.wait_s,
     )
 
@@ -131,7 +133,7 @@ def permitted(opened: Opened, request: Request, wants: Wants, desk: Desk) -> tup
     wants = _unseen(opened, request, wants)
     wider, wider_request = _with(opened, request, wants)
     plan = _plan_as_if(wider, wider_request)
-    occasion = _occasion(wider, request, plan)
+    occasion = _occasion(wider, wider_request, plan)
     requests = tuple(_requests(wants, occasion, opened.policy.network.mode))
     for permit, asked in zip(desk.obtain_all(requests), requests, strict=True):
         permit.take(asked)
@@ -168,7 +170,9 @@ def _with(opened: Opened, request: Request, wants: Wants) -> tuple[Opened, Reque
     roots = checked_roots(opened.project, wider, opened.locations)
     # A bwrap that lies in a root must not be run
     facts = get_facts(opened.store, wider, roots) if roots != opened.roots else opened.facts
-    more = request.replace(network=wants.network, revealed=wants.reveal)
+    # Where a root that is wanted has the project in it, it is that root which is the workspace
+    cwd = to_inside(to_host(request.cwd, policy.view, opened.roots), policy.view, roots)
+    more = request.replace(network=wants.network, revealed=wants.reveal, cwd=cwd)
     return opened.replace(policy=wider, roots=roots, facts=facts), more
 
 

@@ -32,12 +32,35 @@ WARNING = (
     "container mode: this ran WITHOUT a sandbox, as a plain process of the {name} container that unspill is in. All"
     " that the container has was open to it; what it changed is not known and can't be undone"
 )
+# What lasts, in the words of bwrap and of the C library: the kernel or the container forbids it, or this bwrap can't.
+# A process or memory that can't be had at the moment, and a probe without an answer, are none of these
+_REFUSALS = (
+    "Operation not permitted",
+    "Permission denied",
+    "Function not implemented",
+    "No permissions to creat",
+    "does not support user namespaces",
+    "namespaces exceeded (ENOSPC)",
+    "Too many users",
+    "was not disabled as requested",
+    "Read-only file system",
+    "Invalid argument",
+    "Unknown option",
+    "no bwrap",
+)
 _NONE = "container mode was requested but no container was detected"
 
 
 def can_seal(facts: Facts) -> bool:
     """Tell whether bubblewrap works here, with whichever engine: then there is no place for container mode."""
     return facts.namespaces and facts.disable_userns and facts.proc_mount
+
+
+def is_refused(facts: Facts) -> bool:
+    """Tell whether no sandbox can be made here at all; not so where a probe only failed for the moment."""
+    needed = ("namespaces", "disable_userns", "proc_mount")
+    reasons = [reason for name, reason in facts.problems if name in needed and not getattr(facts, name)]
+    return any(refusal in reason for reason in reasons for refusal in _REFUSALS)
 
 
 def find_container(
@@ -59,7 +82,7 @@ def find_container(
     if isinstance(error, BwrapUnsafe):
         raise error
     facts = get_facts(store, policy, roots, afresh=True)
-    if can_seal(facts):
+    if can_seal(facts) or not is_refused(facts):
         raise error
     name = find_engine(environ, top)
     if not name:

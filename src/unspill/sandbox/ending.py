@@ -43,6 +43,7 @@ def make_result(
     traffic: Traffic | None,
     masks: Masks,
     duration_s: float,
+    notes: tuple[str, ...] = (),
 ) -> RunResult:
     """Return the result of a run that has ended."""
     return RunResult(
@@ -59,7 +60,7 @@ def make_result(
         duration_s=duration_s,
         hints=(*performed.hints, *_network_hints(plan, performed), *_mask_hints(opened, masks, performed)),
         denied_paths=performed.denied_paths,
-        warnings=(*_warnings(opened, plan, traffic), *news_of(opened, masks)),
+        warnings=(*_warnings(opened, plan, traffic), *notes, *news_of(opened, masks)),
         shown_lines=opened.policy.shown_lines,
         shown_bytes=opened.policy.shown_bytes,
         connections=() if traffic is None else traffic.connections,

@@ -15,15 +15,28 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from unspill.model.policy import Policy
+
 
 class Locations(Record):
-    """`state` holds store and layers, `config` the person's policy, `data` the playgrounds, `rootfs` every rootfs."""
+    """`state` holds store and layers, `config` the person's policy, `data` the playgrounds, `rootfs` every rootfs.
+
+    `rootfs_way` is how the last one was named, where links lead there.
+    """
 
     home: bytes
     state: bytes
     config: bytes
     data: bytes
     rootfs: bytes = b""
+    rootfs_way: bytes = b""
+
+
+def own_directories(locations: Locations, policy: Policy) -> tuple[bytes, ...]:
+    """Return the directories that are ours alone: no command may ever write there, what lies there is trusted."""
+    rootfs = os.path.realpath(policy.rootfs_dir) if policy.rootfs_dir else locations.rootfs
+    own = (locations.state, locations.config, locations.data)
+    return own if not rootfs or rootfs.startswith(locations.data + b"/") else (*own, rootfs)
 
 
 def find_locations(home: bytes, environ: Mapping[bytes, bytes]) -> Locations:
@@ -34,12 +47,14 @@ def find_locations(home: bytes, environ: Mapping[bytes, bytes]) -> Locations:
     """
     state = _given(environ, b"UNSPILL_STATE_DIR") or _base(environ, b"XDG_STATE_HOME", home, b".local/state")
     data = os.path.realpath(_base(environ, b"XDG_DATA_HOME", home, b".local/share"))
+    rootfs, way = rootfs_dir(environ, data), _given(environ, b"ROOTFS_DIR")
     return Locations(
         home=home,
         state=os.path.realpath(state),
         config=os.path.realpath(_base(environ, b"XDG_CONFIG_HOME", home, b".config")),
         data=data,
-        rootfs=rootfs_dir(environ, data),
+        rootfs=rootfs,
+        rootfs_way=way if way != rootfs else b"",
     )
 
 

@@ -15,7 +15,7 @@ from unspill.host.places import find_home
 from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
 from unspill.model.record import Record
 from unspill.policy.roots import check_root, merge_roots
-from unspill.sandbox.locations import find_locations
+from unspill.sandbox.locations import find_locations, own_directories
 from unspill.sandbox.project import has_mark, resolve_project
 from unspill.sandbox.settings import load_policy
 from unspill.store.db import Store
@@ -139,7 +139,7 @@ def checked_roots(project: bytes, policy: Policy, locations: Locations) -> tuple
     Raises:
         RootRefused: one of them can't be a root.
     """
-    own = (locations.state, locations.config, locations.data)
+    own = own_directories(locations, policy)
     extra = tuple(os.path.realpath(root) for root in policy.roots)
     for root in (project, *extra):
         check_root(root, home=locations.home, own=own)

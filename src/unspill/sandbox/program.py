@@ -30,18 +30,22 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 64 << 20
 _STEADY = ""
+_READ_PACKAGES = (b"python", b"pip")
 
 
 def identify_program(opened: Opened, plan: Plan) -> str:
     """Return nothing for a program that no command can change, else its digest, or `UNKNOWN_PROGRAM`."""
     name = plan.argv[0]
+    if plan.rootfs and os.path.basename(name).startswith(_READ_PACKAGES):
+        # PYTHONPATH is ours in this view, and leads to where every command can write
+        return UNKNOWN_PROGRAM
     if b"/" not in name:
         return _found_in_path(plan, dict(plan.environ).get(b"PATH", b""), name)
     place = name if name.startswith(b"/") else plan.cwd + b"/" + name.removeprefix(b"./")
     if normalise(place) != place:
         return UNKNOWN_PROGRAM
     if _is_steady(plan, place):
-        return _STEADY
+        return _steady(plan, place)
     return _digest_in_root(opened, to_host(place, opened.policy.view, opened.roots))
 
 
@@ -67,8 +71,17 @@ def _found_in_path(plan: Plan, path: bytes, name: bytes) -> str:
             return UNKNOWN_PROGRAM
         # What can't be executed is passed over by the search
         if _is_executable(plan, found):
-            return _STEADY
+            return _steady(plan, found)
     return UNKNOWN_PROGRAM
+
+
+def _steady(plan: Plan, path: bytes) -> str:
+    """Return what stands for a program that no command can change: of a rootfs, which one it is of."""
+    if not plan.rootfs:
+        return _STEADY
+    from unspill.sandbox.rootfs_program import identify_in_rootfs
+
+    return identify_in_rootfs(plan, path)
 
 
 def _is_executable(plan: Plan, path: bytes) -> bool:

@@ -155,14 +155,13 @@ def stacks_as_if(
     )
     stacks = load_masked(opened)
     caches = (Stack(live=path, device=0, inode=0, open=layer) for path in places.home.caches)
-    tops: tuple[bytes, ...] = ()
+    written: tuple[CacheLayer, ...] = ()
     if opened.policy.rootfs_writable:
-        from unspill.sandbox.rootfs_layers import writable_directories
+        from unspill.sandbox.rootfs_layers import stacks_over, writable_directories
 
-        tops = writable_directories(opened, places.rootfs)
-    written = (Stack(live=path, device=0, inode=0, open=layer) for path in tops)
+        written = stacks_over(opened, writable_directories(opened, places.rootfs), layer)
     return (
         tuple(stack.replace(open=layer) for stack in stacks),
         tuple(CacheLayer(path=stack.live, stack=stack) for stack in caches),
-        tuple(CacheLayer(path=stack.live, stack=stack) for stack in written),
+        written,
     )

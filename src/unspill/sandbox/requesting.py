@@ -58,10 +58,12 @@ def make_request(
     Raises:
         UsageError: the command is empty or has a NUL, or the directory is none.
     """
+    # In view `rootfs` that finds the rootfs, and makes it if need be, before anybody is locked out
+    shell = _shell(opened)
     if isinstance(command, str | bytes):
         text = _encode(command)
         script = text if len(text) > _LONGEST_ARGUMENT else None
-        argv: tuple[bytes, ...] = (_shell(opened), b"-c", text)
+        argv: tuple[bytes, ...] = (shell, b"-c", text)
         is_empty = not text.strip()
     else:
         argv = tuple(map(_encode, command))
@@ -82,7 +84,7 @@ def make_request(
 
 def _shell(opened: Opened) -> bytes:
     """Return what runs a text: /bin/sh of this host, or the best shell that the rootfs has."""
-    if opened.policy.view != "rootfs":
+    if opened.policy.view != "rootfs" or opened.container:
         return b"/bin/sh"
     from unspill.sandbox.planning import get_places
 
@@ -119,8 +121,9 @@ def checked_working_dir(opened: Opened, cwd: str | None) -> bytes:
     view, roots = opened.policy.view, opened.roots
     project = to_inside(opened.project, view, roots)
     resolved = resolve_working_dir(cwd, project, playground_inside(view, opened.home.path))
-    # A caller may know the project by its path on the host; no model has to learn that
-    resolved = to_inside(resolved, view, roots)
+    if cwd is not None and cwd.startswith("/"):
+        # A caller may know the project by its path on the host; no model has to learn that
+        resolved = to_inside(resolved, view, roots)
     on_host = to_host(resolved, view, roots)
     is_in_root = any(on_host == root or on_host.startswith(root + b"/") for root in roots)
     if not is_in_root or any(_held_layers(opened)):

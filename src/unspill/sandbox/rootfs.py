@@ -91,7 +91,7 @@ class RootfsShelf:
         if name.startswith("/") or not name:
             wanted = name or self._policy.rootfs
             return find_rootfs(self._policy.replace(rootfs=wanted, provision=None), self._locations)
-        found = self._shelf.find(name)
+        found = self._shelf.find(name, cut_anywhere=True)
         if found is None:
             raise RootfsError(f"There is no rootfs {name!a} here.", remedy=PULL)
         return found
@@ -140,6 +140,12 @@ class RootfsShelf:
         Raises:
             RootfsError: there is no such rootfs, it is in use, or runs use it.
         """
+        found = self._shelf.find(name)
+        if found is not None and not force and found.name in self._layered():
+            raise RootfsError(
+                f"Some sandbox has written to {found.name}; without it, that is worth nothing.",
+                remedy="`unspill rootfs keep` or `discard` in its project first, or --force.",
+            )
         return self._shelf.remove(name, force=force)
 
     def remove_unused(self) -> tuple[str, ...]:
@@ -147,13 +153,26 @@ class RootfsShelf:
 
         One that a sandbox has written to, in its layer, stays as long as that layer does.
         """
+        return self._shelf.remove_unused(self._layered())
+
+    def _layered(self) -> tuple[str, ...]:
+        """Return the names of those that some sandbox has written to."""
         from unspill.sandbox.rootfs_layers import layered_trees
         from unspill.store.db import Store
 
         with Store.open(self._locations.state) as store:
             trees = layered_trees(store)
-        wanted = [found.name for found in self.list() if found.tree in trees]
-        return self._shelf.remove_unused(wanted)
+        return tuple(found.name for found in self.list() if found.tree in trees)
+
+    def empty_downloads(self) -> int:
+        """Remove what was fetched and nobody uses right now; return how many bytes of the disk that gave back.
+
+        Raises:
+            RootfsError: the directory can only be read.
+        """
+        from unspill.rootfs.downloads import empty_downloads
+
+        return empty_downloads(self.directory)
 
     def keep(self, sandbox: Sandbox, label: str, *, report: Report | None = None) -> Rootfs:
         """Make what a sandbox with a writable rootfs has made of it a rootfs of its own; the sandbox keeps it too.

@@ -8,9 +8,9 @@ is made.
 from __future__ import annotations
 
 import os
-import stat
 
 from unspill.errors import RootfsError, RootfsUnsafe
+from unspill.host.trusted import find_changeable, find_changeable_way
 from unspill.model.rootfs import Rootfs
 from unspill.policy.paths import contains, show
 
@@ -25,12 +25,24 @@ if TYPE_CHECKING:
     Report = Callable[[Progress], None]
 
 PULL = "`unspill rootfs pull alpine` makes one; `unspill rootfs list` shows what there is."
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+USE = "`unspill rootfs use NAME` chooses one of those that `unspill rootfs list` shows."
 
 
 def rootfs_directory(policy: Policy, locations: Locations) -> bytes:
-    """Return where every rootfs lies: of a program's own choice, or the person's."""
-    return os.path.realpath(policy.rootfs_dir) if policy.rootfs_dir else locations.rootfs
+    """Return where every rootfs lies: of a program's own choice, or the person's.
+
+    Raises:
+        RootfsUnsafe: a link leads there that others could have laid.
+    """
+    directory = os.path.realpath(policy.rootfs_dir) if policy.rootfs_dir else locations.rootfs
+    way = policy.rootfs_dir or locations.rootfs_way
+    problem = find_changeable_way(way) if way and way != directory else None
+    if problem is not None:
+        raise RootfsUnsafe(
+            f"{show(problem.path)} {problem.reason}, who could lead to a rootfs of theirs",
+            remedy=f"Name the directory itself (now it is {show(directory)}), if it is the one that you mean.",
+        )
+    return directory
 
 
 def find_rootfs(
@@ -57,7 +69,8 @@ def find_rootfs(
 
         return provide(policy, policy.provision, locations, report)
     named = f"no rootfs {policy.rootfs}" if policy.rootfs else "no rootfs in use"
-    raise RootfsError(f"There is {named} here.", remedy=PULL)
+    is_any = not policy.rootfs and bool(shelf.list())
+    raise RootfsError(f"There is {named} here.", remedy=USE if is_any else PULL)
 
 
 def _find_directory(policy: Policy, locations: Locations, roots: tuple[bytes, ...]) -> Rootfs:
@@ -69,7 +82,8 @@ def _find_directory(policy: Policy, locations: Locations, roots: tuple[bytes, ..
     problem = "is the whole file system" if tree == b"/" else ""
     if any(contains(root, tree) or contains(tree, root) for root in roots):
         problem = "is or contains what commands may write, or lies in it"
-    problem = problem or directory_problem(tree, home=locations.home, own=own) or _why_changeable(tree)
+    problem = problem or directory_problem(tree, home=locations.home, own=own)
+    problem = problem or _why_changeable(tree, os.fsencode(policy.rootfs))
     if problem:
         raise RootfsUnsafe(
             f"{show(tree)} can't be a rootfs: it {problem}.",
@@ -78,22 +92,12 @@ def _find_directory(policy: Policy, locations: Locations, roots: tuple[bytes, ..
     return Rootfs(name=os.fsdecode(tree), tree=tree)
 
 
-def _why_changeable(tree: bytes) -> str:
-    """Return who else could put something else there, "" where nobody could: each directory above counts too."""
-    path = tree
-    while True:
-        try:
-            found = os.lstat(path)
-        except OSError as error:
-            return f"can't be read: {error.strerror}"
-        if not stat.S_ISDIR(found.st_mode):
-            return "is not a directory"
-        if found.st_uid not in (0, os.geteuid()):
-            return f"belongs to somebody else ({show(path)})"
-        # In a sticky directory such as /tmp nobody else can rename what is the caller's
-        is_shared = path != tree and found.st_mode & stat.S_ISVTX
-        if found.st_mode & _OTHERS_MAY_WRITE and not is_shared:
-            return f"can be changed by others ({show(path)})"
-        if path == b"/":
-            return ""
-        path = os.path.dirname(path)
+def _why_changeable(tree: bytes, way: bytes) -> str:
+    """Return who else could put something else there, "" where nobody could: each directory above counts too.
+
+    `way` is how it was named: links may lead there.
+    """
+    found = find_changeable(tree) or find_changeable_way(way)
+    if found is None:
+        return ""
+    return found.reason if found.path == tree else f"{found.reason} ({show(found.path)})"

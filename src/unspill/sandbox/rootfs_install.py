@@ -137,7 +137,7 @@ class _Counting:
             # It is padded to the width of the total
             done = done.strip()
             if line[:1] == b"(" and slash and done.isdigit() and total.isdigit() and len(line) <= _LONGEST_LINE:
-                self._report(Progress(step=STEP, done=int(done), total=int(total)))
+                self._report(Progress(step=STEP, done=int(done), total=int(total), unit="package"))
 
 
 def find_endpoints(hosts: Sequence[str]) -> frozenset[Endpoint]:

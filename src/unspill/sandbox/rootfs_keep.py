@@ -18,7 +18,6 @@ from unspill.rootfs.arch import detect_arch
 from unspill.rootfs.build import obtain
 from unspill.rootfs.shelf import Shelf
 from unspill.rootfs.source import Filled, Resolved
-from unspill.sandbox.planning import get_places
 from unspill.sandbox.rootfs_choice import rootfs_directory
 from unspill.sandbox.rootfs_layers import layers_of
 from unspill.sandbox.rootfs_use import RootfsUse
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from unspill.rootfs.source import Means
     from unspill.sandbox.opening import Opened
 
+_PAUSE_S = 0.2
+
 
 def keep_rootfs(opened: Opened, label: str, report: Callable[[Progress], None]) -> Rootfs:
     """Make what the sandbox sees of its rootfs a rootfs of its own, called by `label`; the sandbox keeps its layers.
@@ -41,19 +42,28 @@ def keep_rootfs(opened: Opened, label: str, report: Callable[[Progress], None]) 
     """
     if not is_label(label):
         raise UsageError(
-            f"not a label for a rootfs: {label!a}", remedy="Use small letters, digits, `.` and `_`, a letter first."
+            f"not a label for a rootfs: {label!a}",
+            remedy="Use small letters, digits, `.` and `_`, a letter first, and not the name of a source there.",
         )
-    with lock_sandbox(opened.store.state, opened.row.id), RootfsUse(opened):
-        base, layers = get_places(opened).rootfs, layers_of(opened)
+    # Whatever the policy says by now: the tree that the layers were written for
+    opened = opened.replace(policy=opened.policy.replace(view="rootfs", rootfs_writable=True))
+    with lock_sandbox(opened.store.state, opened.row.id), RootfsUse(opened) as places:
+        base = places.rootfs
+        tree = b"" if base is None else base.tree
+        layers = {path: uppers for path, uppers in layers_of(opened).items() if os.path.dirname(path) == tree}
         if base is None or not layers:
             raise UsageError(
                 "This sandbox has written nothing to its rootfs.",
                 remedy="Set `rootfs_writable = true`, and install something with `unspill run`.",
             )
-        wish = RootfsWish(source="kept", version=str(int(time.time())), label=label)
         shelf = Shelf(rootfs_directory(opened.policy, opened.locations))
-        made, _is_new = obtain(shelf, wish, _Kept(base, layers), install=_install, report=report)
-        return made
+        while True:
+            wish = RootfsWish(source="kept", version=time.strftime("%Y%m%d.%H%M%S", time.gmtime()), label=label)
+            made, is_new = obtain(shelf, wish, _Kept(base, layers), install=_install, report=report)
+            if is_new:
+                return made
+            # Of this very second there is one already, which may hold something else
+            time.sleep(_PAUSE_S)
 
 
 class _Kept:

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import os
 
+from unspill.changes.measure import is_empty
 from unspill.errors import UsageError
-from unspill.layers.create import ROOTFS_OWNER, rootfs_owner
+from unspill.layers.caches import ROOTFS_OWNER, rootfs_owner
 from unspill.layers.locks import lock_sandbox
 from unspill.layers.places import upper_dir
+from unspill.model.layer import SealedLayer, Stack
+from unspill.model.plan import CacheLayer
 from unspill.plan.rootfs import OWN_PLACES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.layer import SandboxId
+    from unspill.model.layer import OpenLayer, SandboxId
     from unspill.model.rootfs import RootfsBase
     from unspill.sandbox.opening import Opened
     from unspill.store.db import Store
+
+
+# The engine `native` takes some sixty where paths are long, and the kernel no more than 500
+_MOST_LAYERS = 40
 
 
 def writable_directories(opened: Opened, base: RootfsBase | None) -> tuple[bytes, ...]:
@@ -40,7 +47,22 @@ def writable_directories(opened: Opened, base: RootfsBase | None) -> tuple[bytes
             f"The rootfs {base.name} can't be writable: it belongs to somebody else.",
             remedy="Make one of your own with `unspill rootfs pull`.",
         )
+    deepest = max(map(len, layers_of(opened).values()), default=0)
+    if deepest > _MOST_LAYERS:
+        raise UsageError(
+            "This sandbox has more layers over its rootfs than can be mounted: something in them can't be merged.",
+            remedy="`unspill rootfs keep LABEL`, then `unspill rootfs discard`.",
+        )
     return tuple(base.tree + top for top in base.directories if top not in OWN_PLACES)
+
+
+def notes_of(layers: tuple[CacheLayer, ...]) -> tuple[str, ...]:
+    """Return what to say of a run that has written to its rootfs, nothing of one that has not."""
+    if all(layer.stack.open is None or is_empty(layer.stack.open.upper) for layer in layers):
+        return ()
+    return (
+        "rootfs: what it wrote there stays in this sandbox (`unspill rootfs keep LABEL`, `unspill rootfs discard`)",
+    )
 
 
 def layered_tree(store: Store, sandbox: SandboxId) -> bytes | None:
@@ -66,6 +88,17 @@ def discard_layers(opened: Opened) -> int:
         if rows:
             opened.store.caches.retire(rows)
     return len(rows)
+
+
+def stacks_over(opened: Opened, tops: tuple[bytes, ...], layer: OpenLayer) -> tuple[CacheLayer, ...]:
+    """Return the layers that the next run would have over its rootfs, with an open one that is only named."""
+    stacks = {path: Stack(live=path, device=0, inode=0, open=layer) for path in tops}
+    for row in opened.store.caches.sealed(rootfs_owner(opened.row.id)):
+        if row.path in stacks:
+            upper = upper_dir(opened.store.state, row.id)
+            sealed = SealedLayer(id=row.id, upper=upper, mark=layer.mark, run=row.run)
+            stacks[row.path] = stacks[row.path].replace(sealed=(*stacks[row.path].sealed, sealed))
+    return tuple(CacheLayer(path=path, stack=stack) for path, stack in stacks.items())
 
 
 def layers_of(opened: Opened) -> dict[bytes, tuple[bytes, ...]]:

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
+_NOT_EXECUTED = (126, 127)
+_NOT_IN_ROOTFS = "Is it in the rootfs? `unspill rootfs info --tools` says what is; `pull --package NAME` adds to it."
 _DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ulimit -n`): a run needs about 15."
 
 
@@ -122,18 +124,18 @@ def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
     if opened.policy.view == "rootfs":
         from unspill.sandbox.rootfs_use import RootfsUse
 
-        with RootfsUse(opened):
-            return _run_with_masks(opened, request, wishes)
+        with RootfsUse(opened) as places:
+            return _run_with_masks(opened, request, wishes, places)
     return _run_with_masks(opened, request, wishes)
 
 
-def _run_with_masks(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
+def _run_with_masks(opened: Opened, request: Request, wishes: RunWishes, places: Places | None = None) -> RunResult:
     with MaskUse(opened.store.state):
-        return _run_masked(opened, request, wishes, find_masks(opened, request.revealed))
+        masks = find_masks(opened, request.revealed)
+        return _run_masked(opened, request, wishes, masks, places or get_places(opened))
 
 
-def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Masks) -> RunResult:
-    places = get_places(opened)
+def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Masks, places: Places) -> RunResult:
     begun = time.monotonic()
     under_way = open_run(
         opened.store,
@@ -162,6 +164,11 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
     ended = _ended(under_way.run, performed).replace(changed=changed)
     if traffic is not None:
         opened.store.traffic.put(under_way.run.id, traffic)
+    notes: tuple[str, ...] = ()
+    if under_way.rootfs and not is_dropped and after != "discard":
+        from unspill.sandbox.rootfs_layers import notes_of
+
+        notes = notes_of(under_way.rootfs)
     if not changes or after == "discard" or is_dropped:
         drop_run(opened.store, under_way, ended, fold=not is_dropped, rootfs=after != "discard")
         applied = Applied()
@@ -171,7 +178,7 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         wishes.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
     _refuse_bad_directory(performed.outcome, request.cwd)
     duration_s = time.monotonic() - begun
-    return make_result(opened, under_way.run, plan, performed, changes, applied, traffic, masks, duration_s)
+    return make_result(opened, under_way.run, plan, performed, changes, applied, traffic, masks, duration_s, notes)
 
 
 def _writable_rootfs(opened: Opened, places: Places) -> tuple[bytes, ...]:
@@ -242,6 +249,9 @@ def _perform_and_scan(
     finally:
         traffic = None if gate is None else gate.close()
     if isinstance(performed.outcome, NeverStarted):
+        outcome = performed.outcome
+        if plan.rootfs and outcome.exit_code in _NOT_EXECUTED:
+            performed = performed.replace(outcome=outcome.replace(remedy=_NOT_IN_ROOTFS))
         return performed, ChangeSet(roots=()), traffic
     performed = with_last_look(performed, under_way, plan.limits)
     changes = scan_run(under_way)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from unspill.changes.measure import measure
+from unspill.errors import RootfsError
 from unspill.layers.places import spill_dir, upper_dir
 from unspill.layers.playground import project_key
 from unspill.layers.sweep import lost_layers
@@ -53,6 +54,14 @@ class Project(Record):
     playground_bytes: int
 
 
+class ShelfSize(Record):
+    """What lies in the rootfs directory, outside the state directory: each rootfs by name, and what was fetched."""
+
+    directory: bytes
+    rootfs: tuple[tuple[str, int], ...] = ()
+    downloads_bytes: int = 0
+
+
 class Status(Record):
     """Everything, part by part. `aside` are lost layers and databases that were damaged; `pending` are ids."""
 
@@ -65,10 +74,11 @@ class Status(Record):
     aside: tuple[bytes, ...]
     aside_bytes: int
     pending: tuple[str, ...]
+    shelf: ShelfSize
 
     @property
     def total_bytes(self) -> int:
-        """Return what the state directory takes, without playgrounds."""
+        """Return what the state directory takes, without playgrounds and the rootfs directory."""
         return (
             self.database_bytes
             + self.spilled_bytes
@@ -79,8 +89,8 @@ class Status(Record):
         )
 
 
-def status(store: Store, data: bytes) -> Status:
-    """Look through the state directory; `data` is where playgrounds are."""
+def status(store: Store, data: bytes, rootfs: bytes) -> Status:
+    """Look through the state directory; `data` is where playgrounds are, `rootfs` where every rootfs is."""
     sandboxes = store.sandboxes.all()
     operations = store.operations.all()
     sizes = measured(store, [operation.id for operation in operations]) or {}
@@ -95,7 +105,22 @@ def status(store: Store, data: bytes) -> Status:
         aside=aside,
         aside_bytes=sum(map(_size, aside)),
         pending=tuple(_ids(store.state + b"/pending")),
+        shelf=_shelf_size(rootfs),
     )
+
+
+def _shelf_size(directory: bytes) -> ShelfSize:
+    """Return the sizes that the manifests tell: a rootfs has too many files to look at each."""
+    from unspill.rootfs.downloads import measure_downloads
+    from unspill.rootfs.shelf import Shelf
+
+    try:
+        ready = Shelf(directory).list()
+    except RootfsError:
+        # One that is not to be trusted is nothing that we keep
+        return ShelfSize(directory=directory)
+    sizes = tuple((found.name, found.manifest.size_bytes) for found in ready if found.manifest is not None)
+    return ShelfSize(directory=directory, rootfs=sizes, downloads_bytes=measure_downloads(directory))
 
 
 def _held(store: Store, sandbox: SandboxRow) -> Held:

@@ -43,10 +43,21 @@ _UNASKED = ("sh", "find", "xargs", "vi", "gzip", "bzip2", "busybox", "xz", "zip"
 _DIRECTORIES = tuple(f"{top}/{name}" for top in ("/usr/local", "/usr", "") for name in ("sbin", "bin"))
 _SYSTEMS = ("alpine", "debian", "ubuntu", "fedora", "arch", "opensuse-leap", "rocky", "almalinux", "void", "wolfi")
 _LIBCS = ("musl", "glibc")
+_NAME = "tools"
 _MOST_LINES = 256
 _LONGEST_LINE = 512
 _LONGEST_VERSION = 32
-_LIMITS = Limits(wall_s=30.0, output_bytes=1 * MIB, kept_bytes=64 * KIB, layer_bytes=16 * MIB, processes=64)
+_LIMITS = Limits(
+    wall_s=30.0,
+    output_bytes=1 * MIB,
+    kept_bytes=64 * KIB,
+    layer_bytes=16 * MIB,
+    layer_entries=1000,
+    # The kernel's own bound: what is on the disk is only looked at now and then
+    file_bytes=1 * MIB,
+    tmp_bytes=16 * MIB,
+    processes=64,
+)
 
 _SCRIPT = """\
 PATH={path}; LC_ALL=C; export PATH LC_ALL; nl='
@@ -115,6 +126,7 @@ def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Loca
         RootfsError: the run did not end by itself.
         HostError: this machine can't.
     """
+    from unspill.layers.remove import remove_tree
     from unspill.sandbox.sandbox import Sandbox
 
     alone = Policy(
@@ -130,8 +142,14 @@ def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Loca
         bwrap=policy.bwrap,
         allow_root=policy.allow_root,
     )
-    with Sandbox(_empty_project(locations.home), name="tools", policy=alone) as sandbox:
-        result = sandbox.run(["/bin/sh", "-c", script()])
+    project = _empty_project(locations.home)
+    try:
+        with Sandbox(project, name=_NAME, policy=alone) as sandbox:
+            result = sandbox.run(["/bin/sh", "-c", script()])
+    finally:
+        _forget_playground(locations.data, project)
+        _forget_rows(locations.state, project)
+        remove_tree(project)
     if not isinstance(result.outcome, Exited):
         raise RootfsError(
             f"{rootfs.name} could not be asked what it has: {type(result.outcome).__name__}.",
@@ -200,13 +218,41 @@ def version_in(line: str, *, is_short: bool = False) -> str:
     return found[0] if found and len(found[0]) <= _LONGEST_VERSION else ""
 
 
-def _empty_project(home: bytes) -> bytes:
-    """Return an empty directory that a sandbox may have as its project: one for all times, where one can be kept."""
-    path = os.path.join(home, b".cache", b"unspill", b"tools")
-    try:
-        os.makedirs(path, 0o700, exist_ok=True)
-    except OSError:
-        from tempfile import mkdtemp
+def _forget_playground(data: bytes, project: bytes) -> None:
+    """Remove what the rootfs wrote beside the project: nobody wants it, and it could be large."""
+    from unspill.layers.playground import playground_dir
+    from unspill.layers.remove import remove_tree
 
-        return os.fsencode(mkdtemp(prefix="unspill-tools-"))
-    return path
+    remove_tree(playground_dir(data, os.path.realpath(project)))
+
+
+def _forget_rows(state: bytes, project: bytes) -> None:
+    """Forget the sandbox and its one run: no other will ever have this project."""
+    from unspill.layers.places import lock_file, spill_dir
+    from unspill.layers.remove import remove_tree
+    from unspill.store.db import Store
+
+    with Store.open(state) as store:
+        row = store.sandboxes.find(os.path.realpath(project), _NAME)
+        if row is None:
+            return
+        runs = [run.id for run in store.runs.latest(row.id, 1)]
+        with store.transaction:
+            store.runs.remove_all(runs)
+            store.sandboxes.remove(row.id)
+    for run in runs:
+        remove_tree(spill_dir(state, run))
+    for ending in (b"", b".use"):
+        remove_tree(lock_file(state, row.id) + ending)
+
+
+def _empty_project(home: bytes) -> bytes:
+    """Return a new empty directory that a sandbox may have as its project, of which nobody else knows."""
+    from tempfile import mkdtemp
+
+    above = os.path.join(home, b".cache", b"unspill")
+    try:
+        os.makedirs(above, 0o700, exist_ok=True)
+        return mkdtemp(prefix=b"tools-", dir=above)
+    except OSError:
+        return mkdtemp(prefix=b"unspill-tools-")

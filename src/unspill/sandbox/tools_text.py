@@ -43,7 +43,7 @@ def _surroundings(tools: Tools, *, has_pip: bool) -> Iterator[str]:
     kept = "is kept from command to command" if tools.tmp == "persistent" else "is empty for each command"
     yield f"/tmp can be written and {kept}. /playground can be written and is kept, but is no part of the project."
     if tools.writable:
-        yield "The rest can be written too, as root; what is changed there stays in this sandbox."
+        yield "The other directories can be written too, as root; what is changed there stays in this sandbox."
     else:
         yield "The rest is read-only: nothing can be installed there."
     if tools.mounts:

@@ -14,6 +14,7 @@ from unspill.layers.owner import this_process
 from unspill.layers.places import spill_dir
 from unspill.model.change import ChangeSet
 from unspill.model.event import Ended, Started
+from unspill.permissions.escaping import is_text
 from unspill.plan.inside import to_host
 from unspill.plan.working_dir import missing_text
 from unspill.runner.plain import perform_plainly
@@ -33,7 +34,7 @@ WARNING = "this ran WITHOUT a sandbox, because it was allowed: what it changed i
 def outside(opened: Opened, request: Request) -> Request:
     """Return a request as it is without a sandbox: in the directory of the host, by a shell that the host has."""
     argv = request.argv
-    if opened.policy.view == "rootfs" and argv[1:2] == (b"-c",) and not os.access(argv[0], os.X_OK):
+    if opened.policy.view == "rootfs" and is_text(argv) and not os.access(argv[0], os.X_OK):
         argv = (b"/bin/sh", *argv[1:])
     return request.replace(argv=argv, cwd=to_host(request.cwd, opened.policy.view, opened.roots))
 

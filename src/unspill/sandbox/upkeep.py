@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 
+from unspill.errors import PolicyError, RootfsError
 from unspill.host.places import find_home
 from unspill.model.policy import Policy
 from unspill.model.record import Record
@@ -36,11 +37,17 @@ def get_status() -> Status:
     Raises:
         StoreError: it can't be used.
     """
+    from unspill.sandbox.rootfs_choice import rootfs_directory
     from unspill.sandbox.status import status
 
     locations = find_own_locations()
+    try:
+        rootfs = rootfs_directory(find_own_policy(locations), locations)
+    except (PolicyError, RootfsError):
+        # What is kept is told all the same
+        rootfs = locations.rootfs
     with Store.open(locations.state) as store:
-        return status(store, locations.data)
+        return status(store, locations.data, rootfs)
 
 
 def prune_now(*, dry_run: bool) -> Pruned:

@@ -10,6 +10,7 @@ from unspill.errors import PolicyError, UsageError
 from unspill.model.record import Record
 from unspill.plan.inside import to_host
 from unspill.policy.egress import parse_reachable
+from unspill.policy.paths import contains
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +85,11 @@ def _host(text: str) -> str:
 
 def _on_host(opened: Opened, given: str | bytes) -> bytes:
     """Return the path that is meant: a caller may name it as a command sees it."""
-    return to_host(os.path.join(opened.project, os.fsencode(given)), opened.policy.view, opened.roots)
+    path = os.path.join(opened.project, os.fsencode(given))
+    # The host may have a directory of that name too, and the project in it
+    if any(contains(root, path) for root in opened.roots):
+        return path
+    return to_host(path, opened.policy.view, opened.roots)
 
 
 def _real(opened: Opened, given: str | bytes, *, is_directory: bool = False) -> bytes:

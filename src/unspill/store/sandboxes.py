@@ -114,6 +114,14 @@ class SandboxTable:
             (to_signed(device), to_signed(inode), sandbox),
         )
 
+    def remove(self, sandbox: SandboxId) -> None:
+        """Forget a sandbox of which nothing is left: one that has a run or a layer stays."""
+        self._db.change(
+            "DELETE FROM sandboxes WHERE id = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.sandbox = sandboxes.id)"
+            " AND NOT EXISTS (SELECT 1 FROM layers WHERE layers.sandbox = sandboxes.id)",
+            (sandbox,),
+        )
+
 
 def _to_record(row: Row) -> SandboxRow:
     identity, project, name, device, inode, created_ns, marked = row

@@ -188,7 +188,9 @@ def shown_home(arena: Arena) -> Any:
 
 for _tries, _place in {
     "Ask for a working directory outside, by its path": lambda arena: os.fspath(arena.ground.home / "private"),
-    "Ask for a working directory outside, by dots": lambda _arena: "../private",
+    "Ask for a working directory outside, by dots": (
+        lambda arena: os.path.relpath(arena.ground.home / "private", arena.ground.inside())
+    ),
     "Ask for a working directory outside, by way of /proc": (
         lambda arena: "/proc/self/root" + os.fspath(arena.ground.home / "private")
     ),

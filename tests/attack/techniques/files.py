@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.attack.arena import Arena, replaced, shown_as_it_is
+from tests.attack.arena import Arena, replaced, shown_as_it_is, with_mounts
 from tests.attack.techniques.record import Defence, Listed
 from unspill import UnspillError
 from unspill.model.plan import Bind, File, Tmpfs
@@ -130,13 +130,12 @@ def written_through(place: Callable[[Arena], Path]) -> Callable[[Arena], Any]:
     """Return the removal that lays the host's own directory over what the sandbox has in its place."""
 
     def removal(arena: Arena) -> Any:
-        path = os.fsencode(place(arena))
+        bind = shown_as_it_is(place(arena), at=arena.ground.inside(place(arena)), writable=True)
 
         def open_to_it(mounts: Sequence[MountOp]) -> list[MountOp]:
-            bind = shown_as_it_is(path, writable=True)
-            if any(op.dest == path for op in mounts):
-                return replaced(mounts, path, bind)
-            return [*mounts[:-2], bind, *mounts[-2:]]
+            if any(op.dest == bind.dest for op in mounts):
+                return replaced(mounts, bind.dest, bind)
+            return with_mounts(mounts, bind)
 
         return arena.plan_changed(open_to_it)
 
@@ -212,8 +211,8 @@ for name, text in (("trap", {link!r}), ("second", "/oldroot{host}")):
 
 def mounts_beneath(dest: str, operation: Callable[[bytes], MountOp]) -> Defence:
     def removal(arena: Arena) -> Any:
-        path = os.fsencode(arena.ground.project / dest)
-        return arena.plan_changed(lambda mounts: [*mounts[:-2], operation(path), *mounts[-2:]])
+        path = os.fsencode(arena.ground.inside(arena.ground.project / dest))
+        return arena.plan_changed(lambda mounts: with_mounts(mounts, operation(path)))
 
     return Defence("the rule that nothing is mounted beneath what a command can write", removal)
 

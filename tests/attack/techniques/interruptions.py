@@ -299,11 +299,11 @@ def lost_with_its_row(arena: Arena, *, has_manifests: bool) -> object:
     if not has_manifests:
         for manifest in (arena.ground.state / "manifests").iterdir():
             manifest.unlink()
-    from unspill.sandbox import running
+    from unspill.sandbox import sweeping
 
     with arena.patch.context() as patch:
         # As a new process, which looks for what others have left
-        patch.setattr(running, "_swept", set())
+        patch.setattr(sweeping, "_swept", set())
         with suppress(UnspillError):
             arena.ground.sandbox(project=one.project)
     # What has no row is set aside, where it can be brought back from

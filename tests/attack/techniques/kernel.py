@@ -30,7 +30,8 @@ CAPABILITIES: Final = Defence(
 )
 
 MOUNTS: Final = {
-    "Remount the system read-write": "call('remount', libc.mount(b'none', b'/etc', None, 32 | 4096, None))",
+    # That it is nosuid and nodev can't be changed everywhere
+    "Remount the system read-write": "call('remount', libc.mount(b'none', b'/etc', None, 32 | 4096 | 6, None))",
     "Unmount what covers the kernel's settings": "call('umount', libc.umount2(b'/proc/sys', 2))",
     "Unmount the home directory of the sandbox": "call('umount', libc.umount2(os.path.expanduser('~').encode(), 2))",
     "Mount a file system over a directory": "call('tmpfs', libc.mount(b'tmpfs', b'/tmp', b'tmpfs', 0, None))",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.attack.arena import Arena, drop, processes_with, python, wait_until
 from tests.attack.techniques.record import Defence, Listed
-from tests.support import short
+from tests.support import is_rootfs_chosen, short
 from unspill import LimitReached, Limits, Signalled
 from unspill.runner import perform
 
@@ -111,10 +111,16 @@ for _how, _take in MEMORY.items():
     )
 
 
+def in_home(arena: Arena) -> str:
+    """Return where programs write to that write to a home directory: a rootfs has none in memory but for caches."""
+    return "/tmp/.cache" if is_rootfs_chosen() else os.fspath(arena.ground.home)
+
+
 def fills(place: str) -> Callable[[Arena], object]:
     def attack(arena: Arena) -> object:
-        path = place or os.fspath(arena.ground.home)
+        path = place or in_home(arena)
         script = f"""
+os.makedirs({path!r}, exist_ok=True)
 written = 0
 try:
     with open({path!r} + "/fill", "wb") as file:

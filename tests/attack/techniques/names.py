@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.attack.arena import Arena, naive_bwrap, python, replaced, shown_as_it_is
+from tests.attack.arena import Arena, naive_bwrap, python, replaced, shown_as_it_is, with_mounts
 from tests.attack.techniques.record import Defence, Listed, inside
 from unspill import UnspillError
 from unspill.model.plan import File, Tmpfs
@@ -233,7 +233,7 @@ def output_of_another(arena: Arena) -> dict[str, object]:
 
 
 def shown_state(arena: Arena) -> Any:
-    return arena.plan_changed(lambda mounts: [*mounts[:-2], shown_as_it_is(arena.ground.state), *mounts[-2:]])
+    return arena.plan_changed(lambda mounts: with_mounts(mounts, shown_as_it_is(arena.ground.state)))
 
 
 LIST.add(

@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.attack.arena import Arena, python, shown_as_it_is
+from tests.attack.arena import Arena, python, shown_as_it_is, with_mounts
 from tests.attack.techniques.office import DAY_NS, NOW_NS, Office, egress, network
 from tests.attack.techniques.record import Defence, Listed
 from tests.kernel.terminal_person import Person, asking, visible
@@ -245,7 +245,7 @@ def approves_itself(arena: Arena) -> object:
 
 def shown_state(arena: Arena) -> Any:
     bind = shown_as_it_is(arena.ground.state, writable=True)
-    return arena.plan_changed(lambda mounts: [*mounts[:-2], bind, *mounts[-2:]])
+    return arena.plan_changed(lambda mounts: with_mounts(mounts, bind))
 
 
 LIST.add(

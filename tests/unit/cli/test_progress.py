@@ -24,8 +24,13 @@ from unspill.model.rootfs import Progress
         ),
         (
             Progress(step="fetching", done=9, total=4),
-            "fetching: 100% of 4",
-            "fetching [########################] 100% of 4",
+            "fetching: 100% of 4 bytes",
+            "fetching [########################] 100% of 4 bytes",
+        ),
+        (
+            Progress(step="installing", done=3, total=12, unit="package"),
+            "installing: 25% of 12 packages",
+            "installing [######                  ]  25% of 12 packages",
         ),
         (Progress(step="a\x1b]0;x\x07\r\n"), r"a\u{1b}]0;x\u{7}\r\n", r"a\u{1b}]0;x\u{7}\r\n"),
     ],
@@ -46,7 +51,7 @@ def test_without_a_terminal_there_is_a_line_for_each_step_and_not_for_each_block
         for done in range(1000):
             line.take(Progress(step="fetching", done=done * 4096, total=1000 * 4096))
         line.take(Progress(step="unpacking"))
-    assert told.getvalue() == "unspill: fetching: 0% of 3.9 MiB\nunspill: unpacking\n"
+    assert told.getvalue() == "unspill: fetching (3.9 MiB)\nunspill: unpacking\n"
 
 
 def test_with_json_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

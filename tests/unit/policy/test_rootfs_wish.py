@@ -64,6 +64,8 @@ def test_a_plain_wish_passes(wish: dict[str, Any]) -> None:
         ("label", {"source": "archive", "location": "/x", "label": "a-b"}),
         ("label", {"source": "archive", "location": "/x", "label": "1"}),
         ("label", {"source": "archive", "location": "/x", "label": "alpine"}),
+        ("label", {"source": "archive", "location": "/x", "label": "alpine.z"}),
+        ("label", {"source": "oci", "location": "/x", "label": "debian_12"}),
         ("label", {"source": "archive", "location": "/x"}),
         ("label", {"source": "alpine", "label": "mine"}),
         ("location", {"source": "alpine", "location": "/x.tar"}),
@@ -90,3 +92,11 @@ def test_no_text_that_passes_leaves_its_directory_or_becomes_an_option(text: str
     if is_address(text):
         assert text.isascii()
         assert " " not in text
+
+
+@pytest.mark.parametrize("label", ["alpine", "alpine.z", "alpine_z", "debian", "debian.12.3", "oci._", "archive_old"])
+def test_nothing_is_called_as_if_it_were_of_a_source(label: str) -> None:
+    assert not is_label(label)
+    # The control: it is the beginning alone that is wrong
+    assert is_label(f"my{label}")
+    assert is_label(label.replace("alpine", "alpines").replace("debian", "deb").replace("oci", "oc").replace("ve", "v"))

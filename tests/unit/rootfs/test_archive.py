@@ -167,6 +167,34 @@ def test_an_archive_that_leads_out_is_refused(archive: Path, shop: Workshop) -> 
     assert not (shop.top / "out").exists()
 
 
+ZIP = b"PK\x03\x04" + b"zip" * 1000
+NO_TAR = {"text": b"root:x:0:0\n" * 100, "zip": ZIP, "compressed text": gzip.compress(b"no tar" * 1000, mtime=0)}
+
+
+@pytest.mark.parametrize("content", NO_TAR.values(), ids=NO_TAR)
+def test_what_is_no_tar_is_called_so(content: bytes, archive: Path, shop: Workshop) -> None:
+    archive.write_bytes(content)
+    with pytest.raises(RootfsUnverified, match="the archive is no tar") as caught:
+        fill(wish_for(archive), shop)
+    assert caught.value.remedy.startswith("Give a tar, plain or compressed")
+
+
+def test_a_damaged_header_further_on_is_damage(archive: Path, shop: Workshop) -> None:
+    flipped = ARCHIVE.replace(b"etc/motd", b"etc/mutd", 1)
+    assert flipped != ARCHIVE
+    archive.write_bytes(flipped)
+    with pytest.raises(RootfsUnverified, match="checksum of a header is wrong"):
+        fill(wish_for(archive), shop)
+
+
+@pytest.mark.parametrize("mark", ["oci-layout", "manifest.json"])
+def test_an_oci_layout_is_recognised_and_the_remedy_names_its_option(mark: str, archive: Path, shop: Workshop) -> None:
+    archive.write_bytes(tar_of(directory("blobs"), file(mark, b"{}")))
+    with pytest.raises(RootfsError, match="no root file system") as caught:
+        fill(wish_for(archive), shop)
+    assert "--oci" in caught.value.remedy
+
+
 DAMAGED = {
     "cut short": gzip.compress(ARCHIVE, mtime=0)[:-20],
     "flipped": gzip.compress(ARCHIVE, mtime=0)[:-6] + b"\0\0\0\0\0\0",
@@ -214,9 +242,9 @@ def test_an_architecture_can_be_named(archive: Path, shop: Workshop) -> None:
 @pytest.mark.parametrize(
     ("location", "label"),
     [
-        ("/a/debian-12.tar.gz", "debian_12"),
+        ("/a/debian-12.tar.gz", "a_debian_12"),
         ("/a/My Root.tar", "my_root"),
-        ("https://example.org/dir/alpine.tgz", "alpine"),
+        ("https://example.org/dir/alpine.tgz", "a_alpine"),
         ("/a/../x/..", "a_"),
         ("/a/layout/", "layout"),
         ("/a/9front.tar.zst", "a_9front"),

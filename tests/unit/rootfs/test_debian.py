@@ -2,11 +2,14 @@
 """The parts of building a Debian rootfs that need neither a network nor namespaces."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
+from unspill.rootfs.debian import _up_to_date
+from unspill.rootfs.debian_apt import Apt
 from unspill.rootfs.debian_build import mmdebstrap_argv
 from unspill.rootfs.debian_child import Ended, child_environ, run_child
 from unspill.rootfs.debian_failures import explain_failure
@@ -202,3 +205,59 @@ def test_the_last_lines_of_a_program_are_kept(tmp_path: Path) -> None:
     assert ended.code == 3
     assert len(ended.tail) == 40
     assert ended.tail[-1] == "line 100"
+
+
+PATH = {"PATH": "/usr/bin:/bin"}
+HANGING = {
+    "silently": "echo begun; sleep 60",
+    "with words": "while :; do echo waiting; sleep 0.01; done",
+    "with a line that has no end": "while :; do printf x; done",
+    "with its output closed": "exec >/dev/null 2>&1; sleep 60",
+    "while a child has its output": "sleep 60 & exit 0",
+}
+
+
+@pytest.mark.parametrize("script", HANGING.values(), ids=HANGING)
+def test_a_program_that_hangs_is_ended(tmp_path: Path, script: str) -> None:
+    begin = time.monotonic()
+    with pytest.raises(RootfsError, match="did not come to an end in 0.3 seconds"):
+        run_child(["sh", "-c", script], PATH, cwd=bytes(tmp_path), wall_s=0.3)
+    assert time.monotonic() - begin < 10
+
+
+def test_long_lines_come_in_parts_and_nothing_is_lost(tmp_path: Path) -> None:
+    lines: list[str] = []
+    script = "head -c 5000 /dev/zero | tr '\\0' x; echo; echo; echo short; printf end"
+    run_child(["sh", "-c", script], PATH, cwd=bytes(tmp_path), on_line=lines.append)
+    assert "".join(lines) == "x" * 5000 + "shortend"
+    assert lines[-3:] == ["", "short", "end"]
+    assert max(map(len, lines)) == 2000
+
+
+class Changing(Apt):
+    """An archive that has another version after each update; of apt itself nothing runs."""
+
+    def __init__(self, top: Path, hours: tuple[int, ...]) -> None:
+        super().__init__(bytes(top), "bookworm", "amd64", MINE, lambda _progress: None)
+        self._hours = list(hours)
+        (top / "lists").mkdir()
+        self.update()
+
+    def update(self) -> None:
+        """Take the next version."""
+        name = list_name(MINE[0], "bookworm", "InRelease")
+        text = f"Date: Sun, 01 Nov 2026 {self._hours.pop(0):02}:00:00 UTC\n"
+        Path(os.fsdecode(self.top), "lists", os.fsdecode(name)).write_text(text)
+
+
+MINE = (Archive(address="http://m.example.org/debian", suites=("bookworm",)),)
+
+
+def test_what_an_archive_has_by_now_does_not_get_the_name_of_what_it_had(tmp_path: Path) -> None:
+    for name, hours in (("same", (10,)), ("again", (11, 10))):
+        (tmp_path / name).mkdir()
+        assert _up_to_date(Changing(tmp_path / name, hours), "bookworm", "bookworm.20261101.1000").epoch > 0
+    (tmp_path / "other").mkdir()
+    with pytest.raises(RootfsError, match=r"had bookworm.20261101.1000, and has bookworm.20261101.1200") as error:
+        _up_to_date(Changing(tmp_path / "other", (11, 12)), "bookworm", "bookworm.20261101.1000")
+    assert "Try again" in error.value.remedy

@@ -63,8 +63,9 @@ def test_the_next_attempt_asks_only_for_the_rest(
     web: Web, tmp_path: Path, mark: dict[str, Any], resumed: bool, digest: str
 ) -> None:
     web.pages["/a.tar"] = [Page(CONTENT, stop_after=400_000, **mark), Page(CONTENT, **mark)]
-    with pytest.raises(RootfsUnreachable, match="400000 of 900000"):
+    with pytest.raises(RootfsUnreachable, match="400000 of 900000") as caught:
         get(web, tmp_path, sha256=digest)
+    assert ("goes on after the 400000 bytes" in caught.value.remedy) is resumed
     assert content(get(web, tmp_path, sha256=digest)) == CONTENT
     assert web.asked[1].range == ("bytes=400000-" if resumed else "")
     assert web.asked[1].sent == (500_000 if resumed else 900_000)

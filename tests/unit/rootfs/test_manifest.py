@@ -3,6 +3,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ MANIFEST = RootfsManifest(
 )
 
 texts = st.text(max_size=8)
+kinds = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=32)
 counts = st.integers(0, (1 << 63) - 1)
 manifests = st.builds(
     RootfsManifest,
@@ -42,8 +45,8 @@ manifests = st.builds(
     ),
     proof=st.sampled_from(["pinned", "known", "signed", "same-server", "none"]),
     packages=st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
-    left_out=st.lists(st.tuples(texts, counts), max_size=3).map(tuple),
-    tree=texts,
+    left_out=st.lists(st.tuples(kinds, counts), max_size=3).map(tuple),
+    tree=st.text("0123456789abcdef", min_size=64, max_size=64),
     entries=counts,
 )
 
@@ -58,6 +61,28 @@ def test_no_part_of_a_manifest_is_one() -> None:
     for end in range(len(content)):
         with pytest.raises(NoManifest):
             parse(content[:end])
+
+
+_EVERY_PART = """
+import sys
+from unspill.rootfs.manifest import NoManifest, parse
+whole = sys.stdin.buffer.read()
+parse(whole)
+for end in range(len(whole.rstrip())):
+    try:
+        parse(whole[:end])
+    except NoManifest:
+        continue
+    raise AssertionError(end)
+assert "json" not in sys.modules
+"""
+
+
+def test_no_part_of_a_manifest_is_one_where_nobody_has_loaded_json() -> None:
+    # As in each run: there the scanner can't raise an error of its own
+    program = [sys.executable, "-c", _EVERY_PART]
+    done = subprocess.run(program, input=to_content(MANIFEST), capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 Change = Callable[[dict[str, Any]], object]
@@ -83,6 +108,13 @@ DAMAGES: dict[str, Change] = {
     "a proof that is none": lambda top: top.update(proof="believe me"),
     "a source that is none": lambda top: top["wish"].update(source="elsewhere"),
     "a key as a list": lambda top: top.update(key=["alpine"]),
+    "words as a digest": lambda top: top.update(tree="\x1b[31mred"),
+    "a digest that is too short": lambda top: top.update(tree="11" * 31),
+    "no digest": lambda top: top.update(tree=""),
+    "words as what was left out": lambda top: top.update(left_out=[["k\x1b[2J", 3]]),
+    "a sentence as what was left out": lambda top: top.update(left_out=[["all is well", 3]]),
+    "nothing as what was left out": lambda top: top.update(left_out=[["", 3]]),
+    "something long as what was left out": lambda top: top.update(left_out=[["x" * 33, 3]]),
     "a number without end": lambda top: top.update(entries=float("inf")),
 }
 

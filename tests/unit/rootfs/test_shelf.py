@@ -144,6 +144,21 @@ def test_a_name_or_the_beginning_of_one_finds_it(shelf: Shelf) -> None:
         assert shelf.find(name) is None
 
 
+def test_what_a_person_types_may_be_cut_anywhere_where_it_can_only_be_one(shelf: Shelf) -> None:
+    made = make(shelf)
+    for name in ("alp", "alpine-", "alpine-1."):
+        assert shelf.find(name, cut_anywhere=True) == made
+        assert shelf.use(name) == made
+    for name in ("", ".", "..", "/", "lpine", "alpine\0"):
+        assert shelf.find(name, cut_anywhere=True) is None
+    other = make(shelf, wish=RootfsWish(source="alpine", label="alpine2", version="1"))
+    os.unlink(os.path.join(shelf.directory, b"current"))
+    assert shelf.find("alpine", cut_anywhere=True) == made, "a whole part goes before one that is cut"
+    assert shelf.find("alpine2") == other
+    with pytest.raises(RootfsError, match=f"'alp' could be {made.name}, {other.name}"):
+        shelf.find("alp", cut_anywhere=True)
+
+
 def test_of_several_that_differ_in_their_version_the_newest_is_meant(shelf: Shelf) -> None:
     versions = ("3.9", "3.10", "3.9.9")
     for version in versions:
@@ -204,6 +219,13 @@ def test_a_directory_of_root_is_trusted_and_one_of_another_person_is_not() -> No
     assert is_trusted(found(os.geteuid(), 0o700))
     assert not is_trusted(found(os.geteuid() + 1, 0o755))
     assert not is_trusted(found(0, 0o775))
+
+
+def test_a_directory_that_is_not_there_and_can_not_be_made_is_not_called_read_only(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o555)
+    with pytest.raises(RootfsError, match="nope does not exist, and can't be made") as caught:
+        make(Shelf(os.fsencode(tmp_path / "closed/nope")))
+    assert "ROOTFS_DIR" in caught.value.remedy
 
 
 def test_a_baked_directory_that_can_only_be_read_is_used_but_not_changed(shelf: Shelf) -> None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.attack.tar_crafting import END, entry, folder, hard, link
+from tests.attack.tar_crafting import END, entry, folder, hard, link, long_name
 from unspill.errors import RootfsUnsafe
+from unspill.rootfs import tar_layers
 from unspill.rootfs.unpack import unpack
 
 OPAQUE = b".wh..wh..opq"
@@ -98,6 +99,26 @@ def test_a_layer_that_contradicts_itself_or_goes_through_a_link_is_refused(tree:
 def test_a_file_of_a_lower_layer_is_replaced_not_written_to(tree: Path) -> None:
     stack(tree, [entry(b"f", b"old"), hard(b"h", b"f")], [entry(b"f", b"new")])
     assert [(tree / name).read_bytes() for name in "fh"] == [b"new", b"old"]
+
+
+def deep_whiteouts(count: int) -> list[bytes]:
+    """Return whiteouts far below directories that are not there: each path above one of them is another one."""
+    below = b"/".join([b"p" * 30] * 120)
+    return [long_name(b"%d/%s/.wh.x" % (number, below)) + entry(b"x") for number in range(count)]
+
+
+def test_paths_of_a_layer_do_not_take_all_memory(tree: Path) -> None:
+    with pytest.raises(RootfsUnsafe, match="paths of one layer"):
+        stack(tree, deep_whiteouts(600))
+    assert listed(tree) == []
+
+
+def test_without_the_bound_they_would(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = deep_whiteouts(10)
+    stack(tree, layer)
+    monkeypatch.setattr(tar_layers, "_MOST_BYTES", 1 << 20)
+    with pytest.raises(RootfsUnsafe, match="paths of one layer"):
+        stack(tree, layer)
 
 
 @dataclass(frozen=True)

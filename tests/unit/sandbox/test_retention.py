@@ -141,7 +141,7 @@ def test_over_the_budget_the_oldest_go_first_but_never_those_of_the_last_day(led
     ledger.write(b"f", b"0" * 100_000)
     made = [ledger.apply({b"f": b"%d" % n * 100_000}, START_NS + n * DAY_NS) for n in range(5)]
     now = START_NS + 4 * DAY_NS
-    sizes = [shown.bytes for shown in status(ledger.store, ledger.state).displaced]
+    sizes = [shown.bytes for shown in status(ledger.store, ledger.state, ledger.state + b"-rootfs").displaced]
     assert all(size > 100_000 for size in sizes)
     assert prune(ledger.store, now, days=7, budget=sum(sizes)) == Pruned()
     assert prune(ledger.store, now, days=7, budget=sum(sizes[2:])).operations == tuple(one.id for one in made[:2])
@@ -216,7 +216,7 @@ def test_old_runs_that_hold_nothing_go_with_their_output(ledger: Ledger) -> None
     needed = runs[1].id
     ledger.apply({b"f": b"1"}, runs[0].started_ns + 6 * DAY_NS, runs=(needed,))
     now = runs[0].started_ns + 8 * DAY_NS
-    assert status(ledger.store, ledger.state).spilled_bytes > 30_000
+    assert status(ledger.store, ledger.state, ledger.state + b"-rootfs").spilled_bytes > 30_000
     pruned = prune(ledger.store, now, days=7, budget=MUCH)
     assert pruned.runs == (runs[0].id,), "one is held, one belongs to an operation, one is the last"
     assert pruned.bytes > 10_000

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.rootfs.making import make
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.model.policy import Policy
 from unspill.model.rootfs import RootfsWish
+from unspill.rootfs.shelf import Shelf
 from unspill.sandbox.locations import Locations
 from unspill.sandbox.rootfs_choice import find_rootfs, rootfs_directory
 
@@ -89,6 +91,18 @@ def test_without_any_the_remedy_says_how_to_get_one(locations: Locations) -> Non
         assert missing.value.exit_code == 8
 
 
+def test_where_there_are_some_but_none_in_use_the_remedy_says_how_to_choose(locations: Locations) -> None:
+    made = make(Shelf(locations.rootfs))
+    os.unlink(locations.rootfs + b"/current")
+    with pytest.raises(RootfsError, match="no rootfs in use") as missing:
+        find_rootfs(Policy(view="rootfs"), locations)
+    assert "unspill rootfs use NAME" in missing.value.remedy
+    # A policy means what it names: a longer name that happens to begin so is another one
+    with pytest.raises(RootfsError, match="no rootfs alp "):
+        find_rootfs(Policy(view="rootfs", rootfs="alp"), locations)
+    assert find_rootfs(Policy(view="rootfs", rootfs="alpine"), locations) == made
+
+
 def test_what_would_be_made_must_be_what_is_named(locations: Locations) -> None:
     policy = Policy(view="rootfs", rootfs="debian", provision=RootfsWish(source="alpine"))
     with pytest.raises(RootfsError, match="would make alpine"):
@@ -98,3 +112,21 @@ def test_what_would_be_made_must_be_what_is_named(locations: Locations) -> None:
 def test_a_program_may_choose_another_directory(locations: Locations) -> None:
     assert rootfs_directory(Policy(), locations) == locations.rootfs
     assert rootfs_directory(Policy(rootfs_dir=b"/srv/roots"), locations) == b"/srv/roots"
+
+
+def test_a_link_that_others_could_have_laid_does_not_choose_the_directory(locations: Locations, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "rootfs").symlink_to(os.fsdecode(locations.rootfs))
+    (shared / "tree").symlink_to(os.fsdecode(locations.home + b"/tree"))
+    way = os.fsencode(shared / "rootfs")
+    named = locations.replace(rootfs_way=way)
+    shared.chmod(0o755)
+    assert rootfs_directory(Policy(), named) == rootfs_directory(Policy(rootfs_dir=way), locations) == locations.rootfs
+    assert find(locations, os.fsencode(shared / "tree")) == locations.home + b"/tree"
+    shared.chmod(0o777)
+    for policy, places in ((Policy(), named), (Policy(rootfs_dir=way), locations)):
+        with pytest.raises(RootfsUnsafe, match="shared can be changed by others"):
+            rootfs_directory(policy, places)
+    with pytest.raises(RootfsUnsafe, match="can be changed by others"):
+        find(locations, os.fsencode(shared / "tree"))

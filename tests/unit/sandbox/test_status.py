@@ -4,16 +4,18 @@
 import os
 
 from tests.unit.layers.ground import Ground, upper, write
+from tests.unit.rootfs.making import make
 from tests.unit.sandbox.ledger import Ledger
 from unspill.layers.playground import playground_dir
 from unspill.layers.sweep import sweep
+from unspill.rootfs.shelf import Shelf
 from unspill.sandbox.status import status
 
 SIZE = 200_000
 
 
 def test_an_empty_store_costs_only_its_database(ledger: Ledger) -> None:
-    shown = status(ledger.store, ledger.state + b"-data")
+    shown = status(ledger.store, ledger.state + b"-data", ledger.state + b"-rootfs")
     assert shown.database_bytes == shown.total_bytes > 0
     assert (shown.held, shown.displaced, shown.aside, shown.pending, shown.spilled_bytes) == ((), (), (), (), 0)
     (project,) = shown.projects
@@ -37,7 +39,7 @@ def test_each_part_is_counted_where_it_belongs(ledger: Ledger) -> None:
     write(ledger.state + b"/pending/" + b"a" * 16)
     data = ledger.state + b"-data"
     write(playground_dir(data, ledger.project) + b"/note", b"p" * SIZE)
-    shown = status(ledger.store, data)
+    shown = status(ledger.store, data, ledger.state + b"-rootfs")
     (held,), (displaced,), (project,) = shown.held, shown.displaced, shown.projects
     assert (held.sandbox, held.layers) == (ledger.sandbox, 1)
     assert held.bytes < SIZE, "what was dropped is gone"
@@ -55,6 +57,24 @@ def test_what_was_set_aside_is_named(ledger: Ledger) -> None:
     ledger.store.layers.remove([row.id])
     sweep(ledger.store)
     write(ledger.state + b"/store.db.damaged-1", b"x" * SIZE)
-    shown = status(ledger.store, ledger.state + b"-data")
+    shown = status(ledger.store, ledger.state + b"-data", ledger.state + b"-rootfs")
     assert [os.path.basename(path) for path in shown.aside] == [row.id.encode(), b"store.db.damaged-1"]
     assert shown.aside_bytes > SIZE
+
+
+def test_each_rootfs_and_what_was_fetched_is_told_beside_the_state(ledger: Ledger) -> None:
+    directory = ledger.state + b"-rootfs"
+    shown = status(ledger.store, ledger.state + b"-data", directory)
+    assert (shown.shelf.rootfs, shown.shelf.downloads_bytes) == ((), 0)
+    total = shown.total_bytes
+    made = make(Shelf(directory))
+    assert made.manifest is not None
+    write(directory + b"/downloads/" + b"a" * 64, b"x" * SIZE)
+    write(directory + b"/downloads/debian-x/archives/y.deb", b"x" * SIZE)
+    shown = status(ledger.store, ledger.state + b"-data", directory)
+    assert shown.shelf.rootfs == ((made.name, made.manifest.size_bytes),)
+    assert 2 * SIZE <= shown.shelf.downloads_bytes < 2 * SIZE + 40_000
+    assert shown.total_bytes == total
+    os.chmod(directory, 0o777)
+    assert status(ledger.store, ledger.state + b"-data", directory).shelf.rootfs == (), "not to be trusted"
+    os.chmod(directory, 0o700)

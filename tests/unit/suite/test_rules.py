@@ -24,7 +24,7 @@ def test_as_root():
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A suite with our rules and no test yet; what a run changes in the environment is undone."""
-    for name in ("CI", "UNSPILL_TEST_FULL", "UNSPILL_TEST_BWRAP"):
+    for name in ("CI", "UNSPILL_TEST_FULL", "UNSPILL_TEST_BWRAP", "UNSPILL_TEST_VIEW"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("PATH", os.environ["PATH"])
     pytester.makeini(RULES)
@@ -97,3 +97,27 @@ def test_the_chosen_bwrap_is_the_first_on_the_path(suite: pytest.Pytester) -> No
 @pytest.mark.parametrize("path", ["bwrap", "/nowhere/bwrap", shutil.which("sh") or "/bin/sh"])
 def test_a_bwrap_that_cannot_be_put_on_the_path_is_refused(suite: pytest.Pytester, path: str) -> None:
     assert suite.runpytest_subprocess("--bwrap", path).ret == pytest.ExitCode.USAGE_ERROR
+
+
+OF_A_VIEW = """
+import os, pytest
+
+def test_of_any():
+    assert os.environ["UNSPILL_TEST_VIEW"] == {view!r}
+
+@pytest.mark.view("sealed", "host"{reason})
+def test_of_others():
+    assert os.environ["UNSPILL_TEST_VIEW"] == "sealed"
+"""
+
+
+@pytest.mark.parametrize(("options", "left_out"), [([], 0), (["--view", "sealed"], 0), (["--view", "rootfs"], 1)])
+def test_what_is_about_another_view_is_left_out(suite: pytest.Pytester, options: list[str], left_out: int) -> None:
+    view = options[-1] if options else "sealed"
+    suite.makepyfile(OF_A_VIEW.format(view=view, reason=", reason='about them'"))
+    suite.runpytest_subprocess(*options).assert_outcomes(passed=2 - left_out, deselected=left_out)
+
+
+def test_whoever_leaves_a_view_out_says_why(suite: pytest.Pytester) -> None:
+    suite.makepyfile(OF_A_VIEW.format(view="sealed", reason=""))
+    assert suite.runpytest_subprocess().ret == pytest.ExitCode.USAGE_ERROR
