@@ -67,7 +67,8 @@ def test_d10_neither_the_host_nor_its_neighbours_nor_metadata_are_reached(net: I
     Control: without the closed networks all of them answer."""
     ways = [(address, b"") for address in (HOST4, HOST6, PRIVATE, METADATA, METADATA6, NAT64)]
     assert not any(reached(net, ways))
-    assert all(reached(net, ways, "filter"))
+    # Where the machine is busy, one of six connections may take longer than the caller waits
+    assert any(all(reached(net, ways, "filter")) for _ in range(3))
 
 
 def test_d10_a_socket_that_is_bound_to_the_interface_gets_no_further(net: Internet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from unspill.model.policy import Limits
 from unspill.rootfs import digest, tidy
 from unspill.sandbox import tools
 from unspill.sandbox.rootfs_keep import keep_rootfs
+from unspill.store.db import Store
 
 if TYPE_CHECKING:
     from tests.support import Ground
@@ -136,8 +138,10 @@ def test_several_who_ask_for_tools_at_once_do_not_disturb_each_other_and_leave_n
 
 
 def kept(ground: Ground) -> list[str]:
-    """Return what lies in the state directory and where projects for asking are made."""
-    places = [path for top in (ground.state, ground.home / ".cache/unspill") for path in top.glob("*/*")]
+    """Return what is kept of runs and sandboxes, and where projects for asking are made."""
+    names = ("locks", "runs", "layers", "work", "manifests")
+    places = [path for name in names for path in ground.state.glob(f"{name}/*")]
+    places += (ground.home / ".cache/unspill").glob("*")
     return sorted(os.fspath(path) for path in places)
 
 

@@ -32,7 +32,7 @@ def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsB
     except OSError as error:
         raise RootfsError(f"The rootfs {name} can't be used: {error.strerror}.") from None
     try:
-        directories, links = _look_at_top(fd, name)
+        directories, links = look_at_top(fd, name)
         empty = tuple(top for top in directories if _is_empty(fd, top[1:]))
         shell = next((path for path in SHELLS if _is_program(fd, path)), None)
         # Whatever runs texts, it is this one that goes to a working directory
@@ -56,7 +56,12 @@ def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsB
         os.close(fd)
 
 
-def _look_at_top(fd: int, name: str) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, bytes], ...]]:
+def look_at_top(fd: int, name: str) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, bytes], ...]]:
+    """Return the directories and the links at the top of a tree, as paths inside it.
+
+    Raises:
+        RootfsError: it has too many entries there, or is being removed.
+    """
     directories: list[bytes] = []
     links: list[tuple[bytes, bytes]] = []
     entries = sorted(os.listdir(fd))

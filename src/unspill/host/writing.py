@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 
-def write_whole(fd: int, content: bytes) -> None:
+def write_whole(fd: int, content: bytes | memoryview) -> None:
     """Write all of the content to a descriptor that blocks."""
     view = memoryview(content)
     while view:

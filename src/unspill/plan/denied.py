@@ -84,8 +84,6 @@ class Judge:
                 return self._read_only(path, cover)
             case Directory():
                 return self._read_only(path, cover)
-            case Directory():
-                return self._read_only(path, cover)
             case Tmpfs() if self._may_lack_parent(path, cover):
                 rule = f"its directory is not there: {show(cover.dest)} is fresh: {cover.why}"
                 return Refusal(kind="hidden", path=path, rule=rule)

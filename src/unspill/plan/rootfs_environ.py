@@ -11,34 +11,21 @@ from unspill.policy.environ import is_allowed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unspill.model.plan import PlanInput
 
-PACKAGES = WORKSPACE + b"/.packages"
 GIT_CONFIG = b"/run/unspill-gitconfig"
-PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + PACKAGES + b"/bin"
+_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Of the terminal, so that programs write as they would there
 _OF_TERMINAL = (b"TERM", b"COLORTERM", b"NO_COLOR", b"TZ")
 
 
 def rootfs_environ(given: PlanInput, shell: bytes) -> dict[bytes, bytes]:
     """Return the variables that a command starts with, before what the caller sets for this run."""
-    configured = given.policy.environment
-    kept = {
-        name: value
-        for name, value in given.environ
-        if (name in _OF_TERMINAL or _is_named(_text(name), configured))
-        and is_allowed(_text(name), configured)
-        and b"\0" not in value
-    }
     user = b"root" if given.uid == 0 else given.places.home.user.encode("utf-8", "surrogateescape")
+    kept = kept_environ(given.environ, given.policy.environment) | fixed_environ(WORKSPACE)
     kept |= {
-        b"HOME": WORKSPACE,
-        b"PATH": PATH,
-        b"PIP_TARGET": PACKAGES,
-        b"PYTHONPATH": PACKAGES,
-        b"PYTHONDONTWRITEBYTECODE": b"1",
-        b"TMPDIR": b"/tmp",
-        b"LANG": b"C.UTF-8",
         b"USER": user,
         b"LOGNAME": user,
         b"SHELL": shell,
@@ -50,6 +37,31 @@ def rootfs_environ(given: PlanInput, shell: bytes) -> dict[bytes, bytes]:
         # For uid 0 tar would restore owners that nobody inside can be
         kept[b"TAR_OPTIONS"] = b"--no-same-owner"
     return kept
+
+
+def kept_environ(environ: Iterable[tuple[bytes, bytes]], configured: tuple[str, ...]) -> dict[bytes, bytes]:
+    """Return those of the caller's variables that a new environment has: the terminal's, and what the person names."""
+    return {
+        name: value
+        for name, value in environ
+        if (name in _OF_TERMINAL or _is_named(_text(name), configured))
+        and is_allowed(_text(name), configured)
+        and b"\0" not in value
+    }
+
+
+def fixed_environ(project: bytes) -> dict[bytes, bytes]:
+    """Return the variables that a new environment always has; `project` is where its directory is seen."""
+    packages = project + b"/.packages"
+    return {
+        b"HOME": project,
+        b"PATH": _PATH + b":" + packages + b"/bin",
+        b"PIP_TARGET": packages,
+        b"PYTHONPATH": packages,
+        b"PYTHONDONTWRITEBYTECODE": b"1",
+        b"TMPDIR": b"/tmp",
+        b"LANG": b"C.UTF-8",
+    }
 
 
 def _is_named(name: str, configured: tuple[str, ...]) -> bool:

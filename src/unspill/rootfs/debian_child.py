@@ -15,6 +15,7 @@ import time
 from collections import deque
 
 from unspill.errors import RootfsError
+from unspill.host.job import is_dead
 from unspill.model.record import Record
 
 TYPE_CHECKING = False
@@ -139,7 +140,13 @@ def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
     if process.returncode is not None:
         return
     try:
-        process.wait(patience_s)
-    except subprocess.TimeoutExpired:
+        pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return  # the caller ignores SIGCHLD, so the kernel has reaped it already
+    try:
+        is_dead(pidfd, int(patience_s * 1000))
+    finally:
+        os.close(pidfd)
+        # As long as nobody has reaped it, the group is its own; it may have left others in it
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

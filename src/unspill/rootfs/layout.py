@@ -13,6 +13,7 @@ import stat
 
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.host.trusted import find_changeable
+from unspill.policy.rootfs_wish import is_name
 
 ROOTS = b"roots"
 STAGING = b"staging"
@@ -25,8 +26,6 @@ SCRATCH = b"scratch"
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_LONGEST_NAME = 180
-_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_+~")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -34,11 +33,6 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def shown(path: bytes) -> str:
     """Return a path for a message."""
     return path.decode("utf-8", "backslashreplace")
-
-
-def is_name(text: str) -> bool:
-    """Tell whether a text may be the name of a rootfs: it becomes the name of a directory."""
-    return 0 < len(text) <= _LONGEST_NAME and text[0].isalnum() and _NAME.issuperset(text)
 
 
 def checked_name(text: str) -> str:

@@ -12,8 +12,9 @@ import stat
 
 from unspill.host.inside import find_inside
 from unspill.model.rootfs import Rootfs
+from unspill.policy.rootfs_wish import is_name
 from unspill.rootfs import manifest
-from unspill.rootfs.layout import DIRECTORY, MANIFEST, TREE, is_name, is_trusted, shown
+from unspill.rootfs.layout import DIRECTORY, MANIFEST, TREE, is_trusted, shown
 
 SHELL = b"bin/sh"
 
@@ -67,12 +68,3 @@ def has_shell(tree_fd: int) -> bool:
     """Tell whether there is a program at the end of the tree's /bin/sh."""
     found = find_inside(tree_fd, SHELL)
     return found is not None and stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111)
-
-
-def is_ready(roots: bytes, name: str) -> bool:
-    """Tell whether the rootfs of this name can be used."""
-    try:
-        load(roots, name)
-    except NotReady:
-        return False
-    return True

@@ -7,9 +7,8 @@ before the next entry is read.
 
 from __future__ import annotations
 
-import os
-
 from unspill.errors import RootfsUnsafe, RootfsUnverified
+from unspill.host.writing import write_whole
 from unspill.rootfs.tar_bounds import EXTENSION_BYTES, shown, too_much
 from unspill.rootfs.tar_headers import BLOCK, ZEROS, Header, apply_pax, parse_header, parse_mtime, parse_pax
 
@@ -66,13 +65,13 @@ class Stream:
         if behind <= len(self._chunk):
             self._position = behind
             if size:
-                _write(fd, self._view[begin : begin + size])
+                write_whole(fd, self._view[begin : begin + size])
             return
         padding = -size % BLOCK
         while size:
             part = self._take(size)
             size -= len(part)
-            _write(fd, part)
+            write_whole(fd, part)
         self.skip(padding)
 
     def skip(self, size: int) -> None:
@@ -115,11 +114,6 @@ class Stream:
                 self._chunk, self._view = chunk, memoryview(chunk)
                 return True
         return False
-
-
-def _write(fd: int, part: memoryview) -> None:
-    while (written := os.write(fd, part)) < len(part):
-        part = part[written:]
 
 
 class Entries:

@@ -8,10 +8,9 @@ is itself one of those hosts, with its port: the person named it as the mirror.
 from __future__ import annotations
 
 import os
-import stat
 
 from unspill.errors import RootCallerRefused, RootfsError, SandboxUnavailable
-from unspill.host.places import find_home
+from unspill.host.rootfs_base import look_at_top
 from unspill.host.seccomp import build_filter
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
@@ -26,8 +25,8 @@ from unspill.plan.install import LIMITS, InstallInput, build_install
 from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
 from unspill.sandbox.gate import make_gate
-from unspill.sandbox.locations import find_locations
 from unspill.sandbox.opening import choose_engine, get_facts
+from unspill.sandbox.upkeep import find_own_locations
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 STEP = "installing packages"
 _LONGEST_LINE = 512
 _WEB_PORTS = (80, 443)
-_MOST_ENTRIES = 256
 _FAILED_TO_START = 125
 
 
@@ -80,12 +78,11 @@ def open_ground(policy: Policy | None = None, *, may_fork: bool = False, report:
     decided = policy or Policy()
     if os.getuid() == 0 and not decided.allow_root:
         raise RootCallerRefused("unspill does not install packages for root")
-    home = find_home(os.getuid(), os.environb.get(b"HOME"))
-    locations = find_locations(home.path, os.environb)
-    with Store.open(locations.state) as store:
+    state = find_own_locations().state
+    with Store.open(state) as store:
         facts = get_facts(store, decided, ())
     return InstallGround(
-        state=locations.state,
+        state=state,
         facts=facts,
         engine=choose_engine(decided, facts),
         profile=decided.profile,
@@ -159,22 +156,14 @@ def find_endpoints(hosts: Sequence[str]) -> frozenset[Endpoint]:
 
 
 def _look_at_top(tree: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, bytes], ...]]:
-    """Return the directories and the links at the top of the tree, as paths inside it."""
-    directories, links = [], []
     try:
-        names = sorted(os.listdir(tree))
-        for name in names:
-            path = os.path.join(tree, name)
-            mode = os.lstat(path).st_mode
-            if stat.S_ISDIR(mode):
-                directories.append(b"/" + name)
-            elif stat.S_ISLNK(mode):
-                links.append((b"/" + name, os.readlink(path)))
+        fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise RootfsError(f"The half-built rootfs can't be read: {error.strerror}.") from None
-    if len(names) > _MOST_ENTRIES:
-        raise RootfsError(f"The rootfs has more than {_MOST_ENTRIES} entries at its top.")
-    return tuple(directories), tuple(links)
+    try:
+        return look_at_top(fd, "that is being made")
+    finally:
+        os.close(fd)
 
 
 def _perform(plan: Plan, ground: InstallGround) -> tuple[Performed, Traffic | None]:

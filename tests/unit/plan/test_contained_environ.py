@@ -28,6 +28,11 @@ def test_what_the_person_names_comes_in_and_what_the_caller_sets_is_last() -> No
     assert found == FIXED | {b"MY_VAR": b"1", b"LANG": b"C", b"X": b"3"}
 
 
+def test_what_the_person_names_by_its_beginning_comes_in_as_in_a_sandbox() -> None:
+    outside = {b"FOO_A": b"1", b"FOO_TOKEN": b"2", b"LD_PRELOAD": b"3", b"OTHER": b"4"}
+    assert contained_environ(b"/project", ("FOO_*", "LD_*"), outside, ()) == FIXED | {b"FOO_A": b"1"}
+
+
 def test_a_variable_that_never_enters_a_sandbox_is_refused() -> None:
     with pytest.raises(UsageError, match="LD_PRELOAD"):
         contained_environ(b"/project", (), {}, ((b"LD_PRELOAD", b"/x.so"),))

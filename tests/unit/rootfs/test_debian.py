@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import lasting, processes_with
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.rootfs.debian import _up_to_date
 from unspill.rootfs.debian_apt import Apt
@@ -209,20 +210,25 @@ def test_the_last_lines_of_a_program_are_kept(tmp_path: Path) -> None:
 
 PATH = {"PATH": "/usr/bin:/bin"}
 HANGING = {
-    "silently": "echo begun; sleep 60",
+    "silently": "echo begun; sleep $0",
     "with words": "while :; do echo waiting; sleep 0.01; done",
     "with a line that has no end": "while :; do printf x; done",
-    "with its output closed": "exec >/dev/null 2>&1; sleep 60",
-    "while a child has its output": "sleep 60 & exit 0",
+    "with its output closed": "exec >/dev/null 2>&1; sleep $0",
+    "while a child has its output": "sleep $0 & exit 0",
 }
 
 
 @pytest.mark.parametrize("script", HANGING.values(), ids=HANGING)
 def test_a_program_that_hangs_is_ended(tmp_path: Path, script: str) -> None:
+    word = lasting()
     begin = time.monotonic()
-    with pytest.raises(RootfsError, match="did not come to an end in 0.3 seconds"):
-        run_child(["sh", "-c", script], PATH, cwd=bytes(tmp_path), wall_s=0.3)
+    with pytest.raises(RootfsError, match=r"did not come to an end in 0\.3 seconds"):
+        run_child(["sh", "-c", script, word], PATH, cwd=bytes(tmp_path), wall_s=0.3)
     assert time.monotonic() - begin < 10
+    # What was started in its group is killed with it, though somebody else reaps it
+    while processes_with(word) and time.monotonic() - begin < 10:
+        time.sleep(0.01)
+    assert processes_with(word) == []
 
 
 def test_long_lines_come_in_parts_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.rootfs.making import WISH, SmallSource, left_over, make
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.ready import is_ready
+from unspill.rootfs.ready import NotReady, load
 from unspill.rootfs.shelf import Shelf
 from unspill.sandbox.locations import find_locations, rootfs_dir
 
@@ -44,7 +44,7 @@ def test_a_relative_rootfs_directory_is_refused() -> None:
 
 def test_is_rootfs_ready_true(shelf: Shelf) -> None:
     made = make(shelf)
-    assert is_ready(shelf.roots, made.name)
+    assert load(shelf.roots, made.name) == made
     # The host must not matter: there, the absolute link leads to nothing that belongs to the tree
     assert os.readlink(os.path.join(made.tree, b"bin/sh")) == b"/bin/busybox"
 
@@ -52,9 +52,9 @@ def test_is_rootfs_ready_true(shelf: Shelf) -> None:
 def test_is_rootfs_ready_false(shelf: Shelf) -> None:
     made = make(shelf)
     os.unlink(os.path.join(made.tree, b"bin/busybox"))
-    assert not is_ready(shelf.roots, made.name)
-    assert not is_ready(shelf.roots, "alpine-9.9-x86_64-t1")
-    assert not is_ready(shelf.roots, "../roots")
+    for name in (made.name, "alpine-9.9-x86_64-t1", "../roots"):
+        with pytest.raises(NotReady):
+            load(shelf.roots, name)
 
 
 def test_a_shelf_that_is_not_there_is_empty(shelf: Shelf) -> None:

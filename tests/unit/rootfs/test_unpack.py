@@ -221,9 +221,7 @@ def test_a_real_directory_comes_out_as_python_packed_it(tmp_path: Path, tree: Pa
             assert made.stat().st_mtime_ns // 1000 == path.stat().st_mtime_ns // 1000
 
 
-def test_directories_do_not_take_all_memory(
-    unpack_blocks: Unpack, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directories_do_not_take_all_memory(unpack_blocks: Unpack, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [folder(b"%0100d" % number) for number in range(60)]
     # The same one again takes nothing
     monkeypatch.setattr(tar_writer, "_MOST_BYTES", 60 * 400)

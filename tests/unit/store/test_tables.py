@@ -52,6 +52,16 @@ def test_a_sandbox_can_be_told_that_its_project_is_another_directory_now(store: 
     assert store.sandboxes.find(b"/p", "default") == row.replace(device=3, inode=HUGE)
 
 
+def test_a_sandbox_is_forgotten_only_when_nothing_of_it_is_left(store: Store) -> None:
+    row, other = (store.sandboxes.get_or_create(b"/p", name, 1, 2) for name in ("a", "b"))
+    run = store.runs.start(row.id, argv=(b"true",), cwd=b"/", started_ns=1, owner=OWNER)
+    store.sandboxes.remove(row.id)
+    assert store.sandboxes.all() == (row, other)
+    store.runs.remove(run.id)
+    store.sandboxes.remove(row.id)
+    assert store.sandboxes.all() == (other,)
+
+
 def test_runs_are_numbered_within_their_sandbox(store: Store) -> None:
     first, second = (store.sandboxes.get_or_create(b"/p", name, 1, 2).id for name in ("a", "b"))
     order = [first, first, second, first, second]
