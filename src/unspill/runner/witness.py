@@ -44,6 +44,7 @@ _PUBLIC = (
     b"/tmp/",
 )
 _MOST_KEPT = 2048
+_RETRIES = 16
 _MOST_REMEMBERED = 20_000
 _LONGEST_REMEMBERED = 512
 
@@ -163,9 +164,14 @@ def _is_inside(pid: int, path: bytes) -> bool:
     """Tell whether a process has something at a path of its own, without leaving its root."""
     root = os.open(b"/proc/%d/root" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.close(libc.openat2(root, path, os.O_PATH | os.O_NOFOLLOW, libc.RESOLVE_IN_ROOT))
+        for _ in range(_RETRIES):
+            try:
+                os.close(libc.openat2(root, path, os.O_PATH | os.O_NOFOLLOW, libc.RESOLVE_IN_ROOT))
+                return True
+            except BlockingIOError:
+                continue  # something was renamed or mounted meanwhile, wherever on this machine
+        return False
     except OSError:
         return False
     finally:
         os.close(root)
-    return True

@@ -114,10 +114,14 @@ def _is_free(top: str, name: str) -> bool:
 
 
 def _asked(fd: int, top: str, path: str) -> bytes | None:
-    try:
-        found = openat2(fd, path.encode(), os.O_PATH, RESOLVE_IN_ROOT)
-    except OSError:
-        return None
+    while True:
+        try:
+            found = openat2(fd, path.encode(), os.O_PATH, RESOLVE_IN_ROOT)
+            break
+        except BlockingIOError:
+            continue  # something was renamed or mounted, wherever on this machine: the kernel wants to be asked again
+        except OSError:
+            return None
     try:
         real = os.readlink(f"/proc/self/fd/{found}")
     finally:
