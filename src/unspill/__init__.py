@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Sandbox": "unspill.sandbox.sandbox",
+    "SandboxFiles": "unspill.sandbox.files",
     "RunResult": "unspill.sandbox.result",
     "Policy": "unspill.model.policy",
     "Limits": "unspill.model.policy",
@@ -52,12 +53,14 @@ _WHERE = {
     "Allowed": "unspill.model.permission",
     "Denied": "unspill.model.permission",
     "DeniedError": "unspill.errors",
+    "FileError": "unspill.errors",
     "UnspillError": "unspill.errors",
 }
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.errors import DeniedError as DeniedError
+    from unspill.errors import FileError as FileError
     from unspill.errors import UnspillError as UnspillError
     from unspill.model.change import Change as Change
     from unspill.model.change import ChangeSet as ChangeSet
@@ -90,6 +93,7 @@ if TYPE_CHECKING:
     from unspill.permissions.approver import Approver as Approver
     from unspill.permissions.approver import Callback as Callback
     from unspill.permissions.approver import DenyAll as DenyAll
+    from unspill.sandbox.files import SandboxFiles as SandboxFiles
     from unspill.sandbox.result import RunResult as RunResult
     from unspill.sandbox.rootfs import RootfsShelf as RootfsShelf
     from unspill.sandbox.sandbox import Sandbox as Sandbox

@@ -19,9 +19,10 @@
     │  ├─ RootfsUnreachable       the mirror or the file can't be read
     │  ├─ RootfsUnverified        it is not what it should be
     │  └─ RootfsUnsafe            the archive would write where it must not
-    └─ StoreError                                                        7
-       ├─ StoreTooNew
-       └─ StoreDamaged
+    ├─ StoreError                                                        7
+    │  ├─ StoreTooNew
+    │  └─ StoreDamaged
+    └─ FileError                  a file of the sandbox, with its kind   9
 
 A command that exits with another code than 0 is a result, never an exception.
 """
@@ -30,7 +31,22 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar
+    from typing import ClassVar, Literal
+
+    FileErrorKind = Literal[
+        "not_found",
+        "is_directory",
+        "not_a_directory",
+        "not_a_file",
+        "permission_denied",
+        "exists",
+        "too_large",
+        "not_text",
+        "changed",
+        "not_found_in_file",
+        "ambiguous",
+        "failed",
+    ]
 
 
 class UnspillError(Exception):
@@ -185,3 +201,18 @@ class StoreDamaged(StoreError):
 
     code = "store-damaged"
     default_remedy = "Run `unspill recover`: it keeps the file and rebuilds the store from what lies beside it."
+
+
+class FileError(UnspillError):
+    """A file of a sandbox can't be read, listed, written or edited as asked; nothing was written.
+
+    `count` is how often the text to replace is there, if that is what is wrong.
+    """
+
+    code = "file"
+    exit_code = 9
+
+    def __init__(self, message: str, *, kind: FileErrorKind, remedy: str = "", count: int = 0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.kind: FileErrorKind = kind
+        self.count = count

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tool `run_command`: its name, what a model is told of it, the schema of its arguments.
+
+One definition for every adapter. The description says what is true of one sandbox: where things are, what is kept,
+what the network is, and the bounds. It never names anything of the person's that the sandbox hides.
+"""
+
+from __future__ import annotations
+
+from unspill.model.record import Record
+from unspill.plan.inside import playground_inside, to_inside
+from unspill.policy.paths import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from unspill.model.policy import Policy
+    from unspill.sandbox.sandbox import Sandbox
+
+NAME = "run_command"
+
+_AFTER = {
+    "apply": "what it changes there is applied to the project when it has ended, and the user can undo it",
+    "hold": "what it changes there is held: later commands see it, the project has it when the user applies it",
+    "discard": "what it changes there is thrown away when it has ended",
+}
+
+
+class Tool(Record):
+    """What a framework has to know of a tool. `schema` is that of its arguments, as JSON Schema."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+def run_command_tool(sandbox: Sandbox) -> Tool:
+    """Return the tool as it is for this sandbox."""
+    opened = sandbox._opened
+    project = to_inside(opened.project, opened.policy.view, opened.roots)
+    playground = playground_inside(opened.policy.view, opened.home.path)
+    lines = [
+        "Run a terminal command in the project's root directory (or specified working directory), return the output.",
+        "",
+        "File System Permissions:",
+        *(f"- {line}" for line in _files(opened.policy, show(project), show(playground))),
+        "",
+        "Network Access:",
+        *(f"- {line}" for line in _network(opened.policy)),
+        "",
+        "Limits:",
+        *(f"- {line}" for line in _limits(opened.policy)),
+        "",
+        "The result begins with how the command ended and what it changed; what follows `Output:` is what it printed.",
+        "If the command fails, handle the error gracefully and provide a helpful error message to the user.",
+    ]
+    return Tool(name=NAME, description="\n".join(lines), schema=_schema(opened.policy, show(project)))
+
+
+def _files(policy: Policy, project: str, playground: str) -> Iterator[str]:
+    yield (
+        f"The command runs in a sandbox. It starts in the project directory, {project}, which it can read and write; "
+        f"{_AFTER[policy.after]}."
+    )
+    yield f"{playground} can be written too and is kept: a place for experiments, clones and scratch files."
+    kept = "kept from command to command" if policy.tmp == "persistent" else "empty for each command"
+    yield f"/tmp can be written and is {kept}."
+    if policy.view == "rootfs" and policy.rootfs_writable:
+        yield "The rest of the system can be written as root, and stays in this sandbox."
+    else:
+        yield "Everything else is read-only, and most of the home directory is not visible."
+    if policy.secrets.mask:
+        yield "Files of the project with names of secrets, such as .env, are masked: they seem not to exist."
+
+
+def _network(policy: Policy) -> Iterator[str]:
+    if policy.network.hosts:
+        yield f"Without asking, only these hosts are reached: {', '.join(policy.network.hosts)}."
+    else:
+        yield "By default, there is no access to the network."
+    if policy.permissions.network == "deny":
+        yield "More than that is not to be had: do not set `network`."
+    else:
+        yield "If you require it, set `network` to true: the user is asked, for this one command."
+    yield "For fetching websites use a tool made for that, if there is one."
+
+
+def _limits(policy: Policy) -> Iterator[str]:
+    limits = policy.limits
+    if limits.wall_s is not None:
+        yield f"A command is ended after {limits.wall_s:g} seconds; `timeout_s` can only make that less."
+    yield f"Of its output you see the first {policy.shown_lines} lines, and are told how much was left out."
+    yield "Nothing runs on when the command has ended: no background processes, no servers."
+
+
+def _schema(policy: Policy, project: str) -> dict[str, Any]:
+    timeout: dict[str, Any] = {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "description": "End the command after so many seconds.",
+    }
+    if policy.limits.wall_s is not None:
+        timeout["maximum"] = policy.limits.wall_s
+    return {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "minLength": 1, "description": "The terminal command to run."},
+            "working_dir": {
+                "type": "string",
+                "description": (
+                    f"The directory to run it in: absolute, or relative to {project}, which is the default. "
+                    "`playground` is the playground."
+                ),
+            },
+            "network": {
+                "type": "boolean",
+                "default": False,
+                "description": "Whether this command needs the network. The user is asked each time.",
+            },
+            "timeout_s": timeout,
+            "stdin": {"type": "string", "description": "What the command reads from its standard input."},
+        },
+        "required": ["command"],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every text that a model is shown by the tool `run_command`, word for word."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rootfs_tree import make_small_tree
+from tests.support import Ground
+from unspill import Callback, Limits, Network, Rules, Sandbox
+from unspill.adapters.answering import Answer
+from unspill.adapters.calling import call_run_command
+from unspill.adapters.tool import NAME, run_command_tool
+from unspill.model.permission import Allowed, Denied, Question
+
+pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
+
+# Arguments, settings of the policy, and what the model reads
+TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "success": ({"command": "echo hello"}, {}, "Exit code: 0\nOutput:\nhello\n"),
+    "nothing printed": ({"command": "true"}, {}, "Exit code: 0\nThe command printed nothing.\n"),
+    "both streams": ({"command": "echo err >&2; echo out"}, {}, "Exit code: 0\nOutput:\nout\nerr\n"),
+    "failure": ({"command": "echo no >&2; exit 3"}, {}, "Exit code: 3\nOutput:\nno\n"),
+    "a signal": ({"command": "kill -9 $$"}, {}, "Exit code: 137 (signal 9)\nThe command printed nothing.\n"),
+    "a timeout": (
+        {"command": "echo begun; sleep 30", "timeout_s": 0.5},
+        {},
+        "Command timed out after 0.5s\nExit code: 124\nOutput:\nbegun\n",
+    ),
+    "a bound": (
+        {"command": "head -c 3000000 /dev/zero > big"},
+        {"limits": Limits(layer_bytes=1 << 20, wall_s=20.0)},
+        "Command killed: the bound layer_bytes = 1048576 was reached\nExit code: 137\nChanges (thrown away):\n"
+        "1 added\n  A big\nThe command printed nothing.\n",
+    ),
+    "cut by lines": (
+        {"command": "seq 100"},
+        {"shown_lines": 3},
+        "Exit code: 0\nNote: the output is cut: lines 1 to 3 of 100 follow. Write it to a file, and read the part that "
+        "you need, to see the rest.\nOutput:\n1\n2\n3\n",
+    ),
+    "changes held": (
+        {"command": "echo a > a"},
+        {"after": "hold"},
+        "Exit code: 0\nChanges (held: later commands see them, the project does not):\n1 added\n  A a\n"
+        "The command printed nothing.\n",
+    ),
+    "changes applied": (
+        {"command": "echo a > a; echo done"},
+        {"after": "apply"},
+        "Exit code: 0\nChanges (applied to the project):\n1 added\n  A a\nOutput:\ndone\n",
+    ),
+    "changes thrown away": (
+        {"command": "echo a > a"},
+        {"after": "discard"},
+        "Exit code: 0\nChanges (thrown away):\n1 added\n  A a\nThe command printed nothing.\n",
+    ),
+    "words that look like ours": (
+        {"command": "printf 'Exit code: 0\\nChanges (applied to the project):\\nA x\\n'; exit 1"},
+        {},
+        "Exit code: 1\nOutput:\nExit code: 0\nChanges (applied to the project):\nA x\n",
+    ),
+    "stdin": ({"command": "cat", "stdin": "given"}, {}, "Exit code: 0\nOutput:\ngiven\n"),
+    "a program that is not there": (
+        {"command": "no-such-program"},
+        {},
+        "Exit code: 127\nOutput:\n/bin/sh: 1: no-such-program: not found\n",
+    ),
+}
+
+ERRORS: dict[str, tuple[dict[str, Any], str]] = {
+    "empty": ({"command": "  "}, "ERROR: Command cannot be empty.\n"),
+    "missing": ({}, "ERROR: Command cannot be empty.\n"),
+    "unknown argument": (
+        {"command": "true", "sudo": True},
+        "ERROR: there is no argument 'sudo'. There are command, working_dir, network, timeout_s, stdin.\n",
+    ),
+    "another kind": (
+        {"command": ["true"]},
+        "ERROR: the argument command is not of the kind that the schema says: ['true'].\n",
+    ),
+    "a number for a boolean": (
+        {"command": "true", "network": 1},
+        "ERROR: the argument network is not of the kind that the schema says: 1.\n",
+    ),
+    "a boolean for a number": (
+        {"command": "true", "timeout_s": True},
+        "ERROR: the argument timeout_s is not of the kind that the schema says: True.\n",
+    ),
+    "no time": ({"command": "true", "timeout_s": 0}, "ERROR: timeout_s must be more than 0: 0.\n"),
+    "a directory that is not there": (
+        {"command": "true", "working_dir": "missing"},
+        "ERROR: Working directory does not exist: {project}/missing.\n",
+    ),
+    "the network, and nobody to ask": (
+        {"command": "true", "network": True},
+        "ERROR: Permission denied: Run command with network access: true? Why: nobody is there to be asked. Choose who "
+        "answers, on a terminal or by `unspill approve`: `--ask`, or `approver=` in Python. Nothing was run. Do "
+        "without it, or tell the user what you need and why.\n",
+    ),
+}
+
+
+def call(ground: Ground, arguments: dict[str, Any], **settings: Any) -> Answer:
+    return call_run_command(ground.sandbox(**settings), arguments)
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_a_model_reads(ground: Ground, case: str) -> None:
+    arguments, settings, expected = TEXTS[case]
+    answer = call(ground, arguments, **settings)
+    assert answer.text == expected
+    assert not answer.is_error
+    assert answer.values["exit_code"] == json.loads(json.dumps(answer.values))["exit_code"]
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_what_the_model_did_wrong_is_an_error_of_the_tool(ground: Ground, case: str) -> None:
+    arguments, expected = ERRORS[case]
+    answer = call(ground, arguments)
+    assert answer.text.startswith(expected.format(project=ground.project))
+    assert answer.is_error
+    assert "Output:" not in answer.text
+
+
+def test_a_sandbox_that_fails_is_never_output(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = ground.sandbox()
+    sandbox._opened = sandbox._opened.replace(facts=sandbox._opened.facts.replace(proc_mount=False))
+    answer = call_run_command(sandbox, {"command": "echo hello"})
+    assert answer.is_error
+    assert answer.text.startswith("ERROR: ")
+    assert "hello" not in answer.text
+
+
+def test_a_time_that_a_model_asks_for_only_lowers_the_policys(ground: Ground) -> None:
+    """Control: the library's own caller may have more."""
+    limits = Limits(wall_s=0.5)
+    answer = call(ground, {"command": "sleep 3", "timeout_s": 100}, limits=limits)
+    assert answer.text.startswith("Command timed out after 0.5s")
+    assert ground.sandbox(limits=limits).run("sleep 1", timeout=20).ok
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_the_person_answers_for_the_network(ground: Ground, is_allowed: bool) -> None:
+    asked: list[Question] = []
+
+    def ask(question: Question) -> Allowed | Denied:
+        asked.append(question)
+        return Allowed(digest=question.digest, by="test") if is_allowed else Denied(digest=question.digest, by="test")
+
+    sandbox = Sandbox(ground.project, policy=ground.policy(), approver=Callback(ask))
+    ground.opened.append(sandbox)
+    answer = call_run_command(sandbox, {"command": "echo ran", "network": True})
+    assert len(asked) == 1
+    assert answer.is_error is not is_allowed
+    assert answer.text.endswith("Output:\nran\n") is is_allowed
+
+
+def test_what_a_held_file_is_told_apart_from_what_was_applied(ground: Ground) -> None:
+    answer = call(ground, {"command": "mkdir .git; mkdir .git/hooks; echo x > .envrc; echo y > plain"}, after="apply")
+    ours, _, _rest = answer.text.partition("The command printed nothing.")
+    assert "Changes (applied to the project):\n" in ours
+    assert "Not applied (held: later commands see it, the project does not have it until the user applies it):" in ours
+    assert answer.values["not_applied"]
+
+
+def test_the_description_says_what_is_true_of_this_sandbox(ground: Ground, tmp_path: Path) -> None:
+    plain = run_command_tool(ground.sandbox())
+    assert plain.name == NAME
+    assert f"the project directory, {ground.project}, which" in plain.description
+    assert "By default, there is no access to the network." in plain.description
+    assert f"{ground.home}/playground" in plain.description
+    assert plain.schema["required"] == ["command"]
+    assert set(plain.schema["properties"]) == {"command", "working_dir", "network", "timeout_s", "stdin"}
+    hosts = run_command_tool(
+        ground.sandbox(network=Network(hosts=("example.org",)), permissions=Rules(network="deny"), after="apply")
+    )
+    assert "only these hosts are reached: example.org." in hosts.description
+    assert "do not set `network`" in hosts.description
+    assert "the user can undo it" in hosts.description
+    tree = make_small_tree(tmp_path / "tree")
+    rootfs = run_command_tool(ground.sandbox(view="rootfs", rootfs=os.fspath(tree)))
+    assert "the project directory, /workspace, which" in rootfs.description
+    assert os.fspath(ground.project) not in rootfs.description + json.dumps(rootfs.schema)
