@@ -21,6 +21,7 @@ from unspill.rootfs.debian import DebianSource
 from unspill.rootfs.debian_apt import Apt
 from unspill.rootfs.debian_mirror import lay_mirror
 from unspill.rootfs.debian_names import archives_of, packages_of
+from unspill.rootfs.debian_sources import default_archives
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
 
@@ -53,7 +54,7 @@ def laid_out(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """What was fetched for the workshop, as an archive of its own."""
     top = tmp_path_factory.mktemp("archive") / "mirror"
     kept = next(path for path in workshop.downloads.iterdir() if path.name.startswith("debian-"))
-    with Apt(bytes(kept), "bookworm", ARCH, archives_of("", "bookworm"), ignore) as apt:
+    with Apt(bytes(kept), "bookworm", ARCH, default_archives("bookworm"), ignore) as apt:
         apt.update()
         lay_mirror(bytes(top), apt, ARCH, apt.fetch(PACKAGES))
     return top

@@ -18,6 +18,7 @@ from unspill.rootfs.debian_build import build
 from unspill.rootfs.debian_host import check_host
 from unspill.rootfs.debian_mirror import lay_mirror, read_releases
 from unspill.rootfs.debian_names import archives_of, checked_suite, packages_of, sources_list, variant_of
+from unspill.rootfs.debian_sources import default_archives
 from unspill.rootfs.debian_status import installed_packages
 from unspill.rootfs.source import Filled, Resolved
 from unspill.rootfs.unpack import unpack
@@ -88,7 +89,7 @@ def _open_apt(suite: str, arch: str, wish: RootfsWish, means: Means) -> Apt:
             f"apt can't work below {os.fsdecode(means.downloads)!a}",
             remedy="Choose a rootfs directory whose path has letters, digits and . - _ + only.",
         )
-    archives = archives_of(wish.mirror, suite)
+    archives = archives_of(wish.mirror, suite) if wish.mirror.strip() else default_archives(suite)
     name = f"debian-{arch}-{sha256(sources_list(archives).encode()).hexdigest()[:12]}"
     return Apt(os.path.join(means.downloads, name.encode()), suite, arch, archives, means.report)
 

@@ -15,7 +15,7 @@ from unspill.model.record import Record
 from unspill.model.rootfs import Progress
 from unspill.rootfs.debian_child import Ended, child_environ, run_child
 from unspill.rootfs.debian_failures import explain_failure
-from unspill.rootfs.debian_names import KEYRING, MIRROR, SECURITY_MIRROR, Archive, sources_list
+from unspill.rootfs.debian_names import KEYRING, Archive, sources_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Apt:
         self._write(b"etc/apt.conf", config)
         self._write(b"etc/sources.list", sources_list(self.archives))
         self._write(b"status", "")
-        copy_keys(self.keys, with_hosts=any(is_own(archive) for archive in self.archives))
+        copy_keys(self.keys, with_hosts=any(archive.named for archive in self.archives))
 
     def _host_proxies(self) -> str:
         """Return the proxies that the host's apt is configured to use; nothing else of its configuration counts."""
@@ -214,11 +214,6 @@ class Apt:
     def _write(self, name: bytes, text: str) -> None:
         with open(os.path.join(self.top, name), "w", encoding="utf-8") as file:
             file.write(text)
-
-
-def is_own(archive: Archive) -> bool:
-    """Tell whether an archive is one that the person named, rather than Debian's own."""
-    return archive.address not in (MIRROR, SECURITY_MIRROR)
 
 
 def copy_keys(to: bytes, *, with_hosts: bool) -> None:

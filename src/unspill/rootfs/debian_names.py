@@ -12,8 +12,8 @@ from unspill.model.record import Record
 from unspill.model.rootfs import TIERS
 
 DEFAULT_SUITE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"
-SECURITY_MIRROR = "http://deb.debian.org/debian-security"
+MIRROR = "http://ftp.debian.org/debian"
+SECURITY_MIRROR = "http://security.debian.org/debian-security"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 TIER_1 = ("bash", "python3", "python3-pip", "coreutils", "grep", "sed")
@@ -33,10 +33,14 @@ _ROLLING = frozenset(("sid", "unstable", "experimental"))
 
 
 class Archive(Record):
-    """Suites at one address. A local one is a directory on this machine, which nobody else can reach."""
+    """Suites at one address. A local one is a directory on this machine, which nobody else can reach.
+
+    `named`: by the person, who may trust other keys than Debian's for it.
+    """
 
     address: str
     suites: tuple[str, ...]
+    named: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -125,7 +129,7 @@ def archives_of(mirror: str, suite: str) -> tuple[Archive, ...]:
             found[-1][1].append(word)
         else:
             raise _bad_mirror(word)
-    return tuple(Archive(address=address, suites=tuple(suites) or (suite,)) for address, suites in found)
+    return tuple(Archive(address=address, suites=tuple(suites) or (suite,), named=True) for address, suites in found)
 
 
 def _default_archives(suite: str) -> tuple[Archive, ...]:
