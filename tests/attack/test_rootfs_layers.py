@@ -23,7 +23,7 @@ from unspill.model.permission import Allowed, Question
 from unspill.model.plan import Overlay
 from unspill.plan import first, visible
 from unspill.sandbox import rootfs_program, rootfs_use
-from unspill.sandbox.rootfs_layers import discard_layers, has_layers
+from unspill.sandbox.rootfs_layers import discard_layers, layers_of
 
 if TYPE_CHECKING:
     from typing import Any
@@ -149,7 +149,7 @@ def test_too_many_layers_are_refused_with_a_remedy(ground: Ground, tree: Path, m
 def test_a_tree_with_layers_is_checked_like_any_other(ground: Ground, tree: Path) -> None:
     sandbox = writable(ground, tree)
     sandbox.run("touch /usr/x")
-    assert has_layers(sandbox._opened)
+    assert layers_of(sandbox._opened)
     newer = make_again(tree)
     tree.chmod(0o777)
     with pytest.raises(RootfsUnsafe, match="can be changed by others"):

@@ -19,7 +19,7 @@ from unspill.model.rootfs import RootfsWish
 from unspill.rootfs.digest import tree_digest
 from unspill.sandbox.rootfs import RootfsShelf
 from unspill.sandbox.rootfs_keep import keep_rootfs
-from unspill.sandbox.rootfs_layers import discard_layers, has_layers
+from unspill.sandbox.rootfs_layers import discard_layers, layers_of
 
 pytestmark = pytest.mark.kernel
 
@@ -60,7 +60,7 @@ def test_a_run_that_leaves_nothing_leaves_nothing_there_either(ground: Ground, t
         sandbox.run("touch /usr/left", after="discard")
     else:
         sandbox.run("touch /usr/left; dd if=/dev/zero of=/usr/big bs=1M count=40", limits=_small())
-    assert not has_layers(sandbox._opened)
+    assert not layers_of(sandbox._opened)
     assert not sandbox.run("ls /usr/left").ok
 
 
@@ -148,7 +148,7 @@ def test_what_was_installed_can_be_kept_as_a_rootfs_of_its_own(ground: Ground, t
     ]
 
 
-def test_a_tree_that_a_sandbox_has_layers_over_is_not_removed_as_unused(ground: Ground, tree: Path) -> None:
+def test_a_tree_that_a_sandbox_layers_of_over_is_not_removed_as_unused(ground: Ground, tree: Path) -> None:
     shelf = RootfsShelf()
     archives = [ground.top / "1.tar", ground.top / "2.tar"]
     for archive in archives:

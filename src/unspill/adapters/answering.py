@@ -11,7 +11,7 @@ from unspill.changes.quote import quote
 from unspill.errors import DeniedError
 from unspill.model.record import Record
 from unspill.model.run import NeverStarted
-from unspill.sandbox.result import describe_end
+from unspill.sandbox.result import denied_lines, describe_end, network_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,12 +70,8 @@ def _ending(result: RunResult) -> Iterator[str]:
 
 def _notes(result: RunResult) -> Iterator[str]:
     yield from (f"Note: {hint.text} {hint.remedy}" for hint in result.hints[:_MOST])
-    written = [denial for denial in result.denied_paths if denial.access == "write"]
-    # What could not be read would tell a model which files the host has
-    yield from (f"Note: {quote(denial.path)} was not written: {denial.rule}." for denial in written[:_MOST])
-    yield from (f"Network: {denial.place} was refused. {denial.remedy}" for denial in result.denials[:_MOST])
-    if len(result.denials) > _MOST:
-        yield f"Network: {len(result.denials) - _MOST} more were refused."
+    yield from denied_lines(result.denied_paths)
+    yield from network_lines(result.denials)
 
 
 def _changes(result: RunResult) -> Iterator[str]:

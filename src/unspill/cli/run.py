@@ -170,6 +170,7 @@ def _inside_cwd(arguments: Arguments) -> str | None:
 
 def _summarise(result: RunResult, sandbox: Sandbox) -> None:
     """Say on stderr how it ended, where that is not plain, and what it changed."""
+    from unspill.model.rootfs import NOTE
     from unspill.sandbox.ending import ROOT_NOTE
     from unspill.sandbox.masking import is_about_secret
 
@@ -186,7 +187,7 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
         # What the sandbox does not show of this host may be what is missing
         lines += [warning for warning in result.warnings if warning != ROOT_NOTE]
     else:
-        lines += [warning for warning in result.warnings if is_about_secret(warning) or warning.startswith("rootfs: ")]
+        lines += [warning for warning in result.warnings if is_about_secret(warning) or warning.startswith(NOTE)]
     lines += [f"{hint.text}\n  {hint.remedy}" for hint in result.hints]
     if result.denied_paths:
         from unspill.cli.denied import denied_lines

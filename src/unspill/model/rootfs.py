@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Proof = Literal["pinned", "known", "signed", "same-server", "none"]
 
 TIERS = (1, 2)
+# How a warning about a rootfs begins: a person is always shown those
+NOTE = "rootfs: "
 
 
 class RootfsWish(Record):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import PastaNetwork
 
 _FRESH = b"/run/"
-_USUAL = b"/etc/resolv.conf"
+RESOLVER_FILE = b"/etc/resolv.conf"
 
 
 def resolver_operations(network: PastaNetwork | HostNetwork, *, is_host_root: bool = True) -> Iterator[Bind | File]:
@@ -25,9 +25,9 @@ def resolver_operations(network: PastaNetwork | HostNetwork, *, is_host_root: bo
     place = network.resolver_file
     if place and not is_host_root:
         if isinstance(network, HostNetwork):
-            yield Bind(source=place, dest=_USUAL, why="names are asked for as on the host")
+            yield Bind(source=place, dest=RESOLVER_FILE, why="names are asked for as on the host")
             return
-        place = _USUAL
+        place = RESOLVER_FILE
     if not place:
         return
     if isinstance(network, HostNetwork):

@@ -32,11 +32,6 @@ def to_host(path: bytes, view: View, roots: Sequence[bytes]) -> bytes:
     return path
 
 
-def home_inside(view: View, home: bytes) -> bytes:
-    """Return the home directory that a command has."""
-    return WORKSPACE if view == "rootfs" else home
-
-
 def playground_inside(view: View, home: bytes) -> bytes:
     """Return where the playground is; it never lies in a root."""
     return PLAYGROUND if view == "rootfs" else home + b"/playground"

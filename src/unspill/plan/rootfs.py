@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from unspill.errors import UsageError
 from unspill.model.plan import Bind, Directory, File, Overlay, Point, ReadOnly, Symlink
+from unspill.model.rootfs import NOTE
+from unspill.plan.full_network import RESOLVER_FILE
 from unspill.plan.visible import is_writable_mount
 from unspill.policy.paths import contains, show
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 OWN_PLACES = (b"/dev", b"/proc", b"/sys", b"/run", b"/tmp", b"/workspace", b"/playground")
 _NOT_FOR_MOUNTS = (*OWN_PLACES, b"/etc/passwd", b"/etc/resolv.conf")
 PASSWD = b"/etc/passwd"
-RESOLVER_FILE = b"/etc/resolv.conf"
 
 
 def get_base(given: PlanInput) -> RootfsBase:
@@ -44,7 +45,7 @@ def rootfs_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp
     base = get_base(given)
     if given.engine == "copy" and not base.is_own:
         warnings.append(
-            "rootfs: without an overlay its sockets and FIFOs come along; `unspill rootfs pull` leaves them out"
+            f"{NOTE}without an overlay its sockets and FIFOs come along; `unspill rootfs pull` leaves them out"
         )
     layers = {layer.path: layer for layer in given.rootfs_layers}  # by the path of the directory in the tree
     for dest in base.directories:

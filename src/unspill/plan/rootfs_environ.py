@@ -6,6 +6,7 @@ What a command installs with pip lands in the project, where the next one finds 
 
 from __future__ import annotations
 
+from unspill.plan.home import GIT_CONFIG_IN_HOST_VIEW
 from unspill.plan.inside import WORKSPACE
 from unspill.policy.environ import is_allowed
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from unspill.model.plan import PlanInput
 
-GIT_CONFIG = b"/run/unspill-gitconfig"
 _PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Of the terminal, so that programs write as they would there
 _OF_TERMINAL = (b"TERM", b"COLORTERM", b"NO_COLOR", b"TZ")
@@ -31,7 +31,7 @@ def rootfs_environ(given: PlanInput, shell: bytes) -> dict[bytes, bytes]:
         b"SHELL": shell,
         b"XDG_CACHE_HOME": b"/tmp/.cache",
         b"npm_config_cache": b"/tmp/.cache/npm",
-        b"GIT_CONFIG_GLOBAL": GIT_CONFIG,
+        b"GIT_CONFIG_GLOBAL": GIT_CONFIG_IN_HOST_VIEW,
     }
     if given.uid == 0:
         # For uid 0 tar would restore owners that nobody inside can be

@@ -72,8 +72,8 @@ class RunResult(Record):
         lines += [truncate(printed, self.shown_lines, self.shown_bytes)] if printed else []
         lines += [describe_end(self.outcome)] if not self.ok else []
         lines += [f"Note: {hint.text} {hint.remedy}" for hint in self.hints]
-        lines += _denied_lines(self.denied_paths)
-        lines += _network_lines(self.denials)
+        lines += denied_lines(self.denied_paths)
+        lines += network_lines(self.denials)
         if not lines:
             lines.append("No output received from command")
         if self.changes:
@@ -81,7 +81,7 @@ class RunResult(Record):
         return "\n".join(lines) + "\n"
 
 
-def _denied_lines(denied: tuple[FileDenial, ...]) -> list[str]:
+def denied_lines(denied: tuple[FileDenial, ...]) -> list[str]:
     """Tell a model what it could not write; what it could not read would tell it which files the host has."""
     if not denied:
         return []
@@ -91,7 +91,7 @@ def _denied_lines(denied: tuple[FileDenial, ...]) -> list[str]:
     return [f"Note: {quote(denial.path)} was not written: {denial.rule}." for denial in written[:_MOST_DENIED]]
 
 
-def _network_lines(denials: tuple[Denial, ...]) -> list[str]:
+def network_lines(denials: tuple[Denial, ...]) -> list[str]:
     """Say what was refused; only some of it, since the command chooses how much there is and how it reads."""
     lines = [f"Network: {denial.place} was refused. {denial.remedy}" for denial in denials[:_MOST_DENIALS]]
     if len(denials) > _MOST_DENIALS:

@@ -16,6 +16,7 @@ from unspill.layers.locks import lock_sandbox
 from unspill.layers.places import upper_dir
 from unspill.model.layer import SealedLayer, Stack
 from unspill.model.plan import CacheLayer
+from unspill.model.rootfs import NOTE
 from unspill.plan.rootfs import OWN_PLACES
 
 TYPE_CHECKING = False
@@ -60,9 +61,7 @@ def notes_of(layers: tuple[CacheLayer, ...]) -> tuple[str, ...]:
     """Return what to say of a run that has written to its rootfs, nothing of one that has not."""
     if all(layer.stack.open is None or is_empty(layer.stack.open.upper) for layer in layers):
         return ()
-    return (
-        "rootfs: what it wrote there stays in this sandbox (`unspill rootfs keep LABEL`, `unspill rootfs discard`)",
-    )
+    return (f"{NOTE}what it wrote there stays in this sandbox (`unspill rootfs keep LABEL`, `unspill rootfs discard`)",)
 
 
 def layered_tree(store: Store, sandbox: SandboxId) -> bytes | None:
@@ -74,11 +73,6 @@ def layered_tree(store: Store, sandbox: SandboxId) -> bytes | None:
 def layered_trees(store: Store) -> frozenset[bytes]:
     """Return every tree that some sandbox has layers over: without it they would be worth nothing."""
     return frozenset(os.path.dirname(path) for path in store.caches.paths_below(ROOTFS_OWNER))
-
-
-def has_layers(opened: Opened) -> bool:
-    """Tell whether commands of this sandbox have written to its rootfs."""
-    return bool(opened.store.caches.sealed(rootfs_owner(opened.row.id)))
 
 
 def discard_layers(opened: Opened) -> int:

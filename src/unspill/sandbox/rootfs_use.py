@@ -12,6 +12,7 @@ import time
 
 from unspill.errors import RootfsError
 from unspill.host.rootfs_base import look_at_rootfs
+from unspill.model.rootfs import NOTE
 from unspill.policy.paths import show
 from unspill.sandbox.planning import forget_places, get_places
 from unspill.sandbox.rootfs_choice import find_rootfs, rootfs_directory
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 3
 _PATIENCE_S, _PAUSE_S = 20.0, 0.02
-NOTE = "rootfs: "
 _REMEDY = "`unspill rootfs keep LABEL` or `unspill rootfs discard`"
 
 
