@@ -125,10 +125,11 @@ class RootCallerRefused(HostError):
 
 
 class DeniedError(UnspillError):
-    """The policy does not permit this."""
+    """The policy does not permit this, or who was asked did not; `reason` is theirs, in one clause."""
 
     code = "denied"
     exit_code = 4
+    reason: str = ""
 
 
 class SandboxUnavailable(UnspillError):

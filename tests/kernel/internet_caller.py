@@ -14,10 +14,14 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unspill import Policy, RunResult, Sandbox
+from unspill.model.permission import Egress, Question
 from unspill.permissions.approver import Callback
+
+if TYPE_CHECKING:
+    from unspill.model.rules import Scope
 
 
 def run(
@@ -27,6 +31,24 @@ def run(
     approver = Callback(lambda question: True)
     with Sandbox(os.getcwd(), name=name, policy=Policy(**settings), approver=approver) as sandbox:
         return sandbox.run(command, **options)
+
+
+def run_asking(
+    command: str, settings: dict[str, Any], options: dict[str, Any], answers: dict[str, Any], name: str
+) -> tuple[RunResult, list[dict[str, Any]]]:
+    """Run a command and answer what is asked about hosts: with a scope, True or False, perhaps after some seconds."""
+    asked: list[dict[str, Any]] = []
+
+    def answer(question: Question) -> "Scope | bool":
+        assert isinstance(question.request, Egress)
+        asked.append({"text": question.text, "scopes": list(question.scopes), "run": question.request.run})
+        found = answers[question.request.hosts[0]]
+        said, after_s = found if isinstance(found, tuple) else (found, 0.0)
+        time.sleep(after_s)
+        return said  # type: ignore[no-any-return]
+
+    with Sandbox(os.getcwd(), name=name, policy=Policy(**settings)) as sandbox:
+        return sandbox.run(command, approver=Callback(answer), **options), asked
 
 
 def run_all(jobs: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> list[RunResult]:
@@ -78,7 +100,7 @@ def reach(address: str, port: int) -> bool:
 
 
 DUTIES: dict[str, Callable[..., object]] = {
-    duty.__name__: duty for duty in (run, run_all, run_and_cancel, reach, count, limit, used)
+    duty.__name__: duty for duty in (run, run_asking, run_all, run_and_cancel, reach, count, limit, used)
 }
 
 

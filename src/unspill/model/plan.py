@@ -122,10 +122,11 @@ class NoNetwork(Record):
 class ProxyNetwork(Record):
     """The same, with a listener on loopback that leads to this sandbox's proxy.
 
-    `hosts` are the rules it goes by; `public` is any public host besides.
+    `hosts` are the rules it goes by; `public` is any public host besides; others are asked for with `ask`.
     """
 
     hosts: tuple[str, ...] = ()
+    ask: bool = False
     public: bool = False
     up_bytes: int | None = None
     down_bytes: int | None = None

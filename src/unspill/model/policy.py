@@ -45,12 +45,14 @@ class Limits(Record):
 class Network(Record):
     """What every run of a sandbox may reach, and what a network is that was granted to one command.
 
-    `hosts` are reached by every run, by way of the sandbox's own proxy. `mode` is for a granted network: `proxy` (any
+    `hosts` are reached by every run, by way of the sandbox's own proxy; with `ask` others are asked for while the
+    command waits. `mode` is for a granted network: `proxy` (any
     public host, by the same proxy), `pasta` (any protocol to public addresses, in the sandbox's own namespace), `host`
     (the host's own namespace: weaker, and said so at each run). The bytes bound one run.
     """
 
     hosts: tuple[str, ...] = ()
+    ask: bool = False
     mode: NetworkMode = "proxy"
     up_bytes: int | None = 1 * GIB
     down_bytes: int | None = 16 * GIB

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One client of the proxy, from its first byte to its end.
 
-    opening -> resolving -> connecting -> relaying -> over
-         \\__________\\____________\\______________\\-> lingering -> over    (denied or failed; the answer is read)
+    opening -> [asking] -> resolving -> connecting -> relaying -> over
+         \\__________\\___________\\____________\\__________\\-> lingering -> over  (denied, failed: the answer is read)
 
 The decision is made once, on the parsed destination; what is connected to are the checked addresses and nothing else.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unspill.network.loop import Loop
     from unspill.network.opening import SocksOpening
 
-    State = Literal["opening", "resolving", "connecting", "relaying", "lingering", "over"]
+    State = Literal["opening", "asking", "resolving", "connecting", "relaying", "lingering", "over"]
 
 _READ = 16 * 1024
 _LINGERED_BYTES = 1 << 20
@@ -70,6 +70,20 @@ class Link:
             self._deny(refused)
         except OSError:
             self.end("allowed" if self._relay is not None else "failed")
+        self._wait()
+
+    def permitted(self, refused: Refused | None) -> None:
+        """Go on with what somebody said who was asked."""
+        if self.state != "asking":
+            return  # the client has gone
+        try:
+            if refused is not None:
+                raise refused
+            self._reach(self._asked.destination)
+        except Refused as denied:
+            self._deny(denied)
+        except OSError:
+            self.end("failed")
         self._wait()
 
     def answered(self, answers: Sequence[str] | None) -> None:
@@ -132,7 +146,21 @@ class Link:
         self._decide(self._asked.destination)
 
     def _decide(self, destination: Destination) -> None:
-        self._loop.rules.judge(destination)
+        try:
+            self._loop.rules.judge(destination)
+        except Refused:
+            questions = self._loop.questions
+            if questions is None:
+                raise
+            # Of what nobody can allow nobody is asked; and no name is looked up before it is allowed
+            if destination.address:
+                self._loop.addresses.check(destination.address, destination.port)
+            self._become("asking", None)
+            questions.put(self, destination)
+            return
+        self._reach(destination)
+
+    def _reach(self, destination: Destination) -> None:
         self._loop.check_budget()
         if destination.address:
             self._loop.addresses.check(destination.address, destination.port)

@@ -15,6 +15,7 @@ from unspill.model.record import Record
 from unspill.network.flow import Meter, Pipes
 from unspill.network.ledger import Ledger
 from unspill.network.link import Link
+from unspill.network.questions import Questions
 from unspill.network.resolve import Lookups
 from unspill.policy.literals import written
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from unspill.model.egress import Budget
     from unspill.network.ledger import Sink
+    from unspill.network.questions import Ask
     from unspill.network.resolve import AddressRules, Resolver
     from unspill.policy.egress import Rules
 
@@ -76,6 +78,7 @@ class Loop:
         resolver: Resolver,
         connect: Connect,
         sink: Sink | None,
+        ask: Ask | None = None,
     ) -> None:
         self.rules, self.addresses, self.patience, self.connect = rules, addresses, patience, connect
         self.up, self.down = Meter("up_bytes", budget.up), Meter("down_bytes", budget.down)
@@ -86,6 +89,7 @@ class Loop:
         self._listener = listener
         self._epoll = select.epoll()
         self.lookups = Lookups(resolver)
+        self.questions = None if ask is None else Questions(ask, self.lookups.rouse)
         self._links: set[Link] = set()
         self._hurried: set[Link] = set()
         self._watched: dict[int, tuple[int, Link]] = {}
@@ -178,6 +182,12 @@ class Loop:
         for link, answers in self.lookups.answers():
             assert isinstance(link, Link)
             self._guarded(link, link.answered, answers)
+        for links, rule, refused in () if self.questions is None else self.questions.answers():
+            if refused is None:
+                self.rules = self.rules.replace(allowed=(*self.rules.allowed, rule))
+            for link in links:
+                assert isinstance(link, Link)
+                self._guarded(link, link.permitted, refused)
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTED):

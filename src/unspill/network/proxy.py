@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unspill.model.egress import Connection, Denial
     from unspill.network.ledger import Sink
     from unspill.network.loop import Connect
+    from unspill.network.questions import Ask
     from unspill.network.resolve import Endpoint, Resolver
     from unspill.policy.egress import Rules
 
@@ -47,6 +48,7 @@ class Proxy:
         resolver: Resolver = system_resolver,
         connect: Connect = open_connection,
         sink: Sink | None = None,
+        ask: Ask | None = None,
     ) -> None:
         """Take over a listening socket; nothing is accepted before `start`.
 
@@ -60,6 +62,7 @@ class Proxy:
             resolver: Turns a checked name into addresses; may block.
             connect: Begins a connection to a checked address; must not block.
             sink: Is told of every denial, and of every connection when it has ended; must not block.
+            ask: Is asked, in a thread, for a rule that would allow what none does; may block.
 
         Raises:
             SandboxUnavailable: There are no descriptors left; the listener is closed.
@@ -70,7 +73,7 @@ class Proxy:
             if accepting.type != SOCK_STREAM:
                 raise SandboxUnavailable("the proxy was given something else than a stream socket")
             accepting.setblocking(False)
-            self._loop = Loop(accepting, rules, addresses, budget, patience, resolver, connect, sink)
+            self._loop = Loop(accepting, rules, addresses, budget, patience, resolver, connect, sink, ask)
         except OSError as error:
             accepting.close()
             raise SandboxUnavailable(f"the proxy can't be started: {error.strerror}") from None
@@ -110,6 +113,10 @@ class Proxy:
     def denials(self) -> tuple[Denial, ...]:
         """Return what was refused, each host, port and rule once."""
         return self._loop.ledger.denials()
+
+    def waited_s(self) -> float:
+        """Return how long somebody has been asked so far."""
+        return 0.0 if self._loop.questions is None else self._loop.questions.waited_s()
 
     @property
     def left_out(self) -> int:

@@ -181,5 +181,8 @@ def _checked(question: Question, answer: Answer) -> Answer:
 
 
 def _refusal(request: Request, reason: str, remedy: str) -> DeniedError:
-    because = f"Why: {safe_text(reason)}." if reason else ""
-    return DeniedError(denial_text(request), remedy=" ".join(filter(None, (because, safe_text(remedy)))))
+    reason = safe_text(reason)
+    because = f"Why: {reason}." if reason else ""
+    refusal = DeniedError(denial_text(request), remedy=" ".join(filter(None, (because, safe_text(remedy)))))
+    refusal.reason = reason
+    return refusal

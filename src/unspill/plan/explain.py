@@ -96,8 +96,8 @@ def _describe_network(network: NetworkPlan) -> str:
         case NoNetwork():
             return "off, nothing but the sandbox's own loopback"
         case ProxyNetwork():
-            hosts = ["any public host"] if network.public else []
-            return f"{', '.join([*hosts, *network.hosts])}; through a proxy of this run, which is all there is inside"
+            hosts = ["any public host"] * network.public + [*network.hosts] + ["what is asked for"] * network.ask
+            return f"{', '.join(hosts)}; through a proxy of this run, which is all there is inside"
         case PastaNetwork():
             return (
                 "any public address, through an interface of the sandbox's own; no way to this host or its neighbours"

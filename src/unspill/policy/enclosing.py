@@ -65,6 +65,7 @@ def _network(one: Network, other: Network) -> Network:
     hosts += [host for host in other.hosts if covered([host], one.hosts)]
     return one.replace(
         hosts=tuple(dict.fromkeys(hosts)),
+        ask=one.ask and other.ask,
         up_bytes=_least(one.up_bytes, other.up_bytes),
         down_bytes=_least(one.down_bytes, other.down_bytes),
     )

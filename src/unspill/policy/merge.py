@@ -155,7 +155,10 @@ def _tighter_network(network: Network, project: Settings) -> Network:
         key = f"network.{name}"
         if name == "mode":
             raise _widens(project, key, "only your own configuration may set this")
-        if name == "hosts":
+        if name == "ask":
+            if wanted and not network.ask:
+                raise _widens(project, key, "is switched off in your own configuration")
+        elif name == "hosts":
             _check_hosts(network, project, wanted)
         else:
             _check_lower(project.where, key, getattr(network, name), wanted)

@@ -16,6 +16,7 @@
     [limits], shown_*         any                only lower
     [network] hosts           any                a part of your own list
     [network] *_bytes         any                only lower
+    [network] ask             any                only false
     [network] mode            any                -
     [permissions]             any                "ask" only where it is yours; shorter
     [secrets] names, directories  any            adds

@@ -160,6 +160,8 @@ class Reader:
             raise self.wrong(key, "there is no such setting")
         if name == "hosts":
             return self._hosts(key, value)
+        if name == "ask":
+            return self.boolean(key, value)
         if name == "mode":
             return _one_of(MODES)(self, key, value)
         return None if value == _UNLIMITED else self.size(key, value)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 _STDIN_CHUNK = 1 << 16
+# Keeps the loop from turning without end where a question is under way and nothing is left of the time
+_LOOK_AGAIN_S = 0.1
 
 # How bwrap begins what it says of itself, and how much of that is kept back
 _BWRAP_SAYS = b"bwrap: "
@@ -114,14 +116,20 @@ class Watch:
             return None
         moments = [self._budget.next_check]
         if self._limits.wall_s is not None:
-            moments.append(self._begun + self._limits.wall_s)
+            moments.append(self._last_moment())
         return max(0.0, (min(moments) - time.monotonic()) * 1000 + 1)
+
+    def _last_moment(self) -> float:
+        """Return when the wall time is over: while a person thinks it moves on, and is looked at now and then."""
+        assert self._limits.wall_s is not None
+        waited_s = 0.0 if self._wishes.waited_s is None else self._wishes.waited_s()
+        return self._begun + self._limits.wall_s + (waited_s and waited_s + _LOOK_AGAIN_S)
 
     def _check_clock(self) -> None:
         now = time.monotonic()
         if self._stopped is not None or self._dead:
             return
-        if self._limits.wall_s is not None and now - self._begun >= self._limits.wall_s:
+        if self._limits.wall_s is not None and now >= self._last_moment():
             self._stop(TimedOut(after_s=self._limits.wall_s))
         elif now >= self._budget.next_check and (reached := self._budget.check(self._init_fd)):
             self._stop(reached)

@@ -26,10 +26,10 @@ from unspill.policy.egress import WEB_PORTS, parse_allowed
 from unspill.policy.paths import contains
 from unspill.sandbox.ending import never_begun
 from unspill.sandbox.locations import own_directories
+from unspill.sandbox.occasion import occasion_of
 from unspill.sandbox.opening import checked_roots, get_facts
 from unspill.sandbox.patience import until_cancelled
-from unspill.sandbox.planning import get_places, make_plan
-from unspill.sandbox.program import identify_program
+from unspill.sandbox.reading import plan_as_if
 from unspill.sandbox.recording import record_run
 from unspill.sandbox.running import run_request
 from unspill.sandbox.wanting import to_wants
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.model.permission import Request as Asked
-    from unspill.model.plan import Plan
     from unspill.model.policy import Policy
     from unspill.model.rules import ApproverName
     from unspill.permissions.approver import Approver
@@ -53,10 +52,6 @@ if TYPE_CHECKING:
     from unspill.store.db import Store
 
     Who = Approver | ApproverName | None
-
-
-# The size of a window comes and goes, and no program does anything else because of it
-_SIZES = (b"COLUMNS", b"LINES")
 
 
 def make_desk(store: Store, policy: Policy, locations: Locations, approver: Who) -> Desk:
@@ -120,7 +115,7 @@ def run_with_more(opened: Opened, request: Request, wishes: RunWishes, desk: Des
     found = until_cancelled(lambda: permitted(opened, request, to_wants(opened, wanted), desk), wishes.cancel_fd)
     if found is None:
         return never_begun(opened)
-    return record_run(*found, run_request(*found, wishes))
+    return record_run(*found, run_request(*found, wishes.replace(desk=desk)))
 
 
 def permitted(opened: Opened, request: Request, wants: Wants, desk: Desk) -> tuple[Opened, Request]:
@@ -132,8 +127,8 @@ def permitted(opened: Opened, request: Request, wants: Wants, desk: Desk) -> tup
     """
     wants = _unseen(opened, request, wants)
     wider, wider_request = _with(opened, request, wants)
-    plan = _plan_as_if(wider, wider_request)
-    occasion = _occasion(wider, wider_request, plan)
+    plan = plan_as_if(wider, wider_request)
+    occasion = occasion_of(wider, wider_request, plan)
     requests = tuple(_requests(wants, occasion, opened.policy.network.mode))
     for permit, asked in zip(desk.obtain_all(requests), requests, strict=True):
         permit.take(asked)
@@ -145,7 +140,7 @@ def _unseen(opened: Opened, request: Request, wants: Wants) -> Wants:
     roots = tuple(root for root in wants.roots if not any(contains(own, root) for own in opened.roots))
     readable = wants.readable
     if readable:
-        mounts = _plan_as_if(opened, request).mounts
+        mounts = plan_as_if(opened, request).mounts
         hidden = opened.policy.hidden
         readable = tuple(
             path
@@ -174,34 +169,6 @@ def _with(opened: Opened, request: Request, wants: Wants) -> tuple[Opened, Reque
     cwd = to_inside(to_host(request.cwd, policy.view, opened.roots), policy.view, roots)
     more = request.replace(network=wants.network, revealed=wants.reveal, cwd=cwd)
     return opened.replace(policy=wider, roots=roots, facts=facts), more
-
-
-def _plan_as_if(opened: Opened, request: Request) -> Plan:
-    from unspill.sandbox.reading import stacks_as_if
-
-    places = get_places(opened)
-    return make_plan(opened, request, places, *stacks_as_if(opened, places))
-
-
-def _occasion(opened: Opened, request: Request, plan: Plan) -> dict[str, Any]:
-    variables = dict(plan.environ)
-    return {
-        "project": opened.project,
-        "sandbox": opened.row.id,
-        "argv": request.argv,
-        "cwd": request.cwd,
-        "names": tuple(sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _SIZES)),
-        "script": identify_program(opened, plan),
-        "variables": _digest_of(request.environ),
-    }
-
-
-def _digest_of(environ: tuple[tuple[bytes, bytes], ...]) -> str:
-    """Return what the variables that a caller sets have in common with the same ones another time: their values too."""
-    from hashlib import blake2b
-
-    said = b"".join(b"%b=%b\0" % pair for pair in sorted(dict(environ).items()))
-    return blake2b(said, digest_size=32).hexdigest() if said else ""
 
 
 def _requests(wants: Wants, occasion: dict[str, Any], mode: str) -> Iterator[Asked]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The async face of `Sandbox.run`: the same code in a thread of its own, cancelled through a descriptor.
+"""The async face of what takes long: the same code in a thread of its own, cancelled through a descriptor.
 
 A thread per run, not the loop's pool: a run may take ten minutes, and there may be hundreds.
 """
@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unspill.host.numbers import make_pipe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from unspill.model.event import Event
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Command, Sandbox
+
+Found = TypeVar("Found")
 
 # Of at most 64 KiB each
 _WAITING_EVENTS = 64
@@ -27,19 +29,24 @@ _LONGEST_WAIT_S = 1.0
 
 async def run_in_thread(sandbox: Sandbox, command: Command, options: dict[str, Any]) -> RunResult:
     """Run a command; when the task is cancelled, kill the run, wait until it is dead and raise."""
+    return await call_in_thread(lambda cancel_fd: sandbox.run(command, cancel_fd=cancel_fd, **options))
+
+
+async def call_in_thread(work: Callable[[int], Found]) -> Found:
+    """Do something that takes a `cancel_fd`, in a thread; when the task is cancelled, wait until it has given up."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[RunResult] = loop.create_future()
+    done: asyncio.Future[Found] = loop.create_future()
     cancel_read, cancel_write = make_pipe()
 
-    def work() -> None:
+    def do() -> None:
         try:
-            result = sandbox.run(command, cancel_fd=cancel_read, **options)
+            found = work(cancel_read)
         except BaseException as error:
-            loop.call_soon_threadsafe(_settle, done, None, error)
+            loop.call_soon_threadsafe(done.set_exception, error)
         else:
-            loop.call_soon_threadsafe(_settle, done, result, None)
+            loop.call_soon_threadsafe(done.set_result, found)
 
-    thread = threading.Thread(target=work, name="unspill-run", daemon=True)
+    thread = threading.Thread(target=do, name="unspill-run", daemon=True)
     thread.start()
     try:
         return await asyncio.shield(done)
@@ -102,10 +109,3 @@ class Feed:
         """Take no more: the thread, if it waits for room, goes on and does not wait again."""
         self._is_left = True
         self._room.release()
-
-
-def _settle(done: asyncio.Future[RunResult], result: RunResult | None, error: BaseException | None) -> None:
-    if error is not None:
-        done.set_exception(error)
-    elif result is not None:
-        done.set_result(result)

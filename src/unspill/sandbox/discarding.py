@@ -30,6 +30,7 @@ from unspill.model.selection import Selection
 from unspill.sandbox.masking import carry_changed, load_masked
 from unspill.sandbox.partial import read_partly_chosen
 from unspill.sandbox.reading import fold_changes
+from unspill.sandbox.recording import record_discard
 from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False
@@ -59,6 +60,13 @@ class _Folded(Record):
 
     row: LayerRow
     overrides: Mapping[bytes, int]
+
+
+def discard_held(opened: Opened, chosen: Selection) -> int:
+    """Throw away what is held, or what is chosen of it, and record that; return how many layers or changes it were."""
+    count = discard_all(opened) if chosen.is_everything else discard_selected(opened, chosen)
+    record_discard(opened, count)
+    return count
 
 
 def discard_all(opened: Opened) -> int:

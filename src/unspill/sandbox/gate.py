@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.plan import NetworkPlan
     from unspill.network.proxy import Proxy
+    from unspill.network.questions import Ask
     from unspill.network.resolve import Endpoint
     from unspill.policy.egress import Rules
 
@@ -30,12 +31,18 @@ class Gate:
     """The proxy of one run, which begins to serve when the listener is there."""
 
     def __init__(
-        self, network: ProxyNetwork, rules: Rules, own: frozenset[bytes], endpoints: frozenset[Endpoint] = frozenset()
+        self,
+        network: ProxyNetwork,
+        rules: Rules,
+        own: frozenset[bytes],
+        endpoints: frozenset[Endpoint] = frozenset(),
+        ask: Ask | None = None,
     ) -> None:
         self._network = network
         self._rules = rules
         self._own = own
         self._endpoints = endpoints
+        self._ask = ask
         self._proxy: Proxy | None = None
 
     def serve(self, listener: int) -> None:
@@ -50,9 +57,19 @@ class Gate:
         budget = Budget(up=self._network.up_bytes, down=self._network.down_bytes)
         patience = Patience(at_once=_connections_at_once())
         self._proxy = Proxy(
-            listener, self._rules, budget=budget, own=self._own, endpoints=self._endpoints, patience=patience
+            listener,
+            self._rules,
+            budget=budget,
+            own=self._own,
+            endpoints=self._endpoints,
+            patience=patience,
+            ask=self._ask,
         )
         self._proxy.start()
+
+    def waited_s(self) -> float:
+        """Return how long the command has waited for somebody's answer so far."""
+        return 0.0 if self._proxy is None else self._proxy.waited_s()
 
     def close(self) -> Traffic:
         """End what goes on and return what there was; may be called twice."""
@@ -68,7 +85,11 @@ class Gate:
 
 
 def make_gate(
-    network: NetworkPlan, *, is_own_process: bool, endpoints: frozenset[Endpoint] = frozenset()
+    network: NetworkPlan,
+    *,
+    is_own_process: bool,
+    endpoints: frozenset[Endpoint] = frozenset(),
+    ask: Ask | None = None,
 ) -> Gate | None:
     """Return the way out that a plan asks for, None where there is none of ours.
 
@@ -76,6 +97,7 @@ def make_gate(
         network: What the plan says.
         is_own_process: Nobody else has descriptors in this process, so their bound may be raised.
         endpoints: Exact addresses and ports that may be reached although they are not public.
+        ask: Is asked, while the command waits, for what no rule covers.
 
     Raises:
         PolicyError: a host can't be understood.
@@ -95,7 +117,7 @@ def make_gate(
         ) from None
     if is_own_process:
         _allow_descriptors()
-    return Gate(network, rules, own, endpoints)
+    return Gate(network, rules, own, endpoints, ask)
 
 
 def _connections_at_once() -> int:

@@ -158,14 +158,18 @@ def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:
         from unspill.sandbox.full_network import plan_pasta
 
         return plan_pasta(has_own_namespace=opened.engine == "mount" or opened.facts.own_namespace)
-    if not is_granted and not network.hosts:
+    if not is_granted and not network.hosts and not network.ask:
         return NoNetwork()
     from unspill.policy.egress import parse_rules
 
     # What can't be understood is refused before anything is started
     parse_rules(network.hosts)
     return ProxyNetwork(
-        hosts=network.hosts, public=is_granted, up_bytes=network.up_bytes, down_bytes=network.down_bytes
+        hosts=network.hosts,
+        ask=network.ask,
+        public=is_granted,
+        up_bytes=network.up_bytes,
+        down_bytes=network.down_bytes,
     )
 
 

@@ -12,17 +12,19 @@ from unspill.model.egress import Traffic
 from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
 from unspill.model.plan import CacheLayer
 from unspill.sandbox.masking import load_masked
+from unspill.sandbox.planning import get_places, make_plan
 
 # A person who asks for the list wants the whole of it
 _ALL = 1_000_000
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from unspill.model.plan import Places
+    from unspill.model.plan import Places, Plan
     from unspill.model.run import Run
     from unspill.sandbox.opening import Opened
+    from unspill.sandbox.requesting import Request
 
 
 def changes_of(opened: Opened, run: str | int | None) -> ChangeSet:
@@ -67,19 +69,31 @@ def _scan_from(stack: Stack, first: int, end: int) -> ChangeSet:
     return scan(tuple(reversed(uppers[first:end])), stack.below(first), stack.live)
 
 
-def diff_of(opened: Opened, paths: Sequence[str], run: str | int | None, *, colour: bool) -> str:
-    """Return what is held as a text that is safe to print."""
+def diff_of(
+    opened: Opened,
+    paths: Sequence[str],
+    run: str | int | None,
+    *,
+    colour: bool,
+    skip: Callable[[bytes], bool] = lambda _path: False,
+) -> str:
+    """Return what is held as a text that is safe to print; without paths, absolute ones, that `skip` is true of."""
     from unspill.changes.diff import diff_lines
 
     changes = changes_of(opened, run)
-    wanted = tuple(path.encode("utf-8", "surrogateescape").strip(b"/") for path in paths)
-    if wanted:
-        changes = changes.replace(
-            roots=tuple(
-                part.replace(changes=tuple(change for change in part.changes if _is_below(change.path, wanted)))
-                for part in changes.roots
+    wanted = tuple(path.encode("utf-8", "surrogateescape").strip(b"/") for path in paths) or (b"",)
+    changes = changes.replace(
+        roots=tuple(
+            part.replace(
+                changes=tuple(
+                    change
+                    for change in part.changes
+                    if _is_below(change.path, wanted) and not skip(part.root + b"/" + change.path)
+                )
             )
+            for part in changes.roots
         )
+    )
     return "".join(line + "\n" for line in diff_lines(changes, _below(opened, run), colour=colour))
 
 
@@ -139,6 +153,12 @@ def traffic_of(opened: Opened, run: str | int) -> Traffic:
         UsageError: there is no such run.
     """
     return opened.store.traffic.find(get_run(opened, run).id) or Traffic()
+
+
+def plan_as_if(opened: Opened, request: Request) -> Plan:
+    """Return the plan that the next run of a command would have; its layer's directories are only named, not made."""
+    places = get_places(opened)
+    return make_plan(opened, request, places, *stacks_as_if(opened, places))
 
 
 def stacks_as_if(

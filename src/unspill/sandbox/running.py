@@ -20,7 +20,7 @@ from unspill.layers.remove import remove_tree
 from unspill.layers.seal import drop_run, seal_run
 from unspill.model.change import ChangeSet
 from unspill.model.event import Ended
-from unspill.model.plan import NoNetwork
+from unspill.model.plan import NoNetwork, ProxyNetwork
 from unspill.model.record import Record
 from unspill.model.run import Cancelled, LimitReached, NeverStarted, TimedOut
 from unspill.plan.working_dir import missing_text, not_a_directory_text
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from unspill.model.plan import Places, Plan
     from unspill.model.policy import After
     from unspill.model.run import Outcome, Run
+    from unspill.permissions.desk import Desk
     from unspill.runner.perform import Performed
+    from unspill.sandbox.gate import Gate
     from unspill.sandbox.masking import Masks
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
@@ -58,13 +60,14 @@ _DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ul
 
 
 class RunWishes(Record):
-    """What a caller wants of one run besides the command."""
+    """What a caller wants of one run besides the command. `desk` is where hosts are asked for while it runs."""
 
     stdin: bytes | int | None = None
     after: After = "apply"
     on_event: Callable[[Event], None] | None = None
     cancel_fd: int | None = None
     may_fork: bool = False
+    desk: Desk | None = None
 
 
 def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
@@ -150,7 +153,8 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
     try:
         under_way = under_way.replace(stacks=with_covers(opened, under_way.stacks, request.revealed))
         plan = _checked_plan(opened, request, places, under_way)
-        performed, changes, traffic = _perform_and_scan(opened, under_way, plan, wishes)
+        gate = _make_gate(opened, request, under_way, plan, wishes)
+        performed, changes, traffic = _perform_and_scan(opened, under_way, plan, wishes, gate)
     except BaseException as error:
         drop_run(opened.store, under_way, _ended(under_way.run, None), fold=False)
         remove_tree(spill_dir(opened.store.state, under_way.run.id))
@@ -222,14 +226,23 @@ def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
         raise UsageError(text(cwd))
 
 
-def _perform_and_scan(
-    opened: Opened, under_way: OpenRun, plan: Plan, wishes: RunWishes
-) -> tuple[Performed, ChangeSet, Traffic | None]:
-    gate = None
-    if not isinstance(plan.network, NoNetwork):
-        from unspill.sandbox.gate import make_gate
+def _make_gate(opened: Opened, request: Request, under_way: OpenRun, plan: Plan, wishes: RunWishes) -> Gate | None:
+    """Return the way out of a run, None where it has none of ours."""
+    if isinstance(plan.network, NoNetwork):
+        return None
+    from unspill.sandbox.gate import make_gate
 
-        gate = make_gate(plan.network, is_own_process=wishes.may_fork)
+    ask = None
+    if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.desk is not None:
+        from unspill.sandbox.asking_hosts import make_asker
+
+        ask = make_asker(opened, request, plan, wishes.desk, under_way.run.id)
+    return make_gate(plan.network, is_own_process=wishes.may_fork, ask=ask)
+
+
+def _perform_and_scan(
+    opened: Opened, under_way: OpenRun, plan: Plan, wishes: RunWishes, gate: Gate | None
+) -> tuple[Performed, ChangeSet, Traffic | None]:
     asked = Wishes(
         run=under_way.run.id,
         spill_dir=spill_dir(opened.store.state, under_way.run.id),
@@ -238,6 +251,7 @@ def _perform_and_scan(
         cancel_fd=wishes.cancel_fd,
         may_fork=wishes.may_fork,
         on_listener=None if gate is None else gate.serve,
+        waited_s=None if gate is None else gate.waited_s,
     )
     try:
         if opened.engine == "copy":

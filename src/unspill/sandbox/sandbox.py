@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from unspill.sandbox.daily import prune_daily
 from unspill.sandbox.opening import open_project, with_held_roots
-from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.project import check_name
 from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import RunWishes, run_request
@@ -30,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from typing import Self
+    from typing import Any, Self
 
     from unspill.model.change import ChangeSet
     from unspill.model.egress import Traffic
@@ -119,9 +118,7 @@ class Sandbox:
     def desk(self) -> Desk:
         """Where what is wanted beyond the policy is obtained."""
         if self._desk is None:
-            from unspill.sandbox.asking import make_desk
-
-            self._desk = make_desk(self._opened.store, self._opened.policy, self._opened.locations, self._approver)
+            self._desk = self._desk_of(self._approver or "deny")
         return self._desk
 
     def run(
@@ -143,11 +140,13 @@ class Sandbox:
         reveal: Sequence[str] = (),
         roots: Sequence[str] = (),
         unsandboxed: bool = False,
+        approver: Who = None,
     ) -> RunResult:
         """Run a command and return when every process of it is dead.
 
-        A command that fails is a result, not an exception. `on_event` is called in this thread while it runs. The last
-        six are more than the policy gives: each is asked for, unless a grant covers it; if one is denied, nothing runs.
+        A command that fails is a result, not an exception. `on_event` is called in this thread while it runs. From
+        `network` on it is more than the policy gives: each is asked for, unless a grant covers it; if one is denied,
+        nothing runs.
 
         Args:
             command: A text for /bin/sh, or a list of words.
@@ -163,6 +162,7 @@ class Sandbox:
             readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
             roots: Directories that it may change besides the policy's, each in a layer.
             unsandboxed: Run it as if the person had typed it: nothing is held, nothing can be undone.
+            approver: Who answers for this run, instead of the sandbox's.
 
         Raises:
             UsageError: the command or the directory is wrong.
@@ -177,15 +177,24 @@ class Sandbox:
         wishes = RunWishes(
             stdin=stdin, after=after or policy.after, on_event=on_event, cancel_fd=cancel_fd, may_fork=self._may_fork
         )
-        if not (network or hosts or readable or reveal or roots or unsandboxed):
-            return self._run(request, wishes)
-        from unspill.sandbox.asking import run_with_more
-        from unspill.sandbox.wanting import Wanted
+        more = {"network": network, "hosts": hosts, "readable": readable, "reveal": reveal, "roots": roots}
+        return self._run(request, wishes, approver, {**more, "plain": unsandboxed})
 
-        wanted = Wanted(network=network, hosts=hosts, readable=readable, reveal=reveal, roots=roots, plain=unsandboxed)
-        return run_with_more(self._opened, request, wishes, self.desk, wanted)
+    def _desk_of(self, approver: Who) -> Desk:
+        if approver is None:
+            return self.desk
+        from unspill.sandbox.asking import make_desk
 
-    def _run(self, request: Request, wishes: RunWishes) -> RunResult:
+        return make_desk(self._opened.store, self._opened.policy, self._opened.locations, approver)
+
+    def _run(self, request: Request, wishes: RunWishes, approver: Who, more: dict[str, Any]) -> RunResult:
+        if self._opened.policy.network.ask:
+            wishes = wishes.replace(desk=self._desk_of(approver))
+        if any(more.values()):
+            from unspill.sandbox.asking import run_with_more
+            from unspill.sandbox.wanting import Wanted
+
+            return run_with_more(self._opened, request, wishes, self._desk_of(approver), Wanted(**more))
         result = run_request(self._opened, request, wishes)
         # Not before: the command line loads it while the command begins
         from unspill.sandbox.recording import record_run
@@ -342,15 +351,10 @@ class Sandbox:
 
     def discard(self, selection: Selection | Sequence[str | bytes] = ()) -> int:
         """Throw away what is held, or a part of it; return how many layers or changes that were."""
-        from unspill.sandbox.discarding import discard_all, discard_selected
-        from unspill.sandbox.recording import record_discard
+        from unspill.sandbox.discarding import discard_held
         from unspill.sandbox.selecting import to_selection
 
-        chosen = to_selection(selection)
-        opened = with_held_roots(self._opened)
-        count = discard_all(opened) if chosen.is_everything else discard_selected(opened, chosen)
-        record_discard(opened, count)
-        return count
+        return discard_held(with_held_roots(self._opened), to_selection(selection))
 
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
         """Return the latest runs, the youngest first."""
@@ -370,11 +374,9 @@ class Sandbox:
 
     def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
         """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
-        from unspill.sandbox.reading import stacks_as_if
+        from unspill.sandbox.reading import plan_as_if
 
-        request = make_request(self._opened, command, cwd, env, None)
-        places = get_places(self._opened)
-        return make_plan(self._opened, request, places, *stacks_as_if(self._opened, places))
+        return plan_as_if(self._opened, make_request(self._opened, command, cwd, env, None))
 
     def explain(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
         """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Destinations that no rule covers, put to somebody while their clients wait for the answer.
+
+Each is asked once at a time, by a thread of its own that may wait for minutes; the proxy's thread never does. What was
+refused is not asked again in the same run, however often a client tries.
+"""
+
+from __future__ import annotations
+
+import time
+from _thread import allocate_lock, start_new_thread
+
+from unspill.policy.egress import WEB_PORTS, Allowed
+from unspill.policy.refusal import Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unspill.policy.hosts import Destination
+
+    # Returns nothing where it was allowed, else one clause that says why not
+    Ask = Callable[[str], str]
+
+_AT_ONCE = 8
+_MOST = 256
+
+
+class Questions:
+    """What clients of one proxy wait to be told. `rouse` makes the loop look at `answers`."""
+
+    def __init__(self, ask: Ask, rouse: Callable[[], None]) -> None:
+        self._ask = ask
+        self._rouse = rouse
+        self._lock = allocate_lock()  # protects the fields below
+        self._waiting: dict[str, list[object]] = {}
+        self._answered: list[tuple[str, str]] = []
+        self._refused: dict[str, str] = {}
+        self._under_way = 0
+        self._since = self._waited_s = 0.0
+
+    def put(self, who: object, destination: Destination) -> None:
+        """Have a destination asked for; `answers` gives the result together with `who`.
+
+        Raises:
+            Refused: It was refused before, or too much is being asked already.
+        """
+        rule = rule_for(destination).text
+        with self._lock:
+            if rule in self._refused:
+                raise Refused("host", self._refused[rule])
+            if rule in self._waiting:
+                self._waiting[rule].append(who)
+                return
+            if len(self._waiting) >= _AT_ONCE or len(self._refused) >= _MOST:
+                raise Refused("host", "too much was asked for at once")
+            self._waiting[rule] = [who]
+            self._begin()
+        try:
+            start_new_thread(self._work, (rule,))
+        except RuntimeError:
+            with self._lock:
+                del self._waiting[rule]
+                self._end()
+            raise Refused("host", "nobody can be asked: no more threads for this user") from None
+
+    def answers(self) -> list[tuple[list[object], Allowed, Refused | None]]:
+        """Return what was answered since the last time: who waited, the rule, and why it was refused if it was."""
+        from unspill.policy.egress import parse_allowed
+
+        with self._lock:
+            answered, self._answered = self._answered, []
+            waited = [(self._waiting.pop(rule), rule, why) for rule, why in answered]
+        return [(who, parse_allowed(rule), Refused("host", why) if why else None) for who, rule, why in waited]
+
+    def waited_s(self) -> float:
+        """Return how long somebody has been thinking so far; from any thread."""
+        with self._lock:
+            return self._waited_s + (time.monotonic() - self._since if self._under_way else 0.0)
+
+    def _work(self, rule: str) -> None:
+        try:
+            why = self._ask(rule)
+        except Exception as error:
+            why = f"the question failed: {type(error).__name__}"
+        with self._lock:
+            self._end()
+            if why:
+                self._refused[rule] = why
+            self._answered.append((rule, why))
+        self._rouse()
+
+    def _begin(self) -> None:
+        if not self._under_way:
+            self._since = time.monotonic()
+        self._under_way += 1
+
+    def _end(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._waited_s += time.monotonic() - self._since
+
+
+def rule_for(destination: Destination) -> Allowed:
+    """Return the narrowest rule that covers a destination: both ports of the web are one."""
+    port = None if destination.port in WEB_PORTS else destination.port
+    return Allowed(host=destination.host, port=port)

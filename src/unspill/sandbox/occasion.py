@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For what exactly something is asked: the fields of a request that say which command it is, by all that matters."""
+
+from __future__ import annotations
+
+from unspill.sandbox.program import identify_program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from unspill.model.plan import Plan
+    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.requesting import Request
+
+# The size of a window comes and goes, and no program does anything else because of it
+_SIZES = (b"COLUMNS", b"LINES")
+
+
+def occasion_of(opened: Opened, request: Request, plan: Plan) -> dict[str, Any]:
+    """Return what every request for this command has in common."""
+    variables = dict(plan.environ)
+    return {
+        "project": opened.project,
+        "sandbox": opened.row.id,
+        "argv": request.argv,
+        "cwd": request.cwd,
+        "names": tuple(sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _SIZES)),
+        "script": identify_program(opened, plan),
+        "variables": _digest_of(request.environ),
+    }
+
+
+def _digest_of(environ: tuple[tuple[bytes, bytes], ...]) -> str:
+    """Return what the variables that a caller sets have in common with the same ones another time: their values too."""
+    from hashlib import blake2b
+
+    said = b"".join(b"%b=%b\0" % pair for pair in sorted(dict(environ).items()))
+    return blake2b(said, digest_size=32).hexdigest() if said else ""
