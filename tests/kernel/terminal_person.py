@@ -39,6 +39,7 @@ argv = tuple(map(os.fsencode, given["argv"]))
 kinds = {
     "network": NetworkForCommand(project=b"/p", cwd=b"/p", argv=argv),
     "egress": Egress(project=b"/p", cwd=b"/p", argv=argv, hosts=("example.org",), run="r", sandbox="s"),
+    "readable": ReadablePath(project=b"/p", cwd=b"/p", argv=argv, path=b"/opt/x", run="r", sandbox="s"),
     "unsandboxed": Unsandboxed(project=b"/p", cwd=b"/p", argv=argv),
     "as-root": AsRoot(project=b"/p", run="r", sandbox="s"),
 }

@@ -64,10 +64,20 @@ def test_anything_else_denies(person: Person, keys: str) -> None:
 
 @pytest.mark.parametrize("scope", ["run", "sandbox", "always"])
 def test_a_longer_scope_is_a_word_of_its_own(person: Person, scope: str) -> None:
-    with asking(person, kind="egress") as program:
+    with asking(person, kind="readable") as program:
         program.answer(f"{scope}\n")
         assert program.verdict() == ("Allowed", scope)
     assert f"  {scope:<7} = A" in person.look()
+
+
+def test_a_host_that_is_asked_for_during_a_run_is_allowed_for_that_run_by_a_plain_yes(person: Person) -> None:
+    with asking(person, kind="egress") as program:
+        program.answer("y\n")
+        assert program.verdict() == ("Allowed", "once")
+    assert "  y       = Allow for this run" in person.look()
+    with asking(person, kind="egress") as program:
+        program.answer("run\n")
+        assert program.verdict() == ("Denied", "")
 
 
 def test_what_was_typed_before_the_question_does_not_count(person: Person) -> None:

@@ -73,6 +73,8 @@ def run(arguments: Arguments) -> int:
     if sandbox.view == "rootfs":
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     output = Output()
+    if sandbox._opened.policy.network.ask:
+        options["approver"] = _person(arguments)
     result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
     close_launchers()
     if as_json:
@@ -148,12 +150,14 @@ def _more(arguments: Arguments) -> dict[str, Any]:
 
 
 def _approver(arguments: Arguments, more: dict[str, Any]) -> PersonAtHand | None:
-    whom = arguments.value("--ask")
-    if whom is None and not any(more.values()) and os.getuid() != 0:
-        return None
+    is_needed = arguments.value("--ask") is not None or any(more.values()) or os.getuid() == 0
+    return _person(arguments) if is_needed else None
+
+
+def _person(arguments: Arguments) -> PersonAtHand:
     from unspill.cli.asking import PersonAtHand
 
-    return PersonAtHand(whom)
+    return PersonAtHand(arguments.value("--ask"))
 
 
 def _after(arguments: Arguments) -> str | None:

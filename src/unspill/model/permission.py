@@ -78,7 +78,7 @@ class NetworkForCommand(RequestBase):
 
 
 class Egress(RequestBase):
-    """Named hosts, by way of the proxy."""
+    """Named hosts, by way of the proxy. One that is asked for while a command runs is allowed for that run at least."""
 
     kind = "egress"
 

@@ -72,6 +72,9 @@ def choices_for(request: Request, scopes: tuple[Scope, ...]) -> tuple[Choice, ..
     if request.one_time_only:
         return (Choice(label="Allow", scope="once"), deny)
     labels = _LABELS_OF_COMMANDS if request.argv else _LABELS
+    if isinstance(request, Egress) and request.run:
+        # A program connects as often as it likes: once is for this run
+        labels, scopes = labels | {"once": labels["run"]}, tuple(scope for scope in scopes if scope != "run")
     return (*(Choice(label=labels[scope], scope=scope) for scope in scopes if scope in request.scopes), deny)
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.permissions.conftest import Office
 from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH, PROJECT
 from unspill.errors import DeniedError, UsageError
-from unspill.model.permission import Allowed, Denied, Egress, NetworkForCommand, Question, RequestId
+from unspill.model.permission import Allowed, Denied, Egress, NetworkForCommand, Question, ReadablePath, RequestId
 from unspill.permissions.queue import Queue, answer_question, find_question, open_questions
 from unspill.permissions.wording import make_question
 from unspill.store.request_form import to_form
@@ -158,7 +158,8 @@ def test_who_asks_and_dies_leaves_nothing_that_can_be_allowed_later(
 
 @pytest.mark.parametrize("scope", ["once", "run", "sandbox", "always"])
 def test_an_answer_has_the_scope_that_was_chosen(office: Office, ask: Ask, scope: str) -> None:
-    question = make_question(EGRESS, EGRESS.scopes, wait_s=20)
+    readable = ReadablePath(**FOR_A_COMMAND, path=b"/opt/x")
+    question = make_question(readable, readable.scopes, wait_s=20)
     answers = ask(question)
     shown = find_question(office.requests, question.id)
     answer_question(office.requests, shown, scope=next(s for s in shown.scopes if s == scope), by="ann")
