@@ -10,7 +10,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "src" / "unspill"
-TREES: Final = tuple(name for name in ("src", "tests", "benchmarks") if any((ROOT / name).rglob("*.py")))
+TREES: Final = tuple(name for name in ("src", "tests", "benchmarks", "examples") if any((ROOT / name).rglob("*.py")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

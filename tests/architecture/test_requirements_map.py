@@ -11,9 +11,6 @@ import pytest
 from tests.architecture.sources import ROOT
 
 ITEMS = 228
-LATER = frozenset(("agents: tool, MCP, adapters",))
-# What this version brings: these need a test, not a promise, unless they are about a part that comes later.
-NOW = [*range(1, 222), *range(225, 229)]
 
 DOCUMENT = ROOT / "docs" / "requirements.md"
 ROW = re.compile(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \|$")
@@ -39,12 +36,11 @@ def functions_of(path: str) -> frozenset[str]:
 
 
 def is_known(part: str) -> bool:
-    """Tell whether one entry is a test that exists, a later part or a rule of the checklist."""
+    """Tell whether one entry is a test that exists or a rule of the checklist."""
     if matched := TEST.match(part):
         return Path(ROOT / matched[1]).is_file() and matched[2] in functions_of(matched[1])
-    if matched := RULE.match(part):
-        return 1 <= int(matched[2]) <= {"C": 27, "D": 34}[matched[1]]
-    return part.startswith("later: ") and part.removeprefix("later: ") in LATER
+    matched = RULE.match(part)
+    return matched is not None and 1 <= int(matched[2]) <= {"C": 27, "D": 34}[matched[1]]
 
 
 def test_every_item_is_there_in_order() -> None:
@@ -56,13 +52,8 @@ def test_everything_that_is_named_exists() -> None:
     assert {item: parts for item, parts in unknown.items() if parts} == {}
 
 
-def test_what_this_version_brings_has_a_test() -> None:
-    promised = [
-        item
-        for item in NOW
-        if not any(TEST.match(part) for part in rows()[item]) and not any("later: " in part for part in rows()[item])
-    ]
-    assert promised == []
+def test_every_item_has_a_test() -> None:
+    assert [item for item, parts in rows().items() if not any(map(TEST.match, parts))] == []
 
 
 def test_every_rule_that_is_named_is_explained() -> None:
@@ -77,8 +68,6 @@ def test_every_rule_that_is_named_is_explained() -> None:
         ("`tests/architecture/test_requirements_map.py::test_every_item_is_there_in_order`", True),
         ("`tests/architecture/test_requirements_map.py::test_no_such_test`", False),
         ("`tests/no_such_file.py::test_x`", False),
-        ("later: agents: tool, MCP, adapters", True),
-        ("later: rootfs", False),
         ("later: some day", False),
         ("rule D34", True),
         ("rule D35", False),

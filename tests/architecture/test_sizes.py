@@ -3,10 +3,13 @@
 
 import statistics
 
+from tests.architecture.frameworks import framework_files
 from tests.architecture.sources import Function, sources
 
 MODULE_LINES = 400
 FUNCTION_LINES = 60
+ADAPTER_LINES = 120
+EXAMPLE_LINES = 40
 
 # Path of a module that may be longer, and why it is better whole.
 LONG_MODULES: dict[str, str] = {}
@@ -19,6 +22,23 @@ def package_functions() -> list[Function]:
 def test_no_module_is_longer_than_400_lines() -> None:
     too_long = {source.path: source.lines for source in sources() if source.lines > MODULE_LINES}
     assert {path: lines for path, lines in too_long.items() if path not in LONG_MODULES} == {}
+
+
+def test_every_adapter_has_fewer_than_120_lines() -> None:
+    found = {source.path: source.lines for source in sources() if source.path.startswith("src/unspill/adapters/")}
+    # A server is no adapter: what it does is not a framework's to do
+    server = "src/unspill/adapters/mcp/"
+    adapters = {path: lines for path, lines in found.items() if path in framework_files() and server not in path}
+    assert adapters
+    assert {path: lines for path, lines in adapters.items() if lines >= ADAPTER_LINES} == {}
+
+
+def test_every_example_for_a_framework_has_fewer_than_40_lines() -> None:
+    """The reference agent, which needs none, is a whole program and may have more."""
+    examples = {source.path: source.lines for source in sources() if source.path.startswith("examples/")}
+    assert "examples/agent.py" in examples
+    long_ones = {path for path, lines in examples.items() if lines >= EXAMPLE_LINES}
+    assert long_ones <= {"examples/agent.py"}
 
 
 def test_every_explained_exception_is_still_needed() -> None:

@@ -282,3 +282,8 @@ def test_a_verb_that_does_not_exist_is_a_usage_error(ground: Ground) -> None:
     done = run_cli("explode", cwd=ground.project)
     assert done.returncode == 2
     assert b"unknown command 'explode'" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["-x; echo on", "+x; echo on", "--; echo on"])
+def test_a_text_that_begins_like_an_option_is_a_text_still(text: str, ground: Ground) -> None:
+    assert run_cli("run", "-c", text, cwd=ground.project).stdout == b"on\n"

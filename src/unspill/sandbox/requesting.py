@@ -63,7 +63,8 @@ def make_request(
     if isinstance(command, str | bytes):
         text = _encode(command)
         script = text if len(text) > _LONGEST_ARGUMENT else None
-        argv: tuple[bytes, ...] = (shell, b"-c", text)
+        # A shell takes what begins like an option for one; a space before it means nothing
+        argv: tuple[bytes, ...] = (shell, b"-c", b" " + text if text.startswith((b"-", b"+")) else text)
         is_empty = not text.strip()
     else:
         argv = tuple(map(_encode, command))
