@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tools for agents of the OpenAI agents SDK: what runs the commands of its ShellTool, and ours as function tools.
+
+Agent(..., tools=[ShellTool(executor=shell_executor(sandbox))])
+Agent(..., tools=[run_command_function(sandbox)])
+Agent(..., tools=[*function_tools(sandbox)])
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from agents import FunctionTool
+
+from unspill.adapters.answering import answer_error
+from unspill.adapters.openai_shell import shell_executor
+from unspill.adapters.tool import run_command_tool
+from unspill.adapters.toolbox import call_tool, tools_of
+from unspill.errors import UsageError
+from unspill.sandbox.asynchronous import call_in_thread
+
+if TYPE_CHECKING:
+    from unspill.adapters.tool import Tool
+    from unspill.sandbox.sandbox import Sandbox
+
+__all__ = ["function_tools", "run_command_function", "shell_executor"]
+
+
+def run_command_function(sandbox: Sandbox, **options: Any) -> FunctionTool:
+    """Return the tool `run_command`; the options are those of FunctionTool, such as `needs_approval`."""
+    return _function(sandbox, run_command_tool(sandbox), "run", options)
+
+
+def function_tools(sandbox: Sandbox, **options: Any) -> list[FunctionTool]:
+    """Return all tools of an agent: `run`, those that look at changes and take them back, those for files."""
+    return [_function(sandbox, tool, tool.name, options) for tool in tools_of(sandbox)]
+
+
+def _function(sandbox: Sandbox, tool: Tool, name: str, options: dict[str, Any]) -> FunctionTool:
+    async def invoke(_context: object, text: str) -> str:
+        try:
+            arguments = json.loads(text or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            return answer_error(UsageError("the arguments are not a JSON object")).text
+        return (await call_in_thread(lambda fd: call_tool(sandbox, name, arguments, cancel_fd=fd))).text
+
+    # Not strict: in that mode every argument is required
+    return FunctionTool(tool.name, tool.description, tool.schema, invoke, strict_json_schema=False, **options)

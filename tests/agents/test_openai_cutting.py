@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shown of outputs is the beginning of each, as short as is wanted, and what is left out is counted."""
+
+from agents import ShellCommandOutput
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unspill.adapters.openai_shell import _cut
+from unspill.adapters.openai_words import shown_of
+from unspill.model.change import ChangeSet
+from unspill.model.layer import RunId
+from unspill.model.run import Exited, Output
+from unspill.sandbox.result import RunResult
+
+texts = st.text(max_size=200)
+sizes = st.none() | st.integers(-5, 1500)
+
+
+@given(st.lists(st.tuples(texts, texts), max_size=4), st.lists(texts, max_size=3), sizes)
+def test_outputs_are_cut_so_that_our_words_fit(
+    printed: list[tuple[str, str]], said: list[str], most: int | None
+) -> None:
+    outputs = [ShellCommandOutput(*streams) for streams in printed]
+    words = [*said]
+    _cut(outputs, words, most)
+    shown = [(output.stdout, output.stderr) for output in outputs]
+    total = sum(len(text) for streams in shown for text in streams)
+    ours = len("\n".join(words))
+    assert most is None or total == 0 or total + ours <= most
+    assert (words == said) is (shown == printed and (most is None or total + ours <= most))
+    flat = [pair for streams in zip(printed, shown, strict=True) for pair in zip(*streams, strict=True)]
+    assert all(whole.startswith(part) for whole, part in flat)
+    # Nothing after the first that is cut is shown
+    cut = [index for index, (whole, part) in enumerate(flat) if whole != part]
+    assert all(part == "" for _whole, part in flat[cut[0] + 1 :]) if cut else True
+
+
+streams = st.builds(
+    lambda head, tail, left_out: Output(head=head, tail=tail if left_out else b"", left_out=left_out),
+    st.lists(st.sampled_from([b"a", b"\n", "é".encode(), b"\xff", b"line\n"])).map(b"".join),
+    st.binary(max_size=5),
+    st.integers(0, 9),
+)
+
+
+@given(streams, streams, st.integers(1, 5), st.integers(1, 30))
+def test_the_policy_bounds_each_stream_and_a_gap_is_never_closed(
+    stdout: Output, stderr: Output, lines: int, size: int
+) -> None:
+    result = RunResult(
+        run=RunId("r"), number=1, outcome=Exited(code=0), stdout=stdout, stderr=stderr, changes=ChangeSet(roots=()),
+        held=False, duration_s=0.0, shown_lines=lines, shown_bytes=size,
+    )  # fmt: skip
+    shown, notice = shown_of(result)
+    left_out = 0
+    for text, stream in zip(shown, (stdout, stderr), strict=True):
+        raw = text.encode() if "\\x" not in text else None
+        whole = stream.head.rstrip(b"\n")
+        assert raw is None or whole.startswith(raw)
+        assert text.count("\n") < lines
+        assert raw is None or len(raw) <= size
+        if raw is None:
+            return
+        left_out += stream.total - len(raw) if raw != whole or stream.left_out else 0
+    assert bool(notice) is bool(left_out)
+    assert not notice or f" {left_out} bytes are left out." in notice[0]
