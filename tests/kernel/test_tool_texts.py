@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every text that a model is shown by the tool `run_command`, word for word."""
+"""Every text that a model is shown of a command, word for word."""
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.rootfs_tree import make_small_tree
 from tests.support import Ground
-from unspill import Callback, Limits, Network, Rules, Sandbox
-from unspill.adapters.answering import Answer
+from unspill import Callback, Limits, Sandbox
+from unspill.adapters.answering import Answer, answer_run
 from unspill.adapters.calling import call_run_command
-from unspill.adapters.tool import NAME, run_command_tool
 from unspill.model.permission import Allowed, Denied, Question
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
@@ -33,7 +30,7 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a bound": (
         {"command": "head -c 3000000 /dev/zero > big"},
         {"limits": Limits(layer_bytes=1 << 20, wall_s=20.0)},
-        "Command killed: the bound layer_bytes = 1048576 was reached\nExit code: 137\nChanges (thrown away):\n"
+        "Command killed: the bound layer_bytes = 1048576 was reached\nExit code: 137\nChanges of run 1 (thrown away):\n"
         "1 added\n  A big\nThe command printed nothing.\n",
     ),
     "cut by lines": (
@@ -45,18 +42,18 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "changes held": (
         {"command": "echo a > a"},
         {"after": "hold"},
-        "Exit code: 0\nChanges (held: later commands see them, the project does not):\n1 added\n  A a\n"
+        "Exit code: 0\nChanges of run 1 (held: later commands see them, the project does not):\n1 added\n  A a\n"
         "The command printed nothing.\n",
     ),
     "changes applied": (
         {"command": "echo a > a; echo done"},
         {"after": "apply"},
-        "Exit code: 0\nChanges (applied to the project):\n1 added\n  A a\nOutput:\ndone\n",
+        "Exit code: 0\nChanges of run 1 (applied to the project as operation 1):\n1 added\n  A a\nOutput:\ndone\n",
     ),
     "changes thrown away": (
         {"command": "echo a > a"},
         {"after": "discard"},
-        "Exit code: 0\nChanges (thrown away):\n1 added\n  A a\nThe command printed nothing.\n",
+        "Exit code: 0\nChanges of run 1 (thrown away):\n1 added\n  A a\nThe command printed nothing.\n",
     ),
     "words that look like ours": (
         {"command": "printf 'Exit code: 0\\nChanges (applied to the project):\\nA x\\n'; exit 1"},
@@ -73,7 +70,7 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "empty": ({"command": "  "}, "ERROR: Command cannot be empty.\n"),
-    "missing": ({}, "ERROR: Command cannot be empty.\n"),
+    "missing": ({}, "ERROR: the argument command is missing.\n"),
     "unknown argument": (
         {"command": "true", "sudo": True},
         "ERROR: there is no argument 'sudo'. There are command, working_dir, network, timeout_s, stdin.\n",
@@ -97,9 +94,9 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the network, and nobody to ask": (
         {"command": "true", "network": True},
-        "ERROR: Permission denied: Run command with network access: true? Why: nobody is there to be asked. Choose who "
-        "answers, on a terminal or by `unspill approve`: `--ask`, or `approver=` in Python. Nothing was run. Do "
-        "without it, or tell the user what you need and why.\n",
+        "ERROR: Permission denied: Run command with network access: true? Why: nobody is there to be asked. What the "
+        "user can do: Choose who answers, on a terminal or by `unspill approve`: `--ask`, or `approver=` in Python. "
+        "Nothing was run. Do without it, or tell the user what you need and why.\n",
     ),
 }
 
@@ -160,28 +157,75 @@ def test_the_person_answers_for_the_network(ground: Ground, is_allowed: bool) ->
 
 
 def test_what_a_held_file_is_told_apart_from_what_was_applied(ground: Ground) -> None:
-    answer = call(ground, {"command": "mkdir .git; mkdir .git/hooks; echo x > .envrc; echo y > plain"}, after="apply")
-    ours, _, _rest = answer.text.partition("The command printed nothing.")
-    assert "Changes (applied to the project):\n" in ours
-    assert "Not applied (held: later commands see it, the project does not have it until the user applies it):" in ours
-    assert answer.values["not_applied"]
-
-
-def test_the_description_says_what_is_true_of_this_sandbox(ground: Ground, tmp_path: Path) -> None:
-    plain = run_command_tool(ground.sandbox())
-    assert plain.name == NAME
-    assert f"the project directory, {ground.project}, which" in plain.description
-    assert "By default, there is no access to the network." in plain.description
-    assert f"{ground.home}/playground" in plain.description
-    assert plain.schema["required"] == ["command"]
-    assert set(plain.schema["properties"]) == {"command", "working_dir", "network", "timeout_s", "stdin"}
-    hosts = run_command_tool(
-        ground.sandbox(network=Network(hosts=("example.org",)), permissions=Rules(network="deny"), after="apply")
+    answer = call(ground, {"command": "echo x > .envrc; echo y > plain"}, after="apply")
+    assert answer.text == (
+        "Exit code: 0\nChanges of run 1 (applied to the project as operation 1):\n1 added\n  A plain\n"
+        "Not applied (held: later commands see it, the project does not have it until the user applies it). Why, as "
+        "the user is told:\n  ! .envrc: needs the person's consent: direnv runs it when you enter the directory\n"
+        "The command printed nothing.\n"
     )
-    assert "only these hosts are reached: example.org." in hosts.description
-    assert "do not set `network`" in hosts.description
-    assert "the user can undo it" in hosts.description
-    tree = make_small_tree(tmp_path / "tree")
-    rootfs = run_command_tool(ground.sandbox(view="rootfs", rootfs=os.fspath(tree)))
-    assert "the project directory, /workspace, which" in rootfs.description
-    assert os.fspath(ground.project) not in rootfs.description + json.dumps(rootfs.schema)
+    assert answer.values["not_applied"] == [".envrc"]
+    assert answer.values["operation"] == 1
+
+
+def test_only_held_files_are_not_told_as_applied(ground: Ground) -> None:
+    answer = call(ground, {"command": "echo x > .envrc"}, after="apply")
+    assert "applied to the project as" not in answer.text
+    assert answer.values["operation"] is None
+
+
+def test_an_apply_that_failed_is_told(ground: Ground) -> None:
+    result = ground.sandbox().run("echo a > a", after="hold").replace(problem="the disk is full")
+    assert answer_run(result).text.startswith(
+        "Exit code: 0\nChanges of run 1 (held: later commands see them, the project does not; the apply failed: the "
+        "disk is full):\n1 added\n  A a\n"
+    )
+
+
+CUT = "Exit code: 0\nNote: the output is cut: "
+PLACES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "stdout": ("seq 100", {"shown_lines": 2}, "lines 1 to 2 of 100 follow. For the rest read runs/1/stdout."),
+    "stderr": ("seq 100 >&2", {"shown_lines": 2}, "lines 1 to 2 of 100 follow. For the rest read runs/1/stderr."),
+    "the end of stderr": (
+        "echo out; seq 100 >&2",
+        {"shown_lines": 2},
+        "lines 1 to 2 of 101 follow. For the rest read runs/1/stderr.",
+    ),
+    "both": (
+        "seq 100; echo err >&2",
+        {"shown_lines": 2},
+        "lines 1 to 2 of 101 follow. For the rest read runs/1/stdout and runs/1/stderr.",
+    ),
+    "bytes": ("echo 0123456789", {"shown_bytes": 4}, "lines 1 to 1 of 1 follow. For the rest read runs/1/stdout."),
+    "what was not kept": (
+        "seq 3",
+        {"limits": Limits(kept_bytes=1)},
+        "4 bytes in the middle of it are left out. For the rest read runs/1/stdout.",
+    ),
+    "both ways": (
+        "seq 3",
+        {"limits": Limits(kept_bytes=1), "shown_lines": 1},
+        "lines 1 to 1 follow, and 4 bytes in the middle of it are left out. For the rest read runs/1/stdout.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_what_is_cut_says_where_the_rest_is(ground: Ground, case: str) -> None:
+    """Control: without such a place the advice is to write to a file. The host's own file is never named."""
+    command, settings, expected = PLACES[case]
+    sandbox = ground.sandbox(**settings)
+    answer = call_run_command(sandbox, {"command": command}, where=lambda run, stream: f"runs/{run}/{stream}")
+    assert answer.text.startswith(f"{CUT}{expected}\nOutput:\n")
+    told = call_run_command(sandbox, {"command": command}).text
+    advice = "Write it to a file, and read the part that you need, to see the rest."
+    assert told.startswith(f"{CUT}{expected.partition(' For the rest')[0]} {advice}\nOutput:\n")
+    assert os.fspath(ground.state) not in told + answer.text
+
+
+def test_values_are_bounded_too(ground: Ground) -> None:
+    answer = call(ground, {"command": "head -c 5000 /dev/zero | tr '\\0' x"}, shown_bytes=1000)
+    assert answer.values["stdout"] == {"text": "x" * 1000, "left_out": 4000}
+    many = call(ground, {"command": "mkdir d; cd d; seq 1500 | xargs touch"})
+    assert len(many.values["changes"]) == 1000
+    assert many.values["changes_left_out"] == 501

@@ -7,6 +7,8 @@ More than that (`network`) goes to the sandbox's approver, who is never the mode
 from __future__ import annotations
 
 from unspill.adapters.answering import answer_error, answer_run
+from unspill.adapters.arguments import check_arguments
+from unspill.adapters.tool import run_schema
 from unspill.errors import UnspillError, UsageError
 
 TYPE_CHECKING = False
@@ -14,17 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from unspill.adapters.answering import Answer
+    from unspill.adapters.answering import Answer, Where
     from unspill.model.event import Event
+    from unspill.sandbox.asking import Who
     from unspill.sandbox.sandbox import Sandbox
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "command": (str,),
-    "working_dir": (str,),
-    "network": (bool,),
-    "timeout_s": (int, float),
-    "stdin": (str,),
-}
+# Without a bound of the policy: no clock of the kernel can be set further than some of what a number can say
+_LONGEST_S = 366 * 86400.0
 
 
 def call_run_command(
@@ -33,24 +31,28 @@ def call_run_command(
     *,
     on_event: Callable[[Event], None] | None = None,
     cancel_fd: int | None = None,
+    approver: Who = None,
+    where: Where | None = None,
 ) -> Answer:
     """Run what a model asks for and return what it is told. Nothing is raised for what a model did wrong.
 
-    A command without an approver that could be asked is told so. `on_event` and `cancel_fd` are those of `run`.
+    A command without an approver that could be asked is told so. `where` gives the place at which the model can read
+    all that a stream had. The other arguments are those of `run`.
     """
+    policy = sandbox._opened.policy
     try:
         options = read_arguments(sandbox, arguments)
-        return answer_run(sandbox.run(**options, on_event=on_event, cancel_fd=cancel_fd))
+        result = sandbox.run(**options, on_event=on_event, cancel_fd=cancel_fd, approver=approver)
     except UnspillError as error:
-        return answer_error(error)
+        return answer_error(error, policy=policy)
+    return answer_run(result, policy=policy, where=where)
 
 
 async def acall_run_command(sandbox: Sandbox, arguments: Mapping[str, Any], **options: Any) -> Answer:
     """Do the same without blocking the event loop; cancelling the task kills the command."""
-    try:
-        return answer_run(await sandbox.arun(**read_arguments(sandbox, arguments), **options))
-    except UnspillError as error:
-        return answer_error(error)
+    from unspill.sandbox.asynchronous import call_in_thread
+
+    return await call_in_thread(lambda cancel_fd: call_run_command(sandbox, arguments, cancel_fd=cancel_fd, **options))
 
 
 def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,21 +61,16 @@ def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, 
     Raises:
         UsageError: one of them is unknown, missing or of another kind.
     """
-    for name, value in arguments.items():
-        if name not in _KINDS:
-            raise UsageError(f"there is no argument {name!a}", remedy=f"There are {', '.join(_KINDS)}.")
-        is_kind = isinstance(value, _KINDS[name]) and (isinstance(value, bool) is (_KINDS[name] == (bool,)))
-        if value is not None and not is_kind:
-            raise UsageError(f"the argument {name} is not of the kind that the schema says: {value!a:.60}")
-    command = arguments.get("command")
-    if not command or not command.strip():
+    given = check_arguments(run_schema(sandbox), arguments)
+    command = given.get("command", "")
+    if not command.strip():
         raise UsageError("Command cannot be empty")
-    stdin = arguments.get("stdin")
+    stdin = given.get("stdin")
     return {
         "command": command,
-        "cwd": arguments.get("working_dir") or None,
-        "network": bool(arguments.get("network")),
-        "timeout": _lower(sandbox, arguments.get("timeout_s")),
+        "cwd": given.get("working_dir") or None,
+        "network": given.get("network", False),
+        "timeout": _lower(sandbox, given.get("timeout_s")),
         "stdin": None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
     }
 
@@ -85,4 +82,4 @@ def _lower(sandbox: Sandbox, wanted: float | None) -> float | None:
         return None
     if not wanted > 0:
         raise UsageError(f"timeout_s must be more than 0: {wanted!a:.40}")
-    return float(wanted) if bound is None else min(float(wanted), bound)
+    return float(min(wanted, _LONGEST_S if bound is None else bound))

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tools for agents of the OpenAI agents SDK: what runs the commands of its ShellTool, and ours as function tools.
 
-Agent(..., tools=[ShellTool(executor=shell_executor(sandbox))])
-Agent(..., tools=[run_command_function(sandbox)])
-Agent(..., tools=[*function_tools(sandbox)])
+    Agent(..., tools=[ShellTool(executor=shell_executor(sandbox))])
+    Agent(..., tools=[run_command_function(sandbox)])
+    Agent(..., tools=[*function_tools(sandbox)])
+
+What commands print and what we say of them are kept apart. Our failure is a call that failed, never an output.
 """
 
 from __future__ import annotations
@@ -11,20 +13,45 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from agents import FunctionTool
+from agents import FunctionTool, ShellCallOutcome, ShellCommandOutput, ShellResult
 
 from unspill.adapters.answering import answer_error
-from unspill.adapters.openai_shell import shell_executor
+from unspill.adapters.batch import run_batch
 from unspill.adapters.tool import run_command_tool
 from unspill.adapters.toolbox import call_tool, tools_of
 from unspill.errors import UsageError
 from unspill.sandbox.asynchronous import call_in_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from agents import ShellCommandRequest
+
+    from unspill.adapters.batch import Printed
     from unspill.adapters.tool import Tool
     from unspill.sandbox.sandbox import Sandbox
 
-__all__ = ["function_tools", "run_command_function", "shell_executor"]
+
+def shell_executor(sandbox: Sandbox) -> Callable[[ShellCommandRequest], Awaitable[ShellResult]]:
+    """Return what a ShellTool runs its commands with.
+
+    A call has an output for each command that was run, and behind those one that is ours, where there is something to
+    say. An exception is shown to the model too, as the text of a call that failed.
+    """
+
+    async def run_all(request: ShellCommandRequest) -> ShellResult:
+        action = request.data.action
+        timeout_s = None if action.timeout_ms is None else action.timeout_ms / 1000
+        batch = await run_batch(sandbox, action.commands, timeout_s, action.max_output_length)
+        ours = [ShellCommandOutput(batch.words, outcome=ShellCallOutcome("exit", 0))] if batch.words else []
+        return ShellResult([*map(_output, batch.printed), *ours], max_output_length=action.max_output_length)
+
+    return run_all
+
+
+def _output(printed: Printed) -> ShellCommandOutput:
+    outcome = ShellCallOutcome("timeout") if printed.is_late else ShellCallOutcome("exit", printed.exit_code)
+    return ShellCommandOutput(printed.stdout, printed.stderr, outcome, printed.command)
 
 
 def run_command_function(sandbox: Sandbox, **options: Any) -> FunctionTool:

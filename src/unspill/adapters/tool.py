@@ -14,10 +14,12 @@ from unspill.policy.paths import show
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, Literal
 
-    from unspill.model.policy import Policy
+    from unspill.model.policy import After, Policy
     from unspill.sandbox.sandbox import Sandbox
+
+    Fate = After | Literal["container"]
 
 NAME = "run_command"
 
@@ -29,34 +31,60 @@ _AFTER = {
 
 
 class Tool(Record):
-    """What a framework has to know of a tool. `schema` is that of its arguments, as JSON Schema."""
+    """What a framework has to know of a tool. `schema` is that of its arguments, as JSON Schema.
+
+    `is_read_only`: it changes nothing of the project or of the sandbox, whatever its arguments are.
+    """
 
     name: str
     description: str
     schema: dict[str, Any]
+    is_read_only: bool = False
 
 
-def run_command_tool(sandbox: Sandbox) -> Tool:
+def run_command_tool(sandbox: Sandbox, name: str = NAME) -> Tool:
     """Return the tool as it is for this sandbox."""
-    opened = sandbox._opened
-    project = to_inside(opened.project, opened.policy.view, opened.roots)
-    playground = playground_inside(opened.policy.view, opened.home.path)
+    policy = sandbox._opened.policy
+    project, playground = places_inside(sandbox)
+    is_sealed = not sandbox._opened.container
+    files = _files(policy, project, playground) if is_sealed else _files_of_container(project)
+    network = (
+        _network(policy) if is_sealed else ("The command has the network of the container: do not set `network`.",)
+    )
     lines = [
         "Run a terminal command in the project's root directory (or specified working directory), return the output.",
         "",
         "File System Permissions:",
-        *(f"- {line}" for line in _files(opened.policy, show(project), show(playground))),
+        *(f"- {line}" for line in files),
         "",
         "Network Access:",
-        *(f"- {line}" for line in _network(opened.policy)),
+        *(f"- {line}" for line in network),
         "",
         "Limits:",
-        *(f"- {line}" for line in _limits(opened.policy)),
+        *(f"- {line}" for line in _limits(policy, is_sealed=is_sealed)),
         "",
         "The result begins with how the command ended and what it changed; what follows `Output:` is what it printed.",
         "If the command fails, handle the error gracefully and provide a helpful error message to the user.",
     ]
-    return Tool(name=NAME, description="\n".join(lines), schema=_schema(opened.policy, show(project)))
+    return Tool(name=name, description="\n".join(lines), schema=run_schema(sandbox))
+
+
+def fate_of_changes(sandbox: Sandbox) -> Fate:
+    """Return what becomes of what a command changes in the project: what the policy says, if there is a sandbox."""
+    return "container" if sandbox._opened.container else sandbox._opened.policy.after
+
+
+def places_inside(sandbox: Sandbox) -> tuple[str, str]:
+    """Return where commands see the project and the playground."""
+    opened = sandbox._opened
+    project = to_inside(opened.project, opened.policy.view, opened.roots)
+    return show(project), show(playground_inside(opened.policy.view, opened.home.path))
+
+
+def make_schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """Return the schema of a tool's arguments: no others than these."""
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
 
 
 def _files(policy: Policy, project: str, playground: str) -> Iterator[str]:
@@ -75,11 +103,18 @@ def _files(policy: Policy, project: str, playground: str) -> Iterator[str]:
         yield "Files of the project with names of secrets, such as .env, are masked: they seem not to exist."
 
 
+def _files_of_container(project: str) -> Iterator[str]:
+    yield f"There is no sandbox: the command is a process of a container. It starts in the project, {project}."
+    yield "What it changes is changed at once, wherever it is, and can't be undone."
+
+
 def _network(policy: Policy) -> Iterator[str]:
     if policy.network.hosts:
         yield f"Without asking, only these hosts are reached: {', '.join(policy.network.hosts)}."
     else:
         yield "By default, there is no access to the network."
+    if policy.network.ask:
+        yield "The user is asked about any other host, while the command waits for its connection."
     if policy.permissions.network == "deny":
         yield "More than that is not to be had: do not set `network`."
     else:
@@ -87,41 +122,46 @@ def _network(policy: Policy) -> Iterator[str]:
     yield "For fetching websites use a tool made for that, if there is one."
 
 
-def _limits(policy: Policy) -> Iterator[str]:
+def _limits(policy: Policy, *, is_sealed: bool) -> Iterator[str]:
     limits = policy.limits
     if limits.wall_s is not None:
         yield f"A command is ended after {limits.wall_s:g} seconds; `timeout_s` can only make that less."
     yield f"Of its output you see the first {policy.shown_lines} lines, and are told how much was left out."
-    yield "Nothing runs on when the command has ended: no background processes, no servers."
+    if is_sealed:
+        yield "Nothing runs on when the command has ended: no background processes, no servers."
 
 
-def _schema(policy: Policy, project: str) -> dict[str, Any]:
+def _asked(sandbox: Sandbox) -> str:
+    if sandbox._opened.container or sandbox._opened.policy.permissions.network == "deny":
+        return "Leave it false: there is nothing to be asked for."
+    return "Whether this command needs the network. The user is asked each time."
+
+
+def run_schema(sandbox: Sandbox) -> dict[str, Any]:
+    """Return the schema of the arguments."""
+    wall_s = sandbox._opened.policy.limits.wall_s
     timeout: dict[str, Any] = {
         "type": "number",
         "exclusiveMinimum": 0,
         "description": "End the command after so many seconds.",
     }
-    if policy.limits.wall_s is not None:
-        timeout["maximum"] = policy.limits.wall_s
-    return {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "minLength": 1, "description": "The terminal command to run."},
-            "working_dir": {
-                "type": "string",
-                "description": (
-                    f"The directory to run it in: absolute, or relative to {project}, which is the default. "
-                    "`playground` is the playground."
-                ),
-            },
-            "network": {
-                "type": "boolean",
-                "default": False,
-                "description": "Whether this command needs the network. The user is asked each time.",
-            },
-            "timeout_s": timeout,
-            "stdin": {"type": "string", "description": "What the command reads from its standard input."},
+    if wall_s is not None:
+        timeout["maximum"] = wall_s
+    properties = {
+        "command": {"type": "string", "minLength": 1, "description": "The terminal command to run."},
+        "working_dir": {
+            "type": "string",
+            "description": (
+                f"The directory to run it in: absolute, or relative to {places_inside(sandbox)[0]}, which is the "
+                "default. `playground` is the playground."
+            ),
         },
-        "required": ["command"],
-        "additionalProperties": False,
+        "network": {
+            "type": "boolean",
+            "default": False,
+            "description": _asked(sandbox),
+        },
+        "timeout_s": timeout,
+        "stdin": {"type": "string", "description": "What the command reads from its standard input."},
     }
+    return make_schema(properties, "command")

@@ -9,6 +9,7 @@ from unspill.cli.naming import find_original, run_text
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.cli.telling import when_text
 from unspill.errors import UsageError
+from unspill.sandbox.file_runs import runs_but_reads, verb_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ _FEW = 3
 COMMAND = Command(
     name="log",
     summary="List the runs of this sandbox and the operations on its project, the youngest first.",
-    options=(Option(name="--limit", metavar="N", help="how many (default 20)"), *EVERYWHERE),
+    options=(
+        Option(name="--limit", metavar="N", help="how many (default 20)"),
+        Option(name="--all", help="also each read and list of a file tool, which are only counted otherwise"),
+        *EVERYWHERE,
+    ),
 )
 
 
@@ -32,25 +37,29 @@ def run(arguments: Arguments) -> int:
     if not limit.isdecimal():
         raise UsageError(f"--limit is not a number: {limit!r}", remedy="Give a whole number.")
     sandbox = open_sandbox(arguments)
-    runs = sandbox.runs(limit=int(limit))
+    runs, reads = (
+        (sandbox.runs(limit=int(limit)), 0) if arguments.flag("--all") else runs_but_reads(sandbox, int(limit))
+    )
     operations = sandbox.operations(limit=int(limit))
     if arguments.flag("--json"):
         from unspill.cli.json_form import operation_form, run_form
 
         forms = [operation_form(operation) for operation in operations]
-        print_json({"runs": [run_form(record) for record in runs], "operations": forms})
+        print_json({"runs": [run_form(record) for record in runs], "operations": forms, "file_reads": reads})
         return 0
     lines = [(record.started_ns, _run_line(record)) for record in runs]
     lines += [(operation.at_ns, _operation_line(sandbox, operation)) for operation in operations]
     for _at, line in sorted(lines, key=lambda pair: -pair[0])[: int(limit)]:
         print(line)
+    if reads:
+        print(f"and {reads} {'read' if reads == 1 else 'reads'} of files (`--all` lists them)")
     return 0
 
 
 def _run_line(record: Run) -> str:
     changed = f"{record.changed} changed{', held' * record.held}" if record.changed else "no change"
     changed = changed if record.sandboxed else "not sandboxed"
-    command = " ".join(quote(word) for word in record.argv)
+    command = verb_of(record) or " ".join(quote(word) for word in record.argv)
     return f"{record.number:>6}  {when_text(record.started_ns)}  {ending(record):<12}  {changed:<18}  {command[:120]}"
 
 

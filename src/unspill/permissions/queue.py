@@ -34,7 +34,7 @@ class Queue:
 
     def ask(self, question: Question) -> Answer:
         """Put the question up and wait for its answer or its deadline."""
-        self._requests.add(_waiting(question, time.time_ns()))
+        put_up(self._requests, question)
         deadline = time.monotonic() + question.wait_s
         pause_s = SHORTEST_S
         try:
@@ -61,11 +61,29 @@ class Queue:
         if found.state == "waiting" or found.state == "asked":
             return None
         by = f"queue ({found.answered_by})" if found.answered_by else "queue"
-        if found.state == "allowed" and found.answered_digest == question.digest and found.scope in question.scopes:
+        is_allowed = found.state == "allowed" and found.scope in question.scopes
+        # Taken, so that nobody else can use it who asks for the same
+        if is_allowed and found.scope is not None and self._requests.take(found.id, question.digest):
             return Allowed(digest=question.digest, by=by, scope=found.scope)
         if found.state == "expired":
             return _denied(question, "nobody answered in time")
         return Denied(digest=question.digest, by=by, reason=found.reason)
+
+
+def put_up(requests: RequestTable, question: Question) -> None:
+    """Let a question wait where anybody who may use the store can answer it."""
+    now_ns = time.time_ns()
+    requests.add(
+        AskedRequest(
+            id=question.id,
+            request=question.request,
+            digest=question.digest,
+            asked_ns=now_ns,
+            deadline_ns=now_ns + int(question.wait_s * 1_000_000_000),
+            scopes=question.scopes,
+            state="waiting",
+        )
+    )
 
 
 def open_questions(requests: RequestTable, project: bytes | None = None) -> tuple[Question, ...]:
@@ -104,18 +122,6 @@ def answer_question(
     answered = requests.answer(question.id, question.digest, scope=scope, by=by, reason=reason, now_ns=time.time_ns())
     if not answered:
         raise _not_waiting(question.id)
-
-
-def _waiting(question: Question, now_ns: int) -> AskedRequest:
-    return AskedRequest(
-        id=question.id,
-        request=question.request,
-        digest=question.digest,
-        asked_ns=now_ns,
-        deadline_ns=now_ns + int(question.wait_s * 1_000_000_000),
-        scopes=question.scopes,
-        state="waiting",
-    )
 
 
 def _question_of(asked: AskedRequest, now_ns: int) -> Question:

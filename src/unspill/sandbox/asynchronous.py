@@ -7,6 +7,7 @@ A thread per run, not the loop's pool: a run may take ten minutes, and there may
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,7 +53,10 @@ async def call_in_thread(work: Callable[[int], Found]) -> Found:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
         os.write(cancel_write, b"x")
-        await asyncio.wait([done])
+        # Some cancel again and again until a task gives in, as anyio does; a thread can't be left, nor waited for below
+        while not done.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([done])
         done.exception()
         raise
     finally:

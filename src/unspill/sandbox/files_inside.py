@@ -41,6 +41,7 @@ PATH=/usr/bin:/bin:$PATH; LC_ALL=C; export PATH LC_ALL; unset CDPATH
 no() { printf 'no %s\\n%s\\n\\0' "$1" "$2"; END; }
 for tool in TOOLS; do command -v "$tool" >/dev/null || no unsupported "$tool"; done
 """
+_AT_ONCE, _WAITING = "exit 0", "exec sleep 3600"
 _REASONS: tuple[tuple[FileErrorKind, str, tuple[str, ...]], ...] = (
     (
         "not_found",
@@ -100,7 +101,7 @@ class Inside:
         limits = self._sandbox._opened.policy.limits.replace(
             wall_s=_WALL_S, kept_bytes=most + _ROOM, output_bytes=2 * (most + _ROOM)
         )
-        command = _command(name, script, tools, "exit 0", words)
+        command = _command(name, script, tools, _AT_ONCE, words)
         # Without a layer nothing could be thrown away, and nothing need be
         after: After = "apply" if self._sandbox._opened.container else "discard"
         result = self._sandbox.run(command, limits=limits, after=after, cancel_fd=cancel_fd)
@@ -121,7 +122,7 @@ class Inside:
         """
         limits = self._sandbox._opened.policy.limits.replace(wall_s=_LAST_S, kept_bytes=1 * MIB)
         # It waits to be killed: only the layers of a run that was given up are dropped
-        command = _command(name, script, tools, "exec sleep 3600", words)
+        command = _command(name, script, tools, _WAITING, words)
         with _GivingUp(options.pop("cancel_fd", None)) as giving_up:
             run: Callable[..., RunResult] = self._sandbox.run
             result = run(command, limits=limits, cancel_fd=giving_up.fd, on_event=giving_up.hear, **options)
@@ -192,6 +193,12 @@ class _GivingUp:
 def _command(name: str, script: str, tools: str, end: str, words: tuple[bytes | str, ...]) -> list[bytes | str]:
     preamble = _PREAMBLE.replace("END", end).replace("TOOLS", tools)
     return ["/bin/sh", "-c", preamble + script, f"unspill-{name}", *words]
+
+
+def beginning_of(name: str, script: str, tools: str, *, is_reading: bool) -> bytes:
+    """Return what the words of a verb's run begin with, with NUL between them; the path comes next."""
+    words = _command(name, script, tools, _AT_ONCE if is_reading else _WAITING, ())
+    return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
 def _path_of(words: tuple[bytes | str, ...]) -> bytes:

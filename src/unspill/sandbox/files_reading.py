@@ -55,6 +55,9 @@ printf 'ok '
     printf 'end %s\\n' "$?"
 } | head -c "$3"
 """
+_FOR_WINDOWS, _FOR_LISTS = "stat head tail", "stat find head sh"
+# The name of each verb that only looks, its script and the programs that it needs
+READING = (("read", _BYTES, _FOR_WINDOWS), ("read", _LINES, _FOR_WINDOWS), ("list", _LIST, _FOR_LISTS))
 _KINDS: dict[int, EntryKind] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",
@@ -134,7 +137,7 @@ def read_bytes(inside: Inside, path: Path, offset: int, limit: int, cancel_fd: i
     _check_window(offset, limit, MOST_BYTES)
     where = inside.resolve(path)
     words = (where, str(offset), str(limit + 1))
-    size, content = _split(inside.ask("read", _BYTES, "stat head tail", words, limit + 1, cancel_fd), where)
+    size, content = _split(inside.ask("read", _BYTES, _FOR_WINDOWS, words, limit + 1, cancel_fd), where)
     return FileBytes(path=where, content=content[:limit], offset=offset, size=size, has_more=len(content) > limit)
 
 
@@ -143,7 +146,7 @@ def read_lines(inside: Inside, path: Path, offset: int, limit: int, cancel_fd: i
     _check_window(offset, limit, _LARGEST - 1)
     where = inside.resolve(path)
     words = (where, str(offset), str(limit + 1), str(USUAL_BYTES + 1))
-    size, content = _split(inside.ask("read", _LINES, "stat head tail", words, USUAL_BYTES + 1, cancel_fd), where)
+    size, content = _split(inside.ask("read", _LINES, _FOR_WINDOWS, words, USUAL_BYTES + 1, cancel_fd), where)
     return _cut_lines(where, content, offset, limit).replace(size=size)
 
 
@@ -181,7 +184,7 @@ def list_directory(inside: Inside, path: Path, depth: int, limit: int, cancel_fd
         raise UsageError(f"a depth is from 1 to {MOST_DEPTH}, a limit at least 1")
     where = inside.resolve(path)
     words = (where, str(depth), str(_LISTING_BYTES))
-    answer = inside.ask("list", _LIST, "stat find head sh", words, _LISTING_BYTES, cancel_fd)
+    answer = inside.ask("list", _LIST, _FOR_LISTS, words, _LISTING_BYTES, cancel_fd)
     if len(answer) >= _LISTING_BYTES:
         raise FileError(
             f"{show(where)}: there are too many entries", kind="too_large", remedy="Ask for less depth, or deeper down."

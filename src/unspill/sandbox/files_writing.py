@@ -45,6 +45,10 @@ said=$(stat -L -f -c '%t' -- "$1" 2>&1) || no - "$said"
 printf 'ok %s %s\\n' "$made" "$said"
 """
 
+_FOR_WRITING = "cat mkdir sha256sum sleep stat"
+# As READING has them
+WRITING = ("write", _WRITE, _FOR_WRITING)
+
 
 class Written(Record):
     """A file that was written, and the run that did it: `result.operation` says what was applied and what is held.
@@ -79,9 +83,7 @@ def write_file(
     if len(raw) > MOST_WRITTEN:
         raise FileError(f"{show(where)}: more than {MOST_WRITTEN} bytes", kind="too_large")
     words = (where, "any" if replace else "new", digest)
-    answer, result = inside.act(
-        "write", _WRITE, "cat mkdir sha256sum sleep stat", words, stdin=raw, after=after, cancel_fd=cancel_fd
-    )
+    answer, result = inside.act(*WRITING, words, stdin=raw, after=after, cancel_fd=cancel_fd)
     made, _space, kind = answer.strip().partition(b" ")
     if made not in (b"0", b"1") or not kind.isalnum():
         raise SandboxUnavailable(f"{show(where)}: an answer from inside that can't be understood")

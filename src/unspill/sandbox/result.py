@@ -11,16 +11,24 @@ from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Sig
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Literal
+
     from unspill.model.change import ChangeSet
     from unspill.model.egress import Connection, Denial
     from unspill.model.layer import RunId
     from unspill.model.operation import Operation
     from unspill.model.run import FileDenial, Hint, Outcome, Output
 
+    State = Literal["held", "thrown away", "applied", "left"]
+
 _MOST_DENIED = 10
-
-
 _MOST_DENIALS = 10
+_HEADINGS: dict[State, str] = {
+    "held": "Changes (held, the project is not touched{why}):",
+    "thrown away": "Changes (thrown away, the project is not touched{why}):",
+    "applied": "Changes (applied to the project):",
+    "left": "Not applied (held in the sandbox, later commands see it, the project does not have it):",
+}
 
 
 class RunResult(Record):
@@ -66,7 +74,7 @@ class RunResult(Record):
         """Return stdout, stderr, the exit code if it is not 0, and what changed, cut to the policy's bounds."""
         if isinstance(self.outcome, NeverStarted):
             return _error_text(self.outcome)
-        parts = [_shown(self.stdout), _shown(self.stderr)]
+        parts = [stream_text(self.stdout), stream_text(self.stderr)]
         printed = "\n".join(part.rstrip("\n") for part in parts if part)
         lines = [] if self.sandboxed else [f"Note: {warning}" for warning in self.warnings]
         lines += [truncate(printed, self.shown_lines, self.shown_bytes)] if printed else []
@@ -99,22 +107,28 @@ def network_lines(denials: tuple[Denial, ...]) -> list[str]:
     return lines
 
 
-def _change_lines(result: RunResult) -> list[str]:
-    """Say what changed and what became of it, without advice that only the person could follow."""
+def became(result: RunResult) -> list[tuple[State, list[str]]]:
+    """Return what became of what a run changed: each state with the lines of what is in it."""
     from unspill.changes.render import applied_part, left_lines
 
     operation = result.operation
+    if not result.changes:
+        return []
     if operation is None:
-        state = "held" if result.held else "thrown away"
-        why = f" because the apply failed: {result.problem}" if result.problem else ""
-        return [f"Changes ({state}, the project is not touched{why}):", *_listed(result.changes)]
+        return [("held" if result.held else "thrown away", _listed(result.changes))]
     if not operation.left:
-        return ["Changes (applied to the project):", *_listed(result.changes)]
+        return [("applied", _listed(result.changes))]
+    left: tuple[State, list[str]] = ("left", left_lines(operation))
+    return [("applied", _listed(applied_part(result.changes, operation))), left] if operation.number else [left]
+
+
+def _change_lines(result: RunResult) -> list[str]:
+    """Say what changed and what became of it, without advice that only the person could follow."""
+    why = f" because the apply failed: {result.problem}" if result.problem else ""
     lines = []
-    if operation.number:
-        lines += ["Changes (applied to the project):", *_listed(applied_part(result.changes, operation))]
-    heading = "Not applied (held in the sandbox, later commands see it, the project does not have it):"
-    return [*lines, heading, *left_lines(operation)]
+    for state, listed in became(result):
+        lines += [_HEADINGS[state].format(why=why), *listed]
+    return lines
 
 
 def _listed(changes: ChangeSet) -> list[str]:
@@ -130,23 +144,39 @@ def _error_text(outcome: NeverStarted) -> str:
     return f"ERROR: command could not be started: {outcome.reason}.{remedy}\nExit code: {outcome.exit_code}\n"
 
 
-def _shown(output: Output) -> str:
+def stream_text(output: Output) -> str:
+    """Return what was kept of a stream, with a mark where something was left out."""
     if not output.left_out:
         return output.kept().decode("utf-8", "backslashreplace")
     head, tail = (part.decode("utf-8", "backslashreplace") for part in (output.head, output.tail))
     return f"{head}\n// ... ({output.left_out} bytes left out) ...\n{tail}"
 
 
-def truncate(text: str, lines: int, size: int) -> str:
-    """Cut a text to its first lines and bytes, and say so."""
+class Cut(Record):
+    """The beginning of a text: how many of its lines that is, the last of them maybe in part, and of how many."""
+
+    text: str
+    lines: int
+    total: int
+    is_cut: bool
+
+
+def cut_text(text: str, lines: int, size: int) -> Cut:
+    """Return the first lines of a text, and no more than so many bytes."""
     all_lines = text.split("\n")
     shown = "\n".join(all_lines[:lines])
     cut = shown.encode("utf-8", "surrogatepass")[:size].decode("utf-8", "ignore")
-    if len(all_lines) <= lines and len(cut) == len(shown):
+    is_cut = len(all_lines) > lines or len(cut) < len(shown)
+    return Cut(text=cut, lines=cut.count("\n") + 1, total=len(all_lines), is_cut=is_cut)
+
+
+def truncate(text: str, lines: int, size: int) -> str:
+    """Cut a text to its first lines and bytes, and say so."""
+    cut = cut_text(text, lines, size)
+    if not cut.is_cut:
         return text
-    count = cut.count("\n") + 1
-    notice = f"output truncated: showing first {count} of {len(all_lines)} lines, output too long"
-    return f"{cut}\n\n// ... ({notice}) ..."
+    notice = f"output truncated: showing first {cut.lines} of {cut.total} lines, output too long"
+    return f"{cut.text}\n\n// ... ({notice}) ..."
 
 
 def describe_end(outcome: Outcome) -> str:

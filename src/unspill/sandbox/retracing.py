@@ -21,7 +21,7 @@ from unspill.sandbox.operations import get_operation, steps_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from unspill.model.operation import Entry, Operation, Step
     from unspill.sandbox.opening import Opened
@@ -44,8 +44,15 @@ def operation_changes(opened: Opened, operation: str | int) -> ChangeSet:
         return ChangeSet(roots=tuple(trace.part(index) for index in range(len(found.roots))))
 
 
-def operation_diff(opened: Opened, operation: str | int, paths: Sequence[bytes], *, colour: bool) -> str:
-    """Return what an operation changed as a text that is safe to print.
+def operation_diff(
+    opened: Opened,
+    operation: str | int,
+    paths: Sequence[bytes],
+    *,
+    colour: bool,
+    skip: Callable[[bytes], bool] = lambda _path: False,
+) -> str:
+    """Return what an operation changed as a text that is safe to print; without paths that `skip` is true of.
 
     Raises:
         UsageError: there is no such operation, or its journal is not kept any more.
@@ -57,7 +64,9 @@ def operation_diff(opened: Opened, operation: str | int, paths: Sequence[bytes],
             part = trace.part(index)
             with _Retraced(root, index, trace) as reader:
                 for change in part.changes:
-                    if not change.is_mere_touch and (not paths or _is_below(change.path, root, paths)):
+                    if change.is_mere_touch or (paths and not _is_below(change.path, root, paths)):
+                        continue
+                    if not skip(root + b"/" + change.path):
                         lines += painted(change_diff(change, reader, MAX_FILE_BYTES), colour=colour)
     if len(lines) > MAX_LINES:
         lines = [*lines[:MAX_LINES], f"... cut here: {len(lines) - MAX_LINES} more lines"]

@@ -35,7 +35,7 @@ class AskedRequest(Record):
     """One request as the store keeps it.
 
     asked: somewhere else, such as on a terminal. waiting: anybody who may use the store can answer. The others are
-    over. `digest` was written when it was asked; `answered_digest` is what the answer named.
+    over. `digest` was written when it was asked; `answered_digest` is what the answer named, nothing once it was used.
     """
 
     id: RequestId
@@ -117,6 +117,19 @@ class RequestTable:
         where, values = ("", (now_ns,)) if project is None else ("AND project = ?", (now_ns, project))
         sql = f"SELECT {_COLUMNS} FROM requests WHERE state = 'waiting' AND deadline_ns > ? {where} ORDER BY seq"
         return tuple(map(_to_record, self._db.rows(sql, values)))
+
+    def latest_of(self, request: Request, since_ns: int) -> tuple[AskedRequest, ...]:
+        """Return what was asked since a moment and differs in nothing but run and sandbox, the newest first."""
+        sql = f"SELECT {_COLUMNS} FROM requests WHERE project = ? AND asked_ns >= ? AND key = ? ORDER BY seq DESC"
+        return tuple(map(_to_record, self._db.rows(sql, (request.project, since_ns, key_of(request)))))
+
+    def take(self, request: RequestId, digest: str) -> bool:
+        """Use the answer that allows a request; tell whether it was there and nobody had used it."""
+        sql = (
+            "UPDATE requests SET answered_digest = '' WHERE id = ? AND state = 'allowed'"
+            " AND digest = ? AND answered_digest = ?"
+        )
+        return self._db.change(sql, (request, digest, digest)) == 1
 
     def answer(
         self, request: RequestId, digest: str, *, scope: Scope | None, by: str, now_ns: int, reason: str = ""

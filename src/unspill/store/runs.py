@@ -138,10 +138,17 @@ class RunTable:
         rows = self._db.rows(sql, (sandbox, number))
         return _to_record(rows[0]) if rows else None
 
-    def latest(self, sandbox: SandboxId, count: int) -> tuple[Run, ...]:
-        """Return a sandbox's last runs, the newest first."""
-        sql = f"SELECT {_COLUMNS} FROM runs WHERE sandbox = ? ORDER BY number DESC LIMIT ?"
-        return tuple(map(_to_record, self._db.rows(sql, (sandbox, count))))
+    def latest(self, sandbox: SandboxId, count: int, *, but: Iterable[bytes] = ()) -> tuple[Run, ...]:
+        """Return a sandbox's last runs, the newest first; without those whose words begin like one of `but`."""
+        cells = [cell for beginning in but for cell in (len(beginning), beginning)]
+        others = " AND substr(argv, 1, ?) != ?" * (len(cells) // 2)
+        sql = f"SELECT {_COLUMNS} FROM runs WHERE sandbox = ?{others} ORDER BY number DESC LIMIT ?"
+        return tuple(map(_to_record, self._db.rows(sql, (sandbox, *cells, count))))
+
+    def count(self, sandbox: SandboxId, beginning: bytes) -> int:
+        """Return how many runs of a sandbox there are whose words, with NUL between them, begin like this."""
+        sql = "SELECT count(*) FROM runs WHERE sandbox = ? AND substr(argv, 1, ?) = ?"
+        return as_int(self._db.rows(sql, (sandbox, len(beginning), beginning))[0][0])
 
     def unfinished(self) -> tuple[UnfinishedRun, ...]:
         """Return the runs of all sandboxes that have no end yet."""

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tool `apply`, for persons who want their agent to have it. It is in no list of tools by itself.
+
+What needs the person's consent is asked for at the sandbox's desk, path by path; without anybody to ask it stays held.
+"""
+
+from __future__ import annotations
+
+from unspill.adapters.answering import Answer
+from unspill.adapters.reviewing import BY, operation_form, paths_schema
+from unspill.adapters.tool import Tool, make_schema
+from unspill.adapters.window import many
+from unspill.changes.render import left_lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from unspill.model.operation import Operation
+    from unspill.sandbox.asking import Who
+    from unspill.sandbox.sandbox import Sandbox
+
+
+def apply_tool(_sandbox: Sandbox) -> Tool:
+    """Return the tool `apply`."""
+    return Tool(
+        name="apply",
+        description=(
+            "Apply what is held to the project, or a part of it. The user is asked about each file that runs by itself "
+            "or holds secrets. What was changed in the project meanwhile is left alone, and you are told why."
+        ),
+        schema=make_schema({"paths": paths_schema()}),
+    )
+
+
+def call_apply(sandbox: Sandbox, given: dict[str, Any], *, approver: Who) -> Answer:
+    """Apply what is held, or a part of it."""
+    done = _apply(sandbox, given.get("paths", []), approver)
+    if done.number:
+        lines = [f"Applied to the project as operation {done.number}: {many(done.changed, 'path')}."]
+    else:
+        lines = ["Nothing was applied."]
+    if done.left:
+        lines += ["Not applied (still held). Why, as the user is told:", *left_lines(done)]
+    lines += [f"Note: {note}" for note in done.notes]
+    return Answer(text="\n".join(lines) + "\n", values=operation_form(done))
+
+
+def _apply(sandbox: Sandbox, paths: list[str], approver: Who) -> Operation:
+    if approver is None:
+        return sandbox.apply(paths, asked_by=BY)
+    from unspill.sandbox.choosing import Wish
+    from unspill.sandbox.held_asking import apply_with_questions
+    from unspill.sandbox.opening import with_held_roots
+    from unspill.sandbox.selecting import to_selection
+
+    wish = Wish(selection=to_selection(paths), asked_by=BY)
+    return sandbox._recorded(apply_with_questions(with_held_roots(sandbox._opened), wish, sandbox._desk_of(approver)))

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sandboxes for evaluations of inspect-ai: `sandbox="unspill"`, or `("unspill", "unspill.toml")` for another policy.
+
+Each sample has a sandbox over a directory of its own, with nothing of the person's: samples run side by side, and what
+they leave goes with them. There is nobody to ask, so what the policy does not give is not to be had.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from inspect_ai import util
+
+from unspill.adapters.os_errors import to_os_error
+from unspill.adapters.told import failure_text, run_told
+from unspill.errors import FileError, UnspillError, UsageError
+from unspill.sandbox.asynchronous import call_in_thread
+from unspill.sandbox.files import SandboxFiles
+from unspill.sandbox.files_reading import MOST_BYTES
+from unspill.sandbox.temporary import open_temporary, remove_temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unspill.sandbox.sandbox import Sandbox
+
+Found = TypeVar("Found")
+LIMITS = util.SandboxEnvironmentLimits
+
+
+class CommandTimedOut(TimeoutError):
+    """The time was over; inspect-ai shows a model what it finds in `truncated_output`."""
+
+    def __init__(self, printed: str) -> None:
+        super().__init__("the command was ended: its time was over")
+        self.truncated_output = printed
+
+
+@util.sandboxenv(name="unspill")
+class UnspillSandbox(util.SandboxEnvironment):
+    """The place of one sample. What commands change is held in `sandbox`; they run one after another."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__()
+        self.sandbox = sandbox
+        self._files = SandboxFiles(sandbox)
+
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,
+        concurrency: bool = True,
+    ) -> util.ExecResult[str]:
+        opened, most = self.sandbox._opened, LIMITS.MAX_EXEC_OUTPUT_SIZE
+        own = ("root", "0") if opened.policy.rootfs_writable else (opened.home.user, str(os.getuid()))
+        if user is not None and user not in own:
+            raise util.SandboxUserUnsupportedError(f"commands run as {own[0]}, never as {user!r}")
+        if any("\0" in word for word in cmd):
+            raise ValueError("embedded null byte in the command")
+        options: Any = {"cwd": cwd, "env": env, "timeout": timeout}
+        options["stdin"] = input.encode() if isinstance(input, str) else input
+        told = await _translated(lambda fd: run_told(self.sandbox, cmd, most, cancel_fd=fd, **options))
+        if told.is_late:
+            raise CommandTimedOut(told.stdout + told.stderr)
+        if told.is_cut:
+            raise util.OutputLimitExceededError(LIMITS.MAX_EXEC_OUTPUT_SIZE_STR, told.stdout)
+        if told.exit_code == 126 and not told.was_started:
+            raise PermissionError(told.stderr)
+        return util.ExecResult(told.exit_code == 0, told.exit_code, told.stdout, told.stderr)
+
+    async def write_file(self, file: str, contents: str | bytes) -> None:
+        written = await _translated(lambda fd: self._files.write(file, contents, cancel_fd=fd))
+        if not written.lasts:
+            raise PermissionError(f"{file} lies where each command finds an empty directory")
+
+    async def read_file(self, file: str, text: bool = True) -> Any:
+        most = min(LIMITS.MAX_READ_FILE_SIZE, MOST_BYTES)
+        found = await _translated(lambda fd: self._files.read(file, limit=most, cancel_fd=fd))
+        if found.has_more:
+            raise util.OutputLimitExceededError(LIMITS.MAX_READ_FILE_SIZE_STR, None)
+        return found.content.decode() if text else found.content
+
+    @classmethod
+    def config_files(cls) -> list[str]:
+        return ["unspill.toml"]
+
+    @classmethod
+    async def task_init(cls, task_name: str, config: Any) -> None:
+        # What is missing on this machine, or wrong in the policy, is said before the first sample
+        await cls.sample_cleanup(task_name, config, await cls.sample_init(task_name, config, {}), interrupted=False)
+
+    @classmethod
+    async def sample_init(cls, task_name: str, config: Any, metadata: dict[str, str]) -> dict[str, Any]:
+        sandbox = await _translated(lambda fd: open_temporary(config, cancel_fd=fd), util.SandboxUnavailableError)
+        return {"default": cls(sandbox)}
+
+    @classmethod
+    async def sample_cleanup(cls, task_name: str, config: Any, environments: dict[str, Any], interrupted: bool) -> None:
+        await _translated(lambda _fd: remove_temporary(environments["default"].as_type(cls).sandbox))
+
+
+async def _translated(work: Callable[[int], Found], usage: type[Exception] = FileNotFoundError) -> Found:
+    """Do something in a thread; what goes wrong is raised as inspect-ai has it, what a caller did wrong as `usage`."""
+    try:
+        return await call_in_thread(work)
+    except FileError as error:
+        raise to_os_error(error) from error
+    except UnspillError as error:
+        raise (usage if isinstance(error, UsageError) else util.SandboxUnavailableError)(failure_text(error)) from error
+    except OSError as error:
+        # Of the sandbox's own files: not to be taken for one of the sample's
+        raise util.SandboxUnavailableError(f"the sandbox failed: {error.strerror}") from error

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whom a call asks: the client's person by a form, whoever answers `unspill approve`, or nobody.
+
+The operator decides; without a word of theirs, their configuration. A client that shows no forms leads to the queue,
+where a model does not wait for the answer: it is told how the user gives one, and calls again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from unspill.adapters.mcp.eliciting import can_elicit
+from unspill.model.record import Record
+from unspill.permissions.approver import DenyAll
+from unspill.permissions.later import Later
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from mcp.server.context import ServerRequestContext
+
+    from unspill.adapters.answering import Answer
+    from unspill.permissions.approver import Approver
+    from unspill.sandbox.sandbox import Sandbox
+
+    Whom = Literal["client", "queue", "deny"]
+
+_MOST = 10
+WHOM: tuple[Whom, ...] = ("client", "queue", "deny")
+
+
+class Asking(Record):
+    """How questions get to a person.
+
+    `whom`: by default as the configuration of the person says, where a terminal stands for the client. `may_remember`:
+    offer answers that outlive the run; a client may let a program answer. `patience_s`: how long a model waits for an
+    answer that comes by the queue, before it is told to call again.
+    """
+
+    whom: Whom | None = None
+    may_remember: bool = False
+    patience_s: float = 5.0
+
+
+def approver_for(context: ServerRequestContext[Any, Any], sandbox: Sandbox, asking: Asking) -> Approver | None:
+    """Return who is asked instead of the client, None where it is the client."""
+    configured = sandbox._opened.policy.permissions.approver
+    whom = asking.whom or ("client" if configured == "terminal" else configured)
+    if whom == "deny":
+        return DenyAll()
+    if whom == "client" and can_elicit(context.session.client_capabilities) and _has_way(context):
+        return None
+    return Later(sandbox._opened.store.requests, patience_s=asking.patience_s)
+
+
+def with_left_open(answer: Answer, approver: Approver | None) -> Answer:
+    """Return an answer that says first what waits for the user, where the call went on without it."""
+    if answer.is_error or not isinstance(approver, Later) or not approver.left_open:
+        return answer
+    waiting = list(approver.left_open.items())[:_MOST]
+    notes = [f"Note: not answered yet: {text} The user can: `unspill approve {one}`" for one, text in waiting]
+    told = [*notes, "Note: when it has been, call the same again.", answer.text]
+    return answer.replace(text="\n".join(told), values={**answer.values, "waiting": list(approver.left_open)})
+
+
+def is_modern(context: ServerRequestContext[Any, Any]) -> bool:
+    """Tell whether a client is asked by what it is returned, not by calling it back."""
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def _has_way(context: ServerRequestContext[Any, Any]) -> bool:
+    return is_modern(context) or context.session.can_send_request

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`unspill mcp`: the MCP server, on standard input and output, or by HTTP for the person's own programs.
+
+Which projects there are, who is asked and what may be remembered is the operator's to say, here; no client can.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.errors import UsageError
+from unspill.sandbox.project import find_project
+from unspill.sandbox.sandbox import Sandbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from mcp.server.lowlevel import Server
+
+    from unspill.adapters.mcp.http import Serving
+    from unspill.cli.options import Arguments
+
+_WHOM = ("client", "queue", "deny")
+_PATIENCE_S, _LONGEST_S = 5.0, 600.0
+
+COMMAND = Command(
+    name="mcp",
+    summary="Serve the tools of a sandbox by MCP on standard input and output; it is the client that starts it.",
+    options=(
+        Option(name="--also", metavar="DIR", repeated=True, help="another project to serve (repeatable)"),
+        Option(name="--ask", metavar="WHOM", help="who answers questions: client, queue or deny (nobody)"),
+        Option(name="--remember", help="offer clients answers that hold for longer than a run"),
+        Option(name="--patience", metavar="SECONDS", help="how long a model waits for `unspill approve` (default: 5)"),
+        Option(name="--may-apply", help="give models the tool `apply` too"),
+        Option(name="--http", metavar="ADDRESS", help="serve at unix:PATH, 127.0.0.1:PORT or [::1]:PORT instead"),
+        Option(name="--token-file", metavar="FILE", help="what clients by HTTP have to show; made if it is missing"),
+        Option(name="--origin", metavar="ORIGIN", repeated=True, help="take clients by HTTP that name this origin"),
+        Option(name="--settings", help="print what makes a client start it, for its settings, and serve nothing"),
+        *EVERYWHERE,
+    ),
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Run the verb."""
+    wanted = _wanted(arguments)
+    if arguments.flag("--settings"):
+        import json
+
+        print(json.dumps(_settings(arguments), indent=2))
+        return 0
+    try:
+        from unspill.adapters.mcp.asking import Asking
+        from unspill.adapters.mcp.server import make_server
+        from unspill.adapters.mcp.stdio import serve_stdio
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "unspill":
+            raise
+        raise UsageError("the extra `mcp` is not installed", remedy="Run: pip install 'unspill[mcp]'") from None
+    sandboxes = [Sandbox(project, name=arguments.value("--sandbox") or "default") for project in _projects(arguments)]
+    try:
+        server = make_server(
+            sandboxes,
+            default=_default(sandboxes),
+            asking=Asking(**wanted),
+            may_apply=arguments.flag("--may-apply"),
+        )
+        if arguments.value("--http") is not None:
+            _serve_http(arguments, server, sandboxes)
+        elif sys.stdin.isatty():
+            raise UsageError("this is for an MCP client to start", remedy="`--settings` prints what makes it start it.")
+        else:
+            serve_stdio(server)
+    finally:
+        for sandbox in sandboxes:
+            sandbox.close()
+    return 0
+
+
+def _wanted(arguments: Arguments) -> dict[str, Any]:
+    """Return how questions get to a person, as the options say."""
+    if arguments.value("--http") is None and (arguments.flag("--token-file") or arguments.flag("--origin")):
+        raise UsageError("--token-file and --origin are for --http", remedy="Leave them out, or give --http ADDRESS.")
+    whom = arguments.value("--ask")
+    if whom not in (None, *_WHOM):
+        raise UsageError(f"--ask is not one of {', '.join(_WHOM)}: {whom!r}")
+    patience = arguments.value("--patience")
+    try:
+        seconds = _PATIENCE_S if patience is None else float(patience)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _LONGEST_S:
+        raise UsageError(f"--patience is not a number of seconds up to {_LONGEST_S:g}: {patience}")
+    return {"whom": whom, "may_remember": arguments.flag("--remember"), "patience_s": seconds}
+
+
+def _projects(arguments: Arguments) -> list[bytes]:
+    given = arguments.value("--project")
+    first = find_project(os.getcwdb()) if given is None else os.fsencode(given)
+    return [first, *map(os.fsencode, arguments.values("--also"))]
+
+
+def _settings(arguments: Arguments) -> dict[str, Any]:
+    """Return what most clients have in their settings for a server that they start; paths hold wherever they do."""
+    words = ["mcp", "--project", os.path.abspath(_projects(arguments)[0]).decode("utf-8", "surrogateescape")]
+    words += [word for also in arguments.values("--also") for word in ("--also", os.path.abspath(also))]
+    for name in ("--sandbox", "--ask", "--patience"):
+        value = arguments.value(name)
+        words += [] if value is None else [name, value]
+    words += [name for name in ("--remember", "--may-apply") if arguments.flag(name)]
+    return {"mcpServers": {"unspill": {"command": os.path.abspath(sys.argv[0]), "args": words}}}
+
+
+def _default(sandboxes: list[Sandbox]) -> Sandbox | None:
+    """Return the one of several that this program was started in."""
+    here = os.getcwdb()
+    return next((one for one in sandboxes if here == one.project or here.startswith(one.project + b"/")), None)
+
+
+def _serve_http(arguments: Arguments, server: Server[Any], sandboxes: list[Sandbox]) -> None:
+    from unspill.adapters.mcp.http import serve_http
+    from unspill.sandbox.upkeep import find_own_locations
+
+    token_file = arguments.value("--token-file")
+    serve_http(
+        server,
+        arguments.value("--http") or "",
+        token_file=os.fsencode(token_file) if token_file else find_own_locations().state + b"/mcp/token",
+        origins=arguments.values("--origin"),
+        sandboxes=sandboxes,
+        on_ready=_print_place if arguments.flag("--json") else _say_place,
+    )
+
+
+def _print_place(serving: Serving) -> None:
+    from unspill.cli.choosing import print_json
+
+    print_json(serving.as_dict())
+    sys.stdout.flush()
+
+
+def _say_place(serving: Serving) -> None:
+    where = f" on {serving.socket}" if serving.socket else ""
+    print(f"unspill: serves {serving.url}{where}; token: {serving.token_file}", file=sys.stderr, flush=True)

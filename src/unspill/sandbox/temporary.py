@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sandbox over an empty directory of its own, which goes with all that was ever written in it.
+
+For whoever has no project, only something to try: a sample of an evaluation, a snippet. Nothing of the person's lies
+there, so nothing is masked, and all that a run changes is held for the next.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.errors import PolicyError, SandboxUnavailable
+from unspill.layers.playground import playground_dir, tmp_dir
+from unspill.layers.remove import remove_tree
+from unspill.model.policy import Policy, Secrets
+from unspill.policy.paths import contains, show
+from unspill.sandbox.sandbox import Sandbox
+from unspill.sandbox.settings import read_text
+
+NAME = "temporary"
+
+
+def open_temporary(policy_file: str | None = None, *, cancel_fd: int | None = None) -> Sandbox:
+    """Make a directory and open a sandbox over it; its `/tmp` is kept from run to run.
+
+    Args:
+        policy_file: The policy as TOML; by default the person's configuration.
+        cancel_fd: A descriptor that is readable where the caller does not want it any more.
+
+    Raises:
+        SandboxUnavailable: the caller gave up; nothing is left.
+        UsageError: the file is not there, or says what can't be.
+        HostError: this machine can't; the remedy says what to do.
+        StoreError: the state directory can't be used.
+    """
+    import tempfile
+
+    place = os.path.realpath(tempfile.gettempdir())
+    # Not in /tmp: that is kept for the runs, and nothing that is mounted may lie in what they write
+    usable = "/var/tmp" if contains(b"/tmp", os.fsencode(place)) else place
+    project = tempfile.mkdtemp(prefix="unspill-", dir=usable)
+    try:
+        with Sandbox(project, name=NAME) as usual:
+            opened = usual._opened
+        policy = opened.policy if policy_file is None else _read_policy(os.fsencode(policy_file), opened.home.path)
+        policy = policy.replace(tmp="persistent", after="hold", secrets=Secrets(mask=False))
+        sandbox = Sandbox(project, name=NAME, policy=policy)
+    except BaseException:
+        remove_tree(os.fsencode(project))
+        raise
+    if cancel_fd is not None and _is_readable(cancel_fd):
+        remove_temporary(sandbox)
+        raise SandboxUnavailable("the caller gave up", remedy="Try again.")
+    return sandbox
+
+
+def _is_readable(fd: int) -> bool:
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _read_policy(path: bytes, home: bytes) -> Policy:
+    from unspill.policy.merge import with_own
+    from unspill.policy.toml import parse_policy
+
+    text = read_text(path)
+    if text is None:
+        raise PolicyError(f"there is no {show(path)}")
+    return with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=home))
+
+
+def remove_temporary(sandbox: Sandbox) -> None:
+    """Close such a sandbox and remove everything: its directory, what is held, /tmp and playground.
+
+    Raises:
+        SandboxUnavailable: a run of it still goes on.
+    """
+    data, project = sandbox._opened.locations.data, sandbox.project
+    sandbox.discard()
+    sandbox.close()
+    for path in (project, playground_dir(data, project), tmp_dir(data, project, sandbox.name)):
+        remove_tree(path)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`unspill mcp` where the extra is not installed, as here, and what it says before it serves anything."""
+
+import importlib.util
+import json
+import os
+
+import pytest
+
+from tests.support import Ground, run_cli
+
+pytestmark = pytest.mark.kernel
+
+
+def test_without_the_extra_it_says_what_to_install(ground: Ground) -> None:
+    assert importlib.util.find_spec("mcp") is None, "the package is tested without its extras"
+    done = run_cli("mcp", cwd=ground.project)
+    assert done.returncode == 2
+    assert done.stdout == b"", "nothing that a client would take for an answer"
+    assert done.stderr.decode().splitlines() == [
+        "unspill: the extra `mcp` is not installed",
+        "  Run: pip install 'unspill[mcp]'",
+    ]
+
+
+def test_the_settings_of_a_client_name_this_program_and_whole_paths(ground: Ground) -> None:
+    words = ("--sandbox", "agent", "--also", "../other", "--ask", "queue", "--patience", "2", "--remember")
+    done = run_cli("mcp", "--settings", *words, cwd=ground.project)
+    server = json.loads(done.stdout)["mcpServers"]["unspill"]
+    assert os.access(server["command"], os.X_OK)
+    assert server["args"] == [
+        *("mcp", "--project", os.fspath(ground.project), "--also", os.fspath(ground.home / "other")),
+        *("--sandbox", "agent", "--ask", "queue", "--patience", "2", "--remember"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--ask", "model"), "--ask is not one of client, queue, deny: 'model'"),
+        (("--ask", "terminal"), "--ask is not one of client, queue, deny: 'terminal'"),
+        (("--patience", "-1"), "--patience is not a number of seconds up to 600: -1"),
+        (("--patience", "nan"), "--patience is not a number of seconds up to 600: nan"),
+        (("--patience", "soon"), "--patience is not a number of seconds up to 600: soon"),
+        (("--token-file", "x"), "--token-file and --origin are for --http"),
+        (("--origin", "http://example.org"), "--token-file and --origin are for --http"),
+        (("word",), "too many arguments: word"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_loaded(ground: Ground, words: tuple[str, ...], problem: str) -> None:
+    done = run_cli("mcp", *words, cwd=ground.project)
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[0] == f"unspill: {problem}"

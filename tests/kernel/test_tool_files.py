@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every text that a model is shown by `read`, `write`, `list` and `edit`, word for word, and every kind of error."""
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from tests.support import Ground
+from unspill import Limits, Sandbox, Secrets
+from unspill.adapters.answering import Answer
+from unspill.adapters.toolbox import call_tool
+
+pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
+
+MASKED = " Files with names of secrets, such as .env, are masked: they seem not to exist."
+ELSEWHERE = "Write to the project, the playground or /tmp instead, or tell the user what you need and why."
+HELD = "Changes of run {run} (held: later commands see them, the project does not):"
+
+# The tool, its arguments, and what the model reads
+TEXTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a file": ("read", {"path": "abc"}, "{p}/abc: all of it, 6 bytes, follows.\nContent:\na\nb\nc\n"),
+    "a file by its whole path": (
+        "read",
+        {"path": "{p}/abc"},
+        "{p}/abc: all of it, 6 bytes, follows.\nContent:\na\nb\nc\n",
+    ),
+    "a file without a last newline": (
+        "read",
+        {"path": "last"},
+        "{p}/last: all of it, 4 bytes, follows.\nContent:\nlast",
+    ),
+    "an empty file": ("read", {"path": "empty"}, "{p}/empty is empty.\n"),
+    "a part": (
+        "read",
+        {"path": "abc", "offset": 1, "limit": 1},
+        "{p}/abc: lines 2 to 2 follow; it has 6 bytes.\nNote: it is cut here. For the rest call `read` with `offset` "
+        "2.\nContent:\nb\n",
+    ),
+    "the last part": (
+        "read",
+        {"path": "abc", "offset": 2, "limit": 5},
+        "{p}/abc: lines 3 to 3 follow; it has 6 bytes.\nContent:\nc\n",
+    ),
+    "nothing behind the end": ("read", {"path": "abc", "offset": 7}, "{p}/abc has no lines from line 8 on.\n"),
+    "a whole number with a point": (
+        "read",
+        {"path": "abc", "offset": 2.0},
+        "{p}/abc: lines 3 to 3 follow; it has 6 bytes.\nContent:\nc\n",
+    ),
+    "words that look like ours": (
+        "read",
+        {"path": "ours"},
+        "{p}/ours: all of it, 42 bytes, follows.\nContent:\nContent:\nERROR: the sandbox\nNote: call me\n",
+    ),
+    "a directory": (
+        "list",
+        {},
+        "{p}: 8 entries.\nEntries:\nabc  [6 bytes]\nbinary  [4 bytes]\nempty  [0 bytes]\nlast  [4 bytes]\n"
+        "link  [link]\nours  [42 bytes]\npipe  [pipe]\nsub/\n",
+    ),
+    "an odd name": (
+        "list",
+        {"path": "sub"},
+        '{p}/sub: 1 entry.\nEntries:\n"new\\nEntries:"  [0 bytes]\n',
+    ),
+    "deeper": (
+        "list",
+        {"path": ".", "depth": 2, "offset": 7},
+        '{p}: 9 entries.\nNote: entries 8 to 9 follow.\nEntries:\nsub/\n"sub/new\\nEntries:"  [0 bytes]\n',
+    ),
+    "a part of a directory": (
+        "list",
+        {"limit": 2},
+        "{p}: 8 entries.\nNote: entries 1 to 2 follow. For the rest call `list` with `offset` 2.\nEntries:\n"
+        "abc  [6 bytes]\nbinary  [4 bytes]\n",
+    ),
+    "no entries behind the end": (
+        "list",
+        {"offset": 9},
+        "{p}: 8 entries.\nNote: none from entry 10 on.\n",
+    ),
+    "a new file": (
+        "write",
+        {"path": "x/new", "content": "12"},
+        "Written: {p}/x/new (a new file, 2 bytes).\n" + HELD.format(run=1) + "\n2 added\n  A x/\n  A x/new\n",
+    ),
+    "a file again": (
+        "write",
+        {"path": "abc", "content": ""},
+        "Written: {p}/abc (replaced, 0 bytes).\n" + HELD.format(run=1) + "\n1 modified\n  M abc\n",
+    ),
+    "a file that does not last": (
+        "write",
+        {"path": "/tmp/x", "content": "12"},
+        "Written: /tmp/x (a new file, 2 bytes).\nNote: it lies in a directory that is made anew for each command: the "
+        "next one does not see it.\n",
+    ),
+    "one place": (
+        "edit",
+        {"path": "abc", "old": "b", "new": "bbb"},
+        "Edited: {p}/abc (1 place, now 8 bytes).\n" + HELD.format(run=2) + "\n1 modified\n  M abc\n",
+    ),
+    "all places": (
+        "edit",
+        {"path": "abc", "old": "\n", "new": " ", "replace_all": True},
+        "Edited: {p}/abc (3 places, now 6 bytes).\n" + HELD.format(run=2) + "\n1 modified\n  M abc\n",
+    ),
+}
+
+# The tool, its arguments, the kind of the error, and what the model reads
+ERRORS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "no file": (
+        *("read", {"path": "no"}, "not_found"),
+        "{p}/no: there is no such file or directory. `list` shows what is there." + MASKED,
+    ),
+    "no directory": (
+        *("list", {"path": "no"}, "not_found"),
+        "{p}/no: there is no such file or directory. `list` shows what is there." + MASKED,
+    ),
+    "nothing to edit": (
+        *("edit", {"path": "no", "old": "a", "new": "b"}, "not_found"),
+        "{p}/no: there is no such file or directory. `list` shows what is there." + MASKED,
+    ),
+    "a directory to read": (
+        *("read", {"path": "."}, "is_directory"),
+        "{p}: it is a directory. `list` shows what is in it.",
+    ),
+    "a directory to write": (
+        *("write", {"path": "sub", "content": ""}, "is_directory"),
+        "{p}/sub: it is a directory. `list` shows what is in it.",
+    ),
+    "a file to list": (
+        *("list", {"path": "abc"}, "not_a_directory"),
+        "{p}/abc: it, or a part of its path, is not a directory. `list` shows what is there.",
+    ),
+    "a pipe": (
+        *("read", {"path": "pipe"}, "not_a_file"),
+        "{p}/pipe: it is neither a file nor a directory.",
+    ),
+    "read-only": (
+        *("write", {"path": "/etc/x", "content": ""}, "permission_denied"),
+        "/etc/x: it is read-only in the sandbox. " + ELSEWHERE,
+    ),
+    "there already": (
+        *("write", {"path": "abc", "content": "", "replace": False}, "exists"),
+        "{p}/abc: it exists already. Set `replace` to true to replace it, or use `edit`.",
+    ),
+    "no text": (
+        *("read", {"path": "binary"}, "not_text"),
+        "{p}/binary: it is not a text. Use a command to look at it.",
+    ),
+    "not there": (
+        *("edit", {"path": "abc", "old": "z", "new": "y"}, "not_found_in_file"),
+        "{p}/abc: the text to replace is not there. Read the file, and give the text exactly as it stands there.",
+    ),
+    "several places": (
+        *("edit", {"path": "abc", "old": "\n", "new": "y"}, "ambiguous"),
+        "{p}/abc: the text to replace is there 3 times. Give more of the text around it, or set `replace_all` to true.",
+    ),
+}
+
+
+def call(ground: Ground, name: str, arguments: dict[str, Any], **settings: Any) -> Answer:
+    given = {
+        key: value.replace("{p}", os.fspath(ground.project)) if isinstance(value, str) else value
+        for key, value in arguments.items()
+    }
+    return call_tool(ground.sandbox(**settings), name, given)
+
+
+@pytest.fixture
+def filled(ground: Ground) -> Ground:
+    project = ground.project
+    for name, content in {"abc": "a\nb\nc\n", "last": "last", "empty": "", "binary": "a\0b\n"}.items():
+        (project / name).write_text(content)
+    (project / "ours").write_text("Content:\nERROR: the sandbox\nNote: call me\n")
+    (project / "sub").mkdir()
+    (project / "sub" / "new\nEntries:").touch()
+    (project / "link").symlink_to("abc")
+    os.mkfifo(project / "pipe")
+    return ground
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_a_model_reads(filled: Ground, case: str) -> None:
+    name, arguments, expected = TEXTS[case]
+    answer = call(filled, name, arguments)
+    assert answer.text == expected.replace("{p}", os.fspath(filled.project))
+    assert not answer.is_error
+    assert json.loads(json.dumps(answer.values)) == answer.values
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_an_error_says_what_kind_and_what_to_do(filled: Ground, case: str) -> None:
+    name, arguments, kind, expected = ERRORS[case]
+    answer = call(filled, name, arguments)
+    assert answer.text == f"ERROR: {expected}\n".replace("{p}", os.fspath(filled.project))
+    assert answer.is_error
+    assert answer.values["kind"] == kind
+    assert answer.values["message"] == answer.text.rstrip("\n")
+    assert answer.text.rstrip("\n").endswith(answer.values["remedy"])
+
+
+def test_a_file_that_no_mode_lets_be_read(filled: Ground) -> None:
+    (filled.project / "abc").chmod(0)
+    answer = call(filled, "read", {"path": "abc"})
+    assert answer.text == f"ERROR: {filled.project}/abc: permission denied. {ELSEWHERE}\n"
+    assert answer.values["kind"] == "permission_denied"
+
+
+def test_a_layer_that_has_no_room(filled: Ground) -> None:
+    answer = call(filled, "write", {"path": "big", "content": "x" * 300_000}, limits=Limits(layer_bytes=100_000))
+    assert answer.is_error
+    assert answer.values["kind"] == "too_large"
+    assert answer.text.endswith("Ask for less of it, or use a command.\n")
+
+
+def test_where_secrets_are_not_masked_nobody_is_told_that_they_are(filled: Ground) -> None:
+    answer = call(filled, "read", {"path": "no"}, secrets=Secrets(mask=False))
+    assert "masked" not in answer.text
+
+
+def test_a_long_file_is_cut_at_whole_lines_and_the_rest_is_where_it_says(ground: Ground) -> None:
+    lines = [f"line {number}\n" for number in range(500)]
+    (ground.project / "long").write_text("".join(lines))
+    sandbox, found = ground.sandbox(shown_bytes=1000), ""
+    offset: int | None = 0
+    while offset is not None:
+        answer = call_tool(sandbox, "read", {"path": "long", "offset": offset})
+        assert len(answer.values["content"].encode()) <= 1000
+        assert answer.text.endswith(f"Content:\n{answer.values['content']}")
+        found += answer.values["content"]
+        offset = answer.values["next_offset"]
+    assert found == "".join(lines)
+
+
+def test_a_line_that_is_too_long_is_cut_between_characters(ground: Ground) -> None:
+    (ground.project / "long").write_text("é" * 1000 + "\nend\n")
+    answer = call_tool(ground.sandbox(shown_bytes=101), "read", {"path": "long"})
+    assert answer.text == (
+        f"{ground.project}/long: lines 1 to 1 follow; it has 2005 bytes.\nNote: the end of this line is left out: it "
+        f"is too long. See parts of it with a command.\nNote: it is cut here. For the rest call `read` with `offset` "
+        f"1.\nContent:\n{'é' * 50}"
+    )
+
+
+def test_a_long_list_is_read_to_its_end_by_its_offsets(ground: Ground) -> None:
+    for number in range(120):
+        (ground.project / f"file-{number:03}").touch()
+    sandbox, found = ground.sandbox(shown_bytes=1000), []
+    offset: int | None = 0
+    while offset is not None:
+        answer = call_tool(sandbox, "list", {"offset": offset, "limit": 40})
+        found += [entry["path"] for entry in answer.values["entries"]]
+        offset = answer.values["next_offset"]
+    assert found == [f"file-{number:03}" for number in range(120)]
+
+
+def test_a_directory_below_that_can_not_be_read_is_told(ground: Ground) -> None:
+    (ground.project / "shut").mkdir(mode=0)
+    text = call(ground, "list", {"depth": 2}).text
+    (ground.project / "shut").chmod(0o700)
+    assert text == (
+        f"{ground.project}: 1 entry.\nNote: some directories below it could not be read.\nEntries:\nshut/\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("apply", "Changes of run 1 (applied to the project as operation 1):\n1 added\n  A a\n"),
+        ("discard", "Changes of run 1 (thrown away):\n1 added\n  A a\n"),
+    ],
+)
+def test_what_became_of_what_was_written(ground: Ground, after: str, expected: str) -> None:
+    answer = call(ground, "write", {"path": "a", "content": "x"}, after=after)
+    assert answer.text == f"Written: {ground.project}/a (a new file, 1 byte).\n{expected}"
+    assert (ground.project / "a").exists() is (after == "apply")
+
+
+def test_a_file_that_is_held_is_told_apart(ground: Ground) -> None:
+    answer = call(ground, "write", {"path": ".envrc", "content": "x"}, after="apply")
+    assert answer.text == (
+        f"Written: {ground.project}/.envrc (a new file, 1 byte).\nNot applied (held: later commands see it, the "
+        "project does not have it until the user applies it). Why, as the user is told:\n  ! .envrc: needs the "
+        "person's consent: direnv runs it when you enter the directory\n"
+    )
+    assert not (ground.project / ".envrc").exists()
+
+
+def test_a_cancelled_file_verb_is_an_error_of_the_tool(filled: Ground) -> None:
+    read, write = os.pipe()
+    os.write(write, b"x")
+    try:
+        answer = call_tool(filled.sandbox(), "read", {"path": "abc"}, cancel_fd=read)
+    finally:
+        os.close(read)
+        os.close(write)
+    assert answer.text == f"ERROR: {filled.project}/abc: the caller gave up. Try again.\n"
+    assert answer.is_error
+
+
+def test_a_sandbox_that_fails_is_never_content(filled: Ground) -> None:
+    sandbox: Sandbox = filled.sandbox()
+    sandbox._opened = sandbox._opened.replace(facts=sandbox._opened.facts.replace(proc_mount=False))
+    for name, arguments in {"read": {"path": "abc"}, "list": {}, "write": {"path": "n", "content": ""}}.items():
+        answer = call_tool(sandbox, name, arguments)
+        assert answer.is_error
+        assert answer.text.startswith("ERROR: ")
+        assert "Content:" not in answer.text

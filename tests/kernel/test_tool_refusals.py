@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model is told of what it was refused: the words name arguments of its tools, or what to ask the user for.
+
+Words of the command line are for the user, and told as such.
+"""
+
+import os
+from typing import Any
+
+import pytest
+
+from tests.support import Ground
+from unspill import Callback, Network, Rules, Sandbox
+from unspill.adapters.answering import Answer, answer_run
+from unspill.adapters.calling import call_run_command
+from unspill.model.egress import Denial
+from unspill.model.permission import Allowed, Denied, Question
+from unspill.model.run import NeverStarted
+from unspill.policy.refusal import Refused
+
+pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
+
+ASK = "If it needs it, call again with `network` set to true: the user is asked."
+NEVER = "The user's policy gives no more: do without it, or ask the user to change that."
+ELSEWHERE = "Write to the project, the playground or /tmp instead, or tell the user what you need and why."
+RESOLVE = "echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6"
+DENY: dict[str, Any] = {"permissions": Rules(network="deny")}
+HOSTS: dict[str, Any] = {"network": Network(hosts=("example.org",))}
+
+# A command, settings of the policy, and the lines of ours between its end and its output
+NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "no network": (RESOLVE, {}, [f"Note: Commands have no network here. {ASK}"]),
+    "no network ever": (RESOLVE, DENY, [f"Note: Commands have no network here. {NEVER}"]),
+    "not by the proxy": (
+        RESOLVE,
+        HOSTS,
+        [
+            "Note: The allowed hosts are reached by the sandbox's proxy only, and this program does not seem to use "
+            "it. Point it at the proxy in `$https_proxy`, which speaks HTTP and SOCKS5."
+        ],
+    ),
+    "a host": (
+        "curl -s http://other.example.net",
+        HOSTS,
+        [
+            f"Network: other.example.net:80 was refused. {ASK} Or ask the user to allow other.example.net:80 for this "
+            "project."
+        ],
+    ),
+    "a host, and no network ever": (
+        "curl -s http://other.example.net",
+        {**HOSTS, **DENY},
+        [
+            "Network: other.example.net:80 was refused. Do without it, or ask the user to allow other.example.net:80 "
+            "for this project."
+        ],
+    ),
+    "a port": (
+        "curl -s http://example.org:8080",
+        HOSTS,
+        [
+            f"Network: example.org:8080 was refused. {ASK} Or ask the user to allow example.org:8080 for this project.",
+        ],
+    ),
+    "a masked secret": (
+        "cat .env",
+        {},
+        ["Note: .env is masked as a secret. Do without it, or ask the user for what you need of it."],
+    ),
+    "a directory of the system": (
+        "touch /usr/x",
+        {},
+        [
+            "Note: /usr/x: /usr is read-only: programs and libraries, read-only. It can't be allowed: write to the "
+            "project, the playground or /tmp instead.",
+        ],
+    ),
+    "a place that is not named": (
+        "echo 'Read-only file system' >&2; exit 1",
+        {},
+        [f"Note: Something was to be written where the sandbox is read-only (EROFS). {ELSEWHERE}"],
+    ),
+    "a directory that is renamed": (
+        "echo 'Invalid cross-device link' >&2; exit 1",
+        {},
+        [
+            "Note: The kernel's overlay does not rename a directory of the project as a whole (EXDEV). `mv` copies "
+            "instead and works; for `git mv DIR`, move the files one by one or `mv` and `git add -A`."
+        ],
+    ),
+    "a file of somebody else": (
+        "echo 'Value too large for defined data type' >&2; exit 1",
+        {},
+        [
+            "Note: A file of another owner or group was to be changed, which can't be copied into a layer (EOVERFLOW). "
+            "What the user can do: `unspill doctor PROJECT` lists such files; give them to yourself: chown -R "
+            "YOU:YOURGROUP."
+        ],
+    ),
+    "a directory of the home": (
+        "touch ~/stuff/x",
+        {},
+        [
+            "Note: HOME/stuff/x: its directory is not there: HOME is fresh: a home directory of this run only. What "
+            "the user can do: Allow it with `--root HOME/stuff` or `roots` in your own configuration (a directory of "
+            "yours: make it if there is none), or write to the project, the playground or /tmp instead."
+        ],
+    ),
+}
+
+
+def call(ground: Ground, command: str, **settings: Any) -> Answer:
+    return call_run_command(ground.sandbox(**settings), {"command": command})
+
+
+@pytest.mark.parametrize("case", NOTES)
+def test_a_note_says_what_to_do(ground: Ground, case: str) -> None:
+    command, settings, expected = NOTES[case]
+    (ground.project / ".env").write_text("TOKEN=secret\n")
+    answer = call(ground, command, **settings)
+    lines = answer.text.replace(os.fspath(ground.home), "HOME").splitlines()
+    assert lines[0].startswith("Exit code: ")
+    end = next(at for at, line in enumerate(lines) if line in ("Output:", "The command printed nothing."))
+    assert lines[1:end] == expected
+    assert "TOKEN" not in answer.text
+
+
+@pytest.mark.parametrize("rule", ["form", "host", "port", "address", "server name", "request", "budget"])
+def test_a_refused_connection_has_no_words_of_a_command_line(ground: Ground, rule: Any) -> None:
+    """Control: the words for the person have them, where only a person can allow it."""
+    result = ground.sandbox().run("true")
+    remedy = Refused(rule, "no rule covers it").remedy("example.org", 443)
+    denied = result.replace(denials=(Denial(host="example.org", port=443, rule=rule, remedy=remedy),))
+    line = answer_run(denied).text.splitlines()[1]
+    assert line.startswith("Network: example.org:443 was refused. ")
+    assert "--" not in line
+    assert "configuration" not in line
+    assert ("--allow-host" in denied.text()) is (rule in ("host", "port"))
+
+
+def test_only_some_refusals_are_told(ground: Ground) -> None:
+    denial = Denial(host="example.org", port=443, rule="address", remedy="Nothing allows it.")
+    told = answer_run(ground.sandbox().run("true").replace(denials=(denial,) * 13)).text.splitlines()
+    assert told[1:11] == ["Network: example.org:443 was refused. Nothing allows it."] * 10
+    assert told[11:] == ["Network: 3 more were refused.", "The command printed nothing."]
+
+
+def test_the_network_was_denied_by_the_person(ground: Ground) -> None:
+    def ask(question: Question) -> Allowed | Denied:
+        return Denied(digest=question.digest, by="test", reason="not today")
+
+    sandbox = Sandbox(ground.project, policy=ground.policy(), approver=Callback(ask))
+    ground.opened.append(sandbox)
+    assert call_run_command(sandbox, {"command": "true", "network": True}).text == (
+        "ERROR: Permission denied: Run command with network access: true? Why: not today. Nothing was run. Do without "
+        "it, or tell the user what you need and why.\n"
+    )
+
+
+def test_the_network_is_denied_by_the_policy(ground: Ground) -> None:
+    answer = call_run_command(ground.sandbox(**DENY), {"command": "true", "network": True})
+    assert answer.text == (
+        "ERROR: Permission denied: Run command with network access: true? Why: permissions.network = deny. What the "
+        'user can do: Set `network = "ask"` under [permissions] in your own configuration to be asked about it. '
+        "Nothing was run. Do without it, or tell the user what you need and why.\n"
+    )
+    assert answer.is_error
+
+
+NEVER_STARTED: dict[str, tuple[NeverStarted, str, bool]] = {
+    "our failure": (
+        NeverStarted(reason="bwrap: no", remedy="Run `unspill doctor`."),
+        "ERROR: the sandbox could not be started: bwrap: no. What the user can do: Run `unspill doctor`.\n",
+        True,
+    ),
+    "our failure without a remedy": (
+        NeverStarted(reason="bwrap: no", remedy=""),
+        "ERROR: the sandbox could not be started: bwrap: no.\n",
+        True,
+    ),
+    "no such program": (
+        NeverStarted(reason="make: No such file or directory", remedy="Is it installed?", exit_code=127),
+        "The command could not be started: make: No such file or directory. Is it installed?\nExit code: 127\n"
+        "The command printed nothing.\n",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEVER_STARTED)
+def test_a_command_that_was_not_started(ground: Ground, case: str) -> None:
+    """What it may have printed before is not shown as output of a command that never was."""
+    outcome, expected, is_error = NEVER_STARTED[case]
+    answer = answer_run(ground.sandbox().run("true").replace(outcome=outcome))
+    assert answer.text == expected
+    assert answer.is_error is is_error
+    assert ("exit_code" in answer.values) is not is_error
+
+
+def test_a_command_without_a_sandbox_is_told_so(ground: Ground) -> None:
+    result = ground.sandbox().run("echo hello").replace(sandboxed=False, warnings=("this ran WITHOUT a sandbox",))
+    assert answer_run(result).text == "Exit code: 0\nNote: this ran WITHOUT a sandbox\nOutput:\nhello\n"
+
+
+def test_a_host_that_the_person_denies_while_the_command_waits(ground: Ground) -> None:
+    def ask(question: Question) -> Allowed | Denied:
+        return Denied(digest=question.digest, by="test", reason="not today")
+
+    sandbox = Sandbox(ground.project, policy=ground.policy(network=Network(ask=True)), approver=Callback(ask))
+    ground.opened.append(sandbox)
+    text = call_run_command(sandbox, {"command": "curl -s http://example.org >/dev/null; true"}).text
+    assert text == (
+        "Exit code: 0\nNetwork: example.org:80 was refused. The user was asked about it, or nobody was there: do "
+        "without it, or say why you need it.\nThe command printed nothing.\n"
+    )

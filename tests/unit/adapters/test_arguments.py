@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's arguments against the schema that it was shown."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unspill.adapters.arguments import check_arguments
+from unspill.errors import UsageError
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "flag": {"type": "boolean"},
+        "size": {"type": "number"},
+        "count": {"type": "integer", "minimum": 1, "maximum": 9},
+        "paths": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
+    },
+    "required": ["text"],
+    "additionalProperties": False,
+}
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+GOOD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "the least": ({"text": ""}, {"text": ""}),
+    "all": (
+        {"text": "a", "flag": False, "size": 1, "count": 9, "paths": ["a", "b"]},
+        {"text": "a", "flag": False, "size": 1, "count": 9, "paths": ["a", "b"]},
+    ),
+    "null is not given": ({"text": "a", "flag": None, "count": None}, {"text": "a"}),
+    "a whole number with a point": ({"text": "a", "count": 3.0}, {"text": "a", "count": 3}),
+    "a name that is not UTF-8": ({"text": "\udcff"}, {"text": "\udcff"}),
+}
+KIND = "the argument {} is not of the kind that the schema says: {}"
+BAD: dict[str, tuple[Any, str]] = {
+    "no object": (["text"], "the arguments are not an object: ['text']"),
+    "nothing": (None, "the arguments are not an object: None"),
+    "unknown": ({"text": "", "sudo": 1}, "there is no argument 'sudo'"),
+    "missing": ({}, "the argument text is missing"),
+    "null for what is needed": ({"text": None}, "the argument text is missing"),
+    "a number for a text": ({"text": 1}, KIND.format("text", 1)),
+    "half a character": ({"text": "\ud800"}, KIND.format("text", "'\\ud800'")),
+    "a number for a flag": ({"text": "", "flag": 1}, KIND.format("flag", 1)),
+    "a flag for a number": ({"text": "", "size": True}, KIND.format("size", True)),
+    "a flag for a count": ({"text": "", "count": True}, KIND.format("count", True)),
+    "a part of a number": ({"text": "", "count": 1.5}, KIND.format("count", 1.5)),
+    "no number": ({"text": "", "count": float("nan")}, KIND.format("count", "nan")),
+    "endless": ({"text": "", "count": float("inf")}, KIND.format("count", "inf")),
+    "too small": ({"text": "", "count": 0}, "the argument count must be from 1 to 9: 0"),
+    "too large": ({"text": "", "count": 10}, "the argument count must be from 1 to 9: 10"),
+    "far too large": (
+        {"text": "", "count": 10**5000},
+        "the argument count must be from 1 to 9: something too long to be told",
+    ),
+    "a text for a list": ({"text": "", "paths": "ab"}, KIND.format("paths", "'ab'")),
+    "numbers in a list": ({"text": "", "paths": [1]}, KIND.format("paths", [1])),
+    "too many in a list": ({"text": "", "paths": ["a"] * 3}, KIND.format("paths", ["a"] * 3)),
+    "a long value": ({"text": ["x" * 100]}, KIND.format("text", "['" + "x" * 58)),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_what_is_as_the_schema_says_is_taken(case: str) -> None:
+    arguments, expected = GOOD[case]
+    assert check_arguments(SCHEMA, arguments) == expected
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_not_is_refused_with_its_name(case: str) -> None:
+    arguments, message = BAD[case]
+    with pytest.raises(UsageError) as caught:
+        check_arguments(SCHEMA, arguments)
+    assert caught.value.message == message
+
+
+def test_what_there_is_instead_is_named() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_arguments(SCHEMA, {"nothing": 1})
+    assert caught.value.remedy == "There are text, flag, size, count, paths."
+    with pytest.raises(UsageError) as caught:
+        check_arguments({"properties": {}}, {"nothing": 1})
+    assert caught.value.remedy == "There are none."
+
+
+def _is_as_said(name: str, value: Any) -> bool:
+    """Say it again, in other words than the code."""
+    match name:
+        case "text":
+            return type(value) is str and not any(
+                "\ud800" <= sign <= "\udc7f" or "\udd00" <= sign <= "\udfff" for sign in value
+            )
+        case "flag":
+            return value is True or value is False
+        case "size":
+            return type(value) in (int, float)
+        case "count":
+            return type(value) in (int, float) and value in range(1, 10)
+    return type(value) is list and len(value) <= 2 and all(_is_as_said("text", one) for one in value)
+
+
+@given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "other"]), ANYTHING))
+def test_any_value_is_taken_or_refused_and_nothing_else(arguments: Mapping[str, Any]) -> None:
+    is_good = arguments.get("text") is not None and all(
+        name != "other" and (value is None or _is_as_said(name, value)) for name, value in arguments.items()
+    )
+    if is_good:
+        values = {name: value for name, value in arguments.items() if value is not None}
+        assert check_arguments(SCHEMA, arguments) == values
+        return
+    with pytest.raises(UsageError) as caught:
+        check_arguments(SCHEMA, arguments)
+    assert caught.value.message.isprintable()
