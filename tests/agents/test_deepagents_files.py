@@ -22,6 +22,7 @@ def in_base64(content: bytes) -> FileData:
     return {"content": base64.b64encode(content).decode(), "encoding": "base64"}
 
 
+LOST = "it is not kept: each command finds an empty directory there"
 LINES = b"one\ntwo\nthree\n"
 # What a file of a name has, the window that is asked for, and what is read
 WINDOWS: dict[str, tuple[str, bytes, tuple[int, int], ReadResult]] = {
@@ -117,7 +118,7 @@ def test_each_file_of_a_transfer_has_its_own_answer(ground: Ground) -> None:
         FileUploadResponse(uploaded[1], error="permission_denied"),
         FileUploadResponse(uploaded[2], error="is_directory"),
         FileUploadResponse(uploaded[3], error="invalid_path"),
-        FileUploadResponse(uploaded[4], error="failed: /tmp/x: it is not kept, what is written there is thrown away."),
+        FileUploadResponse(uploaded[4], error=f"failed: /tmp/x: {LOST}."),
     ]
 
 
@@ -125,7 +126,7 @@ def test_a_write_that_would_be_thrown_away_is_an_error(ground: Ground) -> None:
     backend = UnspillSandbox(ground.sandbox(after="discard"))
     path = f"{ground.inside()}/f"
     assert backend.write(path, "x").error == (
-        f"Error: failed: {path}: it is not kept, what is written there is thrown away."
+        f"Error: failed: {path}: it is not kept: what is written is thrown away."
     )
 
 

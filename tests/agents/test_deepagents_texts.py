@@ -98,7 +98,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
     "read past the end": (
         "read_file",
         {"file_path": "PROJECT/text", "offset": 9},
-        "Error: File 'PROJECT/text': Line offset 9 exceeds file length",
+        "Error: File 'PROJECT/text': failed: PROJECT/text: it has no line 10.",
     ),
     "list a file": (
         "ls",
@@ -114,7 +114,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
     "write where nothing is kept": (
         "write_file",
         {"file_path": "/tmp/x", "content": ""},
-        "Error: failed: /tmp/x: it is not kept, what is written there is thrown away.",
+        "Error: failed: /tmp/x: it is not kept: each command finds an empty directory there.",
     ),
     "edit a text that is not there": (
         "edit_file",
@@ -130,7 +130,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
     "delete what is not there": (
         "delete",
         {"file_path": "PROJECT/none"},
-        "Error: 'PROJECT/none': not found",
+        "Error: file_not_found: PROJECT/none: there is no such file or directory.",
     ),
 }
 # Every tool, and what precedes our words where the sandbox itself has failed
@@ -140,7 +140,7 @@ TOOLS: dict[str, tuple[dict[str, Any], str]] = {
     "read_file": ({"file_path": "/etc/passwd"}, "Error: File '/etc/passwd': sandbox-unavailable: "),
     "write_file": ({"file_path": "/x", "content": ""}, "Error: sandbox-unavailable: "),
     "edit_file": ({"file_path": "/x", "old_string": "a", "new_string": "b"}, "Error: sandbox-unavailable: "),
-    "delete": ({"file_path": "/x"}, "Error: '/x': ERROR: the sandbox could not be started: "),
+    "delete": ({"file_path": "/x"}, "Error: sandbox-unavailable: "),
     "glob": ({"pattern": "*"}, "Error: Path '/': glob helper emitted unexpected output: ERROR: the sandbox could not "),
     "grep": ({"pattern": "x"}, "Path '.': ERROR: the sandbox could not be started: "),
 }

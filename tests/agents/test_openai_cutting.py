@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is shown of outputs is the beginning of each, as short as is wanted, and what is left out is counted."""
 
-from agents import ShellCommandOutput
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.adapters.openai_shell import _cut
-from unspill.adapters.openai_words import shown_of
+from unspill.adapters.batch import Printed, cut_to, shown_of
 from unspill.model.change import ChangeSet
 from unspill.model.layer import RunId
 from unspill.model.run import Exited, Output
@@ -20,10 +18,11 @@ sizes = st.none() | st.integers(-5, 1500)
 def test_outputs_are_cut_so_that_our_words_fit(
     printed: list[tuple[str, str]], said: list[str], most: int | None
 ) -> None:
-    outputs = [ShellCommandOutput(*streams) for streams in printed]
-    words = [*said]
-    _cut(outputs, words, most)
-    shown = [(output.stdout, output.stderr) for output in outputs]
+    outputs = [
+        Printed(command="x", stdout=stdout, stderr=stderr, exit_code=0, is_late=False) for stdout, stderr in printed
+    ]
+    cut_outputs, words = cut_to(outputs, said, most)
+    shown = [(output.stdout, output.stderr) for output in cut_outputs]
     total = sum(len(text) for streams in shown for text in streams)
     ours = len("\n".join(words))
     assert most is None or total == 0 or total + ours <= most

@@ -17,6 +17,8 @@ from typing import Final
 from tests.attack.techniques.every import TECHNIQUES
 
 HERE: Final = Path(__file__).parent
+# Those against the server for agents need its framework, so they lie with the others that do
+AGENTS: Final = HERE.parent / "agents"
 DOCUMENT: Final = HERE.parents[1] / "docs" / "attacks.md"
 PROMISES: Final = HERE.parents[1] / "SECURITY.md"
 BEGIN: Final = "<!-- from here on: python -m tests.attack.table -->\n"
@@ -54,8 +56,9 @@ def _line(*cells: str) -> str:
 
 
 def rows() -> list[Row]:
-    """Return one row per test of this directory that has an attack's number."""
-    return sorted(row for path in sorted(HERE.glob("test_*.py")) for row in _rows_of(path))
+    """Return one row per test here, or of what agents are served, that has an attack's number."""
+    paths = sorted(HERE.glob("test_*.py")) + sorted(AGENTS.glob("test_mcp_*.py"))
+    return sorted(row for path in paths for row in _rows_of(path))
 
 
 def _rows_of(path: Path) -> list[Row]:

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""E2: where the HTTP server listens and where its token lies, so that no other user and no command gets there."""
+
+import contextlib
+import hmac
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agents.http_world import Served, exchange, serving
+from tests.support import Ground
+from unspill.adapters.mcp import bearer
+from unspill.adapters.mcp.bearer import Token, load_token
+from unspill.adapters.mcp.judging import Rules, parse_origin
+from unspill.adapters.mcp.listening import Loopback, UnixSocket, allowed_hosts, listen, parse_address
+from unspill.adapters.mcp.unseen import check_unseen
+from unspill.errors import UsageError
+
+# A client that is another user to the kernel: one of the ids that are subordinate to this user, without root
+STRANGER = ["unshare", "--user", "--map-auto", "--setuid", "7", "--setgid", "7", sys.executable, "-I", "-c"]
+CLIENT = """
+import socket, sys
+made = socket.socket(socket.AF_UNIX)
+made.settimeout(10)
+try:
+    made.connect(sys.argv[1])
+    made.sendall(sys.stdin.buffer.read())
+    answer = made.recv(65536)
+except OSError as error:
+    print(type(error).__name__)
+else:
+    print(answer.split(b"\\r\\n")[0].decode() or "nothing")
+"""
+
+
+def test_a_unix_socket_is_its_owners_alone_and_goes_with_the_server(tmp_path: Path) -> None:
+    place = tmp_path / "run" / "deep" / "mcp.sock"
+    with serving(tmp_path / "served", f"unix:{place}") as served:
+        assert stat.S_IMODE(place.stat().st_mode) == 0o600
+        assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+        assert served.ask().status == 200
+        assert served.ask(change={"Authorization": None}).status == 401
+        assert served.ask(change={"Host": "evil.example.org"}).status == 421
+    assert not place.exists()
+    assert served.process.returncode == 0
+
+
+def ask_as_stranger(served: Served) -> str:
+    """Return what another user gets, who even knows the token."""
+    done = subprocess.run(
+        [*STRANGER, CLIENT, served.socket_path], input=served.request(), capture_output=True, check=False, timeout=30
+    )
+    assert done.returncode == 0, done
+    return done.stdout.decode().strip()
+
+
+def test_e2_another_user_does_not_reach_a_unix_socket_and_is_sent_away_where_it_is_left_open(tmp_path: Path) -> None:
+    """Connect as another user, with the token, to the unix socket of the HTTP server; also where its modes were opened.
+
+    Control: its owner gets through, and below the other user to a socket that looks at nobody.
+    """
+    place = tmp_path / "run" / "mcp.sock"
+    with serving(tmp_path / "served", f"unix:{place}") as served, opened_up(tmp_path):
+        assert ask_as_stranger(served) == "PermissionError"
+        place.parent.chmod(0o755)
+        assert ask_as_stranger(served) == "PermissionError"
+        place.chmod(0o666)
+        assert ask_as_stranger(served) in ("nothing", "ConnectionResetError", "BrokenPipeError")
+        assert served.marks == ""
+        assert served.ask().status == 200
+
+
+def test_control_another_user_reaches_a_socket_that_is_left_open_and_looks_at_nobody(tmp_path: Path) -> None:
+    place = tmp_path / "mcp.sock"
+    with socket.socket(socket.AF_UNIX) as listener, opened_up(tmp_path):
+        listener.bind(os.fspath(place))
+        listener.listen()
+        place.chmod(0o666)
+        words = [*STRANGER, CLIENT, os.fspath(place)]
+        stranger = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        with stranger, listener.accept()[0] as accepted:
+            accepted.sendall(b"HTTP/1.1 200 OK\r\n")
+            assert stranger.communicate(timeout=30)[0].strip() == b"HTTP/1.1 200 OK"
+
+
+@contextlib.contextmanager
+def opened_up(path: Path) -> Any:
+    """Let other users through to a directory of pytest's."""
+    changed = [(one, one.stat().st_mode) for one in (path, *path.parents) if one.stat().st_uid == os.getuid()]
+    for one, mode in changed:
+        one.chmod(stat.S_IMODE(mode) | 0o011)
+    try:
+        yield
+    finally:
+        for one, mode in changed:
+            one.chmod(stat.S_IMODE(mode))
+
+
+REFUSED_ADDRESSES = (
+    *("0.0.0.0:8000", "[::]:8000", ":8000", "8000", "", "*:8000", "localhost:8000", "192.0.2.1:8000", "::1:8000"),
+    *("127.0.0.2:8000", "127.1:8000", "[::ffff:127.0.0.1]:8000", "example.org:8000", "tcp:127.0.0.1:8000"),
+    *(
+        "unix:",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:x",
+        "127.0.0.1:-1",
+        "127.0.0.1:65536",
+        "127.0.0.1:1٣",
+        "127.0.0.1 :80",
+    ),
+)
+
+
+@pytest.mark.parametrize("address", REFUSED_ADDRESSES)
+def test_e2_an_address_that_others_can_reach_is_refused_with_a_remedy(address: str) -> None:
+    """Have the HTTP server listen for other machines.
+
+    Control: below, loopback addresses and unix sockets are taken.
+    """
+    with pytest.raises(UsageError) as caught:
+        parse_address(address)
+    assert "unix:PATH" in caught.value.remedy
+
+
+def test_control_loopback_and_unix_sockets_are_addresses() -> None:
+    assert parse_address("127.0.0.1:0") == Loopback(host="127.0.0.1", port=0)
+    assert parse_address("[::1]:65535") == Loopback(host="[::1]", port=65535)
+    assert parse_address("unix:/run/x") == UnixSocket(path=b"/run/x")
+
+
+def test_a_port_is_reached_by_its_own_names_only() -> None:
+    four, six = Loopback(host="127.0.0.1", port=0), Loopback(host="[::1]", port=0)
+    assert allowed_hosts(four, 8000) == {b"127.0.0.1:8000", b"localhost:8000"}
+    assert allowed_hosts(six, 8000) == {b"[::1]:8000", b"localhost:8000"}
+    assert allowed_hosts(four, 80) == {b"127.0.0.1:80", b"localhost:80", b"127.0.0.1", b"localhost"}
+    assert allowed_hosts(UnixSocket(path=b"/x"), 0) == {b"localhost"}
+
+
+def test_the_address_of_version_6_is_served_under_its_name_alone(tmp_path: Path) -> None:
+    with serving(tmp_path / "served", "[::1]:0") as served:
+        assert served.host == f"[::1]:{served.port}"
+        assert served.ask().status == 200
+        assert served.ask(change={"Host": f"localhost:{served.port}"}).status == 200
+        for host in (f"127.0.0.1:{served.port}", f"[0:0:0:0:0:0:0:1]:{served.port}", f"[::1%lo]:{served.port}"):
+            assert served.ask(change={"Host": host}).status == 421
+        assert served.marks == "xx"
+
+
+def test_a_socket_of_a_server_that_runs_is_not_taken_away_and_that_of_a_dead_one_is(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    place = UnixSocket(path=os.fsencode(directory / "mcp.sock"))
+    first = listen(place)
+    with pytest.raises(UsageError, match="in use"):
+        listen(place)
+    first.close()
+    listen(place).close()
+    (directory / "file").write_text("x")
+    with pytest.raises(UsageError, match="in use"):
+        listen(UnixSocket(path=os.fsencode(directory / "file")))
+    assert (directory / "file").read_text() == "x"
+
+
+def test_a_unix_socket_is_not_made_where_others_can_enter(tmp_path: Path) -> None:
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    for mode in (0o755, 0o770, 0o701):
+        directory.chmod(mode)
+        with pytest.raises(UsageError, match="other users"):
+            listen(UnixSocket(path=os.fsencode(directory / "mcp.sock")))
+    with pytest.raises(UsageError, match="other users"):
+        listen(UnixSocket(path=b"/tmp/unspill-mcp.sock"))
+    assert os.listdir(directory) == []
+    with pytest.raises(UsageError, match="too long"):
+        listen(UnixSocket(path=os.fsencode(tmp_path / ("x" * 120))))
+
+
+def test_two_servers_on_one_port_are_refused(tmp_path: Path) -> None:
+    with listen(Loopback(host="127.0.0.1", port=0)) as first, pytest.raises(UsageError, match="in use"):
+        listen(Loopback(host="127.0.0.1", port=first.getsockname()[1]))
+
+
+def test_a_token_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    place = tmp_path / "new" / "token"
+    old = os.umask(0)
+    try:
+        load_token(os.fsencode(place))
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    assert os.listdir(place.parent) == ["token"]
+    made = place.read_bytes().strip()
+    assert len(made) == 43
+    assert load_token(os.fsencode(place)).is_given(made)
+    other = tmp_path / "other"
+    assert not load_token(os.fsencode(other)).is_given(made)
+
+
+TOKEN = "a" * 43
+
+
+def make_wrong(kind: str, path: Path) -> None:
+    """Put something at a path that must not be taken for a token."""
+    path.touch(mode=0o600)
+    path.write_text(TOKEN)
+    match kind:
+        case "readable by the group":
+            path.chmod(0o640)
+        case "readable by all":
+            path.chmod(0o604)
+        case "a link":
+            path.rename(path.with_name("elsewhere"))
+            path.symlink_to(path.with_name("elsewhere"))
+        case "a pipe":
+            path.unlink()
+            os.mkfifo(path, 0o600)
+        case "a directory":
+            path.unlink()
+            path.mkdir(0o700)
+        case "empty":
+            path.write_text("")
+        case "short":
+            path.write_text("a" * 31)
+        case "long":
+            path.write_text("a" * 513)
+        case "two lines":
+            path.write_text(f"{TOKEN}\n{TOKEN}\n")
+        case "with a blank":
+            path.write_text(f"{TOKEN} {TOKEN}")
+        case "not text":
+            path.write_bytes(b"\xff" * 43)
+
+
+WRONG = (
+    *("readable by the group", "readable by all", "a link", "a pipe", "a directory", "empty", "short", "long"),
+    *("two lines", "with a blank", "not text"),
+)
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_file_that_others_may_have_read_or_that_holds_no_token_is_refused(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "token"
+    make_wrong(kind, place)
+    with pytest.raises(UsageError) as caught:
+        load_token(os.fsencode(place))
+    assert caught.value.remedy
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_file_of_another_user_is_refused() -> None:
+    with pytest.raises(UsageError, match="belongs to user 0"):
+        load_token(b"/etc/hostname")
+
+
+def test_control_a_file_that_is_right_is_read(tmp_path: Path) -> None:
+    place = tmp_path / "token"
+    make_wrong("nothing", place)
+    assert load_token(os.fsencode(place)).is_given(TOKEN.encode())
+
+
+def test_tokens_are_compared_in_constant_time_and_have_no_text_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    real = hmac.compare_digest
+
+    def recorded(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return real(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", recorded)
+    token = Token(TOKEN.encode())
+    guesses = [b"", b"a", TOKEN.encode(), b"b" * 43, b"\xff" * 43]
+    assert [token.is_given(guess) for guess in guesses] == [False, False, True, False, False]
+    assert compared == [(guess, TOKEN.encode()) for guess in guesses]
+    rules = Rules(token=token, hosts=frozenset())
+    for text in (repr(token), str(token), f"{token}", repr(rules), repr(vars(bearer))):
+        assert TOKEN not in text
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "http://*", "http://x:*", "http://x/", "x", "", "http://", "http://ü"])
+def test_an_origin_that_stands_for_several_is_refused(origin: str) -> None:
+    with pytest.raises(UsageError):
+        parse_origin(origin)
+    assert parse_origin("http://app.example.org:8080") == b"http://app.example.org:8080"
+
+
+@pytest.mark.kernel
+def test_e2_neither_token_nor_socket_may_lie_where_commands_can_see_them(ground: Ground) -> None:
+    """Keep the token or the socket of the HTTP server where commands of the sandbox can see it.
+
+    Control: a command reads a token that lies in the project, and none that lies where it is let.
+    """
+    sandbox = ground.sandbox()
+    (ground.project / "token").write_text(TOKEN)
+    assert sandbox.run("cat token").stdout.kept() == TOKEN.encode()
+    [playground] = (ground.home / ".local" / "share" / "unspill" / "playground").iterdir()
+    (ground.project / "sub").mkdir()
+    (ground.home / "way").symlink_to(ground.project / "sub")
+    for place in (
+        ground.project / "token",
+        ground.project / "sub" / "new",
+        playground / "t",
+        ground.home / "way" / "t",
+    ):
+        with pytest.raises(UsageError, match=f"can see .*{place.name}"):
+            check_unseen(os.fsencode(place), [sandbox])
+    hidden = (ground.state / "mcp" / "token", ground.home / "token", ground.home / ".config" / "token")
+    for place in hidden:
+        check_unseen(os.fsencode(place), [sandbox])
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(TOKEN)
+        assert TOKEN.encode() not in sandbox.run(f"cat {place}; true").stdout.kept()
+
+
+@pytest.mark.kernel
+@pytest.mark.view("sealed", reason="it is about the view `host`")
+def test_in_the_view_of_the_host_only_our_own_directories_are_unseen(ground: Ground) -> None:
+    sandbox = ground.sandbox(view="host")
+    check_unseen(os.fsencode(ground.state / "mcp" / "token"), [sandbox])
+    with pytest.raises(UsageError, match="can see"):
+        check_unseen(os.fsencode(ground.home / "token"), [sandbox])
+
+
+def test_a_server_ends_when_it_is_told_to_though_clients_are_connected(tmp_path: Path) -> None:
+    with serving(tmp_path / "served") as served, served.connect() as idle, served.connect() as half:
+        assert exchange(idle, served.request()).status == 200
+        half.sendall(served.request()[:40])
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(10) == 0
+        assert "Traceback" not in served.log.read_text()
