@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 from mcp.server.runner import serve_dual_era_loop
-from mcp.server.stdio import stdio_server
+
+from unspill.adapters.mcp.pipes import open_wire
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -28,13 +29,13 @@ def serve_stdio(server: Server[Calls]) -> None:
     """Serve until the client goes away. A signal that ends the process does so once nothing runs any more."""
     try:
         anyio.run(_serve, server)
-    except* BrokenPipeError:
+    except* ConnectionError:
         pass  # it went away while something was said to it
 
 
 async def _serve(server: Server[Calls]) -> None:
     loop = asyncio.get_running_loop()
-    async with stdio_server() as (incoming, outgoing), server.lifespan(server) as calls:
+    async with open_wire() as (incoming, outgoing), server.lifespan(server) as calls:
         for number in SIGNALS:
             loop.add_signal_handler(number, _end_soon, calls, number)
         await serve_dual_era_loop(
@@ -56,6 +57,6 @@ def _end_soon(calls: Calls, number: int) -> None:
 
 async def _end(calls: Calls, number: int) -> None:
     await calls.close()
-    # A thread waits for the client's next line and can't be woken, so this process can't just return
+    # Whoever waits for this process shall see what ended it
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
