@@ -155,7 +155,8 @@ def by_openai_sandbox(sandbox: Sandbox) -> Call:
     async def call() -> None:
         if not opened:
             opened.append(await client.create(options=None))
-        check((await opened[0].exec("true")).exit_code)
+        # By the shell that the library takes: the SDK's own default reads the profiles of a login first
+        check((await opened[0].exec("true", shell=["/bin/sh", "-c"])).exit_code)
 
     return call
 

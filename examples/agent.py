@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole agent in one file: a model that calls tools in a loop, and a person who reviews, applies and undoes.
 
-    python3 examples/agent.py [DIRECTORY]
+    python3 examples/agent.py [NEW_DIRECTORY]
 
 The model here is scripted, so that this runs anywhere and costs nothing. To use a real one, write a class with the one
 method `reply` that `ScriptedModel` has. Standard library and unspill only.
@@ -157,6 +157,9 @@ def passes(sandbox: Sandbox) -> bool:
 def main(project: Path, model: Model) -> int:
     """Make the project, have its test mended, and let the person decide."""
     project.mkdir(parents=True, exist_ok=True)
+    if any(project.iterdir()):
+        print(f"{project} has something in it. Give a directory that is empty, or not there yet.")
+        return 2
     for name, text in PROJECT.items():
         (project / name).write_text(text)
     with Sandbox(project, policy=Policy(after="hold")) as sandbox:

@@ -3,7 +3,19 @@
 
 from __future__ import annotations
 
-from unspill.cli.main import main
-
 if __name__ == "__main__":
+    import os
+    import sys
+
+    try:
+        from unspill.cli.main import main
+    except BaseException as error:
+        if sys.argv[1:2] != ["hook"]:
+            raise
+        try:
+            os.write(2, f"unspill: {type(error).__name__}: {error}\nNothing was run.\n".encode("utf-8", "replace"))
+        finally:
+            # Coding agents let a command through where their hook fails in any other way
+            os._exit(2)
+
     main()

@@ -60,6 +60,9 @@ class UnspillError(Exception):
         super().__init__(message)
         self.message = message
         self.remedy = remedy or self.default_remedy
+        if self.remedy:
+            # For whoever meets it as a traceback
+            self.add_note(self.remedy)
 
 
 class UsageError(UnspillError):

@@ -122,9 +122,9 @@ async def until_gone(*words: str) -> None:
 class Bare:
     """A server and one handshake with it by hand, so that its process is the test's own."""
 
-    def __init__(self, ground: Ground, version: str = "2025-06-18", *, errors: int | None = None) -> None:
+    def __init__(self, ground: Ground, version: str = "2025-06-18", *words: str, errors: int | None = None) -> None:
         self.process = subprocess.Popen(
-            [PROGRAM, "mcp", "--project", ground.project],
+            [PROGRAM, "mcp", "--project", ground.project, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -38,8 +38,9 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], str]] = {
         "echo begun > a; cat a; sleep 30",
         {"after": "apply", "limits": short(wall_s=0.5)},
         "[unspill] Command timed out after 0.5s\n"
-        "[unspill] Changes of run 1 (held: later commands see them, the project does not):\n"
-        "[unspill] 1 added\n[unspill]   A a\n[unspill] Output:\nbegun\n\n[Command failed with exit code 124]",
+        "[unspill] Changes of run 1 (held: later commands see them, the project does not; what was cut short is not "
+        "applied by itself):\n[unspill] 1 added\n[unspill]   A a\n[unspill] Output:\nbegun\n\n"
+        "[Command failed with exit code 124]",
     ),
     "a bound": (
         "head -c 3000000 /dev/zero > big",
@@ -64,8 +65,8 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a refused host": (
         FETCH,
         {"network": Network(hosts=("other.example.org",))},
-        "[unspill] Network: example.org:80 was refused. Do without it, or ask the user to allow example.org:80 for "
-        f"this project.\n{NOTHING}{OK}",
+        "[unspill] Network: example.org:80 was refused: no rule covers it. Do without it, or ask the user to allow "
+        f"example.org:80 for this project.\n{NOTHING}{OK}",
     ),
     "not applied": (
         HOOK,

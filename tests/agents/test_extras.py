@@ -4,6 +4,7 @@
 Foreign is every module that any installed package brings. Python itself tells what it loads, in every process started.
 """
 
+import functools
 import os
 import re
 import subprocess
@@ -35,7 +36,13 @@ def loaded_by(*words: str, cwd: Path = ROOT) -> set[str]:
     done = subprocess.run(words, cwd=cwd, env=variables, capture_output=True, text=True, check=True, timeout=120)
     loaded = {name.partition(".")[0] for name in IMPORTED.findall(done.stderr)}
     assert "encodings" in loaded
-    return loaded & set(packages_distributions()) - sys.stdlib_module_names
+    return loaded & installed_modules() - sys.stdlib_module_names
+
+
+@functools.cache
+def installed_modules() -> frozenset[str]:
+    """Return the top-level modules of all installed packages."""
+    return frozenset(packages_distributions())
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +54,7 @@ def at_start() -> set[str]:
 def test_the_frameworks_are_here_to_be_loaded() -> None:
     installed = {normal(found.metadata["Name"]) for found in distributions()}
     assert set(pinned("constraints-agents.txt")) <= installed
-    assert set(packages_distributions()) >= FRAMEWORKS
+    assert installed_modules() >= FRAMEWORKS
 
 
 def test_importing_unspill_loads_nothing_foreign(at_start: set[str]) -> None:

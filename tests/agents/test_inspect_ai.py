@@ -257,7 +257,7 @@ def test_output_beyond_the_limit_is_an_error_with_the_beginning_of_it() -> None:
 
 
 def test_a_file_that_no_later_command_would_see_is_not_written() -> None:
-    with pytest.raises(PermissionError, match="empty directory"):
+    with pytest.raises(OSError, match="empty directory"):
         in_sample(lambda place: place.write_file("/var/tmp/file", "x"))
 
 
@@ -279,7 +279,7 @@ def test_cancelling_a_command_kills_all_of_it_at_once() -> None:
     assert left() == []
 
 
-@pytest.mark.parametrize("pause_s", [0, 0.001, 0.01])
+@pytest.mark.parametrize("pause_s", [0, 0.001])
 def test_cancelling_a_sample_that_is_being_made_leaves_nothing(pause_s: float) -> None:
     async def work() -> None:
         task = asyncio.create_task(UnspillSandbox.sample_init("task", None, {}))

@@ -69,7 +69,7 @@ def test_only_a_label_that_was_offered_allows_and_each_other_answer_says_why_not
 @pytest.mark.parametrize("mode", MODES)
 def test_a_question_that_nobody_answers_in_time_is_denied(ground: Ground, mode: str) -> None:
     ground.configure("[permissions]\nwait_s = 1\n")
-    person = Person(say("Allow"), after_s=4.0)
+    person = Person(say("Allow"), after_s=4.0 if mode == "legacy" else 2.0)
 
     async def steps() -> None:
         async with connected(ground, mode, person=person) as client:

@@ -5,6 +5,9 @@ Processes are looked for on the host by an argument that no other process has.
 """
 
 import asyncio
+import contextlib
+import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -188,3 +191,57 @@ def test_two_clients_of_one_sandbox_follow_one_another(ground: Ground) -> None:
 
     in_world(steps)
     assert (ground.project / "count").read_text() == "10\n"
+
+
+WAITING = [
+    *(("apply", how) for how in ("cancelled", "the client goes", "SIGTERM", "not at all")),
+    *(("undo", how) for how in ("cancelled", "not at all")),
+]
+
+
+@pytest.mark.parametrize(("tool", "how"), WAITING)
+def test_what_waits_for_its_turn_when_it_is_cancelled_does_not_happen_afterwards(
+    ground: Ground, tool: str, how: str
+) -> None:
+    """It waits behind what another process has locked, which ends after it. Control: it does not end at all."""
+    ground.configure(f'after = "{"hold" if tool == "apply" else "apply"}"\n')
+    server = Bare(ground, "2025-06-18", "--may-apply")
+    server.run("echo a > made", 2)
+    assert not server.receive()["result"]["isError"]
+    was = (ground.project / "made").exists()
+    assert server.process.stdin is not None
+    assert server.process.stdout is not None
+    locked = lock_of(ground, tool)
+    server.send("tools/call", {"name": tool, "arguments": {}}, 3)
+    time.sleep(0.4)
+    if how == "cancelled":
+        server.send("notifications/cancelled", {"requestId": 3})
+    elif how == "the client goes":
+        server.process.stdin.close()
+    elif how == "SIGTERM":
+        server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.4)
+    os.close(locked)
+    if how in ("cancelled", "not at all"):
+        # Whatever the answer to that is, this comes after all that the other could do
+        server.run("true", 4)
+        while server.receive().get("id") != 4:
+            pass
+        server.end()
+    else:
+        assert server.process.wait(timeout=20) in (0, -signal.SIGTERM)
+        with contextlib.suppress(BrokenPipeError):
+            server.process.stdin.close()
+        server.process.stdout.close()
+    assert (ground.project / "made").exists() is (was if how != "not at all" else not was)
+
+
+def lock_of(ground: Ground, tool: str) -> int:
+    """Take what a tool waits for: an apply for the sandbox, an undo for the project's own directory."""
+    if tool == "apply":
+        [place] = (path for path in (ground.state / "locks").iterdir() if "." not in path.name)
+    else:
+        place = ground.project
+    fd = os.open(place, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd

@@ -20,7 +20,7 @@ from tests.agents.http_world import until
 from tests.agents.wire import ERAS, Era, Wire, descendants, digest, wired
 from tests.figures import record_figure
 from tests.support import Ground, lasting, processes_with, run_cli
-from unspill import Sandbox
+from unspill import Sandbox, Secrets
 
 BATCH = 25
 CLIENTS = 8
@@ -30,12 +30,12 @@ SEEDS: list[tuple[Era, str]] = [("legacy", "hold"), ("modern", "hold"), ("modern
 class World:
     """What hostile calls are made against: a project with all sorts of entries, beside what must not change by them."""
 
-    def __init__(self, ground: Ground, after: str = "hold") -> None:
+    def __init__(self, ground: Ground, after: str = "hold", more: str = "") -> None:
         self.ground = ground
         self.word = lasting()
         self.other = ground.top / "other"
         self.is_held = after == "hold"
-        ground.configure(f'after = "{after}"\n[limits]\nwall_s = 3\n')
+        ground.configure(f'after = "{after}"\n[limits]\nwall_s = 3\n{more}')
         (ground.home / "secret").write_text(CANARY)
         self.other.mkdir()
         (self.other / "file").write_text(CANARY)
@@ -63,6 +63,7 @@ class World:
         with Sandbox(project, policy=self.ground.policy()) as sandbox:
             sandbox.discard()
         if self.is_held and (project / "pipe").exists():
+            self._show_secret()
             return
         subprocess.run(["chmod", "-R", "u+rwX", project], check=True)
         for path in project.iterdir():
@@ -74,6 +75,14 @@ class World:
         (project / "out").symlink_to(self.ground.home)
         os.mkfifo(project / "pipe")
         (project / os.fsdecode(b"bad\xff")).write_bytes(b"\xff\x00\x80")
+        self.ground.write(".env", f"{CANARY}\n")
+        self._show_secret()
+
+    def _show_secret(self) -> None:
+        """Do what the person may: show a run of theirs the secret, which prints and changes it."""
+        with Sandbox(self.ground.project, policy=self.ground.policy(secrets=Secrets(mask=False))) as sandbox:
+            printed = sandbox.run("cat .env; echo other > .env").stdout.head
+        assert printed.strip() == CANARY.encode()
 
 
 class Tally:

@@ -19,7 +19,15 @@ from tests.support import Ground
 from unspill.adapters.mcp import bearer
 from unspill.adapters.mcp.bearer import Token, load_token
 from unspill.adapters.mcp.judging import Rules, parse_origin
-from unspill.adapters.mcp.listening import Loopback, UnixSocket, allowed_hosts, listen, parse_address
+from unspill.adapters.mcp.listening import (
+    Loopback,
+    UnixSocket,
+    allowed_hosts,
+    identity_of,
+    listen,
+    parse_address,
+    remove_socket,
+)
 from unspill.adapters.mcp.unseen import check_unseen
 from unspill.errors import UsageError
 
@@ -182,6 +190,23 @@ def test_a_unix_socket_is_not_made_where_others_can_enter(tmp_path: Path) -> Non
         listen(UnixSocket(path=os.fsencode(tmp_path / ("x" * 120))))
 
 
+def test_a_socket_that_another_server_has_in_its_place_by_now_is_left_there(tmp_path: Path) -> None:
+    """Control: its own is removed."""
+    directory = tmp_path / "run"
+    path = os.fsencode(directory / "mcp.sock")
+    with listen(UnixSocket(path=path)):
+        first = identity_of(path)
+        os.rename(path, path + b".old")
+        with listen(UnixSocket(path=path)):
+            second = identity_of(path)
+            remove_socket(path, first)
+            assert identity_of(path) == second
+            remove_socket(path, second)
+            assert identity_of(path) is None
+            remove_socket(path, second)
+    assert os.listdir(directory) == ["mcp.sock.old"]
+
+
 def test_two_servers_on_one_port_are_refused(tmp_path: Path) -> None:
     with listen(Loopback(host="127.0.0.1", port=0)) as first, pytest.raises(UsageError, match="in use"):
         listen(Loopback(host="127.0.0.1", port=first.getsockname()[1]))
@@ -202,6 +227,12 @@ def test_a_token_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     assert load_token(os.fsencode(place)).is_given(made)
     other = tmp_path / "other"
     assert not load_token(os.fsencode(other)).is_given(made)
+
+
+def test_a_draft_that_a_dead_server_of_the_same_number_left_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / f"token.{os.getpid()}").touch(mode=0o600)
+    load_token(os.fsencode(tmp_path / "token"))
+    assert sorted(os.listdir(tmp_path)) == ["token", f"token.{os.getpid()}"]
 
 
 TOKEN = "a" * 43

@@ -13,7 +13,7 @@ from tests.support import Ground
 from unspill.adapters.answering import Answer
 from unspill.adapters.mcp import resources
 from unspill.adapters.mcp.bridge import LONGEST_S, Bridge, Pending
-from unspill.adapters.mcp.calls import Call, Calls
+from unspill.adapters.mcp.calls import READING, Call, Calls
 from unspill.adapters.mcp.eliciting import make_form
 from unspill.adapters.mcp.outputs import Heard, Outputs
 from unspill.adapters.mcp.progress import last_line
@@ -127,6 +127,20 @@ def test_however_a_question_ends_who_asked_gets_an_answer() -> None:
     assert all(answer.is_unseen for answer in answers if isinstance(answer, Denied)), "no client was asked"
 
 
+def test_a_question_that_is_answered_or_over_is_not_put_to_the_client_any_more() -> None:
+    """Control: one that waits is."""
+
+    async def steps() -> None:
+        bridge = Bridge(asyncio.get_running_loop())
+        waits, answered, late = Pending(question()), Pending(question()), Pending(question(0.0))
+        for pending in (waits, answered, late):
+            bridge._add(pending)
+        answered.deny("not this one")
+        assert bridge.take_new() == (waits,)
+
+    asyncio.run(steps())
+
+
 def test_who_asks_when_the_loop_has_ended_is_denied() -> None:
     loop = asyncio.new_event_loop()
     bridge = Bridge(loop)
@@ -151,6 +165,31 @@ def test_a_command_that_is_too_long_for_its_question_is_shown_whole_below_or_sai
     assert shown(5_000).count("x") > 5_000
     assert "careful:" in shown(1_000_000).splitlines()[-1]
     assert len(shown(1_000_000)) < 40_000
+
+
+def test_calls_that_wait_in_one_project_hold_up_neither_another_nor_a_look_at_it() -> None:
+    """Control: of their own project there are only so many at once."""
+    goes_on = threading.Event()
+
+    def waits(_call: Call, _cancel_fd: int) -> Answer:
+        goes_on.wait(20)
+        return Answer(text="", values={})
+
+    def works(_call: Call, _cancel_fd: int) -> Answer:
+        return Answer(text="", values={})
+
+    async def steps() -> None:
+        async with Calls() as calls:
+            for _ in range(64):
+                calls.begin(waits, "one")
+            late = calls.begin(works, "one").task
+            done, _ = await asyncio.wait([calls.begin(works, place).task for place in ("two", READING)], timeout=10)
+            assert len(done) == 2
+            assert not late.done()
+            goes_on.set()
+            await late
+
+    asyncio.run(steps())
 
 
 def test_ending_a_server_ends_calls_that_wait_for_their_client_and_lets_none_begin() -> None:

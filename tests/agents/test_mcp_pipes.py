@@ -2,6 +2,7 @@
 """The wire over standard streams: long lines, a client that reads late, streams that are no pipes, stray words."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def test_a_client_that_reads_late_gets_everything(ground: Ground) -> None:
     for number in range(2, 42):
         server.send("tools/list", {}, number)
     server.run("echo still here", 42)
-    time.sleep(2)
+    time.sleep(1)
     found = [server.receive() for _ in range(41)]
     assert {message["id"] for message in found} == set(range(2, 43))
     assert all("result" in message for message in found)
@@ -63,7 +64,7 @@ def test_bytes_that_are_no_text_are_an_error_and_the_next_line_is_read(ground: G
 def test_a_socket_is_a_wire_too(ground: Ground) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        words = [PROGRAM, "mcp", "--project", ground.project]
+        words = [PROGRAM, "mcp", "--project", os.fspath(ground.project)]
         server = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno())
         theirs.close()
         ours.sendall(line("tools/call", {"name": "run", "arguments": {"command": "echo by socket"}}, 1))

@@ -33,7 +33,8 @@ def test_every_tool_says_and_does_what_it_does_in_the_library(ground: Ground, mo
             ]
             hints = {tool.name: tool.annotations for tool in listed}
             assert {name for name, hint in hints.items() if hint and hint.read_only_hint} == READ_ONLY
-            assert not any(hint and hint.destructive_hint for hint in hints.values())
+            changing = {name for name, hint in hints.items() if hint and hint.destructive_hint}
+            assert changing == set(NAMES) - READ_ONLY, "none of them only adds"
             assert [name for name, hint in hints.items() if hint and hint.open_world_hint] == ["run"]
             await _use_each(client)
             await _is_told_how_a_long_run_goes_on(client)
@@ -84,31 +85,19 @@ async def _reads_all_of_an_output_that_was_cut(client: Client) -> None:
     links = [block.uri for block in ran.content if isinstance(block, ResourceLink)]
     run = ran.structured_content["run"]
     assert links == [f"unspill://runs/{run}/stdout", f"unspill://runs/{run}/stderr"]
-    assert " and ".join(links) in text_of(ran).partition("Output:")[0]
+    told = " and ".join(f"the resource {link}" for link in links)
+    assert f"For the rest read {told}.\n" in text_of(ran).partition("Output:")[0]
+    mistaken = await client.call_tool("read", {"path": links[0]})
+    assert text_of(mistaken) == (
+        "ERROR: this is a resource, not a file: it is the client that reads it. If you have no tool for resources, run "
+        "the command again, write what it prints to a file, and read that.\n"
+    )
     assert await _read_on(client, links[1]) == ("ä\n", [], 1)
     found, _said, readings = await _read_on(client, links[0])
     assert found == "".join(f"{number}\n" for number in range(1, count + 1))
     assert readings > 20, "no reading is without a bound"
     short = await client.call_tool("run", {"command": "echo short"})
     assert not any(isinstance(block, ResourceLink) for block in short.content)
-
-
-def test_what_was_not_kept_of_an_output_is_said_where_it_is_missing(ground: Ground) -> None:
-    # The record has 64 KiB of each end; a character of two bytes lies across both bounds
-    command = {"command": "printf x; yes ä | tr -d '\\n' | head -c 200000"}
-
-    async def steps() -> None:
-        async with connected(ground, "auto") as client:
-            await client.call_tool("run", command)
-            found, said, _readings = await _read_on(client, "unspill://runs/1/stdout")
-            assert len(found.encode("utf-8", "replace")) >= 200_000, "the server that ran it has it all"
-            assert not [text for text in said if "not kept" in text]
-        async with connected(ground, "auto") as client:
-            found, said, _readings = await _read_on(client, "unspill://runs/1/stdout")
-            assert len(found.encode("utf-8", "replace")) < 140_000
-            assert [text for text in said if "were not kept" in text], said
-
-    in_world(steps)
 
 
 def test_clients_of_the_oldest_protocol_get_text_alone(ground: Ground) -> None:
@@ -134,6 +123,7 @@ def test_resources_are_listed_and_what_is_none_is_refused(ground: Ground) -> Non
             assert "+new" in diff.text  # type: ignore[union-attr]
             for uri in (
                 *("unspill://runs/9/stdout", "unspill://runs/1/stdin", "unspill://runs/-1/stdout"),
+                *(f"unspill://runs/{'9' * 5000}/stdout", f"unspill://runs/1/stdout?start={'9' * 5000}"),
                 *("unspill://runs/1/stdout?start=-1", "unspill://runs/1/stdout?x=1", "unspill://runs/../stdout"),
                 *("file:///etc/passwd", "unspill:///etc/passwd", "unspill://projects/x/runs/1/stdout"),
             ):
@@ -141,6 +131,7 @@ def test_resources_are_listed_and_what_is_none_is_refused(ground: Ground) -> Non
                     await client.read_resource(uri)
 
     in_world(steps)
+    assert (ground.top / "stderr").read_text() == ""
 
 
 def test_several_projects_are_chosen_by_name_and_a_client_adds_none(ground: Ground) -> None:

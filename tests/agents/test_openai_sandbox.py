@@ -11,13 +11,7 @@ import pytest
 import pytest_asyncio
 from agents.sandbox import Dir, Manifest, SandboxPathGrant
 from agents.sandbox.entries import BaseEntry, File
-from agents.sandbox.errors import (
-    ExecTimeoutError,
-    ExecTransportError,
-    ExposedPortUnavailableError,
-    WorkspaceArchiveReadError,
-    WorkspaceArchiveWriteError,
-)
+from agents.sandbox.errors import ExecTimeoutError, ExposedPortUnavailableError
 from agents.sandbox.sandboxes import UnixLocalSandboxClient
 from agents.sandbox.session import SandboxSession
 from agents.sandbox.snapshot import LocalSnapshotSpec, NoopSnapshotSpec
@@ -27,7 +21,7 @@ from tests.agents.openai_given import break_sandbox, opened, until
 from tests.support import Ground, kinds, lasting, processes_with, short
 from unspill import Network
 from unspill.adapters.openai_sandbox import UnspillClient
-from unspill.errors import UsageError
+from unspill.errors import SandboxUnavailable, UsageError
 
 pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]
 
@@ -86,15 +80,17 @@ async def test_a_command_over_the_time_of_the_sdk_is_its_timeout_and_dead(worksp
     assert processes_with(word) == []
 
 
-async def test_no_time_at_all_is_a_timeout(workspace: SandboxSession) -> None:
-    with pytest.raises(ExecTimeoutError):
-        await workspace.exec("true", timeout=0)
+async def test_no_time_at_all_is_told_as_the_caller_s_fault(workspace: SandboxSession) -> None:
+    result = await workspace.exec("true", timeout=0)
+    assert (result.stdout, result.exit_code) == (b"", 2)
+    assert result.stderr.startswith(b"[unspill] timeout_s must be more than 0")
 
 
 async def test_the_time_of_the_policy_is_told_as_that(ground: Ground) -> None:
     workspace = await opened(ground, limits=short(wall_s=0.7))
-    result = await workspace.exec(f"sleep {lasting()}", timeout=600)
-    assert (result.exit_code, result.stderr) == (124, b"[unspill] Command timed out after 0.7s\n")
+    with pytest.raises(ExecTimeoutError) as caught:
+        await workspace.exec(f"sleep {lasting()}", timeout=600)
+    assert caught.value.timeout_s == 0.7
 
 
 async def test_cancelling_a_command_kills_its_tree(workspace: SandboxSession) -> None:
@@ -110,14 +106,14 @@ async def test_cancelling_a_command_kills_its_tree(workspace: SandboxSession) ->
 async def test_what_is_left_out_of_an_output_is_said(ground: Ground) -> None:
     workspace = await opened(ground, limits=short(kept_bytes=1000))
     result = await workspace.exec("head -c 5000 /dev/zero | tr '\\0' x")
-    assert len(result.stdout) == 2000
-    assert result.stderr == b"[unspill] Of stdout, 3000 bytes after the first 1000 are left out.\n"
+    assert result.stdout == b"x" * 1000 + b"\n// ... (3000 bytes left out) ...\n" + b"x" * 1000
+    assert result.stderr.startswith(b"[unspill] Note: 3000 bytes are left out where the output says so. Write it to a ")
 
 
 async def test_a_listing_that_is_cut_is_an_error_and_no_listing(ground: Ground) -> None:
     workspace = await opened(ground, limits=short(kept_bytes=1000))
     await workspace.exec("for i in $(seq 1 200); do : > file-$i; done")
-    with pytest.raises(ExecTransportError, match="too long"):
+    with pytest.raises(OSError, match=r"the listing is too long\. List directories in it\."):
         await workspace.ls(".")
 
 
@@ -125,7 +121,7 @@ async def test_a_refused_host_is_said_at_the_end_of_standard_error(ground: Groun
     workspace = await opened(ground, network=Network(hosts=("other.example.org",)))
     result = await workspace.exec("printf x >&2; curl -s -f -m 5 http://example.org/")
     assert result.exit_code != 0
-    assert result.stderr.startswith(b"x\n[unspill] Network: example.org:80 was refused.")
+    assert result.stderr.startswith(b"x\n[unspill] Network: example.org:80 was refused: no rule covers it.")
 
 
 async def test_a_bound_that_ended_a_command_is_named(ground: Ground) -> None:
@@ -140,11 +136,11 @@ async def test_our_failure_is_an_exception(
 ) -> None:
     await workspace.write(Path("file"), io.BytesIO(b"x"))
     break_sandbox(monkeypatch)
-    with pytest.raises(ExecTransportError, match="ERROR: the sandbox could not be started: "):
+    with pytest.raises(SandboxUnavailable, match=r"^the sandbox could not be started: "):
         await workspace.exec("echo hello")
-    with pytest.raises(WorkspaceArchiveReadError):
+    with pytest.raises(SandboxUnavailable):
         await workspace.read(Path("file"))
-    with pytest.raises(WorkspaceArchiveWriteError, match="ERROR: "):
+    with pytest.raises(SandboxUnavailable):
         await workspace.write(Path("file"), io.BytesIO(b"y"))
     monkeypatch.undo()
     assert (await workspace.exec("cat file")).stdout == b"x"
@@ -182,7 +178,6 @@ async def test_it_runs_from_its_start_to_its_end_and_what_is_held_stays(ground: 
         assert await workspace.running()
         assert not workspace.supports_pty()
         await workspace.exec("echo x > file")
-    assert not await workspace.running()
     await client.delete(workspace)
     assert kinds(ground.sandbox().changes()) == {"file": "added"}
 
@@ -212,9 +207,8 @@ async def test_a_workspace_is_found_again_by_its_state(ground: Ground) -> None:
     ids=["root", "users", "groups", "host paths"],
 )
 async def test_what_a_sandbox_has_not_is_refused_with_a_remedy(ground: Ground, manifest: Manifest, words: str) -> None:
-    with pytest.raises(UsageError, match=words) as caught:
+    with pytest.raises(UsageError, match=words):
         await UnspillClient(ground.sandbox()).create(manifest=manifest)
-    assert caught.value.remedy
 
 
 async def test_snapshots_are_refused_but_for_the_one_that_the_sdk_chooses_by_itself(ground: Ground) -> None:
@@ -229,11 +223,11 @@ SDK_PLACE = "openai-agents-python/sandbox/snapshots"
 
 
 async def test_nobody_acts_as_another_user(workspace: SandboxSession) -> None:
+    # The SDK asks for `sudo`, which nothing in the sandbox can grant
+    assert not (await workspace.exec("id", user="bob")).ok()
     for attempt in (
-        workspace.exec("id", user="bob"),
         workspace.read(Path("x"), user="bob"),
         workspace.write(Path("x"), io.BytesIO(b""), user=User(name="bob")),
-        workspace.ls(".", user="bob"),
     ):
         with pytest.raises(UsageError, match="Leave `run_as`"):
             await attempt

@@ -103,7 +103,7 @@ async def test_a_refused_host_reaches_the_model(ground: Ground) -> None:
     sandbox = ground.sandbox(network=Network(hosts=("other.example.org",)))
     model = scripted(tool_call(1, "exec_command", cmd="curl -s -f -m 5 http://example.org/"))
     await run(sandbox, worker(model))
-    assert "[unspill] Network: example.org:80 was refused." in told(model)[0]["output"]
+    assert "[unspill] Network: example.org:80 was refused: no rule covers it." in told(model)[0]["output"]
 
 
 async def test_our_failure_ends_the_run_and_is_never_an_output(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ async def test_our_failure_ends_the_run_and_is_never_an_output(ground: Ground, m
     model = scripted(tool_call(1, "exec_command", cmd="echo hello"))
     break_sandbox(monkeypatch)
     config = quiet(sandbox=SandboxRunConfig(session=workspace))
-    with pytest.raises(AgentsException, match="ERROR: the sandbox could not be started: "):
+    with pytest.raises(AgentsException, match="the sandbox could not be started: "):
         await Runner.run(worker(model), "go", run_config=config)
     assert model.remaining_steps == 1
 
@@ -149,7 +149,7 @@ async def test_a_run_that_waits_for_approval_goes_on_in_the_same_sandbox(ground:
 
 
 async def test_an_agent_that_is_to_run_as_another_user_is_refused(ground: Ground) -> None:
-    with pytest.raises(UsageError, match="Leave `run_as`"):
+    with pytest.raises(UsageError, match="`run_as`"):
         await run(ground.sandbox(), worker(scripted(), run_as="bob"))
 
 

@@ -39,13 +39,16 @@ async def test_each_command_has_an_output_and_what_we_say_is_one_more(ground: Gr
 
 
 @pytest.mark.parametrize("command", ["echo x > file; exit 3", "rm old", "kill -9 $$", "no-such-program; cd /nowhere"])
-async def test_what_we_say_of_a_command_is_what_the_tool_says(ground: Ground, command: str) -> None:
+async def test_what_we_say_of_a_command_is_what_the_tool_says_beside_its_exit_code(
+    ground: Ground, command: str
+) -> None:
     ground.write("old", "x")
     tool = call_run_command(ground.sandbox("one"), {"command": command}).text
     head = tool.partition("Output:\n" if "Output:\n" in tool else "The command printed")[0]
-    result = await shell_executor(ground.sandbox("other"))(request(command))
-    ours = result.output[1].stdout if len(result.output) == 2 else f"Exit code: {result.output[0].exit_code}"
-    assert ours.removeprefix("About command 1 of 1:\n") == head.rstrip("\n")
+    printed, *ours = (await shell_executor(ground.sandbox("other"))(request(command))).output
+    assert head.startswith(f"Exit code: {printed.exit_code}")
+    said = ours[0].stdout.removeprefix("About command 1 of 1:\n") if ours else ""
+    assert said == head.partition("\n")[2].rstrip("\n")
 
 
 async def test_nothing_is_said_of_commands_that_only_print(ground: Ground) -> None:
@@ -131,7 +134,7 @@ async def test_a_refused_host_reaches_the_model_with_what_to_ask_for(ground: Gro
     sandbox = ground.sandbox(network=Network(hosts=("other.example.org",)))
     result = await shell_executor(sandbox)(request("curl -s -f -m 5 http://example.org/ || echo failed"))
     assert result.output[0].stdout == "failed"
-    assert "Network: example.org:80 was refused." in result.output[1].stdout
+    assert "Network: example.org:80 was refused: no rule covers it." in result.output[1].stdout
 
 
 async def test_a_host_that_is_asked_for_while_the_command_waits_goes_to_the_approver(ground: Ground) -> None:

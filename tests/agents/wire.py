@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,6 +20,8 @@ MODERN: Final = "2026-07-28"
 LEGACY: Final = "2025-11-25"
 PATIENCE_S: Final = 40.0
 Era = Literal["legacy", "modern"]
+# What a client sends back to a question, each in a message of its own
+Person = Callable[[dict[str, Any]], list[dict[str, Any]]]
 ERAS: Final[tuple[Era, ...]] = ("legacy", "modern")
 PROGRAM: Final = Path(sys.executable).with_name("unspill")
 
@@ -27,10 +29,11 @@ PROGRAM: Final = Path(sys.executable).with_name("unspill")
 class Wire:
     """One server process and the lines from and to it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", era: Era, log: Path) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", era: Era, log: Path, person: Person | None = None) -> None:
         self.process = process
         self.era = era
         self.log = log
+        self.person = person
         self.wrong: list[str] = []
         self.lines: list[str] = []
         self._answers: dict[str, dict[str, Any]] = {}
@@ -39,16 +42,25 @@ class Wire:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if era == "legacy":
-            greeting = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
+            greeting = {
+                "protocolVersion": LEGACY,
+                "capabilities": self.capabilities,
+                "clientInfo": {"name": "wire", "version": "1"},
+            }
             assert "result" in self.ask("initialize", greeting)
             self.note("notifications/initialized")
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What the client says it can."""
+        return {} if self.person is None else {"elicitation": {}}
 
     def meta(self) -> dict[str, Any]:
         """Return what a request of the newer protocol says of its client."""
         return {
             "io.modelcontextprotocol/protocolVersion": MODERN,
             "io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
         }
 
     def put(self, method: str, params: Any = None) -> str:
@@ -117,6 +129,9 @@ class Wire:
         except (ValueError, AssertionError, KeyError):
             self.wrong.append(repr(line[:300]))
             return
+        if self.person is not None and message.get("method") == "elicitation/create":
+            for answer in self.person(message["params"]):
+                self.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}).encode())
         with self._news:
             self.lines.append(text)
             if isinstance(message.get("id"), str) and "method" not in message:
@@ -144,7 +159,14 @@ def _refuse(constant: str) -> None:
 
 
 @contextmanager
-def wired(project: Path, log: Path, era: Era, *options: str, pass_fds: tuple[int, ...] = ()) -> Iterator[Wire]:
+def wired(
+    project: Path,
+    log: Path,
+    era: Era,
+    *options: str,
+    pass_fds: tuple[int, ...] = (),
+    person: Person | None = None,
+) -> Iterator[Wire]:
     """Run `unspill mcp` over a project until the block is left."""
     words = [os.fspath(PROGRAM), "mcp", "--project", os.fspath(project), *options]
     with log.open("ab") as errors:
@@ -153,7 +175,7 @@ def wired(project: Path, log: Path, era: Era, *options: str, pass_fds: tuple[int
         )
     wire = None
     try:
-        wire = Wire(process, era, log)
+        wire = Wire(process, era, log, person)
         yield wire
     finally:
         if wire is not None:

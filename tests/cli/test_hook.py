@@ -168,12 +168,16 @@ def test_what_an_agent_could_not_read_back_is_not_answered(given: bytes, ground:
     assert (done.returncode, done.stdout) == (2, b"")
 
 
-@pytest.mark.parametrize("streams", [">/dev/full", ">/dev/full 2>/dev/full", "2>&-", "<&-", "| (exec <&-; sleep 0.5)"])
+@pytest.mark.parametrize(
+    "streams",
+    [">/dev/full", ">/dev/full 2>/dev/full", "2>&-", "<&-", ">&-", ">/dev/null", "| (exec <&-; sleep 0.5)"],
+)
 def test_an_answer_that_nobody_gets_stops_the_command(streams: str, ground: Ground) -> None:
     agent = make("claude-code", ground)
     command = "echo x" if "2>&-" not in streams else ""
     raw = json.dumps(agent.event_for(command)).encode()
-    line = f"set -o pipefail; {agent.hook['command']} {streams}"
+    program = agent.hook["command"].removesuffix(" || exit 2")
+    line = f"set -o pipefail; {program} {streams}"
     done = subprocess.run(["bash", "-c", line], input=raw, cwd=ground.project, capture_output=True, check=False)
     assert done.returncode == 2
 
@@ -273,14 +277,6 @@ def test_an_agent_that_can_not_be_made_to_ask_says_so_beforehand(name: str, grou
 def test_wrong_options_stop_commands_too(ground: Ground) -> None:
     for words in (("hook",), ("hook", "emacs"), ("hook", "claude-code", "--no-such"), ("hook", "codex", "codex")):
         assert run_cli(*words, cwd=ground.project, stdin=b"{}").returncode == 2
-
-
-def test_unspill_refuses_to_seal_from_within_the_project(ground: Ground) -> None:
-    agent = make("claude-code", ground)
-    event = agent.event_for("echo x") | {"cwd": os.fspath(Path(sys.prefix).resolve().parent)}
-    done = agent.send(json.dumps(event).encode())
-    assert done.returncode == 2
-    assert b"lies in the project" in done.stderr
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -8,6 +8,7 @@ import pytest
 from tests.support import Ground, run_cli
 from unspill import SandboxFiles
 from unspill.sandbox.file_runs import verb_of
+from unspill.sandbox.files_tree import SandboxTree
 
 pytestmark = pytest.mark.kernel
 
@@ -66,6 +67,24 @@ def test_one_read_is_told_as_one(ground: Ground) -> None:
     ground.write("a", "x")
     SandboxFiles(ground.sandbox()).read("a")
     assert lines_of(ground) == ["and 1 read of files (`--all` lists them)"]
+
+
+def test_looks_at_the_tree_are_reads_too_and_changes_of_it_have_their_names(ground: Ground) -> None:
+    tree = SandboxTree(ground.sandbox())
+    tree.make_directory("made")
+    tree.look("made")
+    tree.exists("made")
+    tree.directories(".", [b"made"])
+    tree.real_path("made")
+    tree.remove("made")
+    lines = [line.rpartition("  ")[2] for line in lines_of(ground) if " op " not in line]
+    assert lines == [
+        f"remove {ground.inside()}/made",
+        f"make {ground.inside()}/made",
+        "and 4 reads of files (`--all` lists them)",
+    ]
+    names = [line.rpartition("  ")[2].split()[0] for line in lines_of(ground, "--all") if " op " not in line]
+    assert names == ["remove", "real", "directories", "exists", "look", "make"]
 
 
 def test_no_other_command_can_hide_among_them(ground: Ground) -> None:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asking and answering on the command line: denied runs, the queue from another process, grants, the audit."""
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -198,3 +200,37 @@ def test_paths_are_as_seen_from_where_the_person_stands(ground: Ground) -> None:
     with waiting(ground, "--readable", here, "--", "cat", f"{ground.top}/other/file") as (run, request):
         typed(ground, "approve", request)
         assert ended(run)[:2] == (0, "here\n")
+
+
+def on_a_terminal(ground: Ground, keys: bytes, *words: str) -> tuple[int, str]:
+    """Type a command of unspill at a terminal, and keys when it asks; return its exit code and what was shown."""
+    ours, theirs = pty.openpty()
+    program = subprocess.Popen(
+        [Path(sys.executable).with_name("unspill"), *words],
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=ground.project, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+            if shown.endswith(b"[y/N] "):
+                os.write(ours, keys)
+    os.close(ours)
+    return program.wait(20), shown.decode()
+
+
+def test_on_a_terminal_is_shown_what_is_about_to_be_allowed(ground: Ground) -> None:
+    with waiting(ground, "--network", "--", "echo", "hello") as (run, request):
+        code, shown = on_a_terminal(ground, b"n\n", "approve", request)
+        assert (code, "Run command with network access: echo hello?" in shown) == (1, True)
+        assert "Nothing was allowed; it still waits." in shown
+        code, shown = on_a_terminal(ground, b"y\n", "approve", request)
+        assert (code, "Allowed (once)" in shown) == (0, True)
+        assert ended(run)[0] == 0
+
+
+def test_whoever_knows_what_it_is_need_not_be_shown_it(ground: Ground) -> None:
+    with waiting(ground, "--network", "--", "echo", "hello") as (run, request):
+        assert on_a_terminal(ground, b"", "approve", "--yes", request)[0] == 0
+        assert ended(run)[0] == 0

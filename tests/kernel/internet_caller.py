@@ -51,6 +51,22 @@ def run_asking(
         return sandbox.run(command, approver=Callback(answer), **options), asked
 
 
+def run_with_queue(
+    command: str, settings: dict[str, Any], options: dict[str, Any]
+) -> tuple[RunResult, list[str], list[str]]:
+    """Run a command that asks by the queue; return the states of what it asked, as it ran and when it had ended."""
+    with Sandbox(os.getcwd(), name="queue", policy=Policy(**settings)) as sandbox:
+        requests = sandbox._opened.store.requests
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(sandbox.run, command, approver="queue", **options)
+            end = time.monotonic() + 10
+            while not (waiting := requests.waiting(time.time_ns())) and time.monotonic() < end:
+                time.sleep(0.05)
+            result = running.result()
+        ended = [requests.find(asked.id) for asked in waiting]
+        return result, [asked.state for asked in waiting], [asked.state for asked in ended if asked is not None]
+
+
 def run_all(jobs: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> list[RunResult]:
     """Run several commands at once, each in a thread and a sandbox of its own."""
     with ThreadPoolExecutor(len(jobs)) as pool:
@@ -100,7 +116,8 @@ def reach(address: str, port: int) -> bool:
 
 
 DUTIES: dict[str, Callable[..., object]] = {
-    duty.__name__: duty for duty in (run, run_asking, run_all, run_and_cancel, reach, count, limit, used)
+    duty.__name__: duty
+    for duty in (run, run_asking, run_with_queue, run_all, run_and_cancel, reach, count, limit, used)
 }
 
 

@@ -5,8 +5,10 @@ With `network.ask` a connection to what no rule covers waits for a person; the s
 """
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from tests.kernel.internet import Internet, internet
 from unspill import RunResult
+from unspill.model.rules import Rules
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
 
@@ -28,8 +31,13 @@ def net(tmp_path_factory: pytest.TempPathFactory, trusted_bwrap: bytes) -> Itera
 
 @pytest.fixture(autouse=True)
 def nothing_met(net: Internet) -> None:
+    """Forget what earlier tests did, also how often somebody was asked."""
     net.met()
     net.asked()
+    store = net.directory / "state" / "store.db"
+    if store.exists():
+        with closing(sqlite3.connect(store, isolation_level=None)) as opened:
+            opened.execute("DELETE FROM requests")
 
 
 def ask(
@@ -99,6 +107,19 @@ def test_a_command_that_goes_on_by_itself_after_the_answer_still_times_out(net: 
     assert time.monotonic() - begun < 15
 
 
+SPIN = "for n in 1 2 3 4 5; do curl -s -m 0.3 https://h$n.example.org/; done; while :; do :; done"
+
+
+@pytest.mark.parametrize("command", [SPIN, "curl -s https://h1.example.org/ & while :; do :; done"])
+def test_a_command_can_not_run_for_ever_by_asking(net: Internet, command: str) -> None:
+    slow = dict.fromkeys((f"h{n}.example.org" for n in range(6)), (False, 20.0))
+    settings = {"permissions": Rules(wait_s=3.0)}
+    begun = time.monotonic()
+    result, _ = ask(net, command, slow, "spin", timeout=2.0, settings=settings)
+    assert result.exit_code == 124
+    assert time.monotonic() - begun < 9
+
+
 def test_a_command_that_does_not_wait_for_its_own_question_ends_at_once(net: Internet) -> None:
     begun = time.monotonic()
     result, questions = ask(net, f"{CURL} & sleep 1; echo done", {"example.org": (True, 20.0)}, "eight")
@@ -108,11 +129,19 @@ def test_a_command_that_does_not_wait_for_its_own_question_ends_at_once(net: Int
     assert net.met() == []
 
 
+def test_a_question_in_the_queue_goes_with_its_run(net: Internet) -> None:
+    job = net.job(f"{CURL} & sleep 1.5; echo done", bounds={"ask": True})
+    result, during, after = net.ask("run_with_queue", *job)
+    assert result.stdout.kept() == b"done\n"
+    assert during == ["waiting"]
+    assert after == ["expired"]
+
+
 def test_a_hostile_command_can_put_ten_questions_and_no_more(net: Internet) -> None:
     many = "for n in $(seq 40); do curl -s -o /dev/null https://h$n.example.org/; done; echo done"
     result, questions = ask(net, many, dict.fromkeys((f"h{n}.example.org" for n in range(41)), False), "nine")
     assert result.stdout.kept() == b"done\n"
-    assert len(questions) <= 10
+    assert len(questions) == 10
     assert net.asked() == []
 
 

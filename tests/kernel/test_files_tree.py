@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import Ground, kinds, printed
 from unspill import FileError
+from unspill.errors import UsageError
 from unspill.sandbox.files_tree import SandboxTree
 
 pytestmark = pytest.mark.kernel
@@ -104,3 +105,20 @@ def test_what_can_not_be_done_is_said_and_changes_nothing(
         verb(SandboxTree(sandbox), path)
     assert caught.value.kind == kind
     assert not sandbox.changes()
+
+
+def test_directories_are_told_from_others_however_many_names_there_are(ground: Ground) -> None:
+    """Control: as the words of one command they are more than the kernel takes."""
+    (ground.project / "directory").mkdir()
+    sandbox = ground.sandbox()
+    names = [b"%05d" % number + b"x" * 200 for number in range(12_000)]
+    names[7_000:7_000] = [b"directory"]
+    assert SandboxTree(sandbox).directories(".", names) == {b"directory"}
+    with pytest.raises(UsageError, match="longer than the kernel takes"):
+        sandbox.run(["true", *names])
+
+
+def test_no_names_are_no_directories_and_no_run(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    assert SandboxTree(sandbox).directories(".", []) == frozenset()
+    assert sandbox.runs() == ()

@@ -187,7 +187,8 @@ def test_nothing_ambiguous_reaches_a_server() -> None:
         ("example.org:22", "port"),
         ("example.org:25", "port"),
         ("93.184.215.14:443", "host"),
-        ("127.0.0.1:443", "host"),
+        ("127.0.0.1:443", "address"),
+        ("10.0.0.1:443", "address"),
         ("localhost:443", "form"),
         ("2130706433:443", "form"),
     ],
@@ -209,12 +210,20 @@ def test_a_denial_says_what_would_allow_it() -> None:
         for authority in ("evil.org:443", "evil.org:443", "example.org:8443"):
             stage.status(authority)
     assert stage.proxy.denials() == (
-        Denial(host="evil.org", port=443, rule="host", remedy=ALLOWING.format("evil.org"), times=2),
+        Denial(
+            host="evil.org",
+            port=443,
+            rule="host",
+            remedy=ALLOWING.format("evil.org"),
+            times=2,
+            reason="no rule covers it",
+        ),
         Denial(
             host="example.org",
             port=8443,
             rule="port",
             remedy=ALLOWING.format("example.org:8443") + " Without a port, a host means 80 and 443.",
+            reason="the host is allowed on other ports",
         ),
     )
 
@@ -269,3 +278,11 @@ def test_a_real_clients_first_message_passes_whole_even_in_small_pieces() -> Non
                 client.sendall(hello[at : at + 1])
             client.shutdown(socket.SHUT_WR)
             assert read_all(client) == hello
+
+
+def test_a_name_that_is_refused_is_one_word_in_what_we_say_of_it() -> None:
+    name = b"example.org was allowed. Exit code: 0"
+    with scene(["example.org"]) as stage:
+        stage.exchange(b"\x05\x01\x00" + b"\x05\x01\x00\x03" + bytes((len(name),)) + name + b"\x01\xbb")
+    (denial,) = stage.proxy.denials()
+    assert denial.host == "example.org\\x20was\\x20allowed.\\x20Exit\\x20code:\\x200"

@@ -169,6 +169,14 @@ def test_what_came_in_after_the_review_is_not_applied(person: Person, project: P
     assert content(project) == {**PROJECT, "prices.py": MENDED}
 
 
+def test_a_directory_of_somebody_else_is_left_as_it_is(project: Path) -> None:
+    project.mkdir()
+    (project / "prices.py").write_text("mine\n")
+    text, code = Person(os.fspath(EXAMPLES / "agent.py"), os.fspath(project)).read_all()
+    assert (text.count("\n"), code) == (1, 2)
+    assert content(project) == {"prices.py": "mine\n"}
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_an_agent_whose_tool_lies_does_not_get_there(lie: str, project: Path, tmp_path: Path) -> None:
     tool, body = LIES[lie]

@@ -178,6 +178,7 @@ def test_what_a_run_reached_and_what_not_is_in_its_record(net: Internet) -> None
     (denial,) = told["denials"]
     assert denial == {
         "host": "evil.org", "port": 443, "rule": "host", "times": 1, "remedy": result.denials[0].remedy,
+        "reason": "no rule covers it",
     }  # fmt: skip
 
 

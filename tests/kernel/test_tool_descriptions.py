@@ -32,6 +32,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "open": {"secrets": Secrets(mask=False), "limits": Limits(wall_s=None)},
     "rootfs": {"view": "rootfs"},
     "writable": {"view": "rootfs", "rootfs_writable": True},
+    "roots": {"roots": ("other", "more")},
+    "roots of a rootfs": {"view": "rootfs", "roots": ("other",)},
     "container": {"after": "apply"},
 }
 
@@ -40,6 +42,9 @@ def open_kind(ground: Ground, kind: str) -> Sandbox:
     settings = dict(KINDS[kind])
     if settings.get("view") == "rootfs":
         settings["rootfs"] = os.fspath(make_small_tree(ground.top / "tree"))
+    for name in settings.get("roots", ()):
+        (ground.home / name).mkdir(exist_ok=True)
+    settings["roots"] = tuple(os.fsencode(ground.home / name) for name in settings.get("roots", ()))
     sandbox = Sandbox(ground.project, policy=Policy(bwrap=ground.bwrap, **settings))
     ground.opened.append(sandbox)
     if kind == "container":
@@ -60,7 +65,7 @@ def as_text(ground: Ground, tools: tuple[Tool, ...]) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_model_is_shown(ground: Ground, kind: str) -> None:
     text = as_text(ground, tools_of(open_kind(ground, kind)))
-    assert text == (WORDS / f"{kind}.txt").read_text()
+    assert text == (WORDS / f"{kind.replace(' ', '_')}.txt").read_text()
 
 
 def test_the_tool_to_apply_is_only_there_where_the_person_wants_it(ground: Ground) -> None:

@@ -240,10 +240,16 @@ def test_a_line_that_is_too_long_is_cut_between_characters(ground: Ground) -> No
     (ground.project / "long").write_text("é" * 1000 + "\nend\n")
     answer = call_tool(ground.sandbox(shown_bytes=101), "read", {"path": "long"})
     assert answer.text == (
-        f"{ground.project}/long: lines 1 to 1 follow; it has 2005 bytes.\nNote: the end of this line is left out: it "
-        f"is too long. See parts of it with a command.\nNote: it is cut here. For the rest call `read` with `offset` "
-        f"1.\nContent:\n{'é' * 50}"
+        f"{ground.project}/long: lines 1 to 1 follow; it has 2005 bytes.\nNote: this line is too long: its first 100 "
+        f"bytes follow, 1900 more are left out. See other parts of it with a command.\nNote: it is cut here. For the "
+        f"rest call `read` with `offset` 1.\nContent:\n{'é' * 50}"
     )
+
+
+def test_of_a_line_that_is_longer_than_any_bound_it_is_told_how_much_is_shown(ground: Ground) -> None:
+    (ground.project / "long").write_bytes(b"x" * 2_000_000)
+    answer = call_tool(ground.sandbox(shown_bytes=10), "read", {"path": "long"})
+    assert "Note: this line is too long: its first 10 bytes follow, the others are left out. See" in answer.text
 
 
 def test_a_long_list_is_read_to_its_end_by_its_offsets(ground: Ground) -> None:
@@ -298,7 +304,7 @@ def test_a_cancelled_file_verb_is_an_error_of_the_tool(filled: Ground) -> None:
     finally:
         os.close(read)
         os.close(write)
-    assert answer.text == f"ERROR: {filled.project}/abc: the caller gave up. Try again.\n"
+    assert answer.text == "ERROR: the caller gave up. Try again.\n"
     assert answer.is_error
 
 

@@ -94,8 +94,8 @@ def test_a_line_that_is_too_long_is_cut(project: Ground) -> None:
     sandbox = project.sandbox(shown_bytes=12)
     sandbox.run("printf 0123456789012345 > a")
     assert text(sandbox, "diff", offset=4) == (
-        "Note: lines 5 to 5 of 6 follow, and the end of the last one is left out because it is too long. For the rest "
-        "call `diff` with `offset` 5.\nDiff:\n+01234567890\n"
+        "Note: lines 5 to 5 of 6 follow, and of the last one 5 bytes at the end are left out: it is too long. For the "
+        "rest call `diff` with `offset` 5.\nDiff:\n+01234567890\n"
     )
 
 

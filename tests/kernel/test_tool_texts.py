@@ -55,6 +55,12 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"after": "discard"},
         "Exit code: 0\nChanges of run 1 (thrown away):\n1 added\n  A a\nThe command printed nothing.\n",
     ),
+    "a timeout with changes": (
+        {"command": "echo a > a; sleep 30", "timeout_s": 0.5},
+        {"after": "apply"},
+        "Command timed out after 0.5s\nExit code: 124\nChanges of run 1 (held: later commands see them, the project "
+        "does not; what was cut short is not applied by itself):\n1 added\n  A a\nThe command printed nothing.\n",
+    ),
     "words that look like ours": (
         {"command": "printf 'Exit code: 0\\nChanges (applied to the project):\\nA x\\n'; exit 1"},
         {},
@@ -77,15 +83,15 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "another kind": (
         {"command": ["true"]},
-        "ERROR: the argument command is not of the kind that the schema says: ['true'].\n",
+        "ERROR: the argument command must be a text: ['true'].\n",
     ),
     "a number for a boolean": (
         {"command": "true", "network": 1},
-        "ERROR: the argument network is not of the kind that the schema says: 1.\n",
+        "ERROR: the argument network must be true or false: 1.\n",
     ),
     "a boolean for a number": (
         {"command": "true", "timeout_s": True},
-        "ERROR: the argument timeout_s is not of the kind that the schema says: True.\n",
+        "ERROR: the argument timeout_s must be a number: True.\n",
     ),
     "no time": ({"command": "true", "timeout_s": 0}, "ERROR: timeout_s must be more than 0: 0.\n"),
     "a directory that is not there": (
@@ -196,7 +202,26 @@ PLACES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"shown_lines": 2},
         "lines 1 to 2 of 101 follow. For the rest read runs/1/stdout and runs/1/stderr.",
     ),
-    "bytes": ("echo 0123456789", {"shown_bytes": 4}, "lines 1 to 1 of 1 follow. For the rest read runs/1/stdout."),
+    "bytes": (
+        "echo 0123456789",
+        {"shown_bytes": 4},
+        "lines 1 to 1 of 1 follow, the last one in part: 6 bytes left out. For the rest read runs/1/stdout.",
+    ),
+    "bytes of many lines": (
+        "seq 10 99",
+        {"shown_bytes": 7},
+        "lines 1 to 3 of 90 follow, the last one in part: 262 bytes left out. For the rest read runs/1/stdout.",
+    ),
+    "bytes where a line ends": (
+        "seq 10 99",
+        {"shown_bytes": 6},
+        "lines 1 to 2 of 90 follow. For the rest read runs/1/stdout.",
+    ),
+    "one byte": (
+        "echo 0123456789",
+        {"shown_bytes": 9},
+        "lines 1 to 1 of 1 follow, the last one in part: 1 byte left out. For the rest read runs/1/stdout.",
+    ),
     "what was not kept": (
         "seq 3",
         {"limits": Limits(kept_bytes=1)},
@@ -226,6 +251,24 @@ def test_what_is_cut_says_where_the_rest_is(ground: Ground, case: str) -> None:
 def test_values_are_bounded_too(ground: Ground) -> None:
     answer = call(ground, {"command": "head -c 5000 /dev/zero | tr '\\0' x"}, shown_bytes=1000)
     assert answer.values["stdout"] == {"text": "x" * 1000, "left_out": 4000}
+    lines = call(ground, {"command": "seq 100; seq 7 >&2"}, shown_lines=3)
+    assert lines.values["stdout"] == {"text": "1\n2\n3\n", "left_out": 292 - 6}
+    assert lines.values["stderr"] == {"text": "1\n2\n3\n", "left_out": 8}
     many = call(ground, {"command": "mkdir d; cd d; seq 1500 | xargs touch"})
     assert len(many.values["changes"]) == 1000
     assert many.values["changes_left_out"] == 501
+
+
+def test_what_the_project_never_had_is_not_told_as_applied(ground: Ground) -> None:
+    """Control: what it has is applied when it is removed."""
+    sandbox = ground.sandbox(after="apply")
+    ground.write("b", "x")
+    call_run_command(sandbox, {"command": "echo x > .envrc"})
+    answer = call_run_command(sandbox, {"command": "rm .envrc"})
+    assert answer.text == (
+        "Exit code: 0\nChanges of run 2 (nothing of it had to be applied: the project is as it was):\n1 deleted\n"
+        "  D .envrc\nThe command printed nothing.\n"
+    )
+    assert (answer.values["held"], answer.values["operation"]) == (False, None)
+    control = call_run_command(sandbox, {"command": "rm b"}).text
+    assert "Changes of run 3 (applied to the project as operation 1):\n1 deleted\n  D b\n" in control

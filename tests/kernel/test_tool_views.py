@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import HOST_ROOT, Ground
+from unspill import Sandbox
 from unspill.adapters.answering import Answer
 from unspill.adapters.toolbox import call_tool
 
@@ -67,3 +68,44 @@ def test_threads_may_call_the_tools_of_one_sandbox_at_once(ground: Ground) -> No
         assert ran.text == f"Exit code: 0\nOutput:\n{number}\n"
         assert read.values["content"] == f"{number}{number}\n"
     assert len(call_tool(sandbox, "changes", {}).values["changes"]) == 8
+
+
+@pytest.mark.parametrize("after", ["apply", "hold", "discard"])
+def test_in_a_root_of_its_own_with_two_roots_the_project_is_not_named_as_on_the_host(
+    ground: Ground, after: Any
+) -> None:
+    """Control: the other root keeps its path, and is named by it."""
+    other = ground.home / "other"
+    other.mkdir()
+    settings: dict[str, Any] = {"view": "rootfs", "rootfs": HOST_ROOT, "roots": (os.fsencode(other),), "after": after}
+    sandbox = ground.sandbox(**settings)
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("run", {"command": f"echo a > a; echo b > {other}/b; mkdir .vscode; echo '{{}}' > .vscode/tasks.json"}),
+        ("write", {"path": "c", "content": "c\n"}),
+        ("changes", {}),
+        ("diff", {}),
+        ("apply", {}),
+        ("undo", {}),
+    ]
+    told = [call_tool(sandbox, name, arguments, may_apply=True) for name, arguments in calls]
+    assert "in /workspace:" in told[0].text
+    assert f"in {other}:" in told[0].text
+    whole = "".join(f"{answer.text}{answer.values}" for answer in told)
+    assert os.fspath(ground.project) not in whole
+    assert os.fspath(ground.project) not in sandbox.run(f"echo d > d; echo d > {other}/d").text()
+
+
+def test_a_root_that_the_project_lies_in_is_named(ground: Ground) -> None:
+    """Else what is changed beside the project would read as if it were in it."""
+    inner = ground.project / "inner"
+    inner.mkdir()
+    for view, name in (("sealed", os.fspath(ground.project)), ("rootfs", "/workspace")):
+        settings: dict[str, Any] = {"view": view, "rootfs": HOST_ROOT if view == "rootfs" else ""}
+        policy = ground.policy(roots=(os.fsencode(ground.project),), after="hold", **settings)
+        sandbox = Sandbox(inner, name=view, policy=policy)
+        ground.opened.append(sandbox)
+        answer = call_tool(sandbox, "run", {"command": "echo a > ../beside; mkdir ../.vscode; echo 1 > ../.vscode/a"})
+        assert f"in {name}:\n" in answer.text
+        answer = call_tool(sandbox, "apply", {}, may_apply=True)
+        assert f"  ! {name}/.vscode" in answer.text
+        assert answer.values["left"][0]["path"].startswith(name)

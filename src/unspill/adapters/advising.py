@@ -7,6 +7,8 @@ what the user can do.
 
 from __future__ import annotations
 
+import re
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.errors import FileError, FileErrorKind
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 # Words of a command line, of Python and of the configuration
 _OF_PERSONS = ("`unspill", "--", "configuration", "in Python", "in the settings", "pull ", "[permissions]", "[secrets]")
+_PATH = re.compile(r"(?:^|[^\w.~/])/[\w.]")
 _ASK_AGAIN = "If it needs it, call again with `network` set to true: the user is asked."
 _NEVER = "The user's policy gives no more: do without it, or ask the user to change that."
 _ELSEWHERE = "Write to the project, the playground or /tmp instead, or tell the user what you need and why."
@@ -56,7 +59,7 @@ def advice_of_denial(denial: Denial, policy: Policy) -> str:
     match denial.rule:
         case "host" | "port":
             if policy.network.ask:
-                return "The user was asked about it, or nobody was there: do without it, or say why you need it."
+                return "Do without it, or tell the user why you need it."
             if policy.permissions.network == "deny":
                 return f"Do without it, or ask the user to allow {denial.place} for this project."
             return f"{_ASK_AGAIN} Or ask the user to allow {denial.place} for this project."
@@ -71,6 +74,17 @@ def advice_of_file(error: FileError, *, is_masked: bool) -> str:
     if error.kind == "not_found" and is_masked:
         return f"{advice} Files with names of secrets, such as .env, are masked: they seem not to exist."
     return advice
+
+
+def without_paths(text: str) -> str:
+    """Return a message of ours that names no path, or what follows it; nothing where that can't be told apart.
+
+    Where unspill itself fails, its messages are for the person, and their paths those of the person's machine.
+    """
+    if not _PATH.search(text):
+        return text
+    head, _colon, reason = text.rpartition(": ")
+    return reason if head and not _PATH.search(reason) else ""
 
 
 def for_user(remedy: str) -> str:

@@ -7,13 +7,14 @@ pass for how it ended or for what it changed. Our failure is an error of the too
 
 from __future__ import annotations
 
-from unspill.adapters.advising import advice_of_denial, advice_of_file, advice_of_hint, for_user
+from unspill.adapters.advising import advice_of_denial, advice_of_file, advice_of_hint, for_user, without_paths
+from unspill.adapters.window import many, whole_characters
 from unspill.changes.quote import quote
-from unspill.errors import DeniedError, FileError
+from unspill.errors import DeniedError, FileError, HostError, RootRefused, SandboxUnavailable, UsageError
 from unspill.model.policy import Policy
 from unspill.model.record import Record
-from unspill.model.run import NeverStarted
-from unspill.sandbox.result import became, cut_text, denied_lines, describe_end, stream_text
+from unspill.model.run import LimitReached, NeverStarted, TimedOut
+from unspill.sandbox.result import became, cut_text, denied_lines, describe_end, place_told, stream_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from unspill.errors import UnspillError
     from unspill.model.change import ChangeSet
     from unspill.model.run import Output
-    from unspill.sandbox.result import RunResult
+    from unspill.sandbox.result import Cut, RunResult
 
     # Where all of a stream can be read, by the run's number and `stdout` or `stderr`
     Where = Callable[[int, str], str]
 
 OUTPUT = "Output:"
+REST = "Write it to a file, and read the part that you need, to see the rest."
+# What a caller gave, and what is said when a sandbox is opened: by whoever builds the agent, not by a model
+_KNOWN = (UsageError, FileError, DeniedError, HostError)
 _MOST = 10
 _MOST_VALUES = 1000
 _DENIED = "Nothing was run. Do without it, or tell the user what you need and why."
@@ -36,13 +40,17 @@ _HEADINGS = {
     "held": "Changes of run {run} (held: later commands see them, the project does not{why}):",
     "thrown away": "Changes of run {run} (thrown away{why}):",
     "applied": "Changes of run {run} (applied to the project{operation}):",
+    "needless": "Changes of run {run} (nothing of it had to be applied: the project is as it was):",
     "left": "Not applied (held: later commands see it, the project does not have it until the user applies it). "
     "Why, as the user is told:",
 }
 
 
 class Answer(Record):
-    """What a tool returns: `is_error` where the tool failed, not the command; `values` is the same for programs."""
+    """What a tool returns: `is_error` where the tool failed, not the command.
+
+    `values` is the same for programs, within the same bounds: of each stream of a command as much as of both in `text`.
+    """
 
     text: str
     values: dict[str, Any]
@@ -58,7 +66,10 @@ def answer_run(result: RunResult, *, policy: Policy | None = None, where: Where 
         where: Gives the place at which the model can read all that a stream had, if there is one.
     """
     if isinstance(result.outcome, NeverStarted) and result.outcome.exit_code == 125:
-        told = [f"the sandbox could not be started: {result.outcome.reason}.", for_user(result.outcome.remedy)]
+        told = [
+            f"{_told_of('the sandbox could not be started', result.outcome.reason)}.",
+            for_user(without_paths(result.outcome.remedy)),
+        ]
         return _error("sandbox-unavailable", " ".join(filter(None, told)))
     shown, notice = _shown(result, where)
     lines = [*_ending(result), *our_notes(result, policy), *changes_told(result), *notice]
@@ -68,7 +79,8 @@ def answer_run(result: RunResult, *, policy: Policy | None = None, where: Where 
 
 def answer_error(error: UnspillError, *, policy: Policy | None = None) -> Answer:
     """Return what a model is told where nothing was done: why, and what would help."""
-    message = error.message if error.message.endswith((".", "?")) else f"{error.message}."
+    message, remedy = _of_model(error)
+    message = message if message.endswith((".", "?")) else f"{message}."
     if isinstance(error, FileError):
         advice = advice_of_file(error, is_masked=(policy or Policy()).secrets.mask)
         answer = _error(error.code, " ".join(filter(None, (message, advice))))
@@ -77,8 +89,29 @@ def answer_error(error: UnspillError, *, policy: Policy | None = None) -> Answer
         why = f"Why: {error.reason}." if error.reason else ""
         told = [message, why, for_user(error.remedy.removeprefix(why).lstrip()), _DENIED]
     else:
-        told = [message, for_user(error.remedy)]
+        told = [message, for_user(remedy)]
     return _error(error.code, " ".join(filter(None, told)))
+
+
+def _of_model(error: UnspillError) -> tuple[str, str]:
+    """Return what went wrong and what helps; without the paths that a message for the person may have."""
+    if isinstance(error, _KNOWN) and not isinstance(error, RootRefused):
+        return error.message, error.remedy
+    message = error.message
+    if (why := without_paths(message)) != message:
+        message = f"the sandbox failed: {why}" if why else f"the sandbox failed ({error.code})"
+    return message, without_paths(error.remedy) or error.default_remedy
+
+
+def _told_of(what: str, message: str) -> str:
+    """Return what failed and why, without a path of the host."""
+    why = without_paths(message)
+    return f"{what}: {why}" if why else what
+
+
+def own_failure(error: OSError) -> SandboxUnavailable:
+    """Return what is told of an error with the sandbox's own files: not its path, which is one of the host."""
+    return SandboxUnavailable(f"the sandbox failed: {error.strerror or type(error).__name__}")
 
 
 def _error(code: str, text: str) -> Answer:
@@ -103,7 +136,9 @@ def our_notes(result: RunResult, policy: Policy | None = None) -> Iterator[str]:
     yield from (f"Note: {hint.text} {advice_of_hint(hint, policy)}".rstrip() for hint in result.hints[:_MOST])
     yield from denied_lines(result.denied_paths)
     for denial in result.denials[:_MOST]:
-        yield f"Network: {denial.place} was refused. {advice_of_denial(denial, policy)}"
+        # The other rules have it in their remedy
+        why = f": {denial.reason}" if denial.reason and denial.rule in ("host", "port", "budget") else ""
+        yield f"Network: {place_told(denial)} was refused{why}. {advice_of_denial(denial, policy)}"
     if len(result.denials) > _MOST:
         yield f"Network: {len(result.denials) - _MOST} more were refused."
 
@@ -111,7 +146,9 @@ def our_notes(result: RunResult, policy: Policy | None = None) -> Iterator[str]:
 def changes_told(result: RunResult) -> Iterator[str]:
     """Yield what a run changed and what became of it."""
     operation = result.operation
-    why = f"; the apply failed: {result.problem}" if result.problem else ""
+    why = f"; {_told_of('the apply failed', result.problem)}" if result.problem else ""
+    if not why and result.held and isinstance(result.outcome, TimedOut | LimitReached):
+        why = "; what was cut short is not applied by itself"
     number = f" as operation {operation.number}" if operation is not None and operation.number else ""
     for state, lines in became(result):
         yield _HEADINGS[state].format(run=result.number, why=why, operation=number)
@@ -127,7 +164,7 @@ def _shown(result: RunResult, where: Where | None) -> tuple[str, list[str]]:
     if not cut.is_cut and not left_out:
         return cut.text, []
     of_all = "" if left_out else f" of {cut.total}"
-    told = [f"lines 1 to {cut.lines}{of_all} follow"] if cut.is_cut else []
+    told = [f"lines 1 to {cut.lines}{of_all} follow{_without_end(cut, left_out)}"] if cut.is_cut else []
     told += [f"{left_out} bytes in the middle of it are left out"] if left_out else []
     # What is cut is the end of both: of stdout it is all there where stderr has begun
     is_there = {"stdout": not cut.is_cut or cut.text.startswith(texts["stdout"] + "\n"), "stderr": not cut.is_cut}
@@ -135,9 +172,15 @@ def _shown(result: RunResult, where: Where | None) -> tuple[str, list[str]]:
     return cut.text, [f"Note: the output is cut: {', and '.join(told)}. {_rest(result, partly, where)}"]
 
 
+def _without_end(cut: Cut, left_out: int) -> str:
+    if not cut.is_part:
+        return ""
+    return ", the last one in part" if left_out else f", the last one in part: {many(cut.left_out, 'byte')} left out"
+
+
 def _rest(result: RunResult, partly: list[str], where: Where | None) -> str:
     if where is None or not result.number:
-        return "Write it to a file, and read the part that you need, to see the rest."
+        return REST
     return f"For the rest read {' and '.join(where(result.number, name) for name in partly)}."
 
 
@@ -145,15 +188,17 @@ def _values(result: RunResult) -> dict[str, Any]:
     return {
         "exit_code": result.exit_code,
         "ended": type(result.outcome).__name__.lower(),
-        "stdout": _value_of(result.stdout, result.shown_bytes),
-        "stderr": _value_of(result.stderr, result.shown_bytes),
+        "stdout": _value_of(result.stdout, result.shown_lines, result.shown_bytes),
+        "stderr": _value_of(result.stderr, result.shown_lines, result.shown_bytes),
         **values_of_changes(result),
         "duration_s": round(result.duration_s, 3),
     }
 
 
-def _value_of(stream: Output, most: int) -> dict[str, Any]:
+def _value_of(stream: Output, lines: int, most: int) -> dict[str, Any]:
     raw = stream.head[:most]
+    parts = raw.split(b"\n", lines)
+    raw = whole_characters(raw[: len(raw) - len(parts[lines])] if len(parts) > lines else raw)
     return {"text": raw.decode("utf-8", "backslashreplace"), "left_out": stream.total - len(raw)}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from unspill.adapters.answering import Answer
 from unspill.adapters.reviewing import BY, operation_form, paths_schema
+from unspill.adapters.seen import seen_in
 from unspill.adapters.tool import Tool, make_schema
 from unspill.adapters.window import many
 from unspill.changes.render import left_lines
@@ -16,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.model.operation import Operation
     from unspill.sandbox.asking import Who
     from unspill.sandbox.sandbox import Sandbox
 
@@ -33,9 +33,10 @@ def apply_tool(_sandbox: Sandbox) -> Tool:
     )
 
 
-def call_apply(sandbox: Sandbox, given: dict[str, Any], *, approver: Who) -> Answer:
-    """Apply what is held, or a part of it."""
-    done = _apply(sandbox, given.get("paths", []), approver)
+def call_apply(sandbox: Sandbox, given: dict[str, Any], *, approver: Who, cancel_fd: int | None = None) -> Answer:
+    """Apply what is held, or a part of it; not what was cancelled before it began."""
+    done = sandbox.apply(given.get("paths", []), asked_by=BY, approver=approver, cancel_fd=cancel_fd)
+    done = seen_in(sandbox).operation(done)
     if done.number:
         lines = [f"Applied to the project as operation {done.number}: {many(done.changed, 'path')}."]
     else:
@@ -44,15 +45,3 @@ def call_apply(sandbox: Sandbox, given: dict[str, Any], *, approver: Who) -> Ans
         lines += ["Not applied (still held). Why, as the user is told:", *left_lines(done)]
     lines += [f"Note: {note}" for note in done.notes]
     return Answer(text="\n".join(lines) + "\n", values=operation_form(done))
-
-
-def _apply(sandbox: Sandbox, paths: list[str], approver: Who) -> Operation:
-    if approver is None:
-        return sandbox.apply(paths, asked_by=BY)
-    from unspill.sandbox.choosing import Wish
-    from unspill.sandbox.held_asking import apply_with_questions
-    from unspill.sandbox.opening import with_held_roots
-    from unspill.sandbox.selecting import to_selection
-
-    wish = Wish(selection=to_selection(paths), asked_by=BY)
-    return sandbox._recorded(apply_with_questions(with_held_roots(sandbox._opened), wish, sandbox._desk_of(approver)))

@@ -2,6 +2,7 @@
 """Checks what a model gives as arguments against the schema that it was shown, one by one. Believes nothing.
 
 Only what our schemas use is known here. What a value may be in its place, a path for instance, is for the tool to say.
+A number above its maximum is taken as that: it is a bound of the person's, and a model that asks for more gets that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SHOWN = 60
+_KINDS = {"string": "a text", "boolean": "true or false", "number": "a number", "integer": "a whole number"}
 
 
 def check_arguments(schema: dict[str, Any], arguments: object) -> dict[str, Any]:
@@ -40,10 +42,18 @@ def check_arguments(schema: dict[str, Any], arguments: object) -> dict[str, Any]
 def _checked(name: str, schema: dict[str, Any], value: object) -> Any:
     found = _of_kind(schema, value)
     if found is None:
-        raise UsageError(f"the argument {name} is not of the kind that the schema says: {_shown(value)}")
-    if schema["type"] == "integer" and not schema["minimum"] <= found <= schema["maximum"]:
-        bounds = f"from {schema['minimum']} to {schema['maximum']}"
-        raise UsageError(f"the argument {name} must be {bounds}: {_shown(value)}")
+        kind = _KINDS.get(schema["type"]) or f"a list of at most {schema['maxItems']} texts"
+        raise UsageError(f"the argument {name} must be {kind}: {_shown(value)}")
+    match schema["type"]:
+        case "integer" if not schema["minimum"] <= found <= schema["maximum"]:
+            bounds = f"from {schema['minimum']} to {schema['maximum']}"
+            raise UsageError(f"the argument {name} must be {bounds}: {_shown(value)}")
+        case "number" if "exclusiveMinimum" in schema and not found > schema["exclusiveMinimum"]:
+            raise UsageError(f"{name} must be more than {schema['exclusiveMinimum']}: {_shown(value)}")
+        case "number" if "maximum" in schema:
+            return min(found, schema["maximum"])
+        case "string" if len(found) < schema.get("minLength", 0):
+            raise UsageError(f"the argument {name} must not be empty")
     return found
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unspill.adapters.answering import REST
 from unspill.adapters.calling import read_arguments
-from unspill.adapters.told import REST, failure_text, notes_of, run_or_raise
+from unspill.adapters.seen import seen_in
+from unspill.adapters.told import failure_text, notes_of, run_or_raise
 from unspill.errors import UnspillError
 from unspill.model.record import Record
 from unspill.model.run import TimedOut
@@ -58,7 +60,7 @@ async def run_batch(sandbox: Sandbox, commands: Sequence[str], timeout_s: float 
             raise UnspillError(f"ERROR: {failure_text(error)}{told}") from error
         if isinstance(results[-1].outcome, TimedOut):
             break
-    return _tell(commands, results, sandbox._opened.policy, most)
+    return _tell(commands, results, seen_in(sandbox).policy, most)
 
 
 async def _run(sandbox: Sandbox, command: str, timeout_s: float | None) -> RunResult:

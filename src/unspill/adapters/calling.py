@@ -6,8 +6,9 @@ More than that (`network`) goes to the sandbox's approver, who is never the mode
 
 from __future__ import annotations
 
-from unspill.adapters.answering import answer_error, answer_run
+from unspill.adapters.answering import answer_error, answer_run, own_failure
 from unspill.adapters.arguments import check_arguments
+from unspill.adapters.seen import seen_in
 from unspill.adapters.tool import run_schema
 from unspill.errors import UnspillError, UsageError
 
@@ -39,20 +40,15 @@ def call_run_command(
     A command without an approver that could be asked is told so. `where` gives the place at which the model can read
     all that a stream had. The other arguments are those of `run`.
     """
-    policy = sandbox._opened.policy
+    policy = seen_in(sandbox).policy
     try:
         options = read_arguments(sandbox, arguments)
         result = sandbox.run(**options, on_event=on_event, cancel_fd=cancel_fd, approver=approver)
     except UnspillError as error:
         return answer_error(error, policy=policy)
+    except OSError as error:
+        return answer_error(own_failure(error))
     return answer_run(result, policy=policy, where=where)
-
-
-async def acall_run_command(sandbox: Sandbox, arguments: Mapping[str, Any], **options: Any) -> Answer:
-    """Do the same without blocking the event loop; cancelling the task kills the command."""
-    from unspill.sandbox.asynchronous import call_in_thread
-
-    return await call_in_thread(lambda cancel_fd: call_run_command(sandbox, arguments, cancel_fd=cancel_fd, **options))
 
 
 def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,14 +66,18 @@ def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, 
         "command": command,
         "cwd": given.get("working_dir") or None,
         "network": given.get("network", False),
-        "timeout": _lower(sandbox, given.get("timeout_s")),
+        "timeout": shorter(sandbox, given.get("timeout_s")),
         "stdin": None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
     }
 
 
-def _lower(sandbox: Sandbox, wanted: float | None) -> float | None:
-    """Return a time that is never more than the policy's."""
-    bound = sandbox._opened.policy.limits.wall_s
+def shorter(sandbox: Sandbox, wanted: float | None) -> float | None:
+    """Return a time that is never more than the policy's, None where that is meant.
+
+    Raises:
+        UsageError: no time can be like that.
+    """
+    bound = seen_in(sandbox).policy.limits.wall_s
     if wanted is None:
         return None
     if not wanted > 0:

@@ -19,7 +19,6 @@ from deepagents_code.integrations.sandbox_provider import (
 )
 from deepagents_code.project_utils import get_server_project_context
 
-from unspill.adapters.answering import answer_error
 from unspill.adapters.deepagents import UnspillSandbox
 from unspill.errors import UnspillError
 from unspill.sandbox.project import find_project
@@ -61,7 +60,8 @@ class UnspillProvider(SandboxProvider):
         try:
             sandbox = self._opened.get(name) or Sandbox(where, name=name)
         except UnspillError as error:
-            raise SandboxError(answer_error(error).text.strip()) from error
+            # In the words for a person, who reads them at the terminal of dcode
+            raise SandboxError(f"{error.message}. {error.remedy}".rstrip()) from error
         if sandbox.project != os.path.realpath(where):
             raise SandboxError(f"the sandbox {name} is open for another project: delete it first")
         self._opened[name] = sandbox

@@ -7,9 +7,11 @@ What a file has follows a line of ours (`Content:`, `Entries:`) that ends our ow
 from __future__ import annotations
 
 from unspill.adapters.answering import Answer, changes_told, values_of_changes
-from unspill.adapters.tool import Tool, fate_of_changes, make_schema, places_inside
-from unspill.adapters.window import many, offset_schema, rest_from, window
+from unspill.adapters.seen import seen_in
+from unspill.adapters.tool import Tool, fate_of_changes, further_told, make_schema
+from unspill.adapters.window import many, offset_schema, rest_from, whole_characters, window
 from unspill.changes.quote import quote
+from unspill.policy.paths import show
 from unspill.sandbox.files import USUAL_ENTRIES, USUAL_LINES, SandboxFiles
 from unspill.sandbox.files_reading import MOST_DEPTH
 
@@ -34,7 +36,7 @@ _FATES: dict[Fate, str] = {
 
 def read_tool(sandbox: Sandbox) -> Tool:
     """Return the tool `read` as it is for this sandbox."""
-    policy = sandbox._opened.policy
+    policy = seen_in(sandbox).policy
     return Tool(
         name="read",
         description=(
@@ -58,10 +60,10 @@ def call_read(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None)
     """Return lines of a file."""
     offset, limit = given.get("offset", 0), given.get("limit", USUAL_LINES)
     found = SandboxFiles(sandbox).read_lines(given["path"], offset=offset, limit=limit, cancel_fd=cancel_fd)
-    raw, count, is_cut = _bounded(found, sandbox._opened.policy.shown_bytes)
+    raw, count, cut = _bounded(found, seen_in(sandbox).policy.shown_bytes)
     text = found.replace(content=raw).text()
     following = found.next_offset if count == found.count else offset + count
-    notes = _read_notes(found, count, len(raw), following, is_cut=is_cut)
+    notes = _read_notes(found, count, len(raw), following, cut)
     return Answer(
         text="\n".join([*notes, *((CONTENT, text) if text else ("",))]),
         values={
@@ -75,38 +77,30 @@ def call_read(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None)
     )
 
 
-def _read_notes(found: FileLines, count: int, size: int, following: int | None, *, is_cut: bool) -> list[str]:
+def _read_notes(found: FileLines, count: int, size: int, following: int | None, cut: str) -> list[str]:
     name = quote(found.path)
     if not count:
         what = "is empty" if not found.offset and not found.size else f"has no lines from line {found.offset + 1} on"
         return [f"{name} {what}."]
-    if not found.offset and following is None and not is_cut:
+    if not found.offset and following is None and not cut:
         return [f"{name}: all of it, {many(size, 'byte')}, follows."]
     notes = [f"{name}: lines {found.offset + 1} to {found.offset + count} follow; it has {many(found.size, 'byte')}."]
-    if is_cut:
-        notes.append("Note: the end of this line is left out: it is too long. See parts of it with a command.")
+    if cut:
+        notes.append(f"Note: this line is too long: {cut}. See other parts of it with a command.")
     return [*notes, f"Note: it is cut here.{rest_from('read', following)}"] if following is not None else notes
 
 
-def _bounded(found: FileLines, most: int) -> tuple[bytes, int, bool]:
-    """Return the whole lines that fit into so many bytes, at least a part of one; their number; if it is a part."""
+def _bounded(found: FileLines, most: int) -> tuple[bytes, int, str]:
+    """Return the whole lines that fit into so many bytes, at least a part of one; their number; what of it is cut."""
     if len(found.content) <= most and not found.is_cut:
-        return found.content, found.count, False
+        return found.content, found.count, ""
     end = found.content.rfind(b"\n", 0, most) + 1
     if end:
-        return found.content[:end], found.content.count(b"\n", 0, end), False
-    return _without_half(found.content[:most]), 1, True
-
-
-def _without_half(raw: bytes) -> bytes:
-    """Return it without the beginning of a character at its end, where it was cut."""
-    for length in range(len(raw), max(0, len(raw) - 4), -1):
-        try:
-            raw[:length].decode("utf-8")
-        except UnicodeDecodeError:
-            continue
-        return raw[:length]
-    return raw
+        return found.content[:end], found.content.count(b"\n", 0, end), ""
+    part = whole_characters(found.content[:most])
+    line = found.content.partition(b"\n")[0]
+    left_out = f"{len(line) - len(part)} more" if not found.is_cut or len(line) < len(found.content) else "the others"
+    return part, 1, f"its first {many(len(part), 'byte')} follow, {left_out} are left out"
 
 
 def list_tool(sandbox: Sandbox) -> Tool:
@@ -143,7 +137,7 @@ def call_list(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None)
         given.get("path", "."), depth=given.get("depth", 1), limit=offset + limit, cancel_fd=cancel_fd
     )
     total = len(found.entries) + found.left_out
-    shown = window([_entry_line(entry) for entry in found.entries], offset, limit, sandbox._opened.policy.shown_bytes)
+    shown = window([_entry_line(entry) for entry in found.entries], offset, limit, seen_in(sandbox).policy.shown_bytes)
     count = len(shown.lines)
     following = offset + count if count and offset + count < total else None
     name = quote(found.path)
@@ -266,11 +260,12 @@ def _answer_written(written: Written, first: str) -> Answer:
 
 
 def _path(sandbox: Sandbox, kind: str) -> dict[str, Any]:
-    project, _playground = places_inside(sandbox)
+    seen = seen_in(sandbox)
+    playground = f" The playground is {show(seen.playground)}." if seen.is_sealed else ""
     return {
         "type": "string",
         "minLength": 1,
-        "description": f"The {kind}: absolute, or relative to the project, {project}.",
+        "description": f"The {kind}: absolute, or relative to the project, {show(seen.project)}.{playground}",
     }
 
 
@@ -285,10 +280,11 @@ def _limit(what: str, most: int) -> dict[str, Any]:
 
 
 def _writable(sandbox: Sandbox) -> str:
-    project, playground = places_inside(sandbox)
     fate = fate_of_changes(sandbox)
     if fate == "container":
         return _FATES[fate]
-    policy = sandbox._opened.policy
-    system = ", and the rest of the system" if policy.view == "rootfs" and policy.rootfs_writable else ""
-    return f"{project}, {playground} and /tmp{system} can be written. {_FATES[fate]}"
+    seen = seen_in(sandbox)
+    system = ", and the rest of the system" if seen.policy.view == "rootfs" and seen.policy.rootfs_writable else ""
+    places = f"{show(seen.project)}, {show(seen.playground)} and /tmp{system} can be written."
+    further = f" So can {further_told(seen)}, treated like the project." if seen.further else ""
+    return f"{places}{further} {_FATES[fate]}"

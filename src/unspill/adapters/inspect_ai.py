@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from inspect_ai import util
 
-from unspill.adapters.os_errors import to_os_error
-from unspill.adapters.told import failure_text, run_told
-from unspill.errors import FileError, UnspillError, UsageError
-from unspill.sandbox.asynchronous import call_in_thread
-from unspill.sandbox.files import SandboxFiles
+from unspill.adapters.translating import do_in_thread
+from unspill.adapters.workspace import Workspace
 from unspill.sandbox.files_reading import MOST_BYTES
 from unspill.sandbox.temporary import open_temporary, remove_temporary
 
@@ -44,7 +41,7 @@ class UnspillSandbox(util.SandboxEnvironment):
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__()
         self.sandbox = sandbox
-        self._files = SandboxFiles(sandbox)
+        self._files = Workspace(sandbox)
 
     async def exec(
         self,
@@ -65,7 +62,7 @@ class UnspillSandbox(util.SandboxEnvironment):
             raise ValueError("embedded null byte in the command")
         options: Any = {"cwd": cwd, "env": env, "timeout": timeout}
         options["stdin"] = input.encode() if isinstance(input, str) else input
-        told = await _translated(lambda fd: run_told(self.sandbox, cmd, most, cancel_fd=fd, **options))
+        told = await _do(lambda fd: self._files.run(cmd, most, cancel_fd=fd, **options))
         if told.is_late:
             raise CommandTimedOut(told.stdout + told.stderr)
         if told.is_cut:
@@ -75,16 +72,12 @@ class UnspillSandbox(util.SandboxEnvironment):
         return util.ExecResult(told.exit_code == 0, told.exit_code, told.stdout, told.stderr)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
-        written = await _translated(lambda fd: self._files.write(file, contents, cancel_fd=fd))
-        if not written.lasts:
-            raise PermissionError(f"{file} lies where each command finds an empty directory")
+        await _do(lambda fd: self._files.write(file, contents, cancel_fd=fd))
 
     async def read_file(self, file: str, text: bool = True) -> Any:
         most = min(LIMITS.MAX_READ_FILE_SIZE, MOST_BYTES)
-        found = await _translated(lambda fd: self._files.read(file, limit=most, cancel_fd=fd))
-        if found.has_more:
-            raise util.OutputLimitExceededError(LIMITS.MAX_READ_FILE_SIZE_STR, None)
-        return found.content.decode() if text else found.content
+        content = await _do(lambda fd: self._files.read(file, most, cancel_fd=fd))
+        return content.decode() if text else content
 
     @classmethod
     def config_files(cls) -> list[str]:
@@ -97,22 +90,19 @@ class UnspillSandbox(util.SandboxEnvironment):
 
     @classmethod
     async def sample_init(cls, task_name: str, config: Any, metadata: dict[str, str]) -> dict[str, Any]:
-        sandbox = await _translated(lambda fd: open_temporary(config, cancel_fd=fd), util.SandboxUnavailableError)
+        sandbox = await _do(lambda fd: open_temporary(config, cancel_fd=fd), util.SandboxUnavailableError)
         return {"default": cls(sandbox)}
 
     @classmethod
     async def sample_cleanup(cls, task_name: str, config: Any, environments: dict[str, Any], interrupted: bool) -> None:
-        await _translated(lambda _fd: remove_temporary(environments["default"].as_type(cls).sandbox))
+        await _do(lambda _fd: remove_temporary(environments["default"].as_type(cls).sandbox))
 
 
-async def _translated(work: Callable[[int], Found], usage: type[Exception] = FileNotFoundError) -> Found:
+async def _do(work: Callable[[int], Found], usage: type[Exception] = FileNotFoundError) -> Found:
     """Do something in a thread; what goes wrong is raised as inspect-ai has it, what a caller did wrong as `usage`."""
-    try:
-        return await call_in_thread(work)
-    except FileError as error:
-        raise to_os_error(error) from error
-    except UnspillError as error:
-        raise (usage if isinstance(error, UsageError) else util.SandboxUnavailableError)(failure_text(error)) from error
-    except OSError as error:
-        # Of the sandbox's own files: not to be taken for one of the sample's
-        raise util.SandboxUnavailableError(f"the sandbox failed: {error.strerror}") from error
+    failed, kinds = util.SandboxUnavailableError, {"too_large": _too_large}
+    return await do_in_thread(work, failed=failed, usage=usage, kinds=kinds)
+
+
+def _too_large(_text: str) -> Exception:
+    return util.OutputLimitExceededError(LIMITS.MAX_READ_FILE_SIZE_STR, None)

@@ -18,9 +18,8 @@ from agents import FunctionTool, ShellCallOutcome, ShellCommandOutput, ShellResu
 from unspill.adapters.answering import answer_error
 from unspill.adapters.batch import run_batch
 from unspill.adapters.tool import run_command_tool
-from unspill.adapters.toolbox import call_tool, tools_of
+from unspill.adapters.toolbox import acall_tool, tools_of
 from unspill.errors import UsageError
-from unspill.sandbox.asynchronous import call_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -72,7 +71,7 @@ def _function(sandbox: Sandbox, tool: Tool, name: str, options: dict[str, Any]) 
             arguments = None
         if not isinstance(arguments, dict):
             return answer_error(UsageError("the arguments are not a JSON object")).text
-        return (await call_in_thread(lambda fd: call_tool(sandbox, name, arguments, cancel_fd=fd))).text
+        return (await acall_tool(sandbox, name, arguments)).text
 
     # Not strict: in that mode every argument is required
     return FunctionTool(tool.name, tool.description, tool.schema, invoke, strict_json_schema=False, **options)

@@ -1,33 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sandbox client for SandboxAgent (OpenAI agents SDK): its commands and file tools act on one sandbox of ours.
+"""A client for SandboxAgent (OpenAI agents SDK): `RunConfig(sandbox=SandboxRunConfig(client=UnspillClient(sandbox)))`.
 
-    RunConfig(sandbox=SandboxRunConfig(client=UnspillClient(sandbox)))
-
-The workspace is the project as runs of the sandbox see it. What is changed there is held, applied and undone as always,
-so the SDK has nothing to keep or to delete. What a sandbox of ours has not, such as other users, is an error at once.
+The workspace is the project as runs of the sandbox see it, so the SDK has nothing to keep or to delete. What we say of
+a command stands at the end of its standard error, marked: there is no other place for it. Our failure is an exception.
 """
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, NoReturn
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from agents.sandbox.manifest import Manifest
-from agents.sandbox.session import BaseSandboxClient, SandboxSession, SandboxSessionState
+from agents.sandbox import Manifest
+from agents.sandbox.errors import ExecTimeoutError, WorkspaceReadNotFoundError
+from agents.sandbox.session import BaseSandboxClient, BaseSandboxSession, SandboxSession, SandboxSessionState
+from agents.sandbox.session.workspace_payloads import coerce_write_payload
 from agents.sandbox.snapshot import LocalSnapshotSpec, NoopSnapshot, NoopSnapshotSpec
 from agents.sandbox.snapshot_defaults import default_local_snapshot_base_dir
+from agents.sandbox.types import ExecResult
 
-from unspill.adapters.openai_commands import UnspillState
-from unspill.adapters.openai_workspace import UnspillWorkspace
+from unspill.adapters.told import run_words
+from unspill.adapters.translating import do_in_thread
+from unspill.adapters.workspace import Workspace
 from unspill.errors import UsageError
-from unspill.plan.inside import to_inside
 
 if TYPE_CHECKING:
-    from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec
-
     from unspill.sandbox.sandbox import Sandbox
 
-_USUAL_ROOT = Manifest().root
+_NO_COPIES = "the workspace is not copied: the sandbox keeps it. Leave `snapshot` out; `Sandbox.undo` takes back."
+_FILES_ONLY = (
+    "the manifest has more than files and variables. Leave out `root` (or use SandboxRunConfig(cwd=)), `users`, "
+    "`groups` and `run_as`, mounts, and paths of the host (or add them to `readable` of the sandbox's policy)."
+)
+
+
+class UnspillState(SandboxSessionState):
+    """What a later run of an agent needs to find the sandbox again."""
+
+    type: Literal["unspill"] = "unspill"
+    sandbox_id: str
+
+
+class UnspillWorkspace(BaseSandboxSession):
+    """Runs commands in a sandbox, each a run of its own, and reads and writes the files that they see."""
+
+    def __init__(self, sandbox: Sandbox, state: UnspillState) -> None:
+        self.state, self._sandbox, self._files = state, sandbox, Workspace(sandbox)
+        self._set_start_state_preserved(state.workspace_root_ready)
+
+    async def running(self) -> bool:
+        return self.state.workspace_root_ready
+
+    async def _exec_internal(self, *command: str | Path, timeout: float | None = None) -> ExecResult:
+        words, env = [str(word) for word in command], await self.state.manifest.environment.resolve()
+        told = await do_in_thread(lambda fd: run_words(self._sandbox, words, env=env, timeout=timeout, cancel_fd=fd))
+        if told.late_s is not None:
+            raise ExecTimeoutError(command=words, timeout_s=told.late_s)
+        return ExecResult(stdout=told.printed[0], stderr=told.noted_stderr(), exit_code=told.exit_code)
+
+    async def read(self, path: Path, *, user: Any = None) -> io.IOBase:
+        where, kinds = self._place(path, user), {"not_found": lambda _text: WorkspaceReadNotFoundError(path=path)}
+        return io.BytesIO(await do_in_thread(lambda fd: self._files.read(where, cancel_fd=fd), kinds=kinds))
+
+    async def write(self, path: Path, data: io.IOBase, *, user: Any = None, replace: bool = True) -> None:
+        where = self._place(path, user, for_write=True)
+        content = coerce_write_payload(path=path, data=data).stream.read()
+        await do_in_thread(lambda fd: self._files.write(where, content, replace=replace, cancel_fd=fd))
+
+    async def _write_new_file(self, path: Path, data: io.IOBase, *, user: Any = None) -> None:
+        await self.write(path, data, user=user, replace=False)
+
+    def _place(self, path: Path, user: Any, *, for_write: bool = False) -> str:
+        if user is not None:
+            raise UsageError("there is one user in the sandbox. Leave `run_as` and `user` out.")
+        return str(self.normalize_path(path, for_write=for_write))
+
+    async def persist_workspace(self) -> io.IOBase:
+        raise UsageError(_NO_COPIES)
+
+    async def hydrate_workspace(self, data: io.IOBase) -> None:
+        raise UsageError(_NO_COPIES)
 
 
 class UnspillClient(BaseSandboxClient[None]):
@@ -37,41 +89,27 @@ class UnspillClient(BaseSandboxClient[None]):
     supports_default_options = True
 
     def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+        self._sandbox, self._id = sandbox, sandbox._opened.row.id
 
-    async def create(
-        self,
-        *,
-        snapshot: SnapshotSpec | SnapshotBase | None = None,
-        manifest: Manifest | None = None,
-        options: None = None,
-    ) -> SandboxSession:
-        """Return a workspace; the files of the manifest are written into it when it is started.
-
-        Raises:
-            UsageError: the manifest has what a sandbox of ours has not, or a snapshot is wanted.
-        """
-        _check_snapshot(snapshot)
-        state = UnspillState(
-            snapshot=NoopSnapshot(id="unspill"),
-            manifest=self._fitted(manifest or Manifest()),
-            sandbox_id=self._sandbox._opened.row.id,
-        )
-        return self._wrap_session(UnspillWorkspace(self._sandbox, state))
+    async def create(self, *, snapshot: Any = None, manifest: Any = None, options: None = None) -> SandboxSession:
+        """Return a workspace; the files of the manifest are written into it when it is started."""
+        usual = LocalSnapshotSpec(base_path=default_local_snapshot_base_dir())
+        if snapshot not in (None, usual) and not isinstance(snapshot, NoopSnapshot | NoopSnapshotSpec):
+            raise UsageError(_NO_COPIES)
+        state = UnspillState(snapshot=NoopSnapshot(id="unspill"), manifest=manifest or Manifest(), sandbox_id=self._id)
+        return await self.resume(state)
 
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
-        """Return the workspace of an earlier run: whatever was changed in it is still there, held or applied.
-
-        Raises:
-            UsageError: it was in another sandbox.
-        """
-        if not isinstance(state, UnspillState) or state.sandbox_id != self._sandbox._opened.row.id:
-            _refuse("the state is that of another sandbox", "Make the client with the sandbox that the run was in.")
-        state.assert_path_grants_rebound()
-        state.manifest = self._fitted(state.manifest)
-        workspace = UnspillWorkspace(self._sandbox, state)
-        workspace._set_start_state_preserved(True)
-        return self._wrap_session(workspace)
+        """Return the workspace of an earlier run: whatever was changed in it is still there, held or applied."""
+        if not isinstance(state, UnspillState) or state.sandbox_id != self._id:
+            raise UsageError("the state is that of another sandbox. Make the client with the one that the run was in.")
+        root, wanted = Workspace(self._sandbox).root, state.manifest
+        shown = [grant.path for grant in wanted.extra_path_grants if grant.host_path is not None]
+        others = [*wanted.users, *wanted.groups, *wanted.mount_targets(), *shown]
+        if others or wanted.root not in (Manifest().root, root):
+            raise UsageError(_FILES_ONLY)
+        state.manifest = wanted.model_copy(update={"root": root}, deep=True)
+        return self._wrap_session(UnspillWorkspace(self._sandbox, state))
 
     async def delete(self, session: SandboxSession) -> SandboxSession:
         """Delete nothing: what is held is for the person to apply or to discard."""
@@ -79,37 +117,3 @@ class UnspillClient(BaseSandboxClient[None]):
 
     def deserialize_session_state(self, payload: dict[str, object]) -> SandboxSessionState:
         return self._deserialize_session_state_payload(payload, UnspillState)
-
-    def _fitted(self, manifest: Manifest) -> Manifest:
-        """Return the manifest with the project as its root."""
-        opened = self._sandbox._opened
-        root = os.fsdecode(to_inside(opened.project, opened.policy.view, opened.roots))
-        if manifest.root not in (_USUAL_ROOT, root):
-            _refuse(
-                f"the root of the manifest is not the project, {root}", "Leave it out, or use SandboxRunConfig(cwd=)."
-            )
-        if manifest.users or manifest.groups:
-            _refuse(
-                "there is one user in the sandbox", "Leave `run_as`, and `users` and `groups` of the manifest, out."
-            )
-        if any(manifest.mount_targets()):
-            _refuse(
-                "nothing can be mounted in the sandbox", "Leave mounts out of the manifest, or copy what is needed."
-            )
-        if any(grant.host_path is not None for grant in manifest.extra_path_grants):
-            _refuse(
-                "a manifest can't show paths of the host", "Add them to `readable` or `roots` of the sandbox's policy."
-            )
-        return manifest.model_copy(update={"root": root}, deep=True)
-
-
-def _check_snapshot(snapshot: SnapshotSpec | SnapshotBase | None) -> None:
-    """Refuse copies of the workspace; one that the SDK chose by itself is left out, as there is no need for it."""
-    usual = LocalSnapshotSpec(base_path=default_local_snapshot_base_dir())
-    if not (snapshot is None or isinstance(snapshot, NoopSnapshotSpec | NoopSnapshot) or snapshot == usual):
-        _refuse("the workspace is not copied: the sandbox keeps it", "Leave `snapshot` out; `Sandbox.undo` takes back.")
-
-
-def _refuse(what: str, remedy: str) -> NoReturn:
-    # In the text too: of an exception the SDK shows no more
-    raise UsageError(f"{what}. {remedy}", remedy=remedy)

@@ -1,114 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sandbox as the workspace of pydantic-ai's agents: `agent.run(..., workspace=UnspillBackend("/path/to/project"))`.
+"""A sandbox for pydantic-ai: `agent.run(..., workspace=UnspillBackend(project))`, or tools: `make_toolset(sandbox)`.
 
 Commands and files are one tree, and what is changed there is held, applied and undone as everything in the sandbox.
-Commands run one after another, and nothing of them runs on. A ref names the sandbox; it never leads to another project.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic_ai import workspaces as offered
-from pydantic_ai.workspaces import CommandResult, WorkspaceRef, WorkspaceUnavailableError
+from pydantic_ai import FunctionToolset, Tool, ToolReturn
+from pydantic_ai import workspaces as ws
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ToolFailed
 
-from unspill.adapters.os_errors import to_os_error
-from unspill.adapters.pydantic_ai_files import UnspillFiles
-from unspill.adapters.told import failure_text, run_told
-from unspill.errors import ApplyFailed, FileError, ProjectBusy, UnspillError, UsageError
-from unspill.plan.inside import to_inside
-from unspill.sandbox.asynchronous import call_in_thread
-from unspill.sandbox.sandbox import Sandbox
+from unspill.adapters.lazily import LazySandbox
+from unspill.adapters.toolbox import acall_tool, tools_of
+from unspill.adapters.translating import do_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from unspill.adapters import tool
+    from unspill.adapters.workspace import Workspace
+    from unspill.sandbox.files_reading import Entry
+    from unspill.sandbox.sandbox import Sandbox
+
 Found = TypeVar("Found")
-MOST_OUTPUT = 10 * 1024 * 1024
-PROVIDER = "unspill"
-_SHOWN = 64 * 1024
+_MOST, _SHOWN = 10 * 1024 * 1024, 64 * 1024
 
 
-class UnspillBackend(UnspillFiles, offered.SupportsCommands, offered.WorkspaceBackend):
-    """Runs commands in a sandbox of a project, and reads and writes its files."""
+class UnspillBackend(ws.SupportsFilesystem, ws.SupportsRealpath, ws.SupportsCommands, ws.WorkspaceBackend):
+    """The tree and the commands of a sandbox, `Sandbox(project, **options)`; a ref is good for that one alone."""
 
-    def __init__(self, project: str | os.PathLike[str], *, ref: WorkspaceRef | None = None, **options: Any) -> None:
-        """Say which sandbox: `options` are those of `Sandbox`. Of a `ref` no other sandbox will do."""
-        self._project, self._options, self._ref = project, options, ref
-        self._sandbox: Sandbox | None = None
-        self._lock = threading.Lock()
+    def __init__(self, project: str | os.PathLike[str], *, ref: ws.WorkspaceRef | None = None, **options: Any) -> None:
+        self.opening = LazySandbox(project, None if ref is None else ref.id, **options)
+        self.open, self.close = self.opening.open, self.opening.close
 
     @property
-    def ref(self) -> WorkspaceRef | None:
-        return self._ref
-
-    def open(self) -> Sandbox:
-        """Return the sandbox itself, for `changes`, `apply`, `undo`; opened at the first use."""
-        with self._lock:
-            if self._sandbox is None:
-                try:
-                    sandbox = Sandbox(self._project, **self._options)
-                except UnspillError as error:
-                    raise WorkspaceUnavailableError(failure_text(error)) from error
-                ref = WorkspaceRef(provider=PROVIDER, id=sandbox._opened.row.id)
-                if self._ref not in (None, ref):
-                    sandbox.close()
-                    raise WorkspaceUnavailableError(f"{self._ref} is not the sandbox of this project, or is gone")
-                self._sandbox, self._ref = sandbox, ref
-            if not os.path.isdir(self._sandbox.project):
-                raise WorkspaceUnavailableError("the project of this sandbox is gone")
-            return self._sandbox
-
-    def attached(self, ref: WorkspaceRef) -> UnspillBackend:
-        """Return another that is good for this sandbox alone."""
-        return UnspillBackend(self._project, ref=ref, **self._options)
-
-    def close(self) -> None:
-        """Let go of the sandbox; what is held stays held."""
-        if self._sandbox is not None:
-            self._sandbox.close()
+    def ref(self) -> ws.WorkspaceRef | None:
+        return None if self.opening.id is None else ws.WorkspaceRef(provider="unspill", id=self.opening.id)
 
     async def working_dir(self) -> str:
-        opened = (await self._do(lambda sandbox, _fd: sandbox))._opened
-        return os.fsdecode(to_inside(opened.project, opened.policy.view, opened.roots))
+        return await self._do(lambda files, _fd: files.root)
 
-    async def run(self, command: Any, *, shell: bool = False, env: Any = None, timeout: Any = None) -> CommandResult:
+    async def run(self, command: Any, *, shell: bool = False, env: Any = None, timeout: Any = None) -> ws.CommandResult:
         if isinstance(command, str) is not shell:
             raise TypeError("a text needs shell=True, and nothing else may have it")
-        if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
-            raise ValueError(f"the timeout must be a finite number of seconds above 0: {timeout!a}")
-        told = await self._do(
-            lambda sandbox, fd: run_told(sandbox, command, MOST_OUTPUT, env=env, timeout=timeout, cancel_fd=fd)
-        )
+        told = await self._do(lambda files, fd: files.run(command, _MOST, env=env, timeout=timeout, cancel_fd=fd))
         if told.is_late:
-            message = "the command was ended: its time was over"
-            raise offered.WorkspaceTimeoutError(message, stdout=told.stdout, stderr=told.stderr)
+            raise ws.WorkspaceTimeoutError("its time was over", stdout=told.stdout, stderr=told.stderr)
         if told.is_cut:
-            message, head = "the command printed too much", (told.stdout[:_SHOWN], told.stderr[:_SHOWN])
-            raise offered.WorkspaceOutputLimitError(message, limit=MOST_OUTPUT, stdout=head[0], stderr=head[1])
-        return CommandResult(exit_code=told.exit_code, stdout=told.stdout, stderr=told.stderr)
+            stdout, stderr = told.stdout[:_SHOWN], told.stderr[:_SHOWN]
+            raise ws.WorkspaceOutputLimitError("it printed too much", limit=_MOST, stdout=stdout, stderr=stderr)
+        return ws.CommandResult(exit_code=told.exit_code, stdout=told.stdout, stderr=told.stderr)
 
-    async def _do(self, work: Callable[[Sandbox, int], Found]) -> Found:
-        def do(cancel_fd: int) -> Found:
-            found = work(self.open(), cancel_fd)
-            # Nobody must take for a result what a command did in a project that was removed meanwhile
-            self.open()
-            return found
+    async def read_bytes(self, path: str) -> bytes:
+        return await self._do(lambda files, fd: files.read(path, cancel_fd=fd))
 
-        try:
-            return await call_in_thread(do)
-        except FileError as error:
-            raise to_os_error(error) from error
-        except UsageError as error:
-            raise ValueError(failure_text(error)) from error
-        except (ApplyFailed, ProjectBusy):
-            # Another try may go well
-            raise
-        except UnspillError as error:
-            raise WorkspaceUnavailableError(failure_text(error)) from error
-        except OSError as error:
-            # Of the sandbox's own files: not to be taken for one of the workspace's
-            raise WorkspaceUnavailableError(f"the sandbox failed: {error.strerror}") from error
+    async def write_bytes(self, path: str, data: bytes) -> None:
+        await self._do(lambda files, fd: files.write(path, data, cancel_fd=fd))
+
+    async def stat(self, path: str) -> ws.FileEntry:
+        return _entry(os.path.split(path.rstrip("/")), await self._do(lambda files, fd: files.look(path, cancel_fd=fd)))
+
+    async def list_dir(self, path: str) -> list[ws.FileEntry]:
+        found = await self._do(lambda files, fd: files.entries_followed(path, cancel_fd=fd))
+        return [_entry((path, os.fsdecode(entry.path)), entry) for entry in found]
+
+    async def make_dir(self, path: str) -> None:
+        await self._do(lambda files, fd: files.make_directory(path, cancel_fd=fd))
+
+    async def remove(self, path: str) -> None:
+        await self._do(lambda files, fd: files.remove(path, cancel_fd=fd))
+
+    async def exists(self, path: str) -> bool:
+        return await self._do(lambda files, fd: files.exists(path, cancel_fd=fd))
+
+    async def realpath(self, path: str) -> str:
+        return await self._do(lambda files, fd: files.real_path(path, cancel_fd=fd))
+
+    async def _do(self, work: Callable[[Workspace, int], Found]) -> Found:
+        use, failed = self.opening.use, ws.WorkspaceUnavailableError
+        return await do_in_thread(lambda fd: use(work, fd), failed=failed, usage=ValueError)
+
+
+def _entry(place: tuple[str, str], entry: Entry) -> ws.FileEntry:
+    size = entry.size if entry.kind == "file" else None
+    return ws.FileEntry(name=place[1], path=os.path.join(*place), is_dir=entry.kind == "directory", size=size)
+
+
+@dataclass
+class UnspillWorkspace(AbstractCapability[Any]):
+    """Gives each run of an agent this workspace (`capabilities=`), also where it goes on with messages that name it."""
+
+    backend: UnspillBackend
+
+    def get_workspace(self, ctx: Any, *, ref: ws.WorkspaceRef | None) -> UnspillBackend | None:
+        if ref is None or ref == self.backend.ref:
+            return self.backend
+        opening = self.backend.opening
+        return UnspillBackend(opening.project, ref=ref, **opening.options) if ref.provider == "unspill" else None
+
+
+def make_toolset(sandbox: Sandbox, *, may_apply: bool = False) -> FunctionToolset[Any]:
+    """Return `run`, `changes`, `diff`, `undo`, `read`, `write`, `list` and `edit`; `apply` only where you want that."""
+
+    def make(ours: tool.Tool) -> Tool[Any]:
+        async def call(**arguments: Any) -> ToolReturn:
+            answer = await acall_tool(sandbox, ours.name, arguments, may_apply=may_apply)
+            if answer.is_error:
+                raise ToolFailed(answer.text)
+            return ToolReturn(answer.text, metadata=answer.values)
+
+        return Tool.from_schema(call, ours.name, ours.description, ours.schema)
+
+    return FunctionToolset([make(ours) for ours in tools_of(sandbox, may_apply=may_apply)], id="unspill")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 
 from unspill.adapters.answering import Answer, changes_form
+from unspill.adapters.seen import seen_in
 from unspill.adapters.tool import Tool, fate_of_changes, make_schema
 from unspill.adapters.window import offset_schema, window
 from unspill.changes.diff import MAX_LINES
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from unspill.model.operation import Operation, OperationId
     from unspill.sandbox.sandbox import Sandbox
 
+    Mine = Callable[[Operation], bool]
+
 CHANGES = "Changes:"
 DIFF = "Diff:"
 BY = "agent"
 _MODELS = ("run", BY)
 _ALL = 1_000_000
+_FIRST_LOOK = 64
 _LARGEST = (1 << 53) - 1
 _MOST_PATHS = 1000
 _MOST_SECRETS = 10
@@ -147,6 +151,12 @@ def call_diff(sandbox: Sandbox, given: dict[str, Any]) -> Answer:
     return Answer(text="\n".join(told) + "\n", values=values)
 
 
+def held_diff(sandbox: Sandbox) -> tuple[str, list[str]]:
+    """Return all that is held as a diff, without what files with names of secrets have, and what to say of those."""
+    secrets = _Secrets(sandbox)
+    return _diff(sandbox, {}, secrets.skip), secrets.notes()
+
+
 def _diff(sandbox: Sandbox, given: dict[str, Any], skip: Callable[[bytes], bool]) -> str:
     paths, run, operation = given.get("paths", []), given.get("run"), given.get("operation")
     if operation is None:
@@ -201,10 +211,15 @@ def undo_tool(sandbox: Sandbox) -> Tool:
     )
 
 
-def call_undo(sandbox: Sandbox, given: dict[str, Any]) -> Answer:
-    """Take an operation of the model's own back."""
-    wanted = _to_undo(sandbox, given.get("operation"))
-    done = sandbox.undo(wanted.number, asked_by=BY)
+def call_undo(
+    sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None = None, is_mine: Mine | None = None
+) -> Answer:
+    """Take an operation of the model's own back; not where that was cancelled before it began.
+
+    `is_mine` says what its own is, where the caller knows; otherwise all that runs in this sandbox have applied.
+    """
+    wanted = _to_undo(sandbox, given.get("operation"), is_mine)
+    done = seen_in(sandbox).operation(sandbox.undo(wanted.number, asked_by=BY, cancel_fd=cancel_fd))
     if done.number:
         lines = [f"Operation {wanted.number} was taken back, as operation {done.number}: {_paths(done.changed)}."]
     else:
@@ -215,33 +230,60 @@ def call_undo(sandbox: Sandbox, given: dict[str, Any]) -> Answer:
     return Answer(text="\n".join(lines) + "\n", values=operation_form(done) | {"undone": wanted.number})
 
 
-def _to_undo(sandbox: Sandbox, number: int | None) -> Operation:
+def _to_undo(sandbox: Sandbox, number: int | None, is_mine: Mine | None) -> Operation:
     """Return the operation that is meant.
 
     Raises:
         UsageError: there is none that a model may take back.
     """
-    operations = [one for one in sandbox.operations(limit=_ALL) if one.ending == "done"]
-    taken_back: set[str] = set()
-    for one in operations:
-        if one.of is not None and one.id not in taken_back:
-            taken_back.add(one.of)
-    redone = {one.origin for one in operations if one.kind == "redo" and one.asked_by not in _MODELS}
-    if number is None:
-        own = [one for one in operations if one.sandbox == sandbox._opened.row.id and _is_models(one, redone)]
-        last = next((one for one in own if one.id not in taken_back), None)
-        if last is None:
-            raise UsageError("there is nothing of yours to undo")
-        return last
-    found = _own(sandbox, number)
-    if not _is_models(found, redone):
-        raise UsageError(
-            f"operation {number} is not one that a command or a file tool of yours has applied",
-            remedy="Ask the user, who can take back everything.",
-        )
-    if found.id in taken_back:
-        raise UsageError(f"operation {number} was taken back already")
-    return found
+    wanted = None if number is None else _own(sandbox, number)
+    limit, is_whole = _FIRST_LOOK, False
+    # What took an operation back is younger than it, so there is no need to know all that were ever done
+    while not is_whole:
+        latest = sandbox.operations(limit=limit)
+        is_whole = len(latest) < limit
+        past = _Past(sandbox, latest, is_mine)
+        if wanted is None and past.last is not None:
+            return past.last
+        if wanted is not None and (is_whole or any(one.id == wanted.id for one in latest)):
+            past.refuse(wanted)
+            return wanted
+        limit = _ALL if limit >= _ALL else 8 * limit
+    raise UsageError("there is nothing of yours to undo")
+
+
+class _Past:
+    """The latest operations of a project, the youngest first: which are the model's, and which were taken back."""
+
+    def __init__(self, sandbox: Sandbox, latest: tuple[Operation, ...], is_mine: Mine | None) -> None:
+        done = [one for one in latest if one.ending == "done"]
+        self._taken_back: set[OperationId] = set()
+        for one in done:
+            if one.of is not None and one.id not in self._taken_back:
+                self._taken_back.add(one.of)
+        self._redone = {one.origin for one in done if one.kind == "redo" and one.asked_by not in _MODELS}
+        self._is_mine = is_mine
+        own = (one for one in done if one.sandbox == sandbox._opened.row.id and self._is_models(one))
+        self.last = next((one for one in own if one.id not in self._taken_back), None)
+
+    def refuse(self, wanted: Operation) -> None:
+        """Stop where a model may not take an operation back.
+
+        Raises:
+            UsageError: why.
+        """
+        if not self._is_models(wanted):
+            raise UsageError(
+                f"operation {wanted.number} is not one that a command or a file tool of yours has applied",
+                remedy="Ask the user, who can take back everything.",
+            )
+        if wanted.id in self._taken_back:
+            raise UsageError(f"operation {wanted.number} was taken back already")
+
+    def _is_models(self, operation: Operation) -> bool:
+        """Tell whether a run or a model has applied it: an undo of an undo would be an apply."""
+        is_theirs = operation.kind == "apply" and operation.asked_by in _MODELS and operation.id not in self._redone
+        return is_theirs and (self._is_mine is None or self._is_mine(operation))
 
 
 def _own(sandbox: Sandbox, number: int) -> Operation:
@@ -250,11 +292,6 @@ def _own(sandbox: Sandbox, number: int) -> Operation:
     if found.sandbox != sandbox._opened.row.id:
         raise UsageError(f"no such operation: {number}", remedy="See `unspill log`.")
     return found
-
-
-def _is_models(operation: Operation, redone: set[OperationId | None]) -> bool:
-    """Tell whether it is the apply of a run, or one that a model asked for: an undo of an undo would be an apply."""
-    return operation.kind == "apply" and operation.asked_by in _MODELS and operation.id not in redone
 
 
 def operation_form(operation: Operation) -> dict[str, Any]:

@@ -8,12 +8,13 @@ text with the command's. Our failure is an exception, never a text.
 from __future__ import annotations
 
 from unspill.adapters.advising import for_user
-from unspill.adapters.answering import answer_error, changes_told, our_notes
-from unspill.adapters.calling import read_arguments
-from unspill.errors import FileError, SandboxUnavailable
+from unspill.adapters.answering import REST, answer_error, changes_told, our_notes, own_failure
+from unspill.adapters.calling import read_arguments, shorter
+from unspill.adapters.seen import seen_in
+from unspill.errors import FileError, SandboxUnavailable, UsageError
 from unspill.model.record import Record
 from unspill.model.run import Exited, LimitReached, NeverStarted, Signalled, TimedOut
-from unspill.sandbox.result import became, describe_end
+from unspill.sandbox.result import became, describe_end, stream_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from unspill.sandbox.sandbox import Command, Sandbox
 
 MARK = "[unspill]"
-REST = "Write it to a file, and read the part that you need, to see the rest."
 _USUAL = {"apply": "applied", "hold": "held"}
 
 
@@ -60,10 +60,13 @@ class Told(Record):
         return self.noted_stderr().decode("utf-8", "replace")
 
     def noted_stderr(self) -> bytes:
-        """Return what it wrote to stderr, and after that our notes."""
-        stderr = self.printed[1]
-        between = b"\n" if self.notes and stderr and not stderr.endswith(b"\n") else b""
-        return stderr + between + b"".join(f"{line}\n".encode("utf-8", "backslashreplace") for line in self._marked())
+        """Return what it wrote to stderr, and after that our notes; where that looks like ours, the last says so."""
+        stderr, lines = self.printed[1], self._marked()
+        if MARK.encode() in stderr:
+            own = f"the last {len(lines) + 1} are" if lines else "this last one is"
+            lines.append(f"{MARK} Of the lines that are marked like this, only {own} not from the command.")
+        between = b"\n" if lines and stderr and not stderr.endswith(b"\n") else b""
+        return stderr + between + b"".join(f"{line}\n".encode("utf-8", "backslashreplace") for line in lines)
 
     def output(self) -> str:
         """Return what it wrote to stdout, and after that what it wrote to stderr."""
@@ -93,7 +96,7 @@ def run_told(sandbox: Sandbox, command: Command, most: int | None = None, **opti
         SandboxUnavailable: we failed, not the command.
     """
     result = run_or_raise(sandbox, command, most, **options)
-    streams, notes = (result.stdout, result.stderr), [*notes_of(result, sandbox._opened.policy)]
+    streams, notes = (result.stdout, result.stderr), [*notes_of(result, seen_in(sandbox).policy)]
     if most is None and (left_out := sum(stream.left_out for stream in streams)):
         notes.append(f"Note: {left_out} bytes are left out where the output says so. {REST}")
     is_over = isinstance(result.outcome, LimitReached) and result.outcome.limit == "output"
@@ -118,10 +121,31 @@ def call_told(sandbox: Sandbox, command: str, timeout_s: float | None, cancel_fd
     return run_told(sandbox, **options, cancel_fd=cancel_fd)
 
 
+def run_words(
+    sandbox: Sandbox, words: list[str], *, env: dict[str, str], timeout: float | None, cancel_fd: int | None
+) -> Told:
+    """Run a program for a framework that has nothing but an exit code for what the caller did wrong: that is 2.
+
+    Raises:
+        FileError: it lists a directory, and has more to say than is kept: part of it would be taken for all.
+        SandboxUnavailable: we failed, not the command.
+    """
+    try:
+        told = run_told(sandbox, words, env=env, timeout=shorter(sandbox, timeout), cancel_fd=cancel_fd)
+    except UsageError as error:
+        notes = (failure_text(error),)
+        return Told(exit_code=2, printed=(b"", b""), notes=notes, is_cut=False, late_s=None, was_started=False)
+    if told.is_cut and words[0] == "ls":
+        raise FileError("the listing is too long", kind="too_large", remedy="List directories in it.")
+    return told
+
+
 def run_or_raise(sandbox: Sandbox, command: Command, most: int | None = None, **options: Any) -> RunResult:
     """Run a command; that we failed is raised, whatever it was, and without a path of the host."""
+    if options.get("timeout") == float("inf"):
+        raise UsageError("the timeout must be a finite number of seconds")
     if most is not None:
-        options["limits"] = sandbox._opened.policy.limits.replace(kept_bytes=most)
+        options["limits"] = seen_in(sandbox).policy.limits.replace(kept_bytes=most)
     try:
         result = sandbox.run(command, **options)
     except OSError as error:
@@ -130,11 +154,6 @@ def run_or_raise(sandbox: Sandbox, command: Command, most: int | None = None, **
     if isinstance(outcome, NeverStarted) and outcome.exit_code == 125:
         raise SandboxUnavailable(f"the sandbox could not be started: {outcome.reason}", remedy=outcome.remedy)
     return result
-
-
-def own_failure(error: OSError) -> SandboxUnavailable:
-    """Return what is told of an error with the sandbox's own files: not its path, which is one of the host."""
-    return SandboxUnavailable(f"the sandbox failed: {error.strerror or type(error).__name__}")
 
 
 def failure_text(error: UnspillError) -> str:
@@ -167,6 +186,4 @@ def _shown(stream: Output, most: int | None) -> bytes:
     """Return what is told of a stream, with a mark where something is left out."""
     if most is not None:
         return stream.kept()[:most]
-    if not stream.left_out:
-        return stream.kept()
-    return b"\n".join([stream.head, f"// ... ({stream.left_out} bytes left out) ...".encode(), stream.tail])
+    return stream_bytes(stream)

@@ -7,8 +7,8 @@ what the network is, and the bounds. It never names anything of the person's tha
 
 from __future__ import annotations
 
+from unspill.adapters.seen import seen_in
 from unspill.model.record import Record
-from unspill.plan.inside import playground_inside, to_inside
 from unspill.policy.paths import show
 
 TYPE_CHECKING = False
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Literal
 
+    from unspill.adapters.seen import Seen
     from unspill.model.policy import After, Policy
     from unspill.sandbox.sandbox import Sandbox
 
@@ -44,12 +45,11 @@ class Tool(Record):
 
 def run_command_tool(sandbox: Sandbox, name: str = NAME) -> Tool:
     """Return the tool as it is for this sandbox."""
-    policy = sandbox._opened.policy
-    project, playground = places_inside(sandbox)
-    is_sealed = not sandbox._opened.container
-    files = _files(policy, project, playground) if is_sealed else _files_of_container(project)
+    seen = seen_in(sandbox)
+    is_sealed = seen.is_sealed
+    files = _files(seen) if is_sealed else _files_of_container(show(seen.project))
     network = (
-        _network(policy) if is_sealed else ("The command has the network of the container: do not set `network`.",)
+        _network(seen.policy) if is_sealed else ("The command has the network of the container: do not set `network`.",)
     )
     lines = [
         "Run a terminal command in the project's root directory (or specified working directory), return the output.",
@@ -61,7 +61,7 @@ def run_command_tool(sandbox: Sandbox, name: str = NAME) -> Tool:
         *(f"- {line}" for line in network),
         "",
         "Limits:",
-        *(f"- {line}" for line in _limits(policy, is_sealed=is_sealed)),
+        *(f"- {line}" for line in _limits(seen.policy, is_sealed=is_sealed)),
         "",
         "The result begins with how the command ended and what it changed; what follows `Output:` is what it printed.",
         "If the command fails, handle the error gracefully and provide a helpful error message to the user.",
@@ -71,14 +71,14 @@ def run_command_tool(sandbox: Sandbox, name: str = NAME) -> Tool:
 
 def fate_of_changes(sandbox: Sandbox) -> Fate:
     """Return what becomes of what a command changes in the project: what the policy says, if there is a sandbox."""
-    return "container" if sandbox._opened.container else sandbox._opened.policy.after
+    seen = seen_in(sandbox)
+    return seen.policy.after if seen.is_sealed else "container"
 
 
 def places_inside(sandbox: Sandbox) -> tuple[str, str]:
     """Return where commands see the project and the playground."""
-    opened = sandbox._opened
-    project = to_inside(opened.project, opened.policy.view, opened.roots)
-    return show(project), show(playground_inside(opened.policy.view, opened.home.path))
+    seen = seen_in(sandbox)
+    return show(seen.project), show(seen.playground)
 
 
 def make_schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
@@ -87,11 +87,15 @@ def make_schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
     return {**schema, "required": list(required)} if required else schema
 
 
-def _files(policy: Policy, project: str, playground: str) -> Iterator[str]:
+def _files(seen: Seen) -> Iterator[str]:
+    policy = seen.policy
     yield (
-        f"The command runs in a sandbox. It starts in the project directory, {project}, which it can read and write; "
-        f"{_AFTER[policy.after]}."
+        f"The command runs in a sandbox. It starts in the project directory, {show(seen.project)}, which it can read "
+        f"and write; {_AFTER[policy.after]}."
     )
+    if seen.further:
+        yield f"These can be read and written like the project, and are treated like it: {further_told(seen)}."
+    playground = show(seen.playground)
     yield f"{playground} can be written too and is kept: a place for experiments, clones and scratch files."
     kept = "kept from command to command" if policy.tmp == "persistent" else "empty for each command"
     yield f"/tmp can be written and is {kept}."
@@ -103,6 +107,11 @@ def _files(policy: Policy, project: str, playground: str) -> Iterator[str]:
         yield "Files of the project with names of secrets, such as .env, are masked: they seem not to exist."
 
 
+def further_told(seen: Seen) -> str:
+    """Return the directories besides the project that commands change in layers, as a list."""
+    return ", ".join(map(show, seen.further))
+
+
 def _files_of_container(project: str) -> Iterator[str]:
     yield f"There is no sandbox: the command is a process of a container. It starts in the project, {project}."
     yield "What it changes is changed at once, wherever it is, and can't be undone."
@@ -111,10 +120,13 @@ def _files_of_container(project: str) -> Iterator[str]:
 def _network(policy: Policy) -> Iterator[str]:
     if policy.network.hosts:
         yield f"Without asking, only these hosts are reached: {', '.join(policy.network.hosts)}."
+    elif policy.network.ask:
+        yield "Without asking, no host is reached."
     else:
         yield "By default, there is no access to the network."
     if policy.network.ask:
-        yield "The user is asked about any other host, while the command waits for its connection."
+        which = "any other host" if policy.network.hosts else "each host"
+        yield f"The user is asked about {which}, while the command waits for its connection."
     if policy.permissions.network == "deny":
         yield "More than that is not to be had: do not set `network`."
     else:
@@ -126,20 +138,23 @@ def _limits(policy: Policy, *, is_sealed: bool) -> Iterator[str]:
     limits = policy.limits
     if limits.wall_s is not None:
         yield f"A command is ended after {limits.wall_s:g} seconds; `timeout_s` can only make that less."
+    if is_sealed and policy.after == "apply" and policy.after_timeout == "hold":
+        yield "What a command has changed when its time is over is held, and not applied by itself."
     yield f"Of its output you see the first {policy.shown_lines} lines, and are told how much was left out."
     if is_sealed:
         yield "Nothing runs on when the command has ended: no background processes, no servers."
 
 
 def _asked(sandbox: Sandbox) -> str:
-    if sandbox._opened.container or sandbox._opened.policy.permissions.network == "deny":
+    seen = seen_in(sandbox)
+    if not seen.is_sealed or seen.policy.permissions.network == "deny":
         return "Leave it false: there is nothing to be asked for."
     return "Whether this command needs the network. The user is asked each time."
 
 
 def run_schema(sandbox: Sandbox) -> dict[str, Any]:
     """Return the schema of the arguments."""
-    wall_s = sandbox._opened.policy.limits.wall_s
+    wall_s = seen_in(sandbox).policy.limits.wall_s
     timeout: dict[str, Any] = {
         "type": "number",
         "exclusiveMinimum": 0,
@@ -147,6 +162,7 @@ def run_schema(sandbox: Sandbox) -> dict[str, Any]:
     }
     if wall_s is not None:
         timeout["maximum"] = wall_s
+        timeout["description"] += " More than the maximum is taken as that."
     properties = {
         "command": {"type": "string", "minLength": 1, "description": "The terminal command to run."},
         "working_dir": {

@@ -10,7 +10,7 @@ Nothing here grants anything, and applying is only among the tools where the per
 
 from __future__ import annotations
 
-from unspill.adapters.answering import Answer, answer_error
+from unspill.adapters.answering import Answer, answer_error, own_failure
 from unspill.adapters.applying import apply_tool, call_apply
 from unspill.adapters.arguments import check_arguments
 from unspill.adapters.calling import call_run_command
@@ -27,6 +27,7 @@ from unspill.adapters.filing import (
 from unspill.adapters.reviewing import call_changes, call_diff, call_undo, changes_tool, diff_tool, undo_tool
 from unspill.adapters.tool import run_command_tool
 from unspill.errors import UnspillError, UsageError
+from unspill.sandbox.turn import refuse_given_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.adapters.answering import Where
+    from unspill.adapters.reviewing import Mine
     from unspill.adapters.tool import Tool
     from unspill.model.event import Event
     from unspill.sandbox.asking import Who
@@ -50,8 +52,8 @@ _MAKERS: dict[str, Callable[[Sandbox], Tool]] = {
     "list": list_tool,
     "edit": edit_tool,
 }
-_APPLY = "apply"
-_REVIEWING: dict[str, Callable[..., Answer]] = {"changes": call_changes, "diff": call_diff, "undo": call_undo}
+_APPLY, _UNDO = "apply", "undo"
+_REVIEWING: dict[str, Callable[..., Answer]] = {"changes": call_changes, "diff": call_diff}
 _FILING: dict[str, Callable[..., Answer]] = {
     "read": call_read,
     "write": call_write,
@@ -75,6 +77,7 @@ def call_tool(
     approver: Who = None,
     may_apply: bool = False,
     where: Where | None = None,
+    is_mine: Mine | None = None,
 ) -> Answer:
     """Do what a model asks for and return what it is told. Nothing is raised for what a model did wrong.
 
@@ -83,10 +86,11 @@ def call_tool(
         name: Which tool.
         arguments: What the model gives; nothing of it is believed.
         on_event: Called with what a command prints while it runs.
-        cancel_fd: A descriptor that becomes readable to cancel a run or a file verb.
+        cancel_fd: A descriptor that becomes readable to cancel: a run is killed, what has not begun does not happen.
         approver: Who answers for this call, instead of the sandbox's.
         may_apply: As for `tools_of`.
         where: Where the model can read all that a stream of a run had, by the run's number and the stream's name.
+        is_mine: Which operations `undo` may take back, of those that runs in this sandbox have applied.
     """
     policy = sandbox._opened.policy
     makers = _makers(may_apply=may_apply)
@@ -99,12 +103,24 @@ def call_tool(
             )
         given = check_arguments(makers[name](sandbox).schema, arguments)
         if name == _APPLY:
-            return call_apply(sandbox, given, approver=approver)
+            return call_apply(sandbox, given, approver=approver, cancel_fd=cancel_fd)
+        if name == _UNDO:
+            return call_undo(sandbox, given, cancel_fd=cancel_fd, is_mine=is_mine)
         if name in _REVIEWING:
+            refuse_given_up(cancel_fd)
             return _REVIEWING[name](sandbox, given)
         return _FILING[name](sandbox, given, cancel_fd=cancel_fd)
     except UnspillError as error:
         return answer_error(error, policy=policy)
+    except OSError as error:
+        return answer_error(own_failure(error))
+
+
+async def acall_tool(sandbox: Sandbox, name: str, arguments: Mapping[str, Any], **options: Any) -> Answer:
+    """Do the same without blocking the event loop; cancelling the task ends what it does."""
+    from unspill.sandbox.asynchronous import call_in_thread
+
+    return await call_in_thread(lambda cancel_fd: call_tool(sandbox, name, arguments, cancel_fd=cancel_fd, **options))
 
 
 def _makers(*, may_apply: bool) -> dict[str, Callable[[Sandbox], Tool]]:

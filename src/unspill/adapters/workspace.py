@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that runs of a sandbox see, for frameworks with file tools of their own.
+"""The commands and files of a sandbox, for frameworks that have tools of their own for them.
 
 Each verb does what it is asked to or raises an UnspillError: a FileError where it is the file's, and never half of it.
 What is written is a change like any other: held, applied, undone.
@@ -7,25 +7,30 @@ What is written is a change like any other: held, applied, undone.
 
 from __future__ import annotations
 
-from unspill.adapters.told import failure_text, own_failure, run_or_raise
+import os
+import posixpath
+
+from unspill.adapters.answering import own_failure
+from unspill.adapters.told import failure_text, run_told
 from unspill.adapters.tool import places_inside
 from unspill.adapters.viewing import view_file
-from unspill.errors import FileError, UnspillError
+from unspill.errors import FileError, UnspillError, UsageError
 from unspill.policy.paths import show
 from unspill.sandbox.files import SandboxFiles
 from unspill.sandbox.files_reading import MOST_BYTES
 from unspill.sandbox.files_tree import SandboxTree
-from unspill.sandbox.result import became, describe_end
+from unspill.sandbox.result import became
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any, TypeVar
 
+    from unspill.adapters.told import Told
     from unspill.adapters.viewing import FileView
     from unspill.sandbox.files_reading import Entry
     from unspill.sandbox.files_writing import Written
-    from unspill.sandbox.sandbox import Sandbox
+    from unspill.sandbox.sandbox import Command, Sandbox
 
     Found = TypeVar("Found")
 
@@ -36,20 +41,24 @@ _SAYS_ALL = frozenset({"file_not_found", "is_directory", "permission_denied"})
 
 
 class Workspace:
-    """Reads and writes files of a sandbox. Safe to use from several threads.
+    """Runs commands in a sandbox, and reads and writes the files that they see. Safe to use from several threads.
 
     `cancel_fd` is a descriptor that becomes readable to cancel.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+        self.sandbox = sandbox
         self._files = SandboxFiles(sandbox)
         self._tree = SandboxTree(sandbox)
 
     @property
     def root(self) -> str:
         """Where commands see the project."""
-        return places_inside(self._sandbox)[0]
+        return places_inside(self.sandbox)[0]
+
+    def run(self, command: Command, most: int | None = None, **options: Any) -> Told:
+        """Run a command and tell at most `most` bytes of each stream; the options are those of `Sandbox.run`."""
+        return run_told(self.sandbox, command, most, **options)
 
     def read(self, path: str, most: int = MOST_BYTES, *, cancel_fd: int | None = None) -> bytes:
         """Return all that a file has, if that is no more than so many bytes."""
@@ -57,10 +66,6 @@ class Workspace:
         if found.has_more:
             raise FileError(f"{show(found.path)}: it has more than {most} bytes", kind="too_large")
         return found.content
-
-    def beginning(self, path: str, most: int, *, cancel_fd: int | None = None) -> bytes:
-        """Return the first bytes of a file."""
-        return _ours(self._files.read, path, limit=min(most, MOST_BYTES), cancel_fd=cancel_fd).content
 
     def view(
         self, path: str, offset: int, limit: int, most: int, *, is_text: bool, cancel_fd: int | None = None
@@ -88,28 +93,36 @@ class Workspace:
         old, new = (text.replace("\r\n", "\n").replace("\n", "\r\n") for text in (old, new))
         return _kept(_ours(self._files.edit, path, old, new, replace_all=replace_all, cancel_fd=cancel_fd))
 
+    def look(self, path: str, *, cancel_fd: int | None = None) -> Entry:
+        """Return what is at a path; of a link, where it leads."""
+        return _ours(self._tree.look, path, cancel_fd=cancel_fd)
+
+    def entries_followed(self, path: str, *, cancel_fd: int | None = None) -> list[Entry]:
+        """Return what lies in a directory; of a link to a directory, that it is one."""
+        entries = self.entries(path, cancel_fd=cancel_fd)
+        links = [entry.path for entry in entries if entry.kind == "link"]
+        linked = _ours(self._tree.directories, path, links, cancel_fd=cancel_fd)
+        return [entry.replace(kind="directory") if entry.path in linked else entry for entry in entries]
+
+    def exists(self, path: str, *, cancel_fd: int | None = None) -> bool:
+        """Tell whether there is something at a path; of a link, where it leads."""
+        return _ours(self._tree.exists, path, cancel_fd=cancel_fd)
+
+    def real_path(self, path: str, *, cancel_fd: int | None = None) -> str:
+        """Return where a path leads by all its links."""
+        return os.fsdecode(_ours(self._tree.real_path, path, cancel_fd=cancel_fd))
+
+    def make_directory(self, path: str, *, cancel_fd: int | None = None) -> None:
+        """Make a directory, and those it lies in, unless it is there."""
+        _ours(self._tree.make_directory, path, cancel_fd=cancel_fd)
+
     def remove(self, path: str, *, cancel_fd: int | None = None) -> None:
-        """Remove a file, or a directory with all that is in it."""
+        """Remove a file, or a directory with all that is in it, but never the project or what that lies in."""
+        above, name = posixpath.split(posixpath.join(self.root, path).rstrip("/"))
+        target = posixpath.join(self.real_path(above or "/", cancel_fd=cancel_fd), name)
+        if f"{self.root}/".startswith(f"{target.rstrip('/')}/"):
+            raise UsageError("the project and what it lies in can't be removed", remedy="Remove what is in it.")
         _ours(self._tree.remove, path, cancel_fd=cancel_fd)
-
-    def pack(self, left_out: Iterable[str] = (), *, cancel_fd: int | None = None) -> bytes:
-        """Return the project as a tar, without the paths that are left out."""
-        words = ["tar", "-C", self.root, *(f"--exclude=./{path}" for path in left_out), "-cf", "-", "."]
-        return self._archive(words, cancel_fd=cancel_fd)
-
-    def unpack(self, archive: bytes, *, cancel_fd: int | None = None) -> None:
-        """Unpack a tar over the project, by a run inside, which can be undone as any other."""
-        self._archive(["tar", "-C", self.root, "--no-same-owner", "-xf", "-"], stdin=archive, cancel_fd=cancel_fd)
-
-    def _archive(self, words: list[str], **options: Any) -> bytes:
-        result = run_or_raise(self._sandbox, words, MOST_BYTES, **options)
-        if result.stdout.total > MOST_BYTES:
-            raise FileError(f"the project has more than {MOST_BYTES} bytes", kind="too_large")
-        if not result.ok:
-            said = result.stderr.kept().decode("utf-8", "backslashreplace").strip().splitlines()
-            end = describe_end(result.outcome).replace("\n", ", ")
-            raise FileError(f"tar failed ({end}): {said[-1] if said else 'it said nothing'}", kind="failed")
-        return result.stdout.kept()
 
 
 def _ours(verb: Callable[..., Found], *words: Any, **options: Any) -> Found:

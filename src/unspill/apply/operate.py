@@ -49,7 +49,8 @@ class Task(Record):
     """What is to be done: who asks for what, and how its steps and residues are made.
 
     `trees` are layers that become part of the operation; `dropped` are those whose rows go and whose directories stay
-    until nobody has them mounted any more.
+    until nobody has them mounted any more. `check` is the last word before anything live changes: it raises where that
+    is not wanted any more.
     """
 
     kind: OperationKind
@@ -65,6 +66,7 @@ class Task(Record):
     trees: tuple[Taken, ...] = ()
     dropped: tuple[str, ...] = ()
     left: tuple[Left, ...] = ()
+    check: Callable[[], None] | None = None
 
 
 def operate(store: Store, task: Task) -> Operation:
@@ -191,6 +193,8 @@ class _Work:
         )
         if steps:
             sync_staged(self._sites, steps)
+            if self._task.check is not None:
+                self._task.check()
             # From here on a crash must find the marker
             write_journal(journal_file(self._store.state, self._id), journal)
             sync_directory(operation_dir(self._store.state, self._id))

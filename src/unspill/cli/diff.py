@@ -40,8 +40,24 @@ def run(arguments: Arguments) -> int:
         operation=None if operation is None else operation_word(operation),
         colour=colour,
     )
+    if not text and operation is None:
+        _check_paths(arguments.words, sandbox.project)
     if as_json:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
         sys.stdout.write(text)
     return 0
+
+
+def _check_paths(words: list[str], project: bytes) -> None:
+    """Say so where a word is no path at all: of one that is, nothing is simply nothing.
+
+    Raises:
+        UsageError: there is nothing of that name, held or not.
+    """
+    for word in words:
+        if not os.path.lexists(os.path.join(project, path_from_project(word, project))):
+            raise UsageError(
+                f"there is nothing at {word!r}, and nothing of it is held",
+                remedy=f"For an operation: unspill diff --op {word}" if word.removeprefix("op").isdigit() else "",
+            )

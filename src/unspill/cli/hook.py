@@ -12,6 +12,7 @@ import sys
 
 from unspill.cli.hook_agents import AGENTS, answer_form, settings_form
 from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.cli.own_place import check_own_place, own_words
 from unspill.errors import UsageError
 
 TYPE_CHECKING = False
@@ -28,11 +29,15 @@ _MOST_READ = 16 * 1024 * 1024
 _LONGEST = 100_000
 # A text that begins like an option is none
 _SHELL = "-- bash -c -- "
+# Where the agent's shell stands, without the links that led there
+_PLACE = '--working-dir "$(pwd -P)"'
+# Also where this program can't be started, or is killed: agents let a command through at any other failure
+_OR_STOP = f" || exit {_STOP}"
 
 COMMAND = Command(
     name="hook",
     summary="Be the hook of a coding agent: read what it is about to run, answer with the same command sealed.",
-    positional="AGENT",
+    positional="|".join(AGENTS),
     most=1,
     options=(
         Option(name="--hold", help="have changes held instead of applied"),
@@ -57,7 +62,7 @@ def run(arguments: Arguments) -> int:
     try:
         _put(_answer(agent, arguments, sys.stdin.buffer.read(_MOST_READ + 1)))
     except UsageError as error:
-        return _stop(f"{error.message}. {error.remedy}".rstrip())
+        return _stop(f"{error.message.rstrip('.')}. {error.remedy}".rstrip())
     except Exception as error:
         return _stop(f"{type(error).__name__}: {error}")
     return 0
@@ -69,6 +74,9 @@ def _put(answer: dict[str, Any]) -> None:
 
     # What JSON has no form for, an agent's parser would refuse, and take that for no answer
     json.dumps(answer, ensure_ascii=False, allow_nan=False).encode("utf-8", "strict")
+    if os.path.samestat(os.fstat(1), os.stat(os.devnull)):
+        # So it is too where whoever started this had closed it: to end well without an answer lets the command through
+        raise OSError("nobody reads the answer")
     rest = json.dumps(answer).encode() + b"\n"
     while rest:
         rest = rest[os.write(1, rest) :]
@@ -98,8 +106,7 @@ def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, A
     event, given = _read(agent, raw)
     text = given["command"]
     is_plan = event.get("permission_mode") == "plan"
-    words = _words(arguments, discard=is_plan)
-    _check_own_place(event)
+    words = _words(arguments, _project(arguments, event), discard=is_plan)
     leaves = bool(agent.unsealed and given.get(agent.unsealed))
     reason = "sealed by unspill"
     if leaves:
@@ -149,11 +156,14 @@ def _check_arguments(agent: CodingAgent, given: dict[str, Any]) -> None:
         raise UsageError("the sandbox runs nothing in the background: other commands would wait for it", remedy=remedy)
 
 
-def _words(arguments: Arguments, *, discard: bool) -> str:
-    """Return the beginning of every command line that this hook makes, as a shell reads it."""
+def _words(arguments: Arguments, project: bytes, *, discard: bool) -> str:
+    """Return the beginning of every command line that this hook makes, as a shell reads it.
+
+    The project is named: some agents let a model say where a command is run, without telling the hook.
+    """
     from shlex import quote
 
-    words = [*_program(), "run"]
+    words = [*own_words(), "run"]
     if discard:
         # Somebody who plans wants nothing changed
         words.append("--discard")
@@ -161,11 +171,10 @@ def _words(arguments: Arguments, *, discard: bool) -> str:
         words.append("--hold")
     if arguments.flag("--quiet"):
         words.append("--quiet")
-    name, project = arguments.value("--sandbox"), arguments.value("--project")
+    name = arguments.value("--sandbox")
     words += ["--sandbox", name] if name else []
-    words += ["--project", os.path.abspath(project)] if project else []
-    place = '--working-dir "$PWD" ' if project else ""
-    return f"{' '.join(map(quote, words))} {place}{_SHELL}"
+    words += ["--project", os.fsdecode(project)]
+    return f"{' '.join(map(quote, words))} {_PLACE} {_SHELL}"
 
 
 def seal(text: str, words: str) -> str:
@@ -189,35 +198,31 @@ def is_sealed(text: str, words: str) -> bool:
     return len(parts) == 1 and quote(parts[0]) == rest
 
 
-def _program() -> list[str]:
-    """Return how this program is started, whatever the PATH of the agent's shell is."""
-    program = os.path.abspath(sys.argv[0])
-    if os.path.basename(program) == "unspill" and os.access(program, os.X_OK):
-        return [program]
-    # Without -P, a module in the directory where the command is run would be taken for ours
-    return [sys.executable, "-P", "-m", "unspill"]
-
-
 def _own_command(arguments: Arguments) -> str:
     from shlex import quote
 
-    words = [*_program(), "hook", arguments.words[0]]
+    words = [*own_words(), "hook", arguments.words[0]]
     words += [name for name in ("--hold", "--quiet", "--confirm") if arguments.flag(name)]
     for name in ("--project", "--sandbox"):
         value = arguments.value(name)
         if value is not None:
             words += [name, os.path.abspath(value) if name == "--project" else value]
-    return " ".join(map(quote, words))
+    return " ".join(map(quote, words)) + _OR_STOP
 
 
-def _check_own_place(event: dict[str, Any]) -> None:
-    """Refuse to work from within the project: commands could change what seals the next one."""
-    from unspill.sandbox.project import find_project
+def _project(arguments: Arguments, event: dict[str, Any]) -> bytes:
+    """Return the project of every command that the agent runs from where it stands.
 
-    cwd = event.get("cwd")
-    project = find_project(os.fsencode(cwd) if isinstance(cwd, str) and cwd else os.getcwdb())
-    for place in (_program()[0], __file__):
-        real = os.path.realpath(os.fsencode(place))
-        if real.startswith(project.rstrip(b"/") + b"/"):
-            remedy = "Install it outside of the project."
-            raise UsageError("unspill itself lies in the project, where commands could change it", remedy=remedy)
+    Raises:
+        UsageError: it can't be one, or commands in it could change this program.
+    """
+    from unspill.host.places import find_home
+    from unspill.policy.roots import check_root
+    from unspill.sandbox.project import find_project, resolve_project
+
+    given, cwd = arguments.value("--project"), event.get("cwd")
+    stands = os.fsencode(cwd) if isinstance(cwd, str) and cwd else os.getcwdb()
+    project = resolve_project(given if given else find_project(stands))
+    check_root(project, home=find_home(os.getuid(), os.environb.get(b"HOME")).path, own=())
+    check_own_place(project)
+    return project

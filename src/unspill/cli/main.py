@@ -43,6 +43,8 @@ VERBS = {
 }
 
 OUR_FAILURE = 125
+# Coding agents let a command through where their hook fails in any other way
+STOPPED = 2
 _FULL = "Let standard output go somewhere that can be written."
 
 
@@ -51,6 +53,17 @@ def main() -> NoReturn:
 
     Leaves without taking the interpreter apart, which would take as long as starting it.
     """
+    is_hook = sys.argv[1:2] == ["hook"]
+    try:
+        code = _run_program()
+    except BaseException:
+        if not is_hook:
+            raise
+        code = STOPPED
+    os._exit(STOPPED if is_hook and code else code)
+
+
+def _run_program() -> int:
     _fill_closed_streams()
     code = run_words(sys.argv[1:])
     try:
@@ -62,7 +75,7 @@ def main() -> NoReturn:
     launcher = sys.modules.get("unspill.runner.launcher")
     if launcher is not None:
         launcher.stop_launchers()
-    os._exit(code)
+    return code
 
 
 def _fill_closed_streams() -> None:

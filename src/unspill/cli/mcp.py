@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import sys
 
+from unspill.changes.collector import CollectorPaused
 from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.cli.own_place import own_words
 from unspill.errors import UsageError
-from unspill.sandbox.project import find_project
+from unspill.policy.roots import check_root
+from unspill.sandbox.project import find_project, resolve_project
 from unspill.sandbox.sandbox import Sandbox
+from unspill.sandbox.upkeep import find_own_locations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,9 +57,11 @@ def run(arguments: Arguments) -> int:
         print(json.dumps(_settings(arguments), indent=2))
         return 0
     try:
-        from unspill.adapters.mcp.asking import Asking
-        from unspill.adapters.mcp.server import make_server
-        from unspill.adapters.mcp.stdio import serve_stdio
+        # Thousands of types are made, and all of them stay
+        with CollectorPaused():
+            from unspill.adapters.mcp.asking import Asking
+            from unspill.adapters.mcp.server import make_server
+            from unspill.adapters.mcp.stdio import serve_stdio
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "unspill":
             raise
@@ -104,14 +110,27 @@ def _projects(arguments: Arguments) -> list[bytes]:
 
 
 def _settings(arguments: Arguments) -> dict[str, Any]:
-    """Return what most clients have in their settings for a server that they start; paths hold wherever they do."""
-    words = ["mcp", "--project", os.path.abspath(_projects(arguments)[0]).decode("utf-8", "surrogateescape")]
-    words += [word for also in arguments.values("--also") for word in ("--also", os.path.abspath(also))]
+    """Return what most clients have in their settings for a server that they start; paths hold wherever they do.
+
+    Raises:
+        UsageError: it would not work.
+    """
+    if arguments.value("--http") is not None:
+        remedy = "Leave out one of the two: see docs/mcp.md for what clients by HTTP need."
+        raise UsageError(
+            "--settings is for a server that its client starts, --http for one that you start", remedy=remedy
+        )
+    first, *others = (os.path.abspath(project) for project in _projects(arguments))
+    for project in (first, *others):
+        check_root(resolve_project(project), home=find_own_locations().home, own=())
+    words = ["mcp", "--project", os.fsdecode(first)]
+    words += [word for other in others for word in ("--also", os.fsdecode(other))]
     for name in ("--sandbox", "--ask", "--patience"):
         value = arguments.value(name)
         words += [] if value is None else [name, value]
     words += [name for name in ("--remember", "--may-apply") if arguments.flag(name)]
-    return {"mcpServers": {"unspill": {"command": os.path.abspath(sys.argv[0]), "args": words}}}
+    program, *before = own_words()
+    return {"mcpServers": {"unspill": {"command": program, "args": [*before, *words]}}}
 
 
 def _default(sandboxes: list[Sandbox]) -> Sandbox | None:
@@ -122,7 +141,6 @@ def _default(sandboxes: list[Sandbox]) -> Sandbox | None:
 
 def _serve_http(arguments: Arguments, server: Server[Any], sandboxes: list[Sandbox]) -> None:
     from unspill.adapters.mcp.http import serve_http
-    from unspill.sandbox.upkeep import find_own_locations
 
     token_file = arguments.value("--token-file")
     serve_http(

@@ -44,6 +44,7 @@ class Denial(Record):
 
     Rules: form (not a host name), host (not allowed), port (not allowed for this host), address (private, or the
     host's own), server name (TLS asks for another host), request (malformed, or asks for another host), budget.
+    `reason` is why, in one clause: for what was asked for, that of whoever was asked.
     """
 
     host: str
@@ -51,6 +52,7 @@ class Denial(Record):
     rule: DenialRule
     remedy: str
     times: int = 1
+    reason: str = ""
 
     @property
     def place(self) -> str:

@@ -34,8 +34,9 @@ class RequestBase(Record):
 
     `names` are those of the environment variables that the command gets, sorted; `variables` is the digest of those
     that the caller sets for it, with their values, or nothing where there are none. `script` is the digest of the
-    program that is started where it lies in a root, or `UNKNOWN_PROGRAM`, with which it is allowed once only. Without
-    `argv` it is asked for the sandbox as a whole, whatever runs in it.
+    program that is started where it lies in a root, or `UNKNOWN_PROGRAM`, with which it is allowed once only. `stdin`
+    is the digest of what the command reads, `UNKNOWN_PROGRAM` where that is not known yet, `stdin_head` its beginning.
+    Without `argv` it is asked for the sandbox as a whole, whatever runs in it.
     """
 
     kind: ClassVar[RequestKind]
@@ -52,6 +53,8 @@ class RequestBase(Record):
     names: tuple[str, ...] = ()
     script: str = ""
     variables: str = ""
+    stdin: str = ""
+    stdin_head: bytes = b""
 
     def at_scope(self, scope: Scope) -> Self:
         """Return what a grant of that scope remembers: `sandbox` forgets the run, `always` the sandbox as well."""
@@ -62,7 +65,7 @@ class RequestBase(Record):
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """The scopes that an answer can have."""
-        if self.one_time_only or self.script == UNKNOWN_PROGRAM:
+        if self.one_time_only or UNKNOWN_PROGRAM in (self.script, self.stdin):
             return ("once",)
         lacking = {scope for scope, of in (("run", self.run), ("sandbox", self.sandbox)) if not of}
         return tuple(scope for scope in SCOPES if scope not in lacking)

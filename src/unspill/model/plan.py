@@ -122,11 +122,13 @@ class NoNetwork(Record):
 class ProxyNetwork(Record):
     """The same, with a listener on loopback that leads to this sandbox's proxy.
 
-    `hosts` are the rules it goes by; `public` is any public host besides; others are asked for with `ask`.
+    `hosts` are the rules it goes by; `public` is any public host besides; others are asked for with `ask`, for
+    `asking_s` of which the command's time stands still.
     """
 
     hosts: tuple[str, ...] = ()
     ask: bool = False
+    asking_s: float = 0.0
     public: bool = False
     up_bytes: int | None = None
     down_bytes: int | None = None

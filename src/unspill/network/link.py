@@ -9,7 +9,7 @@ The decision is made once, on the parsed destination; what is connected to are t
 
 from __future__ import annotations
 
-from _socket import IPPROTO_TCP, SHUT_WR, SO_ERROR, SOL_SOCKET, TCP_NODELAY
+from _socket import IPPROTO_TCP, MSG_PEEK, SHUT_WR, SO_ERROR, SOL_SOCKET, TCP_NODELAY
 
 from unspill.model.egress import Denial
 from unspill.network.opening import Asked, HttpOpening, opening_for
@@ -52,6 +52,7 @@ class Link:
         self._addresses: list[bytes] = []
         self._entry: Entry | None = None
         self._lingered = 0
+        self._is_talking = False
 
     def step(self) -> None:
         """Go on as far as possible. Called when one of the sockets is ready, and first of all when it is new."""
@@ -64,6 +65,8 @@ class Link:
                 self._connected(self._server)
             elif self.state == "lingering":
                 self._linger()
+            elif self.state == "asking":
+                self._look_if_gone()
         except BlockingIOError:
             pass
         except Refused as refused:
@@ -125,6 +128,8 @@ class Link:
         """Close both sides at once."""
         if self.state == "over":
             return
+        if self.state == "asking" and self._loop.questions is not None:
+            self._loop.questions.leave(self)
         self._drop_server(verdict)
         self.state, self.deadline = "over", None
         self._loop.watch(self, self._client, reads=False, writes=False)
@@ -149,12 +154,12 @@ class Link:
         try:
             self._loop.rules.judge(destination)
         except Refused:
+            # What nobody can allow is refused as that, and not asked for; no name is looked up before it is allowed
+            if destination.address:
+                self._loop.addresses.check(destination.address, destination.port)
             questions = self._loop.questions
             if questions is None:
                 raise
-            # Of what nobody can allow nobody is asked; and no name is looked up before it is allowed
-            if destination.address:
-                self._loop.addresses.check(destination.address, destination.port)
             self._become("asking", None)
             questions.put(self, destination)
             return
@@ -169,6 +174,13 @@ class Link:
         else:
             self._become("resolving", self._loop.patience.resolve_s)
             self._loop.lookups.ask(self, destination.host)
+
+    def _look_if_gone(self) -> None:
+        """End with a client that does not wait for the answer. One that goes on talking is read when it is there."""
+        if self._client.recv(1, MSG_PEEK):
+            self._is_talking = True
+        else:
+            self.end("failed")
 
     def _connect_next(self) -> None:
         self._drop_server("failed")
@@ -217,8 +229,10 @@ class Link:
     def _deny(self, refused: Refused) -> None:
         host, port = self._asked.destination.host or self._opening.wanted(), self._asked.destination.port
         remedy = refused.remedy(host, port)
-        self._loop.ledger.deny(Denial(host=host, port=port, rule=refused.rule, remedy=remedy))
-        text = f"{host}:{port} was refused: {refused.because}. {remedy}"
+        denial = Denial(host=host, port=port, rule=refused.rule, remedy=remedy, reason=refused.because)
+        self._loop.ledger.deny(denial)
+        # Whoever was asked knows of it: the command, or who wrote it, need not be told how to have it otherwise
+        text = f"{host}:{port} was refused: {refused.because}." + ("" if self.state == "asking" else f" {remedy}")
         if self.state == "relaying":
             words = self._relay.answer(refused, text) if self._relay is not None else b""
         else:
@@ -282,7 +296,8 @@ class Link:
         """Tell the loop what this link waits for now."""
         if self.state == "over":
             return
-        reads, writes = self.state in ("opening", "lingering"), False
+        is_asking = self.state == "asking" and not self._is_talking
+        reads, writes = is_asking or self.state in ("opening", "lingering"), False
         if self._relay is not None:
             reads, writes = self._relay.up.wants_source, self._relay.down.wants_sink
         self._loop.watch(self, self._client, reads=reads, writes=writes)

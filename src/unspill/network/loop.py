@@ -37,13 +37,17 @@ _EVENTS = 512
 
 
 class Patience(Record):
-    """How long is waited for what, and how many clients there may be at once."""
+    """How long is waited for what, and how many clients there may be at once.
+
+    `asking_s` is how much of the time that clients wait for a person is not counted as the command's.
+    """
 
     opening_s: float = 20.0
     resolve_s: float = 20.0
     connect_s: float = 10.0
     half_closed_s: float = 30.0
     lingering_s: float = 2.0
+    asking_s: float = 300.0
     at_once: int = 1024
 
 
@@ -89,7 +93,7 @@ class Loop:
         self._listener = listener
         self._epoll = select.epoll()
         self.lookups = Lookups(resolver)
-        self.questions = None if ask is None else Questions(ask, self.lookups.rouse)
+        self.questions = None if ask is None else Questions(ask, self.lookups.rouse, most_s=patience.asking_s)
         self._links: set[Link] = set()
         self._hurried: set[Link] = set()
         self._watched: dict[int, tuple[int, Link]] = {}

@@ -22,7 +22,10 @@ PHRASES: dict[DenialRule, str] = {
 
 
 def shown(raw: bytes) -> str:
-    """Return bytes that the command sent as printable ASCII, cut to a length that a person reads."""
+    """Return bytes that the command sent as one word of printable ASCII, cut to a length that a person reads.
+
+    Without a space in it, so that no name can be a sentence among ours.
+    """
     text = raw[:_SHOWN].decode("ascii", "backslashreplace")
-    safe = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    safe = "".join(c if c.isprintable() and c != " " else f"\\x{ord(c):02x}" for c in text)
     return safe if len(raw) <= _SHOWN else f"{safe}..."

@@ -34,6 +34,16 @@ class Approver(Protocol):
         """Return the answer to a question."""
 
 
+class Withdrawing:
+    """What an approver is besides that can take a question back from whoever was asked."""
+
+    __slots__ = ()
+
+    def withdraw(self, question: Question) -> None:
+        """End a question that nobody needs an answer to any more; its `ask` returns soon."""
+        raise NotImplementedError
+
+
 class DenyAll:
     """For when nobody is there: everything that would be asked is denied."""
 

@@ -12,6 +12,7 @@ import time
 from unspill.changes.render import safe_text
 from unspill.errors import DeniedError
 from unspill.model.permission import Allowed, Denied
+from unspill.permissions.approver import Withdrawing
 from unspill.permissions.events import answer_event, decision_event, request_event
 from unspill.permissions.permit import Permit
 from unspill.permissions.rate import RateLimit, find_pause
@@ -25,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unspill.model.permission import Answer, GrantId, Question, Request
+    from unspill.model.permission import Answer, GrantId, Question, Request, RequestId
     from unspill.model.policy import Policy
     from unspill.permissions.approver import Approver
     from unspill.permissions.audit import Audit
@@ -41,7 +42,7 @@ class Desk:
 
     __slots__ = (
         *("_approver", "_audit", "_grants", "_home", "_limit", "_now_ns", "_own"),
-        *("_policy", "_requests", "_wait_s"),
+        *("_policy", "_requests", "_under_way", "_wait_s"),
     )
 
     def __init__(
@@ -68,6 +69,7 @@ class Desk:
         self._limit = limit or RateLimit()
         self._wait_s = wait_s
         self._now_ns = now_ns
+        self._under_way: dict[RequestId, Question] = {}
 
     def obtain_all(self, requests: tuple[Request, ...]) -> tuple[Permit, ...]:
         """Return permits for all requests, or none: nobody is asked about one while another is refused anyway.
@@ -106,6 +108,12 @@ class Desk:
             case Ask(scopes=scopes):
                 return self._asked(make_question(request, scopes, wait_s=self._wait_s))
 
+    def withdraw(self, run: str) -> None:
+        """Take back what a run has asked for and nobody has answered: it is over. Whoever asked is denied it."""
+        for question in tuple(self._under_way.values()):
+            if question.request.run == run and isinstance(self._approver, Withdrawing):
+                self._approver.withdraw(question)
+
     def _use(self, grant: GrantId, request: Request, now_ns: int) -> None:
         # What the configuration names is not recorded here: the record of the run has it
         if not self._grants.use(grant, now_ns):
@@ -117,11 +125,13 @@ class Desk:
         self._note(question)
         self._audit.append(request_event(question))
         answer: Answer = Denied(digest=question.digest, by="unspill", reason="the question was interrupted")
+        self._under_way[question.id] = question
         try:
             answer = _checked(question, self._approver.ask(question))
         except Exception as error:
             answer = Denied(digest=question.digest, by="unspill", reason=f"the approver failed: {type(error).__name__}")
         finally:
+            self._under_way.pop(question.id, None)
             try:
                 self._end(question, answer)
             finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from unspill.model.permission import Allowed, Denied
+from unspill.model.permission import UNKNOWN_PROGRAM, Allowed, Denied
 from unspill.permissions.queue import LONGEST_S, SHORTEST_S, put_up
 from unspill.permissions.wording import make_question
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from unspill.store.requests import AskedRequest, RequestTable
 
 SECOND = 1_000_000_000
+_UNSURE = "what it starts or reads may be something else by the time of an answer"
+_UNSURE_REMEDY = "Start a program that no command can change, such as one of /usr/bin, and give its input as text."
 KEPT_S = 600.0
 """How long after its deadline an answer can still be taken."""
 
@@ -41,9 +43,13 @@ class Later:
 
         What waits is a question of its own: the one that is asked here ends with this call.
         """
+        if UNKNOWN_PROGRAM in (question.request.script, question.request.stdin):
+            return _denied(question, _UNSURE, _UNSURE_REMEDY)
         found = self._find(question)
         if found is None:
-            open_question = make_question(question.request, question.scopes, wait_s=question.wait_s)
+            # Of no run: the one that asks is over when the answer comes
+            request = question.request.replace(run="")
+            open_question = make_question(request, question.scopes, wait_s=question.wait_s)
             put_up(self._requests, open_question)
             found = self._requests.find(open_question.id)
         deadline = time.monotonic() + min(self._patience_s, question.wait_s)
@@ -68,7 +74,7 @@ class Later:
             return Allowed(digest=question.digest, by=by, scope=found.scope)
         if found.state == "denied":
             return Denied(digest=question.digest, by=by, reason=found.reason or "the user said no", is_unseen=True)
-        return _denied(question, "nobody answered in time")
+        return _denied(question, "nobody answered in time, or somebody else who asked for the same has used the answer")
 
     def _find(self, question: Question) -> AskedRequest | None:
         """Return the latest of the same that waits or that somebody answered, as long as that counts."""

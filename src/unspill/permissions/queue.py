@@ -12,6 +12,7 @@ import time
 from unspill.changes.quote import quote
 from unspill.errors import UsageError
 from unspill.model.permission import Allowed, Denied
+from unspill.permissions.approver import Withdrawing
 from unspill.permissions.wording import make_question
 from unspill.store.requests import AskedRequest
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 SHORTEST_S, LONGEST_S = 0.02, 0.5
 
 
-class Queue:
+class Queue(Withdrawing):
     """The approver for headless use; `unspill approve ID` and `unspill deny ID` answer."""
 
     __slots__ = ("_requests",)
@@ -51,6 +52,10 @@ class Queue:
         self._requests.close(question.id, "expired")
         return self._look(question) or _denied(question, "nobody answered in time")
 
+    def withdraw(self, question: Question) -> None:
+        """Let nobody answer it any more."""
+        self._requests.close(question.id, "expired")
+
     def _look(self, question: Question) -> Answer | None:
         """Return the answer if there is one; None while there is none."""
         found = self._requests.find(question.id)
@@ -67,7 +72,8 @@ class Queue:
             return Allowed(digest=question.digest, by=by, scope=found.scope)
         if found.state == "expired":
             return _denied(question, "nobody answered in time")
-        return Denied(digest=question.digest, by=by, reason=found.reason)
+        reason = "somebody else who asked for the same has used the answer" if is_allowed else found.reason
+        return Denied(digest=question.digest, by=by, reason=reason)
 
 
 def put_up(requests: RequestTable, question: Question) -> None:

@@ -10,6 +10,7 @@ import os
 
 from unspill.changes.quote import is_mixed_script
 from unspill.model.permission import (
+    UNKNOWN_PROGRAM,
     AsRoot,
     Choice,
     Egress,
@@ -122,6 +123,10 @@ def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
         yield f"directory: {shorten(show_word(request.cwd))}"
     if request.argv and not isinstance(request, NetworkForCommand | Unsandboxed | Egress):
         yield f"command:   {shorten(show_command(request.argv))}"
+    if request.stdin == UNKNOWN_PROGRAM:
+        yield "input:     whatever it is given while it runs"
+    elif request.stdin:
+        yield f"input:     {shorten(show_word(request.stdin_head), 200)}"
     if isinstance(request, HeldPath):
         yield f"root:      {shorten(show_word(request.root))}"
         yield f"content:   {request.digest}"

@@ -27,6 +27,7 @@ from unspill.sandbox.claims import concerns_git, entries_of, mark_written, remem
 from unspill.sandbox.masking import carry_changed, load_masked, shown_secrets
 from unspill.sandbox.reading import get_run
 from unspill.sandbox.sweeping import end_interrupted
+from unspill.sandbox.turn import refuse_given_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from unspill.apply.draft import Draft
     from unspill.apply.sites import Sites
     from unspill.model.change import Change, ChangeSet, RootChanges
-    from unspill.model.layer import Stack
+    from unspill.model.layer import RunId, Stack
     from unspill.model.operation import Left, Operation, OperationId
     from unspill.sandbox.choosing import Wish
     from unspill.sandbox.opening import Opened
@@ -50,6 +51,7 @@ def apply_held(opened: Opened, wish: Wish) -> Operation:
         UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
         ApplyFailed: the filesystem failed; nothing was changed.
         RootRefused: another directory is where the project was.
+        SandboxUnavailable: the caller gave up; nothing was changed.
     """
     end_interrupted(opened.store)
     with StackUse(opened.store.state, opened.row.id, alone=True) as use:
@@ -120,6 +122,7 @@ class _Apply:
             trees=() if self._is_shared else trees,
             dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
             left=self._choice.left,
+            check=lambda: refuse_given_up(self._wish.cancel_fd),
         )
         operation = operate(self._opened.store, task)
         if operation.number and not self._is_shared:
@@ -235,7 +238,7 @@ class _Apply:
                 Residue(
                     layer=layer,
                     root=stack.live,
-                    run=stack.sealed[-1].run,
+                    run=_run_of(stack, remaining),
                     mark_ns=marks[index],
                     overrides=tuple(older.items()),
                 )
@@ -260,6 +263,13 @@ class _Apply:
     @staticmethod
     def _part(changes: ChangeSet, root: bytes) -> RootChanges | None:
         return next((part for part in changes.roots if part.root == root), None)
+
+
+def _run_of(stack: Stack, remaining: Sequence[Change]) -> RunId:
+    """Return whose leftover it is: the last run that made something of what remains."""
+    uppers = {change.layer for change in remaining}
+    made = [layer.run for layer in stack.sealed if layer.upper in uppers]
+    return (made or [stack.sealed[-1].run])[-1]
 
 
 def _gives_way(change: Change) -> bool:

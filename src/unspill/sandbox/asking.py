@@ -26,12 +26,13 @@ from unspill.policy.egress import WEB_PORTS, parse_allowed
 from unspill.policy.paths import contains
 from unspill.sandbox.ending import never_begun
 from unspill.sandbox.locations import own_directories
-from unspill.sandbox.occasion import occasion_of
+from unspill.sandbox.occasion import input_of, occasion_of
 from unspill.sandbox.opening import checked_roots, get_facts
 from unspill.sandbox.patience import until_cancelled
 from unspill.sandbox.reading import plan_as_if
 from unspill.sandbox.recording import record_run
 from unspill.sandbox.running import run_request
+from unspill.sandbox.settings import check_approver
 from unspill.sandbox.wanting import to_wants
 
 TYPE_CHECKING = False
@@ -79,8 +80,8 @@ def _approver(store: Store, approver: Who) -> Approver:
         from unspill.permissions.terminal import Terminal
 
         return Terminal(lock=store.state + b"/locks/terminal")
-    if isinstance(approver, str):
-        raise UsageError(f"not an approver: {approver!r}", remedy="Choose `terminal`, `queue` or `deny`.")
+    check_approver(approver)
+    assert not isinstance(approver, str)
     return approver
 
 
@@ -106,6 +107,7 @@ def run_with_more(opened: Opened, request: Request, wishes: RunWishes, desk: Des
             argv=request.argv,
             cwd=request.cwd,
             environ=tuple(b"%b=%b" % pair for pair in sorted(dict(request.environ).items())),
+            **input_of(request.stdin),
         )
         permit = until_cancelled(lambda: desk.obtain(asked), wishes.cancel_fd)
         if permit is None:

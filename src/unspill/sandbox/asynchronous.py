@@ -12,6 +12,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from unspill.errors import SandboxUnavailable
 from unspill.host.numbers import make_pipe
 
 if TYPE_CHECKING:
@@ -48,7 +49,12 @@ async def call_in_thread(work: Callable[[int], Found]) -> Found:
             loop.call_soon_threadsafe(done.set_result, found)
 
     thread = threading.Thread(target=do, name="unspill-run", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        os.close(cancel_read)
+        os.close(cancel_write)
+        raise SandboxUnavailable("no more threads for this user") from None
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:

@@ -19,7 +19,8 @@ from unspill.sandbox.reading import fold_changes, get_run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from typing import Any
 
     from unspill.apply.guard import Judged
     from unspill.model.change import RootChanges
@@ -34,7 +35,8 @@ STALE = "it is not what was reviewed"
 class Wish(Record):
     """What a caller wants applied: of the `reviewed` changes or of all that is held, perhaps of one `run` only.
 
-    `automatic`: after a run; paths that an earlier held run changed too are left instead of refused.
+    `automatic`: after a run; paths that an earlier held run changed too are left instead of refused. `cancel_fd`
+    becomes readable where the caller gives up.
     """
 
     selection: Selection = Selection()
@@ -42,6 +44,14 @@ class Wish(Record):
     run: str | int | None = None
     asked_by: str = "person"
     automatic: bool = False
+    cancel_fd: int | None = None
+
+
+def make_wish(selection: Selection | Sequence[str | bytes], **rest: Any) -> Wish:
+    """Return a wish for paths, or for what a selection says."""
+    from unspill.sandbox.selecting import to_selection
+
+    return Wish(selection=to_selection(selection), **rest)
 
 
 class Choice(Record):

@@ -65,6 +65,8 @@ def make_result(
         shown_bytes=opened.policy.shown_bytes,
         connections=() if traffic is None else traffic.connections,
         denials=() if traffic is None else traffic.denials,
+        project=opened.project,
+        workspace=opened.roots[0] if opened.policy.view == "rootfs" else b"",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from unspill.policy.paths import show
 from unspill.sandbox.files_inside import beginning_of
 from unspill.sandbox.files_reading import READING
+from unspill.sandbox.files_tree import CHANGING, LOOKING
 from unspill.sandbox.files_writing import WRITING
 
 TYPE_CHECKING = False
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from unspill.model.run import Run
     from unspill.sandbox.sandbox import Sandbox
 
-_READS = {beginning_of(*verb, is_reading=True): verb[0] for verb in READING}
-_VERBS = {**_READS, beginning_of(*WRITING, is_reading=False): WRITING[0]}
+_READS = {beginning_of(*verb, is_reading=True): verb[0] for verb in (*READING, *LOOKING.values())}
+_VERBS = {**_READS, **{beginning_of(*verb, is_reading=False): verb[0] for verb in (WRITING, *CHANGING.values())}}
 
 
 def runs_but_reads(sandbox: Sandbox, limit: int) -> tuple[tuple[Run, ...], int]:

@@ -217,7 +217,7 @@ def _check(outcome: Outcome, path: bytes) -> None:
             text = f"{show(path)}: the bound {outcome.limit} = {outcome.bound} was reached"
             raise FileError(text, kind="too_large")
         case Cancelled():
-            raise SandboxUnavailable(f"{show(path)}: the caller gave up", remedy="Try again.")
+            raise SandboxUnavailable("the caller gave up", remedy="Try again.")
     from unspill.sandbox.result import describe_end
 
     raise SandboxUnavailable(f"{show(path)}: no answer from inside ({describe_end(outcome).splitlines()[0]})")

@@ -14,7 +14,7 @@ from unspill.sandbox.files_reading import Entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from unspill.sandbox.files_inside import Path
     from unspill.sandbox.files_reading import EntryKind
@@ -49,6 +49,16 @@ _REMOVE = """\
 said=$(rm -rf -- "$1" 2>&1) || no - "$said"
 printf 'ok \\n'
 """
+# The name of each verb that only looks, its script and the programs that it needs; then of each that changes something
+LOOKING = {
+    "look": ("look", _LOOK, "stat"),
+    "exists": ("exists", _EXISTS, "sh"),
+    "directories": ("directories", _DIRECTORIES, "sh"),
+    "real": ("real", _REAL, "readlink"),
+}
+CHANGING = {"make": ("make", _MAKE, "mkdir sleep"), "remove": ("remove", _REMOVE, "rm sleep")}
+# The kernel bounds the words of a command, and by the stack's bound, which somebody may have lowered
+_MOST_WORDS = 64 * 1024
 
 
 class SandboxTree:
@@ -64,34 +74,50 @@ class SandboxTree:
     def look(self, path: Path, *, cancel_fd: int | None = None) -> Entry:
         """Return what is at a path, which becomes absolute."""
         where = self._inside.resolve(path)
-        answer = self._inside.ask("look", _LOOK, "stat", (where,), 64, cancel_fd)
+        answer = self._inside.ask(*LOOKING["look"], (where,), 64, cancel_fd)
         if not answer[1:].strip().isdigit():
             raise SandboxUnavailable(f"{show(where)}: an answer from inside that can't be understood")
         return Entry(path=where, kind=_KINDS.get(answer[:1], "unknown"), size=int(answer[1:]))
 
     def exists(self, path: Path, *, cancel_fd: int | None = None) -> bool:
         """Tell whether there is something at a path; of a link, where it leads."""
-        answer = self._inside.ask("exists", _EXISTS, "sh", (self._inside.resolve(path),), 64, cancel_fd)
+        answer = self._inside.ask(*LOOKING["exists"], (self._inside.resolve(path),), 64, cancel_fd)
         return answer == b"1"
 
     def directories(self, path: Path, names: Collection[bytes], *, cancel_fd: int | None = None) -> frozenset[bytes]:
         """Return those names in a directory that are directories, or links to one."""
-        if not names:
-            return frozenset()
-        words = (self._inside.resolve(path), *names)
-        answer = self._inside.ask("directories", _DIRECTORIES, "sh", words, len(names), cancel_fd)
-        return frozenset(name for name, kind in zip(names, answer.decode("ascii"), strict=True) if kind == "d")
+        where = self._inside.resolve(path)
+        found: set[bytes] = set()
+        for part in _parts(names):
+            answer = self._inside.ask(*LOOKING["directories"], (where, *part), len(part), cancel_fd)
+            found.update(name for name, kind in zip(part, answer.decode("ascii"), strict=True) if kind == "d")
+        return frozenset(found)
 
     def real_path(self, path: Path, *, cancel_fd: int | None = None) -> bytes:
         """Return where a path leads by all its links; what does not exist of it stays as it is."""
-        answer = self._inside.ask("real", _REAL, "readlink", (self._inside.resolve(path),), 1 * MIB, cancel_fd)
+        answer = self._inside.ask(*LOOKING["real"], (self._inside.resolve(path),), 1 * MIB, cancel_fd)
         return answer.removesuffix(b"x").removesuffix(b"\n")
 
     def make_directory(self, path: Path, *, cancel_fd: int | None = None) -> None:
         """Make a directory, and those it lies in, unless it is there."""
-        self._inside.act("make", _MAKE, "mkdir sleep", (self._inside.resolve(path),), cancel_fd=cancel_fd)
+        self._inside.act(*CHANGING["make"], (self._inside.resolve(path),), cancel_fd=cancel_fd)
 
     def remove(self, path: Path, *, cancel_fd: int | None = None) -> None:
         """Remove what is at a path, a directory with all that is in it; a link goes itself."""
         where = self._inside.resolve(path).rstrip(b"/") or b"/"
-        self._inside.act("remove", _REMOVE, "rm sleep", (where,), cancel_fd=cancel_fd)
+        self._inside.act(*CHANGING["remove"], (where,), cancel_fd=cancel_fd)
+
+
+def _parts(names: Collection[bytes]) -> Iterator[list[bytes]]:
+    """Yield the names in parts that are few enough for one command."""
+    part: list[bytes] = []
+    left = _MOST_WORDS
+    for name in names:
+        # A word has a pointer and a NUL besides
+        left -= len(name) + 9
+        if part and left < 0:
+            yield part
+            part, left = [], _MOST_WORDS - len(name) - 9
+        part.append(name)
+    if part:
+        yield part

@@ -55,7 +55,7 @@ class Gate:
         from unspill.network.proxy import Proxy
 
         budget = Budget(up=self._network.up_bytes, down=self._network.down_bytes)
-        patience = Patience(at_once=_connections_at_once())
+        patience = Patience(at_once=_connections_at_once(), asking_s=self._network.asking_s)
         self._proxy = Proxy(
             listener,
             self._rules,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from unspill.changes.reader import Reader
 from unspill.errors import DeniedError
-from unspill.layers.locks import lock_sandbox
 from unspill.model.permission import HeldPath
 from unspill.permissions.held import digest_of_held
 from unspill.sandbox.applying import apply_held
 from unspill.sandbox.choosing import choose
 from unspill.sandbox.masking import load_masked
+from unspill.sandbox.turn import given_up, lock_unless_given_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,14 +27,29 @@ if TYPE_CHECKING:
     from unspill.sandbox.opening import Opened
 
 
+def apply_in_turn(opened: Opened, wish: Wish, desk: Desk | None) -> Operation:
+    """Apply what is wished for when it is its turn; with a desk, the person is asked about what is held back.
+
+    Raises:
+        UsageError: the selection chooses nothing.
+        ApplyFailed: the filesystem failed; nothing was changed.
+        SandboxUnavailable: the caller gave up; nothing was changed.
+    """
+    if desk is not None:
+        return apply_with_questions(opened, wish, desk)
+    with lock_unless_given_up(opened, wish.cancel_fd):
+        return apply_held(opened, wish)
+
+
 def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
     """Apply what is wished for, and of what is held that to which the person says yes.
 
     Raises:
         UsageError: the selection chooses nothing.
         ApplyFailed: the filesystem failed; nothing was changed.
+        SandboxUnavailable: the caller gave up; nothing was changed.
     """
-    with lock_sandbox(opened.store.state, opened.row.id):
+    with lock_unless_given_up(opened, wish.cancel_fd):
         stacks = tuple(stack for stack in load_masked(opened) if stack.sealed)
         choice = choose(opened, stacks, wish)
         roots = tuple(stack.live for stack in stacks)
@@ -45,7 +60,7 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
     allowed = []
     for request in asked:
         try:
-            desk.obtain(request).take(request)
+            _obtain(desk, request, wish.cancel_fd)
         except DeniedError:
             refused.add((request.root, request.path))
         else:
@@ -55,8 +70,17 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
     included = tuple(path for path in allowed if path not in refused_paths)
     selection = wish.selection.replace(included=(*wish.selection.included, *included))
     reviewed = choice.changes if held else wish.reviewed
-    with lock_sandbox(opened.store.state, opened.row.id):
+    with lock_unless_given_up(opened, wish.cancel_fd):
         return apply_held(opened, wish.replace(selection=selection, reviewed=reviewed))
+
+
+def _obtain(desk: Desk, request: HeldPath, cancel_fd: int | None) -> None:
+    from unspill.sandbox.patience import until_cancelled
+
+    permit = until_cancelled(lambda: desk.obtain(request), cancel_fd)
+    if permit is None:
+        raise given_up()
+    permit.take(request)
 
 
 def _requests(

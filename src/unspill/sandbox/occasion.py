@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.sandbox.program import identify_program
 
 TYPE_CHECKING = False
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 # The size of a window comes and goes, and no program does anything else because of it
 _SIZES = (b"COLUMNS", b"LINES")
+_SHOWN = 4096
 
 
 def occasion_of(opened: Opened, request: Request, plan: Plan) -> dict[str, Any]:
@@ -27,13 +29,20 @@ def occasion_of(opened: Opened, request: Request, plan: Plan) -> dict[str, Any]:
         "cwd": request.cwd,
         "names": tuple(sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _SIZES)),
         "script": identify_program(opened, plan),
-        "variables": _digest_of(request.environ),
+        # What the variables that a caller sets have in common with the same ones another time: their values too
+        "variables": _digest_of(b"".join(b"%b=%b\0" % pair for pair in sorted(dict(request.environ).items()))),
+        **input_of(request.stdin),
     }
 
 
-def _digest_of(environ: tuple[tuple[bytes, bytes], ...]) -> str:
-    """Return what the variables that a caller sets have in common with the same ones another time: their values too."""
+def input_of(stdin: bytes | int | None) -> dict[str, Any]:
+    """Return what a request says of what the command reads: a shell runs that as well as its words."""
+    if isinstance(stdin, int):
+        return {"stdin": UNKNOWN_PROGRAM}
+    return {"stdin": _digest_of(stdin), "stdin_head": stdin[:_SHOWN]} if stdin else {}
+
+
+def _digest_of(said: bytes) -> str:
     from hashlib import blake2b
 
-    said = b"".join(b"%b=%b\0" % pair for pair in sorted(dict(environ).items()))
     return blake2b(said, digest_size=32).hexdigest() if said else ""

@@ -17,7 +17,7 @@ from unspill.model.record import Record
 from unspill.policy.roots import check_root, merge_roots
 from unspill.sandbox.locations import find_locations, own_directories
 from unspill.sandbox.project import has_mark, resolve_project
-from unspill.sandbox.settings import load_policy
+from unspill.sandbox.settings import check_approver, load_policy
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -61,6 +61,7 @@ def open_project(
     """
     home = find_home(os.getuid(), os.environb.get(b"HOME"))
     locations = find_locations(home.path, os.environb)
+    check_approver(approver)
     project = resolve_project(given)
     decided = load_policy(locations, project, policy)
     is_refused = os.getuid() == 0 and not decided.allow_root

@@ -15,6 +15,7 @@ from unspill.layers.stack import stat_root
 from unspill.model.operation import OperationId
 from unspill.sandbox.claims import forget_untracked
 from unspill.sandbox.sweeping import end_interrupted
+from unspill.sandbox.turn import refuse_given_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,11 +44,14 @@ def get_operation(opened: Opened, operation: str | int) -> Operation:
     return found
 
 
-def undo_operation(opened: Opened, operation: str | int | None, asked_by: str) -> Operation:
+def undo_operation(
+    opened: Opened, operation: str | int | None, asked_by: str, cancel_fd: int | None = None
+) -> Operation:
     """Take an operation back: by default the last one that was not taken back yet.
 
     Raises:
         UsageError: there is nothing to take back.
+        SandboxUnavailable: the caller gave up; nothing was changed.
     """
     end_interrupted(opened.store)
     done = _done(opened)
@@ -58,7 +62,8 @@ def undo_operation(opened: Opened, operation: str | int | None, asked_by: str) -
             raise UsageError("there is nothing to undo", remedy="See `unspill log`.")
     else:
         wanted = get_operation(opened, operation)
-    return _reverse(opened, wanted, "undo" if wanted.kind != "undo" else "redo", reversed_by, asked_by)
+    kind: OperationKind = "undo" if wanted.kind != "undo" else "redo"
+    return _reverse(opened, wanted, kind, reversed_by, asked_by, cancel_fd)
 
 
 def redo_operation(opened: Opened, operation: str | int | None, asked_by: str) -> Operation:
@@ -123,6 +128,7 @@ def _reverse(
     kind: OperationKind,
     reversed_by: dict[OperationId, Operation],
     asked_by: str,
+    cancel_fd: int | None = None,
 ) -> Operation:
     if wanted.ending != "done":
         raise UsageError(f"operation {wanted.number} was rolled back: there is nothing to take back")
@@ -149,6 +155,7 @@ def _reverse(
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,
+        check=lambda: refuse_given_up(cancel_fd),
     )
     try:
         return operate(opened.store, task)

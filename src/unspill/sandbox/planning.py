@@ -167,6 +167,7 @@ def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:
     return ProxyNetwork(
         hosts=network.hosts,
         ask=network.ask,
+        asking_s=opened.policy.permissions.wait_s if network.ask else 0.0,
         public=is_granted,
         up_bytes=network.up_bytes,
         down_bytes=network.down_bytes,

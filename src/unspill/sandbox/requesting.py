@@ -32,7 +32,7 @@ class Request(Record):
     """One command as asked for: argv (of a shell, where a text was given), directory, variables, limits.
 
     `network` was granted to this command, for this time; so were the secrets in `revealed`, by path. `program` is what
-    `identify_program` said of it when something was granted, None where nothing was.
+    `identify_program` said of it when something was granted, None where nothing was. `stdin` is what it will read.
     """
 
     argv: tuple[bytes, ...]
@@ -44,6 +44,7 @@ class Request(Record):
     explain: bool = False
     revealed: tuple[bytes, ...] = ()
     program: str | None = None
+    stdin: bytes | int | None = None
 
 
 def make_request(

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.run import FileDenial, Hint, Outcome, Output
 
-    State = Literal["held", "thrown away", "applied", "left"]
+    State = Literal["held", "thrown away", "applied", "needless", "left"]
 
 _MOST_DENIED = 10
 _MOST_DENIALS = 10
+_OF_PLACES = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[]_*")
 _HEADINGS: dict[State, str] = {
     "held": "Changes (held, the project is not touched{why}):",
     "thrown away": "Changes (thrown away, the project is not touched{why}):",
     "applied": "Changes (applied to the project):",
+    "needless": "Changes (nothing of it had to be applied, the project is not touched):",
     "left": "Not applied (held in the sandbox, later commands see it, the project does not have it):",
 }
 
@@ -38,7 +40,8 @@ class RunResult(Record):
     `flagged` are applied paths that run when somebody builds, tests or pushes. `problem` says why nothing was applied
     although it should have been. `connections` went out through the sandbox's proxy, `denials` were refused by it, each
     with what would allow it. `number` is 0 where the caller gave up before the sandbox was free; not `sandboxed` where
-    the person allowed that.
+    the person allowed that. `project` is where the host has it, `workspace` the root that the command saw as
+    `/workspace`, if it did.
     """
 
     run: RunId
@@ -60,6 +63,8 @@ class RunResult(Record):
     sandboxed: bool = True
     shown_lines: int = 50
     shown_bytes: int = 32 * 1024
+    project: bytes = b""
+    workspace: bytes = b""
 
     @property
     def exit_code(self) -> int:
@@ -101,25 +106,48 @@ def denied_lines(denied: tuple[FileDenial, ...]) -> list[str]:
 
 def network_lines(denials: tuple[Denial, ...]) -> list[str]:
     """Say what was refused; only some of it, since the command chooses how much there is and how it reads."""
-    lines = [f"Network: {denial.place} was refused. {denial.remedy}" for denial in denials[:_MOST_DENIALS]]
+    lines = [f"Network: {place_told(denial)} was refused. {denial.remedy}" for denial in denials[:_MOST_DENIALS]]
     if len(denials) > _MOST_DENIALS:
         lines.append(f"Network: {len(denials) - _MOST_DENIALS} more were refused.")
     return lines
+
+
+def place_told(denial: Denial) -> str:
+    """Return where a connection was to go; what is no host name is the command's own text, and not told as ours."""
+    return denial.place if _OF_PLACES.issuperset(denial.place) else "something that is not a host name"
 
 
 def became(result: RunResult) -> list[tuple[State, list[str]]]:
     """Return what became of what a run changed: each state with the lines of what is in it."""
     from unspill.changes.render import applied_part, left_lines
 
-    operation = result.operation
     if not result.changes:
         return []
+    operation, changes, project = _as_seen(result)
     if operation is None:
-        return [("held" if result.held else "thrown away", _listed(result.changes))]
+        return [("held" if result.held else "thrown away", _listed(changes, project))]
     if not operation.left:
-        return [("applied", _listed(result.changes))]
+        # Without a number it did nothing: what was held before, and is gone, the project never had
+        return [("applied" if operation.number else "needless", _listed(changes, project))]
     left: tuple[State, list[str]] = ("left", left_lines(operation))
-    return [("applied", _listed(applied_part(result.changes, operation))), left] if operation.number else [left]
+    return [("applied", _listed(applied_part(changes, operation), project)), left] if operation.number else [left]
+
+
+def _as_seen(result: RunResult) -> tuple[Operation | None, ChangeSet, bytes]:
+    """Return what was done, what changed and the project by the paths that the command knows."""
+    operation, changes = result.operation, result.changes
+    if not result.workspace:
+        return operation, changes, result.project
+    from unspill.plan.inside import to_inside
+
+    def inside(path: bytes) -> bytes:
+        return to_inside(path, "rootfs", (result.workspace,))
+
+    if operation is not None:
+        roots = tuple(inside(root) for root in operation.roots)
+        operation = operation.replace(project=inside(operation.project), roots=roots)
+    parts = tuple(part.replace(root=inside(part.root)) for part in changes.roots)
+    return operation, changes.replace(roots=parts), inside(result.project)
 
 
 def _change_lines(result: RunResult) -> list[str]:
@@ -131,10 +159,10 @@ def _change_lines(result: RunResult) -> list[str]:
     return lines
 
 
-def _listed(changes: ChangeSet) -> list[str]:
+def _listed(changes: ChangeSet, project: bytes) -> list[str]:
     from unspill.changes.render import summary_lines
 
-    return summary_lines(changes, fold_git=True) or ["only times of files"]
+    return summary_lines(changes, fold_git=True, project=project or None) or ["only times of files"]
 
 
 def _error_text(outcome: NeverStarted) -> str:
@@ -144,30 +172,49 @@ def _error_text(outcome: NeverStarted) -> str:
     return f"ERROR: command could not be started: {outcome.reason}.{remedy}\nExit code: {outcome.exit_code}\n"
 
 
-def stream_text(output: Output) -> str:
+def stream_bytes(output: Output) -> bytes:
     """Return what was kept of a stream, with a mark where something was left out."""
     if not output.left_out:
-        return output.kept().decode("utf-8", "backslashreplace")
-    head, tail = (part.decode("utf-8", "backslashreplace") for part in (output.head, output.tail))
-    return f"{head}\n// ... ({output.left_out} bytes left out) ...\n{tail}"
+        return output.kept()
+    return b"\n".join([output.head, f"// ... ({output.left_out} bytes left out) ...".encode(), output.tail])
+
+
+def stream_text(output: Output) -> str:
+    """Return the same as text."""
+    return stream_bytes(output).decode("utf-8", "backslashreplace")
 
 
 class Cut(Record):
-    """The beginning of a text: how many of its lines that is, the last of them maybe in part, and of how many."""
+    """The beginning of a text: how many of its lines that is, and of how many.
+
+    `is_part`: the last of them lacks its end. `left_out` is how many bytes there are after what is shown.
+    """
 
     text: str
     lines: int
     total: int
     is_cut: bool
+    is_part: bool
+    left_out: int
 
 
 def cut_text(text: str, lines: int, size: int) -> Cut:
     """Return the first lines of a text, and no more than so many bytes."""
     all_lines = text.split("\n")
-    shown = "\n".join(all_lines[:lines])
-    cut = shown.encode("utf-8", "surrogatepass")[:size].decode("utf-8", "ignore")
-    is_cut = len(all_lines) > lines or len(cut) < len(shown)
-    return Cut(text=cut, lines=cut.count("\n") + 1, total=len(all_lines), is_cut=is_cut)
+    raw = text.encode("utf-8", "surrogatepass")
+    shown = len("\n".join(all_lines[:lines]).encode("utf-8", "surrogatepass"))
+    cut = raw[: min(shown, size)].decode("utf-8", "ignore")
+    end = len(cut.encode("utf-8"))
+    if end < shown and cut.endswith("\n"):
+        cut, end = cut[:-1], end - 1
+    return Cut(
+        text=cut,
+        lines=cut.count("\n") + 1,
+        total=len(all_lines),
+        is_cut=end < len(raw),
+        is_part=end < shown and raw[end : end + 1] != b"\n",
+        left_out=len(raw) - end,
+    )
 
 
 def truncate(text: str, lines: int, size: int) -> str:
@@ -175,7 +222,8 @@ def truncate(text: str, lines: int, size: int) -> str:
     cut = cut_text(text, lines, size)
     if not cut.is_cut:
         return text
-    notice = f"output truncated: showing first {cut.lines} of {cut.total} lines, output too long"
+    part = f", the last in part with {cut.left_out} bytes left out" if cut.is_part else ""
+    notice = f"output truncated: showing first {cut.lines} of {cut.total} lines{part}, output too long"
     return f"{cut.text}\n\n// ... ({notice}) ..."
 
 

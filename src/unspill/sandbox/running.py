@@ -262,6 +262,8 @@ def _perform_and_scan(
             performed, findings = perform(plan, opened.facts, asked), ()
     finally:
         traffic = None if gate is None else gate.close()
+        if wishes.desk is not None:
+            wishes.desk.withdraw(under_way.run.id)
     if isinstance(performed.outcome, NeverStarted):
         outcome = performed.outcome
         if plan.rootfs and outcome.exit_code in _NOT_EXECUTED:

@@ -173,7 +173,7 @@ class Sandbox:
         bounds = policy.limits if limits is None else limits
         bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
         check_run(after, bounds.wall_s)
-        request = make_request(self._opened, command, cwd, env, bounds).replace(explain=explain)
+        request = make_request(self._opened, command, cwd, env, bounds).replace(explain=explain, stdin=stdin)
         wishes = RunWishes(
             stdin=stdin, after=after or policy.after, on_event=on_event, cancel_fd=cancel_fd, may_fork=self._may_fork
         )
@@ -250,6 +250,8 @@ class Sandbox:
         reviewed: ChangeSet | None = None,
         run: str | int | None = None,
         asked_by: str = "person",
+        approver: Who = None,
+        cancel_fd: int | None = None,
     ) -> Operation:
         """Apply what is held, or a part of it, to the project; what is not applied stays held.
 
@@ -258,6 +260,8 @@ class Sandbox:
             reviewed: The changes that were looked at; anything else is left alone.
             run: Only what this run changed.
             asked_by: Who wants it, for the record. For anybody but `person` the approver is asked about held files.
+            approver: Who is asked, instead of the sandbox's.
+            cancel_fd: A descriptor that becomes readable to cancel; what was not begun then does not happen.
 
         Returns:
             What was done. `left` names every path that was not applied, and why; its number is 0 if none was.
@@ -266,32 +270,28 @@ class Sandbox:
             UsageError: the selection chooses nothing.
             ApplyFailed: the filesystem failed; nothing was changed.
             ProjectBusy: another operation on this project is under way.
+            SandboxUnavailable: it was cancelled; nothing was changed.
         """
-        from unspill.sandbox.choosing import Wish
-        from unspill.sandbox.selecting import to_selection
+        from unspill.sandbox.choosing import make_wish
+        from unspill.sandbox.held_asking import apply_in_turn
 
-        wish = Wish(selection=to_selection(selection), reviewed=reviewed, run=run, asked_by=asked_by)
-        opened = with_held_roots(self._opened)
-        if asked_by != "person" and self._approver is not None:
-            from unspill.sandbox.held_asking import apply_with_questions
+        wish = make_wish(selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd)
+        is_asked = asked_by != "person" and (approver or self._approver) is not None
+        desk = self._desk_of(approver) if is_asked else None
+        return self._recorded(apply_in_turn(with_held_roots(self._opened), wish, desk))
 
-            return self._recorded(apply_with_questions(opened, wish, self.desk))
-        from unspill.layers.locks import lock_sandbox
-        from unspill.sandbox.applying import apply_held
-
-        with lock_sandbox(opened.store.state, opened.row.id):
-            operation = apply_held(opened, wish)
-        return self._recorded(operation)
-
-    def undo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
+    def undo(
+        self, operation: str | int | None = None, *, asked_by: str = "person", cancel_fd: int | None = None
+    ) -> Operation:
         """Take an operation back, by default the last; what was changed since is left alone and named in `left`.
 
         Raises:
             UsageError: there is nothing to take back, or its backup is not kept any more.
+            SandboxUnavailable: `cancel_fd` became readable before it was begun; nothing was changed.
         """
         from unspill.sandbox.operations import undo_operation
 
-        return self._recorded(undo_operation(self._opened, operation, asked_by))
+        return self._recorded(undo_operation(self._opened, operation, asked_by, cancel_fd))
 
     def redo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Do again what an undo took back.

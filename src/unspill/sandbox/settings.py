@@ -21,6 +21,7 @@ PROJECT_FILE = b".unspill.toml"
 _LARGEST = 1 << 16
 # The same as `policy.settings.AFTER`, which a plain run does not load
 _AFTER = ("apply", "hold", "discard")
+_APPROVERS = ("terminal", "queue", "deny")
 
 
 def load_policy(locations: Locations, project: bytes, given: Policy | None) -> Policy:
@@ -128,6 +129,17 @@ def _check_given_rootfs(policy: Policy) -> None:
     found = None if policy.provision is None else find_wrong(policy.provision)
     if found is not None:
         raise PolicyError(f"the policy's provision.{found[0]}: {found[1]}")
+
+
+def check_approver(approver: object) -> None:
+    """Refuse what can't answer when it is given, not when it is asked."""
+    if approver is None or (isinstance(approver, str) and approver in _APPROVERS):
+        return
+    if isinstance(approver, str) or not callable(getattr(approver, "ask", None)):
+        raise UsageError(
+            f"not an approver: {approver!r}",
+            remedy="Choose `terminal`, `queue` or `deny`, or give an object with `ask(question)`, such as `Callback`.",
+        )
 
 
 def check_run(after: str | None, wall_s: float | None) -> None:

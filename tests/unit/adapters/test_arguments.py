@@ -17,6 +17,8 @@ SCHEMA: dict[str, Any] = {
         "text": {"type": "string"},
         "flag": {"type": "boolean"},
         "size": {"type": "number"},
+        "name": {"type": "string", "minLength": 1},
+        "time": {"type": "number", "exclusiveMinimum": 0, "maximum": 9.5},
         "count": {"type": "integer", "minimum": 1, "maximum": 9},
         "paths": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
     },
@@ -36,33 +38,52 @@ GOOD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "null is not given": ({"text": "a", "flag": None, "count": None}, {"text": "a"}),
     "a whole number with a point": ({"text": "a", "count": 3.0}, {"text": "a", "count": 3}),
+    "a time": ({"text": "", "time": 0.1}, {"text": "", "time": 0.1}),
+    "more time than there is": ({"text": "", "time": 10**5000}, {"text": "", "time": 9.5}),
+    "endless time": ({"text": "", "time": float("inf")}, {"text": "", "time": 9.5}),
     "a name that is not UTF-8": ({"text": "\udcff"}, {"text": "\udcff"}),
 }
-KIND = "the argument {} is not of the kind that the schema says: {}"
+KINDS = {
+    "text": "a text",
+    "flag": "true or false",
+    "size": "a number",
+    "count": "a whole number",
+    "paths": "a list of at most 2 texts",
+}
+
+
+def kind(name: str, shown: object) -> str:
+    return f"the argument {name} must be {KINDS[name]}: {shown}"
+
+
 BAD: dict[str, tuple[Any, str]] = {
     "no object": (["text"], "the arguments are not an object: ['text']"),
     "nothing": (None, "the arguments are not an object: None"),
     "unknown": ({"text": "", "sudo": 1}, "there is no argument 'sudo'"),
     "missing": ({}, "the argument text is missing"),
     "null for what is needed": ({"text": None}, "the argument text is missing"),
-    "a number for a text": ({"text": 1}, KIND.format("text", 1)),
-    "half a character": ({"text": "\ud800"}, KIND.format("text", "'\\ud800'")),
-    "a number for a flag": ({"text": "", "flag": 1}, KIND.format("flag", 1)),
-    "a flag for a number": ({"text": "", "size": True}, KIND.format("size", True)),
-    "a flag for a count": ({"text": "", "count": True}, KIND.format("count", True)),
-    "a part of a number": ({"text": "", "count": 1.5}, KIND.format("count", 1.5)),
-    "no number": ({"text": "", "count": float("nan")}, KIND.format("count", "nan")),
-    "endless": ({"text": "", "count": float("inf")}, KIND.format("count", "inf")),
+    "a number for a text": ({"text": 1}, kind("text", 1)),
+    "half a character": ({"text": "\ud800"}, kind("text", "'\\ud800'")),
+    "a number for a flag": ({"text": "", "flag": 1}, kind("flag", 1)),
+    "a flag for a number": ({"text": "", "size": True}, kind("size", True)),
+    "a flag for a count": ({"text": "", "count": True}, kind("count", True)),
+    "a part of a number": ({"text": "", "count": 1.5}, kind("count", 1.5)),
+    "no number": ({"text": "", "count": float("nan")}, kind("count", "nan")),
+    "endless": ({"text": "", "count": float("inf")}, kind("count", "inf")),
     "too small": ({"text": "", "count": 0}, "the argument count must be from 1 to 9: 0"),
     "too large": ({"text": "", "count": 10}, "the argument count must be from 1 to 9: 10"),
     "far too large": (
         {"text": "", "count": 10**5000},
         "the argument count must be from 1 to 9: something too long to be told",
     ),
-    "a text for a list": ({"text": "", "paths": "ab"}, KIND.format("paths", "'ab'")),
-    "numbers in a list": ({"text": "", "paths": [1]}, KIND.format("paths", [1])),
-    "too many in a list": ({"text": "", "paths": ["a"] * 3}, KIND.format("paths", ["a"] * 3)),
-    "a long value": ({"text": ["x" * 100]}, KIND.format("text", "['" + "x" * 58)),
+    "no time": ({"text": "", "time": 0}, "time must be more than 0: 0"),
+    "less than no time": ({"text": "", "time": -(10**5000)}, "time must be more than 0: something too long to be told"),
+    "a time that is no number": ({"text": "", "time": float("nan")}, "time must be more than 0: nan"),
+    "no name": ({"text": "", "name": ""}, "the argument name must not be empty"),
+    "a text for a list": ({"text": "", "paths": "ab"}, kind("paths", "'ab'")),
+    "numbers in a list": ({"text": "", "paths": [1]}, kind("paths", [1])),
+    "too many in a list": ({"text": "", "paths": ["a"] * 3}, kind("paths", ["a"] * 3)),
+    "a long value": ({"text": ["x" * 100]}, kind("text", "['" + "x" * 58)),
 }
 
 
@@ -83,7 +104,7 @@ def test_what_is_not_is_refused_with_its_name(case: str) -> None:
 def test_what_there_is_instead_is_named() -> None:
     with pytest.raises(UsageError) as caught:
         check_arguments(SCHEMA, {"nothing": 1})
-    assert caught.value.remedy == "There are text, flag, size, count, paths."
+    assert caught.value.remedy == "There are text, flag, size, name, time, count, paths."
     with pytest.raises(UsageError) as caught:
         check_arguments({"properties": {}}, {"nothing": 1})
     assert caught.value.remedy == "There are none."
@@ -100,6 +121,10 @@ def _is_as_said(name: str, value: Any) -> bool:
             return value is True or value is False
         case "size":
             return type(value) in (int, float)
+        case "name":
+            return _is_as_said("text", value) and value != ""
+        case "time":
+            return type(value) in (int, float) and value > 0
         case "count":
             return type(value) in (int, float) and value in range(1, 10)
     return type(value) is list and len(value) <= 2 and all(_is_as_said("text", one) for one in value)
@@ -112,6 +137,8 @@ def test_any_value_is_taken_or_refused_and_nothing_else(arguments: Mapping[str, 
     )
     if is_good:
         values = {name: value for name, value in arguments.items() if value is not None}
+        if "time" in values:
+            values["time"] = min(values["time"], 9.5)
         assert check_arguments(SCHEMA, arguments) == values
         return
     with pytest.raises(UsageError) as caught:

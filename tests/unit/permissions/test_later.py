@@ -95,7 +95,14 @@ def test_an_answer_is_for_what_differs_in_nothing_but_the_run(
     assert isinstance(ask(requests, asked), Allowed) is is_same
 
 
-CHANGES = [{"sandbox": "3" * 16}, {"argv": (b"git", b"push")}, {"cwd": b"/"}, {"names": ("PATH",)}, {"variables": "x"}]
+CHANGES = [
+    {"sandbox": "3" * 16},
+    {"argv": (b"git", b"push")},
+    {"cwd": b"/"},
+    {"names": ("PATH",)},
+    {"variables": "x"},
+    {"stdin": "0" * 64},
+]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: next(iter(one)))

@@ -12,7 +12,7 @@ from unspill.model.egress import Denial
 from unspill.model.layer import RunId
 from unspill.model.operation import Left, Operation, OperationId
 from unspill.model.run import Cancelled, Exited, Hint, LimitReached, NeverStarted, Output, Signalled, TimedOut
-from unspill.sandbox.result import RunResult, truncate
+from unspill.sandbox.result import Cut, RunResult, cut_text, truncate
 
 NOTHING = ChangeSet(roots=())
 FILE = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
@@ -171,7 +171,19 @@ def test_how_many_lines_can_be_set() -> None:
 
 def test_long_lines_are_cut_by_bytes() -> None:
     text = result(Exited(code=0), b"x" * 100, shown_bytes=10).text()
-    assert text == "x" * 10 + "\n\n// ... (output truncated: showing first 1 of 1 lines, output too long) ...\n"
+    told = "output truncated: showing first 1 of 1 lines, the last in part with 90 bytes left out, output too long"
+    assert text == "x" * 10 + f"\n\n// ... ({told}) ...\n"
+
+
+def test_a_text_that_is_cut_by_bytes_where_a_line_ends_has_no_line_in_part() -> None:
+    """Control: one byte less, and it has."""
+    assert cut_text("one\ntwo\nthree", 50, 7) == Cut(
+        text="one\ntwo", lines=2, total=3, is_cut=True, is_part=False, left_out=6
+    )
+    assert cut_text("one\ntwo\nthree", 50, 8).text == "one\ntwo"
+    assert cut_text("one\ntwo\nthree", 50, 6) == Cut(
+        text="one\ntw", lines=2, total=3, is_cut=True, is_part=True, left_out=7
+    )
 
 
 def test_what_was_left_out_is_counted() -> None:
@@ -190,7 +202,11 @@ def test_a_cut_text_is_a_beginning_of_the_whole(text: str, lines: int, size: int
     assert text.startswith(kept)
     assert len(kept.encode("utf-8", "surrogatepass")) <= size
     assert kept.count("\n") < lines
-    assert notice == f"{kept.count(chr(10)) + 1} of {text.count(chr(10)) + 1} lines, output too long) ..."
+    raw, end = text.encode(), len(kept.encode())
+    is_part = kept.count("\n") + 1 == lines and end < len("\n".join(text.split("\n")[:lines]).encode())
+    is_part |= kept.count("\n") + 1 < lines and raw[end : end + 1] != b"\n"
+    part = f", the last in part with {len(raw) - end} bytes left out" if is_part else ""
+    assert notice == f"{kept.count(chr(10)) + 1} of {text.count(chr(10)) + 1} lines{part}, output too long) ..."
 
 
 def test_a_result_knows_its_exit_code() -> None:

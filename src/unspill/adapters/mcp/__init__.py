@@ -1,2 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MCP server: the tools of a sandbox for any client that speaks the protocol. Needs the extra `mcp`."""
+"""The MCP server: tools and resources of sandboxes, by stdio or HTTP, for clients of both eras of the protocol.
+
+One call of a tool, in this order:
+
+    stdio, pipes        a line from the client that started us, or by HTTP: http, door, guarding (see below)
+    server              what a request is answered with; a call begins, or goes on with its answers
+    projects, schemas   which sandbox is meant; what a client is told of the tools, also of several projects
+    asking              who is asked for more: the client, the queue of `unspill approve`, nobody
+    calls               the call in a thread of its own, its end, its wait for a client that has to come back
+    (toolbox)           what is done and what a model reads: `unspill.adapters`, nothing of it is here
+    bridge              a question from that thread to the event loop, and the answer back
+    conversing          carries questions to the client and answers back, as its era wants it
+    eliciting           a question as a form, and what a form that comes back means
+    progress            what a long run printed last
+    outputs, resources  what runs printed, of this server's calls alone; the diff of what is held
+
+By HTTP there is more to pass, from outside to inside:
+
+    http       all of it together: one process on one socket, until a signal
+    listening  the place: a unix socket or a loopback port, no other
+    unseen     that no command can see token or socket
+    bearer     the token and its file
+    door       connections that have not said anything yet
+    guarding   stands before the server: judges a request, then reads its body
+    judging    what a request must show: token, host, origin, form
+
+Only `cli.mcp` and programs that serve sandboxes themselves import from here: it needs the extra `mcp`.
+"""

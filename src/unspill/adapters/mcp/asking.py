@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     Whom = Literal["client", "queue", "deny"]
 
 _MOST = 10
+_ENDING = "Exit code: "
+_AGAIN = "When it has been answered, call the same again."
 WHOM: tuple[Whom, ...] = ("client", "queue", "deny")
 
 
@@ -56,12 +58,15 @@ def approver_for(context: ServerRequestContext[Any, Any], sandbox: Sandbox, aski
 
 
 def with_left_open(answer: Answer, approver: Approver | None) -> Answer:
-    """Return an answer that says first what waits for the user, where the call went on without it."""
+    """Return an answer that says what waits for the user, right after how the command ended, if it went on without."""
     if answer.is_error or not isinstance(approver, Later) or not approver.left_open:
         return answer
     waiting = list(approver.left_open.items())[:_MOST]
-    notes = [f"Note: not answered yet: {text} The user can: `unspill approve {one}`" for one, text in waiting]
-    told = [*notes, "Note: when it has been, call the same again.", answer.text]
+    notes = [f"Note: not answered yet: {text} The user can: `unspill approve {one}`. {_AGAIN}" for one, text in waiting]
+    lines = answer.text.split("\n")
+    # What the command printed comes later, so the first that looks like it is ours
+    ending = next((at for at, line in enumerate(lines) if line.startswith(_ENDING)), 0)
+    told = [*lines[: ending + 1], *notes, *lines[ending + 1 :]]
     return answer.replace(text="\n".join(told), values={**answer.values, "waiting": list(approver.left_open)})
 
 

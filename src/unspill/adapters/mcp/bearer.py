@@ -77,7 +77,8 @@ def _make(path: bytes) -> None:
     import secrets
 
     make_parents(path)
-    draft = b"%b.%d" % (path, os.getpid())
+    # Not the number of this process: in a container it is the same at each start, and a draft may have been left
+    draft = b"%b.%b" % (path, secrets.token_hex(8).encode())
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)

@@ -36,6 +36,11 @@ class Pending:
         """How long it waits still."""
         return max(0.0, self.deadline - time.monotonic())
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody waits for an answer still."""
+        return not self._answer.done() and self.left_s > 0
+
     def give(self, answer: Answer) -> None:
         """Answer it, in the loop; whatever is said after the first answer counts for nothing."""
         if not self._answer.done():
@@ -82,7 +87,7 @@ class Bridge:
     def take_new(self) -> tuple[Pending, ...]:
         """Return the questions that the client has not been asked yet, and count them as asked."""
         self.news.clear()
-        new = tuple(pending for pending in self._waiting.values() if not pending.is_put)
+        new = tuple(pending for pending in self._waiting.values() if not pending.is_put and pending.is_open)
         for pending in new:
             pending.is_put = True
         return new

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 10
 """As often clients let themselves be asked within one call; those of all SDKs have the same bound."""
 
+READING = "reading"
+"""The place of what reads all that is held, which takes memory and no time to speak of."""
+
 _MOST_AT_ONCE = 64
+_MOST_READING = 4
 # A client that answers at the last moment shall find its call
 _GRACE_S = 2.0
 
@@ -87,7 +91,8 @@ class Calls:
     def __init__(self) -> None:
         self._under_way: set[Call] = set()
         self._paused: dict[str, Call] = {}
-        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+        # By place: what waits for its turn in one project must not hold up another, nor a look at either
+        self._slots = {READING: asyncio.Semaphore(_MOST_READING)}
         self._ending: set[asyncio.Future[None]] = set()
         self._is_closed = False
 
@@ -106,7 +111,11 @@ class Calls:
         if ending:
             await asyncio.wait(ending)
 
-    def begin(self, work: Work) -> Call:
+    def slots(self, place: str) -> asyncio.Semaphore:
+        """Return what bounds how much is done at once at a place: in a project, or `READING`."""
+        return self._slots.setdefault(place, asyncio.Semaphore(_MOST_AT_ONCE))
+
+    def begin(self, work: Work, place: str = "") -> Call:
         """Start a call.
 
         Raises:
@@ -114,7 +123,7 @@ class Calls:
         """
         if self._is_closed:
             raise SandboxUnavailable("the server is ending")
-        call = Call(work, self._slots)
+        call = Call(work, self.slots(place))
         self._under_way.add(call)
         call.task.add_done_callback(lambda _task: self._under_way.discard(call))
         return call

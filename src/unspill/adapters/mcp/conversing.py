@@ -77,6 +77,8 @@ async def _until_asked(
             break
         if is_modern(context):
             await anyio.sleep(_TOGETHER_S)
+            if call.is_over():
+                break
         questions = call.bridge.take_new()
         if is_modern(context) and questions:
             if call.rounds < MOST_ROUNDS:

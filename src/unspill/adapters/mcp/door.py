@@ -45,14 +45,20 @@ class Door(H11Protocol):
             transport.abort()
             return
         self.loop.call_later(HEADERS_WAIT_S, self._leave_if_silent)
-        silent = [one for one in self.connections if isinstance(one, Door) and one.is_silent]
-        if len(silent) > MOST_SILENT:
-            min(silent, key=lambda one: one.since).transport.abort()
+        # One that was told to go is among the connections until the loop comes round
+        silent = [one for one in self.connections if isinstance(one, Door) and one.is_silent and not one.is_leaving]
+        for one in sorted(silent, key=lambda one: one.since)[:-MOST_SILENT]:
+            one.transport.abort()
 
     @property
     def is_silent(self) -> bool:
         """Whether there was no whole request yet."""
         return getattr(self, "cycle", None) is None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was closed already."""
+        return bool(self.transport.is_closing())
 
     def _leave_if_silent(self) -> None:
         if self.is_silent:
@@ -107,6 +113,8 @@ async def serve(application: ASGIApp, listener: socket.socket, ready: Callable[[
         server_header=False,
         # Holds only for headers that come in several pieces; the guard measures the others
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        # As many are taken in one turn of the loop, before any of them can be sent away
+        backlog=MOST_SILENT,
         timeout_graceful_shutdown=1,
     )
     await Server(config, ready).serve(sockets=[listener])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _WORDS = {
     400: b"This request can't be understood.\n",
-    401: b"A token is needed.\n",
+    401: b"The token is needed that lies in the file which the server names.\n",
     403: b"Not from this origin.\n",
     404: b"There is nothing here.\n",
     405: b"Not by this method.\n",

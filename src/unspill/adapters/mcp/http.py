@@ -8,7 +8,6 @@ stdio too: nothing is added but the way in. When the server is told to end, all 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,14 @@ from unspill.adapters.mcp.bearer import load_token
 from unspill.adapters.mcp.door import serve
 from unspill.adapters.mcp.guarding import Guard
 from unspill.adapters.mcp.judging import MOST_BYTES, PATH, Rules, parse_origin
-from unspill.adapters.mcp.listening import UnixSocket, allowed_hosts, listen, parse_address
+from unspill.adapters.mcp.listening import (
+    UnixSocket,
+    allowed_hosts,
+    identity_of,
+    listen,
+    parse_address,
+    remove_socket,
+)
 from unspill.adapters.mcp.unseen import check_unseen
 from unspill.model.record import Record
 
@@ -69,6 +75,7 @@ def serve_http(
         check_unseen(path, sandboxes)
     token = load_token(token_path)
     listener = listen(place)
+    identity = identity_of(own_socket) if own_socket else None
     try:
         port = 0 if own_socket else listener.getsockname()[1]
         rules = Rules(token=token, hosts=allowed_hosts(place, port), origins=allowed)
@@ -78,8 +85,7 @@ def serve_http(
     finally:
         listener.close()
         if own_socket:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(own_socket)
+            remove_socket(own_socket, identity)
 
 
 def _guarded(server: Server[Any], rules: Rules) -> Guard:

@@ -47,6 +47,8 @@ def parse_address(text: str) -> Loopback | UnixSocket:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise UsageError(f"this is no address to listen on: {text!a:.80}", remedy=_REMEDY)
+    if host == "localhost":
+        raise UsageError(f"a name may mean several addresses: {text!a:.80}", remedy=_REMEDY)
     if host not in _LOOPBACK:
         raise UsageError(f"an MCP server is not offered to other machines: {text!a:.80}", remedy=_REMEDY)
     return Loopback(host=host, port=int(port))
@@ -109,9 +111,32 @@ def _listen_unix(path: bytes) -> socket.socket:
     return made
 
 
+def identity_of(path: bytes) -> tuple[int, int] | None:
+    """Return which socket lies at a path, None if there is none."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def remove_socket(path: bytes, identity: tuple[int, int] | None) -> None:
+    """Remove a socket, unless another server has taken its place: that one's clients would not find it any more."""
+    try:
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        if identity is not None and identity_of(path) == identity:
+            os.unlink(path)
+    finally:
+        os.close(directory)
+
+
 def _check_private(found: os.stat_result, directory: bytes) -> None:
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        remedy = "Choose one of yours that nobody else can enter: chmod 700"
+        remedy = "Choose a directory of yours that nobody else can enter, such as one made by: mkdir -m 700 DIR"
         raise UsageError(f"other users can enter {show(directory)}", remedy=remedy)
 
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this server's runs printed, for those who read on after a result that was cut.
+"""What this server's calls did: their runs, what these printed, and what was applied. It ends with the server.
+
+Others may use the same sandbox, the person first of all, who may have shown a run of theirs more than a model is to
+see. So a client reads on in the output of its own calls only, and takes back only what they have applied.
 
 The record of a run has 64 KiB of each end of a stream, and a file is written only for what is longer than memory holds
-anyway. What lies between is kept here for the last runs, as far as a bound; it ends with the server.
+anyway. What lies between is kept here for the last runs, as far as a bound.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING
 from unspill.model.event import OutputChunk
 
 if TYPE_CHECKING:
+    from unspill.adapters.answering import Answer
     from unspill.model.event import Event
     from unspill.model.run import StreamName
     from unspill.sandbox.sandbox import Sandbox
@@ -68,3 +72,31 @@ class Outputs:
         """Return a stream that is kept."""
         with self._lock:
             return self._kept.get((sandbox._opened.row.id, run, stream))
+
+
+class Own:
+    """The runs and the operations of calls, by sandbox and number. Used by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # protects the fields below
+        self._runs: set[tuple[str, int]] = set()
+        self._operations: set[tuple[str, int]] = set()
+
+    def add(self, sandbox: Sandbox, tool: str, answer: Answer) -> None:
+        """Take note of what a call did. What file tools print is between them and their scripts."""
+        run, operation = answer.values.get("run"), answer.values.get("operation")
+        with self._lock:
+            if run and tool == "run":
+                self._runs.add((sandbox._opened.row.id, run))
+            if operation:
+                self._operations.add((sandbox._opened.row.id, operation))
+
+    def has_run(self, sandbox: Sandbox, run: int) -> bool:
+        """Tell whether it was a call that ran it."""
+        with self._lock:
+            return (sandbox._opened.row.id, run) in self._runs
+
+    def has_operation(self, sandbox: Sandbox, operation: int) -> bool:
+        """Tell whether it was a call that applied it."""
+        with self._lock:
+            return (sandbox._opened.row.id, operation) in self._operations

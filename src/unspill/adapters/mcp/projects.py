@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_types import Tool, ToolAnnotations
 
+from unspill.adapters.mcp.schemas import join_schemas
 from unspill.adapters.toolbox import tools_of
 from unspill.errors import UsageError
 
@@ -84,15 +85,15 @@ class Projects:
 
     def _tool(self, tools: Mapping[str, OurTool]) -> Tool:
         first = next(iter(tools.values()))
-        changing = not first.is_read_only
+        schemas = {name: tool.schema for name, tool in tools.items()}
         return Tool(
             name=first.name,
             description=_description(tools),
-            input_schema=first.schema if self.is_one else self._with_project(first.schema),
+            input_schema=first.schema if self.is_one else self._with_project(join_schemas(schemas)),
             annotations=ToolAnnotations(
                 read_only_hint=first.is_read_only,
-                # Applied to be undone, held or thrown away; only where there is no sandbox at all it is for good
-                destructive_hint=changing and any(one._opened.container for one in self._named.values()),
+                # In the project it can be undone; the playground and whatever the network leads to have no undo
+                destructive_hint=not first.is_read_only,
                 open_world_hint=first.name == "run" and any(map(_has_world, self._named.values())),
             ),
         )
@@ -132,4 +133,6 @@ def _description(tools: Mapping[str, OurTool]) -> str:
 
 def _has_world(sandbox: Sandbox) -> bool:
     policy = sandbox._opened.policy
+    if sandbox._opened.container:
+        return True
     return bool(policy.network.hosts or policy.network.ask or policy.permissions.network == "ask")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client can read besides the results of tools: what runs printed, and the diff of what is held.
+"""What a client can read besides the results of tools: what runs of its server printed, and the diff of what is held.
 
     unspill://runs/7/stdout   unspill://runs/7/stderr   unspill://changes/diff
 
@@ -16,15 +16,17 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from mcp_types import Resource, ResourceLink, ResourceTemplate, TextResourceContents
 
+from unspill.adapters.reviewing import held_diff
+from unspill.adapters.window import whole_characters
 from unspill.errors import UsageError
 from unspill.model.run import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mcp_types import BlobResourceContents
 
-    from unspill.adapters.mcp.outputs import Outputs
+    from unspill.adapters.mcp.outputs import Outputs, Own
     from unspill.adapters.mcp.projects import Projects
     from unspill.sandbox.sandbox import Sandbox
 
@@ -32,8 +34,6 @@ PART = 128 * 1024
 _SCHEME = "unspill"
 _STREAMS = ("stdout", "stderr")
 _TEXT = "text/plain"
-# Bytes of the longest character, less one
-_SPLIT = 3
 
 
 def prefix_of(projects: Projects, sandbox: Sandbox) -> str:
@@ -41,6 +41,11 @@ def prefix_of(projects: Projects, sandbox: Sandbox) -> str:
     if projects.is_one:
         return f"{_SCHEME}://"
     return f"{_SCHEME}://projects/{quote(projects.name_of(sandbox), safe='')}/"
+
+
+def is_address(given: object) -> bool:
+    """Tell whether something is the address of a resource, where a path is expected."""
+    return isinstance(given, str) and given.startswith(f"{_SCHEME}://")
 
 
 def list_resources(projects: Projects) -> list[Resource]:
@@ -63,7 +68,7 @@ def list_templates(projects: Projects) -> list[ResourceTemplate]:
         ResourceTemplate(
             uri_template=f"{prefix}runs/{{number}}/{stream}{{?start}}",
             name=f"{stream} of a run",
-            description=f"What a run printed to {stream}, as far as it was kept, from byte `start` on.",
+            description=f"What a command of this server printed to {stream}, as far as it was kept, from `start` on.",
             mime_type=_TEXT,
         )
         for stream in _STREAMS
@@ -80,7 +85,9 @@ def link_to(prefix: str, run: int, stream: str) -> ResourceLink:
     )
 
 
-def read_resource(projects: Projects, outputs: Outputs, uri: str) -> list[TextResourceContents | BlobResourceContents]:
+def read_resource(
+    projects: Projects, outputs: Outputs, own: Own, uri: str
+) -> list[TextResourceContents | BlobResourceContents]:
     """Return a part of a resource, and what to read next.
 
     Raises:
@@ -100,10 +107,13 @@ def read_resource(projects: Projects, outputs: Outputs, uri: str) -> list[TextRe
     address = uri.partition("?")[0]
     match words:
         case ["changes", "diff"]:
-            whole = sandbox.diff().encode("utf-8", "surrogateescape")
+            text, notes = held_diff(sandbox)
+            whole = text.encode("utf-8", "surrogateescape")
             part = whole[start : start + PART]
-            return list(_parts(address, "text/x-diff", start, part, start, start + len(part), len(whole)))
-        case ["runs", number, ("stdout" | "stderr") as stream] if number.isascii() and number.isdigit():
+            return list(_parts(address, "text/x-diff", start, part, start, start + len(part), len(whole), notes))
+        case ["runs", number, ("stdout" | "stderr") as stream] if _is_number(number):
+            if not own.has_run(sandbox, int(number)):
+                raise _unknown(uri, "Only what commands of this server have printed can be read.")
             found = sandbox.find_run(int(number))
             output = found.stdout if stream == "stdout" else found.stderr
             heard = outputs.find(sandbox, found.number, stream) if output.left_out and output.file is None else None
@@ -136,30 +146,21 @@ def _read(output: Output, start: int) -> tuple[bytes, int, int, int]:
 
 
 def _parts(
-    address: str, kind: str, asked: int, part: bytes, start: int, end: int, total: int
+    address: str, kind: str, asked: int, part: bytes, start: int, end: int, total: int, notes: Sequence[str] = ()
 ) -> Iterator[TextResourceContents]:
     """Yield the part that begins at `start`, and what there is to say of it where it is not all."""
     if end < total:
-        part = _whole_characters(part)
+        # What goes on in the next part is left to it, unless there is nothing else
+        part = whole_characters(part) or part
         end = start + len(part)
     uri = f"{address}?start={start}" if start else address
     yield TextResourceContents(uri=uri, mime_type=kind, text=part.decode("utf-8", "backslashreplace"))
     follows = f"{address}?start={end}" if end < total else ""
-    said = [f"Bytes {start} to {end} of {total} are above."]
-    said += [f"Bytes {asked} to {start} were not kept."] if start > asked else []
+    said = [f"Bytes {asked} to {start} were not kept."] if start > asked else []
     said += [f"What follows is {follows}"] if follows else []
-    if len(said) > 1:
+    said = [*notes, *([f"Bytes {start} to {end} of {total} are above.", *said] if said else [])]
+    if said:
         yield TextResourceContents(uri=follows or address, mime_type=_TEXT, text=" ".join(said))
-
-
-def _whole_characters(part: bytes) -> bytes:
-    """Leave out the beginning of a character that goes on in the next part, unless there is nothing else."""
-    for count in range(1, min(_SPLIT, len(part) - 1) + 1):
-        if part[-count] >= 0xC0:
-            return part[:-count]
-        if part[-count] < 0x80:
-            break
-    return part
 
 
 def _start_of(query: str, uri: str) -> int:
@@ -167,10 +168,15 @@ def _start_of(query: str, uri: str) -> int:
         return 0
     values = parse_qs(query, keep_blank_values=True)
     text = values.get("start", [""])[0]
-    if set(values) != {"start"} or not text.isascii() or not text.isdigit() or len(text) > 15:
+    if set(values) != {"start"} or not _is_number(text):
         raise _unknown(uri)
     return int(text)
 
 
-def _unknown(uri: str) -> UsageError:
-    return UsageError(f"there is no such resource: {uri!a:.120}", remedy="See resources/templates/list.")
+def _is_number(text: str) -> bool:
+    """Tell whether it is one that the store could have, and that Python reads."""
+    return text.isascii() and text.isdigit() and len(text) < 16
+
+
+def _unknown(uri: str, remedy: str = "See resources/templates/list.") -> UsageError:
+    return UsageError(f"there is no such resource: {uri!a:.120}", remedy=remedy)

@@ -15,6 +15,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolResult,
     InputRequiredResult,
@@ -26,14 +27,21 @@ from mcp_types import (
 )
 
 from unspill import __version__
-from unspill.adapters.answering import answer_error
+from unspill.adapters.answering import answer_error, own_failure
 from unspill.adapters.mcp.asking import Asking, approver_for, with_left_open
 from unspill.adapters.mcp.bridge import LONGEST_S
-from unspill.adapters.mcp.calls import Calls
+from unspill.adapters.mcp.calls import READING, Calls
 from unspill.adapters.mcp.conversing import converse, take_responses
-from unspill.adapters.mcp.outputs import Heard, Outputs
+from unspill.adapters.mcp.outputs import Heard, Outputs, Own
 from unspill.adapters.mcp.projects import Projects
-from unspill.adapters.mcp.resources import link_to, list_resources, list_templates, prefix_of, read_resource
+from unspill.adapters.mcp.resources import (
+    is_address,
+    link_to,
+    list_resources,
+    list_templates,
+    prefix_of,
+    read_resource,
+)
 from unspill.adapters.toolbox import call_tool
 from unspill.errors import UnspillError, UsageError
 from unspill.sandbox.asynchronous import call_in_thread
@@ -53,6 +61,7 @@ if TYPE_CHECKING:
 
 NAME = "unspill"
 _LINKS_SINCE = "2025-06-18"
+_READING = ("changes", "diff")
 INSTRUCTIONS = (
     "Commands run in a sandbox over the project; `changes`, `diff` and `undo` are about what they changed. "
     "Where more is needed than the sandbox has, the user is asked, never the model."
@@ -61,6 +70,11 @@ INSTRUCTIONS = (
 _OVER = UsageError(
     "this call is over: its question was answered already, or nobody answered it in time",
     remedy="Nothing of it runs any more. Call the tool again if it is still needed.",
+)
+
+_NO_FILE = UsageError(
+    "this is a resource, not a file: it is the client that reads it",
+    remedy="If you have no tool for resources, run the command again, write what it prints to a file, and read that.",
 )
 
 
@@ -113,6 +127,7 @@ class Served:
         self._projects = projects
         self._asking = asking
         self._outputs = Outputs()
+        self._own = Own()
 
     async def list_tools(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
         """Return the tools as they are for these projects."""
@@ -139,6 +154,8 @@ class Served:
 
     def _begin(self, context: Context, params: CallToolRequestParams) -> Call:
         sandbox, arguments = self._projects.choose(params.arguments or {})
+        if params.name == "read" and is_address(arguments.get("path")):
+            raise _NO_FILE
         approver = approver_for(context, sandbox, self._asking)
         prefix = prefix_of(self._projects, sandbox)
 
@@ -153,7 +170,7 @@ class Served:
             def where(run: int, stream: str) -> str:
                 self._outputs.put(sandbox, run, stream, heard.whole(stream))
                 call.links.append(link_to(prefix, run, stream))
-                return call.links[-1].uri
+                return f"the resource {call.links[-1].uri}"
 
             answer = call_tool(
                 sandbox,
@@ -164,10 +181,13 @@ class Served:
                 approver=approver or call.bridge,
                 may_apply=self._projects.may_apply,
                 where=where,
+                is_mine=lambda operation: self._own.has_operation(sandbox, operation.number),
             )
+            self._own.add(sandbox, params.name, answer)
             return with_left_open(answer, approver)
 
-        return context.lifespan_context.begin(work)
+        place = READING if params.name in _READING else sandbox._opened.row.id
+        return context.lifespan_context.begin(work, place)
 
     async def list_resources(self, _context: Context, _params: PaginatedRequestParams | None) -> ListResourcesResult:
         """Return what can be read at once."""
@@ -179,15 +199,26 @@ class Served:
         """Return what can be read once its number is known."""
         return ListResourceTemplatesResult(resource_templates=list_templates(self._projects))
 
-    async def read_resource(self, _context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+    async def read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         """Return a part of what a run printed, or what is held."""
         try:
-            # What only reads is not worth interrupting
-            with anyio.CancelScope(shield=True):
-                found = await call_in_thread(lambda _fd: read_resource(self._projects, self._outputs, params.uri))
+            async with context.lifespan_context.slots(READING):
+                # What only reads is not worth interrupting
+                with anyio.CancelScope(shield=True):
+                    found = await call_in_thread(
+                        lambda _fd: read_resource(self._projects, self._outputs, self._own, params.uri)
+                    )
+        except UsageError as error:
+            raise _refusal(INVALID_PARAMS, error) from None
         except UnspillError as error:
-            raise MCPError(code=INVALID_PARAMS, message=f"{error.message} {error.remedy}".rstrip()) from None
+            raise _refusal(INTERNAL_ERROR, error) from None
+        except OSError as error:
+            raise _refusal(INTERNAL_ERROR, own_failure(error)) from None
         return ReadResourceResult(contents=found)
+
+
+def _refusal(code: int, error: UnspillError) -> MCPError:
+    return MCPError(code=code, message=answer_error(error).text.removeprefix("ERROR: ").rstrip())
 
 
 def to_result(answer: Answer, links: Sequence[ResourceLink] = ()) -> CallToolResult:
