@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.agents.mcp_world import MODES, connected, in_world, text_of
+from tests.agents.mcp_world import connected, in_world, text_of
 from tests.support import Ground
 from unspill import Limits, Network, Rules, Sandbox, Secrets
 from unspill.adapters.answering import Answer, answer_error
@@ -147,10 +147,9 @@ def test_what_is_said_of_questions_that_wait_for_the_user(ground: Ground) -> Non
     assert told.values == {"exit_code": 0, "waiting": ["3f2a9c81d05b7e64"]}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_instructions_name_tools_that_there_are(ground: Ground, mode: str) -> None:
+def test_the_instructions_name_tools_that_there_are(ground: Ground) -> None:
     async def steps() -> None:
-        async with connected(ground, mode) as client:
+        async with connected(ground, "auto") as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
             assert {"changes", "diff", "undo"} <= names
             refused = await client.call_tool("undo", {"operation": 7})

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MOST_SILENT = 64
 HEADERS_WAIT_S = 10.0
+_MOST_WAITING = 1024
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -89,6 +90,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or ():
+            # The rest waits in the kernel meanwhile, where nobody else's connection is lost for it
+            listener.listen(_MOST_WAITING)
         if self.started:
             self._ready()
 
