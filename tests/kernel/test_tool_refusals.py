@@ -245,7 +245,7 @@ def test_a_host_that_the_person_denies_while_the_command_waits(ground: Ground) -
     ground.opened.append(sandbox)
     text = call_run_command(sandbox, {"command": "curl -s http://example.org >/dev/null; true"}).text
     assert text == (
-        "Exit code: 0\nNetwork: example.org:80 was refused: it was asked for and not allowed (not today). Do without "
+        "Exit code: 0\nNetwork: example.org:80 was refused: it was not allowed (not today). Do without "
         "it, or tell the user why you need it.\nThe command printed nothing.\n"
     )
 
@@ -261,7 +261,7 @@ def test_a_host_of_which_nobody_is_asked_any_more_is_told_with_that_reason(groun
     ground.opened.append(sandbox)
     words = "; ".join(f"curl -s http://{number}.example.org" for number in range(10))
     first = call_run_command(sandbox, {"command": words}).text
-    assert "Network: 0.example.org:80 was refused: it was asked for and not allowed (not today). Do" in first
+    assert "Network: 0.example.org:80 was refused: it was not allowed (not today). Do" in first
     last = call_run_command(sandbox, {"command": "curl -s http://last.example.org"}).text
     assert "(nobody is asked right now, because 10 questions were asked within 5 min). Do without it, or" in last
     assert "--allow-host" not in first + last

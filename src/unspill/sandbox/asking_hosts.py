@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
 
-_NOT_ALLOWED = "it was asked for and not allowed"
+_NOT_ALLOWED = "it was not allowed"
 
 
 def make_asker(opened: Opened, request: Request, plan: Plan, desk: Desk, run: RunId) -> Ask:
@@ -34,7 +34,7 @@ def make_asker(opened: Opened, request: Request, plan: Plan, desk: Desk, run: Ru
         except DeniedError as error:
             return f"{_NOT_ALLOWED} ({error.reason})" if error.reason else _NOT_ALLOWED
         except UnspillError as error:
-            return f"it can't be asked for ({error.message})"
+            return f"it can't be asked for ({error.code})"
         return ""
 
     return ask
