@@ -69,7 +69,7 @@ def measure_calls(directory: Path, stack: ExitStack, arguments: argparse.Namespa
         if find_spec(needed) is not None:
             call = make(stack.enter_context(Sandbox(make_project(directory, name))))
             things[name] = lambda call=call: loop.run_until_complete(call())  # type: ignore[misc]
-    turns = Turns(seconds=100 if arguments.full else 18, rounds=1000 if arguments.full else 200)
+    turns = Turns(seconds=100 if arguments.full else 13, rounds=1000 if arguments.full else 200)
     turns.run(things)  # type: ignore[arg-type]
     for name in things:
         if name != "library":
@@ -91,7 +91,7 @@ def measure_clients(directory: Path, stack: ExitStack, arguments: argparse.Names
     samples: dict[str, list[float]] = {"library": [], "MCP": []}
     for turn in range(16 if arguments.full else 6):
         for name in list(groups)[:: -1 if turn % 2 else 1]:
-            samples[name].append(rate(groups[name], 4.0 if arguments.full else 1.5))
+            samples[name].append(rate(groups[name], 4.0 if arguments.full else 2.0))
     made, bare = (sum(samples[name]) / len(samples[name]) for name in ("MCP", "library"))
     told = f"{CLIENTS} clients at once, runs a second"
     yield Case(told, made, "runs/s", bare, THROUGHPUT_BAR, at_least=True, samples=samples["MCP"])

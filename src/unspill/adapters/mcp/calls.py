@@ -68,11 +68,9 @@ class Call:
 
     async def until_news(self) -> None:
         """Wait until it is over, or something is asked."""
-        news = asyncio.ensure_future(self.bridge.news.wait())
-        try:
-            await asyncio.wait((self.task, news), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
+        if not self.task.done():
+            # Set by the end as well, which closes the bridge
+            await self.bridge.news.wait()
 
     async def end(self) -> None:
         """Cancel it, and return when every process of it is dead."""

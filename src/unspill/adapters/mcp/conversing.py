@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import REQUEST_TIMEOUT, ElicitResult, InputRequiredResult
 from pydantic import ValidationError
@@ -45,10 +46,15 @@ _TOO_OFTEN_REMEDY = "The user can put what it needs into their configuration."
 async def converse(context: Context, call: Call, *, may_remember: bool) -> Answer | InputRequiredResult:
     """Return the call's answer, or the questions that a client of the newer era has to come back with answers to."""
     try:
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(call.progress.report, context.session)
-            questions = await _until_asked(context, call, beside, may_remember=may_remember)
-            beside.cancel_scope.cancel()
+        if progress_token_from_params(context.params) is None:
+            # Most calls ask nothing, and then there is nothing to be done beside them
+            await call.until_news()
+        questions: tuple[Pending, ...] = ()
+        if not call.is_over():
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(call.progress.report, context.session)
+                questions = await _until_asked(context, call, beside, may_remember=may_remember)
+                beside.cancel_scope.cancel()
         if questions:
             return _pause(context, call, questions, may_remember=may_remember)
         return await _answer_of(call)
