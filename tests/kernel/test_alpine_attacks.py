@@ -214,7 +214,7 @@ def test_what_is_refused_is_told(
     script = f"busybox wget -q -O - http://127.0.0.1:{other_port}/\n"
     installed = add(unpacked(tmp_path, alpine_mirror), alpine_mirror, installing, script)
     assert not installed.ok
-    assert f"the sandbox refused 127.0.0.1:{other_port} (port)" in installed.output
+    assert f"the sandbox refused 127.0.0.1:{other_port} (address)" in installed.output
 
 
 def test_what_a_script_writes_is_shown_without_control_characters(

@@ -50,14 +50,12 @@ def run(arguments: Arguments) -> int:
 
 
 def _check_paths(words: list[str], project: bytes) -> None:
-    """Say so where a word is no path at all: of one that is, nothing is simply nothing.
+    """Say so where an operation was meant, which is no path: of a path, nothing is simply nothing.
 
     Raises:
-        UsageError: there is nothing of that name, held or not.
+        UsageError: a word names an operation, and nothing lies there.
     """
     for word in words:
-        if not os.path.lexists(os.path.join(project, path_from_project(word, project))):
-            raise UsageError(
-                f"there is nothing at {word!r}, and nothing of it is held",
-                remedy=f"For an operation: unspill diff --op {word}" if word.removeprefix("op").isdigit() else "",
-            )
+        is_operation = word.startswith("op") and word[2:].isdigit()
+        if is_operation and not os.path.lexists(os.path.join(project, path_from_project(word, project))):
+            raise UsageError(f"there is nothing at {word!r}", remedy=f"For an operation: unspill diff --op {word}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.attack.arena import Arena
 from unspill import UnspillError
-from unspill.model.permission import Egress, NetworkForCommand, Question
+from unspill.model.permission import Egress, NetworkForCommand, Question, ReadablePath
 from unspill.model.policy import Policy
 from unspill.permissions.approver import Callback
 from unspill.permissions.audit import Audit
@@ -71,3 +71,7 @@ def network(*argv: bytes, **more: Any) -> NetworkForCommand:
 
 def egress(*argv: bytes, **more: Any) -> Egress:
     return Egress(**OCCASION | {"argv": argv or (b"git", b"fetch"), "hosts": ("example.org",)} | more)
+
+
+def readable(**more: Any) -> ReadablePath:
+    return ReadablePath(**OCCASION | {"argv": (b"git", b"fetch"), "path": b"/opt/tool"} | more)

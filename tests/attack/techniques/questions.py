@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.attack.arena import Arena, python, shown_as_it_is, with_mounts
-from tests.attack.techniques.office import DAY_NS, NOW_NS, Office, egress, network
+from tests.attack.techniques.office import DAY_NS, NOW_NS, Office, egress, network, readable
 from tests.attack.techniques.record import Defence, Listed
 from tests.kernel.terminal_person import Person, asking, visible
 from unspill.model.permission import Allowed, Question
@@ -120,7 +120,8 @@ for _tries, _first, _second, _scope in (
     ("Use an answer for one command with network a second time", network(), network(), "once"),
     ("Use an answer given once for hosts a second time", egress(), egress(), "once"),
     ("Use what was allowed after the program was changed", egress(script="a" * 64), egress(script="b" * 64), "sandbox"),
-    ("Use what was allowed for one run in another", egress(), egress(run="3" * 16), "run"),
+    ("Use what was allowed for one run in another", readable(), readable(run="3" * 16), "run"),
+    ("Use a host that was allowed while one run went on in another", egress(), egress(run="3" * 16), "once"),
     ("Use what was allowed for one sandbox in another", egress(), egress(sandbox="3" * 16), "sandbox"),
 ):
     LIST.add_pair(
