@@ -41,8 +41,8 @@ def loaded_by(*words: str, cwd: Path = ROOT) -> set[str]:
 
 @functools.cache
 def installed_modules() -> frozenset[str]:
-    """Return the top-level modules of all installed packages."""
-    return frozenset(packages_distributions())
+    """Return the top-level modules of all other installed packages."""
+    return frozenset(packages_distributions()) - {"unspill"}
 
 
 @pytest.fixture(scope="module")
