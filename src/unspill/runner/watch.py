@@ -184,7 +184,9 @@ class Watch:
             return False
         collector = self._outputs[fd]
         collector.add(chunk)
-        self._pass_on("stdout" if fd == self._streams.stdout else "stderr", chunk)
+        # A flood goes on until its processes are dead, which on a busy machine takes a while
+        if self._stopped is None or not _is_too_much(self._stopped):
+            self._pass_on("stdout" if fd == self._streams.stdout else "stderr", chunk)
         bound = self._limits.output_bytes
         if bound is not None and collector.total > bound and self._stopped is None:
             self._stop(LimitReached(limit="output", bound=bound))
@@ -260,3 +262,7 @@ class Watch:
             is_dead(self._init_fd)
             os.close(self._init_fd)
             self._init_fd = None
+
+
+def _is_too_much(stopped: Outcome) -> bool:
+    return isinstance(stopped, LimitReached) and stopped.limit == "output"
