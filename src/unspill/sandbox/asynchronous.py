@@ -18,6 +18,8 @@ from unspill.host.numbers import make_pipe
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    Start = Callable[[Callable[[], None]], object]
+
     from unspill.model.event import Event
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Command, Sandbox
@@ -34,8 +36,11 @@ async def run_in_thread(sandbox: Sandbox, command: Command, options: dict[str, A
     return await call_in_thread(lambda cancel_fd: sandbox.run(command, cancel_fd=cancel_fd, **options))
 
 
-async def call_in_thread(work: Callable[[int], Found]) -> Found:
-    """Do something that takes a `cancel_fd`, in a thread; when the task is cancelled, wait until it has given up."""
+async def call_in_thread(work: Callable[[int], Found], start: Start | None = None) -> Found:
+    """Do something that takes a `cancel_fd`, in a thread; when the task is cancelled, wait until it has given up.
+
+    `start` has it done by a thread that is there already, for whoever calls often.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Found] = loop.create_future()
     cancel_read, cancel_write = make_pipe()
@@ -48,9 +53,12 @@ async def call_in_thread(work: Callable[[int], Found]) -> Found:
         else:
             loop.call_soon_threadsafe(done.set_result, found)
 
-    thread = threading.Thread(target=do, name="unspill-run", daemon=True)
+    thread = None if start is not None else threading.Thread(target=do, name="unspill-run", daemon=True)
     try:
-        thread.start()
+        if thread is not None:
+            thread.start()
+        elif start is not None:
+            start(do)
     except RuntimeError:
         os.close(cancel_read)
         os.close(cancel_write)
@@ -66,7 +74,8 @@ async def call_in_thread(work: Callable[[int], Found]) -> Found:
         done.exception()
         raise
     finally:
-        thread.join()
+        if thread is not None:
+            thread.join()
         os.close(cancel_read)
         os.close(cancel_write)
 

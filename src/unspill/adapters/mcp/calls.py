@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import anyio
@@ -40,6 +41,10 @@ _MOST_READING = 4
 _GRACE_S = 2.0
 
 
+# Kept, since a server calls often: making one for each call takes as long as reading the call does
+_threads = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="unspill-call")
+
+
 class Call:
     """One call. `put` are the questions that its client was asked and has not answered.
 
@@ -60,7 +65,7 @@ class Call:
 
     async def _do(self, work: Work, slots: asyncio.Semaphore) -> Answer:
         async with slots:
-            return await call_in_thread(lambda cancel_fd: work(self, cancel_fd))
+            return await call_in_thread(lambda cancel_fd: work(self, cancel_fd), _threads.submit)
 
     def is_over(self) -> bool:
         """Tell whether there is nothing more to wait for."""
