@@ -82,6 +82,30 @@ def measure(
     return total, count
 
 
+def has_fresh(directory: bytes, since_ns: int, *, over_bytes: int, over_entries: int) -> bool:
+    """Tell whether more than so much was written into a directory since a moment, by what no command can set: ctime.
+
+    Directories are left out: removing what is in one changes its time too.
+    """
+    from unspill.changes.walk import Pool
+
+    total = count = 0
+    with Pool() as pool:
+        pending: list[tuple[Dir, bytes]] = []
+        current: Dir | None = pool.live_root(directory)
+        while current is not None:
+            for name, status in _entries(current, None):
+                if stat.S_ISDIR(status.st_mode):
+                    pending.append((current, name))
+                elif status.st_ctime_ns >= since_ns:
+                    count += 1
+                    total += status.st_blocks * BLOCK
+                    if total > over_bytes or count > over_entries:
+                        return True
+            current = _next_open(pending)
+    return False
+
+
 def _entries(directory: Dir, closed: list[bytes] | None) -> Iterator[tuple[bytes, os.stat_result]]:
     try:
         with os.scandir(directory.descriptor()) as entries:

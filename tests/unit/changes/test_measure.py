@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, File, Node, Stack, Symlink, build
-from unspill.changes.measure import is_empty, measure
+from unspill.changes.measure import has_fresh, is_empty, measure
 
 
 def test_an_upper_without_entries_is_empty(stack: Stack) -> None:
@@ -80,3 +80,17 @@ def test_a_deep_upper_is_measured(stack: Stack) -> None:
         here = below
     os.close(here)
     assert measure(upper)[1] == 400
+
+
+def test_what_was_written_since_a_moment_is_told_from_what_was_there(stack: Stack) -> None:
+    upper = build(stack.base / "upper", {"d/old": File(b"x" * 10_000), "l": Symlink(b"x")})
+    os.utime(upper + b"/d/old", (2**31, 2**31))
+    moment = max(os.lstat(upper + name).st_ctime_ns for name in (b"/d/old", b"/l")) + 1
+    while os.stat(build(stack.base / "clock", {"now": File()}) + b"/now").st_ctime_ns < moment:
+        os.unlink(os.fsencode(stack.base) + b"/clock/now")
+    assert not has_fresh(upper, moment, over_bytes=0, over_entries=0)
+    build(stack.base / "upper", {"d/new": File(b"x" * 10_000)})
+    os.utime(upper + b"/d/new", (0, 0))
+    assert has_fresh(upper, moment, over_bytes=1 << 20, over_entries=0)
+    assert has_fresh(upper, moment, over_bytes=0, over_entries=10)
+    assert not has_fresh(upper, moment, over_bytes=1 << 20, over_entries=1)

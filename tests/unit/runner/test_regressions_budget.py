@@ -32,3 +32,46 @@ def test_a_directory_in_memory_at_a_place_that_the_host_does_not_have_is_looked_
     finally:
         os.close(of_another_root)
     assert reached == LimitReached(limit="tmp_entries", bound=0)
+
+
+def _make_files(directory: Path, count: int) -> None:
+    directory.mkdir(exist_ok=True)
+    for number in range(count):
+        (directory / f"{directory.name}-{number}").touch()
+
+
+def _look_after_the_disk_changed(budget: Budget, monkeypatch: pytest.MonkeyPatch, entries: int) -> LimitReached | None:
+    """Look as if the whole file system had so many entries more than at the beginning: others use it too."""
+    room = budget._room
+    monkeypatch.setattr("unspill.runner.budget._room", lambda _path: (room[0], room[1] - entries))
+    budget._next_walk = 0.0
+    return budget.check()
+
+
+def test_whoever_removes_files_elsewhere_does_not_hide_that_a_run_fills_the_playground(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper, playground = tmp_path / "upper", tmp_path / "playground"
+    upper.mkdir()
+    playground.mkdir()
+    budget = Budget(Limits(layer_entries=150), (os.fsencode(upper),), (os.fsencode(playground),))
+    _make_files(playground / "made", 200)
+    assert _look_after_the_disk_changed(budget, monkeypatch, -5000) == LimitReached(
+        limit="playground_entries", bound=150
+    )
+
+
+def test_a_run_that_tidies_a_playground_that_is_too_large_is_let_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper, playground = tmp_path / "upper", tmp_path / "playground"
+    upper.mkdir()
+    playground.mkdir()
+    for number in range(200):
+        _make_files(playground / f"d{number}", 2)
+    budget = Budget(Limits(layer_entries=150), (os.fsencode(upper),), (os.fsencode(playground),))
+    budget._begun_ns = os.stat(playground / "d199").st_ctime_ns + 1
+    for number in range(200):
+        (playground / f"d{number}" / f"d{number}-1").unlink()
+    assert _look_after_the_disk_changed(budget, monkeypatch, -200) is None
+    assert _look_after_the_disk_changed(budget, monkeypatch, 200) is not None
