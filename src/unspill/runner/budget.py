@@ -99,7 +99,7 @@ class Budget:
         if reached is None and closed:
             reached = self._named("layer_bytes", grown[0], self._limits.layer_bytes)
             reached = reached or self._named("layer_entries", grown[1], self._limits.layer_entries)
-        # Whoever else removes something from this file system hides what the run adds to it, but not that there is change
+        # Whoever else removes something from this file system hides what a run adds to it, but not that it changes
         if reached is None and (abs(grown[0]) > _GROWN_BYTES or abs(grown[1]) > _GROWN_ENTRIES):
             has_grown = grown[0] > _GROWN_BYTES or grown[1] > _GROWN_ENTRIES
             found = (self._playground_excess(place, has_grown=has_grown) for place in self._kept)
