@@ -67,7 +67,11 @@ def act(action: str, shelf: Shelf, source: TarSource) -> dict[str, object]:
         found = prepare(shelf, wish, source, install=no_install, report=silent)
     else:
         found = act_on(action, shelf, source)
-    return {"name": found.name, "inode": os.stat(found.tree).st_ino}
+    try:
+        return {"name": found.name, "inode": os.stat(found.tree).st_ino}
+    except FileNotFoundError:
+        # Nobody holds it, so whoever removes it may have been faster
+        return {"name": found.name, "inode": None}
 
 
 def act_on(action: str, shelf: Shelf, source: TarSource) -> Rootfs:

@@ -245,13 +245,21 @@ def test_a_forged_mark_would_hide_files_if_it_were_left(
 
 INODES: Final = """
 import os, shutil
-reused = 0
+reused = fillers = 0
 for name in os.listdir("."):
     if os.path.isdir(name):
         before = os.stat(name).st_ino
         shutil.rmtree(name)
-        os.mkdir(name)
-        reused += before == os.stat(name).st_ino
+        # Lower numbers may be free as well, while others delete
+        for _ in range(200):
+            os.mkdir(name)
+            if before == os.stat(name).st_ino:
+                reused += 1
+                break
+            fillers += 1
+            os.rename(name, f"../filler{fillers}")
+        else:
+            os.mkdir(name)
 print(reused)
 """
 

@@ -80,7 +80,7 @@ def test_if_the_one_that_makes_it_is_killed_another_one_does(scene: Scene) -> No
 
 def test_makers_and_removers_of_one_name_never_leave_half_of_it(scene: Scene) -> None:
     ended = all_at_once(scene, ["prepare", "remove"] * 6)
-    assert {code for code, _answer in ended} == {0}
+    assert [answer for code, answer in ended if code] == []
     assert problems_of(scene.shelf) == []
     assert scene.prepare().name == "small-1.0-any"
     assert scene.staging() == []
