@@ -36,8 +36,8 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "cut by lines": (
         {"command": "seq 100"},
         {"shown_lines": 3},
-        "Exit code: 0\nNote: the output is cut: lines 1 to 3 of 100 follow. Write it to a file, and read the part that "
-        "you need, to see the rest.\nOutput:\n1\n2\n3\n",
+        'Exit code: 0\nNote: the output is cut after line 1, at "[...]": 97 of 100 lines left out. Write it to a file, '
+        "and read the part that you need, to see the rest.\nOutput:\n1\n[...]\n99\n100\n",
     ),
     "changes held": (
         {"command": "echo a > a"},
@@ -188,49 +188,64 @@ def test_an_apply_that_failed_is_told(ground: Ground) -> None:
     )
 
 
-CUT = "Exit code: 0\nNote: the output is cut: "
+CUT = "Exit code: 0\nNote: the output is cut "
+MARK = 'at "[...]": '
 PLACES: dict[str, tuple[str, dict[str, Any], str]] = {
-    "stdout": ("seq 100", {"shown_lines": 2}, "lines 1 to 2 of 100 follow. For the rest read runs/1/stdout."),
-    "stderr": ("seq 100 >&2", {"shown_lines": 2}, "lines 1 to 2 of 100 follow. For the rest read runs/1/stderr."),
-    "the end of stderr": (
+    "stdout": (
+        "seq 100",
+        {"shown_lines": 2},
+        "after line 1, M98 of 100 lines left out. For the rest read runs/1/stdout.",
+    ),
+    "stderr": (
+        "seq 100 >&2",
+        {"shown_lines": 2},
+        "after line 1, M98 of 100 lines left out. For the rest read runs/1/stderr.",
+    ),
+    "the beginning of stderr": (
         "echo out; seq 100 >&2",
         {"shown_lines": 2},
-        "lines 1 to 2 of 101 follow. For the rest read runs/1/stderr.",
+        "after line 1, M99 of 101 lines left out. For the rest read runs/1/stderr.",
     ),
-    "both": (
+    "the end of stdout": (
         "seq 100; echo err >&2",
         {"shown_lines": 2},
-        "lines 1 to 2 of 101 follow. For the rest read runs/1/stdout and runs/1/stderr.",
+        "after line 1, M99 of 101 lines left out. For the rest read runs/1/stdout.",
     ),
-    "bytes": (
-        "echo 0123456789",
-        {"shown_bytes": 4},
-        "lines 1 to 1 of 1 follow, the last one in part: 6 bytes left out. For the rest read runs/1/stdout.",
+    "both": (
+        "seq 100; seq 100 >&2",
+        {"shown_lines": 2},
+        "after line 1, M198 of 200 lines left out. For the rest read runs/1/stdout and runs/1/stderr.",
     ),
+    "the last line alone": (
+        "seq 100",
+        {"shown_lines": 1},
+        "before its end, M99 of 100 lines left out. For the rest read runs/1/stdout.",
+    ),
+    "bytes": ("echo 0123456789", {"shown_bytes": 4}, "in line 1, M7 bytes left out. For the rest read runs/1/stdout."),
     "bytes of many lines": (
         "seq 10 99",
-        {"shown_bytes": 7},
-        "lines 1 to 3 of 90 follow, the last one in part: 262 bytes left out. For the rest read runs/1/stdout.",
+        {"shown_bytes": 10},
+        "in line 2, M260 bytes left out. For the rest read runs/1/stdout.",
     ),
     "bytes where a line ends": (
         "seq 10 99",
-        {"shown_bytes": 6},
-        "lines 1 to 2 of 90 follow. For the rest read runs/1/stdout.",
+        {"shown_bytes": 15},
+        "after line 2, M85 of 90 lines left out. For the rest read runs/1/stdout.",
     ),
     "one byte": (
         "echo 0123456789",
-        {"shown_bytes": 9},
-        "lines 1 to 1 of 1 follow, the last one in part: 1 byte left out. For the rest read runs/1/stdout.",
+        {"shown_bytes": 10},
+        "in line 1, M1 byte left out. For the rest read runs/1/stdout.",
     ),
     "what was not kept": (
         "seq 3",
         {"limits": Limits(kept_bytes=1)},
-        "4 bytes in the middle of it are left out. For the rest read runs/1/stdout.",
+        "in line 1, M4 bytes left out. For the rest read runs/1/stdout.",
     ),
     "both ways": (
         "seq 3",
         {"limits": Limits(kept_bytes=1), "shown_lines": 1},
-        "lines 1 to 1 follow, and 4 bytes in the middle of it are left out. For the rest read runs/1/stdout.",
+        "before its end, M5 bytes left out. For the rest read runs/1/stdout.",
     ),
 }
 
@@ -239,6 +254,7 @@ PLACES: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_what_is_cut_says_where_the_rest_is(ground: Ground, case: str) -> None:
     """Control: without such a place the advice is to write to a file. The host's own file is never named."""
     command, settings, expected = PLACES[case]
+    expected = expected.replace("M", MARK)
     sandbox = ground.sandbox(**settings)
     answer = call_run_command(sandbox, {"command": command}, where=lambda run, stream: f"runs/{run}/{stream}")
     assert answer.text.startswith(f"{CUT}{expected}\nOutput:\n")
@@ -250,10 +266,10 @@ def test_what_is_cut_says_where_the_rest_is(ground: Ground, case: str) -> None:
 
 def test_values_are_bounded_too(ground: Ground) -> None:
     answer = call(ground, {"command": "head -c 5000 /dev/zero | tr '\\0' x"}, shown_bytes=1000)
-    assert answer.values["stdout"] == {"text": "x" * 1000, "left_out": 4000}
+    assert answer.values["stdout"] == {"text": "x" * 400, "left_out": 4000, "end": "x" * 600}
     lines = call(ground, {"command": "seq 100; seq 7 >&2"}, shown_lines=3)
-    assert lines.values["stdout"] == {"text": "1\n2\n3\n", "left_out": 292 - 6}
-    assert lines.values["stderr"] == {"text": "1\n2\n3\n", "left_out": 8}
+    assert lines.values["stdout"] == {"text": "1\n", "left_out": 292 - 9, "end": "99\n100\n"}
+    assert lines.values["stderr"] == {"text": "1\n", "left_out": 8, "end": "6\n7\n"}
     many = call(ground, {"command": "mkdir d; cd d; seq 1500 | xargs touch"})
     assert len(many.values["changes"]) == 1000
     assert many.values["changes_left_out"] == 501

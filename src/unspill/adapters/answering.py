@@ -8,13 +8,13 @@ pass for how it ended or for what it changed. Our failure is an error of the too
 from __future__ import annotations
 
 from unspill.adapters.advising import advice_of_denial, advice_of_file, advice_of_hint, for_user, without_paths
-from unspill.adapters.window import many, whole_characters
+from unspill.adapters.clipping import clip, shown_as
 from unspill.changes.quote import quote
 from unspill.errors import DeniedError, FileError, HostError, RootRefused, SandboxUnavailable, UsageError
 from unspill.model.policy import Policy
 from unspill.model.record import Record
 from unspill.model.run import LimitReached, NeverStarted, TimedOut
-from unspill.sandbox.result import became, cut_text, denied_lines, describe_end, place_told, stream_text
+from unspill.sandbox.result import became, denied_lines, describe_end, place_told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unspill.errors import UnspillError
     from unspill.model.change import ChangeSet
     from unspill.model.run import Output
-    from unspill.sandbox.result import Cut, RunResult
+    from unspill.sandbox.result import RunResult
 
     # Where all of a stream can be read, by the run's number and `stdout` or `stderr`
     Where = Callable[[int, str], str]
@@ -158,24 +158,16 @@ def changes_told(result: RunResult) -> Iterator[str]:
 def _shown(result: RunResult, where: Where | None) -> tuple[str, list[str]]:
     """Return what is shown of the output, and what to say of what is not."""
     streams = {"stdout": result.stdout, "stderr": result.stderr}
-    texts = {name: stream_text(stream).rstrip("\n") for name, stream in streams.items()}
-    cut = cut_text("\n".join(filter(None, texts.values())), result.shown_lines, result.shown_bytes)
-    left_out = sum(stream.left_out for stream in streams.values())
-    if not cut.is_cut and not left_out:
-        return cut.text, []
-    of_all = "" if left_out else f" of {cut.total}"
-    told = [f"lines 1 to {cut.lines}{of_all} follow{_without_end(cut, left_out)}"] if cut.is_cut else []
-    told += [f"{left_out} bytes in the middle of it are left out"] if left_out else []
-    # What is cut is the end of both: of stdout it is all there where stderr has begun
-    is_there = {"stdout": not cut.is_cut or cut.text.startswith(texts["stdout"] + "\n"), "stderr": not cut.is_cut}
-    partly = [name for name in texts if streams[name].left_out or (texts[name] and not is_there[name])]
-    return cut.text, [f"Note: the output is cut: {', and '.join(told)}. {_rest(result, partly, where)}"]
-
-
-def _without_end(cut: Cut, left_out: int) -> str:
-    if not cut.is_part:
-        return ""
-    return ", the last one in part" if left_out else f", the last one in part: {many(cut.left_out, 'byte')} left out"
+    shown = clip(tuple(streams.values()), result.shown_lines, result.shown_bytes)
+    if not shown.left_out:
+        return shown.text.rstrip("\n"), []
+    # One follows the other, so what is cut of the first is at its end, and of the second at its beginning
+    is_there = {
+        "stdout": shown.head.startswith(result.stdout.kept()),
+        "stderr": shown.tail.endswith(result.stderr.kept()),
+    }
+    partly = [name for name, stream in streams.items() if stream.left_out or not is_there[name]]
+    return shown.text.rstrip("\n"), [f"Note: {shown.told()}. {_rest(result, partly, where)}"]
 
 
 def _rest(result: RunResult, partly: list[str], where: Where | None) -> str:
@@ -196,10 +188,8 @@ def _values(result: RunResult) -> dict[str, Any]:
 
 
 def _value_of(stream: Output, lines: int, most: int) -> dict[str, Any]:
-    raw = stream.head[:most]
-    parts = raw.split(b"\n", lines)
-    raw = whole_characters(raw[: len(raw) - len(parts[lines])] if len(parts) > lines else raw)
-    return {"text": raw.decode("utf-8", "backslashreplace"), "left_out": stream.total - len(raw)}
+    shown = clip((stream,), lines, most)
+    return {"text": shown_as(shown.head), "left_out": shown.left_out, "end": shown_as(shown.tail)}
 
 
 def values_of_changes(result: RunResult) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from unspill.adapters.answering import REST
 from unspill.adapters.calling import read_arguments
+from unspill.adapters.clipping import MARK, clip
 from unspill.adapters.seen import seen_in
 from unspill.adapters.told import failure_text, notes_of, run_or_raise
+from unspill.adapters.window import many
 from unspill.errors import UnspillError
 from unspill.model.record import Record
 from unspill.model.run import TimedOut
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unspill.model.policy import Policy
-    from unspill.model.run import Output
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 
@@ -85,18 +86,11 @@ def _tell(commands: Sequence[str], results: list[RunResult], policy: Policy, mos
 
 
 def shown_of(result: RunResult) -> tuple[list[str], list[str]]:
-    """Return the beginning of stdout and of stderr, as far as the policy shows it, and what to say of the rest."""
-    shown, left_out = [], 0
-    for stream in (result.stdout, result.stderr):
-        raw = _without_gap(stream)
-        cut = b"\n".join(raw.split(b"\n")[: result.shown_lines])[: result.shown_bytes]
-        shown.append(cut.decode("utf-8", "backslashreplace"))
-        left_out += stream.total - len(cut) if stream.left_out or cut != raw else 0
-    return shown, [f"Note: the output is cut: {left_out} bytes are left out. {REST}"] if left_out else []
-
-
-def _without_gap(stream: Output) -> bytes:
-    return (stream.head if stream.left_out else stream.kept()).rstrip(b"\n")
+    """Return what the policy shows of stdout and of stderr, and what to say of the rest."""
+    shown = [clip((stream,), result.shown_lines, result.shown_bytes) for stream in (result.stdout, result.stderr)]
+    left_out = sum(one.left_out for one in shown)
+    said = f'Note: the output is cut at "{MARK}": {many(left_out, "byte")} left out. {REST}'
+    return [one.text.rstrip("\n") for one in shown], [said] if left_out else []
 
 
 def cut_to(printed: list[Printed], words: list[str], most: int | None) -> tuple[list[Printed], list[str]]:

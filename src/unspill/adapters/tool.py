@@ -140,7 +140,7 @@ def _limits(policy: Policy, *, is_sealed: bool) -> Iterator[str]:
         yield f"A command is ended after {limits.wall_s:g} seconds; `timeout_s` can only make that less."
     if is_sealed and policy.after == "apply" and policy.after_timeout == "hold":
         yield "What a command has changed when its time is over is held, and not applied by itself."
-    yield f"Of its output you see the first {policy.shown_lines} lines, and are told how much was left out."
+    yield f"Of its output you see at most {policy.shown_lines} lines, from the beginning and from the end."
     if is_sealed:
         yield "Nothing runs on when the command has ended: no background processes, no servers."
 
