@@ -20,6 +20,47 @@ def test_a_program_that_applies_what_is_held_has_the_person_asked(ground: Ground
     assert (ground.project / ".envrc").read_text() == "evil\n"
 
 
+# What a command leaves, the path, and the lines of the question that are about it
+SHOWN: dict[str, tuple[str, str, list[str]]] = {
+    "a file": (
+        "printf 'echo evil\\033[8m\\n' > .bashrc",
+        ".bashrc",
+        ["becomes:   a file of 14 bytes", r'begins:    "echo evil\u{1b}[8m\n"'],
+    ),
+    "one that can be run": (
+        "echo x > .bashrc; chmod +x .bashrc",
+        ".bashrc",
+        ["becomes:   a file of 2 bytes, executable", r'begins:    "x\n"'],
+    ),
+    "a link": (
+        "ln -s /etc/passwd .bashrc",
+        ".bashrc",
+        ["becomes:   a symbolic link to what follows", "begins:    /etc/passwd"],
+    ),
+    "a long file": (
+        "yes | head -c 5000 > .bashrc",
+        ".bashrc",
+        ["becomes:   a file of 5000 bytes", 'begins:    "' + r"y\n" * 80],
+    ),
+    "a file with the name of a secret": ("echo TOKEN=abc > .npmrc", ".npmrc", ["becomes:   a file of 10 bytes"]),
+}
+
+
+@pytest.mark.parametrize("case", SHOWN)
+def test_whoever_is_asked_sees_why_it_is_held_and_what_it_becomes(ground: Ground, case: str) -> None:
+    command, path, expected = SHOWN[case]
+    person = Person(False)
+    sandbox = opened(ground, person)
+    sandbox.run(command)
+    sandbox.apply(asked_by="model")
+    (question,) = person.asked
+    assert question.text == f"Apply the held change of {path}?"
+    said = [line for line in question.lines if line.startswith(("becomes:", "begins:"))]
+    assert [line[: len(wanted)] for line, wanted in zip(said, expected, strict=True)] == expected
+    assert any(line.startswith("because:   ") for line in question.lines)
+    assert all(line.isprintable() and len(line) < 500 for line in question.lines)
+
+
 def test_a_held_file_to_which_the_person_says_no_stays_held(ground: Ground) -> None:
     sandbox = opened(ground, Person(False))
     sandbox.run("echo evil > .envrc; echo fine > file")

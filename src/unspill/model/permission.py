@@ -113,13 +113,19 @@ class MaskedSecret(RequestBase):
 
 
 class HeldPath(RequestBase):
-    """A change that is held at apply; `digest` is that of what it leaves, so that nothing else goes in its place."""
+    """A change that is held at apply; `digest` is that of what it leaves, so that nothing else goes in its place.
+
+    For whoever is asked: `why` it is held, what the path `becomes`, and the `head` of its content or its target.
+    """
 
     kind = "held-path"
 
     root: bytes
     path: bytes
     digest: str
+    why: str = ""
+    becomes: str = ""
+    head: bytes = b""
 
 
 class Unsandboxed(RequestBase):

@@ -1,14 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The digest that a grant for a held path names: of everything that applying the change would do at that path."""
+"""What a question about a held path names: the digest of everything that applying the change would do there, and for
+the eye what becomes of it.
+"""
 
 from __future__ import annotations
 
 from unspill.changes.digest import digest_of
+from unspill.changes.reader import read_up_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.changes.reader import Reader
     from unspill.model.change import Change
+
+
+HEAD_BYTES = 512
+
+
+def describe_held(change: Change) -> str:
+    """Return what a path becomes, in words."""
+    entry = change.entry
+    if entry is None:
+        return "nothing: it is deleted"
+    if entry.kind != "file":
+        return "a symbolic link to what follows" if entry.kind == "symlink" else f"a {entry.kind}"
+    executable = ", executable" if entry.mode & 0o111 else ""
+    return f"a file of {entry.size} byte{'' if entry.size == 1 else 's'}{executable}"
+
+
+def head_of_held(change: Change, reader: Reader) -> bytes:
+    """Return the beginning of what a change leaves at a path: of the content, or of the target.
+
+    Raises:
+        SandboxUnavailable: The layer no longer holds what was scanned.
+        OSError: The file can't be read.
+    """
+    if change.entry is not None and change.entry.kind == "file":
+        return read_up_to(reader.open_after(change), HEAD_BYTES)
+    return (change.target or b"")[:HEAD_BYTES]
 
 
 def digest_of_held(change: Change, reader: Reader) -> str:

@@ -62,7 +62,8 @@ def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> N
         case ReadablePath(path=path) | MaskedSecret(path=path):
             _demand(_is_absolute(path), "has a path that is not absolute and normalised")
             _refuse_private(path, home, own)
-        case HeldPath(root=root, path=path, digest=digest):
+        case HeldPath(root=root, path=path, digest=digest, why=why, becomes=becomes):
+            _demand((why + becomes).isprintable(), "has a reason that can't be shown")
             _demand(_is_absolute(root), "has a root that is not absolute and normalised")
             _demand(_is_relative(path), "has a path that is not relative and normalised")
             _demand(_is_digest(digest), "has no digest of the content")

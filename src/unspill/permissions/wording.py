@@ -128,8 +128,7 @@ def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
     elif request.stdin:
         yield f"input:     {shorten(show_word(request.stdin_head), 200)}"
     if isinstance(request, HeldPath):
-        yield f"root:      {shorten(show_word(request.root))}"
-        yield f"content:   {request.digest}"
+        yield from _held_lines(request)
     if isinstance(request, NetworkForCommand) and request.mode == "host":
         yield "careful:   it can reach all that listens on this machine and near it (`network.mode`)"
     if isinstance(request, Unsandboxed):
@@ -141,6 +140,18 @@ def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
             yield f"careful:   {shorten(show_word(word), 100)} mixes letters that look alike"
     if is_cut:
         yield f"careful:   this is not all of it: {len(b' '.join(request.argv))} bytes in {len(request.argv)} arguments"
+
+
+def _held_lines(request: HeldPath) -> Iterator[str]:
+    if request.root != request.project:
+        yield f"root:      {shorten(show_word(request.root))}"
+    if request.why:
+        yield f"because:   {shorten(request.why, 200)}"
+    if request.becomes:
+        yield f"becomes:   {request.becomes}"
+    if request.head:
+        yield f"begins:    {shorten(show_word(request.head), 400)}"
+    yield f"digest:    {request.digest}"
 
 
 def _words(request: Request) -> tuple[bytes, ...]:

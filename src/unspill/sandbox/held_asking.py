@@ -7,10 +7,13 @@ Directories that are held, or go, are never asked about: an answer for one would
 
 from __future__ import annotations
 
+import posixpath
+
 from unspill.changes.reader import Reader
 from unspill.errors import DeniedError
 from unspill.model.permission import HeldPath
-from unspill.permissions.held import digest_of_held
+from unspill.permissions.held import describe_held, digest_of_held, head_of_held
+from unspill.policy.project_secrets import masked_names
 from unspill.sandbox.applying import apply_held
 from unspill.sandbox.choosing import choose
 from unspill.sandbox.masking import load_masked
@@ -53,7 +56,7 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
         stacks = tuple(stack for stack in load_masked(opened) if stack.sealed)
         choice = choose(opened, stacks, wish)
         roots = tuple(stack.live for stack in stacks)
-        held = [(roots[left.root], left.path) for left in choice.left if left.why == "held"]
+        held = {(roots[left.root], left.path): left.reason for left in choice.left if left.why == "held"}
         changes = {(part.root, change.path): change for part in choice.changes.roots for change in part.changes}
         asked = tuple(_requests(opened, held, changes)) if held else ()
     refused = set(held).difference((request.root, request.path) for request in asked)
@@ -84,15 +87,27 @@ def _obtain(desk: Desk, request: HeldPath, cancel_fd: int | None) -> None:
 
 
 def _requests(
-    opened: Opened, held: list[tuple[bytes, bytes]], changes: dict[tuple[bytes, bytes], Change]
+    opened: Opened, held: dict[tuple[bytes, bytes], str], changes: dict[tuple[bytes, bytes], Change]
 ) -> Iterator[HeldPath]:
-    for root, path in held:
+    # Who is asked may be a program; what files with names of secrets have is the person's alone
+    secrets = frozenset(masked_names(opened.policy.secrets))
+    for (root, path), why in held.items():
         change = changes.get((root, path))
         if change is None or not _is_one_file(change):
             continue
         with Reader(root) as reader:
             digest = digest_of_held(change, reader)
-        yield HeldPath(project=opened.project, sandbox=opened.row.id, root=root, path=path, digest=digest)
+            head = b"" if posixpath.basename(path) in secrets else head_of_held(change, reader)
+        yield HeldPath(
+            project=opened.project,
+            sandbox=opened.row.id,
+            root=root,
+            path=path,
+            digest=digest,
+            why=why if why.isprintable() else "",
+            becomes=describe_held(change),
+            head=head,
+        )
 
 
 def _is_one_file(change: Change) -> bool:

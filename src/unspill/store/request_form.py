@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from unspill.model.permission import Request, RequestId
 
 _KINDS = {kind.kind: kind for kind in REQUESTS}
-_BYTES = frozenset(("project", "cwd", "path", "root", "stdin_head"))
+_BYTES = frozenset(("project", "cwd", "path", "root", "stdin_head", "head"))
 _BYTES_LISTS = frozenset(("argv", "environ"))
 _TEXT_LISTS = frozenset(("names", "hosts"))
 # Left out where there is nothing to say: the form of a request that has none is older than these fields
-_OPTIONAL = frozenset(("variables", "environ", "stdin", "stdin_head"))
+_OPTIONAL = frozenset(("variables", "environ", "stdin", "stdin_head", "why", "becomes", "head"))
 
 
 def plain_request(request: Request) -> dict[str, Any]:

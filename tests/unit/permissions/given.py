@@ -67,7 +67,16 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(WritableRoot, **_OCCASION, path=ABSOLUTE),
     st.builds(ReadablePath, **_OCCASION, path=ABSOLUTE),
     st.builds(MaskedSecret, **_OCCASION, path=ABSOLUTE),
-    st.builds(HeldPath, **_OCCASION, root=ABSOLUTE, path=PATHS, digest=st.sampled_from([DIGEST, "0" * 64])),
+    st.builds(
+        HeldPath,
+        **_OCCASION,
+        root=ABSOLUTE,
+        path=PATHS,
+        digest=st.sampled_from([DIGEST, "0" * 64]),
+        why=st.sampled_from(["", "an editor runs it"]),
+        becomes=st.sampled_from(["", "a file of 3 bytes"]),
+        head=st.binary(max_size=9),
+    ),
     st.builds(Unsandboxed, **_OCCASION, environ=_VARIABLES),
     st.builds(AsRoot, **_OCCASION),
 )

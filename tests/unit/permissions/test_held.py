@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.unit.changes.trees import WHITEOUT, Dir, File, Node, Symlink, build
 from unspill.changes.reader import Reader
 from unspill.changes.scan import scan
-from unspill.permissions.held import digest_of_held
+from unspill.permissions.held import describe_held, digest_of_held, head_of_held
 
 
 def digests(tmp_path: Path, name: str, layer: Mapping[str | bytes, Node]) -> dict[bytes, str]:
@@ -43,3 +43,17 @@ def test_a_change_that_is_exchanged_after_the_question_has_another_digest(tmp_pa
     with Reader(os.fsencode(tmp_path / "x-live")) as reader:
         (change,) = scan([upper], (), os.fsencode(tmp_path / "x-live"))
         assert digest_of_held(change, reader) != before
+
+
+def test_whoever_is_asked_is_told_what_a_path_becomes(tmp_path: Path) -> None:
+    nodes = {
+        "a file of 1 byte": (File(b"x"), b"x"),
+        "a file of 5000 bytes, executable": (File(b"y" * 5000, mode=0o755), b"y" * 512),
+        "a symbolic link to what follows": (Symlink(b"/etc/passwd"), b"/etc/passwd"),
+        "nothing: it is deleted": (WHITEOUT, b""),
+    }
+    for number, (words, (node, head)) in enumerate(nodes.items()):
+        live = build(tmp_path / f"{number}-live", {"a": File(b"old")})
+        (change,) = scan([build(tmp_path / f"{number}-upper", {"a": node})], (), live)
+        with Reader(live) as reader:
+            assert (describe_held(change), head_of_held(change, reader)) == (words, head)

@@ -82,6 +82,8 @@ def test_a_malformed_request_is_the_callers_mistake(request_: Request, change: d
         HeldPath(project=PROJECT, root=PROJECT, path=b"", digest=DIGEST),
         HeldPath(project=PROJECT, root=b"project", path=b"x", digest=DIGEST),
         HeldPath(project=PROJECT, root=PROJECT, path=b"x", digest=""),
+        HeldPath(project=PROJECT, root=PROJECT, path=b"x", digest=DIGEST, why="fine\nproject: other"),
+        HeldPath(project=PROJECT, root=PROJECT, path=b"x", digest=DIGEST, becomes="a\x1b[8m file"),
     ],
     ids=repr,
 )
