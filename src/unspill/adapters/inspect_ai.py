@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from inspect_ai import util
 
+from unspill.adapters.seen import seen_in
 from unspill.adapters.translating import do_in_thread
 from unspill.adapters.workspace import Workspace
 from unspill.sandbox.files_reading import MOST_BYTES
@@ -54,10 +55,9 @@ class UnspillSandbox(util.SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> util.ExecResult[str]:
-        opened, most = self.sandbox._opened, LIMITS.MAX_EXEC_OUTPUT_SIZE
-        own = ("root", "0") if opened.policy.rootfs_writable else (opened.home.user, str(os.getuid()))
-        if user is not None and user not in own:
-            raise util.SandboxUserUnsupportedError(f"commands run as {own[0]}, never as {user!r}")
+        own, most = seen_in(self.sandbox).user, LIMITS.MAX_EXEC_OUTPUT_SIZE
+        if user not in (None, own, "0" if own == "root" else str(os.getuid())):
+            raise util.SandboxUserUnsupportedError(f"commands run as {own}, never as {user!r}")
         if any("\0" in word for word in cmd):
             raise ValueError("embedded null byte in the command")
         options: Any = {"cwd": cwd, "env": env, "timeout": timeout}

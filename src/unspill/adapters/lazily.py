@@ -48,10 +48,10 @@ class LazySandbox:
         except UsageError as error:
             # Whoever uses it has given nothing that could be wrong
             raise SandboxUnavailable(error.message, remedy=error.remedy) from error
-        if self.id not in (None, sandbox._opened.row.id):
+        if self.id not in (None, sandbox.id):
             sandbox.close()
             raise SandboxUnavailable(f"{self.id} is not the sandbox of this project, or is gone")
-        self.id = sandbox._opened.row.id
+        self.id = sandbox.id
         return sandbox
 
     def use(self, work: Callable[[Workspace, int], Found], cancel_fd: int) -> Found:

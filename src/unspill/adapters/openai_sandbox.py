@@ -89,7 +89,7 @@ class UnspillClient(BaseSandboxClient[None]):
     supports_default_options = True
 
     def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox, self._id = sandbox, sandbox._opened.row.id
+        self._sandbox, self._id = sandbox, sandbox.id
 
     async def create(self, *, snapshot: Any = None, manifest: Any = None, options: None = None) -> SandboxSession:
         """Return a workspace; the files of the manifest are written into it when it is started."""

@@ -17,7 +17,6 @@ from unspill.changes.diff import MAX_LINES
 from unspill.changes.quote import quote
 from unspill.changes.render import left_lines, summary_lines
 from unspill.errors import UsageError
-from unspill.plan.inside import to_inside
 from unspill.policy.project_secrets import masked_names
 
 TYPE_CHECKING = False
@@ -67,7 +66,7 @@ _UNDO: dict[Fate, str] = {
 
 def changes_tool(sandbox: Sandbox) -> Tool:
     """Return the tool `changes` as it is for this sandbox."""
-    policy = sandbox._opened.policy
+    policy = sandbox.policy
     return Tool(
         name="changes",
         description=(
@@ -83,7 +82,7 @@ def changes_tool(sandbox: Sandbox) -> Tool:
 
 def call_changes(sandbox: Sandbox, given: dict[str, Any]) -> Answer:
     """Return what is held."""
-    policy = sandbox._opened.policy
+    policy = sandbox.policy
     changes = sandbox.changes(run=given.get("run"))
     lines = _summary(sandbox, changes)
     if not lines:
@@ -97,18 +96,14 @@ def call_changes(sandbox: Sandbox, given: dict[str, Any]) -> Answer:
 
 def _summary(sandbox: Sandbox, changes: ChangeSet) -> list[str]:
     """Return the lines of a change set, with roots by the paths that commands know them by."""
-    opened = sandbox._opened
-
-    def inside(path: bytes) -> bytes:
-        return to_inside(path, opened.policy.view, opened.roots)
-
-    parts = tuple(part.replace(root=inside(part.root)) for part in changes.roots)
-    return summary_lines(changes.replace(roots=parts), limit=_ALL, fold_git=True, project=inside(opened.project))
+    seen = seen_in(sandbox)
+    parts = tuple(part.replace(root=seen.inside(part.root)) for part in changes.roots)
+    return summary_lines(changes.replace(roots=parts), limit=_ALL, fold_git=True, project=seen.project)
 
 
 def diff_tool(sandbox: Sandbox) -> Tool:
     """Return the tool `diff` as it is for this sandbox."""
-    policy = sandbox._opened.policy
+    policy = sandbox.policy
     secrets = " What files with names of secrets have, such as .env, is not shown." if policy.secrets.mask else ""
     return Tool(
         name="diff",
@@ -131,7 +126,7 @@ def diff_tool(sandbox: Sandbox) -> Tool:
 
 def call_diff(sandbox: Sandbox, given: dict[str, Any]) -> Answer:
     """Return what is held, or what a run or an operation changed, as text."""
-    policy = sandbox._opened.policy
+    policy = sandbox.policy
     secrets = _Secrets(sandbox)
     lines = _diff(sandbox, given, secrets.skip).split("\n")[:-1]
     told = secrets.notes()
@@ -160,24 +155,17 @@ def held_diff(sandbox: Sandbox) -> tuple[str, list[str]]:
 def _diff(sandbox: Sandbox, given: dict[str, Any], skip: Callable[[bytes], bool]) -> str:
     paths, run, operation = given.get("paths", []), given.get("run"), given.get("operation")
     if operation is None:
-        from unspill.sandbox.opening import with_held_roots
-        from unspill.sandbox.reading import diff_of
-
-        return diff_of(with_held_roots(sandbox._opened), paths, run, colour=False, skip=skip)
+        return sandbox.diff(paths, run=run, skip=skip)
     if run is not None:
         raise UsageError("a diff is of a run or of an operation, not of both")
-    from unspill.sandbox.retracing import operation_diff
-
-    found = _own(sandbox, operation)
-    wanted = [path.encode("utf-8", "surrogateescape") for path in paths]
-    return operation_diff(sandbox._opened, found.number, wanted, colour=False, skip=skip)
+    return sandbox.diff(paths, operation=_own(sandbox, operation).number, skip=skip)
 
 
 class _Secrets:
     """Skips files by the names of secrets, and knows which it has skipped."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        self._names = frozenset(masked_names(sandbox._opened.policy.secrets))
+        self._names = frozenset(masked_names(sandbox.policy.secrets))
         self._project = sandbox.project
         self._found: list[bytes] = []
 
@@ -263,7 +251,7 @@ class _Past:
                 self._taken_back.add(one.of)
         self._redone = {one.origin for one in done if one.kind == "redo" and one.asked_by not in _MODELS}
         self._is_mine = is_mine
-        own = (one for one in done if one.sandbox == sandbox._opened.row.id and self._is_models(one))
+        own = (one for one in done if one.sandbox == sandbox.id and self._is_models(one))
         self.last = next((one for one in own if one.id not in self._taken_back), None)
 
     def refuse(self, wanted: Operation) -> None:
@@ -289,7 +277,7 @@ class _Past:
 def _own(sandbox: Sandbox, number: int) -> Operation:
     """Return an operation of this sandbox."""
     found, _steps = sandbox.find_operation(number)
-    if found.sandbox != sandbox._opened.row.id:
+    if found.sandbox != sandbox.id:
         raise UsageError(f"no such operation: {number}", remedy="See `unspill log`.")
     return found
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Seen(Record):
     """The places of a sandbox. `further` are other directories that commands change in layers; `roots` the host's.
 
+    `user` is who its commands are.
+
     Not `is_sealed` in a container, where commands are run without a sandbox.
     """
 
@@ -28,6 +30,7 @@ class Seen(Record):
     further: tuple[bytes, ...]
     roots: tuple[bytes, ...]
     is_sealed: bool
+    user: str
 
     def inside(self, path: bytes) -> bytes:
         """Return where commands see a path of the host, if they do."""
@@ -50,4 +53,5 @@ def seen_in(sandbox: Sandbox) -> Seen:
         further=tuple(to_inside(root, view, roots) for root in roots if root != opened.project),
         roots=roots,
         is_sealed=not opened.container,
+        user="root" if opened.policy.rootfs_writable else opened.home.user,
     )

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from unspill.errors import UnspillError
     from unspill.model.policy import Policy
     from unspill.model.run import Output
+    from unspill.sandbox.requesting import Command
     from unspill.sandbox.result import RunResult
-    from unspill.sandbox.sandbox import Command, Sandbox
+    from unspill.sandbox.sandbox import Sandbox
 
 MARK = "[unspill]"
 _USUAL = {"apply": "applied", "hold": "held"}

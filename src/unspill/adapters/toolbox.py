@@ -92,7 +92,7 @@ def call_tool(
         where: Where the model can read all that a stream of a run had, by the run's number and the stream's name.
         is_mine: Which operations `undo` may take back, of those that runs in this sandbox have applied.
     """
-    policy = sandbox._opened.policy
+    policy = sandbox.policy
     makers = _makers(may_apply=may_apply)
     try:
         if name not in makers:

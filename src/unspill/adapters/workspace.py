@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from unspill.adapters.viewing import FileView
     from unspill.sandbox.files_reading import Entry
     from unspill.sandbox.files_writing import Written
-    from unspill.sandbox.sandbox import Command, Sandbox
+    from unspill.sandbox.requesting import Command
+    from unspill.sandbox.sandbox import Sandbox
 
     Found = TypeVar("Found")
 

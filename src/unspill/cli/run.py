@@ -73,7 +73,7 @@ def run(arguments: Arguments) -> int:
     if sandbox.view == "rootfs":
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     output = Output()
-    if sandbox._opened.policy.network.ask:
+    if sandbox.policy.network.ask:
         options["approver"] = _person(arguments)
     result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
     close_launchers()

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     Start = Callable[[Callable[[], None]], object]
 
     from unspill.model.event import Event
+    from unspill.sandbox.requesting import Command
     from unspill.sandbox.result import RunResult
-    from unspill.sandbox.sandbox import Command, Sandbox
+    from unspill.sandbox.sandbox import Sandbox
 
 Found = TypeVar("Found")
 

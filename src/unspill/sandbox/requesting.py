@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from unspill.model.policy import Limits
     from unspill.sandbox.opening import Opened
 
+    # A text for a shell, or words
+    Command = str | bytes | Sequence[str | bytes]
+
 # The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
 _LONGEST_ARGUMENT = 120 * 1024
 _LARGEST_COMMAND = 1920 * 1024
@@ -49,7 +52,7 @@ class Request(Record):
 
 def make_request(
     opened: Opened,
-    command: str | bytes | Sequence[str | bytes],
+    command: Command,
     cwd: str | None,
     env: Mapping[str, str] | None,
     limits: Limits | None,

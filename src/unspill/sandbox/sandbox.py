@@ -20,6 +20,7 @@ from __future__ import annotations
 from unspill.sandbox.daily import prune_daily
 from unspill.sandbox.opening import open_project, with_held_roots
 from unspill.sandbox.project import check_name
+from unspill.sandbox.reader import SandboxReader
 from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import RunWishes, run_request
 from unspill.sandbox.settings import check_run
@@ -32,25 +33,17 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from unspill.model.change import ChangeSet
-    from unspill.model.egress import Traffic
     from unspill.model.event import Event
-    from unspill.model.facts import Facts
-    from unspill.model.operation import Operation, Step
-    from unspill.model.plan import Plan
-    from unspill.model.policy import After, EngineName, Limits, Policy, View
-    from unspill.model.run import Run
+    from unspill.model.operation import Operation
+    from unspill.model.policy import After, Limits, Policy
     from unspill.model.selection import Selection
     from unspill.permissions.desk import Desk
     from unspill.sandbox.asking import Who
-    from unspill.sandbox.records import Backup
-    from unspill.sandbox.requesting import Request
+    from unspill.sandbox.requesting import Command, Request
     from unspill.sandbox.result import RunResult
-    from unspill.store.files import FileRow
-
-    Command = str | bytes | Sequence[str | bytes]
 
 
-class Sandbox:
+class Sandbox(SandboxReader):
     """A place to run commands in. Safe to use from several threads; see the module for a recipe."""
 
     def __init__(
@@ -88,31 +81,6 @@ class Sandbox:
         for operation in self._recovered:
             self._recorded(operation)
         prune_daily(self._opened.store, self._opened.policy)
-
-    @property
-    def project(self) -> bytes:
-        """The real path of the project."""
-        return self._opened.project
-
-    @property
-    def facts(self) -> Facts:
-        """What this host can do."""
-        return self._opened.facts
-
-    @property
-    def view(self) -> View:
-        """What it shows instead of the host's root, or of it."""
-        return self._opened.policy.view
-
-    @property
-    def engine(self) -> EngineName:
-        """How layers are put over the project here."""
-        return self._opened.engine
-
-    @property
-    def recovered(self) -> tuple[Operation, ...]:
-        """Operations that were interrupted, and that this opening has taken back (`rolled back`) or finished."""
-        return self._recovered
 
     @property
     def desk(self) -> Desk:
@@ -213,36 +181,6 @@ class Sandbox:
 
         return stream_from_thread(self, command, options)
 
-    def changes(self, *, run: str | int | None = None) -> ChangeSet:
-        """Return what is held against the live project, or what one held run changed."""
-        from unspill.sandbox.reading import changes_of
-
-        return changes_of(with_held_roots(self._opened), run)
-
-    def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
-        """Return what is held as lines for a person: counts, one line a path, renames recognised."""
-        from unspill.sandbox.reading import summary_of
-
-        return summary_of(with_held_roots(self._opened), run, colour=colour)
-
-    def diff(
-        self,
-        paths: Sequence[str] = (),
-        *,
-        run: str | int | None = None,
-        operation: str | int | None = None,
-        colour: bool = False,
-    ) -> str:
-        """Return what is held, or what a run or an operation changed, as text: unified diffs, safe to print."""
-        if operation is not None:
-            from unspill.sandbox.retracing import operation_diff
-
-            wanted = [path.encode("utf-8", "surrogateescape") for path in paths]
-            return operation_diff(self._opened, operation, wanted, colour=colour)
-        from unspill.sandbox.reading import diff_of
-
-        return diff_of(with_held_roots(self._opened), paths, run, colour=colour)
-
     def apply(
         self,
         selection: Selection | Sequence[str | bytes] = (),
@@ -303,27 +241,6 @@ class Sandbox:
 
         return self._recorded(redo_operation(self._opened, operation, asked_by))
 
-    def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
-        """Return the project's latest operations, the youngest first."""
-        return self._opened.store.operations.latest(self._opened.project, limit)
-
-    def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
-        """Return one operation by number or id, with the steps that were done; a UsageError if there is none."""
-        from unspill.sandbox.operations import get_operation, steps_of
-
-        found = get_operation(self._opened, operation)
-        return found, steps_of(self._opened, found)
-
-    def operation_changes(self, operation: str | int) -> ChangeSet:
-        """Return what an operation changed in the project.
-
-        Raises:
-            UsageError: there is none, or that is not kept any more.
-        """
-        from unspill.sandbox.retracing import operation_changes
-
-        return operation_changes(self._opened, operation)
-
     def restore(self, path: str | bytes, backup: str | None = None, *, asked_by: str = "person") -> Operation:
         """Put a displaced version of a file back, by default the newest; as an operation, so it can be undone.
 
@@ -335,54 +252,12 @@ class Sandbox:
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
         return self._recorded(restore_path(self._opened, raw, backup, asked_by))
 
-    def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
-        """Look which files that operations have touched are still there, and return their records by root and path."""
-        from unspill.sandbox.records import files_of
-        from unspill.sandbox.rescanning import rescan
-
-        rescan(self._opened.store, self._opened.project)
-        return files_of(self._opened.store, self._opened.project, with_deleted=with_deleted)
-
-    def backups(self, file: FileRow) -> tuple[Backup, ...]:
-        """Return the named backups of a file, the newest first."""
-        from unspill.sandbox.records import backups_of
-
-        return backups_of(self._opened.store, file)
-
     def discard(self, selection: Selection | Sequence[str | bytes] = ()) -> int:
         """Throw away what is held, or a part of it; return how many layers or changes that were."""
         from unspill.sandbox.discarding import discard_held
         from unspill.sandbox.selecting import to_selection
 
         return discard_held(with_held_roots(self._opened), to_selection(selection))
-
-    def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
-        """Return the latest runs, the youngest first."""
-        return self._opened.store.runs.latest(self._opened.row.id, limit)
-
-    def find_run(self, run: str | int) -> Run:
-        """Return one run by number or id; it is a UsageError if there is none."""
-        from unspill.sandbox.reading import get_run
-
-        return get_run(self._opened, run)
-
-    def traffic(self, run: str | int) -> Traffic:
-        """Return what one run reached and what it was refused."""
-        from unspill.sandbox.reading import traffic_of
-
-        return traffic_of(self._opened, run)
-
-    def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
-        """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
-        from unspill.sandbox.reading import plan_as_if
-
-        return plan_as_if(self._opened, make_request(self._opened, command, cwd, env, None))
-
-    def explain(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
-        """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""
-        from unspill.plan.explain import explain
-
-        return explain(self.plan(command, cwd=cwd, env=env), self._opened.facts)
 
     def _recorded(self, operation: Operation) -> Operation:
         from unspill.sandbox.recording import record_operation

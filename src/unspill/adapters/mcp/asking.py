@@ -48,7 +48,7 @@ class Asking(Record):
 
 def approver_for(context: ServerRequestContext[Any, Any], sandbox: Sandbox, asking: Asking) -> Approver | None:
     """Return who is asked instead of the client, None where it is the client."""
-    configured = sandbox._opened.policy.permissions.approver
+    configured = sandbox.policy.permissions.approver
     whom = asking.whom or ("client" if configured == "terminal" else configured)
     if whom == "deny":
         return DenyAll()

@@ -61,7 +61,7 @@ class Outputs:
         """Keep a stream; the oldest ones go where there is no room."""
         if whole is None:
             return
-        key = (sandbox._opened.row.id, run, stream)
+        key = (sandbox.id, run, stream)
         with self._lock:
             self._bytes += len(whole) - len(self._kept.pop(key, b""))
             self._kept[key] = whole
@@ -71,7 +71,7 @@ class Outputs:
     def find(self, sandbox: Sandbox, run: int, stream: str) -> bytes | None:
         """Return a stream that is kept."""
         with self._lock:
-            return self._kept.get((sandbox._opened.row.id, run, stream))
+            return self._kept.get((sandbox.id, run, stream))
 
 
 class Own:
@@ -87,16 +87,16 @@ class Own:
         run, operation = answer.values.get("run"), answer.values.get("operation")
         with self._lock:
             if run and tool == "run":
-                self._runs.add((sandbox._opened.row.id, run))
+                self._runs.add((sandbox.id, run))
             if operation:
-                self._operations.add((sandbox._opened.row.id, operation))
+                self._operations.add((sandbox.id, operation))
 
     def has_run(self, sandbox: Sandbox, run: int) -> bool:
         """Tell whether it was a call that ran it."""
         with self._lock:
-            return (sandbox._opened.row.id, run) in self._runs
+            return (sandbox.id, run) in self._runs
 
     def has_operation(self, sandbox: Sandbox, operation: int) -> bool:
         """Tell whether it was a call that applied it."""
         with self._lock:
-            return (sandbox._opened.row.id, operation) in self._operations
+            return (sandbox.id, operation) in self._operations

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_types import Tool, ToolAnnotations
 
 from unspill.adapters.mcp.schemas import join_schemas
+from unspill.adapters.seen import seen_in
 from unspill.adapters.toolbox import tools_of
 from unspill.errors import UsageError
 
@@ -132,7 +133,7 @@ def _description(tools: Mapping[str, OurTool]) -> str:
 
 
 def _has_world(sandbox: Sandbox) -> bool:
-    policy = sandbox._opened.policy
-    if sandbox._opened.container:
+    policy = sandbox.policy
+    if not seen_in(sandbox).is_sealed:
         return True
     return bool(policy.network.hosts or policy.network.ask or policy.permissions.network == "ask")

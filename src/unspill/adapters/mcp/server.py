@@ -161,7 +161,7 @@ class Served:
 
         def work(call: Call, cancel_fd: int) -> Answer:
             # A stream that is longer than what a result has of it, both ends together, has a file
-            heard = Heard(2 * sandbox._opened.policy.limits.kept_bytes)
+            heard = Heard(2 * sandbox.policy.limits.kept_bytes)
 
             def on_event(event: Event) -> None:
                 heard.take(event)
@@ -186,7 +186,7 @@ class Served:
             self._own.add(sandbox, params.name, answer)
             return with_left_open(answer, approver)
 
-        place = READING if params.name in _READING else sandbox._opened.row.id
+        place = READING if params.name in _READING else sandbox.id
         return context.lifespan_context.begin(work, place)
 
     async def list_resources(self, _context: Context, _params: PaginatedRequestParams | None) -> ListResourcesResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from unspill.adapters.seen import seen_in
 from unspill.errors import UsageError
 from unspill.model.plan import Bind, Overlay
 from unspill.plan.visible import is_shown
@@ -31,7 +32,7 @@ def check_unseen(path: bytes, sandboxes: Iterable[Sandbox]) -> None:
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     for sandbox in sandboxes:
         plan = sandbox.plan(["true"])
-        roots = sandbox._opened.roots
+        roots = seen_in(sandbox).roots
         if is_shown(plan.mounts, real) or any(contains(shown, real) for shown in (*roots, *_moved(plan))):
             remedy = "Choose a place outside of the project and of all that its commands can read."
             raise UsageError(f"commands in the sandbox can see {show(path)}", remedy=remedy)
