@@ -9,7 +9,7 @@ from unspill.cli.choosing import open_sandbox, print_json
 from unspill.cli.log import about_text, ending
 from unspill.cli.naming import is_operation, operation_word
 from unspill.cli.options import EVERYWHERE, Command
-from unspill.cli.telling import left_lines, when_text
+from unspill.cli.telling import count_text, left_lines, when_text
 from unspill.errors import UsageError
 from unspill.model.run import Run
 
@@ -30,6 +30,9 @@ COMMAND = Command(
     most=1,
     options=EVERYWHERE,
 )
+
+# Of as many operations it is known which run they applied
+_MOST = 1000
 
 
 def run(arguments: Arguments) -> int:
@@ -62,13 +65,17 @@ def _find(sandbox: Sandbox, word: str) -> Run | Operation:
         return sandbox.find_operation(operation_word(word))[0]
     try:
         return sandbox.find_run(word)
+    except UsageError as error:
+        no_run = error
+    try:
+        operation = sandbox.find_operation(word)[0]
     except UsageError:
         if word.isdecimal():
-            raise
-    try:
-        return sandbox.find_operation(word)[0]
-    except UsageError:
+            raise no_run from None
         raise UsageError(f"no such run or operation: {word!r}", remedy="See `unspill log`.") from None
+    if word.isdecimal():
+        raise UsageError(no_run.message, remedy=f"There is an operation of this number: `unspill show op{word}`.")
+    return operation
 
 
 def _print_run(sandbox: Sandbox, record: Run) -> None:
@@ -83,6 +90,16 @@ def _print_run(sandbox: Sandbox, record: Run) -> None:
     if record.held:
         print("changes:")
         print("\n".join(sandbox.summary(run=record.id)))
+    elif record.changed:
+        print(f"changed {count_text(record.changed, 'path')}: {_fate(sandbox, record)}")
+
+
+def _fate(sandbox: Sandbox, record: Run) -> str:
+    """Return what became of changes that are not held any more."""
+    done = [found.number for found in sandbox.operations(limit=_MOST) if record.id in found.runs and found.of is None]
+    if not done:
+        return "none of it was applied"
+    return "applied by " + ", ".join(f"op {number} (unspill show op{number})" for number in reversed(done))
 
 
 def _print_traffic(traffic: Traffic) -> None:

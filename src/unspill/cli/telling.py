@@ -99,7 +99,7 @@ def _changes(sandbox: Sandbox, operation: Operation) -> list[str]:
         changes = sandbox.operation_changes(operation.number)
     except UsageError:
         return []
-    return indented(summary_lines(changes, project=sandbox.project)[bool(count_changes(changes)) :])
+    return indented(summary_lines(changes, fold_git=True, project=sandbox.project)[bool(count_changes(changes)) :])
 
 
 def indented(lines: Iterable[str]) -> list[str]:
