@@ -86,7 +86,10 @@ async def test_what_is_cut_by_the_policy_is_counted(ground: Ground) -> None:
     result = await shell_executor(sandbox)(request("seq 1 1000"))
     printed, ours = result.output
     assert printed.stdout == "1\n[...]\n999\n1000"
-    assert 'Note: the output is cut at "[...]": 3882 bytes left out. Write it to a file' in ours.stdout
+    assert ours.stdout == (
+        'About command 1 of 1:\nNote: stdout is cut after line 1, at "[...]": 997 of 1000 lines left out.\n'
+        "Write it to a file, and read the part that you need, to see the rest."
+    )
 
 
 async def test_what_was_not_kept_is_never_closed_up(ground: Ground) -> None:
@@ -109,8 +112,9 @@ async def test_all_of_it_is_as_short_as_the_model_wants_and_our_words_are_in_it(
     assert sum(map(len, texts)) <= most
     if most >= 400:
         assert "A new" in item["output"][2]["stdout"]
-        assert f"Note: all of this is cut to {most} characters; " in item["output"][2]["stdout"]
+        assert "Note: stdout is cut in line " in item["output"][2]["stdout"]
         assert item["output"][0]["stdout"].startswith("1\n2\n")
+        assert item["output"][0]["stdout"].endswith("\n499\n500")
 
 
 async def test_a_model_is_shown_outputs_ends_and_changes_by_a_real_run(ground: Ground) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unspill.adapters.answering import REST
 from unspill.adapters.calling import read_arguments
-from unspill.adapters.clipping import MARK, clip
+from unspill.adapters.clipping import clip
 from unspill.adapters.seen import seen_in
 from unspill.adapters.told import failure_text, notes_of, run_or_raise
 from unspill.adapters.window import many
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from unspill.model.policy import Policy
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
+
+_TRIES = 4
+# Less than this of a stream tells nothing
+_LEAST = 16
 
 
 class Printed(Record):
@@ -70,40 +74,74 @@ async def _run(sandbox: Sandbox, command: str, timeout_s: float | None) -> RunRe
 
 
 def _tell(commands: Sequence[str], results: list[RunResult], policy: Policy, most: int | None) -> Batch:
-    printed, words = [], []
+    notes = [[*notes_of(result, policy, tells_changes=True)] for result in results]
+    return fit(commands, results, notes, most)
+
+
+def fit(commands: Sequence[str], results: Sequence[RunResult], notes: list[list[str]], most: int | None) -> Batch:
+    """Return what is shown of runs, within so many characters with our words about them; without those if need be."""
+    batch = compose(commands, results, notes)
+    if most is None or size_of(batch) <= most:
+        return batch
+    sizes = [len(text) for printed in batch.printed for text in (printed.stdout, printed.stderr)]
+    room = most - len(batch.words)
+    for _ in range(_TRIES):
+        batch = compose(commands, results, notes, level_of(sizes, room))
+        if size_of(batch) <= most:
+            return batch
+        # What is said of what is cut takes room as well
+        room -= size_of(batch) - most
+    return compose(commands, results, notes, 0)
+
+
+def compose(
+    commands: Sequence[str], results: Sequence[RunResult], notes: list[list[str]], level: int | None = None
+) -> Batch:
+    """Return what is shown of runs, of each stream at most so many bytes, and our notes on each with what is cut."""
+    printed, words, is_cut = [], [], False
     for number, (command, result) in enumerate(zip(commands, results, strict=False), 1):
-        (stdout, stderr), cut = shown_of(result)
+        (stdout, stderr), cut = shown_of(result, level)
         is_late = isinstance(result.outcome, TimedOut)
         printed.append(
             Printed(command=command, stdout=stdout, stderr=stderr, exit_code=result.exit_code, is_late=is_late)
         )
-        if said := [*notes_of(result, policy, tells_changes=True), *cut]:
+        if said := [*notes[number - 1], *cut]:
             words += [f"About command {number} of {len(commands)}:", *said]
+        is_cut |= bool(cut)
     if len(results) < len(commands):
         words.append(f"Those after command {len(results)} were not run.")
-    printed, words = cut_to(printed, words, most)
+    words += [REST] if is_cut else []
     return Batch(printed=tuple(printed), words="\n".join(words))
 
 
-def shown_of(result: RunResult) -> tuple[list[str], list[str]]:
-    """Return what the policy shows of stdout and of stderr, and what to say of the rest."""
-    shown = [clip((stream,), result.shown_lines, result.shown_bytes) for stream in (result.stdout, result.stderr)]
-    left_out = sum(one.left_out for one in shown)
-    said = f'Note: the output is cut at "{MARK}": {many(left_out, "byte")} left out. {REST}'
-    return [one.text.rstrip("\n") for one in shown], [said] if left_out else []
+def shown_of(result: RunResult, level: int | None = None) -> tuple[list[str], list[str]]:
+    """Return what is shown of stdout and of stderr, and what to say of the rest."""
+    shown, said = [], []
+    most = result.shown_bytes if level is None else min(result.shown_bytes, level)
+    for name, stream in (("stdout", result.stdout), ("stderr", result.stderr)):
+        found = clip((stream,), result.shown_lines, most)
+        if not found.left_out:
+            shown.append(found.text.rstrip("\n"))
+        elif most < _LEAST:
+            shown.append("")
+            said.append(f"Note: {name} is not shown: {many(stream.total, 'byte')}.")
+        else:
+            shown.append(found.text.rstrip("\n"))
+            said.append(f"Note: {found.told(name)}.")
+    return shown, said
 
 
-def cut_to(printed: list[Printed], words: list[str], most: int | None) -> tuple[list[Printed], list[str]]:
-    """Return so much of the outputs that our words fit too, within so many characters."""
-    total = sum(len(one.stdout) + len(one.stderr) for one in printed)
-    if most is None or total + len("\n".join(words)) <= most:
-        return printed, words
-    words = [*words, f"Note: all of this is cut to {most} characters; {total} were to be shown. {REST}"]
-    room = max(0, most - len("\n".join(words)))
-    shown = []
-    for one in printed:
-        stdout = one.stdout[:room]
-        stderr = one.stderr[: room - len(stdout)]
-        shown.append(one.replace(stdout=stdout, stderr=stderr))
-        room -= len(stdout) + len(stderr)
-    return shown, words
+def level_of(sizes: Sequence[int], room: int) -> int:
+    """Return how much of each there can be, so that all have room: the short ones whole, the long ones alike."""
+    left, level = max(0, room), 0
+    for index, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - index)
+        if size > share:
+            return share
+        left, level = left - size, size
+    return level
+
+
+def size_of(batch: Batch) -> int:
+    """Return how many characters a model is shown of all of it."""
+    return sum(len(one.stdout) + len(one.stderr) for one in batch.printed) + len(batch.words)

@@ -11,11 +11,10 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from unspill.model.run import Output
 
-MARK = "[...]"
 # Of what is not UTF-8 each byte is shown as four
 _WIDEST = 4
 _CONTINUED = bytes(range(0x80, 0xC0))
@@ -34,43 +33,53 @@ class Clip(Record):
     is_apart: bool = True
 
     @property
+    def mark(self) -> str:
+        """What stands for what is left out: nothing that is shown has it."""
+        dots = 3
+        while b"[%b]" % (b"." * dots) in self.head + b" " + self.tail:
+            dots += 1
+        return f"[{'.' * dots}]"
+
+    @property
     def text(self) -> str:
         """What is shown, with a mark where something is not: in a line of its own between whole lines."""
         if not self.left_out:
             return shown_as(self.head)
         end = "\n" if self.is_apart else ""
-        return f"{shown_as(self.head)}{MARK}{end}{shown_as(self.tail)}"
+        return f"{shown_as(self.head)}{self.mark}{end}{shown_as(self.tail)}"
 
-    def told(self) -> str:
-        """Say where the mark is, which nothing that a command prints can move, and what it stands for."""
+    def told(self, what: str = "the output") -> str:
+        """Say where the mark is, and what it stands for."""
         is_whole = not self.head or self.head.endswith(b"\n")
         line = _count(self.head)
         place = ("after" if is_whole else "in") + f" line {line}" if line else "before its end"
         left_out = many(self.left_out, "byte")
         if self.total is not None and is_whole and self.is_apart:
             left_out = f"{self.total - line - _count(self.tail)} of {many(self.total, 'line')}"
-        return f'the output is cut {place}, at "{MARK}": {left_out} left out'
+        return f'{what} is cut {place}, at "{self.mark}": {left_out} left out'
+
+
+class _Joined(Record):
+    """Parts one after the other, each from the beginning of a line on; `ours` is where a line had to be ended."""
+
+    raw: bytes
+    ours: tuple[int, ...]
 
 
 def clip(streams: Sequence[Output], lines: int, size: int) -> Clip:
     """Return what is shown of streams, one after the other: at most so many lines, and bytes as they are shown."""
     before, after, missing = _around_the_gap(streams)
-    total = None if missing else _count(before)
-    if total is not None and total <= lines and _width(before) <= size:
-        return Clip(head=before, total=total)
-    found = _ends(before, after, lines, size * len(before + after) // max(1, _width(before + after)))
-    if _width(found[0]) + _width(found[1]) > size:
-        found = _ends(before, after, lines, size // _WIDEST)
-    head, tail = found
-    between = len(before) - len(head) + (len(after) if missing else 0) - len(tail) + missing
-    is_apart = not tail or after.endswith(b"\n" + tail)
-    return Clip(head=head, tail=tail, left_out=between, total=total, is_apart=is_apart)
-
-
-def _ends(before: bytes, after: bytes, lines: int, size: int) -> tuple[bytes, bytes]:
-    begins = max(min(1, lines - 1), lines * 2 // 5)
-    tail = _last(after, lines - begins, size - size * 2 // 5)
-    return _first(before, lines - _count(tail), size - len(tail)), tail
+    total = None if missing else _count(before.raw)
+    if total is not None and total <= lines and _fits(before, size):
+        return Clip(head=before.raw, total=total)
+    head, tail = _ends(before.raw, after.raw, lines, size)
+    left_out = missing + len(before.raw) - len(head) - sum(place >= len(head) for place in before.ours)
+    if missing:
+        left_out += len(after.raw) - len(tail) - sum(place < len(after.raw) - len(tail) for place in after.ours)
+    else:
+        left_out -= len(tail) - sum(place >= len(before.raw) - len(tail) for place in before.ours)
+    is_apart = not tail or after.raw.endswith(b"\n" + tail)
+    return Clip(head=head, tail=tail, left_out=left_out, total=total, is_apart=is_apart)
 
 
 def shown_as(raw: bytes) -> str:
@@ -78,28 +87,47 @@ def shown_as(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _around_the_gap(streams: Sequence[Output]) -> tuple[bytes, bytes, int]:
+def _ends(before: bytes, after: bytes, lines: int, size: int) -> tuple[bytes, bytes]:
+    # Nothing but these can be shown, and there may be megabytes between them
+    before, after = before[: size + 1], after[-size - 1 :]
+    narrow = size * len(before + after) // max(1, _width(before) + _width(after))
+    for most in (narrow, size // _WIDEST):
+        begins = max(min(1, lines - 1), lines * 2 // 5)
+        tail = _last(after, lines - begins, most - most * 2 // 5)
+        head = _first(before, lines - _count(tail), most - len(tail))
+        if _width(head) + _width(tail) <= size:
+            break
+    return head, tail
+
+
+def _around_the_gap(streams: Sequence[Output]) -> tuple[_Joined, _Joined, int]:
     """Return what was kept before the first gap and after the last one, and how much is missing between the two.
 
     Without a gap both are everything.
     """
     gaps = [index for index, stream in enumerate(streams) if stream.left_out]
     if not gaps:
-        whole = _joined(*(stream.kept() for stream in streams))
+        whole = _join(stream.kept() for stream in streams)
         return whole, whole, 0
     first, last = gaps[0], gaps[-1]
     head, tail = whole_characters(streams[first].head), _from_a_character(streams[last].tail)
-    before = _joined(*(stream.kept() for stream in streams[:first]), head)
-    after = _joined(tail, *(stream.kept() for stream in streams[last + 1 :]))
+    before = _join((*(stream.kept() for stream in streams[:first]), head))
+    after = _join((tail, *(stream.kept() for stream in streams[last + 1 :])))
     return before, after, sum(stream.total for stream in streams[first : last + 1]) - len(head) - len(tail)
 
 
-def _joined(*parts: bytes) -> bytes:
-    """Return parts one after the other, each beginning with a line of its own."""
-    whole = b""
+def _join(parts: Iterable[bytes]) -> _Joined:
+    whole, ours = b"", []
     for part in filter(None, parts):
-        whole += (b"\n" if whole and not whole.endswith(b"\n") else b"") + part
-    return whole
+        if whole and not whole.endswith(b"\n"):
+            ours.append(len(whole))
+            whole += b"\n"
+        whole += part
+    return _Joined(raw=whole, ours=tuple(ours))
+
+
+def _fits(joined: _Joined, size: int) -> bool:
+    return len(joined.raw) - len(joined.ours) <= size and _width(joined.raw) - len(joined.ours) <= size
 
 
 def _first(raw: bytes, lines: int, size: int) -> bytes:

@@ -83,11 +83,15 @@ def measure(
 
 
 def has_fresh(directory: bytes, since_ns: int, *, over_bytes: int, over_entries: int) -> bool:
-    """Tell whether more than so much was written into a directory since a moment, by what no command can set: ctime.
+    """Tell whether more than so much was made in a directory since a moment.
 
-    Directories are left out: removing what is in one changes its time too.
+    By the time at which each entry was made, which no command can set: all others change when something is removed or
+    closed too. Where the filesystem does not know it, nothing is fresh.
     """
     from unspill.changes.walk import Pool
+    from unspill.host.statx import Statx
+
+    statx = Statx()
 
     total = count = 0
     with Pool() as pool:
@@ -97,7 +101,7 @@ def has_fresh(directory: bytes, since_ns: int, *, over_bytes: int, over_entries:
             for name, status in _entries(current, None):
                 if stat.S_ISDIR(status.st_mode):
                     pending.append((current, name))
-                elif status.st_ctime_ns >= since_ns:
+                if (statx.born_ns(current.descriptor(), name) or 0) >= since_ns:
                     count += 1
                     total += status.st_blocks * BLOCK
                     if total > over_bytes or count > over_entries:

@@ -74,11 +74,13 @@ class _Walk:
     """One walk: who the caller is, and what was seen so far."""
 
     def __init__(self, root: bytes, shown: int) -> None:
+        from unspill.host.statx import Statx
+
         self._root = root
         self._shown = shown
         self._owner = (os.getuid(), os.getgid())
         self._device = os.stat(root).st_dev
-        self._flags = _Attributes()
+        self._flags = Statx()
         self.entries = 0
         self.found: dict[FindingKind, tuple[int, list[bytes]]] = {}
 
@@ -176,22 +178,3 @@ def _has_capabilities(dir_fd: int, name: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-class _Attributes:
-    """Asks statx for the immutable and append-only flags, which os.stat does not show."""
-
-    _NO_FOLLOW = 0x100
-    _KEPT = 0x10 | 0x20
-
-    def __init__(self) -> None:
-        import ctypes
-
-        self._buffer = ctypes.create_string_buffer(256)
-        self._statx = getattr(ctypes.CDLL(None), "statx", None)
-
-    def is_immutable(self, dir_fd: int, name: bytes) -> bool:
-        if self._statx is None or self._statx(dir_fd, name, self._NO_FOLLOW, 0, self._buffer):
-            return False
-        attributes = int.from_bytes(self._buffer.raw[8:16], "little")
-        return bool(attributes & self._KEPT)

@@ -115,7 +115,8 @@ class MaskedSecret(RequestBase):
 class HeldPath(RequestBase):
     """A change that is held at apply; `digest` is that of what it leaves, so that nothing else goes in its place.
 
-    For whoever is asked: `why` it is held, what the path `becomes`, and the `head` of its content or its target.
+    For whoever is asked: `why` it is held, what the path `becomes`, the `head` of its content or its target, and how
+    many bytes are the `rest` of it. The digest has all of that, so a grant remembers none.
     """
 
     kind = "held-path"
@@ -126,6 +127,12 @@ class HeldPath(RequestBase):
     why: str = ""
     becomes: str = ""
     head: bytes = b""
+    rest: str = ""
+
+    def at_scope(self, scope: Scope) -> Self:
+        """Return what a grant of that scope remembers."""
+        remembered = RequestBase.at_scope(self, scope)
+        return remembered if scope == "once" else remembered.replace(why="", becomes="", head=b"", rest="")
 
 
 class Unsandboxed(RequestBase):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from unspill.model.permission import Allowed, Unsandboxed
+from unspill.model.permission import Allowed, HeldPath, Unsandboxed
 from unspill.permissions.audit_tail import as_text, command_text
 from unspill.store.request_form import key_of, plain_request
 
@@ -52,5 +52,8 @@ def _bounded(request: Request) -> dict[str, Any]:
     if isinstance(request, Unsandboxed):
         # Values may be secrets, and the audit is for ever
         plain["environ"] = [as_text(pair.partition(b"=")[0]) for pair in request.environ]
+    if isinstance(request, HeldPath):
+        # Its digest stands for it
+        plain.pop("head", None)
     # The whole can be told from the digest by whoever has it
     return plain | {"key": key_of(request)}

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from unspill.model.change import Change
 
 
-HEAD_BYTES = 512
+# All of a target is shown, and so much of a content
+HEAD_BYTES = 4096
+_SHOWN = 200
+LINK = "a symbolic link"
 
 
 def describe_held(change: Change) -> str:
@@ -23,21 +26,26 @@ def describe_held(change: Change) -> str:
     if entry is None:
         return "nothing: it is deleted"
     if entry.kind != "file":
-        return "a symbolic link to what follows" if entry.kind == "symlink" else f"a {entry.kind}"
-    executable = ", executable" if entry.mode & 0o111 else ""
-    return f"a file of {entry.size} byte{'' if entry.size == 1 else 's'}{executable}"
+        return LINK if entry.kind == "symlink" else f"a {entry.kind}"
+    said = [f"a file of {entry.size} byte{'' if entry.size == 1 else 's'}"]
+    said += ["executable"] if entry.mode & 0o111 else []
+    said += ["writable for everybody"] if entry.mode & 0o002 else []
+    said += ["with the content that it has"] if change.kind == "metadata" else []
+    return ", ".join(said)
 
 
-def head_of_held(change: Change, reader: Reader) -> bytes:
-    """Return the beginning of what a change leaves at a path: of the content, or of the target.
+def head_of_held(change: Change, reader: Reader) -> tuple[bytes, str]:
+    """Return the beginning of what a change leaves at a path, and the number of bytes that follow, if any do.
 
     Raises:
         SandboxUnavailable: The layer no longer holds what was scanned.
         OSError: The file can't be read.
     """
-    if change.entry is not None and change.entry.kind == "file":
-        return read_up_to(reader.open_after(change), HEAD_BYTES)
-    return (change.target or b"")[:HEAD_BYTES]
+    entry = change.entry
+    if entry is None or entry.kind != "file":
+        return (change.target or b"")[:HEAD_BYTES], ""
+    head = read_up_to(reader.open_after(change), _SHOWN)
+    return head, str(entry.size - len(head)) if entry.size > len(head) else ""
 
 
 def digest_of_held(change: Change, reader: Reader) -> str:

@@ -18,6 +18,7 @@ from unspill.model.permission import (
     WritableRoot,
 )
 from unspill.permissions.escaping import show_word
+from unspill.permissions.held import HEAD_BYTES
 from unspill.policy.egress import parse_allowed, parse_reachable
 from unspill.policy.environ import is_refused
 from unspill.policy.paths import contains, normalise
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 COMMAND_BYTES = 256 * 1024
 HOSTS = 50
 VARIABLES = 20
+WORDS = 500
 
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _HEX = frozenset("0123456789abcdef")
@@ -62,11 +64,18 @@ def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> N
         case ReadablePath(path=path) | MaskedSecret(path=path):
             _demand(_is_absolute(path), "has a path that is not absolute and normalised")
             _refuse_private(path, home, own)
-        case HeldPath(root=root, path=path, digest=digest, why=why, becomes=becomes):
-            _demand((why + becomes).isprintable(), "has a reason that can't be shown")
+        case HeldPath(root=root, path=path, digest=digest):
+            _check_shown(request)
             _demand(_is_absolute(root), "has a root that is not absolute and normalised")
             _demand(_is_relative(path), "has a path that is not relative and normalised")
             _demand(_is_digest(digest), "has no digest of the content")
+
+
+def _check_shown(request: HeldPath) -> None:
+    _demand((request.why + request.becomes).isprintable(), "has a reason that can't be shown")
+    _demand(len(request.why) + len(request.becomes) <= WORDS, "has a reason that is too long")
+    _demand(len(request.head) <= HEAD_BYTES, "shows more of a content than anybody reads")
+    _demand(not request.rest or (request.rest.isdecimal() and len(request.rest) < 20), "has no number of bytes")
 
 
 def _check_occasion(request: Request) -> None:

@@ -24,6 +24,7 @@ from unspill.model.permission import (
     WritableRoot,
 )
 from unspill.permissions.escaping import is_text, shorten, show_command, show_word, wrap
+from unspill.permissions.held import LINK
 from unspill.store.request_form import digest_of_question
 
 TYPE_CHECKING = False
@@ -149,8 +150,11 @@ def _held_lines(request: HeldPath) -> Iterator[str]:
         yield f"because:   {shorten(request.why, 200)}"
     if request.becomes:
         yield f"becomes:   {request.becomes}"
-    if request.head:
-        yield f"begins:    {shorten(show_word(request.head), 400)}"
+    if request.rest:
+        # All of it: what looked like its end would be taken for the end of the file
+        yield f"begins:    {show_word(request.head)} and {request.rest} more bytes"
+    elif request.head:
+        yield f"{'leads to' if request.becomes == LINK else 'has'}:".ljust(11) + shorten(show_word(request.head), 400)
     yield f"digest:    {request.digest}"
 
 
@@ -160,7 +164,8 @@ def _words(request: Request) -> tuple[bytes, ...]:
     if isinstance(request, Unsandboxed):
         return (*script[:50], *request.environ)
     path = () if isinstance(request, NetworkForCommand | Egress | AsRoot) else (request.path,)
-    return (*script[:50], *path)
+    target = (request.head,) if isinstance(request, HeldPath) and request.becomes == LINK else ()
+    return (*script[:50], *path, *target)
 
 
 def _subjects(request: Request) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from unspill.changes.reader import Reader
 from unspill.errors import DeniedError
 from unspill.model.permission import HeldPath
 from unspill.permissions.held import describe_held, digest_of_held, head_of_held
+from unspill.policy.folding import alias_of, fold
 from unspill.policy.project_secrets import masked_names
 from unspill.sandbox.applying import apply_held
 from unspill.sandbox.choosing import choose
@@ -21,13 +22,17 @@ from unspill.sandbox.turn import given_up, lock_unless_given_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from unspill.model.change import Change
     from unspill.model.operation import Operation
+    from unspill.model.policy import Secrets
     from unspill.permissions.desk import Desk
     from unspill.sandbox.choosing import Wish
     from unspill.sandbox.opening import Opened
+
+# A reason may name what a command has written
+_WHY = 300
 
 
 def apply_in_turn(opened: Opened, wish: Wish, desk: Desk | None) -> Operation:
@@ -89,25 +94,39 @@ def _obtain(desk: Desk, request: HeldPath, cancel_fd: int | None) -> None:
 def _requests(
     opened: Opened, held: dict[tuple[bytes, bytes], str], changes: dict[tuple[bytes, bytes], Change]
 ) -> Iterator[HeldPath]:
-    # Who is asked may be a program; what files with names of secrets have is the person's alone
-    secrets = frozenset(masked_names(opened.policy.secrets))
+    is_secret = _secrets(opened.policy.secrets)
     for (root, path), why in held.items():
         change = changes.get((root, path))
         if change is None or not _is_one_file(change):
             continue
+        becomes = describe_held(change)
         with Reader(root) as reader:
             digest = digest_of_held(change, reader)
-            head = b"" if posixpath.basename(path) in secrets else head_of_held(change, reader)
+            head, rest = (b"", "") if is_secret(path) else head_of_held(change, reader)
+        if change.entry is not None and is_secret(path):
+            becomes += "; what it has is not shown, because of its name: see `unspill diff`"
         yield HeldPath(
             project=opened.project,
             sandbox=opened.row.id,
             root=root,
             path=path,
             digest=digest,
-            why=why if why.isprintable() else "",
-            becomes=describe_held(change),
+            why=why[:_WHY] if why.isprintable() else "",
+            becomes=becomes,
             head=head,
+            rest=rest,
         )
+
+
+def _secrets(secrets: Secrets) -> Callable[[bytes], bool]:
+    """Return what tells the names of secrets, in whatever spelling some filesystem takes for them.
+
+    Who is asked may be a program: what such a file has is the person's alone.
+    """
+    names = masked_names(secrets)
+    aliases = {alias_of(name): name.decode() for name in names if name.isascii()}
+    folded = frozenset(fold(name, aliases) for name in names)
+    return lambda path: fold(posixpath.basename(path), aliases) in folded
 
 
 def _is_one_file(change: Change) -> bool:

@@ -18,9 +18,9 @@ held is seen by the next run of that sandbox. Runs of one sandbox follow one ano
 from __future__ import annotations
 
 from unspill.sandbox.daily import prune_daily
+from unspill.sandbox.looking import Looking
 from unspill.sandbox.opening import open_project, with_held_roots
 from unspill.sandbox.project import check_name
-from unspill.sandbox.reader import SandboxReader
 from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import RunWishes, run_request
 from unspill.sandbox.settings import check_run
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.result import RunResult
 
 
-class Sandbox(SandboxReader):
+class Sandbox(Looking):
     """A place to run commands in. Safe to use from several threads; see the module for a recipe."""
 
     def __init__(

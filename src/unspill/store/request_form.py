@@ -21,7 +21,7 @@ _BYTES = frozenset(("project", "cwd", "path", "root", "stdin_head", "head"))
 _BYTES_LISTS = frozenset(("argv", "environ"))
 _TEXT_LISTS = frozenset(("names", "hosts"))
 # Left out where there is nothing to say: the form of a request that has none is older than these fields
-_OPTIONAL = frozenset(("variables", "environ", "stdin", "stdin_head", "why", "becomes", "head"))
+_OPTIONAL = frozenset(("variables", "environ", "stdin", "stdin_head", "why", "becomes", "head", "rest"))
 
 
 def plain_request(request: Request) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.adapters.clipping import MARK, clip, shown_as
+from unspill.adapters.clipping import clip, shown_as
 from unspill.model.run import Output
 
 NUMBERS = b"".join(b"%d\n" % number for number in range(1, 101))
@@ -58,6 +60,21 @@ CASES: dict[str, tuple[tuple[Output, ...], int, int, str, str]] = {
         "a\n[...]\nd\n",
         "after line 1, at …: 22 bytes left out",
     ),
+    "a command that prints the mark": (
+        (kept(b"[...] all is well [.....]\n" + b"x" * 100 + b"[....]!"),),
+        50,
+        50,
+        "[...] all is well [.[.....]xxxxxxxxxxxxxxxxxxxxxxx[....]!",
+        "in line 1, at …: 83 bytes left out",
+    ),
+    "only what was put between them": ((kept(b"a" * 5), kept(b"b" * 5)), 50, 10, "aaaaa\nbbbbb", ""),
+    "one byte more": (
+        (kept(b"a" * 5), kept(b"b" * 6)),
+        50,
+        10,
+        "aaaa[...]\nbbbbbb",
+        "in line 1, at …: 1 byte left out",
+    ),
     "a gap in a character": (
         (Output(head="aé".encode()[:2], tail="éz".encode()[1:], left_out=7),),
         50,
@@ -70,7 +87,7 @@ CASES: dict[str, tuple[tuple[Output, ...], int, int, str, str]] = {
         (kept(b"\xff" * 100),),
         50,
         40,
-        r"\xff" * 4 + MARK + r"\xff" * 6,
+        r"\xff" * 4 + "[...]" + r"\xff" * 6,
         "in line 1, at …: 90 bytes left out",
     ),
 }
@@ -81,7 +98,8 @@ def test_the_beginning_and_the_end_are_shown(case: str) -> None:
     streams, lines, size, text, told = CASES[case]
     found = clip(streams, lines, size)
     assert found.text == text
-    assert found.told() == f"the output is cut {told}".replace("…", f'"{MARK}"')
+    assert bool(found.left_out) is bool(told)
+    assert not told or found.told() == f"the output is cut {told}".replace("…", f'"{found.mark}"')
 
 
 @pytest.mark.parametrize("raw", [b"", b"a", b"a\n", b"a\nb", b"a\nb\n", "é\n".encode()])
@@ -104,13 +122,25 @@ OUTPUTS = st.builds(
 def test_bounds_hold_and_every_byte_is_shown_or_counted(streams: list[Output], lines: int, size: int) -> None:
     found = clip(streams, lines, size)
     assert found.head.count(b"\n") + found.tail.count(b"\n") <= lines
-    assert len((shown_as(found.head) + shown_as(found.tail)).encode()) <= size
+    assert len((shown_as(found.head) + shown_as(found.tail)).encode()) <= size + len(streams) - 1
     total = sum(stream.total for stream in streams)
-    # An end of line is put between streams where the first has none
+    # An end of line is put between streams where the first has none; it is none of the command's bytes
     assert total <= len(found.head) + found.left_out + len(found.tail) <= total + len(streams) - 1
+    assert not found.left_out or found.text.count(found.mark) == 1
     everything = b"".join(stream.kept() for stream in streams)
     if len(streams) == 1:
         assert everything.startswith(found.head)
         assert everything.endswith(found.tail)
     if not found.left_out:
         assert not any(stream.left_out for stream in streams)
+
+
+def test_megabytes_are_cut_as_fast_as_they_are_counted() -> None:
+    begun = time.process_time()
+    counted = sum((b"\n" * (4 << 20)).count(b"\n") for _ in range(20))
+    bare = time.process_time() - begun
+    begun = time.process_time()
+    found = clip((kept(b"\n" * (4 << 20)), kept(b"\xff" * (4 << 20))), 50, 32 * 1024)
+    assert found.left_out > 8_000_000
+    assert counted
+    assert time.process_time() - begun < bare * 10

@@ -88,9 +88,13 @@ def test_what_was_written_since_a_moment_is_told_from_what_was_there(stack: Stac
     moment = max(os.lstat(upper + name).st_ctime_ns for name in (b"/d/old", b"/l")) + 1
     while os.stat(build(stack.base / "clock", {"now": File()}) + b"/now").st_ctime_ns < moment:
         os.unlink(os.fsencode(stack.base) + b"/clock/now")
+    os.chmod(upper + b"/d/old", 0o600)
+    os.link(upper + b"/d/old", upper + b"/d/older")
+    os.unlink(upper + b"/l")
+    os.rename(upper + b"/d", upper + b"/e")
     assert not has_fresh(upper, moment, over_bytes=0, over_entries=0)
-    build(stack.base / "upper", {"d/new": File(b"x" * 10_000)})
-    os.utime(upper + b"/d/new", (0, 0))
-    assert has_fresh(upper, moment, over_bytes=1 << 20, over_entries=0)
-    assert has_fresh(upper, moment, over_bytes=0, over_entries=10)
-    assert not has_fresh(upper, moment, over_bytes=1 << 20, over_entries=1)
+    build(stack.base / "upper", {"e/new": File(b"x" * 10_000), "f/g": Dir()})
+    os.utime(upper + b"/e/new", (0, 0))
+    assert has_fresh(upper, moment, over_bytes=1 << 20, over_entries=2)
+    assert has_fresh(upper, moment, over_bytes=9_000, over_entries=10)
+    assert not has_fresh(upper, moment, over_bytes=1 << 20, over_entries=3)

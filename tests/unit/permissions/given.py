@@ -76,6 +76,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
         why=st.sampled_from(["", "an editor runs it"]),
         becomes=st.sampled_from(["", "a file of 3 bytes"]),
         head=st.binary(max_size=9),
+        rest=st.sampled_from(["", "7"]),
     ),
     st.builds(Unsandboxed, **_OCCASION, environ=_VARIABLES),
     st.builds(AsRoot, **_OCCASION),

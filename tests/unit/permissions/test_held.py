@@ -47,10 +47,14 @@ def test_a_change_that_is_exchanged_after_the_question_has_another_digest(tmp_pa
 
 def test_whoever_is_asked_is_told_what_a_path_becomes(tmp_path: Path) -> None:
     nodes = {
-        "a file of 1 byte": (File(b"x"), b"x"),
-        "a file of 5000 bytes, executable": (File(b"y" * 5000, mode=0o755), b"y" * 512),
-        "a symbolic link to what follows": (Symlink(b"/etc/passwd"), b"/etc/passwd"),
-        "nothing: it is deleted": (WHITEOUT, b""),
+        "a file of 1 byte": (File(b"x"), (b"x", "")),
+        "a file of 5000 bytes, executable": (File(b"y" * 5000, mode=0o755), (b"y" * 200, "4800")),
+        "a file of 3 bytes, executable, writable for everybody, with the content that it has": (
+            File(b"old", mode=0o777),
+            (b"old", ""),
+        ),
+        "a symbolic link": (Symlink(b"/etc/" + b"x" * 1000), (b"/etc/" + b"x" * 1000, "")),
+        "nothing: it is deleted": (WHITEOUT, (b"", "")),
     }
     for number, (words, (node, head)) in enumerate(nodes.items()):
         live = build(tmp_path / f"{number}-live", {"a": File(b"old")})

@@ -84,6 +84,9 @@ def test_a_malformed_request_is_the_callers_mistake(request_: Request, change: d
         HeldPath(project=PROJECT, root=PROJECT, path=b"x", digest=""),
         HeldPath(project=PROJECT, root=PROJECT, path=b"x", digest=DIGEST, why="fine\nproject: other"),
         HeldPath(project=PROJECT, root=PROJECT, path=b"x", digest=DIGEST, becomes="a\x1b[8m file"),
+        HeldPath(project=PROJECT, root=PROJECT, path=b"x", digest=DIGEST, why="y" * 501),
+        HeldPath(project=PROJECT, root=PROJECT, path=b"x", digest=DIGEST, head=b"y" * 4097),
+        HeldPath(project=PROJECT, root=PROJECT, path=b"x", digest=DIGEST, head=b"y", rest="no"),
     ],
     ids=repr,
 )

@@ -72,6 +72,7 @@ def test_a_run_that_tidies_a_playground_that_is_too_large_is_let_alone(
     budget = Budget(Limits(layer_entries=150), (os.fsencode(upper),), (os.fsencode(playground),))
     budget._begun_ns = os.stat(playground / "d199").st_ctime_ns + 1
     for number in range(200):
+        (playground / f"d{number}" / f"d{number}-0").chmod(0o600)
         (playground / f"d{number}" / f"d{number}-1").unlink()
     assert _look_after_the_disk_changed(budget, monkeypatch, -200) is None
     assert _look_after_the_disk_changed(budget, monkeypatch, 200) is not None

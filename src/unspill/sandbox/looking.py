@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unspill.store.files import FileRow
 
 
-class SandboxReader:
+class Looking:
     """The part of a Sandbox that looks."""
 
     _opened: Opened
