@@ -17,7 +17,8 @@ import pytest
 from tests.kernel.leftovers import adopt_orphans, descendants, reap_adopted, within
 from tests.support import VIEW_LINES, Ground, printed
 from unspill import Started
-from unspill.host.job import ARGS_FD, BLOCK_FD, INFO_FD, STATUS_FD, Job, memory_file
+from unspill.host.job import ARGS_FD, BLOCK_FD, INFO_FD, STATUS_FD, Job, memory_file, receive, send
+from unspill.host.numbers import make_pair
 from unspill.runner.launcher import Launched, Launcher, get_launcher, stop_launchers
 
 pytestmark = pytest.mark.kernel
@@ -226,6 +227,31 @@ def test_a_long_list_of_words_arrives_byte_by_byte(ground: Ground, engine: str) 
     words = [f"{number}" * 200 for number in range(1000, 2000)]
     result = ground.sandbox().run(["sh", "-c", 'printf "%s\\n" "$@" | sha256sum', "sh", *words])
     assert printed(result).split()[0] == hashlib.sha256(("\n".join(words) + "\n").encode()).hexdigest()
+
+
+def test_a_job_is_handed_to_the_spawner_alone_although_another_thread_lets_go_of_it(
+    trusted_bwrap: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = get_launcher(own_namespace=True)
+    ours, foreign = make_pair()
+
+    def let_go_and_send(control: Any, message: object, descriptors: tuple[int, ...]) -> None:
+        number = launcher._control.fileno()
+        launcher._control.close()
+        os.dup2(foreign.fileno(), number)
+        try:
+            send(control, message, descriptors)
+        finally:
+            os.close(number)
+
+    monkeypatch.setattr("unspill.runner.launcher.send", let_go_and_send)
+    Direct(launcher, trusted_bwrap, "true").launched.close()
+    monkeypatch.undo()
+    foreign.close()
+    assert receive(ours) is None
+    ours.close()
+    launcher._is_broken = True
+    assert Direct(get_launcher(own_namespace=True), trusted_bwrap, "echo next").text() == "next\n"
 
 
 def test_a_bwrap_that_can_not_be_executed_is_told_and_others_go_on(launcher: Launcher, trusted_bwrap: bytes) -> None:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 FIRST = 3
 
 
+def copy_of(sock: Socket) -> Socket:
+    """Return another socket object for the same socket of a pair, with a descriptor of its own."""
+    return socket(AF_UNIX, SOCK_SEQPACKET, 0, fcntl(sock.fileno(), F_DUPFD_CLOEXEC, FIRST))
+
+
 def above_standard(fd: int) -> int:
     """Return the descriptor, or another one of the same in its place if it has the number of a standard stream."""
     if fd >= FIRST:

@@ -15,7 +15,7 @@ from _thread import allocate_lock
 
 from unspill.errors import SandboxUnavailable
 from unspill.host.job import Job, is_dead, receive, send
-from unspill.host.numbers import make_pair
+from unspill.host.numbers import copy_of, make_pair
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +82,14 @@ class Launcher:
         """
         ours, theirs = make_pair()
         try:
-            send(self._control, job.as_dict(), (theirs.fileno(), *descriptors))
-        except OSError as error:
+            # A copy: whoever finds the spawner dead closes the socket, and its number may be another's a moment later
+            with _lock:
+                control = copy_of(self._control)
+            try:
+                send(control, job.as_dict(), (theirs.fileno(), *descriptors))
+            finally:
+                control.close()
+        except (OSError, ValueError) as error:
             ours.close()
             # The process may take a moment longer to end than its socket
             self._is_broken = True
