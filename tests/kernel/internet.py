@@ -39,6 +39,7 @@ class Internet:
             "UNSPILL_STATE_DIR": os.fspath(directory / "state"),
             "PYTHONPATH": os.fspath(CHECKOUT),
         }
+        self._read: dict[str, int] = {}
         self._caller = self._start([sys.executable, "-m", "tests.kernel.internet_caller"])
 
     def run(self, command: str | list[str], *hosts: str, **options: Any) -> RunResult:
@@ -105,10 +106,12 @@ class Internet:
         self._caller.stdout.close()
 
     def _take(self, name: str) -> list[str]:
+        """Return the lines of a book that are new. It stays: a line that is written just now must not be lost."""
         book = self.directory / name
-        lines = book.read_text().splitlines() if book.exists() else []
-        book.unlink(missing_ok=True)
-        return lines
+        new = book.read_bytes()[self._read.get(name, 0) :] if book.exists() else b""
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read[name] = self._read.get(name, 0) + len(whole)
+        return whole.decode().splitlines()
 
     def _start(self, words: Sequence[str]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
