@@ -42,7 +42,7 @@ def test_show_of_a_run_says_what_became_of_its_changes(ground: Ground) -> None:
     assert last == [
         "changed 2 paths: applied by op 1 (unspill show op1)",
         "changed 2 paths: applied by op 3 (unspill show op3), op 4 (unspill show op4)",
-        "changed 1 path: none of it was applied",
+        "changed 1 path: applied by no operation that is still on record",
         f"directory: {ground.project}",
     ]
 

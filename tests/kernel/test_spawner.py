@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pytest
@@ -229,27 +230,32 @@ def test_a_long_list_of_words_arrives_byte_by_byte(ground: Ground, engine: str) 
     assert printed(result).split()[0] == hashlib.sha256(("\n".join(words) + "\n").encode()).hexdigest()
 
 
+@pytest.mark.parametrize("is_copied", [True, False])
 def test_a_job_is_handed_to_the_spawner_alone_although_another_thread_lets_go_of_it(
-    trusted_bwrap: bytes, monkeypatch: pytest.MonkeyPatch
+    is_copied: bool, trusted_bwrap: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Control: by the number of the shared socket it goes to whoever has that number by then."""
     launcher = get_launcher(own_namespace=True)
     ours, foreign = make_pair()
 
     def let_go_and_send(control: Any, message: object, descriptors: tuple[int, ...]) -> None:
-        number = launcher._control.fileno()
-        launcher._control.close()
+        number = launcher._control.detach()
         os.dup2(foreign.fileno(), number)
-        try:
-            send(control, message, descriptors)
-        finally:
+        send(control, message, descriptors)
+        if is_copied:
             os.close(number)
 
     monkeypatch.setattr("unspill.runner.launcher.send", let_go_and_send)
+    if not is_copied:
+        monkeypatch.setattr("unspill.runner.launcher.copy_of", lambda sock: socket(fileno=sock.fileno()))
     Direct(launcher, trusted_bwrap, "true").launched.close()
     monkeypatch.undo()
     foreign.close()
-    assert receive(ours) is None
+    stolen = receive(ours)
     ours.close()
+    assert (stolen is None) is is_copied
+    for descriptor in stolen[1] if stolen else ():
+        os.close(descriptor)
     launcher._is_broken = True
     assert Direct(get_launcher(own_namespace=True), trusted_bwrap, "echo next").text() == "next\n"
 

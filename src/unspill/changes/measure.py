@@ -63,22 +63,17 @@ def measure(
     entries_left = entries_cap if entries_cap is not None else sys.maxsize
     linked: set[int] = set()
     with Pool() as pool:
-        pending: list[tuple[Dir, bytes]] = []
-        directory: Dir | None = pool.upper_root(upper) if unlock else pool.live_root(upper)
-        while directory is not None:
-            for name, status in _entries(directory, closed):
-                count += 1
-                if stat.S_ISDIR(status.st_mode):
-                    pending.append((directory, name))
-                elif status.st_nlink > 1:
-                    # All whiteouts are links of one inode.
-                    if status.st_ino in linked:
-                        continue
-                    linked.add(status.st_ino)
-                total += status.st_blocks * BLOCK
-                if total > bytes_left or count > entries_left:
-                    return total, count
-            directory = _next_open(pending)
+        root = pool.upper_root(upper) if unlock else pool.live_root(upper)
+        for _directory, _name, status in _all_entries(root, closed):
+            count += 1
+            if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                # All whiteouts are links of one inode.
+                if status.st_ino in linked:
+                    continue
+                linked.add(status.st_ino)
+            total += status.st_blocks * BLOCK
+            if total > bytes_left or count > entries_left:
+                return total, count
     return total, count
 
 
@@ -92,22 +87,27 @@ def has_fresh(directory: bytes, since_ns: int, *, over_bytes: int, over_entries:
     from unspill.host.statx import Statx
 
     statx = Statx()
-
     total = count = 0
     with Pool() as pool:
-        pending: list[tuple[Dir, bytes]] = []
-        current: Dir | None = pool.live_root(directory)
-        while current is not None:
-            for name, status in _entries(current, None):
-                if stat.S_ISDIR(status.st_mode):
-                    pending.append((current, name))
-                if (statx.born_ns(current.descriptor(), name) or 0) >= since_ns:
-                    count += 1
-                    total += status.st_blocks * BLOCK
-                    if total > over_bytes or count > over_entries:
-                        return True
-            current = _next_open(pending)
+        for above, name, status in _all_entries(pool.live_root(directory), None):
+            if (statx.born_ns(above.descriptor(), name) or 0) >= since_ns:
+                count += 1
+                total += status.st_blocks * BLOCK
+                if total > over_bytes or count > over_entries:
+                    return True
     return False
+
+
+def _all_entries(root: Dir, closed: list[bytes] | None) -> Iterator[tuple[Dir, bytes, os.stat_result]]:
+    """Yield all that is below a directory, with the directory that it is in."""
+    pending: list[tuple[Dir, bytes]] = []
+    directory: Dir | None = root
+    while directory is not None:
+        for name, status in _entries(directory, closed):
+            if stat.S_ISDIR(status.st_mode):
+                pending.append((directory, name))
+            yield directory, name, status
+        directory = _next_open(pending)
 
 
 def _entries(directory: Dir, closed: list[bytes] | None) -> Iterator[tuple[bytes, os.stat_result]]:

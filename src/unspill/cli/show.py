@@ -98,7 +98,8 @@ def _fate(sandbox: Sandbox, record: Run) -> str:
     """Return what became of changes that are not held any more."""
     done = [found.number for found in sandbox.operations(limit=_MOST) if record.id in found.runs and found.of is None]
     if not done:
-        return "none of it was applied"
+        # Those of earlier weeks are forgotten
+        return "applied by no operation that is still on record"
     return "applied by " + ", ".join(f"op {number} (unspill show op{number})" for number in reversed(done))
 
 

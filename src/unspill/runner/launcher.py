@@ -89,7 +89,7 @@ class Launcher:
                 send(control, job.as_dict(), (theirs.fileno(), *descriptors))
             finally:
                 control.close()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError) as error:  # ValueError: another thread has closed it before
             ours.close()
             # The process may take a moment longer to end than its socket
             self._is_broken = True

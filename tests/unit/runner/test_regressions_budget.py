@@ -48,28 +48,39 @@ def _look_after_the_disk_changed(budget: Budget, monkeypatch: pytest.MonkeyPatch
     return budget.check()
 
 
-def test_whoever_removes_files_elsewhere_does_not_hide_that_a_run_fills_the_playground(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    """A layer and a playground, both empty."""
     upper, playground = tmp_path / "upper", tmp_path / "playground"
     upper.mkdir()
     playground.mkdir()
-    budget = Budget(Limits(layer_entries=150), (os.fsencode(upper),), (os.fsencode(playground),))
-    _make_files(playground / "made", 200)
-    assert _look_after_the_disk_changed(budget, monkeypatch, -5000) == LimitReached(
-        limit="playground_entries", bound=150
-    )
+    return upper, playground
+
+
+def _budget(places: tuple[Path, Path]) -> Budget:
+    upper, playground = map(os.fsencode, places)
+    return Budget(Limits(layer_entries=150), (upper,), (playground,))
+
+
+def test_whoever_removes_files_elsewhere_does_not_hide_that_a_run_fills_the_playground(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: by the free space alone it would be hidden."""
+    budget = _budget(places)
+    _make_files(places[1] / "made", 200)
+    excess = LimitReached(limit="playground_entries", bound=150)
+    assert _look_after_the_disk_changed(budget, monkeypatch, -5000) == excess
+    monkeypatch.setattr("unspill.changes.measure.has_fresh", lambda *_place, **_bounds: False)
+    assert _look_after_the_disk_changed(budget, monkeypatch, -5000) is None
 
 
 def test_a_run_that_tidies_a_playground_that_is_too_large_is_let_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upper, playground = tmp_path / "upper", tmp_path / "playground"
-    upper.mkdir()
-    playground.mkdir()
+    playground = places[1]
     for number in range(200):
         _make_files(playground / f"d{number}", 2)
-    budget = Budget(Limits(layer_entries=150), (os.fsencode(upper),), (os.fsencode(playground),))
+    budget = _budget(places)
     budget._begun_ns = os.stat(playground / "d199").st_ctime_ns + 1
     for number in range(200):
         (playground / f"d{number}" / f"d{number}-0").chmod(0o600)
