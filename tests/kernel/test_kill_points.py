@@ -172,9 +172,13 @@ def test_a_kill_at_any_system_call_of_a_run_leaves_nothing(ground: Ground, way: 
     prepare(ground)
     scenario = Scenario(ground, way)
     points = scenario.points(step=STEP if full else None, of_each=3 if way == "command line" else 2)
-    kills, problems = kill_at(scenario, points)
-    record(way, kills, problems, STEP)
-    assert problems == []
+    # Which calls there are depends on who runs first: on a busy machine some points may not come up
+    for _ in range(3):
+        kills, problems = kill_at(scenario, points)
+        record(way, kills, problems, STEP)
+        assert problems == []
+        if kills.total() > 0.9 * len(points):
+            break
     assert set(kills) == set(MOUNT_ROLES)
     assert kills.total() >= (200 if full else 10)
     assert kills.total() > 0.9 * len(points)
