@@ -210,7 +210,8 @@ def test_without_die_with_parent_a_command_outlives_a_bwrap_that_is_killed(arena
     given = given_to_bwrap(arena)
     assert not direct_survivors(arena, given, given.options)
     without = drop(given.options, b"--die-with-parent")
-    assert any(direct_survivors(arena, given, without) for _ in range(3)), "a listing of /proc may leave out one that lives"
+    # A listing of /proc may leave out one that lives
+    assert any(direct_survivors(arena, given, without) for _ in range(3))
 
 
 TYPE: Final = "import fcntl, termios\nattempt('type', fcntl.ioctl, 0, termios.TIOCSTI, b'!')"
