@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done every day in a repository is applied with no question, and an undo takes all of it back."""
+"""What is done every day in a repository is applied with no question, and an undo takes all of it back.
+
+All of it is: every file of the project, and where each repository stands. Objects stay, and logs get longer.
+"""
 
 import os
 import subprocess
@@ -11,6 +14,9 @@ from tests.kernel.git_cases import CASES, Case
 from tests.support import Ground, printed
 from unspill import Sandbox
 from unspill.apply.guard import judge
+from unspill.changes.reader import MergedTree
+from unspill.git.layout import part_of, repository_of
+from unspill.git.state import GitState, owner_of, read_state
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
@@ -32,11 +38,25 @@ def do(script: str, where: Path) -> str:
 
 
 def tree_of(project: Path) -> dict[str, tuple[object, ...]]:
-    """Return every entry of a project: type, mode, content or target, and the mtime of files."""
+    """Return every entry of a project: type, mode, content or target, and the mtime of files.
+
+    Of git's own files those that do not move by repository, and where each repository stands.
+    """
     found: dict[str, tuple[object, ...]] = {}
+    states: dict[bytes, GitState] = {}
+    with MergedTree(os.fsencode(project)) as tree:
+        for path in sorted(project.rglob(".git")):
+            state = read_state(tree, os.fsencode(path.relative_to(project)))
+            if state is not None:
+                states[os.fsencode(path.relative_to(project))] = state
+    for top, state in states.items():
+        refs = {name: value for name, value in state.refs.items() if b"refs/unspill/" not in name}
+        found[f"{top!r} stands at"] = (refs, state.files)
     for path in sorted(project.rglob("*")):
         status = path.lstat()
         name = os.fspath(path.relative_to(project))
+        if is_of_git(os.fsencode(name), states):
+            continue
         if path.is_symlink():
             found[name] = ("link", os.readlink(path))
         elif path.is_dir():
@@ -44,6 +64,15 @@ def tree_of(project: Path) -> dict[str, tuple[object, ...]]:
         else:
             found[name] = ("file", status.st_mode, path.read_bytes(), status.st_mtime_ns)
     return found
+
+
+def is_of_git(name: bytes, states: dict[bytes, GitState]) -> bool:
+    """Tell whether a file moves with its repository, not by itself."""
+    top = repository_of(name)
+    if top is None or top not in states:
+        return False
+    inner = name[len(top) + 1 :]
+    return part_of(inner[len(owner_of(inner + b"/", states[top].members)) :]) != "other"
 
 
 def repositories(project: Path) -> list[Path]:
@@ -138,5 +167,6 @@ def test_what_the_person_staged_since_is_a_conflict(repository: Ground) -> None:
     assert sandbox.run("echo two > a.txt && git commit -qam second").ok
     (repository.project / "mine").write_text("mine")
     subprocess.run(["git", "add", "mine"], cwd=repository.project, check=True, capture_output=True)
-    assert [left.path for left in sandbox.undo().left] == [b".git/index"]
+    assert [left.path for left in sandbox.undo().left] == [b".git"]
+    assert do("git log --format=%s", repository.project) == "second\nfirst\n"
     assert "A  mine" in do("git status --short", repository.project)

@@ -9,30 +9,36 @@ for a root on another mount in a hidden directory of that root.
 from __future__ import annotations
 
 import os
+import stat
 
 from unspill.apply.dressing import dress_of
 from unspill.apply.entries import entry_of
-from unspill.apply.git_index import is_index, says_at
 from unspill.apply.loans import Loans
 from unspill.apply.staging import copy_entry, digest_entry
 from unspill.changes.kinds import ESCAPED, is_plain_attribute
+from unspill.git.index import is_index, says_at
+from unspill.host.writing import write_whole
 from unspill.model.operation import Dress, Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unspill.apply.sites import Sites
     from unspill.host.beneath import Beneath
-    from unspill.model.operation import Left, OperationId
+    from unspill.model.operation import GitStep, Left, OperationId
 
 NOTES_AT_MOST = 200
+_OBJECT_MODE = 0o444
 MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: below another sandbox they would hide live files"
 
 
 class Draft:
     """Collects steps, what is left, and notes."""
 
-    def __init__(self, operation: OperationId, sites: Sites) -> None:
+    def __init__(self, operation: OperationId, sites: Sites, next_number: Callable[[], int]) -> None:
         self.left: list[Left] = []
+        self.git: list[GitStep] = []
         self.notes: list[str] = []
         self.name = operation
         self.loans = Loans(sites.state, operation)
@@ -47,6 +53,18 @@ class Draft:
         self._ordered: list[Step] = []
         self._seen: set[tuple[int, bytes]] = set()
         self._parts: set[tuple[int, bytes]] = set()
+        self._next_number = next_number
+        self._number = 0
+
+    def number(self) -> int:
+        """Return the number that the operation will have."""
+        if not self._number:
+            self._number = self._next_number()
+        return self._number
+
+    def add_git(self, step: GitStep) -> None:
+        """Add what is to be done to a repository."""
+        self.git.append(step)
 
     def next_group(self) -> int:
         """Return a number for steps that are done all or none."""
@@ -69,12 +87,18 @@ class Draft:
 
     def add(self, step: Step) -> None:
         """Add a put or a take; where the displaced inode can't be kept, its copy is made now."""
-        step = self._completed(step)
+        step = self.complete(step)
         (self._takes if step.action == "take" else self._puts).append(step)
+
+    def drop_group(self, group: int) -> None:
+        """Forget the steps of a group that can't all be done."""
+        self._takes = [step for step in self._takes if step.group != group]
+        self._puts = [step for step in self._puts if step.group != group]
+        self._dresses = {key: step for key, step in self._dresses.items() if step.group != group}
 
     def add_in_order(self, step: Step) -> None:
         """Add a step whose place among the others is known: the reverse of one that was done."""
-        self._ordered.append(self._completed(step))
+        self._ordered.append(self.complete(step))
 
     def next_place(self, root: int) -> bytes:
         """Return a free place for an entry that goes away."""
@@ -90,6 +114,31 @@ class Draft:
         """Copy an entry to where it can be put from; return its place and its lstat there."""
         place, dest_fd, name = self._new_place(root)
         return place, copy_entry(source_fd, source, status, dest_fd, name, self.loans, content)
+
+    def stage_content(self, root: int, content: bytes, mode: int) -> bytes:
+        """Make a file that can be put or linked; return its place."""
+        place, dest_fd, name = self._new_place(root)
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=dest_fd)
+        try:
+            write_whole(fd, content)
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+        return place
+
+    def make_object(self, root: int, place: bytes) -> None:
+        """Give what lies at a place the mode of an object of git, and the time of now."""
+        fd, name = self._sites.place_of(root, place, staged=self._sites.staged[root])
+        # Git takes an object for an old one by its time, and removes old ones that nothing leads to
+        os.utime(name, dir_fd=fd, follow_symlinks=False)
+        path = b"/proc/self/fd/%d/%s" % (fd, name)
+        if stat.S_IMODE(os.lstat(path).st_mode) != _OBJECT_MODE:
+            os.chmod(path, _OBJECT_MODE)
+
+    def inode_of(self, root: int, place: bytes) -> int:
+        """Return the inode of what lies at a place."""
+        fd, name = self._sites.place_of(root, place, staged=self._sites.staged[root])
+        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_ino
 
     def stage_directory(self, root: int) -> tuple[bytes, os.stat_result]:
         """Make a directory that can be put."""
@@ -156,8 +205,8 @@ class Draft:
         dresses = [self._dresses[key] for key in sorted(self._dresses, key=_depth, reverse=True)]
         return (*opens, *self._takes, *self._puts, *dresses, *self._ordered)
 
-    def _completed(self, step: Step) -> Step:
-        """Add what only few steps have: the copy of what they displace, or what an index of git says."""
+    def complete(self, step: Step) -> Step:
+        """Return a step with what only few have: the copy of what they displace, or what an index of git says."""
         if step.staged and step.before is not None:
             step = self._with_copy(step)
         if step.action == "put" and step.path.endswith(b"/index") and is_index(step.path):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from unspill.model.operation import Action, Dress, Why
 
 _DIR = 0o040000
+_LINK = 0o120000
+_WRITABLE_OR_SPECIAL = 0o7333
 
 EDITED = "it was changed while the command ran or since"
 STALE = "it is not what was reviewed any more"
@@ -77,13 +79,18 @@ class RootDraft:
         self._blocked: dict[bytes, tuple[Why, str]] = {}
         self._uid = os.geteuid()
         self._group = 0
+        self._is_quiet = False
+        # Directories whose changes are done all or none, by their path
+        self._together: dict[bytes, int] = {}
+        self.groups: dict[bytes, int] = {}
         # The directory of the last step: the next one is mostly in the same
         self._ready: bytes | None = None
 
     def add(self, changes: Sequence[Change]) -> None:
         """Draft all changes of this root; they are sorted, a directory before what is in it."""
         for change in changes:
-            self._group = self._draft.next_group()
+            self._group = self._group_of(change.path)
+            self.groups[change.path] = self._group
             blocking = self._blocking(change.path) if self._blocked else None
             if blocking is not None:
                 self._leave(change.path, *blocking)
@@ -94,6 +101,36 @@ class RootDraft:
                 why, reason = explain_error(error)
                 self._leave(change.path, why, reason)
                 self._blocked[change.path] = why, reason
+
+    def add_quietly(self, changes: Sequence[Change]) -> None:
+        """Draft changes that matter to nobody: what stands in their way stays, without a word."""
+        self._is_quiet = True
+        self.add(changes)
+        self._is_quiet = False
+
+    def group_together(self, directory: bytes) -> None:
+        """Have what follows at and below a directory done all or none."""
+        self._together[directory] = self._draft.next_group()
+
+    def write_instead(self, contents: Mapping[bytes, bytes]) -> None:
+        """Have files written with other contents than the layers have."""
+        self._contents = {**self._contents, **contents}
+
+    def leave_incomplete(self) -> None:
+        """Leave directories as a whole that something was left of which is done all or none."""
+        for directory, group in self._together.items():
+            below = directory + b"/"
+            left = [one for one in self._draft.left if one.root == self._root and one.path.startswith(below)]
+            if left:
+                self._draft.drop_group(group)
+                self._draft.left = [one for one in self._draft.left if one not in left]
+                self._leave(directory, left[0].why, left[0].reason)
+
+    def _group_of(self, path: bytes) -> int:
+        for directory, group in self._together.items():
+            if path == directory or path.startswith(directory + b"/"):
+                return group
+        return self._draft.next_group()
 
     def _add(self, change: Change) -> None:
         entry = change.entry
@@ -110,22 +147,10 @@ class RootDraft:
 
     def _leaf(self, change: Change) -> None:
         """Put a file or a symlink."""
-        path, entry = change.path, change.entry
-        assert entry is not None
-        assert change.layer is not None
-        upper = self._layers[change.layer]
-        upper_fd, name = upper.tree.parent(path)
-        status = os.stat(name, dir_fd=upper_fd, follow_symlinks=False)
-        if (
-            status.st_ino != entry.inode
-            or status.st_ctime_ns != entry.ctime_ns
-            or status.st_size != entry.size
-            or KINDS.get(status.st_mode & FORMAT) != entry.kind
-        ):
-            self._leave(path, "stale", STALE)
-            return
-        if status.st_uid != self._uid:
-            self._leave(path, "refused", "it belongs to another user")
+        path = change.path
+        problem = self.problem_of(change)
+        if problem is not None:
+            self._leave(path, *problem)
             return
         found = self._find(path)
         if not self._may_displace(change, found):
@@ -135,16 +160,56 @@ class RootDraft:
             if not self._make_way(change, found):
                 return
             before = None
+        place, after = self.bring(change)
+        self._step("put", path, place, before=before, after=after)
+
+    def problem_of(self, change: Change) -> tuple[Why, str] | None:
+        """Say why the file or symlink of a change can't be put, if it can't."""
+        entry = change.entry
+        assert entry is not None
+        assert change.layer is not None
+        fd, name = self._layers[change.layer].tree.parent(change.path)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if (
+            status.st_ino != entry.inode
+            or status.st_ctime_ns != entry.ctime_ns
+            or status.st_size != entry.size
+            or KINDS.get(status.st_mode & FORMAT) != entry.kind
+        ):
+            return "stale", STALE
+        return ("refused", "it belongs to another user") if status.st_uid != self._uid else None
+
+    def bring_object(self, change: Change) -> bytes:
+        """Return the place that an object of git can be linked from: as git makes them, and nothing else."""
+        assert change.layer is not None
+        upper = self._layers[change.layer]
+        fd, name = upper.tree.parent(change.path)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        is_plain = not status.st_mode & _WRITABLE_OR_SPECIAL and status.st_nlink == 1 and status.st_uid == self._uid
+        if is_plain and not self._must_copy and not os.listxattr(b"/proc/self/fd/%d/%s" % (fd, name)):
+            place = upper.place + b"/" + change.path
+        else:
+            place, _status = self._draft.stage(self._root, fd, name, status, None)
+        self._draft.make_object(self._root, place)
+        return place
+
+    def bring(self, change: Change) -> tuple[bytes, os.stat_result]:
+        """Return the place that the file or symlink of a change can be put from, and its lstat there."""
+        path = change.path
+        assert change.layer is not None
+        upper = self._layers[change.layer]
+        fd, name = upper.tree.parent(path)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         place, after = upper.place + b"/" + path, status
         content = self._contents.get(path)
         must_copy = content is not None or self._must_copy or is_copy_needed(status)
-        if must_copy or drop_marks(upper.path, path, upper_fd, name, self._draft.loans):
-            place, after = self._draft.stage(self._root, upper_fd, name, status, content)
-            if has_command_marks(upper_fd, name):
+        if must_copy or drop_marks(upper.path, path, fd, name, self._draft.loans):
+            place, after = self._draft.stage(self._root, fd, name, status, content)
+            if has_command_marks(fd, name):
                 self._draft.note(path, MARKS_LEFT_OUT)
-        if status.st_mode & SPECIAL_BITS and entry.kind == "file":
+        if status.st_mode & SPECIAL_BITS and status.st_mode & FORMAT != _LINK:
             self._draft.note(path, "set-user-id, set-group-id and sticky bits are not applied")
-        self._step("put", path, place, before=before, after=after)
+        return place, after
 
     def _make_way(self, change: Change, found: os.stat_result) -> bool:
         """Take away a directory that something else replaces, all of it or nothing; tell whether it can be."""
@@ -181,7 +246,7 @@ class RootDraft:
         wanted = self._wanted_dress(change)
         # Special bits of a live directory are the person's: they stay
         wanted = wanted.replace(mode=wanted.mode | found.st_mode & SPECIAL_BITS)
-        if not self._is_edited(change.path, found):
+        if not self.is_edited(change.path, found):
             self._draft.dress(self._root, change.path, fd, wanted, self._group)
         elif not is_dressed(fd, wanted):
             # Another apply may have made the same directory, and been seen before it had dressed it
@@ -231,7 +296,7 @@ class RootDraft:
             self._leave(change.path, "conflict", "it was deleted meanwhile")
         elif change.base_kind is None:
             self._leave(change.path, "conflict", "something else was made there meanwhile")
-        elif found.st_mode & FORMAT != _DIR and self._is_edited(change.path, found):
+        elif found.st_mode & FORMAT != _DIR and self.is_edited(change.path, found):
             self._leave(change.path, "conflict", EDITED)
         else:
             return True
@@ -240,9 +305,10 @@ class RootDraft:
     def _edited(self, found: Sequence[Found]) -> set[bytes]:
         """Return which entries of a live directory are not older; of directories only empty ones can be told."""
         filled = {inner.path.rpartition(b"/")[0] for inner in found}
-        return {inner.path for inner in found if inner.path not in filled and self._is_edited(inner.path, inner.status)}
+        return {inner.path for inner in found if inner.path not in filled and self.is_edited(inner.path, inner.status)}
 
-    def _is_edited(self, path: bytes, status: os.stat_result) -> bool:
+    def is_edited(self, path: bytes, status: os.stat_result) -> bool:
+        """Tell whether somebody changed a live entry since the run began that first changed it."""
         mark = self._marks.of(path)
         if status.st_ctime_ns < mark or self._is_overwritten(path):
             return False
@@ -295,4 +361,6 @@ class RootDraft:
         return None
 
     def _leave(self, path: bytes, why: Why, reason: str) -> None:
+        if self._is_quiet:
+            return
         self._draft.leave(Left(root=self._root, path=path, why=why, reason=reason))

@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 FEW = 48
 
 
-def sync_staged(sites: Sites, steps: Sequence[Step]) -> None:
-    """Make the content of everything that will be put durable, before anything is said to be going to happen."""
+def sync_staged(sites: Sites, steps: Sequence[Step], *, everything: bool = False) -> None:
+    """Make the content of everything that will be put durable, before anything is said to be going to happen.
+
+    With `everything` what else was staged, too.
+    """
+    if everything:
+        _sync_filesystems(sites)
+        return
     puts = [step for step in steps if step.action == "put"]
     kept = [step for step in steps if step.kept]
     if len(puts) + len(kept) > FEW or not all(_sync_file(*sites.place(step)) for step in puts):

@@ -10,16 +10,16 @@ import errno
 import os
 
 from unspill.apply.moving import move_upper
-from unspill.apply.places import residue_dir
+from unspill.apply.places import kept_base_dir, residue_dir
 from unspill.layers.manifest import remove_manifests, write_manifests
-from unspill.layers.places import upper_dir
+from unspill.layers.places import base_dir, upper_dir
 from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.apply.journal import End, Journal
-    from unspill.model.operation import Operation
+    from unspill.model.operation import Operation, OperationId
     from unspill.store.db import Store
 
 
@@ -41,7 +41,17 @@ def finish(store: Store, journal: Journal) -> Operation:
             _swap_layers(store, journal, end, rows)
     for row in rows:
         _move_residue(store, journal, row)
+    for tree in journal.trees:
+        _keep_base(store.state, journal.operation.id, LayerId(tree.layer))
     return recorded
+
+
+def _keep_base(state: bytes, operation: OperationId, layer: LayerId) -> None:
+    """Take along the repository as it stood before a layer that an operation took."""
+    source, dest = base_dir(state, layer), kept_base_dir(state, operation, layer)
+    if os.path.lexists(source):
+        os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
+        os.rename(source, dest)
 
 
 def _swap_layers(store: Store, journal: Journal, end: End, rows: list[LayerRow]) -> None:

@@ -28,8 +28,10 @@ from unspill.policy.other_rows import (
     GIT_LINK,
     HOOK,
     LEADS_OUT,
+    REPLACED_OBJECT,
     REPOSITORY,
     SETTINGS,
+    SHALLOW,
     TEMPLATE,
     TODO,
     UNKNOWN,
@@ -165,7 +167,16 @@ class GitGuard:
             return COMPLETES.opinion if self._shapes.completes(b"/".join(home.split(b"/")[:-2])) else ORDINARY
         if place == "todo":
             return TODO.opinion if has_commands(content) else ORDINARY
-        return ALTERNATES.opinion
+        if place == "shallow":
+            return self._shallow(change, home, content)
+        return ALTERNATES.opinion if place == "alternates" else REPLACED_OBJECT.opinion
+
+    def _shallow(self, change: Change, home: bytes, content: bytes) -> Opinion:
+        """Judge where a history ends: a repository that is new may end where it likes."""
+        if self._view.kind_before(join(home, b"HEAD")) is None:
+            return ORDINARY
+        before = self._view.before(change.path) or b""
+        return SHALLOW.opinion if set(content.split()) - set(before.split()) else ORDINARY
 
     def _deleted(self, change: Change, place: Place, home: bytes) -> Opinion:
         if place == "hook":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.steps import plain_step, step_from
+from unspill.apply.steps import git_step_from, plain_git_step, plain_step, step_from
 from unspill.changes.collector import CollectorPaused
 from unspill.host.writing import write_whole
 from unspill.model.operation import Left, Operation, OperationId
@@ -20,9 +20,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.model.operation import Step
+    from unspill.model.operation import GitEnding, GitStep, Step
 
-VERSION = 1
+# Of the first one, repositories were written file by file
+FIRST_VERSION, VERSION = 1, 2
 
 
 class Residue(Record):
@@ -49,6 +50,7 @@ class End(Record):
     operation: Operation
     residues: tuple[Residue, ...] = ()
     dropped: tuple[str, ...] = ()
+    git: tuple[GitEnding, ...] = ()
 
 
 class Journal(Record):
@@ -60,10 +62,12 @@ class Journal(Record):
 
     operation: Operation
     steps: tuple[Step, ...]
+    git: tuple[GitStep, ...] = ()
     identities: tuple[tuple[int, int], ...] = ()
     trees: tuple[Taken, ...] = ()
     staging: bytes = b""
     end: End | None = None
+    version: int = VERSION
 
     @property
     def done(self) -> tuple[int, ...] | None:
@@ -79,6 +83,7 @@ def write_journal(path: bytes, journal: Journal) -> None:
         "identities": journal.identities,
         "trees": [[tree.layer, _text(tree.root)] for tree in journal.trees],
         "staging": _text(journal.staging),
+        "git": list(map(plain_git_step, journal.git)),
     }
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -107,6 +112,7 @@ def write_end(path: bytes, end: End) -> None:
             for rest in end.residues
         ],
         "dropped": end.dropped,
+        "git": end.git,
     }
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     size = os.fstat(fd).st_size
@@ -151,10 +157,12 @@ def read_journal(path: bytes, *, with_steps: bool = True) -> Journal | None:
     return Journal(
         operation=_operation(header["operation"]),
         steps=steps,
+        git=tuple(map(git_step_from, header.get("git", ()))),
         identities=tuple((device, inode) for device, inode in header["identities"]),
         trees=tuple(Taken(layer=layer, root=_bytes(root)) for layer, root in header["trees"]),
         staging=_bytes(header["staging"]),
         end=None if end is None else _end(end),
+        version=header["version"],
     )
 
 
@@ -224,4 +232,5 @@ def _end(value: dict[str, Any]) -> End:
             for layer, root, run, mark_ns, overrides in value["residues"]
         ),
         dropped=tuple(value["dropped"]),
+        git=tuple(value.get("git", ())),
     )

@@ -29,7 +29,7 @@ from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
 from unspill.host.writing import sync_directory
 from unspill.layers.places import upper_dir
 from unspill.model.layer import LayerId
-from unspill.model.operation import Operation, OperationId
+from unspill.model.operation import Left, Operation, OperationId
 from unspill.model.record import Record
 
 TYPE_CHECKING = False
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from unspill.apply.journal import Residue, Taken
-    from unspill.model.operation import Left, OperationKind, Step
+    from unspill.model.operation import GitEnding, OperationKind, Step
     from unspill.store.db import Store
 
     # Adds the steps to a draft; told what was left and the moment after the steps, makes the residues.
@@ -166,7 +166,7 @@ class _Work:
         try:
             self._take_layers()
             journal = self._prepare()
-            if journal.steps:
+            if journal.steps or journal.git:
                 end = self._perform(journal)
         except BaseException as error:
             self._take_back(journal, error)
@@ -178,21 +178,23 @@ class _Work:
 
     def _prepare(self) -> Journal:
         """Make steps, staged entries and the journal; nothing live has changed when this returns."""
-        draft = Draft(self._id, self._sites)
+        draft = Draft(self._id, self._sites, lambda: self._store.operations.next_number(self._task.project))
         self._task.draft(draft, self._sites)
         steps = draft.steps()
         left = (*self._task.left, *draft.left)
         self._left = list(left)
-        self._operation = self._operation.replace(number=self._number(steps), notes=tuple(draft.notes))
+        number = draft.number() if steps or draft.git else 0
+        self._operation = self._operation.replace(number=number, notes=tuple(draft.notes))
         journal = Journal(
             operation=self._operation.replace(left=left),
             steps=steps,
+            git=tuple(draft.git),
             identities=tuple((found.st_dev, found.st_ino) for found in self._statuses()),
             trees=self._task.trees,
             staging=self._sites.staging if any(self._sites.staged) else b"",
         )
-        if steps:
-            sync_staged(self._sites, steps)
+        if steps or draft.git:
+            sync_staged(self._sites, steps, everything=bool(draft.git))
             if self._task.check is not None:
                 self._task.check()
             # From here on a crash must find the marker
@@ -202,16 +204,20 @@ class _Work:
             sync_directory(self._store.state + b"/pending")
         return journal
 
-    def _number(self, steps: Sequence[object]) -> int:
-        return self._store.operations.next_number(self._task.project) if steps else 0
-
     def _statuses(self) -> list[os.stat_result]:
         return [os.fstat(root.root_fd) for root in self._sites.roots]
 
     def _perform(self, journal: Journal) -> End | None:
         """Do the steps and write the end; None where not one of them could be done."""
         unsure: list[int] = []
-        done, failed = perform(self._sites, journal.steps, unsure)
+        git = self._perform_git(journal)
+        skipped = {
+            group
+            for step, ending in zip(journal.git, git, strict=True)
+            if ending != "moved"
+            for group in step.dependent
+        }
+        done, failed = perform(self._sites, journal.steps, unsure, skipped)
         steps = [journal.steps[index] for index in done]
         marks = tuple(settle_mark(self._sites, index, steps) for index in range(len(self._sites.roots)))
         done, late = look_again(self._sites, journal.steps, done, unsure)
@@ -219,13 +225,15 @@ class _Work:
         self._left += [*failed, *(one for one in late if (one.root, one.path) not in known)]
         steps = [journal.steps[index] for index in done]
         # Directories that a reversal opened, to find that nothing can be done in them, are closed again by now
-        if not done or (self._task.of is not None and _changes_nothing(steps)):
+        is_idle = not done or (self._task.of is not None and _changes_nothing(steps))
+        if is_idle and all(ending == "left" for ending in git):
             return None
         left = self._left
         residues = self._task.settle(self._id, left, marks) if self._task.settle is not None else ()
-        sync_done(self._sites, steps, everything=bool(residues))
-        operation = self._operation.replace(left=tuple(left), marks=marks, changed=_count(steps))
-        end = End(done=tuple(done), operation=operation, residues=residues, dropped=self._task.dropped)
+        sync_done(self._sites, steps, everything=bool(residues) or bool(git))
+        changed = _count(steps) + sum(ending != "left" for ending in git)
+        operation = self._operation.replace(left=tuple(left), marks=marks, changed=changed)
+        end = End(done=tuple(done), operation=operation, residues=residues, dropped=self._task.dropped, git=git)
         # From here on what the journal says is true, whatever happens to this process
         self._marker.must_stay = True
         try:
@@ -234,6 +242,22 @@ class _Work:
             self._marker.must_stay = False
             raise
         return end
+
+    def _perform_git(self, journal: Journal) -> tuple[GitEnding, ...]:
+        """Do what is to be done to repositories; what was left is named."""
+        if not journal.git:
+            return ()
+        from unspill.apply.git_move import arrival_notes, perform_git
+
+        endings: list[GitEnding] = []
+        for step in journal.git:
+            ending, reason = perform_git(self._sites, step)
+            endings.append(ending)
+            if ending == "left" and (step.move is not None or step.arrival):
+                self._left.append(Left(root=step.root, path=step.top, why="conflict", reason=reason))
+            elif ending == "arrived":
+                self._operation = self._operation.replace(notes=(*self._operation.notes, *arrival_notes(step)))
+        return tuple(endings)
 
     def _finish(self, journal: Journal) -> Operation:
         """Record what was done; whatever fails is made good at the next start."""

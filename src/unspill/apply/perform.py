@@ -19,7 +19,7 @@ from unspill.model.operation import Left
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from unspill.apply.sites import Sites
     from unspill.model.operation import Dress, Entry, Step, Why
@@ -70,24 +70,27 @@ def explain_error(error: OSError) -> tuple[Why, str]:
     return _OF_THE_ENTRY[error.errno]
 
 
-def perform(sites: Sites, steps: Sequence[Step], unsure: list[int] | None = None) -> tuple[list[int], list[Left]]:
+def perform(
+    sites: Sites, steps: Sequence[Step], unsure: list[int] | None = None, skipped: Collection[int] = ()
+) -> tuple[list[int], list[Left]]:
     """Do the steps in order; return the indices of those done, and what was left for which reason.
 
-    The indices of steps whose displaced entry somebody may still change are added to `unsure`.
+    The indices of steps whose displaced entry somebody may still change are added to `unsure`. Groups that are
+    `skipped` are left out without a word.
 
     Raises:
         OSError: the filesystem fails. The steps done so far stay done: roll back.
     """
     done: list[int] = []
     left: list[Left] = []
-    failed: set[int] = set()
+    failed: set[int] = set(skipped)
     unsure = [] if unsure is None else unsure
     for index, step in enumerate(steps):
         if step.group in failed:
             continue
         stays = False
         try:
-            if not _do(sites, step):
+            if not do_step(sites, step):
                 unsure.append(index)
         except Unfit as error:
             why: Why = "conflict"
@@ -114,7 +117,7 @@ def take_back_group(sites: Sites, steps: Sequence[Step], done: list[int], group:
     return kept[::-1]
 
 
-def _do(sites: Sites, step: Step) -> bool:
+def do_step(sites: Sites, step: Step) -> bool:
     """Do a step; tell whether what it displaced can't be changed any more by those who were on the way into it."""
     if step.action == "put" and step.before is not None:
         return _exchange(sites, step)

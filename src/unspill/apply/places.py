@@ -5,6 +5,7 @@ operations/ID/journal     what will be done, and what was
 operations/ID/tree/LAYER  a layer that was applied; what it displaced lies where its own entries were
 operations/ID/old, stage  what went away, and copies made for this operation
 operations/ID/residue/LAYER  what stays held, until it becomes a layer
+operations/ID/bases/LAYER  the repository as it stood before a layer that was applied
 operations/ID/loan        the mode of an entry that has another one for a moment
 pending/ID                there for as long as the operation is under way, and locked by whoever performs it; names the
                           roots that something may be staged in
@@ -35,6 +36,11 @@ def tree_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
 def residue_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
     """Return where a residue is until it becomes a layer."""
     return b"%b/residue/%b" % (operation_dir(state, operation), layer.encode())
+
+
+def kept_base_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
+    """Return where the repository is kept as it stood before a layer that an operation took."""
+    return b"%b/bases/%b" % (operation_dir(state, operation), layer.encode())
 
 
 def staging_name(operation: OperationId) -> bytes:

@@ -11,10 +11,11 @@ import os
 
 from unspill.apply.dressing import is_dressed, opened_and_closed
 from unspill.apply.entries import entry_of, matches
-from unspill.apply.git_index import says_at
+from unspill.apply.journal import FIRST_VERSION
 from unspill.apply.perform import CHANGED, explain_error
 from unspill.apply.staging import digest_entry
 from unspill.apply.steps import make_step
+from unspill.git.index import says_at
 from unspill.model.operation import Dress, Left
 
 TYPE_CHECKING = False
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from unspill.apply.journal import Journal
     from unspill.apply.loans import Loans
     from unspill.apply.sites import Sites
-    from unspill.model.operation import Action, Entry, Operation, Step, Why
+    from unspill.model.operation import Action, Entry, Operation, OperationKind, Step, Why
 
     # Tells whether a live entry with this inode and ctime was put at a path by a later operation of ours.
     Explains = Callable[[int, bytes, os.stat_result], bool]
@@ -38,9 +39,16 @@ DAMAGED = "the backup is not what was put there"
 class Reversal:
     """Drafts the inverse of what one operation did."""
 
-    def __init__(self, journal: Journal, explains: Explains) -> None:
+    def __init__(self, journal: Journal, explains: Explains, kind: OperationKind = "undo") -> None:
         assert journal.end is not None
+        self._git = tuple(zip(journal.git, journal.end.git, strict=True))
+        self._message = f"unspill: {kind} op {journal.end.operation.number}"
         self._steps = [journal.steps[index] for index in journal.end.done]
+        self._old_moves: dict[tuple[int, bytes], list[Step]] = {}
+        if journal.version == FIRST_VERSION and any(b".git/" in step.path for step in self._steps):
+            from unspill.apply.git_old import split_old
+
+            self._steps, self._old_moves = split_old(self._steps)
         self._operation: Operation = journal.end.operation
         self._explains = explains
         self._failed: dict[int, Left] = {}
@@ -79,6 +87,15 @@ class Reversal:
                 draft.add_in_order(inverse)
         for step in reversed(dresses):
             draft.add_in_order(step)
+        for (root, top), steps in self._old_moves.items():
+            from unspill.apply.git_old import draft_old_move
+
+            draft_old_move(draft, sites, root, top, steps)
+        if self._git:
+            from unspill.apply.git_reversal import draft_reversal
+
+            for git, ending in reversed(self._git):
+                draft_reversal(draft, sites, git, ending, self._message)
 
     def _check(self, sites: Sites, step: Step, loans: Loans) -> None:
         try:
@@ -99,13 +116,13 @@ class Reversal:
             if live is not None:
                 return "conflict", "something else is there now"
             self._back.add((step.root, step.path))
-            return _backup_problem(sites, step, step.before, loans)
+            return backup_problem(sites, step, step.before, loans)
         if not is_hidden and (live is None or not self._is_ours(sites, step, live)):
             return "conflict", CHANGED
         if step.before is None:
             self._gone.add((step.root, step.path))
             return None
-        return _backup_problem(sites, step, step.before, loans)
+        return backup_problem(sites, step, step.before, loans)
 
     def _problem_of_dress(self, sites: Sites, step: Step, *, is_hidden: bool) -> tuple[Why, str] | None:
         key = (step.root, step.path)
@@ -181,10 +198,15 @@ class Reversal:
     def _inverse(self, draft: Draft, sites: Sites, step: Step) -> Step:
         if step.action == "dress":
             return step.replace(was=step.becomes, becomes=step.was)
-        action: Action = "take" if step.action == "put" and step.before is None else "put"
         there = self._refreshed.get((step.root, step.path), step.after) if self._refreshed else step.after
-        inverse = make_step(step.root, step.path, action, step.group, step.place, there, step.before)
-        return _staged_anew(draft, sites, step, inverse.replace(staged=True)) if step.staged else inverse
+        return invert(draft, sites, step, there)
+
+
+def invert(draft: Draft, sites: Sites, step: Step, there: Entry | None) -> Step:
+    """Return the inverse of a put or a take; `there` is what is live now."""
+    action: Action = "take" if step.action == "put" and step.before is None else "put"
+    inverse = make_step(step.root, step.path, action, step.group, step.place, there, step.before)
+    return _staged_anew(draft, sites, step, inverse.replace(staged=True)) if step.staged else inverse
 
 
 def _staged_anew(draft: Draft, sites: Sites, step: Step, inverse: Step) -> Step:
@@ -208,7 +230,7 @@ def _dress_anew(made: Step, becomes: Dress) -> Step:
     return step.replace(was=NEW, becomes=becomes)
 
 
-def _backup_problem(sites: Sites, step: Step, before: Entry | None, loans: Loans) -> tuple[Why, str] | None:
+def backup_problem(sites: Sites, step: Step, before: Entry | None, loans: Loans) -> tuple[Why, str] | None:
     """Look at a backup before it is used: it must be what was displaced."""
     assert before is not None
     fd, name = sites.operations.parent(step.backup)

@@ -61,12 +61,19 @@ def roll_back(store: Store, sites: Sites, journal: Journal, gone: Collection[int
 
 def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> list[Left]:
     left: list[Left] = []
+    if journal.git:
+        from unspill.apply.git_move import take_git_back
+
+        for git in reversed(journal.git):
+            problem = GONE if git.root in gone else take_git_back(sites, git)
+            if problem is not None:
+                left.append(Left(root=git.root, path=git.top, why="conflict", reason=problem))
     for step in reversed(journal.steps):
         reason = GONE if step.root in gone else take_back(sites, step)
         if reason is not None:
             _keep_displaced(sites, journal, step)
             left.append(Left(root=step.root, path=step.path, why="conflict", reason=reason))
-    sync_done(sites, [step for step in journal.steps if step.root not in gone])
+    sync_done(sites, [step for step in journal.steps if step.root not in gone], everything=bool(journal.git))
     return left
 
 

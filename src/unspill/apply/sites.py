@@ -53,9 +53,13 @@ class Sites:
 
     def place(self, step: Step) -> tuple[int, bytes]:
         """Return the directory and name of a step's other side."""
-        if step.staged:
-            return self.roots[step.root].parent(self.staging + b"/" + step.place)
-        return self.operations.parent(step.place)
+        return self.place_of(step.root, step.place, staged=step.staged)
+
+    def place_of(self, root: int, place: bytes, *, staged: bool) -> tuple[int, bytes]:
+        """Return the directory and name of a place, in the staging directory of a root or among our operations."""
+        if staged:
+            return self.roots[root].parent(self.staging + b"/" + place)
+        return self.operations.parent(place)
 
     def live(self, step: Step) -> tuple[int, bytes]:
         """Return the directory and name of a step's live side."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 # The functions that `operator` has, without importing it
 from _operator import attrgetter
 
-from unspill.model.operation import Dress, Entry, Step
+from unspill.model.operation import Dress, Entry, GitMove, GitStep, RefMove, Step
 from unspill.model.record import setters
 
 TYPE_CHECKING = False
@@ -88,6 +88,84 @@ def step_from(plain: list[Any]) -> Step:
         _set_digest(step, bytes.fromhex(digest))
         _set_says(step, bytes.fromhex(says))
     return step
+
+
+def plain_git_step(step: GitStep) -> dict[str, Any]:
+    """Return what is done to a repository as JSON can write it."""
+    return {
+        **step.as_dict(),
+        "top": _text(step.top),
+        "members": list(map(_text, step.members)),
+        "objects": [[_text(path), _text(place)] for path, place in step.objects],
+        "move": step.move and _plain_move(step.move),
+        "arrival": [_plain_ref(ref) for ref in step.arrival],
+        "lock": _text(step.lock),
+    }
+
+
+def git_step_from(plain: dict[str, Any]) -> GitStep:
+    """Return what was written so."""
+    return GitStep(
+        **plain
+        | {
+            "top": _bytes(plain["top"]),
+            "members": tuple(map(_bytes, plain["members"])),
+            "objects": tuple((_bytes(path), _bytes(place)) for path, place in plain["objects"]),
+            "move": plain["move"] and _move_from(plain["move"]),
+            "arrival": tuple(_ref_from(ref) for ref in plain["arrival"]),
+            "dependent": tuple(plain["dependent"]),
+            "lock": _bytes(plain["lock"]),
+        }
+    )
+
+
+def _plain_move(move: GitMove) -> dict[str, Any]:
+    return {
+        "refs": [_plain_ref(ref) for ref in move.refs],
+        "files": [plain_step(step) for step in move.files],
+        "logs": [[_text(name), _text(lines)] for name, lines in move.logs],
+        "before": [[_text(name), _optional_text(value)] for name, value in move.before],
+        "after": [[_text(name), _optional_text(value)] for name, value in move.after],
+        "known": [[_text(name), *numbers] for name, *numbers in move.known],
+        "locks": list(map(_text, move.locks)),
+    }
+
+
+def _move_from(plain: dict[str, Any]) -> GitMove:
+    return GitMove(
+        refs=tuple(_ref_from(ref) for ref in plain["refs"]),
+        files=tuple(map(step_from, plain["files"])),
+        logs=tuple((_bytes(name), _bytes(lines)) for name, lines in plain["logs"]),
+        before=tuple((_bytes(name), _optional_bytes(value)) for name, value in plain["before"]),
+        after=tuple((_bytes(name), _optional_bytes(value)) for name, value in plain["after"]),
+        known=tuple((_bytes(name), inode, size, ctime) for name, inode, size, ctime in plain["known"]),
+        locks=tuple(map(_bytes, plain["locks"])),
+    )
+
+
+def _plain_ref(ref: RefMove) -> list[str | None]:
+    return [_text(ref.name), _optional_text(ref.old), _optional_text(ref.new)]
+
+
+def _ref_from(plain: list[Any]) -> RefMove:
+    name, old, new = plain
+    return RefMove(name=_bytes(name), old=_optional_bytes(old), new=_optional_bytes(new))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _bytes(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _optional_text(value: bytes | None) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _optional_bytes(value: str | None) -> bytes | None:
+    return None if value is None else _bytes(value)
 
 
 def _entry_from(plain: list[Any]) -> Entry:

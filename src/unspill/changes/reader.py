@@ -23,14 +23,62 @@ if TYPE_CHECKING:
     from unspill.model.change import Change, EntryKind
 
 
+class MergedTree:
+    """A live directory and the layers over it, the topmost first, as overlayfs shows them to a command."""
+
+    def __init__(self, live: bytes, layers: Sequence[bytes] = (), pool: Pool | None = None) -> None:
+        self._live = live
+        self._layers = layers
+        self._pool = pool or Pool()
+        self._roots: list[Dir] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._pool.__exit__(*details)
+
+    def find(self, path: bytes) -> Found | None:
+        """Return what is at a path, None where there is nothing.
+
+        Raises:
+            OSError: A directory on the way can't be read.
+        """
+        return _find(self._open_roots(), path)
+
+    def read(self, path: bytes, limit: int) -> bytes | None:
+        """Return the beginning of a file, None where there is none that can be read."""
+        try:
+            found = self.find(path)
+            return None if found is None or found[3] != "file" else read_up_to(open_file(found), limit)
+        except OSError:
+            return None
+
+    def names(self, path: bytes) -> dict[bytes, EntryKind]:
+        """Return what is in a directory, nothing where there is none that can be read."""
+        directories = self._open_roots()
+        try:
+            for part in path.split(b"/") if path else ():
+                directories, _ = open_merged(directories, part)
+            names = dict.fromkeys(name for directory in directories for name, _, _ in directory.names())
+            found = ((name, find_entry(directories, name)) for name in sorted(names))
+            return {name: entry[3] for name, entry in found if entry is not None}
+        except OSError:
+            return {}
+
+    def _open_roots(self) -> list[Dir]:
+        if not self._roots:
+            layers = [self._pool.upper_root(path) for path in self._layers]
+            self._roots = [*layers, self._pool.live_root(self._live)]
+        return self._roots
+
+
 class Reader:
     """Opens files on both sides of the changes of one root, for as long as the context lasts."""
 
     def __init__(self, live: bytes, below: Sequence[bytes] = ()) -> None:
-        self._live = live
-        self._below = below
         self._pool = Pool()
-        self._bases: list[Dir] = []
+        self._before = MergedTree(live, below, self._pool)
         self._uppers: dict[bytes, Dir] = {}
 
     def __enter__(self) -> Self:
@@ -69,7 +117,7 @@ class Reader:
         Raises:
             OSError: It is gone, or can't be read.
         """
-        found = _find(self._open_bases(), change.path)
+        found = self._before.find(change.path)
         if found is None:
             raise FileNotFoundError(change.path)
         return open_file(found)
@@ -80,14 +128,8 @@ class Reader:
         Raises:
             OSError: A directory on the way can't be read.
         """
-        found = _find(self._open_bases(), path)
+        found = self._before.find(path)
         return None if found is None else found[3]
-
-    def _open_bases(self) -> list[Dir]:
-        if not self._bases:
-            below = [self._pool.upper_root(path) for path in self._below]
-            self._bases = [*below, self._pool.live_root(self._live)]
-        return self._bases
 
 
 def _find(directories: list[Dir], path: bytes) -> Found | None:

@@ -49,11 +49,13 @@ def open_run(
     roots: tuple[bytes, ...],
     caches: tuple[bytes, ...] = (),
     masks: tuple[tuple[bytes, bytes], ...] = (),
+    bases: tuple[tuple[bytes, bytes], ...] = (),
     rootfs: tuple[bytes, ...] = (),
 ) -> OpenRun:
     """Record a run and make its layers. A run that will hold its changes needs the sandbox's lock first.
 
-    A cache that is no directory (any more) is left out. `masks` has the mask of each root that is to have one.
+    A cache that is no directory (any more) is left out. `masks` has the mask of each root that is to have one, `bases`
+    the repository of each that has one, as it stands now.
     `rootfs` are directories of a rootfs that the run may write to.
 
     Raises:
@@ -63,7 +65,7 @@ def open_run(
     owner, found = this_process(), find_caches(caches)
     with store.transaction:
         run = store.runs.start(sandbox.id, argv=argv, cwd=cwd, started_ns=time.time_ns(), owner=owner)
-        stacks = load_stacks(store, sandbox.id, roots, masks)
+        stacks = load_stacks(store, sandbox.id, roots, masks, bases)
         rows = [LayerRow(id=new_id(), sandbox=sandbox.id, root=root, run=run.id) for root in roots]
         store.layers.add_open(rows)
         cache_layers = record_caches(store, sandbox.project, run.id, found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.layers.places import upper_dir, work_dir
+from unspill.layers.places import base_dir, upper_dir, work_dir
 from unspill.layers.remove import remove_tree
 from unspill.model.record import Record
 
@@ -44,6 +44,8 @@ def remove_uppers(state: bytes, layers: Iterable[LayerId]) -> None:
             os.rmdir(upper)
         except OSError:
             remove_tree(upper)
+        if os.path.lexists(base := base_dir(state, layer)):
+            remove_tree(base)
 
 
 def _remove_work(work: bytes) -> None:

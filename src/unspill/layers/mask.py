@@ -19,7 +19,7 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Self
 
     Names = Mapping[bytes, tuple[bytes, ...]]
@@ -62,7 +62,7 @@ def find_mask(state: bytes, live: bytes, names: Names) -> bytes | None:
         looks = list(_looks(live, names))
         if not any(look.names for look in looks):
             return None
-        return _find(state + b"/masks", b"\n".join(look.text() for look in looks), looks)
+        return find_layer(state, b"\n".join(look.text() for look in looks), lambda top: _fill(top, looks))
     except OSError as error:
         raise SandboxUnavailable(
             f"The secrets of {os.fsdecode(live)} can't be masked: {error.strerror}.",
@@ -111,14 +111,20 @@ def _find_directories(live: bytes, paths: list[bytes]) -> tuple[dict[bytes, os.s
     return found, absent
 
 
-def _find(masks: bytes, about: bytes, looks: list[_Look]) -> bytes:
+def find_layer(state: bytes, about: bytes, fill: Callable[[bytes], None]) -> bytes:
+    """Return the layer that a text is about; if there is none yet, `fill` makes it at the path that it is given.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    masks = state + b"/masks"
     key = int.from_bytes(about, "big") % _MODULUS
     for number in range(_MOST_ALIKE):
         path = b"%b/%032x-%d" % (masks, key, number)
         try:
             is_it = _read(path + _ABOUT) == about
         except FileNotFoundError:
-            _make(masks, path, about, looks)
+            _make(masks, path, about, fill)
             is_it = _read(path + _ABOUT) == about
         if is_it:
             return path + _LAYER
@@ -130,21 +136,13 @@ def _read(path: bytes) -> bytes:
         return file.read()
 
 
-def _make(masks: bytes, path: bytes, about: bytes, looks: list[_Look]) -> None:
+def _make(masks: bytes, path: bytes, about: bytes, fill: Callable[[bytes], None]) -> None:
     """Make a layer under another name, then give it its own, unless somebody was faster."""
     os.makedirs(masks, 0o700, exist_ok=True)
     new = b"%b/%b%b" % (masks, _NEW, os.urandom(8).hex().encode())
-    top = new + _LAYER
     try:
         os.mkdir(new, 0o700)
-        whiteout = b""
-        for look in looks:
-            directory = _join(top, look.path)
-            os.mkdir(directory, 0o700)
-            for name in look.names:
-                whiteout = _hide(_join(directory, name), whiteout)
-        for look in reversed(looks):
-            _dress(_join(top, look.path), look)
+        fill(new + _LAYER)
         with open(new + _ABOUT, "xb", buffering=0) as file:
             file.write(about)
         os.rename(new, path)
@@ -152,13 +150,27 @@ def _make(masks: bytes, path: bytes, about: bytes, looks: list[_Look]) -> None:
         remove_tree(new)
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
+    except BaseException:
+        remove_tree(new)
+        raise
+
+
+def _fill(top: bytes, looks: list[_Look]) -> None:
+    whiteout = b""
+    for look in looks:
+        directory = _join(top, look.path)
+        os.mkdir(directory, 0o700)
+        for name in look.names:
+            whiteout = hide(_join(directory, name), whiteout)
+    for look in reversed(looks):
+        _dress(_join(top, look.path), look)
 
 
 def _join(directory: bytes, name: bytes) -> bytes:
     return directory + b"/" + name if name else directory
 
 
-def _hide(path: bytes, whiteout: bytes) -> bytes:
+def hide(path: bytes, whiteout: bytes) -> bytes:
     """Make a deletion, another name of an earlier one where there is one; return it."""
     if whiteout:
         os.link(whiteout, path, follow_symlinks=False)

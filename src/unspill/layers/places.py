@@ -16,6 +16,11 @@ def upper_dir(state: bytes, layer: LayerId) -> bytes:
     return b"%b/layers/%b" % (state, layer.encode())
 
 
+def base_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return where the repository is kept as it stood when the run began that a sealed layer is of."""
+    return b"%b/bases/%b" % (state, layer.encode())
+
+
 def work_dir(state: bytes, layer: LayerId) -> bytes:
     """Return the work directory of an open layer."""
     return b"%b/work/%b" % (state, layer.encode())

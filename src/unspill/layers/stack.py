@@ -10,7 +10,7 @@ import os
 import stat
 
 from unspill.errors import RootRefused
-from unspill.layers.places import upper_dir
+from unspill.layers.places import base_dir, upper_dir
 from unspill.model.layer import SealedLayer, Stack, TimeMark
 
 TYPE_CHECKING = False
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 
 
 def load_stacks(
-    store: Store, sandbox: SandboxId, roots: Iterable[bytes], masks: Iterable[tuple[bytes, bytes]] = ()
+    store: Store,
+    sandbox: SandboxId,
+    roots: Iterable[bytes],
+    masks: Iterable[tuple[bytes, bytes]] = (),
+    bases: Iterable[tuple[bytes, bytes]] = (),
 ) -> tuple[Stack, ...]:
-    """Return the stacks of a sandbox's roots, in the order of `roots`; `masks` has a mask for some of them.
+    """Return the stacks of a sandbox's roots, in the order of `roots`.
+
+    `masks` has a mask for some of them. `bases` has the repositories of some as they stand now; where a held run wrote
+    to one, it is seen as it stood when that run began.
 
     Raises:
         RootRefused: a root is not a directory (any more).
@@ -35,8 +42,13 @@ def load_stacks(
             id=row.id, upper=upper_dir(store.state, row.id), mark=TimeMark(ctime_ns=row.mark_ns), run=row.run
         )
         sealed.setdefault(row.root, []).append(layer)
-    by_root = dict(masks)
-    return tuple(_to_stack(root, sealed.get(root, ()), by_root.get(root)) for root in roots)
+    masked, known = dict(masks), dict(bases)
+    return tuple(
+        _to_stack(
+            root, layers := sealed.get(root, ()), masked.get(root), find_base(store.state, layers) or known.get(root)
+        )
+        for root in roots
+    )
 
 
 def stat_root(root: bytes) -> os.stat_result:
@@ -50,6 +62,12 @@ def stat_root(root: bytes) -> os.stat_result:
     return live
 
 
-def _to_stack(root: bytes, sealed: Iterable[SealedLayer], mask: bytes | None) -> Stack:
+def find_base(state: bytes, layers: Iterable[SealedLayer]) -> bytes | None:
+    """Return the repository as it stood when the first of these layers was written that has to do with it."""
+    bases = (base_dir(state, layer.id) for layer in layers)
+    return next((base for base in bases if os.path.lexists(base)), None)
+
+
+def _to_stack(root: bytes, sealed: Iterable[SealedLayer], mask: bytes | None, base: bytes | None) -> Stack:
     live = stat_root(root)
-    return Stack(live=root, device=live.st_dev, inode=live.st_ino, sealed=tuple(sealed), mask=mask)
+    return Stack(live=root, device=live.st_dev, inode=live.st_ino, sealed=tuple(sealed), mask=mask, base=base)

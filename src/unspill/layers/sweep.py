@@ -49,7 +49,7 @@ def sweep(store: Store) -> Swept:
         _remove_half_folded(store, row)
     unused = (*store.caches.take_unused(), *store.layers.take_unused())
     clean(store.state, Garbage(uppers=unused))
-    directories = _sweep_works(store) + _sweep_uppers(store) + _sweep_spills(store)
+    directories = _sweep_works(store) + _sweep_uppers(store) + _sweep_bases(store) + _sweep_spills(store)
     _sweep_manifests(store)
     return Swept(runs=abandoned, directories=directories)
 
@@ -92,6 +92,19 @@ def _sweep_uppers(store: Store) -> int:
     held = unknown & _list(store.state, b"manifests")[1]
     set_aside(store.state, held)
     return _remove_all(path, unknown - held)
+
+
+def _sweep_bases(store: Store) -> int:
+    """Remove bases of layers that are nowhere; one that was set aside keeps its own."""
+    try:
+        path, names = _list(store.state, b"bases")
+    except FileNotFoundError:
+        return 0
+    unknown = names - store.layers.ids() if names else names
+    # The layers of an operation that is under way lie in its own directory
+    if not unknown or _list(store.state, b"pending")[1]:
+        return 0
+    return _remove_all(path, unknown - lost_layers(store.state).keys())
 
 
 def _sweep_spills(store: Store) -> int:

@@ -54,7 +54,9 @@ class OpenLayer(Record):
 class Stack(Record):
     """A live directory, the sealed layers over it (oldest first) and at most one open layer on top.
 
-    `mask` is a layer of deletions right over the live directory, below all that runs wrote: it hides secrets.
+    `mask` is a layer of deletions right over the live directory, below all that runs wrote: it hides secrets. `base` is
+    a layer below that one, with the repository as it stood when the first of these runs began that wrote to it, or as
+    it stands now.
     """
 
     live: bytes
@@ -63,13 +65,14 @@ class Stack(Record):
     sealed: tuple[SealedLayer, ...] = ()
     open: OpenLayer | None = None
     mask: bytes | None = None
+    base: bytes | None = None
 
     def below(self, first: int = 0) -> tuple[bytes, ...]:
         """Return the layers under the sealed one of that number, the topmost first, without the live directory."""
         found: list[bytes] = []
         for layer in reversed(self.sealed[:first]):
             found += (layer.upper,) if layer.cover is None else (layer.cover, layer.upper)
-        return (*found,) if self.mask is None else (*found, self.mask)
+        return (*found, *(layer for layer in (self.mask, self.base) if layer is not None))
 
     def lowers(self) -> tuple[bytes, ...]:
         """Return the lower directories as overlayfs wants them: topmost first, the live one last."""

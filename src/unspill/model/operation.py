@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Ending = Literal["done", "rolled back"]
     Action = Literal["put", "take", "dress"]
     Why = Literal["conflict", "held", "refused", "stale", "earlier"]
+    # It moved; what came is beside it under names of its own; nothing happened
+    GitEnding = Literal["moved", "arrived", "left"]
     Attributes = tuple[tuple[str, bytes], ...]
 else:
     OperationId = str
@@ -77,6 +79,54 @@ class Step(Record):
     def backup(self) -> bytes:
         """Where the displaced entry is found when the operation is over, relative to the directory of operations."""
         return self.kept if self.staged else self.place
+
+
+class RefMove(Record):
+    """A reference that gets another value: an object's name or `ref: NAME`; None where there is no such reference."""
+
+    name: bytes
+    old: bytes | None
+    new: bytes | None
+
+
+class GitMove(Record):
+    """What an operation does to where a repository stands: all of it under git's own locks, or nothing.
+
+    Names are paths in the git directory. `before` is what must be true under the locks, `after` what is true then, each
+    by name: references as they are, files as a digest of what they say. `known` has inode, size and ctime of an index
+    whose digest need not be made again. `files` are steps for the index and the state of a merge; `logs` are lines to
+    append, by log.
+    """
+
+    refs: tuple[RefMove, ...] = ()
+    files: tuple[Step, ...] = ()
+    logs: tuple[tuple[bytes, bytes], ...] = ()
+    before: tuple[tuple[bytes, bytes | None], ...] = ()
+    after: tuple[tuple[bytes, bytes | None], ...] = ()
+    known: tuple[tuple[bytes, int, int, int], ...] = ()
+    locks: tuple[bytes, ...] = ()
+
+
+class GitStep(Record):
+    """What an operation does to one repository: objects are added, then it moves, or what came arrives apart from it.
+
+    `top` is the git directory, `members` the prefixes of the ones that belong to it. `objects` are paths and the places
+    that they come from. `move` is None where somebody else moved it since; then, or if that shows under the locks, the
+    references of `arrival` are made instead. Groups of steps that are `dependent` are done only if it moves. `lock` is
+    the file that stands for all its locks, with its inode.
+    """
+
+    root: int
+    top: bytes
+    members: tuple[bytes, ...] = (b"",)
+    hash_size: int = 20
+    objects: tuple[tuple[bytes, bytes], ...] = ()
+    staged: bool = False
+    move: GitMove | None = None
+    arrival: tuple[RefMove, ...] = ()
+    dependent: tuple[int, ...] = ()
+    lock: bytes = b""
+    lock_inode: int = 0
 
 
 class Left(Record):

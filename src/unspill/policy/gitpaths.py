@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
     # What decides: nothing, its name (hook, unknown), or its content
     Place = Literal[
-        "ordinary", "unknown", "hook", "config", "attributes", "pointer", "common", "module", "todo", "alternates"
-    ]
+        "ordinary", "unknown", "hook", "config", "attributes", "pointer", "common", "module", "todo", "alternates",
+        "replace", "grafts", "shallow",
+    ]  # fmt: skip
 
 GIT = b".git"
 ATTRIBUTES, MODULES = b".gitattributes", b".gitmodules"
@@ -27,7 +28,7 @@ NAMES = MARKS | STEERING | _SHELVES | {GIT, ATTRIBUTES, MODULES, b".hg", b".jj",
 _FILES = frozenset(
     b"""
     head orig_head fetch_head rebase_head cherry_pick_head revert_head bisect_head auto_merge squash_msg
-    index packed-refs packed-refs.new shallow description gc.log gc.pid renamed-ref add_edit.patch addp-hunk-edit.diff
+    index packed-refs packed-refs.new description gc.log gc.pid renamed-ref add_edit.patch addp-hunk-edit.diff
     edit_description locked gitk.cache fsmonitor--daemon.ipc
     """.split()
 )
@@ -35,7 +36,7 @@ _BEGINNINGS = (b"merge_", b"bisect_", b"notes_merge_", b"sharedindex.", b"index.
 _ENDINGS = (b"_editmsg",)
 _STATE = frozenset(b"rebase-merge rebase-apply sequencer".split())
 _TODO = frozenset(b"git-rebase-todo git-rebase-todo.backup todo".split())
-_SHELF = frozenset(b"exclude refs sparse-checkout grafts".split())
+_SHELF = frozenset(b"exclude refs sparse-checkout".split())
 _LFS = frozenset(b"objects tmp cache incomplete".split())
 _PACK_SUFFIXES = frozenset(b"pack idx rev bitmap keep promisor mtimes midx lock".split())
 _STORES = frozenset(b"refs logs reftable lfs rr-cache fsmonitor--daemon objects".split()) | _STATE
@@ -64,7 +65,9 @@ def place_of(rest: list[bytes]) -> Place:
     if first == b"modules":
         return "module"
     if first == b"info":
-        return "attributes" if rest[1:] == [b"attributes"] else _known(len(rest) == 2 and rest[1] in _SHELF)
+        return _place_in_info(rest)
+    if rest[:2] == [b"refs", b"replace"]:
+        return "replace"
     if first in _STATE:
         return "todo" if rest[1] in _TODO else _known(len(rest) == 2)
     if rest == [b"objects", b"info", b"alternates"]:
@@ -72,9 +75,17 @@ def place_of(rest: list[bytes]) -> Place:
     return _known(_is_stored(first, rest))
 
 
+def _place_in_info(rest: list[bytes]) -> Place:
+    if rest[1:] == [b"attributes"]:
+        return "attributes"
+    return "grafts" if rest[1:] == [b"grafts"] else _known(len(rest) == 2 and rest[1] in _SHELF)
+
+
 def _place_of_file(name: bytes) -> Place:
     if name in STEERING:
         return "config"
+    if name == b"shallow":
+        return "shallow"
     if name == b"commondir":
         return "common"
     if name == b"gitdir":

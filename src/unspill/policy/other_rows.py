@@ -149,8 +149,18 @@ TODO = OtherRow(
 )
 ALTERNATES = OtherRow(
     what="`.git/objects/info/alternates`",
-    verdict="flagged",
+    verdict="held",
     reason="makes git read objects from elsewhere",
+)
+REPLACED_OBJECT = OtherRow(
+    what="`.git/refs/replace/*`, `.git/info/grafts`",
+    verdict="held",
+    reason="makes git show another content or history than the one that was committed",
+)
+SHALLOW = OtherRow(
+    what="`.git/shallow` of a repository that you had, if it gets another line",
+    verdict="held",
+    reason="cuts history off, and git's next cleaning removes what lies behind",
 )
 EXECUTABLE = OtherRow(
     what="a file that is new and executable, or becomes executable",
@@ -171,6 +181,6 @@ PARTS_OF_GIT = OtherRow(
 )
 OTHERS = (
     HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, LINK_OUT,
-    SECRET, SECRET_BELOW, PROJECT_MARK, GONE_WITH_IT, OPEN_GIT, CLOSED_ROOT, REPOSITORY, OPEN_TO_ALL, TODO, ALTERNATES,
-    EXECUTABLE, PACKAGES, PARTS_OF_GIT,
+    SECRET, SECRET_BELOW, PROJECT_MARK, GONE_WITH_IT, OPEN_GIT, CLOSED_ROOT, ALTERNATES, REPLACED_OBJECT, SHALLOW,
+    REPOSITORY, OPEN_TO_ALL, TODO, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
 )  # fmt: skip

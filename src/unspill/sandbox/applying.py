@@ -10,17 +10,22 @@ import os
 import stat
 
 from unspill.apply.drafting import RootDraft, Upper
+from unspill.apply.git_draft import GitSource
 from unspill.apply.journal import Residue, Taken
 from unspill.apply.operate import Task, operate
 from unspill.apply.places import residue_dir, tree_dir
+from unspill.apply.repositories import draft_with_repositories
 from unspill.apply.touched import Touched
 from unspill.changes.closed import open_to_owner
 from unspill.changes.select import rest
 from unspill.errors import ApplyFailed, RootRefused
+from unspill.git.frozen import keep_frozen
 from unspill.host.beneath import Beneath
+from unspill.layers.discard import discard_stacks
 from unspill.layers.locks import StackUse
 from unspill.layers.make import new_id
 from unspill.layers.marks import Marks, carry_over, unedited_directories
+from unspill.layers.places import base_dir
 from unspill.layers.residue import build_residue
 from unspill.sandbox.choosing import ancestors, choose
 from unspill.sandbox.claims import concerns_git, entries_of, mark_written, remember_claims
@@ -35,11 +40,13 @@ if TYPE_CHECKING:
 
     from unspill.apply.draft import Draft
     from unspill.apply.sites import Sites
+    from unspill.git.repository import Repository
     from unspill.model.change import Change, ChangeSet, RootChanges
     from unspill.model.layer import RunId, Stack
     from unspill.model.operation import Left, Operation, OperationId
     from unspill.sandbox.choosing import Wish
     from unspill.sandbox.opening import Opened
+    from unspill.sandbox.pack_index import PackIndexes
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -105,8 +112,10 @@ class _Apply:
         self._changes = choice.changes
         self.chosen = choice.chosen
         self._rest = rest(choice.changes, choice.chosen, wish.selection.hunks)
+        self._git = {stack.live: self._repositories_of(stack.live) for stack in self._stacks}
         self._contents = self._partial_contents()
         self._unedited: dict[int, set[bytes]] = {}
+        self._packs: dict[bytes, bytes] = {}
 
     def run(self) -> Operation:
         trees = tuple(Taken(layer=layer.id, root=stack.live) for stack in self._stacks for layer in stack.sealed)
@@ -124,11 +133,29 @@ class _Apply:
             left=self._choice.left,
             check=lambda: refuse_given_up(self._wish.cancel_fd),
         )
-        operation = operate(self._opened.store, task)
+        with self._index_packs() as packs:
+            self._packs = packs.indexes
+            operation = operate(self._opened.store, task)
+        if not operation.number and not operation.left and not self._rest:
+            # Nothing of it means anything to the project: what git did for itself, or what is there already
+            discard_stacks(self._opened.store, self._opened.row.id)
         if operation.number and not self._is_shared:
             self._drop_links(operation.id)
         left = {one.path for one in operation.left}
         return operation.replace(flagged=tuple(found for found in self._choice.flagged if found[0] not in left))
+
+    def _index_packs(self) -> PackIndexes:
+        """Have an index made of each pack that the chosen changes bring."""
+        from unspill.sandbox.pack_index import PackIndexes
+
+        packs = {
+            change.path: change.layer + b"/" + change.path
+            for part in self.chosen.roots
+            for change in part.changes
+            if change.path.endswith(b".pack") and change.layer is not None and change.kind != "metadata"
+        }
+        size = max((repository.after.hash_size for repository in self._choice.repositories), default=20)
+        return PackIndexes(self._opened, packs, size)
 
     def _drop_links(self, operation: OperationId) -> None:
         """Remove second names of what stays held, or discarding it later would free nothing until the next pruning."""
@@ -153,6 +180,9 @@ class _Apply:
 
         return partial_contents(self.chosen, hunks)
 
+    def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
+        return tuple(repository for repository in self._choice.repositories if repository.root == root)
+
     def _draft(self, draft: Draft, sites: Sites) -> None:
         for index, stack in enumerate(self._stacks):
             marks = self._marks(stack, draft.name)
@@ -163,7 +193,7 @@ class _Apply:
                 continue
             uppers = self._uppers(draft.name, stack)
             try:
-                RootDraft(
+                files = RootDraft(
                     draft,
                     index,
                     sites.roots[index],
@@ -173,10 +203,26 @@ class _Apply:
                     overwrite=self._wish.selection.overwrite,
                     must_copy=self._is_shared,
                     touched=Touched(self._opened.store, self._opened.project, stack.live),
-                ).add(part.changes)
+                )
+                source = GitSource(
+                    layers=tuple(uppers[layer.upper].path for layer in reversed(stack.sealed)),
+                    below=stack.below(),
+                    uppers={path: upper.path for path, upper in uppers.items()},
+                    packs=self._packs,
+                    name=self._name_of_runs(stack),
+                )
+                draft_with_repositories(draft, sites, index, part, self._git[stack.live], source, files)
             finally:
                 for upper in uppers.values():
                     upper.tree.close()
+
+    def _name_of_runs(self, stack: Stack) -> bytes:
+        """Return what the last of the runs is called in references."""
+        run = self._opened.store.runs.find(stack.sealed[-1].run)
+        number = 0 if run is None else run.number
+        name = self._opened.row.name
+        plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)
+        return b"run-%d" % number if name == "default" else b"%b-run-%d" % (plain.encode(), number)
 
     def _uppers(self, operation: OperationId, stack: Stack) -> dict[bytes, Upper]:
         found = {}
@@ -207,7 +253,7 @@ class _Apply:
                 sealed.upper: sealed.upper if self._is_shared else tree_dir(self._state, operation, sealed.id)
                 for sealed in reversed(stack.sealed)
             }
-            missed = {one.path for one in left if one.root == index}
+            missed = self._with_repositories(stack.live, {one.path for one in left if one.root == index})
             remaining = [
                 change
                 for change in self._remaining(stack, missed)
@@ -227,6 +273,8 @@ class _Apply:
             build_residue(
                 residue_dir(self._state, operation, layer), tuple(sources.values()), remaining, locate, stack.live
             )
+            if stack.base is not None and any(change.path.startswith(b".git/") for change in remaining):
+                keep_frozen(stack.base, base_dir(self._state, layer))
             older = carry_over(
                 stack.live,
                 remaining,
@@ -244,6 +292,19 @@ class _Apply:
                 )
             )
         return tuple(residues)
+
+    def _with_repositories(self, root: bytes, left: set[bytes]) -> set[bytes]:
+        """Add all that a repository has that was left: it moves or comes as a whole, or stays so."""
+        part = self._part(self.chosen, root)
+        changes = part.changes if part is not None else ()
+        tops = tuple(path + b"/" for path in left if path in {repository.top for repository in self._git[root]})
+        own = {change.path for repository in self._git[root] for change, _part in repository.changes}
+        news = tuple(path + b"/" for path in left if any(change.path == path and _is_new(change) for change in changes))
+        return left.union(
+            change.path
+            for change in changes
+            if (change.path in own and change.path.startswith(tops)) or change.path.startswith(news)
+        )
 
     def _remaining(self, stack: Stack, left: set[bytes]) -> list[Change]:
         """Return the changes of a root that stay, in the order of the scan, with the directories that they need."""
@@ -270,6 +331,11 @@ def _run_of(stack: Stack, remaining: Sequence[Change]) -> RunId:
     uppers = {change.layer for change in remaining}
     made = [layer.run for layer in stack.sealed if layer.upper in uppers]
     return (made or [stack.sealed[-1].run])[-1]
+
+
+def _is_new(change: Change) -> bool:
+    """Tell whether a directory comes with all that is in it."""
+    return change.kind == "added" and change.entry is not None and change.entry.kind == "dir"
 
 
 def _gives_way(change: Change) -> bool:

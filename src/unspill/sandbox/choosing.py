@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.guard import judge, still_held
+from unspill.apply.guard import judge, lies_in, still_held
 from unspill.changes.select import select, with_parents
 from unspill.errors import UsageError
+from unspill.git.repository import find_repositories
 from unspill.model.change import ChangeSet
 from unspill.model.operation import Left
 from unspill.model.record import Record
 from unspill.model.selection import Selection
+from unspill.policy.other_rows import REPLACED_OBJECT
 from unspill.sandbox.reading import fold_changes, get_run
 
 TYPE_CHECKING = False
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.apply.guard import Judged
+    from unspill.git.repository import Repository
     from unspill.model.change import RootChanges
     from unspill.model.layer import Stack
     from unspill.model.operation import Why
@@ -55,12 +58,16 @@ def make_wish(selection: Selection | Sequence[str | bytes], **rest: Any) -> Wish
 
 
 class Choice(Record):
-    """All that is held, what of it is chosen, what was left out and why, and what of the chosen is flagged."""
+    """All that is held, what of it is chosen, what was left out and why, and what of the chosen is flagged.
+
+    `repositories` are those that the chosen changes move; what does not go file by file in them is chosen whole.
+    """
 
     changes: ChangeSet
     chosen: ChangeSet
     left: tuple[Left, ...]
     flagged: tuple[tuple[bytes, str], ...]
+    repositories: tuple[Repository, ...] = ()
 
 
 def choose(opened: Opened, stacks: tuple[Stack, ...], wish: Wish) -> Choice:
@@ -90,7 +97,14 @@ class _Choosing:
         if self._wish.run is not None:
             changes = self._of_run(changes, self._wish.run)
         chosen = self._without_held(select(changes, self._wish.selection))
-        return Choice(changes=self._changes, chosen=chosen, left=tuple(self._left), flagged=tuple(self._flagged))
+        chosen, repositories = self._whole_repositories(chosen)
+        return Choice(
+            changes=self._changes,
+            chosen=chosen,
+            left=tuple(self._left),
+            flagged=tuple(self._flagged),
+            repositories=repositories,
+        )
 
     def _find_changes(self) -> ChangeSet:
         """Return all that is held; what was reviewed, where nothing was added since."""
@@ -162,6 +176,47 @@ class _Choosing:
             self._flagged += _among(judged.flagged, parts[-1])
         return chosen.replace(roots=tuple(parts))
 
+    def _whole_repositories(self, chosen: ChangeSet) -> tuple[ChangeSet, tuple[Repository, ...]]:
+        """Choose of each repository all that does not go file by file, or nothing of it."""
+        stacks = {stack.live: stack for stack in self._stacks}
+        parts, moving = [], []
+        for part in chosen.roots:
+            whole = next(found for found in self._changes.roots if found.root == part.root)
+            paths = {change.path for change in part.changes}
+            refused = {left.path for left in self._left if left.root == self._indices[part.root]}
+            for repository in repositories_of(whole, stacks[part.root]):
+                own = {change.path for change, _part in repository.changes}
+                if not own & (paths | refused):
+                    continue
+                if own & refused or self._is_held_whole(repository):
+                    paths -= own
+                    self._leave_as_one(repository, own)
+                else:
+                    paths |= own
+                    moving += [repository] if not repository.problem else []
+            kept = tuple(change for change in whole.changes if change.path in paths)
+            parts.append(part.replace(changes=kept))
+        return chosen.replace(roots=tuple(parts)), tuple(moving)
+
+    def _leave_as_one(self, repository: Repository, own: set[bytes]) -> None:
+        """Let one line stand for all of a repository that is left for another reason than consent."""
+        index = self._indices[repository.root]
+        found = [left for left in self._left if left.root == index and left.path in own and left.why != "held"]
+        if found:
+            self._left = [left for left in self._left if left not in found]
+            self._left.append(found[0].replace(path=repository.top))
+
+    def _is_held_whole(self, repository: Repository) -> bool:
+        """Tell whether a repository needs the person's consent to move at all; say so where it does."""
+        included = self._wish.selection.included
+        found = [(repository.top + b"/" + name, REPLACED_OBJECT.reason) for name in repository.replaced()]
+        found += [(repository.top, repository.problem)] if repository.problem else []
+        held = [
+            (path, why) for path, why in found if not any(lies_in(path, one) or lies_in(one, path) for one in included)
+        ]
+        self._leave(repository.root, held, "held")
+        return bool(held)
+
     def _judge(self, root: bytes) -> Judged:
         if root not in self._judged:
             part = next(found for found in self._changes.roots if found.root == root)
@@ -172,6 +227,12 @@ class _Choosing:
     def _leave(self, root: bytes, found: Iterable[tuple[bytes, str]], why: Why) -> None:
         index = self._indices[root]
         self._left += [Left(root=index, path=path, why=why, reason=reason) for path, reason in found]
+
+
+def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:
+    """Return the repositories that the sealed layers of a stack changed and that live on."""
+    uppers = tuple(layer.upper for layer in reversed(stack.sealed))
+    return find_repositories(part, uppers, stack.below(), is_frozen=stack.base is not None)
 
 
 def ancestors(paths: Iterable[bytes]) -> set[bytes]:

@@ -144,7 +144,7 @@ def _reverse(
         )
     _refuse_other_roots(journal)
     later = Later(opened.store, wanted)
-    reversal = Reversal(later.as_of_now(journal), later.explains)
+    reversal = Reversal(later.as_of_now(journal), later.explains, kind)
     task = Task(
         kind=kind,
         sandbox=wanted.sandbox,

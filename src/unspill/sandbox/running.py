@@ -12,12 +12,14 @@ import select
 import time
 
 from unspill.errors import SandboxUnavailable, UsageError
+from unspill.git.frozen import find_frozen, keep_frozen
 from unspill.layers.create import open_run
 from unspill.layers.locks import SandboxLock, StackUse
 from unspill.layers.mask import MaskUse
-from unspill.layers.places import spill_dir
+from unspill.layers.places import base_dir, spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.layers.seal import drop_run, seal_run
+from unspill.layers.stack import find_base
 from unspill.model.change import ChangeSet
 from unspill.model.event import Ended
 from unspill.model.plan import NoNetwork, ProxyNetwork
@@ -148,6 +150,7 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         roots=opened.roots,
         caches=places.home.caches if opened.engine != "copy" else (),
         masks=masks.layers,
+        bases=_find_bases(opened),
         rootfs=_writable_rootfs(opened, places),
     )
     try:
@@ -185,6 +188,18 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
     return make_result(opened, under_way.run, plan, performed, changes, applied, traffic, masks, duration_s, notes)
 
 
+def _find_bases(opened: Opened) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the repositories of the roots as they stand now: a run sees them so, whatever happens meanwhile."""
+    try:
+        found = [(root, find_frozen(opened.store.state, root)) for root in opened.roots]
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"The state of a git repository can't be kept for the run: {error.strerror}.",
+            remedy="Look for free space and free inodes in the state directory, or point UNSPILL_STATE_DIR elsewhere.",
+        ) from error
+    return tuple((root, base) for root, base in found if base is not None)
+
+
 def _writable_rootfs(opened: Opened, places: Places) -> tuple[bytes, ...]:
     if not opened.policy.rootfs_writable:
         return ()
@@ -211,12 +226,24 @@ def _checked_plan(opened: Opened, request: Request, places: Places, under_way: O
 
 
 def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
+    _keep_bases(opened, under_way, changes)
     closed = seal_run(opened.store, under_way, ended)
     if after != "apply":
         return Applied(is_held=True)
     from unspill.sandbox.after_run import apply_run
 
     return apply_run(opened, under_way.run.id, changes, closed.stacks)
+
+
+def _keep_bases(opened: Opened, under_way: OpenRun, changes: ChangeSet) -> None:
+    """Keep repositories that a run wrote to as they stood when it began, for as long as its changes are held."""
+    stacks = {stack.live: stack for stack in under_way.stacks}
+    for part in changes.roots:
+        stack = stacks[part.root]
+        if stack.base is None or stack.open is None or find_base(opened.store.state, stack.sealed) is not None:
+            continue
+        if any(change.path.startswith(b".git/") for change in part.changes):
+            keep_frozen(stack.base, base_dir(opened.store.state, stack.open.id))
 
 
 def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:

@@ -25,6 +25,16 @@ def with_last_look(performed: Performed, under_way: OpenRun, limits: Limits) -> 
     return performed if excess is None else performed.replace(outcome=excess)
 
 
+def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -> ChangeSet:
+    """Leave out what git did for itself: an index that was only refreshed, objects that were only packed."""
+    if not any(b".git/" in change.path for change in changes):
+        return changes
+    from unspill.git.repository import find_repositories, without_noise
+
+    parts = [without_noise(part, find_repositories(part, (upper,), below, is_frozen=True)) for part in changes.roots]
+    return changes.replace(roots=tuple(part for part in parts if part.changes))
+
+
 def scan_run(under_way: OpenRun) -> ChangeSet:
     """Return what a run changed against what it saw. Every process of it is dead."""
     parts = []
@@ -35,7 +45,8 @@ def scan_run(under_way: OpenRun) -> ChangeSet:
             continue
         from unspill.changes.scan import scan
 
-        parts.append(scan((stack.open.upper,), lowers[:-1], stack.live))
+        found = scan((stack.open.upper,), lowers[:-1], stack.live)
+        parts.append(_without_noise(found, stack.open.upper, lowers[:-1]))
     if not parts:
         return ChangeSet(roots=())
     from unspill.changes.scan import join

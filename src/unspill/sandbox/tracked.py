@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.apply.git_index import find_objects
+from unspill.git.index import find_objects
 from unspill.policy.gitfiles import pointer_target
 from unspill.sandbox.claims import repository_of
 

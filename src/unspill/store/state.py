@@ -9,7 +9,8 @@ locks/                    one file per sandbox
 manifests/ID              what a sealed layer is, in a file: enough to find it again without the database
 operations/ID/            the journal of an operation and what it displaced
 pending/ID                an operation that is under way, or was when its process died
-masks/                    layers of deletions that hide a project's secrets
+masks/                    layers of deletions that hide a project's secrets, and repositories as they stand
+bases/ID                  the repository as it stood when the run of a sealed layer began
 empty/                    never written: the second lower of a read-only overlay
 """
 
@@ -25,7 +26,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PARTS = (b"layers", b"work", b"runs", b"locks", b"manifests", b"operations", b"pending", b"masks", b"audit", b"empty")
+PARTS = (
+    b"layers",
+    b"work",
+    b"runs",
+    b"locks",
+    b"manifests",
+    b"operations",
+    b"pending",
+    b"masks",
+    b"bases",
+    b"audit",
+    b"empty",
+)
 
 
 def check_state_dir(state: bytes) -> bool:

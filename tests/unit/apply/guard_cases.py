@@ -212,6 +212,22 @@ OTHERS = [
     only(".git/rebase-merge/git-rebase-todo", "pick 1 exec\n", None),
     only(".git/sequencer/todo", "x evil\n", rows.TODO),
     only(".git/objects/info/alternates", "/elsewhere/objects\n", rows.ALTERNATES),
+    only(".git/refs/replace/" + 40 * "1", 40 * "2" + "\n", rows.REPLACED_OBJECT),
+    only(".git/info/grafts", 40 * "1" + "\n", rows.REPLACED_OBJECT),
+    Case(".git/shallow", {".git/shallow": "1\n"}, rows.SHALLOW, {".git/HEAD": "ref: refs/heads/main\n"}),
+    Case(
+        ".git/shallow",
+        {".git/shallow": "1\n2\n"},
+        rows.SHALLOW,
+        {".git/HEAD": "ref: refs/heads/main\n", ".git/shallow": "1\n"},
+    ),
+    Case(
+        ".git/shallow",
+        {".git/shallow": "1\n"},
+        None,
+        {".git/HEAD": "ref: refs/heads/main\n", ".git/shallow": "1\n2\n"},
+    ),
+    Case("new/.git/shallow", {"new/.git/HEAD": "ref: refs/heads/main\n", "new/.git/shallow": "1\n"}, None),
     only("run", Program(), rows.EXECUTABLE),
     Case("run", {"run": Program("new")}, None, {"run": Program("old")}),
     Case("run", {"run": Program("same")}, rows.EXECUTABLE, {"run": "same"}),
@@ -233,7 +249,7 @@ ORDINARY_IN_GIT = (
     refs/remotes/origin/HEAD logs/HEAD logs/refs/stash objects/01/{SHA[2:]}
     objects/01/tmp_obj_x1 objects/pack/pack-{SHA}.pack objects/pack/pack-{SHA}.idx objects/pack/tmp_pack_x
     objects/pack/multi-pack-index objects/info/packs objects/info/commit-graphs/graph-{SHA}.graph info/exclude info/refs
-    info/sparse-checkout info/grafts rebase-merge/head-name rebase-merge/author-script rebase-apply/0001
+    info/sparse-checkout rebase-merge/head-name rebase-merge/author-script rebase-apply/0001
     sequencer/opts rr-cache/{SHA}/preimage lfs/objects/01/23/{SHA} worktrees/w/HEAD worktrees/w/index
     worktrees/w/logs/HEAD worktrees/w/locked worktrees/info/index worktrees/hooks/HEAD hooks/update.sample
     lfs/cache/locks/refs/heads/config/verifiable

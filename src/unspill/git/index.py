@@ -2,7 +2,7 @@
 """What an index of git says, without what git merely remembers in it.
 
 A plain `git status`, which editors and prompts run by themselves, writes the index anew with fresh times and inodes. To
-take that for somebody's work would make every undo of a commit a conflict. Read as data; git itself is never run.
+take that for somebody's work would make every undo of a commit a conflict.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    # Mode, object, flags and name
+    IndexEntry = tuple[bytes, bytes, bytes, bytes]
+
 LARGEST = 64 << 20
+SHA1, SHA256 = 20, 32
 
 _HEADER = 12
 # Times, device, inode, mode, owner and size are 4 bytes each but for the times; then the name of the object
-_MODE, _OBJECT, _HASH = 24, 40, 20
+_MODE, _OBJECT = 24, 40
 _EXTENDED = 0x4000
 # Entries are sorted, and names with a dot are among the first
 _FIRST_LOOK = 256 << 10
 _LONGEST_NAME = 4096
 # A command can write this file, and each run would read it
 _MOST_ENTRIES = 250_000
+# Extensions in small letters change what the index says; `sdir` only marks that some entries are directories
+_HARMLESS = frozenset({b"sdir"})
 
 
 def is_index(path: bytes) -> bool:
@@ -33,51 +39,64 @@ def is_index(path: bytes) -> bool:
     return path.endswith(b"/index") and b".git" in path.split(b"/")[:-1]
 
 
-def says_at(dir_fd: int, name: bytes) -> bytes:
+def says_at(dir_fd: int, name: bytes, hash_size: int = SHA1) -> bytes:
     """Return a digest of what the index of that name says, nothing where there is none that can be read."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     except OSError:
         return b""
     try:
-        return index_digest(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        return index_digest(fd, hash_size) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     finally:
         os.close(fd)
 
 
-def index_digest(fd: int) -> bytes:
+def index_digest(fd: int, hash_size: int = SHA1) -> bytes:
     """Return a digest of what an open index says, nothing where it is none that can be read."""
     size = os.fstat(fd).st_size
     if not _HEADER < size <= LARGEST:
         return b""
-    text = b""
-    while len(text) < size and (chunk := os.pread(fd, size - len(text), len(text))):
-        text += chunk
+    return digest(_read(fd, size), hash_size)
+
+
+def digest(text: bytes, hash_size: int = SHA1) -> bytes:
+    """Return a digest of what an index says, nothing where it is of a form that is not read here."""
     import hashlib
 
-    digest = hashlib.blake2b(digest_size=16)
+    found = hashlib.blake2b(digest_size=16)
     try:
-        for entry in _entries(text):
-            digest.update(entry)
+        for mode, oid, flags, name in _entries(text, hash_size):
+            found.update(b"%b%b%b%b\0" % (mode, oid, flags, name))
     except (IndexError, ValueError):
         return b""
-    return digest.digest()
+    return found.digest()
 
 
-def find_objects(fd: int, paths: Sequence[bytes]) -> dict[bytes, bytes]:
+def staged_objects(text: bytes, hash_size: int = SHA1) -> dict[bytes, set[bytes]] | None:
+    """Return the objects that an index has for each path, as hexadecimal names; None where it can't be read.
+
+    Submodules are left out: what they name is no object of this repository.
+    """
+    found: dict[bytes, set[bytes]] = {}
+    try:
+        for mode, oid, _flags, name in _entries(text, hash_size):
+            if mode != b"\0\0\xe0\0":
+                found.setdefault(name, set()).add(oid.hex().encode())
+    except (IndexError, ValueError):
+        return None
+    return found
+
+
+def find_objects(fd: int, paths: Sequence[bytes], hash_size: int = SHA1) -> dict[bytes, bytes]:
     """Return the object that an open index has for each of some paths, as far as it has one; no further than needed."""
     wanted, last = set(paths), max(paths)
     for size in (_FIRST_LOOK, LARGEST):
-        text = b""
-        while len(text) < size and (chunk := os.pread(fd, size - len(text), len(text))):
-            text += chunk
+        text = _read(fd, size)
         found: dict[bytes, bytes] = {}
         try:
-            for entry in itertools.islice(_entries(text), _MOST_ENTRIES):
-                extended = entry[4 + _HASH] & _EXTENDED >> 8
-                name = entry[4 + _HASH + (4 if extended else 2) : -1]
+            for _mode, oid, _flags, name in itertools.islice(_entries(text, hash_size), _MOST_ENTRIES):
                 if name in wanted:
-                    found[name] = entry[4 : 4 + _HASH]
+                    found[name] = oid
                 if name >= last:
                     break
         except (IndexError, ValueError):
@@ -88,8 +107,15 @@ def find_objects(fd: int, paths: Sequence[bytes]) -> dict[bytes, bytes]:
     return {}
 
 
-def _entries(text: bytes) -> Iterator[bytes]:
-    """Yield mode, object, flags and name of each entry.
+def _read(fd: int, size: int) -> bytes:
+    text = b""
+    while len(text) < size and (chunk := os.pread(fd, size - len(text), len(text))):
+        text += chunk
+    return text
+
+
+def _entries(text: bytes, hash_size: int) -> Iterator[IndexEntry]:
+    """Yield the entries in order.
 
     Raises:
         IndexError: it ends too early.
@@ -100,10 +126,10 @@ def _entries(text: bytes) -> Iterator[bytes]:
         raise ValueError("not an index")
     at, name = _HEADER, b""
     for _ in range(count):
-        start, flags_at = at, at + _OBJECT + _HASH
+        start, flags_at = at, at + _OBJECT + hash_size
         flags = int.from_bytes(text[flags_at : flags_at + 2], "big")
         at = flags_at + (4 if flags & _EXTENDED else 2)
-        fields = text[start + _MODE : start + _MODE + 4] + text[start + _OBJECT : at]
+        mode, oid, known = text[start + _MODE : start + _MODE + 4], text[start + _OBJECT : flags_at], text[flags_at:at]
         if version == 4:
             dropped, at = _varint(text, at)
             end = text.index(b"\0", at)
@@ -115,15 +141,16 @@ def _entries(text: bytes) -> Iterator[bytes]:
             end = text.index(b"\0", at)
             name = text[at:end]
             at = start + (end - start + 8) // 8 * 8
-        yield fields + name + b"\0"
-    _refuse_split(text, at)
+        yield mode, oid, known, name
+    _refuse_extensions(text, at, hash_size)
 
 
-def _refuse_split(text: bytes, at: int) -> None:
-    """Stop at an index whose entries are in another file as well."""
-    while at + 8 <= len(text) - _HASH:
-        if text[at : at + 4] == b"link":
-            raise ValueError("a split index")
+def _refuse_extensions(text: bytes, at: int, hash_size: int) -> None:
+    """Stop at an index that says more than its entries do: whose entries are in another file as well, for one."""
+    while at + 8 <= len(text) - hash_size:
+        name = text[at : at + 4]
+        if name[:1].islower() and name not in _HARMLESS:
+            raise ValueError("an extension that changes what the entries say")
         at += 8 + _number(text, at + 4)
 
 

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do to a repository what an operation wants, and take it back: objects first, then all that moves, under git's locks.
+
+Under the locks what must be true is compared once more, because git gives a person no other moment in which nothing
+moves. References are written by value, so it does not matter whether they are loose or packed by now. Git waits 100 ms
+for a reference and not at all for the index, so everything is prepared before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, take_back
+from unspill.changes.reader import MergedTree
+from unspill.git.layout import OWN_REFS
+from unspill.git.state import SYMBOLIC, owner_of, parse_packed, parse_ref, read_values
+from unspill.host.writing import write_whole
+from unspill.policy.words import shell_word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unspill.apply.sites import Sites
+    from unspill.host.beneath import Beneath
+    from unspill.model.operation import GitEnding, GitMove, GitStep, RefMove, Step
+
+MOVED = "you moved it meanwhile"
+BUSY = "git is at work there: {lock} exists; if no git is running, remove it"
+PATIENCE_S = 1.0
+_PAUSE_S = 0.002
+# Git passes over what ends so, whatever happens to us
+_NEW = b".unspill.lock"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_LARGEST = 64 << 20
+_MOST_LINES = 21
+
+
+def perform_git(sites: Sites, step: GitStep) -> tuple[GitEnding, str]:
+    """Do what an operation wants of one repository; say what came of it, and why where it was left.
+
+    Raises:
+        OSError: the filesystem fails. What was done so far stays done: roll back.
+    """
+    repository = _Repository(sites, step)
+    repository.add_objects()
+    reason = MOVED
+    if step.move is not None:
+        try:
+            repository.move(step.move)
+        except Unfit as unfit:
+            reason = str(unfit)
+        else:
+            repository.add_objects()
+            return "moved", ""
+    if not step.arrival:
+        return "left", reason
+    try:
+        for ref in step.arrival:
+            repository.set_ref(ref.name, ref.new)
+    except OSError as error:
+        for ref in step.arrival:
+            repository.set_ref(ref.name, ref.old)
+        return "left", explain_error(error)[1]
+    repository.add_objects()
+    return "arrived", ""
+
+
+def take_git_back(sites: Sites, step: GitStep) -> str | None:
+    """Undo what was done to a repository, as far as nobody moved it since; tell why not, where that can't be.
+
+    Decides by what is there alone, so it may be repeated. Objects and lines of logs stay.
+
+    Raises:
+        OSError: the filesystem fails.
+    """
+    repository = _Repository(sites, step)
+    try:
+        if not repository.is_there():
+            return None
+        for ref in step.arrival:
+            if repository.value(ref.name) == ref.new:
+                repository.set_ref(ref.name, ref.old)
+        return None if step.move is None else repository.move_back(step.move)
+    except OSError as error:
+        return explain_error(error)[1]
+
+
+def arrival_notes(step: GitStep) -> list[str]:
+    """Say where the work of a run is that its repository could not move with, and how to get it."""
+    above = step.top.rpartition(b"/")[0]
+    git = f"git -C {shell_word(above)}" if above else "git"
+    lines = ["git stays as you left it, because you moved it too. The run's work is beside it:"]
+    for ref in step.arrival:
+        short = ref.name.removeprefix(b"refs/")
+        kind = ref.name.removeprefix(OWN_REFS + b"/").split(b"/")[1:2]
+        word = shell_word(short)
+        if kind == [b"stash"]:
+            lines.append(f"  {git} stash apply {word}")
+        elif kind in ([b"heads"], [b"HEAD"], [b"log"]):
+            lines += [f"  {git} log --oneline HEAD..{word}", f"  {git} merge {word}"]
+        else:
+            lines.append(f"  {git} show {word}")
+    return lines[:_MOST_LINES]
+
+
+class _Repository:
+    """One live repository, by descriptors."""
+
+    def __init__(self, sites: Sites, step: GitStep) -> None:
+        self._sites = sites
+        self._step = step
+        self._root: Beneath = sites.roots[step.root]
+        self._top = step.top + b"/"
+        self._held: list[bytes] = []
+
+    def is_there(self) -> bool:
+        """Tell whether it is still a directory."""
+        try:
+            self._root.directory(self._step.top)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return False
+            raise
+        return True
+
+    def add_objects(self) -> None:
+        """Give the repository the objects that it does not have yet; those that it has count as used today."""
+        for path, place in self._step.objects:
+            fd, name = self._sites.place_of(self._step.root, place, staged=self._step.staged)
+            dest_fd = self._made_directory(path.rpartition(b"/")[0])
+            dest = path.rpartition(b"/")[2]
+            try:
+                os.link(name, dest, src_dir_fd=fd, dst_dir_fd=dest_fd, follow_symlinks=False)
+            except FileExistsError:
+                self._renew(dest_fd, dest)
+
+    @staticmethod
+    def _renew(fd: int, name: bytes) -> None:
+        try:
+            os.utime(name, dir_fd=fd, follow_symlinks=False)
+        except PermissionError:
+            # It belongs to somebody else who shares this repository
+            return
+
+    def move(self, move: GitMove) -> None:
+        """Move everything, or nothing.
+
+        Raises:
+            Unfit: somebody moved it, or has a lock; nothing was changed.
+            OSError: the filesystem fails; nothing was changed, or it will be taken back.
+        """
+        try:
+            self._lock(move.locks)
+            self._compare(move)
+            self._do(move)
+        finally:
+            self._unlock()
+
+    def _do(self, move: GitMove) -> None:
+        done: list[Step] = []
+        try:
+            for step in move.files:
+                do_step(self._sites, step)
+                done.append(step)
+            # What goes makes room for what comes: a branch `n` for a branch `n/x`
+            for ref in sorted(move.refs, key=lambda ref: ref.new is not None):
+                self.set_ref(ref.name, ref.new)
+            for name, lines in move.logs:
+                self._append(name, lines)
+        except (OSError, Unfit) as error:
+            self._take_back(move.refs, done)
+            if isinstance(error, OSError):
+                raise Unfit(explain_error(error)[1]) from error
+            raise
+
+    def _take_back(self, refs: Iterable[RefMove], files: Sequence[Step]) -> None:
+        for ref in sorted(refs, key=lambda ref: ref.old is not None):
+            if self.value(ref.name) == ref.new:
+                self.set_ref(ref.name, ref.old)
+        for step in reversed(files):
+            take_back(self._sites, step)
+
+    def move_back(self, move: GitMove) -> str | None:
+        """Take a move back, all of it or nothing; tell why not, where that can't be."""
+        try:
+            self._lock(move.locks)
+            if any(self.value(ref.name) not in (ref.old, ref.new) for ref in move.refs):
+                return CHANGED
+            self._take_back(move.refs, move.files)
+        except Unfit as unfit:
+            return str(unfit)
+        finally:
+            self._unlock()
+        return None
+
+    def _lock(self, names: Iterable[bytes]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        place_fd, place = self._sites.place_of(self._step.root, self._step.lock, staged=self._step.staged)
+        for name in names:
+            path = self._top + name
+            fd = self._made_directory(path.rpartition(b"/")[0])
+            while True:
+                try:
+                    os.link(place, path.rpartition(b"/")[2], src_dir_fd=place_fd, dst_dir_fd=fd, follow_symlinks=False)
+                    break
+                except FileExistsError:
+                    if self._is_own_lock(path):
+                        # A process that died had it
+                        break
+                if time.monotonic() > deadline:
+                    raise Unfit(BUSY.format(lock=os.fsdecode(path)))
+                time.sleep(_PAUSE_S)
+            self._held.append(path)
+
+    def _is_own_lock(self, path: bytes) -> bool:
+        found = self._root.find(path)
+        return found is not None and found.st_ino == self._step.lock_inode
+
+    def _unlock(self) -> None:
+        while self._held:
+            path = self._held.pop()
+            # Git tells people to remove a lock that is in their way, and somebody else may have it since
+            if self._is_own_lock(path):
+                fd, name = self._root.parent(path)
+                os.unlink(name, dir_fd=fd)
+
+    def _compare(self, move: GitMove) -> None:
+        known = {name for name, *numbers in move.known if self._numbers(name) == tuple(numbers)}
+        wanted = {name: value for name, value in move.before if name not in known}
+        with MergedTree(b"/proc/self/fd/%d/." % self._root.root_fd) as tree:
+            found = read_values(tree, self._step.top, self._step.members, wanted)
+        if found.problem or any(found.value(name) != value for name, value in wanted.items()):
+            raise Unfit(MOVED)
+
+    def _numbers(self, name: bytes) -> tuple[int, int, int] | None:
+        found = self._root.find(self._top + name)
+        return None if found is None else (found.st_ino, found.st_size, found.st_ctime_ns)
+
+    def value(self, name: bytes) -> bytes | None:
+        """Return the value of a reference."""
+        try:
+            content = self._read(name)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            content = None
+        if content is not None:
+            return parse_ref(content)
+        member = owner_of(name, self._step.members)
+        return parse_packed(self._packed(member)).get(name[len(member) :])
+
+    def _packed(self, member: bytes) -> bytes:
+        try:
+            return self._read(member + b"packed-refs")
+        except FileNotFoundError:
+            return b""
+
+    def _read(self, name: bytes) -> bytes:
+        fd, last = self._root.parent(self._top + name)
+        try:
+            opened = os.open(last, _READ, dir_fd=fd)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            # As very old versions of git wrote HEAD
+            return SYMBOLIC + os.readlink(last, dir_fd=fd)
+        if stat.S_ISDIR(os.fstat(opened).st_mode):
+            os.close(opened)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        with open(opened, "rb") as file:
+            return file.read(_LARGEST)
+
+    def set_ref(self, name: bytes, value: bytes | None) -> None:
+        """Give a reference a value, or delete it; its lock is held where somebody else could write it."""
+        if value is None:
+            self._delete_ref(name)
+            return
+        path = self._top + name
+        fd = self._made_directory(path.rpartition(b"/")[0])
+        self._remove_empty(path)
+        self._write(fd, path.rpartition(b"/")[2], value + b"\n")
+
+    def _delete_ref(self, name: bytes) -> None:
+        member = owner_of(name, self._step.members)
+        packed = self._packed(member)
+        inner = name[len(member) :]
+        if inner in parse_packed(packed):
+            self._write(self._root.directory((self._top + member)[:-1]), b"packed-refs", _without(packed, inner))
+        path = self._top + name
+        try:
+            fd, last = self._root.parent(path)
+            os.unlink(last, dir_fd=fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        self._remove_directories_above(path, 2 + (self._top + member).count(b"/"))
+
+    def _write(self, fd: int, name: bytes, content: bytes) -> None:
+        new = name + _NEW
+        with open(os.open(new, _WRITE, 0o644, dir_fd=fd), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(new, name, src_dir_fd=fd, dst_dir_fd=fd)
+
+    def _append(self, name: bytes, lines: bytes) -> None:
+        path = self._top + name
+        fd = self._made_directory(path.rpartition(b"/")[0])
+        self._remove_empty(path)
+        log = os.open(path.rpartition(b"/")[2], _APPEND, 0o644, dir_fd=fd)
+        try:
+            write_whole(log, lines)
+            os.fsync(log)
+        finally:
+            os.close(log)
+
+    def _made_directory(self, path: bytes) -> int:
+        """Return the descriptor of a directory, made if it is missing."""
+        try:
+            return self._root.directory(path)
+        except FileNotFoundError:
+            above, _, name = path.rpartition(b"/")
+            fd = self._made_directory(above)
+            os.mkdir(name, 0o777, dir_fd=fd)
+            return self._root.directory(path)
+
+    def _remove_empty(self, path: bytes) -> None:
+        """Remove directories in which nothing lies any more, where a reference or a log is to be."""
+        try:
+            fd = self._root.directory(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with os.scandir(fd) as entries:
+            names = [os.fsencode(entry.name) for entry in entries]
+        for name in names:
+            inner = path + b"/" + name
+            if inner in self._held and self._is_own_lock(inner):
+                # The lock of a reference that is gone by now
+                os.unlink(name, dir_fd=fd)
+                self._held.remove(inner)
+            else:
+                self._remove_empty(inner)
+        self._root.forget(path)
+        parent, last = self._root.parent(path)
+        os.rmdir(last, dir_fd=parent)
+
+    def _remove_directories_above(self, path: bytes, depth: int) -> None:
+        """Remove the directories of a reference that are empty now, but for the outermost ones."""
+        above = path.rpartition(b"/")[0]
+        while above.count(b"/") >= depth:
+            self._root.forget(above)
+            fd, name = self._root.parent(above)
+            try:
+                os.rmdir(name, dir_fd=fd)
+            except OSError:
+                return
+            above = above.rpartition(b"/")[0]
+
+
+def _without(packed: bytes, name: bytes) -> bytes:
+    """Return the content of `packed-refs` without one reference, and without what it is peeled to."""
+    kept: list[bytes] = []
+    is_gone = False
+    for line in packed.splitlines(keepends=True):
+        is_gone = is_gone if line.startswith(b"^") else line.rstrip(b"\n").partition(b" ")[2] == name
+        if not is_gone or line.startswith(b"#"):
+            kept.append(line)
+    return b"".join(kept)

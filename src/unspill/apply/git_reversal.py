@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take back what an operation did to a repository, if that still stands where the operation left it.
+
+Objects stay: later commits may need them, and git removes what nothing leads to. What the reversal displaces is pinned.
+Logs get a line more, as with `git reset`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from unspill.apply.entries import entry_of
+from unspill.apply.git_live import LiveRepository, stashed
+from unspill.apply.reversing import backup_problem, invert
+from unspill.changes.quote import quote
+from unspill.git.layout import OWN_REFS, STASH_LOG, is_object_name
+from unspill.git.state import SYMBOLIC, owner_of
+from unspill.model.operation import Left, RefMove
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from unspill.apply.draft import Draft
+    from unspill.apply.sites import Sites
+    from unspill.model.operation import GitEnding, GitMove, GitStep, Step
+
+GONE = "the repository is not there any more"
+STAYS = "you moved {name} since, so it stays where it is"
+LOST = "{name} can't go back: the commit it was at is not there any more"
+
+
+def draft_reversal(draft: Draft, sites: Sites, step: GitStep, ending: GitEnding, message: str) -> None:
+    """Draft the inverse of what was done to one repository; `message` is what its logs say then."""
+    if ending == "left":
+        return
+    live = LiveRepository(draft, sites, step.root, step.top)
+    if live.state is None:
+        draft.leave(Left(root=step.root, path=step.top, why="conflict", reason=GONE))
+    elif ending == "arrived":
+        _remove_arrived(live, step)
+    elif step.move is not None:
+        _Reversal(draft, sites, live, step.move, message).draft()
+
+
+def _remove_arrived(live: LiveRepository, step: GitStep) -> None:
+    """Remove the references under which a run's work arrived; its commits stay pinned."""
+    assert live.state is not None
+    refs = [
+        RefMove(name=ref.name, old=ref.new, new=ref.old)
+        for ref in step.arrival
+        if live.state.refs.get(ref.name) == ref.new
+    ]
+    gone = {ref.name for ref in refs}
+    kept = [value for name, value in live.state.refs.items() if name not in gone]
+    refs += live.pins([ref.old for ref in refs if ref.old is not None], kept, live.objects)
+    if refs:
+        live.add_step(live.move(refs, (), (), {}, {}))
+
+
+class _Reversal:
+    """The inverse of one move."""
+
+    def __init__(self, draft: Draft, sites: Sites, live: LiveRepository, move: GitMove, message: str) -> None:
+        self._draft = draft
+        self._sites = sites
+        self._live = live
+        self._move = move
+        self._message = message
+
+    def draft(self) -> None:
+        problem = self._problem()
+        if problem:
+            top = self._live.top[:-1]
+            self._draft.leave(Left(root=self._live.root, path=top, why="conflict", reason=problem))
+            return
+        state = self._live.state
+        assert state is not None
+        refs = [
+            RefMove(name=ref.name, old=ref.new, new=ref.old)
+            for ref in self._move.refs
+            if state.refs.get(ref.name) == ref.new
+        ]
+        steps = [self._invert(step) for step in reversed(self._move.files)]
+        refs += self._pins(refs, steps)
+        move = self._live.move(refs, steps, list(self._lines(refs)), dict(self._move.after), dict(self._move.before))
+        self._live.add_step(move)
+
+    def _problem(self) -> str:
+        """Say why the repository can't go back, empty if it can."""
+        state = self._live.state
+        assert state is not None
+        for name, value in self._move.after:
+            if state.value(name) != value:
+                return STAYS.format(name=_shown(name))
+        for ref in self._move.refs:
+            if ref.old is not None and is_object_name(ref.old) and not self._live.objects.has(ref.old):
+                return LOST.format(name=_shown(ref.name))
+        for step in self._move.files:
+            problem = None if step.before is None else backup_problem(self._sites, step, step.before, self._draft.loans)
+            if problem is not None:
+                return problem[1]
+        return ""
+
+    def _invert(self, step: Step) -> Step:
+        found = self._live.files.find(step.path)
+        there = None if found is None else entry_of(found)
+        return self._draft.complete(invert(self._draft, self._sites, step, there))
+
+    def _pins(self, refs: Sequence[RefMove], steps: Sequence[Step]) -> list[RefMove]:
+        state = self._live.state
+        assert state is not None
+        moved = {ref.name: ref.new for ref in refs}
+        kept = [value for name, value in state.refs.items() if name not in moved]
+        kept += [value for value in moved.values() if value is not None]
+        displaced = [ref.old for ref in refs if ref.old is not None and not _is_pin(ref.name)]
+        for step in steps:
+            name = step.path[len(self._live.top) :]
+            if name.endswith(STASH_LOG):
+                displaced += stashed(self._live.read(name))
+                kept += stashed(self._backup(step))
+            elif self._live.inner(name) == b"index":
+                tree = self._live.lost_blobs(name, self._backup(step), self._live.objects)
+                displaced += [] if tree is None else [tree]
+        return self._live.pins(displaced, kept, self._live.objects)
+
+    def _backup(self, step: Step) -> bytes:
+        """Return the content that a step puts, nothing where it only takes something away."""
+        if step.action != "put":
+            return b""
+        fd, name = self._sites.place(step)
+        with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
+            return file.read()
+
+    def _lines(self, refs: Sequence[RefMove]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield a line for each log of what moves, as git itself would write it."""
+        values = {ref.name: (ref.old, ref.new) for ref in refs}
+        for name, (old, new) in values.items():
+            if new is not None and not _is_pin(name) and not name.endswith(b"refs/stash"):
+                log = self._live.log_of(name)
+                if self._live.files.find(self._live.top + log) is not None:
+                    yield log, self._line(self._resolved(name, old), self._resolved(name, new))
+        for member in {owner_of(name, self._live.members) for name in values}:
+            head = member + b"HEAD"
+            state = self._live.state
+            branch = None if state is None else state.branch(member)
+            if head not in values and branch in values and values[branch][1] is not None:
+                log = self._live.log_of(head)
+                if self._live.files.find(self._live.top + log) is not None:
+                    yield log, self._line(*values[branch])
+
+    def _resolved(self, name: bytes, value: bytes | None) -> bytes | None:
+        state = self._live.state
+        if value is None or state is None or not value.startswith(SYMBOLIC):
+            return value
+        target = value.removeprefix(SYMBOLIC)
+        by_name: Mapping[bytes, bytes | None] = {ref.name: ref.old for ref in self._move.refs}
+        return by_name.get(target, state.refs.get(target))
+
+    def _line(self, old: bytes | None, new: bytes | None) -> bytes:
+        nothing = b"0" * (2 * self._live.size)
+        before, after = (name if name and is_object_name(name) else nothing for name in (old, new))
+        return b"%b %b unspill <unspill> %d +0000\t%b\n" % (before, after, int(time.time()), self._message.encode())
+
+
+def _is_pin(name: bytes) -> bool:
+    return b"/" + OWN_REFS + b"/" in b"/" + name
+
+
+def _shown(name: bytes) -> str:
+    return quote(name.removeprefix(b"refs/heads/").removeprefix(b"refs/"))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The changes of a root that belong to repositories, taken out of the others: they move by repository, not by file.
+
+A repository that is new or goes as a whole is not among them: its files are files like others, done all or none.
+"""
+
+from __future__ import annotations
+
+from unspill.changes.reader import MergedTree
+from unspill.git.layout import GIT, OWN_REFS, REPLACE, part_of, repository_of
+from unspill.git.state import GitState, owner_of, read_state
+from unspill.model.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unspill.git.layout import Part
+    from unspill.model.change import Change, RootChanges
+
+
+class Repository(Record):
+    """What layers changed in one repository. `base` is where it stood before them, `after` where it stands with them.
+
+    `changes` are all that does not go file by file, with the part each has. `is_frozen` if `base` is how it stood when
+    the first run began; else it is how it stands now, and only times tell whether the person moved it.
+    """
+
+    root: bytes
+    top: bytes
+    base: GitState
+    after: GitState
+    changes: tuple[tuple[Change, Part], ...]
+    is_frozen: bool
+
+    @property
+    def problem(self) -> str:
+        """Why it can't be moved, where it can't."""
+        return self.base.problem or self.after.problem
+
+    def moved(self) -> tuple[bytes, ...]:
+        """Return the names of references and files that do not say what they said; our own references never count."""
+        names = {*self.base.refs, *self.after.refs, *self.base.files, *self.after.files}
+        members = set(self.base.members) & set(self.after.members)
+        return tuple(
+            name
+            for name in sorted(names)
+            if self.base.value(name) != self.after.value(name)
+            and owner_of(name, self.after.members) in members
+            and owner_of(name, self.base.members) in members
+            and not self._is_own(name)
+        )
+
+    @property
+    def brings_anything(self) -> bool:
+        """Whether there are objects, or lines of logs, that the repository may not have."""
+        return any(
+            part in ("object", "pack", "log") and change.kind in ("added", "modified", "replaced")
+            for change, part in self.changes
+        )
+
+    def new_members(self) -> tuple[bytes, ...]:
+        """Return the prefixes of worktrees and submodules that come as a whole."""
+        return tuple(member for member in self.after.members if member not in self.base.members)
+
+    def replaced(self) -> tuple[bytes, ...]:
+        """Return the references that make git take one object for another, as far as they are new."""
+        return tuple(name for name in self.moved() if REPLACE in name and self.after.value(name) is not None)
+
+    def _is_own(self, name: bytes) -> bool:
+        return name[len(owner_of(name, self.after.members)) :].startswith(OWN_REFS + b"/")
+
+
+def find_repositories(
+    part: RootChanges, uppers: Sequence[bytes], below: Sequence[bytes], *, is_frozen: bool
+) -> tuple[Repository, ...]:
+    """Return the repositories that layers changed and that live on.
+
+    Args:
+        part: The changes of a root.
+        uppers: The upper directories that the changes are in, the topmost first.
+        below: The layers under these, the topmost first.
+        is_frozen: The lowest of them has the root's repository as it stood when the first run began.
+    """
+    tops = dict.fromkeys(top for change in part.changes if (top := repository_of(change.path)) is not None)
+    if not tops:
+        return ()
+    whole = {change.path for change in part.changes if change.kind in ("added", "deleted", "replaced")}
+    with MergedTree(part.root, below) as before, MergedTree(part.root, (*uppers, *below)) as now:
+        found = [
+            _read(part, top, before, now, is_frozen=is_frozen and top == b".git")
+            for top in tops
+            if not whole.intersection(_with_parents(top))
+        ]
+    return tuple(repository for repository in found if repository is not None)
+
+
+def new_repositories(part: RootChanges) -> tuple[bytes, ...]:
+    """Return the git directories that come as a whole."""
+    return tuple(
+        change.path
+        for change in part.changes
+        if change.kind == "added"
+        and change.path.rpartition(b"/")[2] == GIT
+        and change.entry is not None
+        and change.entry.kind == "dir"
+    )
+
+
+def without_noise(part: RootChanges, repositories: Sequence[Repository]) -> RootChanges:
+    """Return changes without those of repositories that stand where they stood and have nothing new."""
+    noise = {
+        change.path
+        for repository in repositories
+        if not repository.problem and not repository.moved() and not repository.brings_anything
+        for change, _part in repository.changes
+    }
+    return part.replace(changes=tuple(change for change in part.changes if change.path not in noise)) if noise else part
+
+
+def _with_parents(path: bytes) -> Iterable[bytes]:
+    while path:
+        yield path
+        path = path.rpartition(b"/")[0]
+
+
+def _read(part: RootChanges, top: bytes, before: MergedTree, now: MergedTree, *, is_frozen: bool) -> Repository | None:
+    base, after = read_state(before, top), read_state(now, top)
+    if base is None or after is None:
+        return None
+    changes = [change for change in part.changes if change.path.startswith(top + b"/")]
+    return Repository(
+        root=part.root,
+        top=top,
+        base=base,
+        after=after,
+        changes=tuple(_parts(changes, top, base, after)),
+        is_frozen=is_frozen,
+    )
+
+
+def _parts(changes: Sequence[Change], top: bytes, base: GitState, after: GitState) -> Iterable[tuple[Change, Part]]:
+    """Yield the changes that do not go file by file. What is in a worktree or module that comes or goes does."""
+    kept = set(base.members) & set(after.members)
+    every = tuple({*base.members, *after.members})
+    for change in changes:
+        name = change.path[len(top) + 1 :]
+        member = owner_of(name, every)
+        if member not in kept or name + b"/" in every:
+            continue
+        part = part_of(name[len(member) :])
+        if part != "other":
+            yield change, part

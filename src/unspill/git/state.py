@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a repository stands: HEAD, references, what the index says, and the state of a merge, rebase or bisection.
+
+A map from names to values, whatever files it comes from: a reference means the same loose or packed, and an index that
+`git status` refreshed says what it said before. Linked worktrees and submodules belong to the repository.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from unspill.errors import UsageError
+from unspill.git import index
+from unspill.git.layout import (
+    SPARSE,
+    STASH_LOG,
+    STATE_DIRECTORIES,
+    STATE_FILES,
+    is_object_name,
+    is_ref_name,
+    part_of,
+)
+from unspill.model.record import Record
+from unspill.plan.gitconfig import parse_gitconfig
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from unspill.changes.reader import MergedTree
+    from unspill.model.change import EntryKind
+
+SYMBOLIC = b"ref: "
+_LARGEST_REF = 4096
+_LARGEST_FILE = 16 << 20
+_LARGEST_CONFIG = 1 << 20
+_MOST_REFS = 200_000
+_MOST_FILES = 10_000
+_MOST_MEMBERS = 1000
+
+REFTABLE = "git keeps its references in a reftable, which unspill can't move"
+ODD_INDEX = "its index is of a form that unspill can't read, a split index for example"
+ODD_REF = "a reference in it is none that git would write"
+TOO_MANY = "it has more references than unspill reads"
+
+
+class GitState(Record):
+    """Where one repository stands. Names are paths in its git directory, such as `refs/heads/main`, `HEAD`, `index`.
+
+    `refs` has object names, or `ref: NAME`. `files` has a digest of what each file says. `members` are the prefixes of
+    its own directory, of worktrees and of submodules. `problem` says why it can't be moved, where it can't.
+    """
+
+    refs: dict[bytes, bytes]
+    files: dict[bytes, bytes]
+    members: tuple[bytes, ...] = (b"",)
+    hash_size: int = 20
+    problem: str = ""
+
+    def value(self, name: bytes) -> bytes | None:
+        """Return what a name stands for, None where there is no such thing."""
+        return self.refs.get(name, self.files.get(name))
+
+    def branch(self, member: bytes = b"") -> bytes | None:
+        """Return the name of the reference that HEAD of a member names, which need not exist."""
+        head = self.refs.get(member + b"HEAD", b"")
+        if not head.startswith(SYMBOLIC):
+            return None
+        # Worktrees have the branches of their repository, submodules their own
+        return common_of(member) + head.removeprefix(SYMBOLIC)
+
+    def core(self, member: bytes = b"") -> set[bytes]:
+        """Return the names that say where a member stands: HEAD, its branch, the index, the state of a merge."""
+        branch = self.branch(member)
+        files = {name for name in self.files if owner_of(name, self.members) == member}
+        return {member + b"HEAD", member + b"index", *files, *(() if branch is None else (branch,))}
+
+
+def common_of(member: bytes) -> bytes:
+    """Return the prefix of the directory whose references a member has."""
+    return member.rpartition(b"worktrees/")[0] if b"worktrees/" in member else member
+
+
+def owner_of(name: bytes, members: tuple[bytes, ...]) -> bytes:
+    """Return the member that a name belongs to."""
+    return max((member for member in members if name.startswith(member)), key=len, default=b"")
+
+
+def read_state(tree: MergedTree, top: bytes) -> GitState | None:
+    """Return where the repository in the directory `top` stands, None where there is none."""
+    found = tree.find(top)
+    if found is None or found[3] != "dir" or tree.find(top + b"/HEAD") is None:
+        return None
+    return _StateReader(tree, top).read()
+
+
+def read_values(tree: MergedTree, top: bytes, members: tuple[bytes, ...], names: Iterable[bytes]) -> GitState:
+    """Return what some references and files say; for those that are compared once more under locks."""
+    reader = _StateReader(tree, top)
+    for name in names:
+        member = owner_of(name, members)
+        reader.add(member, name[len(member) :])
+    return reader.state(members)
+
+
+def hash_size_of(config: bytes) -> int:
+    """Return how many bytes the names of objects have, by the configuration of a repository."""
+    return index.SHA256 if _settings(config).get("extensions.objectformat") == "sha256" else index.SHA1
+
+
+def parse_packed(content: bytes) -> dict[bytes, bytes]:
+    """Return the references of a file `packed-refs`."""
+    found: dict[bytes, bytes] = {}
+    for line in content.split(b"\n"):
+        value, _, name = line.partition(b" ")
+        if is_object_name(value):
+            found[name] = value
+    return found
+
+
+def parse_ref(content: bytes) -> bytes | None:
+    """Return the value of a loose reference, None where it is none that git would write."""
+    value = content.strip()
+    if is_object_name(value):
+        return value
+    target = value.removeprefix(SYMBOLIC).strip()
+    return SYMBOLIC + target if target != value and is_ref_name(target) else None
+
+
+def _settings(config: bytes) -> dict[str, str]:
+    try:
+        pairs = parse_gitconfig(config.decode("utf-8", "surrogateescape"))
+    except UsageError:
+        return {}
+    return {key: value.lower() for key, value in pairs if key.startswith("extensions.")}
+
+
+class _StateReader:
+    def __init__(self, tree: MergedTree, top: bytes) -> None:
+        self._tree = tree
+        self._top = top + b"/"
+        self._settings = _settings(tree.read(self._top + b"config", _LARGEST_CONFIG) or b"")
+        self._hash_size = index.SHA256 if self._settings.get("extensions.objectformat") == "sha256" else index.SHA1
+        self._problem = ""
+        self._packed: dict[bytes, dict[bytes, bytes]] = {}
+        self._refs: dict[bytes, bytes] = {}
+        self._files: dict[bytes, bytes] = {}
+
+    def read(self) -> GitState:
+        members = tuple(itertools.islice(self._members(b""), _MOST_MEMBERS))
+        for member in members:
+            for name in (*self._ref_names(member), *self._file_names(member)):
+                self.add(member, name)
+        if self._settings.get("extensions.refstorage") == "reftable" or self._kind(b"reftable") is not None:
+            self._problem = REFTABLE
+        return self.state(members)
+
+    def state(self, members: tuple[bytes, ...]) -> GitState:
+        return GitState(
+            refs=self._refs, files=self._files, members=members, hash_size=self._hash_size, problem=self._problem
+        )
+
+    def add(self, member: bytes, name: bytes) -> None:
+        """Read one reference or file of a member; one that is not there is left out."""
+        if part_of(name) == "ref":
+            value = self._ref(member, name)
+            if value is not None:
+                self._refs[member + name] = value
+        elif (says := self._file(member, name)) is not None:
+            self._files[member + name] = says
+
+    def _kind(self, name: bytes) -> EntryKind | None:
+        try:
+            found = self._tree.find(self._top + name)
+        except OSError:
+            return None
+        return None if found is None else found[3]
+
+    def _members(self, prefix: bytes) -> Iterator[bytes]:
+        """Yield the prefix of a git directory, and those of its worktrees and submodules."""
+        yield prefix
+        for name in self._tree.names(self._top + prefix + b"worktrees"):
+            if self._kind(prefix + b"worktrees/" + name + b"/HEAD") is not None:
+                yield prefix + b"worktrees/" + name + b"/"
+        waiting = [prefix + b"modules"]
+        for directory in waiting:
+            for name, kind in self._tree.names(self._top + directory).items():
+                inner = directory + b"/" + name
+                if kind == "dir" and self._kind(inner + b"/HEAD") is not None:
+                    yield from self._members(inner + b"/")
+                elif kind == "dir" and len(waiting) < _MOST_MEMBERS:
+                    # The name of a submodule may have slashes in it
+                    waiting.append(inner)
+
+    def _ref_names(self, member: bytes) -> Iterator[bytes]:
+        loose = [path[len(member) :] for path in self._below(member + b"refs", _MOST_REFS)]
+        names = dict.fromkeys((b"HEAD", *self._packed_refs(member), *loose))
+        if len(names) >= _MOST_REFS:
+            self._problem = TOO_MANY
+        return iter(names)
+
+    def _packed_refs(self, member: bytes) -> dict[bytes, bytes]:
+        if member not in self._packed:
+            content = self._tree.read(self._top + member + b"packed-refs", _LARGEST_FILE) or b""
+            self._packed[member] = {name: value for name, value in parse_packed(content).items() if is_ref_name(name)}
+        return self._packed[member]
+
+    def _ref(self, member: bytes, name: bytes) -> bytes | None:
+        """Return the value of a reference, loose if it is, else packed."""
+        kind = self._kind(member + name)
+        if kind == "symlink":
+            # As very old versions of git wrote HEAD
+            found = self._tree.find(self._top + member + name)
+            value = None if found is None else parse_ref(SYMBOLIC + found[0].readlink(found[1]))
+        elif kind == "file":
+            value = parse_ref(self._tree.read(self._top + member + name, _LARGEST_REF) or b"")
+        else:
+            return self._packed_refs(member).get(name)
+        if value is None or not is_ref_name(name):
+            self._problem = ODD_REF
+        return value
+
+    def _file_names(self, member: bytes) -> Iterator[bytes]:
+        yield from (b"index", SPARSE, STASH_LOG, *STATE_FILES)
+        for directory in STATE_DIRECTORIES:
+            yield from (path[len(member) :] for path in self._below(member + directory, _MOST_FILES))
+
+    def _file(self, member: bytes, name: bytes) -> bytes | None:
+        """Return a digest of what a file says."""
+        if self._kind(member + name) != "file":
+            return None
+        content = self._tree.read(self._top + member + name, index.LARGEST)
+        if content is None:
+            return None
+        if name == b"index":
+            says = index.digest(content, self._hash_size)
+            self._problem = self._problem if says else ODD_INDEX
+            return says
+        import hashlib
+
+        return hashlib.blake2b(content, digest_size=16).digest()
+
+    def _below(self, directory: bytes, most: int) -> Iterator[bytes]:
+        """Yield the paths of everything below a directory but directories and locks, so many at most."""
+        waiting, count = [directory], 0
+        while waiting and count < most:
+            here = waiting.pop()
+            for name, kind in self._tree.names(self._top + here).items():
+                count += 1
+                if kind == "dir":
+                    waiting.append(here + b"/" + name)
+                elif not name.endswith(b".lock"):
+                    yield here + b"/" + name

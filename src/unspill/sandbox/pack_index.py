@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Have git make the index of a pack that a run left, in a sandbox that sees nothing else of the person's.
+
+An index that a command wrote may say anything about where an object begins, and git would believe it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.errors import UnspillError
+from unspill.layers.make import make_upper, new_id
+from unspill.layers.places import spill_dir, work_dir
+from unspill.layers.remove import remove_tree
+from unspill.model.layer import OpenLayer, RunId, Stack, TimeMark
+from unspill.model.policy import Policy
+from unspill.model.run import Exited
+from unspill.runner.perform import perform
+from unspill.runner.wishes import Wishes
+from unspill.sandbox.planning import get_places, make_plan
+from unspill.sandbox.requesting import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+    from unspill.sandbox.opening import Opened
+
+_SCRIPT = b"""\
+format=$1; shift
+for pack; do
+    number=$((number + 1))
+    git index-pack --object-format="$format" -o "unspill-$number.idx" "$pack" || rm -f "unspill-$number.idx"
+done
+"""
+
+
+class PackIndexes:
+    """The indexes of some packs, for as long as the context lasts; a pack that git refuses has none."""
+
+    def __init__(self, opened: Opened, packs: Mapping[bytes, bytes], hash_size: int) -> None:
+        """Take packs by the path that they have in the project, with where they lie."""
+        self._opened = opened
+        self._packs = packs
+        self._format = b"sha1" if hash_size == 20 else b"sha256"
+        self._top = work_dir(opened.store.state, new_id())
+        self.indexes: dict[bytes, bytes] = {}
+
+    def __enter__(self) -> Self:
+        if self._packs:
+            try:
+                self._make()
+            except (OSError, UnspillError):
+                # Without an index a pack is not applied, and what needs it waits; that is said then
+                self.indexes = {}
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        remove_tree(self._top)
+
+    def _make(self) -> None:
+        os.mkdir(self._top, 0o700)
+        directories: dict[bytes, list[bytes]] = {}
+        for path, place in self._packs.items():
+            directories.setdefault(os.path.dirname(place), []).append(path)
+        for number, (lower, paths) in enumerate(directories.items()):
+            upper, work = (b"%b/%b-%d" % (self._top, name, number) for name in (b"upper", b"work"))
+            os.mkdir(work, 0o700)
+            make_upper(upper, lower)
+            self._run(lower, upper, work, [os.path.basename(self._packs[path]) for path in paths])
+            for count, path in enumerate(paths, 1):
+                index = b"%b/unspill-%d.idx" % (upper, count)
+                if os.path.isfile(index) and not os.path.islink(index):
+                    self.indexes[path] = index
+
+    def _run(self, lower: bytes, upper: bytes, work: bytes, names: list[bytes]) -> None:
+        run = RunId(os.urandom(8).hex())
+        found = os.stat(lower)
+        layer = OpenLayer(id=new_id(), upper=upper, work=work, mark=TimeMark(ctime_ns=0), run=run)
+        stack = Stack(live=lower, device=found.st_dev, inode=found.st_ino, open=layer)
+        policy = Policy(bwrap=self._opened.policy.bwrap, limits=self._opened.policy.limits)
+        opened = self._opened.replace(project=lower, roots=(lower,), policy=policy)
+        request = Request(
+            argv=(b"/bin/sh", b"-c", _SCRIPT, b"index", self._format, *names),
+            script=None,
+            cwd=lower,
+            environ=(),
+            limits=policy.limits,
+        )
+        # The one root of it lies among our own files, where no other may be
+        places = get_places(opened).replace(state=opened.store.state + b"/empty", own=())
+        plan = make_plan(opened, request, places, (stack,), ())
+        performed = perform(plan, opened.facts, Wishes(run=run, spill_dir=spill_dir(opened.store.state, run)))
+        remove_tree(spill_dir(opened.store.state, run))
+        if not isinstance(performed.outcome, Exited):
+            raise OSError("git did not end by itself")
