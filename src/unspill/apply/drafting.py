@@ -91,6 +91,8 @@ class RootDraft:
         for change in changes:
             self._group = self._group_of(change.path)
             self.groups[change.path] = self._group
+            if self._is_quiet or change.is_mere_touch:
+                self._draft.slight.add((self._root, change.path))
             blocking = self._blocking(change.path) if self._blocked else None
             if blocking is not None:
                 self._leave(change.path, *blocking)
@@ -288,7 +290,7 @@ class RootDraft:
 
     def _may_displace(self, change: Change, found: os.stat_result | None) -> bool:
         """Tell whether the live entry is the one that the change was made from; record the conflict if it is not."""
-        if self._is_overwritten(change.path):
+        if self.is_overwritten(change.path):
             return True
         if found is None:
             if change.base_kind is None or change.kind == "replaced":
@@ -310,11 +312,11 @@ class RootDraft:
     def is_edited(self, path: bytes, status: os.stat_result) -> bool:
         """Tell whether somebody changed a live entry since the run began that first changed it."""
         mark = self._marks.of(path)
-        if status.st_ctime_ns < mark or self._is_overwritten(path):
+        if status.st_ctime_ns < mark or self.is_overwritten(path):
             return False
         return self._touched is None or not self._touched.explains(path, status, mark)
 
-    def _is_overwritten(self, path: bytes) -> bool:
+    def is_overwritten(self, path: bytes) -> bool:
         """Tell whether ours shall win at a path: as in a selection, a directory means what is below it."""
         return any(top in (b".", path) or path.startswith(top + b"/") for top in self._overwrite)
 

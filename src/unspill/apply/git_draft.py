@@ -70,7 +70,7 @@ class GitDraft:
         tops = [*source.uppers.values(), self._live.here]
         # The objects of the repository and of the run together
         self._all_objects = Objects(self._live.object_directories(tops), self._live.size)
-        self.is_diverged = self._find_divergence()
+        self.is_diverged = not files.is_overwritten(repository.top) and self._find_divergence()
 
     def _free_name(self, wanted: bytes) -> bytes:
         """Return a name below our own references that nothing has yet."""

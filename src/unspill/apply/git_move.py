@@ -16,7 +16,7 @@ import time
 from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, take_back
 from unspill.changes.reader import MergedTree
 from unspill.git.layout import OWN_REFS
-from unspill.git.state import SYMBOLIC, owner_of, parse_packed, parse_ref, read_values
+from unspill.git.state import SYMBOLIC, common_of, owner_of, parse_packed, parse_ref, read_values
 from unspill.host.writing import write_whole
 from unspill.policy.words import shell_word
 
@@ -38,6 +38,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 64 << 20
+_PACKED_LOCK = b"packed-refs.lock"
 _MOST_LINES = 21
 
 
@@ -47,7 +48,7 @@ def perform_git(sites: Sites, step: GitStep) -> tuple[GitEnding, str]:
     Raises:
         OSError: the filesystem fails. What was done so far stays done: roll back.
     """
-    repository = _Repository(sites, step)
+    repository = Repository(sites, step)
     repository.add_objects()
     reason = MOVED
     if step.move is not None:
@@ -79,7 +80,7 @@ def take_git_back(sites: Sites, step: GitStep) -> str | None:
     Raises:
         OSError: the filesystem fails.
     """
-    repository = _Repository(sites, step)
+    repository = Repository(sites, step)
     try:
         if not repository.is_there():
             return None
@@ -109,7 +110,7 @@ def arrival_notes(step: GitStep) -> list[str]:
     return lines[:_MOST_LINES]
 
 
-class _Repository:
+class Repository:
     """One live repository, by descriptors."""
 
     def __init__(self, sites: Sites, step: GitStep) -> None:
@@ -147,6 +148,21 @@ class _Repository:
         except PermissionError:
             # It belongs to somebody else who shares this repository
             return
+
+    def remove(self, refs: Iterable[RefMove]) -> bool:
+        """Delete references that still say what they were made to say; tell whether git let us."""
+        gone = [ref.name for ref in refs if self.value(ref.name) == ref.new]
+        for member in sorted({common_of(owner_of(name, self._step.members)) for name in gone}):
+            fd = self._root.directory((self._top + member)[:-1])
+            if not _lock_packed(fd):
+                return False
+            try:
+                for name in gone:
+                    if common_of(owner_of(name, self._step.members)) == member:
+                        self.set_ref(name, None)
+            finally:
+                os.unlink(_PACKED_LOCK, dir_fd=fd)
+        return True
 
     def move(self, move: GitMove) -> None:
         """Move everything, or nothing.
@@ -358,6 +374,29 @@ class _Repository:
             except OSError:
                 return
             above = above.rpartition(b"/")[0]
+
+
+def _lock_packed(fd: int) -> bool:
+    """Take the lock of `packed-refs` for a moment; one that a dead process of ours left is taken over."""
+    mark = b"unspill cleaning, pid "
+    try:
+        with open(os.open(_PACKED_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
+            content = file.read(100)
+        owner = content.removeprefix(mark).strip()
+        if owner == content or not owner.isdigit() or os.path.exists(b"/proc/" + owner):
+            return False
+        os.unlink(_PACKED_LOCK, dir_fd=fd)
+    except FileNotFoundError:
+        pass
+    try:
+        lock = os.open(_PACKED_LOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=fd)
+    except FileExistsError:
+        return False
+    try:
+        os.write(lock, b"%b%d\n" % (mark, os.getpid()))
+    finally:
+        os.close(lock)
+    return True
 
 
 def _without(packed: bytes, name: bytes) -> bytes:

@@ -34,7 +34,7 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
 
     from unspill.apply.journal import Residue, Taken
     from unspill.model.operation import GitEnding, OperationKind, Step
@@ -145,6 +145,7 @@ class _Work:
         self._marker = marker
         self._id = operation
         self._left: list[Left] = []
+        self._slight: set[tuple[int, bytes]] = set()
         self._operation = Operation(
             id=operation,
             number=0,
@@ -183,6 +184,7 @@ class _Work:
         steps = draft.steps()
         left = (*self._task.left, *draft.left)
         self._left = list(left)
+        self._slight = draft.slight
         number = draft.number() if steps or draft.git else 0
         self._operation = self._operation.replace(number=number, notes=tuple(draft.notes))
         journal = Journal(
@@ -231,7 +233,7 @@ class _Work:
         left = self._left
         residues = self._task.settle(self._id, left, marks) if self._task.settle is not None else ()
         sync_done(self._sites, steps, everything=bool(residues) or bool(git))
-        changed = _count(steps) + sum(ending != "left" for ending in git)
+        changed = _count(steps, self._slight) + sum(ending != "left" for ending in git)
         operation = self._operation.replace(left=tuple(left), marks=marks, changed=changed)
         end = End(done=tuple(done), operation=operation, residues=residues, dropped=self._task.dropped, git=git)
         # From here on what the journal says is true, whatever happens to this process
@@ -314,5 +316,5 @@ def _changes_nothing(steps: Sequence[Step]) -> bool:
     return all(step.action == "dress" and (step.root, step.path) in unchanged for step in steps)
 
 
-def _count(steps: Sequence[Step]) -> int:
-    return len({(step.root, step.path) for step in steps})
+def _count(steps: Sequence[Step], slight: Set[tuple[int, bytes]]) -> int:
+    return len({(step.root, step.path) for step in steps} - slight)

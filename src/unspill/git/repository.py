@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from unspill.model.change import Change, RootChanges
 
 
+# What a bare repository has in it that commands write
+_BARE = frozenset((b"objects", b"refs", b"HEAD", b"packed-refs"))
+
+
 class Repository(Record):
     """What layers changed in one repository. `base` is where it stood before them, `after` where it stands with them.
 
@@ -82,7 +86,7 @@ def find_repositories(
         below: The layers under these, the topmost first.
         is_frozen: The lowest of them has the root's repository as it stood when the first run began.
     """
-    tops = dict.fromkeys(top for change in part.changes if (top := repository_of(change.path)) is not None)
+    tops = dict.fromkeys(top for change in part.changes for top in _tops_of(change.path))
     if not tops:
         return ()
     whole = {change.path for change in part.changes if change.kind in ("added", "deleted", "replaced")}
@@ -90,9 +94,25 @@ def find_repositories(
         found = [
             _read(part, top, before, now, is_frozen=is_frozen and top == b".git")
             for top in tops
-            if not whole.intersection(_with_parents(top))
+            if not whole.intersection(_with_parents(top)) and _is_repository(before, top)
         ]
     return tuple(repository for repository in found if repository is not None)
+
+
+def _tops_of(path: bytes) -> list[bytes]:
+    """Return the directories that may be the repository of a path: `.git`, or what a bare one would be."""
+    top = repository_of(path)
+    if top is not None:
+        return [top]
+    parts = path.split(b"/")
+    return [b"/".join(parts[:end]) for end in range(1, len(parts)) if parts[end] in _BARE]
+
+
+def _is_repository(tree: MergedTree, top: bytes) -> bool:
+    if top.rpartition(b"/")[2] == GIT:
+        return True
+    kinds = tree.names(top)
+    return [kinds.get(name) for name in (b"HEAD", b"objects", b"refs")] == ["file", "dir", "dir"]
 
 
 def new_repositories(part: RootChanges) -> tuple[bytes, ...]:

@@ -148,8 +148,8 @@ class Operation(Record):
 
     `of` is the operation that an undo or redo reverses. `origin` is the operation in whose directory the displaced
     entries lie: itself, or for undo and redo the one that was first. `marks` has one moment per root that all of its
-    own changes precede. `changed` counts paths. `flagged` are applied paths that run when somebody builds, tests or
-    pushes, and why: told to whoever asked, not kept.
+    own changes precede. `changed` counts paths, but for those of which only the times changed. `flagged` are applied
+    paths that run when somebody builds, tests or pushes, and why: told to whoever asked, not kept.
     """
 
     id: OperationId

@@ -57,7 +57,8 @@ def undo_operation(
     done = _done(opened)
     reversed_by = _reversals(done)
     if operation is None:
-        wanted = next((one for one in done if one.kind != "undo" and one.id not in reversed_by), None)
+        # What only changed times is undone when it is named, but nobody means it by "the last"
+        wanted = next((one for one in done if one.kind != "undo" and one.changed and one.id not in reversed_by), None)
         if wanted is None:
             raise UsageError("there is nothing to undo", remedy="See `unspill log`.")
     else:

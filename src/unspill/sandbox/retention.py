@@ -12,6 +12,7 @@ import os
 import time
 
 from unspill.apply.journal import read_journal
+from unspill.apply.own_refs import remove_own_refs
 from unspill.apply.places import journal_file, operation_dir
 from unspill.changes.measure import measure
 from unspill.layers.mask import remove_old_masks
@@ -198,6 +199,9 @@ def _remove_family(store: Store, family: Family) -> bool:
                 store.operations.claim(operation.id)
         return False
     _forget_names(store, names)
+    if not all(remove_own_refs(store.state, name) for name in names):
+        # Without rows they are found again by their journals
+        return False
     for name in names:
         # A directory without a journal is garbage, whatever happens to us now
         _unlink(journal_file(store.state, name))
