@@ -301,15 +301,14 @@ class GitDraft:
         ]
 
     def _make_pins(self, refs: Sequence[RefMove], files: Sequence[bytes]) -> list[RefMove]:
-        displaced = [ref.old for ref in refs if ref.old is not None]
+        displaced = self._live.displaced_by(refs)
         kept = [*self._after.refs.values()]
         for name in files:
             if name.endswith(STASH_LOG):
-                displaced += stashed(self._live.read(name))
+                displaced += [(self._live.common(name), entry) for entry in stashed(self._live.read(name))]
                 kept += stashed(self._read_after(name))
             elif self._live.inner(name) == b"index":
-                tree = self._live.lost_blobs(name, self._read_after(name), self._all_objects)
-                displaced += [] if tree is None else [tree]
+                displaced += self._live.lost_blobs(name, self._read_after(name), self._all_objects)
         return self._live.pins(displaced, kept, self._all_objects)
 
     def _make_arrival(self, transfer: Transfer) -> tuple[RefMove, ...]:
@@ -319,12 +318,13 @@ class GitDraft:
             value = self._after.refs.get(name, b"")
             if is_object_name(value) and self._live.inner(name) != b"refs/stash":
                 found[self._arrival_name(name)] = value
-        for count, value in enumerate(self._new_stash()):
-            found[self._arrival_name(b"refs/stash/%d" % count)] = value
-        for count, value in enumerate(self._log_tips(transfer, [*found.values()])):
-            found[self._arrival_name(b"refs/log/%d" % count)] = value
-        if self.is_diverged and (tree := self._new_staged()) is not None:
-            found[self._arrival_name(b"refs/index")] = tree
+        for member in self._after.members:
+            for count, value in enumerate(self._new_stash(member)):
+                found[self._arrival_name(member + b"refs/stash/%d" % count)] = value
+            for count, value in enumerate(self._log_tips(member, transfer, [*found.values()])):
+                found[self._arrival_name(member + b"refs/log/%d" % count)] = value
+            if self.is_diverged and (tree := self._new_staged(member)) is not None:
+                found[self._arrival_name(member + b"refs/index")] = tree
         return tuple(RefMove(name=name, old=None, new=value) for name, value in sorted(found.items()))
 
     def _arrival_name(self, name: bytes) -> bytes:
@@ -334,40 +334,41 @@ class GitDraft:
         inner = name[len(member) :].removeprefix(b"refs/")
         return b"%b%b/%b/%b%b" % (common, OWN_REFS, self._name, member[len(common) :], inner)
 
-    def _new_stash(self) -> list[bytes]:
-        if STASH_LOG not in self._moved:
+    def _new_stash(self, member: bytes) -> list[bytes]:
+        name = member + STASH_LOG
+        if name not in self._moved:
             return []
-        old = stashed(self._live.read(STASH_LOG, self._source.below))
-        return [entry for entry in stashed(self._read_after(STASH_LOG)) if entry not in old][:_MOST_TIPS]
+        old = stashed(self._live.read(name, self._source.below))
+        return [entry for entry in stashed(self._read_after(name)) if entry not in old][:_MOST_TIPS]
 
-    def _log_tips(self, transfer: Transfer, arriving: list[bytes]) -> list[bytes]:
+    def _log_tips(self, member: bytes, transfer: Transfer, arriving: list[bytes]) -> list[bytes]:
         """Return commits that the run made and left again, and that nothing else of it leads to."""
+        name = member + b"logs/HEAD"
+        if name not in self._changed_logs():
+            return []
         tips: list[bytes] = []
-        for name in self._changed_logs():
-            if self._live.inner(name) != b"logs/HEAD":
-                continue
-            for line in reversed(new_lines(self._live.read(name), self._read_after(name))):
-                words = line.split(b" ", 2)
-                value = words[1] if len(words) == 3 else b""
-                is_new = value in transfer.names and value not in tips
-                known = (*arriving, *tips)
-                if is_new and not any(self._all_objects.is_ancestor(value, other) for other in known):
-                    tips.append(value)
+        for line in reversed(new_lines(self._live.read(name), self._read_after(name))):
+            words = line.split(b" ", 2)
+            value = words[1] if len(words) == 3 else b""
+            known = (*arriving, *tips)
+            if value in transfer.names and not any(self._all_objects.is_ancestor(value, other) for other in known):
+                tips.append(value)
         return tips[:_MOST_TIPS]
 
-    def _new_staged(self) -> bytes | None:
+    def _new_staged(self, member: bytes) -> bytes | None:
         """Return a tree of what the run staged and did not commit, None where there is nothing of the kind."""
-        if b"index" not in self._moved:
+        name = member + b"index"
+        if name not in self._moved:
             return None
-        new = index.staged_objects(self._read_after(b"index"), self._live.size) or {}
-        old = index.staged_objects(self._live.read(b"index", self._source.below), self._live.size) or {}
-        tree = self._all_objects.tree_of(resolve(self._after, b"HEAD") or b"")
+        new = index.staged_objects(self._read_after(name), self._live.size) or {}
+        old = index.staged_objects(self._live.read(name, self._source.below), self._live.size) or {}
+        tree = self._all_objects.tree_of(resolve(self._after, member + b"HEAD") or b"")
         staged: set[bytes] = set()
         for path, oids in new.items():
             fresh = oids - old.get(path, set())
             known = self._all_objects.entry_at(tree, path) if fresh and tree is not None else None
             staged |= fresh if known is None else fresh - {known[1]}
-        return self._live.make_tree(sorted(staged)) if staged else None
+        return self._live.make_tree(self._live.common(name), sorted(staged)) if staged else None
 
 
 def new_lines(live: bytes, after: bytes) -> list[bytes]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from unspill.git.state import GitState
     from unspill.model.operation import Step
 
+    # The prefix of the repository that an object is in, and its name
+    Displaced = tuple[bytes, bytes]
+
 LARGEST = 64 << 20
 
 
@@ -72,18 +75,29 @@ class LiveRepository:
         member = owner_of(name, self.members)
         return member + b"logs/" + name[len(member) :]
 
-    def pins(self, displaced: Iterable[bytes], kept: Iterable[bytes], objects: Objects) -> list[RefMove]:
+    def common(self, name: bytes) -> bytes:
+        """Return the prefix of the repository that has the objects of a name: itself, or a submodule."""
+        return common_of(owner_of(name, self.members))
+
+    def pins(self, displaced: Iterable[Displaced], kept: Iterable[bytes], objects: Objects) -> list[RefMove]:
         """Return references to those of the displaced objects that nothing of what is kept leads to."""
         kept = [value for value in dict.fromkeys(kept) if is_object_name(value)]
         lost = [
-            value
-            for value in dict.fromkeys(displaced)
+            (member, value)
+            for member, value in dict.fromkeys(displaced)
             if is_object_name(value) and not any(objects.is_ancestor(value, other) for other in kept)
         ]
         top = b"%b/op-%d" % (OWN_REFS, self._draft.number()) if lost else b""
-        return [RefMove(name=b"%b/%d" % (top, count), old=None, new=value) for count, value in enumerate(lost)]
+        return [
+            RefMove(name=b"%b%b/%d" % (member, top, count), old=None, new=value)
+            for count, (member, value) in enumerate(lost)
+        ]
 
-    def lost_blobs(self, name: bytes, new: bytes, objects: Objects) -> bytes | None:
+    def displaced_by(self, refs: Iterable[RefMove]) -> list[Displaced]:
+        """Return what references lead to now that are about to move; pins are no loss."""
+        return [(self.common(ref.name), ref.old) for ref in refs if ref.old is not None and not self._is_own(ref.name)]
+
+    def lost_blobs(self, name: bytes, new: bytes, objects: Objects) -> list[Displaced]:
         """Return a tree of what an index has staged that neither another index nor the commit it is for has."""
         assert self.state is not None
         old = index.staged_objects(self.read(name), self.size) or {}
@@ -94,13 +108,13 @@ class LiveRepository:
             missing = oids - others.get(path, set())
             known = objects.entry_at(tree, path) if missing and tree is not None else None
             lost |= missing if known is None else missing - {known[1]}
-        return self.make_tree(sorted(lost)) if lost else None
+        return [(self.common(name), self.make_tree(self.common(name), sorted(lost)))] if lost else []
 
-    def make_tree(self, blobs: Sequence[bytes]) -> bytes:
-        """Make a tree that leads to some blobs; return its name. It is added with the other objects."""
+    def make_tree(self, member: bytes, blobs: Sequence[bytes]) -> bytes:
+        """Make a tree that leads to some blobs of a member; return its name. It is added with the other objects."""
         content = b"".join(b"100644 %b\0%b" % (blob, bytes.fromhex(blob.decode())) for blob in blobs)
         name, text = make_object("tree", content, self.size)
-        path = b"%bobjects/%b/%b" % (self.top, name[:2], name[2:])
+        path = b"%b%bobjects/%b/%b" % (self.top, member, name[:2], name[2:])
         self._made.append((path, self._draft.stage_content(self.root, text, 0o444)))
         return name
 

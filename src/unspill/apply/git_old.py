@@ -77,7 +77,7 @@ def draft_old_move(draft: Draft, sites: Sites, root: int, top: bytes, steps: Seq
     moved = {move.name: move.new for move in moves}
     kept = [value for name, value in state.refs.items() if name not in moved]
     kept += [value for value in moved.values() if value is not None]
-    moves += live.pins([move.old for move in moves if move.old is not None], kept, live.objects)
+    moves += live.pins(live.displaced_by(moves), kept, live.objects)
     names = core_names(state, members=()) | set(moved)
     before = {name: state.value(name) for name in names}
     after = before | moved

@@ -54,7 +54,9 @@ def _remove_arrived(live: LiveRepository, step: GitStep) -> None:
     ]
     gone = {ref.name for ref in refs}
     kept = [value for name, value in live.state.refs.items() if name not in gone]
-    refs += live.pins([ref.old for ref in refs if ref.old is not None], kept, live.objects)
+    # What arrived is below our own name, and yet all that leads to it
+    displaced = [(live.common(ref.name), ref.old) for ref in refs if ref.old is not None]
+    refs += live.pins(displaced, kept, live.objects)
     if refs:
         live.add_step(live.move(refs, (), (), {}, {}))
 
@@ -114,15 +116,14 @@ class _Reversal:
         moved = {ref.name: ref.new for ref in refs}
         kept = [value for name, value in state.refs.items() if name not in moved]
         kept += [value for value in moved.values() if value is not None]
-        displaced = [ref.old for ref in refs if ref.old is not None and not _is_pin(ref.name)]
+        displaced = self._live.displaced_by(refs)
         for step in steps:
             name = step.path[len(self._live.top) :]
             if name.endswith(STASH_LOG):
-                displaced += stashed(self._live.read(name))
+                displaced += [(self._live.common(name), entry) for entry in stashed(self._live.read(name))]
                 kept += stashed(self._backup(step))
             elif self._live.inner(name) == b"index":
-                tree = self._live.lost_blobs(name, self._backup(step), self._live.objects)
-                displaced += [] if tree is None else [tree]
+                displaced += self._live.lost_blobs(name, self._backup(step), self._live.objects)
         return self._live.pins(displaced, kept, self._live.objects)
 
     def _backup(self, step: Step) -> bytes:

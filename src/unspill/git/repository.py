@@ -26,8 +26,9 @@ _BARE = frozenset((b"objects", b"refs", b"HEAD", b"packed-refs"))
 class Repository(Record):
     """What layers changed in one repository. `base` is where it stood before them, `after` where it stands with them.
 
-    `changes` are all that does not go file by file, with the part each has. `is_frozen` if `base` is how it stood when
-    the first run began; else it is how it stands now, and only times tell whether the person moved it.
+    `changes` are all that does not go file by file, with the part each has; `tied` are those of worktrees and submodules
+    that come or go, which need the rest. `is_frozen` if `base` is how it stood when the first run began; else it is how
+    it stands now, and only times tell whether the person moved it.
     """
 
     root: bytes
@@ -36,6 +37,12 @@ class Repository(Record):
     after: GitState
     changes: tuple[tuple[Change, Part], ...]
     is_frozen: bool
+    tied: tuple[Change, ...] = ()
+
+    @property
+    def paths(self) -> set[bytes]:
+        """The paths of all changes that are done together or not at all."""
+        return {change.path for change, _part in self.changes} | {change.path for change in self.tied}
 
     @property
     def problem(self) -> str:
@@ -156,7 +163,14 @@ def _read(part: RootChanges, top: bytes, before: MergedTree, now: MergedTree, *,
         after=after,
         changes=tuple(_parts(changes, top, base, after)),
         is_frozen=is_frozen,
+        tied=tuple(_tied(changes, top, base, after)),
     )
+
+
+def _tied(changes: Sequence[Change], top: bytes, base: GitState, after: GitState) -> Iterable[Change]:
+    """Yield the changes of worktrees and submodules that come or go."""
+    others = tuple(top + b"/" + member for member in set(base.members) ^ set(after.members))
+    return (change for change in changes if others and (change.path + b"/").startswith(others))
 
 
 def _parts(changes: Sequence[Change], top: bytes, base: GitState, after: GitState) -> Iterable[tuple[Change, Part]]:

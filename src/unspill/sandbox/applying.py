@@ -297,14 +297,10 @@ class _Apply:
         """Add all that a repository has that was left: it moves or comes as a whole, or stays so."""
         part = self._part(self.chosen, root)
         changes = part.changes if part is not None else ()
-        tops = tuple(path + b"/" for path in left if path in {repository.top for repository in self._git[root]})
-        own = {change.path for repository in self._git[root] for change, _part in repository.changes}
-        news = tuple(path + b"/" for path in left if any(change.path == path and _is_new(change) for change in changes))
-        return left.union(
-            change.path
-            for change in changes
-            if (change.path in own and change.path.startswith(tops)) or change.path.startswith(news)
-        )
+        together = [repository.paths for repository in self._git[root] if repository.top in left]
+        news = tuple(change.path + b"/" for change in changes if change.path in left and _is_new(change))
+        below = (change.path for change in changes if change.path.startswith(news))
+        return left.union(*together, below)
 
     def _remaining(self, stack: Stack, left: set[bytes]) -> list[Change]:
         """Return the changes of a root that stay, in the order of the scan, with the directories that they need."""

@@ -185,7 +185,7 @@ class _Choosing:
             paths = {change.path for change in part.changes}
             refused = {left.path for left in self._left if left.root == self._indices[part.root]}
             for repository in repositories_of(whole, stacks[part.root]):
-                own = {change.path for change, _part in repository.changes}
+                own = repository.paths
                 if not own & (paths | refused):
                     continue
                 if own & refused or self._is_held_whole(repository):

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A person and an agent on one repository, at random, beside a twin that gets the person's commands alone.
+
+After every step git finds nothing broken, neither in the project nor in the sandbox; what the person committed is where
+they committed it; nothing that the twin can reach is unreachable; and no commit of a run is lost.
+"""
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from tests.figures import record_figure
+from tests.kernel.twin_play import Game, Sequence
+from tests.kernel.twin_world import IDENTITY, world
+from tests.support import Ground
+
+pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(8 * 3600)]
+
+WHOLE = 3000
+_names = (f"w{number}" for number in itertools.count())
+
+
+def problems(ground: Ground, sequence: Sequence, pairs: Counter[tuple[str, str]]) -> list[str]:
+    """Play a sequence in a world of its own."""
+    with world(ground, next(_names), sequence.kind) as made:
+        game = Game(made)
+        found = game.problems(sequence)
+        pairs.update(game.pairs)
+        return found
+
+
+def shortened(ground: Ground, sequence: Sequence, attempts: int = 40) -> Sequence:
+    """Leave out what is not needed to fail, as far as some attempts get."""
+    candidates = sequence.shorter()
+    while attempts and candidates:
+        attempts -= 1
+        candidate = candidates.pop(0)
+        if problems(ground, candidate, Counter()):
+            sequence, candidates = candidate, candidate.shorter()
+    return sequence
+
+
+@pytest.fixture
+def repository_ground(ground: Ground) -> Ground:
+    (ground.home / ".gitconfig").write_text(IDENTITY)
+    return ground
+
+
+def test_nothing_of_a_person_is_lost_beside_an_agent(repository_ground: Ground, full: bool) -> None:
+    # The fresh share finds what the fixed one does not; a failure names its seed
+    fresh = random.SystemRandom().randrange(1 << 32)
+    seeds = [*range(WHOLE - 500), *range(fresh, fresh + 500)] if full else [*range(12), *range(fresh, fresh + 6)]
+    pairs: Counter[tuple[str, str]] = Counter()
+    for seed in seeds:
+        sequence = Sequence.drawn(seed)
+        found = problems(repository_ground, sequence, pairs)
+        if found:
+            least = shortened(repository_ground, sequence)
+            shown = "\n".join(problems(repository_ground, least, Counter()) or found)
+            pytest.fail(f"seed {seed}, shortened to {least}:\n{shown}", pytrace=False)
+    record_figure(
+        "git beside a person",
+        "0 broken, 0 lost",
+        f"{len(seeds)} random sequences, {sum(pairs.values())} actions, {len(pairs)} pairs of them,"
+        f" each at least {min(pairs.values())} times",
+    )
