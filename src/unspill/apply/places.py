@@ -5,6 +5,7 @@ operations/ID/journal     what will be done, and what was
 operations/ID/tree/LAYER  a layer that was applied; what it displaced lies where its own entries were
 operations/ID/old, stage  what went away, and copies made for this operation
 operations/ID/residue/LAYER  what stays held, until it becomes a layer
+operations/ID/kept/STEP   what a person edited while it changed hands
 operations/ID/loan        the mode of an entry that has another one for a moment
 pending/ID                there for as long as the operation is under way, and locked by whoever performs it; names the
                           roots that something may be staged in
@@ -35,6 +36,11 @@ def tree_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
 def residue_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
     """Return where a residue is until it becomes a layer."""
     return b"%b/residue/%b" % (operation_dir(state, operation), layer.encode())
+
+
+def kept_entry(state: bytes, operation: OperationId, step: int) -> bytes:
+    """Return where an edited entry is kept that lay at the place of a step."""
+    return b"%b/kept/%d" % (operation_dir(state, operation), step)
 
 
 def staging_name(operation: OperationId) -> bytes:
