@@ -146,8 +146,8 @@ def around_renames(
     monkeypatch.setattr(perform, "renameat2", renameat2)
 
 
-def one_look(asked: Callable[[int, bytes], bool | None], dir_fd: int, name: bytes, expected: Entry) -> str | None:
-    """Look at an entry and then ask for writers, without a second look: what a control arm does instead of `misfit`."""
+def asked_last(asked: Callable[[int, bytes], bool | None], dir_fd: int, name: bytes, expected: Entry) -> str | None:
+    """Look at an entry and then ask for writers, in the wrong order: what a control arm does instead of `misfit`."""
     if not perform.is_unchanged(dir_fd, name, expected):
         return perform.CHANGED
     is_open = asked(dir_fd, name)

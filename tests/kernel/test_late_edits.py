@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.late_scenes import SCENES, THEIRS, Scene, killed, swapped_back, swapped_back_beside_others
-from tests.kernel.race_operation import Bench, Opening, around_renames, named, one_look, ready
+from tests.kernel.race_operation import Bench, Opening, around_renames, asked_last, named, ready
 from tests.support import Ground
 from unspill.apply import last_look, operate, perform, rollback
 from unspill.apply.durable import sync_done
@@ -214,7 +214,7 @@ def test_what_is_kept_lasts_as_long_as_its_operation_is_remembered(
 
 
 class Asked:
-    """Answers whether somebody writes, a moment late: by then they have written and closed the file."""
+    """Answers whether a file is being written, a moment late: by then the program has written and closed it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -224,7 +224,7 @@ class Asked:
         self._fd = os.open(self._file, os.O_WRONLY | os.O_APPEND)
 
     def __call__(self, dir_fd: int, name: bytes) -> bool | None:
-        if self._fd >= 0:
+        if self._fd >= 0 and os.fstat(self._fd).st_ino == os.stat(name, dir_fd=dir_fd).st_ino:
             os.write(self._fd, THEIRS)
             os.close(self._fd)
             self._fd = -1
@@ -232,11 +232,11 @@ class Asked:
 
 
 @pytest.mark.parametrize("is_swapped_back", [False, True], ids=["displaced", "swapped back"])
-@pytest.mark.parametrize("is_defended", [True, False], ids=["two looks", "one look"])
-def test_a_write_between_the_look_and_the_question_for_writers_reaches_the_live_file(
+@pytest.mark.parametrize("is_defended", [True, False], ids=["asked first", "asked last"])
+def test_a_write_that_ends_while_the_kernel_is_asked_for_writers_reaches_the_live_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_swapped_back: bool, is_defended: bool
 ) -> None:
-    """With one look only, the control arm, it lands in a version that is not live."""
+    """Where the kernel is asked last, the control arm, it lands in a version that is not live."""
     file, place = tmp_path / "live" / "file", tmp_path / "operations" / "place"
     file.parent.mkdir()
     place.parent.mkdir()
@@ -248,7 +248,7 @@ def test_a_write_between_the_look_and_the_question_for_writers_reaches_the_live_
         around_renames(monkeypatch, {1: asked.open}, {})
     monkeypatch.setattr(perform, "has_writers", asked)
     if not is_defended:
-        monkeypatch.setattr(perform, "misfit", partial(one_look, asked))
+        monkeypatch.setattr(perform, "misfit", partial(asked_last, asked))
     with Sites(os.fsencode(tmp_path)) as sites:
         sites.open_roots([os.fsencode(file.parent)])
         perform.perform(sites, [step])

@@ -166,17 +166,14 @@ def _swap_back(place_fd: int, place: bytes, live_fd: int, name: bytes, ours: Ent
 
 def misfit(dir_fd: int, name: bytes, expected: Entry) -> str | None:
     """Tell what is wrong with an entry that was displaced: nothing, or an empty text where that may change."""
+    is_file = expected.kind == "file"
+    is_open = has_writers(dir_fd, name) if is_file else None
+    # In this order: a program that writes and closes the file in between would be missed by both
     if not is_unchanged(dir_fd, name, expected):
         return CHANGED
-    if expected.kind != "file":
-        return UNSURE if expected.kind == "dir" else None
-    is_open = has_writers(dir_fd, name)
     if is_open:
         return BEING_WRITTEN
-    # A program may have written and closed it after the first look and before the kernel was asked
-    if not is_unchanged(dir_fd, name, expected):
-        return CHANGED
-    return UNSURE if is_open is None else None
+    return UNSURE if is_open is None and (is_file or expected.kind == "dir") else None
 
 
 def _take(sites: Sites, step: Step) -> bool:
