@@ -143,8 +143,8 @@ def test_what_can_t_be_kept_is_said(scene: Scene, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(last_look, "make_kept", refuse)
     operation = swapped_back(scene)
-    (note,) = operation.notes
-    assert note.startswith("file: you edited it while unspill was changing it; that version could not be kept: ")
+    said = "file: you edited it while unspill was changing it; that version could not be kept: "
+    assert operation.notes == (said + "the filesystem does not permit it",)
 
 
 def test_a_deleted_file_that_was_saved_and_made_anew_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

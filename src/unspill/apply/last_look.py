@@ -81,11 +81,11 @@ def keep_edits(
     return tuple(notes)
 
 
-def note_of(step: Step, words: str, path: bytes = b"") -> str:
+def note_of(step: Step, words: str, path: bytes | None = None) -> str:
     """Return a sentence about an entry, for a person, that may end with the path of a version of it."""
     from unspill.changes.quote import quote
 
-    return f"{quote(step.path)}: {words} {quote(path)}".rstrip()
+    return f"{quote(step.path)}: {words}" + (f" {quote(path)}" if path is not None else "")
 
 
 def _edit_at(sites: Sites, step: Step, expected: Entry | None) -> str | None:
