@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Final, Self
 
 STYLES: Final = ("rename over", "truncate and write", "append")
+# Not one of the usual ways: it has the file open for a while before it writes
+SLOW: Final = "append slowly"
+_HELD_OPEN_S: Final = 0.0005
 
 
 def edit(path: str, style: str, text: bytes) -> None:
@@ -22,12 +25,14 @@ def edit(path: str, style: str, text: bytes) -> None:
     elif style == "truncate and write":
         _write(path, os.O_CREAT | os.O_TRUNC, text)
     else:
-        _write(path, os.O_APPEND, text)
+        _write(path, os.O_APPEND, text, _HELD_OPEN_S if style == SLOW else 0)
 
 
-def _write(path: str, flags: int, text: bytes) -> None:
+def _write(path: str, flags: int, text: bytes, pause_s: float = 0) -> None:
     fd = os.open(path, os.O_WRONLY | flags, 0o644)
     try:
+        if pause_s:
+            time.sleep(pause_s)
         os.write(fd, text)
     finally:
         os.close(fd)

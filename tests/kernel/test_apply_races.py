@@ -17,12 +17,13 @@ import pytest
 
 from tests.figures import record_figure
 from tests.kernel.race_editor import STYLES, Editor
+from tests.kernel.race_operation import named, ready
 from tests.support import Ground
 from unspill.apply import operate, perform
-from unspill.apply.entries import entry_of
+from unspill.apply.last_look import keep_edits
 from unspill.apply.marking import settle_mark
 from unspill.apply.sites import Sites
-from unspill.model.operation import Operation, Step
+from unspill.model.operation import Operation, OperationId
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -37,14 +38,8 @@ class Tally:
     edits: int = 0
     applied: int = 0
     conflicts: int = 0
-    in_backup: int = 0
+    named: int = 0
     lost: list[str] = field(default_factory=list)
-
-
-def kept(ground: Ground) -> bytes:
-    """Return what operations keep, in one."""
-    places = [*(ground.state / "operations").glob("*/tree/*/file"), *(ground.state / "operations").glob("*/old/*/*")]
-    return b"".join(path.read_bytes() for path in places)
 
 
 def race(ground: Ground, tally: Tally, styles: tuple[str, ...], kind: str, edits: int) -> None:
@@ -68,7 +63,7 @@ def race(ground: Ground, tally: Tally, styles: tuple[str, ...], kind: str, edits
 
 
 def judge(ground: Ground, tally: Tally, style: str, saved: list[bytes], operation: Operation) -> None:
-    """Look for everything that was saved and not saved over: in the live file, or kept and reported."""
+    """Look for everything that was saved and not saved over: in the live file, or in a file that the record names."""
     live = (ground.project / "file").read_bytes() if (ground.project / "file").exists() else b""
     is_reported = any(left.path == b"file" and left.why == "conflict" for left in operation.left)
     tally.edits += len(saved)
@@ -77,8 +72,8 @@ def judge(ground: Ground, tally: Tally, style: str, saved: list[bytes], operatio
     for text in saved if style == "append" else saved[-1:]:
         if text in live:
             continue
-        if is_reported and text in kept(ground):
-            tally.in_backup += 1
+        if text in named(operation.notes, "file"):
+            tally.named += 1
         else:
             tally.lost.append(f"{style}: {text!r} of {len(saved)}, live {live!r}, {operation.left}")
 
@@ -95,7 +90,9 @@ def test_no_edit_made_during_an_apply_is_lost(ground: Ground, full: bool, style:
     assert tally.conflicts
     if full:
         value = f"0 of {tally.edits} lost"
-        note = f"{tally.applied} applied, {tally.conflicts} conflicts, {tally.in_backup} edits kept in the backup"
+        note = (
+            f"{tally.applied} applied, {tally.conflicts} conflicts, {tally.named} edits in files that the record names"
+        )
         record_figure(f"edits during an apply: {style}, {kind}", value, note)
 
 
@@ -120,29 +117,18 @@ def test_no_edit_made_around_the_rename_is_lost(tmp_path: Path, full: bool, styl
             saved = editor.wait()
             edits += len(saved)
             done += not left
-            live, there = (path.read_bytes() if path.exists() else b"" for path in (file, place))
+            live = file.read_bytes() if file.exists() else b""
+            # By now the editor has closed whatever it had open, so the last look sees all of it
+            apart = named(keep_edits(sites, OperationId("operation"), [step], performed, [0]), "file")
             for text in saved if style == "append" else saved[-1:]:
                 if text not in live:
                     kept_apart += 1
-                    # What stays displaced counts as done, so that the operation is recorded with it
-                    if not (left and performed and text in there):
-                        lost.append(f"{text!r} of {saved}, live {live!r}, there {there!r}, {left}")
+                    if text not in apart:
+                        lost.append(f"{text!r} of {saved}, live {live!r}, kept {apart!r}, {left}")
     assert lost == []
     if full:
-        note = f"{done} renames stayed, {kept_apart} edits are in the backup of a reported conflict"
+        note = f"{done} renames stayed, {kept_apart} edits in files that the record names"
         record_figure(f"edits around a rename: {style}, {kind}", f"0 of {edits} lost", note)
-
-
-def ready(file: Path, place: Path, kind: str) -> Step:
-    """Lay a file and what replaces it out, and return the step that does."""
-    file.write_text("base\n")
-    place.unlink(missing_ok=True)
-    before = entry_of(os.lstat(file))
-    if kind == "deleted":
-        return Step(root=0, path=b"file", action="take", group=1, place=b"place", before=before)
-    place.write_text("ours\n")
-    after = entry_of(os.lstat(place))
-    return Step(root=0, path=b"file", action="put", group=1, place=b"place", before=before, after=after)
 
 
 def naive_apply(file: Path, text: str) -> None:

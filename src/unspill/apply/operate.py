@@ -17,7 +17,7 @@ from unspill.apply.dressing import opened_and_closed
 from unspill.apply.durable import sync_done, sync_staged
 from unspill.apply.finish import finish
 from unspill.apply.journal import End, Journal, Unsettled, write_end, write_journal
-from unspill.apply.last_look import look_again
+from unspill.apply.last_look import keep_edits, look_again, wait_for_opens
 from unspill.apply.marking import settle_mark
 from unspill.apply.moving import move_upper
 from unspill.apply.perform import perform
@@ -89,8 +89,12 @@ def operate(store: Store, task: Task) -> Operation:
         raise _failure(task, error) from error
 
 
-def _failure(task: Task, error: OSError, *, is_whole: bool = True) -> ApplyFailed:
-    result = "nothing was changed" if is_whole else "some paths could not be taken back, see `unspill log`"
+def _failure(task: Task, error: OSError, taken_back: Operation | None = None) -> ApplyFailed:
+    result = "nothing was changed"
+    if taken_back is not None and taken_back.left:
+        result = "some paths could not be taken back, see `unspill log`"
+    elif taken_back is not None and taken_back.notes:
+        result += f"; what you edited meanwhile is kept, see `unspill show op{taken_back.number}`"
     return ApplyFailed(f"{task.kind} failed: {error.strerror}; {result}")
 
 
@@ -146,6 +150,8 @@ class _Work:
         self._id = operation
         self._left: list[Left] = []
         self._slight: set[tuple[int, bytes]] = set()
+        # Somebody edited an entry of ours while it was live, and it is not live any more
+        self._is_edited = False
         self._operation = Operation(
             id=operation,
             number=0,
@@ -173,8 +179,8 @@ class _Work:
             self._take_back(journal, error)
             raise
         if end is None:
-            self._take_back(None, None)
-            return self._operation.replace(number=0, left=tuple(self._left), notes=journal.operation.notes)
+            kept = self._take_back(journal if self._is_edited else None, None)
+            return self._operation.replace(number=0, left=tuple(self._left), notes=(*journal.operation.notes, *kept))
         return self._finish(journal.replace(end=end))
 
     def _prepare(self) -> Journal:
@@ -225,6 +231,7 @@ class _Work:
         done, late = look_again(self._sites, journal.steps, done, unsure)
         known = {(one.root, one.path) for one in failed}
         self._left += [*failed, *(one for one in late if (one.root, one.path) not in known)]
+        notes = self._keep_edits_of_returned(journal.steps, done)
         steps = [journal.steps[index] for index in done]
         # Directories that a reversal opened, to find that nothing can be done in them, are closed again by now
         is_idle = not done or (self._task.of is not None and _changes_nothing(steps))
@@ -233,8 +240,14 @@ class _Work:
         left = self._left
         residues = self._task.settle(self._id, left, marks) if self._task.settle is not None else ()
         sync_done(self._sites, steps, everything=bool(residues) or bool(git))
-        changed = _count(steps, self._slight) + sum(ending != "left" for ending in git)
-        operation = self._operation.replace(left=tuple(left), marks=marks, changed=changed)
+        # As late as can be: who was opening a displaced file when it was displaced has had it open for a while
+        notes += keep_edits(self._sites, self._id, journal.steps, set(done), done)
+        operation = self._operation.replace(
+            left=tuple(left),
+            marks=marks,
+            changed=_count(steps, self._slight) + sum(ending != "left" for ending in git),
+            notes=(*self._operation.notes, *notes),
+        )
         end = End(done=tuple(done), operation=operation, residues=residues, dropped=self._task.dropped, git=git)
         # From here on what the journal says is true, whatever happens to this process
         self._marker.must_stay = True
@@ -261,6 +274,16 @@ class _Work:
                 self._operation = self._operation.replace(notes=(*self._operation.notes, *arrival_notes(step)))
         return tuple(endings)
 
+    def _keep_edits_of_returned(self, steps: Sequence[Step], done: Sequence[int]) -> tuple[str, ...]:
+        """Keep what somebody made of our entries while they were live, where they are not live any more."""
+        returned = sorted(set(range(len(steps))).difference(done))
+        if not returned:
+            return ()
+        wait_for_opens()
+        notes = keep_edits(self._sites, self._id, steps, (), returned)
+        self._is_edited = bool(notes)
+        return notes
+
     def _finish(self, journal: Journal) -> Operation:
         """Record what was done; whatever fails is made good at the next start."""
         is_clean = remove_staging(self._sites, journal.staging)
@@ -281,28 +304,28 @@ class _Work:
         for tree in self._task.trees:
             move_upper(upper_dir(state, LayerId(tree.layer)), tree_dir(state, self._id, tree.layer))
 
-    def _take_back(self, journal: Journal | None, error: BaseException | None) -> None:
-        """Take everything back; if even that fails, leave the marker for the next start.
+    def _take_back(self, journal: Journal | None, error: BaseException | None) -> tuple[str, ...]:
+        """Take everything back; if even that fails, leave the marker for the next start. Return what was kept where.
 
         Without a journal nothing live was changed, and nothing is recorded.
         """
         if isinstance(error, Unsettled):
             raise self._not_yet(error.__cause__) from error
         if self._marker.must_stay:
-            return
+            return ()
         self._marker.must_stay = True
         try:
-            is_whole = is_tidy = True
-            if journal is None:
+            taken_back = None if journal is None else roll_back(self._store, self._sites, journal)
+            if taken_back is None:
                 is_tidy = forget(self._store.state, self._id)
             else:
-                taken_back = roll_back(self._store, self._sites, journal)
-                is_whole, is_tidy = not taken_back.left, tidy_up(self._store.state, taken_back)
+                is_tidy = tidy_up(self._store.state, taken_back)
             self._marker.must_stay = not (remove_staging(self._sites, self._sites.staging) and is_tidy)
         except (OSError, StoreError) as failure:
             raise self._not_yet(failure) from failure
         if isinstance(error, OSError):
-            raise _failure(self._task, error, is_whole=is_whole) from error
+            raise _failure(self._task, error, taken_back) from error
+        return () if taken_back is None else taken_back.notes
 
     def _not_yet(self, failure: BaseException | None) -> ApplyFailed:
         return ApplyFailed(

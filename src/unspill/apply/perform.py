@@ -136,7 +136,7 @@ def _exchange(sites: Sites, step: Step) -> bool:
     place_fd, place = sites.place(step)
     live_fd, name = sites.live(step)
     renameat2(place_fd, place, live_fd, name, RENAME_EXCHANGE)
-    reason = _misfit(place_fd, place, before)
+    reason = misfit(place_fd, place, before)
     if reason:
         # Somebody was faster than the rename, or is about to write: theirs goes back
         assert step.after is not None
@@ -158,22 +158,25 @@ def _swap_back(place_fd: int, place: bytes, live_fd: int, name: bytes, ours: Ent
             renameat2(place_fd, place, live_fd, name, RENAME_EXCHANGE)
         except OSError as error:
             raise Unfit(explain_error(error)[1], stays=True) from error
-        if not _misfit(place_fd, place, put):
+        if not misfit(place_fd, place, put):
             break
         # What came out now is newer than what went back
         put = theirs
     if put is not ours:
-        raise Unfit(CHANGED, stays=True)
+        is_back = os.stat(place, dir_fd=place_fd, follow_symlinks=False).st_ino == ours.inode
+        raise Unfit(CHANGED, stays=not is_back)
 
 
-def _misfit(dir_fd: int, name: bytes, expected: Entry) -> str | None:
-    """Tell what is wrong with an entry that was just displaced: nothing, or an empty text where that may change."""
+def misfit(dir_fd: int, name: bytes, expected: Entry) -> str | None:
+    """Tell what is wrong with an entry that was displaced: nothing, or an empty text where that may change."""
+    is_file = expected.kind == "file"
+    is_open = has_writers(dir_fd, name) if is_file else None
+    # In this order: a program that writes and closes the file in between would be missed by both
     if not is_unchanged(dir_fd, name, expected):
         return CHANGED
-    if expected.kind != "file":
-        return UNSURE if expected.kind == "dir" else None
-    is_open = has_writers(dir_fd, name)
-    return UNSURE if is_open is None else BEING_WRITTEN if is_open else None
+    if is_open:
+        return BEING_WRITTEN
+    return UNSURE if is_open is None and (is_file or expected.kind == "dir") else None
 
 
 def _take(sites: Sites, step: Step) -> bool:
@@ -186,7 +189,7 @@ def _take(sites: Sites, step: Step) -> bool:
         if not is_empty(live_fd, name):
             raise Unfit(NOT_EMPTY)
     renameat2(live_fd, name, place_fd, place, RENAME_NOREPLACE)
-    reason = _misfit(place_fd, place, before)
+    reason = misfit(place_fd, place, before)
     if not reason:
         return reason is None
     try:
@@ -290,7 +293,7 @@ def _put_back(sites: Sites, step: Step) -> str | None:
             return NOT_EMPTY
     flags = RENAME_NOREPLACE if step.before is None else RENAME_EXCHANGE
     renameat2(live_fd, name, place_fd, place, flags)
-    reason = _misfit(place_fd, place, step.after)
+    reason = misfit(place_fd, place, step.after)
     if not reason:
         return None
     if step.before is None:

@@ -6,6 +6,7 @@ operations/ID/tree/LAYER  a layer that was applied; what it displaced lies where
 operations/ID/old, stage  what went away, and copies made for this operation
 operations/ID/residue/LAYER  what stays held, until it becomes a layer
 operations/ID/bases/LAYER  the repository as it stood before a layer that was applied
+operations/ID/kept/STEP   what a person edited while it changed hands
 operations/ID/loan        the mode of an entry that has another one for a moment
 pending/ID                there for as long as the operation is under way, and locked by whoever performs it; names the
                           roots that something may be staged in
@@ -41,6 +42,11 @@ def residue_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
 def kept_base_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
     """Return where the repository is kept as it stood before a layer that an operation took."""
     return b"%b/bases/%b" % (operation_dir(state, operation), layer.encode())
+
+
+def kept_entry(state: bytes, operation: OperationId, step: int) -> bytes:
+    """Return where an edited entry is kept that lay at the place of a step."""
+    return b"%b/kept/%d" % (operation_dir(state, operation), step)
 
 
 def staging_name(operation: OperationId) -> bytes:

@@ -3,7 +3,7 @@
 
 Decides from what is there, step by step in reverse, so it may itself be interrupted and begun again. When all steps
 are taken back that is recorded, and only then do the layers go back: the steps are not looked at a second time. What
-somebody changed since is left alone, named, and the entry that it displaced stays in the operation's directory.
+somebody changed since is left alone, and the record names the path where the entry that it displaced is kept.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import os
 import stat
 
 from unspill.apply.durable import sync_done
+from unspill.apply.last_look import keep_edits, make_kept, note_of, wait_for_opens
 from unspill.apply.loans import end_loan
 from unspill.apply.marking import settle_mark
 from unspill.apply.moving import close_inside, move_upper
-from unspill.apply.perform import take_back
-from unspill.apply.places import journal_file, operation_dir
-from unspill.host.libc import RENAME_NOREPLACE, renameat2
+from unspill.apply.perform import CHANGED, explain_error, take_back
+from unspill.apply.places import journal_file, kept_entry, operation_dir
 from unspill.host.writing import sync_directory
 from unspill.layers.places import upper_dir
 from unspill.layers.remove import remove_tree
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from unspill.store.db import Store
 
 GONE = "the project's directory is not there any more"
+_BEFORE = "what was there before is kept in"
 
 
 def roll_back(store: Store, sites: Sites, journal: Journal, gone: Collection[int] = ()) -> Operation:
@@ -48,9 +49,9 @@ def roll_back(store: Store, sites: Sites, journal: Journal, gone: Collection[int
     operation = journal.operation.id
     recorded = store.operations.find(operation)
     if recorded is None:
-        left = _take_steps_back(sites, journal, gone)
+        left, notes = _take_steps_back(sites, journal, gone)
         marks = tuple(settle_mark(sites, index, journal.steps[::-1]) for index in range(len(sites.roots)))
-        ended = journal.operation.replace(ending="rolled back", left=tuple(left), marks=marks)
+        ended = journal.operation.replace(ending="rolled back", left=tuple(left), marks=marks, notes=tuple(notes))
         with store.durable:
             recorded = store.operations.add(ended)
     end_loan(sites.state, operation)
@@ -59,8 +60,10 @@ def roll_back(store: Store, sites: Sites, journal: Journal, gone: Collection[int
     return recorded
 
 
-def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> list[Left]:
+def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> tuple[list[Left], list[str]]:
+    """Take the steps back; return what was left, and where what they displaced or somebody edited is kept."""
     left: list[Left] = []
+    notes: list[str] = []
     if journal.git:
         from unspill.apply.git_move import take_git_back
 
@@ -68,13 +71,22 @@ def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> l
             problem = GONE if git.root in gone else take_git_back(sites, git)
             if problem is not None:
                 left.append(Left(root=git.root, path=git.top, why="conflict", reason=problem))
-    for step in reversed(journal.steps):
-        reason = GONE if step.root in gone else take_back(sites, step)
+    steps = journal.steps
+    stays: set[int] = set()
+    for index in reversed(range(len(steps))):
+        step = steps[index]
+        reason = GONE if step.root in gone else CHANGED if _is_kept(sites, journal, index) else take_back(sites, step)
         if reason is not None:
-            _keep_displaced(sites, journal, step)
+            stays.add(index)
+            notes += _keep_displaced(sites, journal, index)
             left.append(Left(root=step.root, path=step.path, why="conflict", reason=reason))
-    sync_done(sites, [step for step in journal.steps if step.root not in gone], everything=bool(journal.git))
-    return left
+    sync_done(sites, [step for step in steps if step.root not in gone], everything=bool(journal.git))
+    wait_for_opens()
+    # What stays displaced has its note, but on another mount its place is about to be removed
+    looked_at = [
+        index for index, step in enumerate(steps) if step.root not in gone and (index not in stays or step.staged)
+    ]
+    return left, [*notes, *keep_edits(sites, journal.operation.id, steps, stays, looked_at)]
 
 
 def forget(state: bytes, operation: OperationId) -> bool:
@@ -130,24 +142,48 @@ def give_layers_back(state: bytes, operation: OperationId) -> None:
 
 def tidy_up(state: bytes, operation: Operation) -> bool:
     """Remove what is of no use any more of an operation that was taken back whole; tell whether all of it is gone."""
-    if operation.left:
+    if operation.left or operation.notes:
         return True
     top = operation_dir(state, operation.id)
     names = [name for name in os.listdir(top) if name != b"journal"]
     return sum(remove_tree(top + b"/" + name) for name in names) == len(names)
 
 
-def _keep_displaced(sites: Sites, journal: Journal, step: Step) -> None:
-    """Move an entry that can't go back out of the layer, which would otherwise show it as the command's own."""
-    if step.staged or step.before is None or not step.place or b"/tree/" not in step.place:
-        return
+def _is_kept(sites: Sites, journal: Journal, index: int) -> bool:
+    """Tell whether a rollback that was interrupted has moved away what a step displaced."""
+    step = journal.steps[index]
+    return (
+        step.before is not None
+        and not step.staged
+        and os.path.lexists(kept_entry(sites.state, journal.operation.id, index))
+        and _find_displaced(sites, step) is None
+    )
+
+
+def _keep_displaced(sites: Sites, journal: Journal, index: int) -> list[str]:
+    """Say where an entry is that can't go back. It leaves the layer, which would otherwise show it as the command's."""
+    step, operation = journal.steps[index], journal.operation.id
+    if step.action == "dress" or step.before is None:
+        return []
+    path = b"%b/operations/%b" % (sites.state, step.backup)
+    found = _find_displaced(sites, step)
+    if found is None:
+        path = kept_entry(sites.state, operation, index)
+        if step.staged or not os.path.lexists(path):
+            return []
+    elif step.after is not None and found.st_ino == step.after.inode:
+        return []
+    elif not step.staged and b"/tree/" in step.place:
+        fd, name = sites.place(step)
+        path = make_kept(sites.state, operation, index)
+        os.rename(name, path, src_dir_fd=fd)
+    return [note_of(step, _BEFORE, path)]
+
+
+def _find_displaced(sites: Sites, step: Step) -> os.stat_result | None:
     try:
-        fd, name = sites.operations.parent(step.place)
-        if step.after is not None and os.stat(name, dir_fd=fd, follow_symlinks=False).st_ino == step.after.inode:
-            return
-        kept = operation_dir(sites.state, journal.operation.id) + b"/kept"
-        os.makedirs(kept, 0o700, exist_ok=True)
-        kept_fd = sites.operations.directory(journal.operation.id.encode() + b"/kept")
-        renameat2(fd, name, kept_fd, b"%d" % step.group, RENAME_NOREPLACE)
-    except FileNotFoundError:
-        return
+        fd, name = sites.place(step)
+        return os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except OSError as error:
+        explain_error(error)
+        return None

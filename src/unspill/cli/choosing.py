@@ -21,10 +21,10 @@ def open_sandbox(arguments: Arguments, **options: object) -> Sandbox:
     name = arguments.value("--sandbox") or "default"
     sandbox = Sandbox(project, name=name, **options)  # type: ignore[arg-type]
     if sandbox.recovered:
-        from unspill.cli.telling import recovered_line
+        from unspill.cli.telling import recovered_lines
 
         for operation in sandbox.recovered:
-            print(f"unspill: {recovered_line(operation)}", file=sys.stderr)
+            print("unspill: " + "\n".join(recovered_lines(operation)), file=sys.stderr)
     return sandbox
 
 

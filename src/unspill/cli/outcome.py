@@ -34,9 +34,9 @@ def _applied(result: RunResult, operation: Operation, sandbox: str) -> list[str]
         left = {left.path for left in operation.left}
         flagged = [(path, reason) for path, reason in result.flagged if path not in left]
         lines += [heading, *flagged_lines(flagged), *listed]
-        lines += [f"  {safe_text(note)}" for note in operation.notes]
     elif not operation.left:
         lines += _listed(result.changes, "nothing of it had to be applied", operation.project)
+    lines += [f"  {safe_text(note)}" for note in operation.notes]
     if operation.left:
         lines.append(f"{count_text(len(operation.left), 'path')} not applied, held in sandbox {sandbox!r}:")
         lines += left_lines(operation)

@@ -7,7 +7,7 @@ from unspill.changes.quote import quote
 from unspill.changes.render import safe_text
 from unspill.cli.choosing import print_json
 from unspill.cli.options import EVERYWHERE, Command
-from unspill.cli.telling import count_text, recovered_line
+from unspill.cli.telling import count_text, recovered_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,6 @@ def _lines(repaired: Repaired) -> Iterator[str]:
         name = safe_text(sandbox.name)
         yield f"  sandbox {name!r} of {quote(sandbox.project)}"
     for operation in repaired.operations:
-        yield f"  {recovered_line(operation)}"
+        yield from (f"  {line}" for line in recovered_lines(operation))
     for path in found.unknown:
         yield f"  ! not understood, left where it is: {quote(path)}"

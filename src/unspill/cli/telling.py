@@ -123,8 +123,12 @@ def flagged_lines(flagged: Iterable[tuple[bytes, str]]) -> list[str]:
     return [*lines, f"  ! and {len(listed) - LIMIT} more to look at first"] if len(listed) > LIMIT else lines
 
 
-def recovered_line(operation: Operation) -> str:
-    """Say what became of an operation that was interrupted."""
+def recovered_lines(operation: Operation) -> list[str]:
+    """Say what became of an operation that was interrupted, and where edits made meanwhile are kept."""
+    return [_recovered(operation), *(f"  {safe_text(note)}" for note in operation.notes)]
+
+
+def _recovered(operation: Operation) -> str:
     what = f"an interrupted {operation.kind} (op {operation.number})"
     if operation.ending == "done":
         return f"{what} was finished"

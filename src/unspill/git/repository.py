@@ -26,9 +26,9 @@ _BARE = frozenset((b"objects", b"refs", b"HEAD", b"packed-refs"))
 class Repository(Record):
     """What layers changed in one repository. `base` is where it stood before them, `after` where it stands with them.
 
-    `changes` are all that does not go file by file, with the part each has; `tied` are those of worktrees and submodules
-    that come or go, which need the rest. `is_frozen` if `base` is how it stood when the first run began; else it is how
-    it stands now, and only times tell whether the person moved it.
+    `changes` are all that does not go file by file, with the part each has; `tied` are those of worktrees and
+    submodules that come or go, which need the rest. `is_frozen` if `base` is how it stood when the first run began;
+    else it is how it stands now, and only times tell whether the person moved it.
     """
 
     root: bytes

@@ -13,7 +13,7 @@ from unspill.cli.telling import (
     exit_code_of,
     flagged_lines,
     left_lines,
-    recovered_line,
+    recovered_lines,
     seen_from_here,
     size_text,
 )
@@ -109,7 +109,7 @@ def test_nothing_raw_reaches_the_screen() -> None:
     told = [
         *left_lines(operation(left(HOSTILE, reason=text))),
         *flagged_lines([(HOSTILE, text)]),
-        recovered_line(operation(left(HOSTILE), ending="rolled back")),
+        *recovered_lines(operation(left(HOSTILE), ending="rolled back", notes=(text,))),
     ]
     assert all(line.isprintable() for line in told)
 
@@ -120,18 +120,22 @@ def test_the_exit_code_says_whether_something_was_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "line"),
+    ("values", "lines"),
     [
-        ({"ending": "rolled back"}, "an interrupted apply (op 5) was taken back"),
-        ({"ending": "done", "kind": "undo"}, "an interrupted undo (op 5) was finished"),
+        ({"ending": "rolled back"}, ["an interrupted apply (op 5) was taken back"]),
+        ({"ending": "done", "kind": "undo"}, ["an interrupted undo (op 5) was finished"]),
         (
             {"ending": "rolled back", "left": (left(b"a"),)},
-            "an interrupted apply (op 5) was taken back, except for what was changed since: a",
+            ["an interrupted apply (op 5) was taken back, except for what was changed since: a"],
+        ),
+        (
+            {"ending": "rolled back", "notes": ("a: you edited it",)},
+            ["an interrupted apply (op 5) was taken back", "  a: you edited it"],
         ),
     ],
 )
-def test_an_interruption_is_told_in_a_line(values: dict[str, object], line: str) -> None:
-    assert recovered_line(operation(**values)) == line
+def test_an_interruption_is_told_with_what_was_kept(values: dict[str, object], lines: list[str]) -> None:
+    assert recovered_lines(operation(**values)) == lines
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 import os
 import subprocess
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,7 @@ def test_a_made_object_is_the_one_that_git_makes(tmp_path: Path, size: int) -> N
     assert git(tmp_path, "cat-file", "blob", name.decode()) == b"content\n"
 
 
-BROKEN = {
+BROKEN: dict[str, Callable[[bytes], bytes]] = {
     "another content": lambda text: zlib.compress(b"blob 5\0other"),
     "cut": lambda text: text[:-4],
     "with something behind": lambda text: text + b"x",
