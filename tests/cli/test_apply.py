@@ -134,11 +134,11 @@ def test_a_conflict_is_left_alone_and_can_be_decided_either_way(ground: Ground) 
     ]
     assert "-theirs\n+ours\n" in typed(ground, "diff", "one")[0]
     typed(ground, "apply", "--overwrite", "one")
-    assert typed(ground, "discard", "two")[0] == "Discarded 1 held change.\n"
+    assert typed(ground, "discard", "two")[0] == "Discarded 1 held change (op 3). Undo: unspill undo\n  M two\n"
     assert [(ground.project / name).read_text() for name in ("one", "two")] == ["ours\n", "theirs\n"]
     assert typed(ground, "changes")[0] == "Nothing is held.\n"
     # Overwriting is an operation like any other
-    typed(ground, "undo")
+    typed(ground, "undo", "2")
     assert (ground.project / "one").read_text() == "theirs\n"
 
 
@@ -233,7 +233,9 @@ def test_paths_globs_and_hunks_choose_as_seen_from_where_the_person_stands(groun
     assert sorted(os.listdir(ground.project / "sub")) == ["a.py", "b.py", "text"]
     assert not (ground.project / "top.py").exists()
     typed(ground, "apply", "../top.py", cwd="sub")
-    assert typed(ground, "discard", "--hunk", "text:1", cwd="sub")[0] == "Discarded 1 held change.\n"
+    assert typed(ground, "discard", "--hunk", "text:1", cwd="sub")[0] == (
+        "Discarded 1 held change (op 4). Undo: unspill undo\n  M sub/text\n"
+    )
     assert kinds(ground.sandbox().changes()) == {"other": "added"}
     typed(ground, "discard", "--glob", "**")
     assert typed(ground, "changes")[0] == "Nothing is held.\n"
@@ -331,11 +333,11 @@ def test_json_of_operations(ground: Ground) -> None:
     assert json.loads(typed(ground, "undo", "--json")[0])["of"] == value["operation"]
     assert json.loads(typed(ground, "redo", "--json")[0])["kind"] == "redo"
     assert json.loads(typed(ground, "discard", "--json", ".envrc")[0]) == {
-        "discarded_layers": 0,
         "discarded_changes": 1,
+        "operation": 4,
     }
     run = json.loads(typed(ground, "run", "--json", "-c", "rm a; echo 'all:' > Makefile")[0])
-    assert run["operation"]["number"] == 4
+    assert run["operation"]["number"] == 5
     assert [flag["path"] for flag in run["flagged"]] == ["Makefile"]
     assert (run["held"], run["problem"]) == (False, "")
     assert json.loads(typed(ground, "restore", "a", "--json")[0])["kind"] == "restore"
@@ -359,13 +361,14 @@ def test_another_root_is_always_named(ground: Ground) -> None:
 
 
 def test_a_commit_is_one_line(ground: Ground) -> None:
-    script = "git init -q . && git config user.name x && git config user.email x@example.org"
+    script = "git init -q -b main . && git config user.name x && git config user.email x@example.org"
     subprocess.run(["sh", "-c", script], cwd=ground.project, check=True)
     ground.write("file", "x\n")
     _stdout, stderr = typed(ground, "run", "-c", "git add . && git commit -qm one")
     head, line = stderr.splitlines()
     assert head.endswith("applied as op 1 (undo: unspill undo)")
-    assert line.startswith("  . .git/: ")
-    assert line.endswith(" of git's own files")
-    whole = typed(ground, "show", "op1")[0]
-    assert "  A .git/refs/heads/" in whole
+    assert line == "  git: new main"
+    assert "note: git: new main\n" in typed(ground, "show", "op1")[0]
+    typed(ground, "undo")
+    _stdout, stderr = typed(ground, "run", "--hold", "-c", "git add . && git commit -qm one")
+    assert stderr.splitlines()[-1].startswith("  . .git/: ")

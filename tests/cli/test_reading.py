@@ -103,15 +103,19 @@ def test_a_diff_of_the_second_run_is_against_the_first(ground: Ground) -> None:
     assert "-live\n+second\n" in text_of(ground, "diff")
 
 
-def test_discard_says_how_much(held: Ground) -> None:
-    assert text_of(held, "discard") == "Discarded 2 held layers.\n"
-    assert text_of(held, "discard") == "Nothing was held.\n"
+def test_discard_lists_what_it_drops_and_undo_brings_it_back(held: Ground) -> None:
+    listed = text_of(held, "changes").partition("\n")[2].replace("\n", "\n").rstrip()
+    assert text_of(held, "discard") == f"Discarded 6 held changes (op 1). Undo: unspill undo\n{listed}\n"
+    assert text_of(held, "discard") == "Nothing is on hold.\n"
     assert text_of(held, "changes") == "Nothing is held.\n"
     assert (held.project / "removed").exists()
     held.sandbox().run("touch x")
-    assert json.loads(text_of(held, "discard", "--json")) == {"discarded_layers": 1, "discarded_changes": 0}
+    assert json.loads(text_of(held, "discard", "--json")) == {"discarded_changes": 1, "operation": 2}
     held.sandbox("other").run("touch x")
-    assert text_of(held, "discard", "--sandbox", "other") == "Discarded 1 held layer.\n"
+    assert text_of(held, "discard", "--sandbox", "other").startswith("Discarded 1 held change (op 3).")
+    assert "  discard " in text_of(held, "log")
+    text_of(held, "undo", "1")
+    assert text_of(held, "changes").partition("\n")[2].rstrip() == listed
 
 
 def test_help_never_does_the_deed(held: Ground) -> None:

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tests.kernel.round_trip_tree import ROOT, Difference, Node, Tree, ancestors, below, parent
+from tests.kernel.round_trip_tree import ROOT, Difference, Layer, Node, Tree, ancestors, below, parent
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,28 @@ class Hand:
 
 @dataclass(eq=False)
 class Done:
-    """One operation; `of` is the one that it reverses, `closed` are directories that it opened and closed again."""
+    """One operation; `of` is the one that it reverses, `closed` are directories that it opened and closed again.
+
+    `layers` are those that it took out of the stack, `rest` the one that holds what stayed. `is_asked`: a person asked
+    for it, so undo holds its changes again. `dropped` are the paths of a discard, None for all. `again` is held since.
+    """
 
     number: int
     hands: list[Hand]
     closed: dict[bytes, Node]
     of: "Done | None" = None
     left: set[bytes] = field(default_factory=set)
+    layers: list[Layer] = field(default_factory=list)
+    rest: Layer | None = None
+    is_asked: bool = False
+    is_discard: bool = False
+    dropped: set[bytes] | None = None
+    again: list[Layer] = field(default_factory=list)
+
+    @property
+    def first(self) -> "Done":
+        """The operation that this one, or what it reverses, began with."""
+        return self if self.of is None else self.of.first
 
     @property
     def origin(self) -> int:

@@ -17,7 +17,10 @@ The rules, none of which is taken from the code:
 - `undo(operation)`, of whichever: each entry goes back to what the operation displaced, the very same, unless it is
   not any more what the operation put there. Entries that changed hands together go back together. An undo is an
   operation itself: undone, it brings back what it displaced.
-- `discard(selection)`: the chosen changes are not held any more, but for the new directories that others lie in.
+- What a person asked to be applied is held again when that is undone, as far as it went back: above what stayed held,
+  below what later runs hold. Doing it again takes it out once more, unless something else did so since.
+- `discard(selection)`: the chosen changes are not held any more, but for the new directories that others lie in. It is
+  an operation: undone, they are held again where they were.
 
 - A directory that its owner may not change is opened for an apply and closed again, and for an undo where the
   operation had opened it too. Where somebody closed it since, what is in it stays.
@@ -53,6 +56,7 @@ class Oracle:
         self.stack: list[Layer] = []
         self.done: list[Done] = []
         self._backup: set[tuple[int, Node]] = set()
+        self._places = 0
 
     def view(self) -> Tree:
         return fold(self.stack, self.live)
@@ -75,13 +79,18 @@ class Oracle:
     def hold(self, run: RunEdit) -> None:
         """Keep the layer of a run that changed anything."""
         if differences(self.view(), run.view()):
+            run.layer.place = self._next_place()
             self.stack.append(run.layer)
+
+    def _next_place(self) -> float:
+        self._places += 1
+        return float(self._places)
 
     def apply(self, chosen: set[bytes] | None, overwrite: frozenset[bytes] = frozenset()) -> Done | None:
         """Apply the changes at or below the chosen paths, by default all; None where nothing came of it."""
         changes = self.changes()
         wanted = {change.path for change in changes if chosen is None or is_below_any(change.path, chosen)}
-        return self._apply(changes, wanted | _made_above(changes, wanted), overwrite)
+        return self._apply(changes, wanted | _made_above(changes, wanted), overwrite, is_asked=True)
 
     def apply_run(self, layer: Layer) -> Done | None:
         """Apply what the topmost layer changed, with the new directories above, where no other one decides as well."""
@@ -97,8 +106,10 @@ class Oracle:
         wanted = mine - both
         return self._apply(changes, wanted | _made_above(changes, wanted), frozenset())
 
-    def _apply(self, changes: list[Difference], wanted: set[bytes], overwrite: frozenset[bytes]) -> Done | None:
-        held = _held(changes)
+    def _apply(
+        self, changes: list[Difference], wanted: set[bytes], overwrite: frozenset[bytes], *, is_asked: bool = False
+    ) -> Done | None:
+        held, layers = _held(changes), list(self.stack)
         left = wanted & held
         chosen = [change for change in changes if change.path in wanted - held]
         draft = ApplyHands(self.live, self._mark_of, overwrite)
@@ -106,6 +117,9 @@ class Oracle:
             draft.add(change)
         left |= draft.left
         if not draft.hands:
+            if not left and wanted.issuperset(change.path for change in changes):
+                # Nothing of it differs from the live tree
+                self.stack = []
             return None
         now = self.tick()
         taken = {change.path for change in chosen} - left
@@ -121,32 +135,50 @@ class Oracle:
         number = len(self.done) + 1
         self._backup |= {(number, hand.before) for hand in draft.hands if hand.before is not None}
         self._keep(remaining, view, edited)
-        return self._record(draft.hands, left)
+        recorded = self._record(draft.hands, left)
+        if recorded is not None:
+            recorded.layers, recorded.is_asked = layers, is_asked
+            recorded.rest = self.stack[0] if self.stack else None
+        return recorded
 
-    def discard(self, chosen: set[bytes] | None) -> None:
+    def discard(self, chosen: set[bytes] | None) -> Done | None:
         """Hold the chosen changes no more."""
+        layers, changes = list(self.stack), self.changes()
+        if not layers:
+            return None
+        dropped: set[bytes] | None = None
         if chosen is None:
             self.stack = []
-            return
-        changes = self.changes()
-        kept = {change.path for change in changes if not is_below_any(change.path, chosen)}
-        kept |= _made_above(changes, kept)
-        if len(kept) < len(changes):
+        else:
+            kept = {change.path for change in changes if not is_below_any(change.path, chosen)}
+            kept |= _made_above(changes, kept)
+            dropped = {change.path for change in changes if is_below_any(change.path, chosen)}
+            if len(kept) == len(changes):
+                return None
             remaining = [change for change in changes if change.path in kept]
             self._keep(remaining, self.view(), self._edited(remaining))
+        rest = self.stack[0] if self.stack else None
+        return self._add(Done(0, [], {}, layers=layers, rest=rest, is_discard=True, dropped=dropped))
 
-    def _mark_of(self, path: bytes) -> int:
+    def _add(self, done: Done) -> Done:
+        self.tick()
+        done.number = len(self.done) + 1
+        self.done.append(done)
+        return done
+
+    def _mark_of(self, path: bytes, stack: list[Layer] | None = None) -> int:
         """Return when the first held run that touched a path began."""
-        for layer in self.stack:
+        layers = self.stack if stack is None else stack
+        for layer in layers:
             if layer.has_a_say(path):
                 return layer.mark_of(path)
-        return self.stack[0].mark_of(path)
+        return layers[0].mark_of(path)
 
-    def _edited(self, changes: list[Difference]) -> dict[bytes, int]:
+    def _edited(self, changes: list[Difference], stack: list[Layer] | None = None) -> dict[bytes, int]:
         """Return the marks of those paths that are in conflict, or that hide a directory which may have such ones."""
         kept = {}
         for change in changes:
-            node, mark = self.live.get(change.path), self._mark_of(change.path)
+            node, mark = self.live.get(change.path), self._mark_of(change.path, stack)
             hides = node is not None and node.is_dir and (change.new is None or not change.new.is_dir)
             if node is not None and (node.changed > mark or hides):
                 kept[change.path] = mark
@@ -154,9 +186,13 @@ class Oracle:
 
     def _keep(self, remaining: list[Difference], view: Tree, older: dict[bytes, int]) -> None:
         """Hold these changes in one layer in place of all others."""
-        if not remaining:
-            self.stack = []
-            return
+        self.stack = []
+        if remaining:
+            self.stack = [self._layer_of(remaining, view, older)]
+            self.stack[0].place = self._next_place()
+
+    def _layer_of(self, remaining: list[Difference], view: Tree, older: dict[bytes, int]) -> Layer:
+        """Return a layer that holds these changes and hides nothing else."""
         entries: dict[bytes, Node | None] = {}
         for change in remaining:
             for above in (ROOT, *reversed(ancestors(change.path))):
@@ -164,7 +200,25 @@ class Oracle:
                     found = self.live.get(above)
                     entries[above] = (found if found is not None and found.is_dir else view[above]).copy()
             entries[change.path] = change.new
-        self.stack = [Layer(self.tick(), entries, older=older)]
+        return Layer(self.tick(), entries, older=older)
+
+    def _hold_again(self, done: Done, paths: set[bytes], *, is_renewed: bool) -> list[Layer]:
+        """Hold changes again that an operation took out: above what stayed then, below what came later."""
+        view = fold(done.layers, self.live)
+        changes = [change for change in differences(self.live, view) if change.path in paths]
+        if not changes:
+            return []
+        layer = self._layer_of(changes, view, {} if is_renewed else self._edited(changes, done.layers))
+        below = [*done.layers, *([done.rest] if done.rest in self.stack and done.rest is not None else [])]
+        layer.place = max(other.place for other in below)
+        above = sorted(other.place for other in self.stack if other.place > layer.place)
+        if any(other.place == layer.place for other in self.stack):
+            layer.place = (layer.place + above[0]) / 2 if above else self._next_place()
+        self._insert([layer])
+        return [layer]
+
+    def _insert(self, layers: list[Layer]) -> None:
+        self.stack = sorted((*self.stack, *layers), key=lambda layer: layer.place)
 
     def active(self) -> list[Done]:
         """Return the operations that can be reversed: those that were not, or whose reversal was."""
@@ -178,13 +232,38 @@ class Oracle:
 
     def reverse(self, done: Done) -> Done | None:
         """Undo an operation; None where nothing of it could be."""
+        if any(layer not in self.stack for layer in done.again):
+            return None
+        taken = list(done.again)
+        if done.first.is_discard:
+            return self._reverse_discard(done, taken)
         back = ReversedHands(self.live, self._backup, done, self.tick(), has_copies=self._is_elsewhere)
         for hand in reversed(done.hands):
             back.play(hand)
         recorded = self._record(back.hands, back.left, of=done)
         if back.has_attempted and recorded is None:
             self._come_and_go_in_root()
+        if recorded is not None:
+            self.stack = [layer for layer in self.stack if layer not in taken]
+            if recorded.is_undo and done.first.is_asked:
+                paths = {hand.path for hand in done.hands} - back.left
+                recorded.again = self._hold_again(done.first, paths, is_renewed=True)
         return recorded
+
+    def _reverse_discard(self, done: Done, taken: list[Layer]) -> Done:
+        recorded = Done(0, [], {}, done, dropped=done.dropped)
+        self.stack = [layer for layer in self.stack if layer not in taken]
+        if recorded.is_undo:
+            # A discard that was done again has taken what its undo had brought back
+            source = done.first if done.of is None else done
+            if done.first.dropped is None or done.of is not None:
+                recorded.again = list(source.layers)
+                self._insert(recorded.again)
+            else:
+                recorded.again = self._hold_again(done.first, done.first.dropped, is_renewed=False)
+        else:
+            recorded.layers = taken
+        return self._add(recorded)
 
     def _come_and_go_in_root(self) -> None:
         """A root on another mount has the directory for what is staged in it until the end of an operation."""

@@ -60,13 +60,15 @@ Tree = dict[bytes, Node]
 class Layer:
     """What a run wrote: entries, None for whiteouts, and the directories that hide all beneath them.
 
-    `mark` is the moment when the run began; `older` are marks of single paths that are older.
+    `mark` is the moment when the run began; `older` are marks of single paths that are older. `place` is among all
+    layers: higher ones lie above.
     """
 
     mark: int
     entries: dict[bytes, Node | None]
     opaque: set[bytes] = field(default_factory=set)
     older: dict[bytes, int] = field(default_factory=dict)
+    place: float = 0.0
 
     def hides(self, path: bytes) -> bool:
         """Tell whether an entry of this layer lets nothing beneath show."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Throwing away a part of what is held: the rest stays as it was, the project is never touched."""
+"""Discarding a part of what is held, or all: the project is not touched, and undo brings it back."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import Ground, kinds, lasting, printed, short
 from unspill import Sandbox
-from unspill.errors import SandboxUnavailable, UsageError
+from unspill.errors import ApplyFailed, SandboxUnavailable, UsageError
 from unspill.layers.marks import Marks
 from unspill.layers.stack import load_stacks
 from unspill.model.selection import Hunks, Selection
@@ -35,7 +35,7 @@ def held(ground: Ground) -> Sandbox:
 
 def test_chosen_changes_go_and_the_rest_is_one_layer(ground: Ground, engine: str) -> None:
     sandbox = held(ground)
-    assert sandbox.discard(["a", "new/deep"]) == 3
+    assert sandbox.discard(["a", "new/deep"]).changed == 3
     assert kinds(sandbox.changes()) == {"new": "added", "new/g": "added", "numbers": "modified", "old": "deleted"}
     assert len(ground.left_behind()) == 1
     assert printed(sandbox.run("cat a new/g; ls; ls new")) == "a\n2\na\nnew\nnumbers\ng\n"
@@ -46,7 +46,7 @@ def test_chosen_changes_go_and_the_rest_is_one_layer(ground: Ground, engine: str
 def test_what_is_left_can_be_discarded_again_until_nothing_is_held(ground: Ground) -> None:
     sandbox = held(ground)
     for path in ("old", "new", "numbers", "a"):
-        assert sandbox.discard([path]) > 0
+        assert sandbox.discard([path]).number
     assert not sandbox.changes()
     assert ground.left_behind() == []
     assert not any(run.held for run in sandbox.runs())
@@ -55,14 +55,14 @@ def test_what_is_left_can_be_discarded_again_until_nothing_is_held(ground: Groun
 def test_hunks_go_and_the_file_keeps_the_others(ground: Ground) -> None:
     sandbox = held(ground)
     sandbox.run("chmod 600 numbers")
-    assert sandbox.discard(Selection(hunks=(Hunks(path=b"numbers", numbers=(1,)),))) == 1
+    assert sandbox.discard(Selection(hunks=(Hunks(path=b"numbers", numbers=(1,)),))).changed == 1
     assert printed(sandbox.run("sed -n '3p;30p' numbers; stat -c %a numbers")) == "3\nthirty\n600\n"
     assert kinds(sandbox.changes())["a"] == "modified"
 
 
 def test_a_file_that_loses_all_its_hunks_is_not_changed_any_more(ground: Ground) -> None:
     sandbox = held(ground)
-    assert sandbox.discard(Selection(hunks=(Hunks(path=b"numbers", numbers=(1, 2)),))) == 1
+    assert sandbox.discard(Selection(hunks=(Hunks(path=b"numbers", numbers=(1, 2)),))).changed == 1
     assert "numbers" not in kinds(sandbox.changes())
 
 
@@ -75,7 +75,7 @@ def test_hunks_of_a_file_narrow_a_path_above_it(ground: Ground) -> None:
 
 def test_a_new_directory_stays_while_something_in_it_does(ground: Ground) -> None:
     sandbox = held(ground)
-    assert sandbox.discard(Selection(globs=(b"new", b"new/g"))) == 1
+    assert sandbox.discard(Selection(globs=(b"new", b"new/g"))).changed == 1
     assert {"new", "new/deep", "new/deep/f"} <= kinds(sandbox.changes()).keys()
 
 
@@ -130,7 +130,7 @@ def test_layers_that_a_run_stands_on_are_not_taken_away(ground: Ground, overlay_
         thread.join()
         os.close(reader)
         os.close(writer)
-    assert sandbox.discard(["a"]) == 1
+    assert sandbox.discard(["a"]).changed == 1
 
 
 def test_a_failure_leaves_everything_as_it_was(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,29 +142,129 @@ def test_a_failure_leaves_everything_as_it_was(ground: Ground, monkeypatch: pyte
 
     with monkeypatch.context() as patch:
         patch.setattr(discarding, "take_mark", fail)
-        with pytest.raises(SandboxUnavailable, match="Nothing was discarded"):
+        with pytest.raises(ApplyFailed, match="nothing was changed"):
             sandbox.discard(["a"])
     assert (kinds(sandbox.changes()), ground.left_behind()) == (before, layers)
 
 
-@pytest.mark.parametrize("moment", ["build_residue", "take_mark", "syncfs", "write_manifests", "clean"])
+MOMENTS = {
+    "discarding.build_residue": False,
+    "discarding.take_mark": False,
+    "operate.write_journal": False,
+    "operate.write_end": False,
+    "operate.finish": True,
+    "finish.write_manifests": True,
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_discard_that_is_killed_is_done_or_not_and_leaves_nothing_behind(ground: Ground, moment: str) -> None:
     sandbox = held(ground)
     before = kinds(sandbox.changes())
     program = f"""
 import os, signal
 from unspill import Policy, Sandbox
+from unspill.apply import finish, operate
 from unspill.sandbox import discarding
 sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}))
-discarding.{moment} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+{moment} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 sandbox.discard(["a"])
 """
     killed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert killed.returncode == -9, killed.stderr
     check = f"from unspill import Sandbox; Sandbox({os.fspath(ground.project)!r}).close()"
     assert subprocess.run([sys.executable, "-c", check], check=True).returncode == 0
-    is_done = moment in ("write_manifests", "clean")
+    is_done = MOMENTS[moment]
     wanted = {path: kind for path, kind in before.items() if path != "a" or not is_done}
     assert kinds(sandbox.changes()) == wanted
     assert len(ground.left_behind()) == (1 if is_done else 2)
     assert len(os.listdir(ground.state / "manifests")) == (1 if is_done else 2)
+    if is_done:
+        assert sandbox.undo().changed == 1
+        assert kinds(sandbox.changes()) == before
+
+
+def test_undo_brings_back_all_that_was_discarded_layer_by_layer(ground: Ground) -> None:
+    sandbox = held(ground)
+    before, layers = kinds(sandbox.changes()), ground.left_behind()
+    operation = sandbox.discard()
+    assert (operation.kind, operation.number, operation.changed) == ("discard", 1, len(before))
+    assert ground.left_behind() == []
+    assert not any(run.held for run in sandbox.runs())
+    assert kinds(sandbox.operation_changes(1)) == before
+    assert sandbox.undo().number == 2
+    assert (kinds(sandbox.changes()), ground.left_behind()) == (before, layers)
+    assert all(run.held for run in sandbox.runs())
+    assert sandbox.redo().number == 3
+    assert not sandbox.changes()
+    assert sandbox.undo().number == 4
+    assert (kinds(sandbox.changes()), ground.left_behind()) == (before, layers)
+
+
+def test_undo_brings_back_a_part_below_what_was_held_later(ground: Ground) -> None:
+    sandbox = held(ground)
+    before = kinds(sandbox.changes())
+    sandbox.discard(Selection(paths=(b"a",), hunks=(Hunks(path=b"numbers", numbers=(2,)),)))
+    sandbox.run("echo later > a")
+    sandbox.undo()
+    assert kinds(sandbox.changes()) == before
+    assert printed(sandbox.run("cat a; sed -n '3p;30p' numbers")) == "later\nthree\nthirty\n"
+
+
+def test_what_the_person_edited_before_a_discard_is_a_conflict_when_it_is_undone(ground: Ground) -> None:
+    sandbox = held(ground)
+    ground.write("a", "mine\n")
+    sandbox.discard(["a", "numbers"])
+    sandbox.undo()
+    assert [(left.path, left.why) for left in sandbox.apply().left] == [(b"a", "conflict")]
+    assert (ground.project / "a").read_text() == "mine\n"
+
+
+def test_a_discard_is_undone_where_the_project_was_moved_away(ground: Ground) -> None:
+    sandbox = held(ground)
+    before = kinds(sandbox.changes())
+    elsewhere = ground.project.with_name("elsewhere")
+    ground.project.rename(elsewhere)
+    assert sandbox.discard().number == 1
+    elsewhere.rename(ground.project)
+    sandbox.undo()
+    assert kinds(sandbox.changes()) == before
+
+
+def test_an_undo_of_what_was_asked_to_be_applied_holds_it_again(ground: Ground) -> None:
+    sandbox = held(ground)
+    before = kinds(sandbox.changes())
+    assert sandbox.apply(["a", "new", "old"]).left == ()
+    rest = kinds(sandbox.changes())
+    assert rest == {"numbers": "modified"}
+    assert sandbox.undo().left == ()
+    assert kinds(sandbox.changes()) == before
+    assert (ground.project / "a").read_text() == "a\n"
+    assert printed(sandbox.run("cat a new/g; ls", after="discard")) == "a\nb\n2\na\nnew\nnumbers\n"
+    assert sandbox.redo().left == ()
+    assert kinds(sandbox.changes()) == rest
+    assert (ground.project / "a").read_text() == "a\nb\n"
+    assert sandbox.undo().left == ()
+    assert sandbox.apply().left == ()
+    assert not sandbox.changes()
+    assert not (ground.project / "old").exists()
+
+
+def test_an_undo_of_what_a_run_applied_by_itself_holds_nothing(ground: Ground) -> None:
+    sandbox = ground.sandbox(after="apply")
+    assert sandbox.run("echo x > x").operation is not None
+    sandbox.undo()
+    assert not sandbox.changes()
+    assert sandbox.redo().changed == 1
+    assert (ground.project / "x").exists()
+
+
+def test_what_is_not_held_any_more_is_not_redone(ground: Ground) -> None:
+    sandbox = held(ground)
+    sandbox.apply()
+    sandbox.undo()
+    sandbox.discard(["a"])
+    with pytest.raises(UsageError, match="applied or discarded since"):
+        sandbox.redo()
+    sandbox.undo()
+    assert "a" in kinds(sandbox.changes())

@@ -178,7 +178,7 @@ def test_a_rollback_that_died_has_named_the_displaced_version_when_it_is_done(sc
     killed(scene.ground)
     scene.append()
 
-    def fail(*_arguments: object) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
     with scene.monkeypatch.context() as patched:

@@ -71,7 +71,7 @@ AGENT = {
     "delete own branch": "git branch -q 'agent/gone-NUMBER'; git branch -q -D 'agent/gone-NUMBER'",
     "clone": "git clone -q --no-hardlinks . 'agent-clone-NUMBER'",
 }
-OURS = ("apply", "overwrite", "undo", "undo one", "redo", "apply")
+OURS = ("apply", "overwrite", "undo", "undo one", "redo", "discard")
 _ABORT = "{ git merge --abort; git rebase --abort; git cherry-pick --abort; } 2>/dev/null"
 _MADE = 'made() { echo "<made $(git rev-parse HEAD)>"; }\n'
 
@@ -287,13 +287,14 @@ class Game:
         }
         if lost:
             indexes = [path for path in state.glob("**/objects/pack/*.idx") if path.is_file()]
-            lost -= {name for path in indexes for name in _names_in(path)}
+            lost -= {name for path in indexes for name in _names_in(path, self.world.kind)}
         return [f"a commit of a run is nowhere: {name}" for name in sorted(lost)]
 
 
-def _names_in(index: Path) -> list[str]:
+def _names_in(index: Path, kind: str) -> list[str]:
+    words = ["git", "show-index", f"--object-format={'sha256' if kind == 'sha256' else 'sha1'}"]
     with index.open("rb") as file:
-        text = subprocess.run(["git", "show-index"], stdin=file, capture_output=True, check=False).stdout
+        text = subprocess.run(words, stdin=file, capture_output=True, check=False).stdout
     return [line.split()[1] for line in os.fsdecode(text).splitlines()]
 
 

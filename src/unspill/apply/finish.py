@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 
+from unspill.apply.journal import Residue
 from unspill.apply.moving import move_upper
-from unspill.apply.places import kept_base_dir, residue_dir
+from unspill.apply.places import kept_base_dir, residue_dir, tree_dir
 from unspill.layers.manifest import remove_manifests, write_manifests
 from unspill.layers.places import base_dir, upper_dir
 from unspill.model.layer import LayerId, RunId, SandboxId
@@ -30,8 +31,15 @@ def finish(store: Store, journal: Journal) -> Operation:
     operation = end.operation
     sandbox = SandboxId(operation.sandbox)
     rows = [
-        LayerRow(id=LayerId(rest.layer), sandbox=sandbox, root=rest.root, run=RunId(rest.run), mark_ns=rest.mark_ns)
-        for rest in end.residues
+        LayerRow(
+            id=LayerId(rest.layer),
+            sandbox=sandbox,
+            root=rest.root,
+            run=RunId(rest.run),
+            mark_ns=rest.mark_ns,
+            seq=rest.seq,
+        )
+        for rest in _coming(end)
     ]
     with store.durable:
         # What is recorded is recorded for good: what it left may have been applied or discarded since
@@ -40,10 +48,15 @@ def finish(store: Store, journal: Journal) -> Operation:
         if is_new:
             _swap_layers(store, journal, end, rows)
     for row in rows:
-        _move_residue(store, journal, row)
+        _move_layer(store, journal, row)
     for tree in journal.trees:
         _keep_base(store.state, journal.operation.id, LayerId(tree.layer))
     return recorded
+
+
+def _coming(end: End) -> tuple[Residue, ...]:
+    """Return the layers that are held from now on."""
+    return (*end.residues, *(Residue(**tree.as_dict()) for tree in end.restored))
 
 
 def _keep_base(state: bytes, operation: OperationId, layer: LayerId) -> None:
@@ -60,20 +73,32 @@ def _swap_layers(store: Store, journal: Journal, end: End, rows: list[LayerRow])
     remove_manifests(store.state, gone)
     store.layers.remove(gone)
     store.layers.retire(LayerId(layer) for layer in end.dropped)
-    for row, rest in zip(rows, end.residues, strict=True):
-        store.layers.add_sealed(row)
+    for row, rest in zip(rows, _coming(end), strict=True):
+        if row.seq:
+            store.layers.add_sealed_at(row)
+        else:
+            store.layers.add_sealed(row)
         store.marks.put(row.id, dict(rest.overrides))
-    if gone or end.dropped:
+    if gone or end.dropped or rows:
         sandbox = SandboxId(end.operation.sandbox)
         store.runs.drop_held(sandbox)
         store.runs.hold(row.run for row in store.layers.sealed(sandbox))
 
 
-def _move_residue(store: Store, journal: Journal, row: LayerRow) -> None:
-    source = residue_dir(store.state, journal.operation.id, row.id)
-    # Whoever did that may have died before the rest of it
-    if os.path.lexists(source):
-        move_upper(source, upper_dir(store.state, row.id))
+def _move_layer(store: Store, journal: Journal, row: LayerRow) -> None:
+    """Bring a layer to its place: a residue of this operation, or one that the operation took which this one reverses.
+
+    Whoever did that may have died before the rest of it.
+    """
+    state, operation = store.state, journal.operation
+    source = residue_dir(state, operation.id, row.id)
+    taken = () if operation.of is None else (tree_dir(state, operation.of, row.id),)
+    for place in (source, *taken):
+        if os.path.lexists(place):
+            move_upper(place, upper_dir(state, row.id))
+    if operation.of is not None and os.path.lexists(base := kept_base_dir(state, operation.of, row.id)):
+        os.makedirs(state + b"/bases", 0o700, exist_ok=True)
+        os.rename(base, base_dir(state, row.id))
     write_manifests(store, [row.id], durable=True)
     try:
         os.rmdir(os.path.dirname(source))

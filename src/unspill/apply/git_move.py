@@ -14,6 +14,7 @@ import stat
 import time
 
 from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, take_back
+from unspill.changes.quote import quote
 from unspill.changes.reader import MergedTree
 from unspill.git.layout import OWN_REFS
 from unspill.git.state import SYMBOLIC, common_of, owner_of, parse_packed, parse_ref, read_values
@@ -40,6 +41,7 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 64 << 20
 _PACKED_LOCK = b"packed-refs.lock"
 _MOST_LINES = 21
+_MOST_WORDS = 4
 
 
 def perform_git(sites: Sites, step: GitStep) -> tuple[GitEnding, str]:
@@ -90,6 +92,30 @@ def take_git_back(sites: Sites, step: GitStep) -> str | None:
         return None if step.move is None else repository.move_back(step.move)
     except OSError as error:
         return explain_error(error)[1]
+
+
+def moved_note(step: GitStep) -> str:
+    """Say in one line what moved in a repository."""
+    assert step.move is not None
+    refs = [ref for ref in step.move.refs if b"/" + OWN_REFS + b"/" not in b"/" + ref.name]
+    words = [_moved_word(ref) for ref in refs if not ref.name.endswith(b"HEAD")]
+    words += [f"now at {_short(ref.new)}" for ref in refs if ref.name.endswith(b"HEAD") and ref.new is not None]
+    more = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
+    shown = ", ".join(words[:_MOST_WORDS]) + more
+    place = quote(step.top.rpartition(b"/")[0])
+    return f"git{f' in {place}' if b'/' in step.top else ''}: {shown or 'what is staged'}"
+
+
+def _moved_word(ref: RefMove) -> str:
+    name = quote(ref.name.removeprefix(b"refs/heads/").removeprefix(b"refs/"))
+    if ref.old is None or ref.new is None:
+        return f"new {name}" if ref.old is None else f"{name} deleted"
+    return f"{name} {_short(ref.old)} -> {_short(ref.new)}"
+
+
+def _short(value: bytes | None) -> str:
+    text = (value or b"").removeprefix(SYMBOLIC)
+    return quote(text.removeprefix(b"refs/heads/")) if text != value else text[:7].decode()
 
 
 def arrival_notes(step: GitStep) -> list[str]:

@@ -27,29 +27,41 @@ FIRST_VERSION, VERSION = 1, 2
 
 
 class Residue(Record):
-    """The layer that replaces the ones an operation took: its root, its mark, and the paths whose mark is older."""
+    """The layer that replaces the ones an operation took: its root, its mark, and the paths whose mark is older.
+
+    With `seq` it lies right above that place among the layers, not on top of all.
+    """
 
     layer: str
     root: bytes
     run: str
     mark_ns: int
     overrides: tuple[tuple[bytes, int], ...] = ()
+    seq: int = 0
 
 
 class Taken(Record):
-    """A layer whose upper directory became part of an operation."""
+    """A layer whose upper directory became part of an operation, with all that makes it a layer again."""
 
     layer: str
     root: bytes
+    run: str = ""
+    mark_ns: int = 0
+    seq: int = 0
+    overrides: tuple[tuple[bytes, int], ...] = ()
 
 
 class End(Record):
-    """What came of an operation: the steps that were done, and all that its record needs besides."""
+    """What came of an operation: the steps that were done, and all that its record needs besides.
+
+    `restored` are layers that another operation took and that are held again.
+    """
 
     done: tuple[int, ...]
     operation: Operation
     residues: tuple[Residue, ...] = ()
     dropped: tuple[str, ...] = ()
+    restored: tuple[Taken, ...] = ()
     git: tuple[GitEnding, ...] = ()
 
 
@@ -57,7 +69,7 @@ class Journal(Record):
     """A journal as it was read. `end` is None where the operation was interrupted.
 
     `identities` are device and inode of each root. `staging` is the name of a directory in those roots that lie on
-    another filesystem than our own state.
+    another filesystem than our own state. `paths` are those, by root, that a discard was about; none for all.
     """
 
     operation: Operation
@@ -66,6 +78,7 @@ class Journal(Record):
     identities: tuple[tuple[int, int], ...] = ()
     trees: tuple[Taken, ...] = ()
     staging: bytes = b""
+    paths: tuple[tuple[bytes, bytes], ...] = ()
     end: End | None = None
     version: int = VERSION
 
@@ -81,9 +94,10 @@ def write_journal(path: bytes, journal: Journal) -> None:
         "version": VERSION,
         "operation": _plain_operation(journal.operation),
         "identities": journal.identities,
-        "trees": [[tree.layer, _text(tree.root)] for tree in journal.trees],
+        "trees": list(map(_plain_taken, journal.trees)),
         "staging": _text(journal.staging),
         "git": list(map(plain_git_step, journal.git)),
+        "paths": [[_text(root), _text(path)] for root, path in journal.paths],
     }
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -108,10 +122,11 @@ def write_end(path: bytes, end: End) -> None:
         "done": end.done,
         "operation": _plain_operation(end.operation),
         "residues": [
-            [rest.layer, _text(rest.root), rest.run, rest.mark_ns, [[_text(p), m] for p, m in rest.overrides]]
+            [rest.layer, _text(rest.root), rest.run, rest.mark_ns, _plain_marks(rest.overrides), rest.seq]
             for rest in end.residues
         ],
         "dropped": end.dropped,
+        "restored": list(map(_plain_taken, end.restored)),
         "git": end.git,
     }
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -159,11 +174,33 @@ def read_journal(path: bytes, *, with_steps: bool = True) -> Journal | None:
         steps=steps,
         git=tuple(map(git_step_from, header.get("git", ()))),
         identities=tuple((device, inode) for device, inode in header["identities"]),
-        trees=tuple(Taken(layer=layer, root=_bytes(root)) for layer, root in header["trees"]),
+        trees=tuple(map(_taken, header["trees"])),
         staging=_bytes(header["staging"]),
+        paths=tuple((_bytes(root), _bytes(path)) for root, path in header.get("paths", ())),
         end=None if end is None else _end(end),
         version=header["version"],
     )
+
+
+def _plain_taken(tree: Taken) -> list[Any]:
+    return [tree.layer, _text(tree.root), tree.run, tree.mark_ns, tree.seq, _plain_marks(tree.overrides)]
+
+
+def _taken(plain: list[Any]) -> Taken:
+    layer, root, *rest = plain
+    if not rest:
+        # As unspill 0.1 wrote it
+        return Taken(layer=layer, root=_bytes(root))
+    run, mark_ns, seq, overrides = rest
+    return Taken(layer=layer, root=_bytes(root), run=run, mark_ns=mark_ns, seq=seq, overrides=_marks(overrides))
+
+
+def _plain_marks(marks: tuple[tuple[bytes, int], ...]) -> list[Any]:
+    return [[_text(path), mark] for path, mark in marks]
+
+
+def _marks(plain: list[Any]) -> tuple[tuple[bytes, int], ...]:
+    return tuple((_bytes(path), mark) for path, mark in plain)
 
 
 def _line(value: object) -> bytes:
@@ -227,10 +264,12 @@ def _end(value: dict[str, Any]) -> End:
                 root=_bytes(root),
                 run=run,
                 mark_ns=mark_ns,
-                overrides=tuple((_bytes(path), mark) for path, mark in overrides),
+                overrides=_marks(overrides),
+                seq=rest[0] if rest else 0,
             )
-            for layer, root, run, mark_ns, overrides in value["residues"]
+            for layer, root, run, mark_ns, overrides, *rest in value["residues"]
         ),
         dropped=tuple(value["dropped"]),
+        restored=tuple(map(_taken, value.get("restored", ()))),
         git=tuple(value.get("git", ())),
     )

@@ -34,7 +34,7 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence, Set
+    from collections.abc import Callable, Iterable, Sequence, Set
 
     from unspill.apply.journal import Residue, Taken
     from unspill.model.operation import GitEnding, OperationKind, Step
@@ -49,8 +49,9 @@ class Task(Record):
     """What is to be done: who asks for what, and how its steps and residues are made.
 
     `trees` are layers that become part of the operation; `dropped` are those whose rows go and whose directories stay
-    until nobody has them mounted any more. `check` is the last word before anything live changes: it raises where that
-    is not wanted any more.
+    until nobody has them mounted any more; `restored` are held again. `check` is the last word before anything live
+    changes: it raises where that is not wanted any more. `changed` counts what is changed besides steps: with it the
+    operation is recorded even if there is no step. `paths` are those that a discard is about, none for all.
     """
 
     kind: OperationKind
@@ -65,7 +66,10 @@ class Task(Record):
     runs: tuple[str, ...] = ()
     trees: tuple[Taken, ...] = ()
     dropped: tuple[str, ...] = ()
+    restored: tuple[Taken, ...] = ()
     left: tuple[Left, ...] = ()
+    changed: int = 0
+    paths: tuple[tuple[bytes, bytes], ...] = ()
     check: Callable[[], None] | None = None
 
 
@@ -173,7 +177,7 @@ class _Work:
         try:
             self._take_layers()
             journal = self._prepare()
-            if journal.steps or journal.git:
+            if journal.steps or journal.git or self._task.changed:
                 end = self._perform(journal)
         except BaseException as error:
             self._take_back(journal, error)
@@ -191,7 +195,8 @@ class _Work:
         left = (*self._task.left, *draft.left)
         self._left = list(left)
         self._slight = draft.slight
-        number = draft.number() if steps or draft.git else 0
+        is_recorded = bool(steps or draft.git or self._task.changed)
+        number = draft.number() if is_recorded else 0
         self._operation = self._operation.replace(number=number, notes=tuple(draft.notes))
         journal = Journal(
             operation=self._operation.replace(left=left),
@@ -200,8 +205,9 @@ class _Work:
             identities=tuple((found.st_dev, found.st_ino) for found in self._statuses()),
             trees=self._task.trees,
             staging=self._sites.staging if any(self._sites.staged) else b"",
+            paths=self._task.paths,
         )
-        if steps or draft.git:
+        if is_recorded:
             sync_staged(self._sites, steps, everything=bool(draft.git))
             if self._task.check is not None:
                 self._task.check()
@@ -235,7 +241,7 @@ class _Work:
         steps = [journal.steps[index] for index in done]
         # Directories that a reversal opened, to find that nothing can be done in them, are closed again by now
         is_idle = not done or (self._task.of is not None and _changes_nothing(steps))
-        if is_idle and all(ending == "left" for ending in git):
+        if is_idle and all(ending == "left" for ending in git) and not self._task.changed:
             return None
         left = self._left
         residues = self._task.settle(self._id, left, marks) if self._task.settle is not None else ()
@@ -245,10 +251,17 @@ class _Work:
         operation = self._operation.replace(
             left=tuple(left),
             marks=marks,
-            changed=_count(steps, self._slight) + sum(ending != "left" for ending in git),
+            changed=_count(steps, self._slight) + sum(ending != "left" for ending in git) + self._task.changed,
             notes=(*self._operation.notes, *notes),
         )
-        end = End(done=tuple(done), operation=operation, residues=residues, dropped=self._task.dropped, git=git)
+        end = End(
+            done=tuple(done),
+            operation=operation,
+            residues=residues,
+            dropped=self._task.dropped,
+            restored=self._task.restored,
+            git=git,
+        )
         # From here on what the journal says is true, whatever happens to this process
         self._marker.must_stay = True
         try:
@@ -262,7 +275,7 @@ class _Work:
         """Do what is to be done to repositories; what was left is named."""
         if not journal.git:
             return ()
-        from unspill.apply.git_move import arrival_notes, perform_git
+        from unspill.apply.git_move import arrival_notes, moved_note, perform_git
 
         endings: list[GitEnding] = []
         for step in journal.git:
@@ -271,8 +284,13 @@ class _Work:
             if ending == "left" and (step.move is not None or step.arrival):
                 self._left.append(Left(root=step.root, path=step.top, why="conflict", reason=reason))
             elif ending == "arrived":
-                self._operation = self._operation.replace(notes=(*self._operation.notes, *arrival_notes(step)))
+                self._note(arrival_notes(step))
+            elif ending == "moved" and (step.move is None or step.move.refs or step.move.files):
+                self._note([moved_note(step)])
         return tuple(endings)
+
+    def _note(self, notes: Iterable[str]) -> None:
+        self._operation = self._operation.replace(notes=(*self._operation.notes, *notes))
 
     def _keep_edits_of_returned(self, steps: Sequence[Step], done: Sequence[int]) -> tuple[str, ...]:
         """Keep what somebody made of our entries while they were live, where they are not live any more."""

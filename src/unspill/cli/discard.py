@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill discard`: throw away what is held."""
+"""`unspill discard`: drop what is held."""
 
 from __future__ import annotations
 
 from unspill.cli.choosing import open_sandbox, print_json
 from unspill.cli.options import EVERYWHERE, Command
 from unspill.cli.selecting import GLOB, HUNK, selection_of
-from unspill.cli.telling import count_text
+from unspill.cli.telling import change_lines, count_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 COMMAND = Command(
     name="discard",
-    summary="Throw away what this sandbox holds, all of it or what you choose. The project is not touched.",
+    summary="Drop what this sandbox holds, all of it or what you choose. Undo brings it back. Your project stays as is.",
     positional="[PATH ...]",
     most=None,
     options=(GLOB, HUNK, *EVERYWHERE),
@@ -25,10 +25,14 @@ def run(arguments: Arguments) -> int:
     """Run the verb."""
     sandbox = open_sandbox(arguments)
     selection = selection_of(arguments, sandbox)
-    count = sandbox.discard(selection)
-    what = "layer" if selection.is_everything else "change"
+    operation = sandbox.discard(selection)
     if arguments.flag("--json"):
-        print_json({"discarded_layers": 0, "discarded_changes": 0, f"discarded_{what}s": count})
+        print_json({"discarded_changes": operation.changed, "operation": operation.number or None})
+    elif operation.number:
+        changes = count_text(operation.changed, "held change")
+        print(f"Discarded {changes} (op {operation.number}). Undo: unspill undo")
+        for line in change_lines(sandbox, operation):
+            print(line)
     else:
-        print(f"Discarded {count_text(count, f'held {what}')}." if count else "Nothing was held.")
+        print("Nothing is on hold.")
     return 0

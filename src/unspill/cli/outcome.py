@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from unspill.changes.render import applied_part, count_changes, safe_text, summary_lines
-from unspill.cli.telling import count_text, flagged_lines, indented, left_lines
+from unspill.cli.telling import count_text, flagged_lines, indented, left_lines, without_git
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _applied(result: RunResult, operation: Operation, sandbox: str) -> list[str]
         heading, *listed = _listed(done, what, operation.project)
         left = {left.path for left in operation.left}
         flagged = [(path, reason) for path, reason in result.flagged if path not in left]
-        lines += [heading, *flagged_lines(flagged), *listed]
+        lines += [heading, *flagged_lines(flagged), *without_git(listed, operation)]
     elif not operation.left:
         lines += _listed(result.changes, "nothing of it had to be applied", operation.project)
     lines += [f"  {safe_text(note)}" for note in operation.notes]

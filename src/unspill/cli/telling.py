@@ -78,7 +78,7 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
     if operation.number:
         what = f"{word} {count_text(operation.changed, 'path')}{reversed_text}"
         print(f"{what}: op {operation.number} ({done_text(operation.kind)})")
-        for line in _changes(sandbox, operation):
+        for line in change_lines(sandbox, operation):
             print(line)
     else:
         print(nothing)
@@ -92,14 +92,22 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
         print(line, file=sys.stderr)
 
 
-def _changes(sandbox: Sandbox, operation: Operation) -> list[str]:
+def change_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
+    """Return what an operation changed, as indented lines; nothing where that is too much or not kept."""
     if operation.changed > _LISTED:
         return []
     try:
         changes = sandbox.operation_changes(operation.number)
     except UsageError:
         return []
-    return indented(summary_lines(changes, fold_git=True, project=sandbox.project)[bool(count_changes(changes)) :])
+    lines = summary_lines(changes, fold_git=True, project=sandbox.project)[bool(count_changes(changes)) :]
+    return indented(without_git(lines, operation))
+
+
+def without_git(lines: Iterable[str], operation: Operation) -> list[str]:
+    """Return lines of a summary without those that count git's own files, where a note says what moved."""
+    is_told = any(note.startswith("git") for note in operation.notes)
+    return [line for line in lines if not (is_told and line.startswith("  . "))]
 
 
 def indented(lines: Iterable[str]) -> list[str]:

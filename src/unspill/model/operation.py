@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded changes of the live tree: apply, undo, redo, restore; and the steps that each is made of.
+"""Recorded changes of the live tree or of what is held: apply, discard, undo, redo, restore; and their steps.
 
 A step is complete in itself: what must be there before, what is there afterwards, where the displaced entry lies.
 So whether it was done can be told from the tree alone, at any moment, and each step has an exact inverse.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unspill.model.layer import RunId
 
     OperationId = NewType("OperationId", str)
-    OperationKind = Literal["apply", "undo", "redo", "restore"]
+    OperationKind = Literal["apply", "discard", "undo", "redo", "restore"]
     Ending = Literal["done", "rolled back"]
     Action = Literal["put", "take", "dress"]
     Why = Literal["conflict", "held", "refused", "stale", "earlier"]
@@ -144,7 +144,7 @@ class Left(Record):
 
 
 class Operation(Record):
-    """One change of live trees as the store keeps it; its steps are in its journal.
+    """One change of live trees, or of what is held, as the store keeps it; its steps are in its journal.
 
     `of` is the operation that an undo or redo reverses. `origin` is the operation in whose directory the displaced
     entries lie: itself, or for undo and redo the one that was first. `marks` has one moment per root that all of its

@@ -11,7 +11,7 @@ import stat
 
 from unspill.apply.drafting import RootDraft, Upper
 from unspill.apply.git_draft import GitSource
-from unspill.apply.journal import Residue, Taken
+from unspill.apply.journal import Residue
 from unspill.apply.operate import Task, operate
 from unspill.apply.places import residue_dir, tree_dir
 from unspill.apply.repositories import draft_with_repositories
@@ -29,6 +29,7 @@ from unspill.layers.places import base_dir
 from unspill.layers.residue import build_residue
 from unspill.sandbox.choosing import ancestors, choose
 from unspill.sandbox.claims import concerns_git, entries_of, mark_written, remember_claims
+from unspill.sandbox.layer_rows import taken_layers
 from unspill.sandbox.masking import carry_changed, load_masked, shown_secrets
 from unspill.sandbox.reading import get_run
 from unspill.sandbox.sweeping import end_interrupted
@@ -118,7 +119,9 @@ class _Apply:
         self._packs: dict[bytes, bytes] = {}
 
     def run(self) -> Operation:
-        trees = tuple(Taken(layer=layer.id, root=stack.live) for stack in self._stacks for layer in stack.sealed)
+        taken = {layer.id for stack in self._stacks for layer in stack.sealed}
+        rows = taken_layers(self._opened.store, self._opened.row.id)
+        trees = tuple(tree for tree in rows if tree.layer in taken)
         task = Task(
             kind="apply",
             sandbox=self._opened.row.id,

@@ -235,6 +235,18 @@ def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:
     return find_repositories(part, uppers, stack.below(), is_frozen=stack.base is not None)
 
 
+def with_whole_repositories(changes: ChangeSet, stacks: Sequence[Stack], chosen: ChangeSet) -> ChangeSet:
+    """Return what is chosen, with all of each repository that something is chosen of: it moves as a whole."""
+    by_root = {stack.live: stack for stack in stacks}
+    parts = []
+    for part, some in zip(changes.roots, chosen.roots, strict=True):
+        paths = {change.path for change in some.changes}
+        for repository in repositories_of(part, by_root[part.root]):
+            paths |= repository.paths if repository.paths & paths else set()
+        parts.append(some.replace(changes=tuple(change for change in part.changes if change.path in paths)))
+    return chosen.replace(roots=tuple(parts))
+
+
 def ancestors(paths: Iterable[bytes]) -> set[bytes]:
     """Return every directory above the paths."""
     found: set[bytes] = set()

@@ -45,7 +45,7 @@ def apply_in_turn(opened: Opened, wish: Wish, desk: Desk | None) -> Operation:
     """
     if desk is not None:
         return apply_with_questions(opened, wish, desk)
-    with lock_unless_given_up(opened, wish.cancel_fd):
+    with lock_unless_given_up(opened.store.state, opened.row.id, wish.cancel_fd):
         return apply_held(opened, wish)
 
 
@@ -57,7 +57,7 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
         ApplyFailed: the filesystem failed; nothing was changed.
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
-    with lock_unless_given_up(opened, wish.cancel_fd):
+    with lock_unless_given_up(opened.store.state, opened.row.id, wish.cancel_fd):
         stacks = tuple(stack for stack in load_masked(opened) if stack.sealed)
         choice = choose(opened, stacks, wish)
         roots = tuple(stack.live for stack in stacks)
@@ -78,7 +78,7 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
     included = tuple(path for path in allowed if path not in refused_paths)
     selection = wish.selection.replace(included=(*wish.selection.included, *included))
     reviewed = choice.changes if held else wish.reviewed
-    with lock_unless_given_up(opened, wish.cancel_fd):
+    with lock_unless_given_up(opened.store.state, opened.row.id, wish.cancel_fd):
         return apply_held(opened, wish.replace(selection=selection, reviewed=reviewed))
 
 

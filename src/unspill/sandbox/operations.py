@@ -11,21 +11,28 @@ from unspill.apply.operate import Task, operate
 from unspill.apply.places import journal_file
 from unspill.apply.reversing import Reversal
 from unspill.errors import RootRefused, UsageError
+from unspill.git.layout import repository_of
 from unspill.layers.stack import stat_root
+from unspill.model.layer import SandboxId
 from unspill.model.operation import OperationId
 from unspill.sandbox.claims import forget_untracked
+from unspill.sandbox.held_again import HeldAgain
+from unspill.sandbox.layer_rows import taken_layers
 from unspill.sandbox.sweeping import end_interrupted
-from unspill.sandbox.turn import refuse_given_up
+from unspill.sandbox.turn import lock_unless_given_up, refuse_given_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from unspill.apply.journal import Journal
     from unspill.model.operation import Operation, OperationKind, Step
     from unspill.sandbox.opening import Opened
+    from unspill.store.db import Store
 
 _ALL = 1_000_000
+# Who asks for an apply that follows a run by itself
+AFTER_RUN = "run"
 
 
 def get_operation(opened: Opened, operation: str | int) -> Operation:
@@ -145,20 +152,73 @@ def _reverse(
         )
     _refuse_other_roots(journal)
     later = Later(opened.store, wanted)
-    reversal = Reversal(later.as_of_now(journal), later.explains, kind)
     task = Task(
         kind=kind,
         sandbox=wanted.sandbox,
         project=wanted.project,
         roots=wanted.roots,
         asked_by=asked_by,
-        draft=reversal.draft,
+        draft=Reversal(later.as_of_now(journal), later.explains, kind).draft,
         of=wanted.id,
         origin=wanted.origin,
         runs=wanted.runs,
         check=lambda: refuse_given_up(cancel_fd),
     )
     try:
-        return operate(opened.store, task)
+        if not _concerns_layers(opened.store, wanted, journal):
+            return operate(opened.store, task)
+        with lock_unless_given_up(opened.store.state, SandboxId(wanted.sandbox), cancel_fd):
+            return operate(opened.store, _with_layers(opened.store, wanted, journal, task))
     finally:
         forget_untracked(opened)
+
+
+def _concerns_layers(store: Store, wanted: Operation, journal: Journal) -> bool:
+    """Tell whether a reversal changes what is held: of a discard, or of an apply that was asked for."""
+    assert journal.end is not None
+    origin = store.operations.find(wanted.origin) if wanted.origin is not None else None
+    first = wanted if origin is None else origin
+    return first.kind == "discard" or (first.kind == "apply" and first.asked_by != AFTER_RUN)
+
+
+def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) -> Task:
+    """Return the task of a reversal with what it does to the layers of the sandbox.
+
+    Raises:
+        UsageError: what was held again by an undo is not held any more.
+    """
+    end = journal.end
+    assert end is not None
+    held = [tree.layer for tree in end.restored] + [residue.layer for residue in end.residues]
+    if held and wanted.kind == "undo":
+        known = {tree.layer: tree for tree in taken_layers(store, SandboxId(wanted.sandbox))}
+        trees = tuple(known[layer] for layer in held if layer in known)
+        if len(trees) < len(held):
+            raise UsageError(
+                f"what operation {wanted.number} put on hold again was applied or discarded since",
+                remedy="See `unspill log`, and undo that instead.",
+            )
+        is_discard = not journal.steps and not journal.git
+        return task.replace(trees=trees, changed=wanted.changed if is_discard else 0)
+    first = read_journal(journal_file(store.state, wanted.origin or wanted.id), with_steps=False)
+    if first is None:
+        return task
+    if not journal.steps and not journal.git:
+        if not journal.paths:
+            return task.replace(restored=journal.trees, changed=wanted.changed)
+        paths = set(journal.paths)
+        again = HeldAgain(store, journal, lambda root, path: (root, path) in paths)
+        return task.replace(settle=again.settle, changed=wanted.changed)
+    return task.replace(settle=HeldAgain(store, first, _applied(wanted, journal), wanted.roots).settle)
+
+
+def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes], bool]:
+    """Return what tells whether an operation applied a path, by itself or with its repository."""
+    assert journal.end is not None
+    paths = {(operation.roots[step.root], step.path) for step in (journal.steps[index] for index in journal.end.done)}
+    tops = {
+        (operation.roots[git.root], git.top)
+        for git, ending in zip(journal.git, journal.end.git, strict=True)
+        if ending != "left"
+    }
+    return lambda root, path: (root, path) in paths or (b".git" in path and (root, repository_of(path)) in tops)

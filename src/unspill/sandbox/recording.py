@@ -72,13 +72,6 @@ def record_operation(store: Store, operation: Operation) -> Operation:
     return operation if problem is None else operation.replace(notes=(*operation.notes, problem))
 
 
-def record_discard(opened: Opened, count: int) -> None:
-    """Record that held changes were thrown away."""
-    if count:
-        event = {"kind": "discard", "sandbox": opened.row.id, "project": as_text(opened.project), "count": count}
-        _note(opened.store, event)
-
-
 def _note(store: Store, *events: dict[str, Any]) -> str | None:
     try:
         note(store.state + b"/audit", this_process().boot, *events)

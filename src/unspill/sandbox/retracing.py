@@ -11,12 +11,14 @@ import os
 
 from unspill.apply.entries import matches
 from unspill.apply.journal import read_journal
-from unspill.apply.places import journal_file
-from unspill.changes.diff import MAX_FILE_BYTES, MAX_LINES, change_diff, painted
+from unspill.apply.places import journal_file, kept_base_dir, tree_dir
+from unspill.changes.diff import MAX_FILE_BYTES, MAX_LINES, change_diff, diff_lines, painted
 from unspill.changes.reader import Reader, read_up_to
+from unspill.changes.scan import scan
 from unspill.errors import UsageError
 from unspill.host.beneath import Beneath
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+from unspill.sandbox.masking import load_masked
 from unspill.sandbox.operations import get_operation, steps_of
 
 TYPE_CHECKING = False
@@ -40,6 +42,9 @@ def operation_changes(opened: Opened, operation: str | int) -> ChangeSet:
         UsageError: there is no such operation, or its journal is not kept any more.
     """
     found = get_operation(opened, operation)
+    discarded = _discarded(opened, found)
+    if discarded is not None:
+        return discarded[0]
     with _Trace(opened, found) as trace:
         return ChangeSet(roots=tuple(trace.part(index) for index in range(len(found.roots))))
 
@@ -59,6 +64,22 @@ def operation_diff(
     """
     found = get_operation(opened, operation)
     lines: list[str] = []
+    discarded = _discarded(opened, found)
+    if discarded is not None:
+        changes, below = discarded
+        kept = [
+            part.replace(
+                changes=tuple(
+                    change
+                    for change in part.changes
+                    if (not paths or _is_below(change.path, part.root, paths))
+                    and not skip(part.root + b"/" + change.path)
+                )
+            )
+            for part in changes.roots
+        ]
+        lines = diff_lines(changes.replace(roots=tuple(kept)), below, colour=colour)
+        return "".join(line + "\n" for line in lines)
     with _Trace(opened, found) as trace:
         for index, root in enumerate(found.roots):
             part = trace.part(index)
@@ -71,6 +92,35 @@ def operation_diff(
     if len(lines) > MAX_LINES:
         lines = [*lines[:MAX_LINES], f"... cut here: {len(lines) - MAX_LINES} more lines"]
     return "".join(line + "\n" for line in lines)
+
+
+def _discarded(opened: Opened, operation: Operation) -> tuple[ChangeSet, dict[bytes, tuple[bytes, ...]]] | None:
+    """Return what a discard dropped, with the layers below it by root; None for another operation.
+
+    Where it was undone nothing is there to be told of: it is held again.
+    """
+    state = opened.store.state
+    journal = read_journal(journal_file(state, operation.id))
+    if journal is None or journal.end is None or journal.steps or journal.git:
+        return None
+    uppers: dict[bytes, list[bytes]] = {}
+    below: dict[bytes, tuple[bytes, ...]] = {}
+    masks = {stack.live: stack.mask for stack in load_masked(opened)}
+    for tree in reversed(journal.trees):
+        place, base = tree_dir(state, operation.id, tree.layer), kept_base_dir(state, operation.id, tree.layer)
+        if os.path.lexists(place):
+            uppers.setdefault(tree.root, []).append(place)
+            below[tree.root] = tuple(path for path in (masks.get(tree.root), base) if path and os.path.lexists(path))
+    chosen = set(journal.paths)
+    parts = [
+        part.replace(
+            changes=tuple(change for change in part.changes if not chosen or (part.root, change.path) in chosen)
+        )
+        for root, layers in uppers.items()
+        if os.path.isdir(root)
+        for part in scan(tuple(layers), below[root], root).roots
+    ]
+    return ChangeSet(roots=tuple(parts)), below
 
 
 def _is_below(path: bytes, root: bytes, wanted: Sequence[bytes]) -> bool:

@@ -252,12 +252,20 @@ class Sandbox(Looking):
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
         return self._recorded(restore_path(self._opened, raw, backup, asked_by))
 
-    def discard(self, selection: Selection | Sequence[str | bytes] = ()) -> int:
-        """Throw away what is held, or a part of it; return how many layers or changes that were."""
+    def discard(self, selection: Selection | Sequence[str | bytes] = (), *, asked_by: str = "person") -> Operation:
+        """Discard what is held, or a part of it; as an operation, so it can be undone.
+
+        Returns:
+            What was done; its number is 0 if nothing was held.
+
+        Raises:
+            UsageError: the selection chooses nothing.
+            SandboxUnavailable: a run that does not hold its changes still stands on what is held.
+        """
         from unspill.sandbox.discarding import discard_held
         from unspill.sandbox.selecting import to_selection
 
-        return discard_held(with_held_roots(self._opened), to_selection(selection))
+        return self._recorded(discard_held(with_held_roots(self._opened), to_selection(selection), asked_by))
 
     def _recorded(self, operation: Operation) -> Operation:
         from unspill.sandbox.recording import record_operation

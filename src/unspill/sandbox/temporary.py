@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 
 from unspill.errors import PolicyError, SandboxUnavailable
+from unspill.layers.discard import discard_stacks
+from unspill.layers.locks import lock_sandbox
 from unspill.layers.playground import playground_dir, tmp_dir
 from unspill.layers.remove import remove_tree
 from unspill.model.policy import Policy, Secrets
@@ -79,7 +81,9 @@ def remove_temporary(sandbox: Sandbox) -> None:
         SandboxUnavailable: a run of it still goes on.
     """
     data, project = sandbox._opened.locations.data, sandbox.project
-    sandbox.discard()
+    with lock_sandbox(sandbox._opened.store.state, sandbox.id):
+        # For good: nobody can want it back where the project itself goes
+        discard_stacks(sandbox._opened.store, sandbox.id)
     sandbox.close()
     for path in (project, playground_dir(data, project), tmp_dir(data, project, sandbox.name)):
         remove_tree(path)

@@ -13,18 +13,18 @@ from unspill.layers.locks import SandboxLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.sandbox.opening import Opened
+    from unspill.model.layer import SandboxId
 
 _LONGEST_PAUSE_MS = 20
 
 
-def lock_unless_given_up(opened: Opened, cancel_fd: int | None) -> SandboxLock:
-    """Return the sandbox's lock, held: `with lock_unless_given_up(opened, cancel_fd): ...`.
+def lock_unless_given_up(state: bytes, sandbox: SandboxId, cancel_fd: int | None) -> SandboxLock:
+    """Return the sandbox's lock, held: `with lock_unless_given_up(state, sandbox, cancel_fd): ...`.
 
     Raises:
         SandboxUnavailable: the caller gave up before it was free.
     """
-    lock = SandboxLock(opened.store.state, opened.row.id)
+    lock = SandboxLock(state, sandbox)
     if cancel_fd is None:
         lock.acquire()
         return lock

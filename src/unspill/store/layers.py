@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from unspill.store.cells import Row
     from unspill.store.connection import Connection
 
-_COLUMNS = "id, sandbox, root, run, mark_ns"
+_COLUMNS = "id, sandbox, root, run, mark_ns, seq"
 
 
 class LayerRow(Record):
-    """One layer as the store keeps it; `mark_ns` is known once it is sealed."""
+    """One layer as the store keeps it; `mark_ns` is known once it is sealed, `seq` is its place among all others."""
 
     id: LayerId
     sandbox: SandboxId
     root: bytes
     run: RunId
     mark_ns: int = 0
+    seq: int = 0
 
 
 class LayerTable:
@@ -51,6 +52,25 @@ class LayerTable:
             "INSERT INTO layers (id, sandbox, root, run, state, mark_ns) VALUES (?, ?, ?, ?, 'sealed', ?)",
             (layer.id, layer.sandbox, layer.root, layer.run, layer.mark_ns),
         )
+
+    def add_sealed_at(self, layer: LayerRow) -> None:
+        """Record a sealed layer again that was taken out of its stack: above those that are older than it.
+
+        Those above it move up; so does it, where its place was given away.
+        """
+        with self._db:
+            taken = self._db.rows("SELECT 1 FROM layers WHERE seq = ?", (layer.seq,))
+            if not taken:
+                self._db.change(
+                    "INSERT INTO layers (seq, id, sandbox, root, run, state, mark_ns)"
+                    " VALUES (?, ?, ?, ?, ?, 'sealed', ?)",
+                    (layer.seq, layer.id, layer.sandbox, layer.root, layer.run, layer.mark_ns),
+                )
+                return
+            above = [row for row in self.sealed(layer.sandbox) if row.root == layer.root and row.seq > layer.seq]
+            self.add_sealed(layer)
+            for row in above:
+                self._db.change("UPDATE layers SET seq = (SELECT max(seq) + 1 FROM layers) WHERE id = ?", (row.id,))
 
     def seal(self, layer: LayerId, mark_ns: int) -> bool:
         """Make an open layer a sealed one; tell whether it was still there."""
@@ -132,11 +152,12 @@ class LayerTable:
 
 
 def _to_record(row: Row) -> LayerRow:
-    identity, sandbox, root, run, mark_ns = row
+    identity, sandbox, root, run, mark_ns, seq = row
     return LayerRow(
         id=LayerId(as_id(identity)),
         sandbox=SandboxId(as_id(sandbox)),
         root=as_blob(root),
         run=RunId(as_id(run)),
         mark_ns=as_int(mark_ns),
+        seq=as_int(seq),
     )

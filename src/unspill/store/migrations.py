@@ -269,6 +269,25 @@ def m014_marked(db: Connection) -> None:
     db.change("ALTER TABLE sandboxes ADD COLUMN marked INTEGER NOT NULL DEFAULT 0")
 
 
+def m015_layer_order(db: Connection) -> None:
+    """Give no place among the layers twice: what is held again goes where it was, below what came later."""
+    db.change("ALTER TABLE layers RENAME TO older_layers")
+    db.change("""
+        CREATE TABLE layers (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL UNIQUE,
+            sandbox TEXT NOT NULL,
+            root BLOB NOT NULL,
+            run TEXT NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('open', 'sealed')),
+            mark_ns INTEGER NOT NULL DEFAULT 0
+        )
+    """)
+    db.change("INSERT INTO layers SELECT seq, id, sandbox, root, run, state, mark_ns FROM older_layers ORDER BY seq")
+    db.change("DROP TABLE older_layers")
+    db.change("CREATE INDEX layers_of_sandbox ON layers (sandbox, seq)")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -284,6 +303,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m012_traffic,
     m013_unsandboxed,
     m014_marked,
+    m015_layer_order,
 )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Word = TypeVar("Word", bound=str)
 
 KEPT_LEFTS = 1000
-KINDS: tuple[OperationKind, ...] = ("apply", "undo", "redo", "restore")
+KINDS: tuple[OperationKind, ...] = ("apply", "discard", "undo", "redo", "restore")
 ENDINGS: tuple[Ending, ...] = ("done", "rolled back")
 WHYS: tuple[Why, ...] = ("conflict", "held", "refused", "stale", "earlier")
 

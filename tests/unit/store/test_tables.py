@@ -168,7 +168,9 @@ def test_known_runs_are_told_from_other_names(store: Store) -> None:
 def test_layers_come_back_in_the_order_they_were_made(store: Store) -> None:
     sandbox = store.sandboxes.get_or_create(b"/p", "default", 1, 2).id
     rows = [
-        LayerRow(id=LayerId(f"{15 - n:016x}"), sandbox=sandbox, root=b"/r%d" % (n % 2), run=RunId(f"{n:016x}"))
+        LayerRow(
+            id=LayerId(f"{15 - n:016x}"), sandbox=sandbox, root=b"/r%d" % (n % 2), run=RunId(f"{n:016x}"), seq=n + 1
+        )
         for n in range(5)
     ]
     store.layers.add_open(rows)
@@ -194,3 +196,19 @@ def test_facts_are_kept_until_they_are_replaced_or_forgotten(store: Store) -> No
     assert store.facts.find("key") == "two\0\N{SNOWMAN}"
     store.facts.forget()
     assert store.facts.find("key") is None
+
+
+def test_a_layer_comes_back_to_its_place_below_what_came_later(store: Store) -> None:
+    sandbox = store.sandboxes.get_or_create(b"/p", "default", 1, 2).id
+    rows = [LayerRow(id=LayerId(letter * 16), sandbox=sandbox, root=b"/r", run=RunId("0" * 16)) for letter in "abcde"]
+    for row in rows[:3]:
+        store.layers.add_sealed(row)
+    second = store.layers.sealed(sandbox)[1]
+    store.layers.remove((rows[1].id, rows[2].id))
+    store.layers.add_sealed(rows[3])
+    assert store.layers.sealed(sandbox)[-1].seq == 4, "no place is given twice"
+    store.layers.add_sealed_at(second)
+    assert "".join(row.id[0] for row in store.layers.sealed(sandbox)) == "abd"
+    # Its place is taken: it goes right above, and so does all that came later
+    store.layers.add_sealed_at(rows[4].replace(seq=second.seq))
+    assert "".join(row.id[0] for row in store.layers.sealed(sandbox)) == "abed"
