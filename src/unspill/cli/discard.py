@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 COMMAND = Command(
     name="discard",
-    summary="Drop what this sandbox holds, all of it or what you choose. Undo brings it back. Your project stays as is.",
+    summary="Drop what this sandbox holds, all of it or what you choose. Undo brings it back.",
     positional="[PATH ...]",
     most=None,
     options=(GLOB, HUNK, *EVERYWHERE),

@@ -134,15 +134,14 @@ def new_repositories(part: RootChanges) -> tuple[bytes, ...]:
     )
 
 
-def without_noise(part: RootChanges, repositories: Sequence[Repository]) -> RootChanges:
-    """Return changes without those of repositories that stand where they stood and have nothing new."""
-    noise = {
+def find_noise(repositories: Iterable[Repository]) -> set[bytes]:
+    """Return the paths of what git did for itself in repositories that stand where they stood and have nothing new."""
+    return {
         change.path
         for repository in repositories
         if not repository.problem and not repository.moved() and not repository.brings_anything
         for change, _part in repository.changes
     }
-    return part.replace(changes=tuple(change for change in part.changes if change.path not in noise)) if noise else part
 
 
 def _with_parents(path: bytes) -> Iterable[bytes]:

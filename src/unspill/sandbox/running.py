@@ -8,6 +8,7 @@ next start sweeps them.
 from __future__ import annotations
 
 import errno
+import os
 import select
 import time
 
@@ -242,7 +243,7 @@ def _keep_bases(opened: Opened, under_way: OpenRun, changes: ChangeSet) -> None:
         stack = stacks[part.root]
         if stack.base is None or stack.open is None or find_base(opened.store.state, stack.sealed) is not None:
             continue
-        if any(change.path.startswith(b".git/") for change in part.changes):
+        if os.path.lexists(stack.open.upper + b"/.git"):
             keep_frozen(stack.base, base_dir(opened.store.state, stack.open.id))
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 from unspill.changes.measure import is_empty
 from unspill.model.change import ChangeSet
 from unspill.model.run import Cancelled, LimitReached
@@ -26,13 +28,39 @@ def with_last_look(performed: Performed, under_way: OpenRun, limits: Limits) -> 
 
 
 def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -> ChangeSet:
-    """Leave out what git did for itself: an index that was only refreshed, objects that were only packed."""
+    """Leave out what git did for itself: an index that was only refreshed, objects that were only packed.
+
+    It goes from the layer too. Held, it would show the next run a repository that the person has left behind.
+    """
     if not any(b".git/" in change.path for change in changes):
         return changes
-    from unspill.git.repository import find_repositories, without_noise
+    from unspill.git.repository import find_noise, find_repositories
 
-    parts = [without_noise(part, find_repositories(part, (upper,), below, is_frozen=True)) for part in changes.roots]
+    parts = []
+    for part in changes.roots:
+        noise = find_noise(find_repositories(part, (upper,), below, is_frozen=True))
+        for path in sorted(noise, reverse=True):
+            _remove(upper + b"/" + path)
+        parts.append(part.replace(changes=tuple(change for change in part.changes if change.path not in noise)))
     return changes.replace(roots=tuple(part for part in parts if part.changes))
+
+
+def _remove(path: bytes) -> None:
+    try:
+        os.unlink(path)
+    except IsADirectoryError:
+        _remove_directory(path)
+    except OSError:
+        # Below something that is gone already, or too long a name: it stays, and means nothing
+        return
+
+
+def _remove_directory(path: bytes) -> None:
+    try:
+        os.rmdir(path)
+    except OSError:
+        # Something else lies in it
+        return
 
 
 def scan_run(under_way: OpenRun) -> ChangeSet:
