@@ -10,7 +10,7 @@ from __future__ import annotations
 # Why the requests of a group are allowed, and their numbers. Left out on purpose:
 # TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS: type on a terminal, select on a console, load a line discipline, take output
 # FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR: no change set shows the attributes that they set
-# FIDEDUPERANGE, FIBMAP, BLK*, NS_*, PIDFD_*, SECCOMP_*: no developer's tool fails without them
+# FIDEDUPERANGE, FIBMAP, BLK*, NS_*, PIDFD_*, SECCOMP_*: for administrators' tools, such as duperemove and lsns
 IOCTLS: tuple[tuple[str, dict[str, int]], ...] = (
     (
         "a terminal: its modes, flow and size",
