@@ -212,8 +212,6 @@ def test_a1_no_encrypted_home_is_locked_through_the_playground(arena: Arena, pro
     script = f"removal, playground, request = {removal!r}, {ground.playground_inside!r}, {request}\n{LOCK}"
     assert not arena.attack(script, profile=profile).won
     assert thesis.read_text() == "precious"
-    # In use they would stay as they are
-    os.sync()
     with arena.without_rule_of("ioctl", profile):
         assert arena.attack(script, profile=profile).won == ("remove the key",)
     with pytest.raises(OSError, match="Required key not available"):
