@@ -9,7 +9,9 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from unspill import ChangeSet, Ended, Limits, OutputChunk, Policy, RunResult, Sa
 from unspill.host.bwrap import find_bwrap
 from unspill.host.probe import probe
 from unspill.host.probe_cache import facts_key, facts_to_text
+from unspill.layers.remove import remove_tree
 from unspill.model.facts import Facts
 from unspill.model.plan import Plan
 from unspill.runner.launcher import stop_launchers
@@ -191,6 +194,16 @@ def processes_with(word: str) -> list[str]:
         if word.encode() in words:
             found.append(repr(words))
     return found
+
+
+@contextmanager
+def directory_on(kind: str) -> Iterator[Path]:
+    """A new directory on one of the filesystems that .ci/setup mounts; removed afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="unspill-", dir=f"/opt/unspill-ci/fs/{kind}/work"))
+    try:
+        yield path
+    finally:
+        remove_tree(bytes(path))
 
 
 def short(**bounds: Any) -> Limits:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.attack.entries_inside import PASSED
+from tests.attack.requests import REQUESTS
 from unspill.host.seccomp import build_filter
 from unspill.host.seccomp_layout import AUDIT_ARCHES, assemble
 from unspill.host.seccomp_rules import Allow, Refuse, RefuseIf, numbers_of, verdicts
@@ -29,6 +30,7 @@ INSIDE: Final = Path(__file__).with_name("entries_inside.py")
 FAMILIES: Final = 46
 ABOVE_32_BITS: Final = 1 << 32
 X32_BIT: Final = 1 << 30
+NAMED_REQUESTS: Final = {number: name for name, number in REQUESTS.items()}
 ENOSYS: Final = 38
 # Where the program looks at the architecture and at the highest number, and the codes of these two jumps
 ARCH_AT, ARCH_CODE, HIGHEST_AT, HIGHEST_CODE = 1, 0x15, 3, 0x25
@@ -55,7 +57,6 @@ def answer_of(verdict: Verdict, arguments: Sequence[int]) -> int:
             low = (arguments[verdict.argument] if verdict.argument < len(arguments) else 0) % ABOVE_32_BITS
             refused = {
                 "has-a-bit-of": any(low & value for value in verdict.values),
-                "is-one-of": low in verdict.values,
                 "is-none-of": low not in verdict.values,
             }
             return verdict.error if refused[verdict.test] else PASSED
@@ -81,16 +82,14 @@ def _weaker(verdict: Verdict) -> Iterator[tuple[str, Verdict, tuple[int, ...]]]:
     match verdict:
         case Refuse():
             yield "", Allow(), ()
-        case RefuseIf(test="is-one-of"):
-            for value in verdict.values:
-                rest = tuple(one for one in verdict.values if one != value)
-                yield f" {value:#x}", verdict.replace(values=rest), _at(verdict, value)
         case RefuseIf(test="has-a-bit-of", values=(mask,)):
             for bit in (1 << place for place in range(32) if mask >> place & 1):
                 yield f" with {bit:#x}", verdict.replace(values=(mask & ~bit,)), _at(verdict, bit)
         case RefuseIf(test="is-none-of"):
-            for value in [one for one in range(FAMILIES) if one not in verdict.values]:
-                yield f" {value}", verdict.replace(values=(*verdict.values, value)), _at(verdict, value)
+            # Whatever is not in the list is refused: tried are all families of sockets, and what attacks begin with
+            tried = dict(enumerate(map(str, range(FAMILIES)))) if verdict.argument == 0 else NAMED_REQUESTS
+            for value in sorted(tried.keys() - set(verdict.values)):
+                yield f" {tried[value]}", verdict.replace(values=(*verdict.values, value)), _at(verdict, value)
 
 
 def _at(verdict: RefuseIf, value: int) -> tuple[int, ...]:

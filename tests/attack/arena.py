@@ -21,14 +21,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from tests.kernel.seccomp_box import MACHINE
 from tests.support import Ground, is_rootfs_chosen
 from unspill import RunResult, Sandbox
+from unspill.host.seccomp_layout import AUDIT_ARCHES, assemble
+from unspill.host.seccomp_rules import Allow, numbers_of, verdicts
 from unspill.model.plan import Bind, Plan, ReadOnly
 from unspill.plan.argv import bwrap_options
 from unspill.sandbox import running
 
 if TYPE_CHECKING:
+    from unspill.host.seccomp_rules import Verdict
     from unspill.model.plan import MountOp
+    from unspill.model.policy import Profile
 
 PRELUDE: Final = """
 import ctypes, errno, fcntl, os, signal, socket, stat, struct, subprocess, sys, time
@@ -103,6 +108,15 @@ class Arena:
     def without_filter(self) -> Iterator[None]:
         """Let every system call through, for the time of the context."""
         with self._planned(lambda plan: plan.replace(filter=b"")):
+            yield
+
+    @contextmanager
+    def without_rule_of(self, call: str, profile: Profile = "default") -> Iterator[None]:
+        """Let one system call through whatever its arguments, for the time of the context."""
+        known: list[Verdict] = list(verdicts(MACHINE, profile))
+        known[numbers_of(MACHINE)[call]] = Allow()
+        program = assemble(AUDIT_ARCHES[MACHINE], known)
+        with self._planned(lambda plan: plan.replace(filter=program)):
             yield
 
     @contextmanager

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tests.attack.requests import EXT4_IOC_MOVE_EXT, REQUESTS, XFS_IOC_ALLOCSP, XFS_IOC_SWAPEXT
 from tests.kernel.seccomp_box import MACHINE
 
 NEWUSER, NEWNET = 0x10000000, 0x40000000
-TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 SEGMENTS: Final = ("modify_ldt",) if MACHINE == "x86_64" else ()
 VSOCK, PACKET, ALG, TIPC, RDS = 40, 17, 38, 30, 21
 
@@ -31,7 +31,9 @@ def plain(*names: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 ENTRIES: Final = (
-    Entry("CVE-2023-28100", "Flatpak: copy and paste on a console by TIOCLINUX", (("ioctl", (0, TIOCLINUX)),)),
+    Entry(
+        "CVE-2023-28100", "Flatpak: copy and paste on a console by TIOCLINUX", (("ioctl", (0, REQUESTS["TIOCLINUX"])),)
+    ),
     Entry(
         "CVE-2021-41133",
         "Flatpak: mounts by calls that its list did not know",
@@ -47,7 +49,18 @@ ENTRIES: Final = (
     Entry("CVE-2019-8912", "a use after free in AF_ALG", (("socket", (ALG,)),)),
     Entry("CVE-2021-43267", "an overflow in TIPC", (("socket", (TIPC,)), ("socketpair", (TIPC,)))),
     Entry("CVE-2010-3904", "RDS wrote where it was told", (("socket", (RDS,)),)),
-    Entry("CVE-2017-2636", "a race in a line discipline that anybody may load", (("ioctl", (0, TIOCSETD)),)),
+    Entry(
+        "CVE-2017-2636",
+        "a race in a line discipline that anybody may load",
+        (("ioctl", (0, REQUESTS["TIOCSETD"])),),
+    ),
+    Entry(
+        "CVE-2009-4131",
+        "EXT4_IOC_MOVE_EXT overwrote files of others",
+        (("ioctl", (0, EXT4_IOC_MOVE_EXT)),),
+    ),
+    Entry("CVE-2010-2226", "XFS_IOC_SWAPEXT showed files that can't be read", (("ioctl", (0, XFS_IOC_SWAPEXT)),)),
+    Entry("CVE-2021-4155", "XFS_IOC_ALLOCSP showed what was on the disk", (("ioctl", (0, XFS_IOC_ALLOCSP)),)),
     Entry(
         "CVE-2022-0492",
         "a control group's release agent, from a user namespace",

@@ -13,6 +13,7 @@ import pytest
 
 from tests.attack.ablation_rules import FAMILIES, answers, rules
 from tests.attack.entries_inside import PASSED
+from tests.attack.requests import REQUESTS
 from tests.figures import record_figure
 from tests.kernel.seccomp_box import MACHINE
 from unspill.host.seccomp import build_filter
@@ -38,9 +39,11 @@ def parts_of(verdict: Verdict) -> int:
         case Refuse():
             return 1
         case RefuseIf():
-            if verdict.test == "is-none-of":
-                return FAMILIES - sum(value < FAMILIES for value in verdict.values)
-            return sum(value.bit_count() if verdict.test == "has-a-bit-of" else 1 for value in verdict.values)
+            if verdict.test == "has-a-bit-of":
+                return sum(value.bit_count() for value in verdict.values)
+            if verdict.argument == 1:
+                return len(REQUESTS)
+            return FAMILIES - sum(value < FAMILIES for value in verdict.values)
 
 
 @both_profiles

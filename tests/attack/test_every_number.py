@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every system call number by every entry of the kernel, in a real sandbox: who answers, the filter or the kernel.
 
-Nothing that the filter allows is made: a second filter, which the command loads itself, has it answered by a thread.
+Nothing that the filter allows is made: a second filter, which the command loads itself, has this process answer it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import pytest
 from tests.attack.ablation_rules import ABOVE_32_BITS, ENOSYS, FAMILIES, INSIDE, X32_BIT, answer_of
 from tests.attack.arena import Arena
 from tests.attack.entries_inside import PASSED
+from tests.attack.entries_outside import passing
+from tests.attack.requests import REQUESTS
 from tests.figures import record_figure
 from tests.kernel.seccomp_box import MACHINE
 from unspill.host.seccomp_rules import RefuseIf, classify, numbers_of, verdicts
@@ -32,14 +34,20 @@ SWEPT: Final = 1024
 # Since 6.13 the kernel shows these to no filter; they are allowed, and whoever makes them by hand is killed or refused
 UNFILTERED: Final = ("uretprobe", "uprobe")
 FAR: Final = (2**31, 2**31 + 1, 2**32 - 2, X32_BIT | 2**31)
-TELLING: Final = (*range(FAMILIES), 0x5412, 0x5413, 0x541C, 0x5423, *(1 << place for place in range(32)), 0xFFFFFFFF)
+TELLING: Final = (
+    *(*range(FAMILIES), 0x5413, 0x40049409, 0x80086601),
+    *REQUESTS.values(),
+    *(1 << place for place in range(32)),
+    0xFFFFFFFF,
+)
 
 
 def told(arena: Arena, profile: Profile, calls: Sequence[Call]) -> list[int]:
     """Return the error of each call inside, PASSED if no filter of ours refused it."""
     text = json.dumps(calls, separators=(",", ":"))
-    command = ["/usr/bin/python3", "-I", "-c", INSIDE.read_text(), "told", text]
-    result = arena.ground.sandbox(profile=profile).run(command)
+    with passing() as mark:
+        command = ["/usr/bin/python3", "-I", "-c", INSIDE.read_text(), "told", text, mark]
+        result = arena.ground.sandbox(profile=profile).run(command)
     assert result.ok, result
     found: list[int] = json.loads(result.stdout.head + result.stdout.tail)
     assert len(found) == len(calls)

@@ -39,9 +39,9 @@ REFUSED: Final = {
     "fanotify_init": "EPERM",
     "set_mempolicy": "EPERM",
     "mbind": "EPERM",
-    "TIOCSTI": "EPERM",
-    "TIOCSTI with a bit above": "EPERM",
-    "TIOCSETD": "EPERM",
+    "TIOCSTI": "ENOTTY",
+    "TIOCSTI with a bit above": "ENOTTY",
+    "TIOCSETD": "ENOTTY",
     "socket 40": "EAFNOSUPPORT",
 }
 REFUSED_IF_STRICT: Final = {
@@ -58,7 +58,6 @@ OTHERWISE: Final = {
     "clone3": ("ENOSYS", "EINVAL"),
     "fsopen": ("ENOSYS", "EPERM"),
     "move_mount": ("ENOSYS", "EPERM"),
-    "TIOCLINUX": ("EPERM", "ENOTTY"),
     "socket 17": ("EAFNOSUPPORT", "EPERM"),
     "socketpair 40": ("EAFNOSUPPORT", "ENOTSUP"),
 }

@@ -12,10 +12,13 @@ import pytest
 from tests.figures import record_figure
 from tests.kernel.seccomp_box import MACHINE, Box
 from tests.kernel.seccomp_languages import GDB, GO, JAVA, NODE, RUST, SQLITE_SHELL
-from tests.support import Ground
+from tests.kernel.seccomp_terminals import ATTRIBUTES, INTERFACES, JOBS, SCRIPT, TMUX
+from tests.support import Ground, directory_on
 from unspill.host.seccomp import build_filter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from unspill.model.policy import Profile
 
 pytestmark = pytest.mark.kernel
@@ -138,6 +141,11 @@ TOOLS: Final = {
     "python: asyncio": python(ASYNCIO),
     "python: subprocess": python(SUBPROCESS),
     "python: sqlite": python(SQLITE),
+    "python: a shell with jobs on a terminal": python(JOBS),
+    "python: network interfaces": python(INTERFACES),
+    "lsattr and filefrag": ["sh", "-c", ATTRIBUTES],
+    "script": ["sh", "-c", SCRIPT],
+    "tmux": ["sh", "-c", TMUX],
     "sqlite": ["sh", "-c", SQLITE_SHELL],
     "gdb": ["sh", "-c", GDB],
     "go": ["sh", "-c", GO],
@@ -148,7 +156,7 @@ TOOLS: Final = {
 # Programs that are read from a file, under which name
 SCRIPTS: Final = {"/usr/bin/python3": "script.py", "node": "script.js", "java": "Main.java"}
 # What the strict profile takes away: a tracer, and sockets that lie in the filesystem
-NOT_IF_STRICT: Final = {"strace", "gdb", "python: multiprocessing", "python: a manager of multiprocessing"}
+NOT_IF_STRICT: Final = {"strace", "gdb", "tmux", "python: multiprocessing", "python: a manager of multiprocessing"}
 
 
 @pytest.fixture
@@ -189,6 +197,37 @@ def test_a_tool_works_in_a_sandbox_with_everything_at_its_default(name: str, gro
     assert result.stdout.kept().splitlines()[-1:] == [b"ok"]
 
 
+CLONES: Final = """
+set -e
+cd "$1"
+seq 100000 > file
+cp --reflink=always file copy
+cmp file copy
+/usr/sbin/filefrag -v copy | grep -q shared
+echo ok
+"""
+
+
+@pytest.fixture(name="tmp_path")
+def tmp_path_on_a_filesystem(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Where a test names a filesystem, its home, project and state directory are on it."""
+    if not hasattr(request, "param"):
+        yield tmp_path
+        return
+    with directory_on(request.param) as path:
+        yield path
+
+
+@pytest.mark.parametrize("tmp_path", ["btrfs", "xfs"], indirect=True)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_copy_shares_its_blocks_in_a_run_on_a_filesystem_that_can(profile: Profile, ground: Ground) -> None:
+    sandbox = ground.sandbox(profile=profile)
+    for place in (ground.inside(), ground.playground_inside):
+        result = sandbox.run(["sh", "-c", CLONES, "sh", place])
+        assert result.ok, result
+        assert result.stdout.kept() == b"ok\n"
+
+
 LOOP: Final = r"""
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,7 +244,7 @@ int main(int count, char **words) {
     for (int part = 0; part < 200; part++) {
         clock_gettime(CLOCK_MONOTONIC, &start);
         if (!strcmp(words[1], "getppid")) for (long i = 0; i < rounds; i++) syscall(SYS_getppid);
-        else if (!strcmp(words[1], "ioctl")) for (long i = 0; i < rounds; i++) ioctl(-1, 0);
+        else if (!strcmp(words[1], "ioctl")) for (long i = 0; i < rounds; i++) ioctl(-1, TCGETS);
         else for (long i = 0; i < rounds; i++) stat("/usr/bin/env", &entry);
         clock_gettime(CLOCK_MONOTONIC, &end);
         long spent = (end.tv_sec - start.tv_sec) * 1000000000 + end.tv_nsec - start.tv_nsec;

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lays verdicts out as a classic BPF program: an array of `struct sock_filter`, as bwrap's `--seccomp` reads it.
 
-It is a search tree over ranges of numbers: where a kernel runs the program for every call, compares in a row cost a
-fifth more. What is refused is for `seccomp_rules`; a run takes the finished program from `seccomp`.
+It is a search tree over ranges of numbers, and so is a check of an argument: where a kernel runs the program for every
+call, compares in a row cost a fifth more. What is refused is for `seccomp_rules`; a run takes the finished program from
+`seccomp`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from unspill.host.seccomp_rules import Verdict
     from unspill.model.policy import Profile
@@ -56,7 +57,7 @@ def program_for(machine: str, profile: Profile) -> bytes:
 def assemble(arch: int, known: Sequence[Laid]) -> bytes:
     """Return a program that gives call n the n-th verdict; other numbers and architectures do not exist."""
     program = _Program()
-    start = program.tree(_ranges(known))
+    start = program.tree(_merged(enumerate(known)))
     absent = program.give(_RET_ERRNO | ENOSYS)
     # x32 calls are those of x86_64 with bit 30 set, so they are above as well
     start = program.branch(_IF_ABOVE, len(known) - 1, absent, start)
@@ -67,11 +68,12 @@ def assemble(arch: int, known: Sequence[Laid]) -> bytes:
     return program.to_bytes()
 
 
-def _ranges(known: Sequence[Laid]) -> list[Range]:
-    found = [(0, known[0])]
-    for number, verdict in enumerate(known):
-        if verdict is not found[-1][1] and _target(verdict) != _target(found[-1][1]):
-            found.append((number, verdict))
+def _merged(ranges: Iterable[Range]) -> list[Range]:
+    """Return ranges without those that the one before them covers as well."""
+    found: list[Range] = []
+    for first, verdict in ranges:
+        if not found or (verdict is not found[-1][1] and _target(verdict) != _target(found[-1][1])):
+            found.append((first, verdict))
     return found
 
 
@@ -88,9 +90,22 @@ def _target(verdict: Laid) -> object:
             return verdict
 
 
+def _values(verdict: RefuseIf) -> list[Range]:
+    """Return the ranges of an argument's values, of which only a few are allowed."""
+    allowed = set(verdict.values)
+    starts = sorted({0, *allowed, *(value + 1 for value in allowed)} - {1 << 32})
+    refused = Refuse(error=verdict.error, why=verdict.why)
+    return _merged((start, Allow() if start in allowed else refused) for start in starts)
+
+
 def _weight(verdict: Laid) -> int:
     """Return how many plain verdicts one weighs: the longer its own check, the nearer to the root it has to be."""
-    return 1 << len(verdict.values) if isinstance(verdict, RefuseIf) else 1
+    match verdict:
+        case RefuseIf(test="is-none-of"):
+            return len(_values(verdict))
+        case RefuseIf():
+            return 2
+    return 1
 
 
 def _middle(ranges: Sequence[Range]) -> int:
@@ -169,11 +184,10 @@ class _Program:
                 return self.add(_LOAD, _ARGUMENTS + 8 * verdict.argument)
 
     def _check(self, verdict: RefuseIf) -> int:
-        code = _IF_BITS if verdict.test == "has-a-bit-of" else _IF_EQUAL
-        found, otherwise = _RET_ERRNO | verdict.error, _RET_ALLOW
         if verdict.test == "is-none-of":
-            found, otherwise = otherwise, found
-        place = self.give(otherwise)
-        for value in reversed(verdict.values):
-            place = self.branch(code, value, self.give(found), place)
+            self.tree(_values(verdict))
+        else:
+            refused, allowed = self.give(_RET_ERRNO | verdict.error), self.give(_RET_ALLOW)
+            for value in verdict.values:
+                allowed = self.branch(_IF_BITS, value, refused, allowed)
         return self.add(_LOAD, _ARGUMENTS + 8 * verdict.argument)

@@ -2,15 +2,16 @@
 """Which system calls a command may make, by profile, and why not the others.
 
 A list of what is refused, because the command is any developer's tool, with three properties of a list of what is
-allowed: no foreign architecture, no number that is not known, no family of sockets but a few.
+allowed: no foreign architecture, no number that is not known, no family of sockets and no ioctl but a few.
 Pure; how a kernel is told is for `seccomp_layout`.
 """
 
 from __future__ import annotations
 
-from errno import EAFNOSUPPORT, ENOSYS, EPERM
+from errno import EAFNOSUPPORT, ENOSYS, ENOTTY, EPERM
 
 from unspill.errors import HostError
+from unspill.host.seccomp_ioctls import IOCTLS
 from unspill.host.seccomp_numbers import STRETCHES
 from unspill.model.record import Record
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Profile
 
-    Test = Literal["has-a-bit-of", "is-one-of", "is-none-of"]
+    Test = Literal["has-a-bit-of", "is-none-of"]
 
 
 class Allow(Record):
@@ -39,7 +40,8 @@ class RefuseIf(Record):
     """The call fails if a test of one argument holds.
 
     The lower 32 bits alone are looked at: every kernel function tested here takes no more of that argument, and a
-    comparison of all 64 is passed by with a bit set above them (CVE-2019-10063).
+    comparison of all 64 is passed by with a bit set above them (CVE-2019-10063). musl sets all of them for an ioctl
+    whose number has bit 31.
     """
 
     argument: int
@@ -74,6 +76,7 @@ _REFUSED = (
     (EPERM, "placement of memory: often broken, no developer's tool needs it", "move_pages set_mempolicy_home_node"),
     (EPERM, "16-bit segments and ports: broken before, for emulators only", "modify_ldt iopl ioperm"),
     (EPERM, "obsolete", "uselib ustat"),
+    (ENOSYS, "sets attributes of a file that no change set shows; FS_IOC_FSSETXATTR is refused too", "file_setattr"),
     (EPERM, "concerns the whole machine", "kexec_load kexec_file_load reboot swapon swapoff acct quotactl quotactl_fd"),
     (EPERM, "concerns the whole machine", "init_module finit_module delete_module create_module query_module"),
     (
@@ -98,7 +101,6 @@ _ALLOWED = Allow()
 # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; clone has no NEWTIME, that bit is part of a signal's number
 _CLONE_NEW = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
-_TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _PER_LINUX, _PER_QUERY = 0, 0xFFFFFFFF
 
 _FAMILY = "vsock and others know no network namespace, and rare families are rarely audited"
@@ -108,10 +110,11 @@ _CHECKED = {
     ),
     "ioctl": RefuseIf(
         argument=1,
-        test="is-one-of",
-        values=(_TIOCSTI, _TIOCLINUX, _TIOCSETD),
-        error=EPERM,
-        why="types on a terminal, or has the kernel load a line discipline",
+        test="is-none-of",
+        values=tuple(sorted(number for _, group in IOCTLS for number in group.values())),
+        # The kernel's own answer where a file does not know a request: programs then do without it
+        error=ENOTTY,
+        why="some types on a terminal, some deletes or locks what is outside: only what programs need is allowed",
     ),
     "socket": RefuseIf(
         argument=0,

@@ -9,6 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, Final
 
 from tests.attack.arena import Arena, drop, replaced
+from tests.attack.requests import REQUESTS
 from tests.attack.techniques.record import FILTER, NO_NAMESPACES, Defence, Listed, inside
 from tests.attack.test_kernel_surface import with_host_devices
 from tests.attack.test_system_calls import NUMBERS, key_of_the_person
@@ -214,6 +215,25 @@ REACH: Final = {
 }
 for _name, _tries in REACH.items():
     LIST.add_pair("A18", _tries, attempts(_name, profile="strict"), "in the profile `default`", attempts(_name))
+
+
+NO_BACKUP: Final = """
+file = os.open(os.path.join(place, "file"), os.O_RDWR | os.O_CREAT)
+attempt("mark", fcntl.ioctl, file, request, struct.pack("Q", 0x40))
+"""
+PLACES: Final[dict[str, Callable[[Arena], str]]] = {
+    "the project": lambda arena: arena.ground.inside(),
+    "the playground": lambda arena: arena.ground.playground_inside,
+}
+
+
+def in_place(place: Callable[[Arena], str]) -> Callable[[Arena], dict[str, object]]:
+    return lambda arena: {"place": place(arena), "request": REQUESTS["FS_IOC_SETFLAGS"]}
+
+
+for _name, _place in PLACES.items():
+    _tries = f"Mark a file of {_name} so that backups leave it out, which no change set shows"
+    LIST.add("A18", _tries, inside(NO_BACKUP, given=in_place(_place)), FILTER)
 
 
 def by_int80(arena: Arena) -> object:

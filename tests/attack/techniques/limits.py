@@ -86,7 +86,7 @@ for _what, _script in {"processes": PROCESSES, "threads": THREADS}.items():
         "with a higher bound",
         where_there_is_no_group(takes(_script, short(processes=400))),
         as_root="succeeds",
-        why_root="the kernel does not count the processes of uid 0, and nothing else does without a control group",
+        why_root="the kernel does not count the processes of uid 0",
     )
 
 MEMORY: Final = {

@@ -10,7 +10,7 @@ from typing import Final
 
 ALLOW: Final = 0x7FFF0000
 ERRNO: Final = 0x00050000
-LOAD, JUMP, RETURN = 0x20, 0x05, 0x06
+LOAD, JUMP, RETURN, BITS = 0x20, 0x05, 0x06, 0x45
 TESTS: Final = {
     0x15: lambda value, operand: value == operand,
     0x25: lambda value, operand: value > operand,
@@ -68,3 +68,32 @@ def run(program: bytes, call: Call) -> tuple[int, int]:
             return operand, steps
         else:
             index += yes if TESTS[code](accumulator, operand) else no
+
+
+def said_of_values(program: bytes, call: Call, argument: int) -> list[tuple[int, int, int]]:
+    """Return what the program says for every 32-bit value of an argument: the first and last of a range, and that.
+
+    Fails if the program looks at the upper half of the argument or at single bits of it.
+    """
+    found, seen, said = instructions(program), call.packed(), []
+    lower = 16 + 8 * argument
+    # Where to go on, and what the accumulator may hold there
+    waiting = [(0, 0, 0)]
+    while waiting:
+        index, low, high = waiting.pop()
+        code, yes, no, operand = found[index]
+        if code == LOAD:
+            assert operand != lower + 4, "the kernel does not read the upper half"
+            [word] = struct.unpack_from("<I", seen, operand)
+            waiting.append((index + 1, 0, 2**32 - 1) if operand == lower else (index + 1, word, word))
+        elif code == JUMP:
+            waiting.append((index + 1 + operand, low, high))
+        elif code == RETURN:
+            said.append((low, high, operand))
+        else:
+            assert code != BITS or low == high, "single bits make no ranges"
+            # The value is in one of these: below the operand, the operand itself, above it
+            for first, last in ((low, min(high, operand - 1)), (operand, operand), (max(low, operand + 1), high)):
+                if low <= first <= last <= high:
+                    waiting.append((index + 1 + (yes if TESTS[code](first, operand) else no), first, last))
+    return sorted(said)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of ioctl requests that an attack begins with: the kernel's headers have them by these names. Data only."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REQUESTS: Final = {
+    "TIOCSTI": 0x5412,
+    "TIOCLINUX": 0x541C,
+    "TIOCSETD": 0x5423,
+    "TIOCCONS": 0x541D,
+    "FIBMAP": 0x1,
+    "FIFREEZE": 0xC0045877,
+    "FITHAW": 0xC0045878,
+    "FITRIM": 0xC0185879,
+    "FIDEDUPERANGE": 0xC0189436,
+    "FS_IOC_SETFLAGS": 0x40086602,
+    "FS_IOC_FSSETXATTR": 0x401C5820,
+    "FS_IOC_SETVERSION": 0x40087602,
+    "FS_IOC_SET_ENCRYPTION_POLICY": 0x800C6613,
+    "FS_IOC_ADD_ENCRYPTION_KEY": 0xC0506617,
+    "FS_IOC_REMOVE_ENCRYPTION_KEY": 0xC0406618,
+    "BTRFS_IOC_SUBVOL_CREATE": 0x5000940E,
+    "BTRFS_IOC_SNAP_CREATE_V2": 0x50009417,
+    "BTRFS_IOC_SNAP_DESTROY": 0x5000940F,
+    "BTRFS_IOC_SNAP_DESTROY_V2": 0x5000943F,
+    "BTRFS_IOC_DEFRAG": 0x50009402,
+    "NS_GET_USERNS": 0xB701,
+    "SECCOMP_IOCTL_NOTIF_RECV": 0xC0502100,
+}
+# Of filesystems whose headers are not installed
+EXT4_IOC_ALLOC_DA_BLKS, EXT4_IOC_MOVE_EXT = 0x660C, 0xC028660F
+XFS_IOC_ALLOCSP, XFS_IOC_SWAPEXT = 0x4030580A, 0xC0C0586D
