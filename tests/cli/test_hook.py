@@ -125,8 +125,23 @@ def test_what_else_the_agent_gave_is_kept(ground: Ground) -> None:
     given = {"description": "says hello", "timeout": 5000, "run_in_background": False}
     outcome = make("claude-code", ground).consider("echo hello", **given)
     assert outcome.arguments == {"command": outcome.command, **given}
-    outcome = make("gemini-cli", ground).consider("echo hello", description="x", dir_path="sub")
-    assert outcome.arguments == {"command": outcome.command, "description": "x", "dir_path": "sub"}
+    given = {"description": "x", "dir_path": "sub", "delay_ms": 5, "is_background": False}
+    for lays_over in (False, True):
+        agent = make("gemini-cli", ground)
+        agent.lays_over = lays_over  # type: ignore[attr-defined]
+        outcome = agent.consider("echo hello", **given)
+        assert outcome.arguments == {"command": outcome.command, **given}
+
+
+@pytest.mark.parametrize("text", ["echo x", "echo $(id) `id` <(id) >(id)", "echo \"$(id)\" '$(id)' it\\'s \\$(id)"])
+def test_an_agent_that_refuses_substitutions_finds_none_in_a_sealed_command(text: str, ground: Ground) -> None:
+    agent = make("gemini-cli", ground)
+    outcome = agent.consider(text)
+    assert outcome.command is not None, outcome.told
+    # The control arm: this is how the line once named where the agent's shell stands
+    refused = outcome.command.replace("--working-dir .", '--working-dir "$(pwd -P)"')
+    answer = {"hookSpecificOutput": {"tool_input": {"command": refused}}}
+    assert agent.take({"command": text}, answer).command is None
 
 
 @pytest.mark.parametrize("name", KINDS)

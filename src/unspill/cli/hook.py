@@ -29,8 +29,8 @@ _MOST_READ = 16 * 1024 * 1024
 _LONGEST = 100_000
 # A text that begins like an option is none
 _SHELL = "-- bash -c -- "
-# Where the agent's shell stands, without the links that led there
-_PLACE = '--working-dir "$(pwd -P)"'
+# Where the agent's shell stands. Nothing here is for that shell to expand: Gemini CLI refuses `$(...)` as an injection
+_PLACE = "--working-dir ."
 # Also where this program can't be started, or is killed: agents let a command through at any other failure
 _OR_STOP = f" || exit {_STOP}"
 
