@@ -14,6 +14,8 @@ from typing import Any
 
 from tests.support import run_cli
 
+# How every hook that is printed ends, for when unspill itself can't answer
+OR_STOP = " || { echo 'unspill stopped this command.' >&2; exit 2; }"
 # What a shell reads as it is, and what it expands in part
 _QUOTED = re.compile(r"""\\.|'[^']*'?|(?P<doubled>"(?:\\.|[^"\\])*"?)""", re.DOTALL)
 
@@ -101,10 +103,15 @@ class ClaudeCode(Agent):
 
 
 class Codex(ClaudeCode):
-    """An answer that it does not support is as good as none: the command is run as it was."""
+    """An answer that it does not support is as good as none, and so is 2 without a reason: the command is run."""
 
     known = frozenset(("continue", "decision", "reason", "stopReason", "suppressOutput", "systemMessage"))
     specific = frozenset(("hookEventName", "permissionDecision", "permissionDecisionReason", "updatedInput"))
+
+    def decide(self, given: dict[str, Any], done: "subprocess.CompletedProcess[bytes]") -> Outcome:
+        if done.returncode == 2 and not done.stderr.strip():
+            return Outcome(command=given["command"], arguments=given)
+        return super().decide(given, done)
 
     def take(self, given: dict[str, Any], answer: dict[str, Any]) -> Outcome:
         said = answer.get("hookSpecificOutput", {})

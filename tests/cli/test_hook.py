@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.coding_agents import KINDS, Agent, Codex, Outcome
+from tests.cli.coding_agents import KINDS, OR_STOP, Agent, Codex, Outcome
 from tests.support import Ground, run_cli
 
 pytestmark = pytest.mark.kernel
@@ -152,7 +152,7 @@ def test_what_is_not_understood_is_not_run(
     outcome = make(name, ground).consider(command, **more)
     assert outcome.command is None
     assert said in outcome.told
-    assert outcome.told.endswith("Nothing was run.\n")
+    assert "\nNothing was run.\n" in outcome.told
 
 
 @pytest.mark.parametrize("command", [None, 7, ["rm", "-rf"], {"text": "x"}])
@@ -191,7 +191,7 @@ def test_an_answer_that_nobody_gets_stops_the_command(streams: str, ground: Grou
     agent = make("claude-code", ground)
     command = "echo x" if "2>&-" not in streams else ""
     raw = json.dumps(agent.event_for(command)).encode()
-    program = agent.hook["command"].removesuffix(" || exit 2")
+    program = agent.hook["command"].removesuffix(OR_STOP)
     line = f"set -o pipefail; {program} {streams}"
     done = subprocess.run(["bash", "-c", line], input=raw, cwd=ground.project, capture_output=True, check=False)
     assert done.returncode == 2
@@ -307,7 +307,7 @@ def test_a_hook_that_failed_otherwise_would_let_the_command_through() -> None:
     """The control arm: the agents here do what the real ones do, so that 2 and a good answer are what stops them."""
     given = {"command": "echo x"}
     agent = Codex.__new__(Codex)
-    for code, output in ((1, b""), (127, b""), (0, b""), (125, b"{}")):
+    for code, output in ((1, b""), (127, b""), (0, b""), (125, b"{}"), (2, b"")):
         done = subprocess.CompletedProcess([], code, output, b"")
         assert agent.decide(given, done) == Outcome(command="echo x", arguments=given)
     ask = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "ask", "updatedInput": {}}}

@@ -19,7 +19,8 @@ class CodingAgent(Record):
 
     `background` is the field that asks for a command nobody waits for, `unsealed` the one that asks to leave the
     agent's own sandbox. `asks`: a hook can make it ask the person. `returned` is the field of an answer that has the
-    new arguments. `decides`: the answer also says whether the command is allowed.
+    new arguments. `decides`: the answer also says whether the command is allowed. `warning` is what to know before its
+    settings are used.
     """
 
     event: str
@@ -33,6 +34,7 @@ class CodingAgent(Record):
     asks: bool = False
     returned: str = "updatedInput"
     decides: bool = True
+    warning: str = ""
     extra: tuple[tuple[str, str], ...] = ()
 
 
@@ -58,6 +60,10 @@ AGENTS = {
         matcher="^Bash$",
         settings="~/.codex/hooks.json",
         timeout=30,
+        warning=(
+            "Codex skips a hook that you have not trusted, without a word, and runs commands unsealed.\n"
+            "  Trust this one in Codex (type /hooks), then check that it is called: unspill hook codex --check"
+        ),
     ),
     "gemini-cli": CodingAgent(
         event="BeforeTool",
@@ -70,6 +76,10 @@ AGENTS = {
         background="is_background",
         returned="tool_input",
         decides=False,
+        warning=(
+            "Gemini CLI skips every hook, without a word, in a folder that it does not trust.\n"
+            "  Trust the folder before you let it run commands there."
+        ),
     ),
 }
 
