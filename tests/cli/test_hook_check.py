@@ -175,7 +175,7 @@ def that_lets_through(codex: CodexHome) -> None:
     codex.trust()
 
 
-TRUST = "Start `codex`, type /hooks, and trust it."
+TRUST = "Start `codex`, type /hooks, switch it on if it is off, and trust it."
 INSTALL = "Put there what `unspill hook codex --settings` prints."
 SKIPPED = [
     (nothing_trusted, "without a word: you have not trusted it.", TRUST),

@@ -13,7 +13,7 @@ import sys
 from unspill.cli.hook_agents import AGENTS, answer_form, settings_form
 from unspill.cli.options import EVERYWHERE, Command, Option, parse
 from unspill.cli.own_place import check_own_place, own_words
-from unspill.errors import UsageError
+from unspill.errors import UnspillError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(arguments: Arguments) -> int:
         raise UsageError("this is for a coding agent to call", remedy="`--settings` prints what makes it call it.")
     try:
         _put(_answer(agent, arguments, sys.stdin.buffer.read(_MOST_READ + 1)))
-    except UsageError as error:
+    except UnspillError as error:
         return _stop(f"{error.message.rstrip('.')}. {error.remedy}".rstrip())
     except Exception as error:
         return _stop(f"{type(error).__name__}: {error}")
@@ -203,8 +203,17 @@ def _words(arguments: Arguments, project: bytes, *, discard: bool) -> str:
         words.append("--quiet")
     name = arguments.value("--sandbox")
     words += ["--sandbox", name] if name else []
-    words += ["--project", os.fsdecode(project)]
+    words += ["--ask", _whom(project), "--project", os.fsdecode(project)]
     return f"{' '.join(map(quote, words))} {_PLACE} {_SHELL}"
+
+
+def _whom(project: bytes) -> str:
+    """Return who answers what these commands ask for: never their terminal, since the agent may type there."""
+    from unspill.sandbox.settings import load_policy
+    from unspill.sandbox.upkeep import find_own_locations
+
+    approver = load_policy(find_own_locations(), project, None).permissions.approver
+    return "deny" if approver == "deny" else "queue"
 
 
 def seal(text: str, words: str) -> str:

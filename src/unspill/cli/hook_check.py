@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     IsPrinted = Callable[[object, dict[str, Any]], bool]
 
 _INSTALL = "Put there what `unspill hook codex --settings` prints."
-_TRUST = "Start `codex`, type /hooks, and trust it."
+_TRUST = "Start `codex`, type /hooks, switch it on if it is off, and trust it."
 _UNSEEN = "Not checked: options of `codex`, its profiles, and settings that your organisation manages."
 _OTHERS = "There are other PreToolUse hooks: if one of them rewrites commands as well, the last one to finish wins."
 
