@@ -8,7 +8,7 @@ what an earlier command left there.
 from __future__ import annotations
 
 from unspill.errors import UsageError
-from unspill.model.plan import Bind, File, Overlay, Tmpfs
+from unspill.model.plan import Bind, File, Overlay, Point, Tmpfs
 from unspill.plan.inside import playground_inside
 from unspill.plan.system import read_only_overlay
 from unspill.policy.paths import contains, lies_beneath, show
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from unspill.model.plan import CacheLayer, MountOp, PlanInput
 
 GIT_CONFIG_IN_HOST_VIEW = b"/run/unspill-gitconfig"
+# Laid over the home directory that view `host` shows, which has no place for the playground
+_SKELETON, _PLAYGROUND = b"/skeletons/home", b"playground"
 _NOT_READABLE = (b"/dev", b"/proc", b"/run", b"/sys", b"/tmp", b"/var/tmp")
 
 
@@ -53,10 +55,16 @@ def _whole_home(given: PlanInput, warnings: list[str]) -> MountOp:
     home = given.places.home.path
     problem = overlay_problem(given, home, is_read_only=True)
     if not problem:
-        return read_only_overlay(given, home, "view host shows it, read-only, without its secrets and sockets")
+        why = "view host shows it, read-only, without its secrets and sockets"
+        return Overlay(lowers=(given.places.state + _SKELETON, home), dest=home, why=why, points=(_PLAYGROUND,))
     # A plain bind would show it, but read-only stops neither a socket nor a FIFO nor a lock
     warnings.append(f"Your home directory is not shown: {problem}.")
     return Tmpfs(dest=home, size_bytes=given.policy.limits.tmp_bytes, mode=0o700, why="a home of this run only")
+
+
+def home_skeleton(given: PlanInput) -> tuple[Point, ...]:
+    """Return what has to be there of our own for the home directory to be shown."""
+    return (Point(path=given.places.state + _SKELETON + b"/" + _PLAYGROUND),) if given.policy.view == "host" else ()
 
 
 def _git_config(identity: tuple[tuple[str, str], ...]) -> bytes:
@@ -74,8 +82,9 @@ def _playground_problem(given: PlanInput) -> str:
     for stack in given.stacks:
         if contains(dest, stack.live) or contains(stack.live, dest):
             return f"its place is taken by the root {show(stack.live)}"
-    if given.policy.view == "host" and not given.places.has_playground:
-        return f"view host can't make {show(dest)}; make that directory yourself"
+    if given.policy.view == "host" and given.engine == "native" and given.places.no_playground:
+        # bwrap would follow a link that is there
+        return f"{show(dest)} is there and is no directory"
     return ""
 
 

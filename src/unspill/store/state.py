@@ -11,6 +11,7 @@ operations/ID/            the journal of an operation and what it displaced
 pending/ID                an operation that is under way, or was when its process died
 masks/                    layers of deletions that hide a project's secrets
 empty/                    never written: the second lower of a read-only overlay
+skeletons/                empty directories and files, laid over what a view shows, for mounts
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PARTS = (b"layers", b"work", b"runs", b"locks", b"manifests", b"operations", b"pending", b"masks", b"audit", b"empty")
+PARTS = (
+    *(b"layers", b"work", b"runs", b"locks", b"manifests", b"operations", b"pending", b"masks", b"audit", b"empty"),
+    b"skeletons",
+)
 
 
 def check_state_dir(state: bytes) -> bool:
