@@ -15,9 +15,10 @@ from unspill.policy.paths import contains, lies_beneath, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from unspill.model.plan import CacheLayer, MountOp, PlanInput
+    from unspill.model.policy import View
 
 GIT_CONFIG_IN_HOST_VIEW = b"/run/unspill-gitconfig"
 # Laid over the home directory that view `host` shows, which has no place for the playground
@@ -76,16 +77,21 @@ def _git_config(identity: tuple[tuple[str, str], ...]) -> bytes:
 
 
 def _playground_problem(given: PlanInput) -> str:
-    if given.policy.view == "rootfs":
-        return ""
-    dest = given.places.home.path + b"/playground"
-    for stack in given.stacks:
-        if contains(dest, stack.live) or contains(stack.live, dest):
-            return f"its place is taken by the root {show(stack.live)}"
-    if given.policy.view == "host" and given.engine == "native" and given.places.no_playground:
+    home = given.places.home.path
+    problem = playground_taken(given.policy.view, home, [stack.live for stack in given.stacks])
+    if not problem and given.policy.view == "host" and given.engine == "native" and given.places.no_playground:
         # bwrap would follow a link that is there
-        return f"{show(dest)} is there and is no directory"
-    return ""
+        return f"{show(home)}/playground is there and is no directory"
+    return problem
+
+
+def playground_taken(view: View, home: bytes, roots: Sequence[bytes]) -> str:
+    """Tell which root is in the place of the playground, "" where none is."""
+    dest = playground_inside(view, home)
+    if view == "rootfs":
+        return ""
+    root = next((root for root in roots if contains(dest, root) or contains(root, dest)), None)
+    return "" if root is None else f"its place is taken by the root {show(root)}"
 
 
 def chosen_caches(given: PlanInput, warnings: list[str]) -> tuple[CacheLayer, ...]:
