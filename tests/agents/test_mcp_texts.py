@@ -160,3 +160,12 @@ def test_the_instructions_name_tools_that_there_are(ground: Ground) -> None:
         "Commands run in a sandbox over the project; `changes`, `diff` and `undo` are about what they changed. "
         "Where more is needed than the sandbox has, the user is asked, never the model."
     )
+
+
+def test_the_instructions_speak_of_no_sandbox_where_there_is_none(ground: Ground) -> None:
+    sealed, contained = ground.sandbox(), ground.sandbox("other")
+    contained._opened = contained._opened.replace(container="docker")
+    assert server.make_server(sealed).instructions == server.INSTRUCTIONS
+    assert server.make_server(contained).instructions == (
+        "Commands run without a sandbox, as processes of a container: what they change is changed at once, for good."
+    )

@@ -6,18 +6,24 @@ Frameworks for agents are extras: bounded, pinned for the tests, explained.
 
 import ast
 import configparser
+import importlib
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 import zipfile
 from email.message import Message
 from email.parser import Parser
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.architecture.frameworks import normal, pinned
 from tests.architecture.sources import PACKAGE, ROOT
-from tests.building import build_wheel
+from tests.building import build_wheel, copy_checkout
+from tests.docs.blocks import find_blocks
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXPLAINED = (ROOT / "docs" / "dependencies.md").read_text()
@@ -53,7 +59,7 @@ def test_the_wheel_says_its_licence_and_needs_nothing(wheel: zipfile.ZipFile) ->
     fields = metadata(wheel, "METADATA")
     assert fields["License-Expression"] == "Apache-2.0"
     assert fields["License-File"] == "LICENSE"
-    assert fields["Requires-Python"] == "<3.14,>=3.11"
+    assert fields["Requires-Python"] == ">=3.11"
     assert fields["Description-Content-Type"] == "text/markdown"
     needed = [Requirement(line) for line in fields.get_all("Requires-Dist", [])]
     assert [wanted for wanted in needed if wanted.marker is None or wanted.marker.evaluate({"extra": ""})] == []
@@ -113,3 +119,61 @@ def test_the_installed_command_is_a_plain_script(wheel: zipfile.ZipFile) -> None
     # pip puts the interpreter into a line of exactly this form
     assert script.startswith("#!python\n")
     assert "from unspill.cli.main import main\n" in script
+
+
+def build_tools(directory: Path) -> Path:
+    """Lay what builds a wheel, and nothing else of this environment, where a Python finds it that has no network."""
+    directory.mkdir()
+    for name in ("hatchling", "packaging", "pathspec", "pluggy", "trove_classifiers"):
+        (place,) = importlib.import_module(name).__path__
+        (directory / name).symlink_to(place)
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_the_readme_has_one_install_works_for_somebody_who_has_only_a_checkout(tmp_path: Path) -> None:
+    """Word for word, in a new home and a new virtual environment. Only the build tools are not fetched."""
+    (block,) = [
+        found
+        for found in find_blocks((ROOT / "README.md").read_text())
+        if found.not_run is not None and "test_packaging.py" in found.not_run
+    ]
+    home, checkout = tmp_path / "home", tmp_path / "checkout"
+    (home / "demo").mkdir(parents=True)
+    checkout.mkdir()
+    copy_checkout(checkout)
+    plain = {"HOME": os.fspath(home), "PATH": f"{home}/.local/bin:{os.environ['PATH']}", "LANG": "C.UTF-8"}
+    # `0` is how pip spells no isolation in a variable
+    offline = {
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",
+        "PYTHONPATH": os.fspath(build_tools(tmp_path / "tools")),
+    }
+    words = ["sh", "-e", "-c", "\n".join(block.content)]
+    done = subprocess.run(words, cwd=checkout, env={**plain, **offline}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+    def say(*command: str) -> str:
+        ran = subprocess.run(command, cwd=home / "demo", env=plain, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.strip()
+
+    assert say("sh", "-c", "command -v unspill") == f"{home}/.local/bin/unspill"
+    assert say("unspill", "--version") == f"unspill {PROJECT['version']}"
+    place = say(f"{home}/.local/unspill/bin/python", "-c", "import unspill; print(unspill.__file__)")
+    assert place.startswith(f"{home}/.local/unspill/lib/"), "it does without the checkout"
+    shutil.rmtree(checkout)
+    assert say("unspill", "run", "--", "sh", "-c", "echo made > made; cat made") == "made"
+    assert (home / "demo/made").read_text() == "made\n"
+    say("unspill", "undo")
+    assert not (home / "demo/made").exists()
+
+
+def test_no_document_says_that_it_is_on_a_package_index_or_bounds_the_version_of_python() -> None:
+    claims = re.compile(r"(pip|pipx|uv tool|uv pip) install ['\"]?unspill|released version|3\.11 to 3\.\d+|<3\.\d+")
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*"), *PACKAGE.rglob("*.py")]
+    files += [*ROOT.glob("examples/*"), ROOT / "pyproject.toml"]
+    found = [(path.name, match[0]) for path in files if path.is_file() for match in claims.finditer(path.read_text())]
+    assert found == []
+    assert PROJECT["requires-python"] == ">=3.11"

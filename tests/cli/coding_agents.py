@@ -6,12 +6,18 @@ they understand, keeps a command from being run as it was.
 """
 
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.support import run_cli
+
+# How every hook that is printed ends, for when unspill itself can't answer
+OR_STOP = " || { echo 'unspill stopped this command.' >&2; exit 2; }"
+# What a shell reads as it is, and what it expands in part
+_QUOTED = re.compile(r"""\\.|'[^']*'?|(?P<doubled>"(?:\\.|[^"\\])*"?)""", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,15 @@ class ClaudeCode(Agent):
 
 
 class Codex(ClaudeCode):
-    """An answer that it does not support is as good as none: the command is run as it was."""
+    """An answer that it does not support is as good as none, and so is 2 without a reason: the command is run."""
 
     known = frozenset(("continue", "decision", "reason", "stopReason", "suppressOutput", "systemMessage"))
     specific = frozenset(("hookEventName", "permissionDecision", "permissionDecisionReason", "updatedInput"))
+
+    def decide(self, given: dict[str, Any], done: "subprocess.CompletedProcess[bytes]") -> Outcome:
+        if done.returncode == 2 and not done.stderr.strip():
+            return Outcome(command=given["command"], arguments=given)
+        return super().decide(given, done)
 
     def take(self, given: dict[str, Any], answer: dict[str, Any]) -> Outcome:
         said = answer.get("hookSpecificOutput", {})
@@ -112,16 +123,32 @@ class Codex(ClaudeCode):
 
 
 class GeminiCli(Agent):
-    """What is returned is laid over the arguments."""
+    """What is returned replaces the arguments, or is laid over them in older versions (`lays_over`).
+
+    It refuses a command that has a substitution anywhere but between single quotes.
+    """
 
     event = "BeforeTool"
     tool = "run_shell_command"
+    lays_over = False
 
     def take(self, given: dict[str, Any], answer: dict[str, Any]) -> Outcome:
         if answer.get("decision") in ("deny", "block"):
             return Outcome(command=None, told=answer["reason"])
-        taken = {**given, **answer.get("hookSpecificOutput", {}).get("tool_input", {})}
+        returned = answer.get("hookSpecificOutput", {}).get("tool_input")
+        taken = given if returned is None else {**given, **returned} if self.lays_over else returned
+        if has_substitution(taken["command"]):
+            return Outcome(command=None, told="Command injection detected")
         return Outcome(command=taken["command"], arguments=taken)
+
+
+def has_substitution(line: str) -> bool:
+    """Tell whether a shell would run something else while it reads this line."""
+    doubled = "".join(found["doubled"] or "" for found in _QUOTED.finditer(line))
+    return bool(
+        re.search(r"[$<>]\(|`", _QUOTED.sub(" ", line))
+        or re.search(r"\$\(|`", re.sub(r"\\.", "", doubled, flags=re.DOTALL))
+    )
 
 
 KINDS: dict[str, type[Agent]] = {"claude-code": ClaudeCode, "codex": Codex, "gemini-cli": GeminiCli}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.coding_agents import KINDS, Agent, Codex, Outcome
+from tests.cli.coding_agents import KINDS, OR_STOP, Agent, Codex, Outcome
 from tests.support import Ground, run_cli
 
 pytestmark = pytest.mark.kernel
@@ -125,8 +125,23 @@ def test_what_else_the_agent_gave_is_kept(ground: Ground) -> None:
     given = {"description": "says hello", "timeout": 5000, "run_in_background": False}
     outcome = make("claude-code", ground).consider("echo hello", **given)
     assert outcome.arguments == {"command": outcome.command, **given}
-    outcome = make("gemini-cli", ground).consider("echo hello", description="x", dir_path="sub")
-    assert outcome.arguments == {"command": outcome.command, "description": "x", "dir_path": "sub"}
+    given = {"description": "x", "dir_path": "sub", "delay_ms": 5, "is_background": False}
+    for lays_over in (False, True):
+        agent = make("gemini-cli", ground)
+        agent.lays_over = lays_over  # type: ignore[attr-defined]
+        outcome = agent.consider("echo hello", **given)
+        assert outcome.arguments == {"command": outcome.command, **given}
+
+
+@pytest.mark.parametrize("text", ["echo x", "echo $(id) `id` <(id) >(id)", "echo \"$(id)\" '$(id)' it\\'s \\$(id)"])
+def test_an_agent_that_refuses_substitutions_finds_none_in_a_sealed_command(text: str, ground: Ground) -> None:
+    agent = make("gemini-cli", ground)
+    outcome = agent.consider(text)
+    assert outcome.command is not None, outcome.told
+    # The control arm: this is how the line once named where the agent's shell stands
+    refused = outcome.command.replace("--working-dir .", '--working-dir "$(pwd -P)"')
+    answer = {"hookSpecificOutput": {"tool_input": {"command": refused}}}
+    assert agent.take({"command": text}, answer).command is None
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -137,7 +152,7 @@ def test_what_is_not_understood_is_not_run(
     outcome = make(name, ground).consider(command, **more)
     assert outcome.command is None
     assert said in outcome.told
-    assert outcome.told.endswith("Nothing was run.\n")
+    assert "\nNothing was run.\n" in outcome.told
 
 
 @pytest.mark.parametrize("command", [None, 7, ["rm", "-rf"], {"text": "x"}])
@@ -176,7 +191,7 @@ def test_an_answer_that_nobody_gets_stops_the_command(streams: str, ground: Grou
     agent = make("claude-code", ground)
     command = "echo x" if "2>&-" not in streams else ""
     raw = json.dumps(agent.event_for(command)).encode()
-    program = agent.hook["command"].removesuffix(" || exit 2")
+    program = agent.hook["command"].removesuffix(OR_STOP)
     line = f"set -o pipefail; {program} {streams}"
     done = subprocess.run(["bash", "-c", line], input=raw, cwd=ground.project, capture_output=True, check=False)
     assert done.returncode == 2
@@ -292,7 +307,7 @@ def test_a_hook_that_failed_otherwise_would_let_the_command_through() -> None:
     """The control arm: the agents here do what the real ones do, so that 2 and a good answer are what stops them."""
     given = {"command": "echo x"}
     agent = Codex.__new__(Codex)
-    for code, output in ((1, b""), (127, b""), (0, b""), (125, b"{}")):
+    for code, output in ((1, b""), (127, b""), (0, b""), (125, b"{}"), (2, b"")):
         done = subprocess.CompletedProcess([], code, output, b"")
         assert agent.decide(given, done) == Outcome(command="echo x", arguments=given)
     ask = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "ask", "updatedInput": {}}}

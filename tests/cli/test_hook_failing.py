@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import unspill
-from tests.cli.coding_agents import KINDS, Agent
+from tests.cli.coding_agents import KINDS, OR_STOP, Agent
 from tests.support import Ground, run_cli
 
 pytestmark = pytest.mark.kernel
@@ -73,16 +73,29 @@ def test_a_damaged_installation_stops_the_command(
     assert call([*words, "log"], agent).returncode not in (0, 2)
 
 
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("text", "otherwise"), KILLED.items())
 def test_the_settings_stop_the_command_where_the_hook_is_killed(
-    text: str, otherwise: int, agent: Agent, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    name: str, text: str, otherwise: int, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    agent = KINDS[name](name, ground.project)
+    assert agent.hook["command"].endswith(OR_STOP)
     replace_module(ground, monkeypatch, "json.py", text)
-    agent.hook["command"] = f"{PROGRAM} hook claude-code || exit 2"
+    agent.hook["command"] = f"{PROGRAM} hook {name}{OR_STOP}"
     assert agent.consider("echo x").command is None
-    done = call([PROGRAM, "hook", "claude-code"], agent)
+    done = call([PROGRAM, "hook", name], agent)
     assert done.returncode == otherwise
     assert agent.decide({"command": "echo x"}, done).command == "echo x"
+
+
+def test_codex_runs_the_command_where_the_settings_give_no_reason(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control arm: how the printed hook once ended."""
+    agent = KINDS["codex"]("codex", ground.project)
+    replace_module(ground, monkeypatch, "json.py", "import os; os._exit(77)")
+    agent.hook["command"] = f"{PROGRAM} hook codex || exit 2"
+    assert agent.consider("echo x").command == "echo x"
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -90,5 +103,5 @@ def test_the_settings_stop_the_command_where_there_is_no_unspill_any_more(name: 
     agent = KINDS[name](name, ground.project)
     agent.hook["command"] = " ".join([str(ground.home / "gone"), *agent.hook["command"].split()[1:]])
     assert agent.consider("echo x").command is None
-    agent.hook["command"] = agent.hook["command"].removesuffix(" || exit 2")
+    agent.hook["command"] = agent.hook["command"].removesuffix(OR_STOP)
     assert agent.consider("echo x").command == "echo x"

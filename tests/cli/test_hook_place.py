@@ -158,6 +158,25 @@ def test_a_home_directory_is_refused_as_such(ground: Ground, agent: Agent) -> No
     assert b"it is your home directory." in done.stderr
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_the_project_is_not_the_one_that_a_model_names(name: str, ground: Ground) -> None:
+    """Codex 0.166 has as `cwd` what the model chose; the hook itself is started where the agent stands."""
+    other = ground.home / "other"
+    (other / ".git").mkdir(parents=True)
+    agent = KINDS[name](name, ground.project)
+    event = agent.event_for("echo 1 > made") | {"cwd": str(other)}
+    command = agent.decide(event["tool_input"], agent.send(json.dumps(event).encode())).command
+    assert command is not None
+    subprocess.run(["sh", "-c", command], cwd=other, check=False)
+    assert not (other / "made").exists()
+    # The control arm: a hook that is started there has that project
+    agent.project = other
+    command = agent.decide(event["tool_input"], agent.send(json.dumps(event).encode())).command
+    assert command is not None
+    subprocess.run(["sh", "-c", command], cwd=other, check=False)
+    assert (other / "made").exists()
+
+
 def test_the_project_is_that_of_the_agent_wherever_a_command_is_run(ground: Ground, agent: Agent) -> None:
     """Some agents let a model choose the directory, and do not tell the hook."""
     other = ground.home / "other"

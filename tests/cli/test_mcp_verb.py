@@ -21,7 +21,7 @@ def test_without_the_extra_it_says_what_to_install(ground: Ground) -> None:
     assert done.stdout == b"", "nothing that a client would take for an answer"
     assert done.stderr.decode().splitlines() == [
         "unspill: the extra `mcp` is not installed",
-        "  Run: pip install 'unspill[mcp]'",
+        f"  Run in a checkout of unspill: {sys.executable} -m pip install '.[mcp]'",
     ]
 
 

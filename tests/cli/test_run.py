@@ -155,6 +155,29 @@ def test_options_reach_the_command(ground: Ground) -> None:
     assert done.stdout.decode() == f"{ground.home}/playground\n"
 
 
+@pytest.mark.parametrize("is_named", [False, True], ids=["found", "named"])
+def test_a_dot_is_the_current_directory_whichever_way_the_project_is_chosen(is_named: bool, ground: Ground) -> None:
+    sub = ground.project / "sub"
+    sub.mkdir()
+    (ground.project / ".git").mkdir()
+    (ground.home / "link").symlink_to(sub)
+    words = ["--project", str(ground.project)] if is_named else []
+    for place in (sub, ground.home / "link"):
+        done = run_cli("run", *words, "--working-dir", ".", "--", "pwd", cwd=place)
+        assert done.stdout.decode() == f"{ground.inside(sub)}\n", done
+    done = run_cli("run", *words, "--working-dir", "sub", "--", "pwd", cwd=sub)
+    assert done.stdout.decode() == f"{ground.inside(sub)}\n", "another name is relative to the project"
+
+
+def test_a_current_directory_outside_of_the_named_project_is_refused(ground: Ground) -> None:
+    (ground.home / "other").mkdir()
+    words = ("--project", str(ground.project), "--working-dir", ".", "--", "touch", "made")
+    done = run_cli("run", *words, cwd=ground.home / "other")
+    assert done.returncode == 125
+    assert b"Working directory does not exist" in done.stderr
+    assert not (ground.project / "made").exists()
+
+
 def test_a_sandbox_of_another_name_is_another(ground: Ground) -> None:
     run_cli("run", "--hold", "--sandbox", "try", "--", "touch", "file", cwd=ground.project)
     assert kinds(ground.sandbox("try").changes()) == {"file": "added"}

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Final
 
 STORE_FILES: Final = {"store.db", "store.db-wal", "store.db-shm"}
-PARTS: Final = {"layers", "work", "runs", "locks", "empty", "manifests", "operations", "pending", "masks", "audit"}
+PARTS: Final = {
+    *("layers", "work", "runs", "locks", "empty", "manifests", "operations", "pending", "masks", "audit", "skeletons")
+}
 CGROUPS: Final = Path("/sys/fs/cgroup")
 PR_SET_CHILD_SUBREAPER: Final = 36
 ROOT: Final = Path(__file__).parents[2]

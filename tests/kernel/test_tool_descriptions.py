@@ -28,6 +28,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "host": {"view": "host"},
     "hosts": {"network": Network(hosts=("example.org", "*.example.net")), "permissions": Rules(network="deny")},
     "asking": {"network": Network(ask=True)},
+    "any protocol": {"network": Network(mode="pasta")},
+    "network of the host": {"network": Network(mode="host", hosts=("example.org",))},
+    "tools in the home": {"made": (".cache/pip", ".cargo/bin")},
     "narrow": {"tmp": "persistent", "limits": Limits(wall_s=5.0), "shown_lines": 7, "shown_bytes": 1000},
     "open": {"secrets": Secrets(mask=False), "limits": Limits(wall_s=None)},
     "rootfs": {"view": "rootfs"},
@@ -42,8 +45,8 @@ def open_kind(ground: Ground, kind: str) -> Sandbox:
     settings = dict(KINDS[kind])
     if settings.get("view") == "rootfs":
         settings["rootfs"] = os.fspath(make_small_tree(ground.top / "tree"))
-    for name in settings.get("roots", ()):
-        (ground.home / name).mkdir(exist_ok=True)
+    for name in (*settings.get("roots", ()), *settings.pop("made", ())):
+        (ground.home / name).mkdir(parents=True, exist_ok=True)
     settings["roots"] = tuple(os.fsencode(ground.home / name) for name in settings.get("roots", ()))
     sandbox = Sandbox(ground.project, policy=Policy(bwrap=ground.bwrap, **settings))
     ground.opened.append(sandbox)

@@ -15,7 +15,7 @@ from unspill.adapters.toolbox import call_tool
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
 
 MASKED = " Files with names of secrets, such as .env, are masked: they seem not to exist."
-ELSEWHERE = "Write to the project, the playground or /tmp instead, or tell the user what you need and why."
+ELSEWHERE = "Write to the project or to /tmp instead, or tell the user what you need and why."
 HELD = "Changes of run {run} (held: later commands see them, the project does not):"
 
 # The tool, its arguments, and what the model reads

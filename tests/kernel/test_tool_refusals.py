@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts n
 
 ASK = "If it needs it, call again with `network` set to true: the user is asked."
 NEVER = "The user's policy gives no more: do without it, or ask the user to change that."
-ELSEWHERE = "Write to the project, the playground or /tmp instead, or tell the user what you need and why."
+ELSEWHERE = "Write to the project or to /tmp instead, or tell the user what you need and why."
 RESOLVE = "echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6"
 SOCKS = """\
 import os, socket

@@ -173,8 +173,11 @@ def test_a_persons_own_playground_is_left_alone(ground: Ground) -> None:
     assert [path.name for path in own.iterdir()] == ["mine"]
 
 
-@pytest.mark.view("sealed", "host", reason="about the view host")
-def test_without_a_playground_the_run_says_why(ground: Ground) -> None:
-    result = ground.sandbox(view="host").run("true")
+@pytest.mark.view("sealed", "host", reason="in a rootfs it has a place of its own")
+@pytest.mark.parametrize("view", ["sealed", "host"])
+def test_without_a_playground_the_run_says_why(ground: Ground, view: str) -> None:
+    project = ground.home / "playground"
+    project.mkdir()
+    result = ground.sandbox(project=project, view=view).run("true")
     assert result.ok
-    assert any("playground" in warning for warning in result.warnings)
+    assert any("There is no playground: its place is taken by the root" in warning for warning in result.warnings)

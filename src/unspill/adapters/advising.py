@@ -21,7 +21,7 @@ _OF_PERSONS = ("`unspill", "--", "configuration", "in Python", "in the settings"
 _PATH = re.compile(r"(?:^|[^\w.~/])/[\w.]")
 _ASK_AGAIN = "If it needs it, call again with `network` set to true: the user is asked."
 _NEVER = "The user's policy gives no more: do without it, or ask the user to change that."
-_ELSEWHERE = "Write to the project, the playground or /tmp instead, or tell the user what you need and why."
+_ELSEWHERE = "Write to the project or to /tmp instead, or tell the user what you need and why."
 _MASKED = "Do without it, or ask the user for what you need of it."
 _REWORDED = {
     "See `unspill log`.": "The answers of `run`, `write`, `edit` and `undo` name runs and operations.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.adapters.answering import Answer, changes_told, values_of_changes
 from unspill.adapters.seen import seen_in
-from unspill.adapters.tool import Tool, fate_of_changes, further_told, make_schema
+from unspill.adapters.tool import Tool, fate_of_changes, further_told, listed, make_schema
 from unspill.adapters.window import many, offset_schema, rest_from, whole_characters, window
 from unspill.changes.quote import quote
 from unspill.policy.paths import show
@@ -261,7 +261,7 @@ def _answer_written(written: Written, first: str) -> Answer:
 
 def _path(sandbox: Sandbox, kind: str) -> dict[str, Any]:
     seen = seen_in(sandbox)
-    playground = f" The playground is {show(seen.playground)}." if seen.is_sealed else ""
+    playground = f" The playground is {show(seen.playground)}." if seen.has_playground else ""
     return {
         "type": "string",
         "minLength": 1,
@@ -284,7 +284,11 @@ def _writable(sandbox: Sandbox) -> str:
     if fate == "container":
         return _FATES[fate]
     seen = seen_in(sandbox)
-    system = ", and the rest of the system" if seen.policy.view == "rootfs" and seen.policy.rootfs_writable else ""
-    places = f"{show(seen.project)}, {show(seen.playground)} and /tmp{system} can be written."
+    places = [seen.project, *([seen.playground] if seen.has_playground else [])]
+    places += [b"/tmp"] if seen.policy.tmp == "persistent" else []
+    told = [*map(show, places), *(["the directories of the system"] if seen.policy.rootfs_writable else [])]
     further = f" So can {further_told(seen)}, treated like the project." if seen.further else ""
-    return f"{places}{further} {_FATES[fate]}"
+    return (
+        f"{listed(told)} can be written.{further} What is written elsewhere is refused, or may be gone before the next "
+        f"command. {_FATES[fate]}"
+    )

@@ -7,16 +7,16 @@ what the network is, and the bounds. It never names anything of the person's tha
 
 from __future__ import annotations
 
-from unspill.adapters.seen import seen_in
+from unspill.adapters.seen import seen_in, writable_in
 from unspill.model.record import Record
 from unspill.policy.paths import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any, Literal
 
-    from unspill.adapters.seen import Seen
+    from unspill.adapters.seen import Seen, Writable
     from unspill.model.policy import After, Policy
     from unspill.sandbox.sandbox import Sandbox
 
@@ -29,6 +29,15 @@ _AFTER = {
     "hold": "what it changes there is held: later commands see it, the project has it when the user applies it",
     "discard": "what it changes there is thrown away when it has ended",
 }
+_GRANTED = {
+    "proxy": "reaches any public host, on ports 80 and 443",
+    "pasta": "reaches any public address, by any protocol",
+    "host": "has the network of the user's machine",
+}
+_PROXY = (
+    "{hosts} are reached through a proxy only, by HTTP, HTTPS or SOCKS; https_proxy and similar variables name it. "
+    "Raw sockets, UDP, ping, and programs that do not use the proxy reach nothing."
+)
 
 
 class Tool(Record):
@@ -47,7 +56,7 @@ def run_command_tool(sandbox: Sandbox, name: str = NAME) -> Tool:
     """Return the tool as it is for this sandbox."""
     seen = seen_in(sandbox)
     is_sealed = seen.is_sealed
-    files = _files(seen) if is_sealed else _files_of_container(show(seen.project))
+    files = _files(sandbox) if is_sealed else _files_of_container(show(seen.project))
     network = (
         _network(seen.policy) if is_sealed else ("The command has the network of the container: do not set `network`.",)
     )
@@ -87,7 +96,8 @@ def make_schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
     return {**schema, "required": list(required)} if required else schema
 
 
-def _files(seen: Seen) -> Iterator[str]:
+def _files(sandbox: Sandbox) -> Iterator[str]:
+    seen, places = seen_in(sandbox), writable_in(sandbox)
     policy = seen.policy
     yield (
         f"The command runs in a sandbox. It starts in the project directory, {show(seen.project)}, which it can read "
@@ -95,16 +105,39 @@ def _files(seen: Seen) -> Iterator[str]:
     )
     if seen.further:
         yield f"These can be read and written like the project, and are treated like it: {further_told(seen)}."
-    playground = show(seen.playground)
-    yield f"{playground} can be written too and is kept: a place for experiments, clones and scratch files."
-    kept = "kept from command to command" if policy.tmp == "persistent" else "empty for each command"
-    yield f"/tmp can be written and is {kept}."
+    if seen.playground in places.kept:
+        playground = show(seen.playground)
+        yield f"{playground} can be written too and is kept: a place for experiments, clones and scratch files."
+    if b"/tmp" in places.kept:
+        yield "/tmp can be written too and is kept from command to command."
+    if places.caches:
+        yield f"Tool caches can be written too and are kept: {', '.join(map(show, places.caches))}."
+    gone = listed([f"the rest of {show(path)}" if path == seen.home else show(path) for path in places.gone])
+    yield f"{gone} can be written too, but what is written there is gone when the command has ended."
     if policy.view == "rootfs" and policy.rootfs_writable:
-        yield "The rest of the system can be written as root, and stays in this sandbox."
-    else:
-        yield "Everything else is read-only, and most of the home directory is not visible."
+        yield (
+            "The directories of the system, such as /usr and /var, can be written as root; what is written there stays "
+            "in this sandbox."
+        )
+    yield f"Everything else is read-only{_visible(seen, places)}"
     if policy.secrets.mask:
         yield "Files of the project with names of secrets, such as .env, are masked: they seem not to exist."
+
+
+def _visible(seen: Seen, places: Writable) -> str:
+    """Return how the sentence goes on that says what can only be read."""
+    if places.shows_home:
+        return ", the home directory too. What is known to hold credentials is not visible."
+    whose = "machine" if seen.policy.view == "rootfs" else "home directory"
+    if places.shows_more:
+        return f". Little else of the user's {whose} is visible, and only to be read."
+    return f". Nothing else of the user's {whose} is visible."
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as one reads a list aloud."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def further_told(seen: Seen) -> str:
@@ -118,19 +151,28 @@ def _files_of_container(project: str) -> Iterator[str]:
 
 
 def _network(policy: Policy) -> Iterator[str]:
-    if policy.network.hosts:
-        yield f"Without asking, only these hosts are reached: {', '.join(policy.network.hosts)}."
-    elif policy.network.ask:
+    network = policy.network
+    by_proxy = bool(network.hosts or network.ask)
+    if network.hosts:
+        yield f"Without asking, only these hosts are reached: {', '.join(network.hosts)}."
+    elif network.ask:
         yield "Without asking, no host is reached."
     else:
         yield "By default, there is no access to the network."
-    if policy.network.ask:
-        which = "any other host" if policy.network.hosts else "each host"
+    if network.ask:
+        which = "any other host" if network.hosts else "each host"
         yield f"The user is asked about {which}, while the command waits for its connection."
     if policy.permissions.network == "deny":
         yield "More than that is not to be had: do not set `network`."
     else:
-        yield "If you require it, set `network` to true: the user is asked, for this one command."
+        by_proxy = by_proxy or network.mode == "proxy"
+        yield (
+            "If you require it, set `network` to true: the user is asked, for this one command. "
+            f"It then {_GRANTED[network.mode]}."
+        )
+    if by_proxy:
+        is_all = network.mode == "proxy" or policy.permissions.network == "deny"
+        yield _PROXY.format(hosts="Hosts" if is_all else "Without that, hosts")
     yield "For fetching websites use a tool made for that, if there is one."
 
 
@@ -154,7 +196,8 @@ def _asked(sandbox: Sandbox) -> str:
 
 def run_schema(sandbox: Sandbox) -> dict[str, Any]:
     """Return the schema of the arguments."""
-    wall_s = seen_in(sandbox).policy.limits.wall_s
+    seen = seen_in(sandbox)
+    wall_s = seen.policy.limits.wall_s
     timeout: dict[str, Any] = {
         "type": "number",
         "exclusiveMinimum": 0,
@@ -168,8 +211,8 @@ def run_schema(sandbox: Sandbox) -> dict[str, Any]:
         "working_dir": {
             "type": "string",
             "description": (
-                f"The directory to run it in: absolute, or relative to {places_inside(sandbox)[0]}, which is the "
-                "default. `playground` is the playground."
+                f"The directory to run it in: absolute, or relative to {show(seen.project)}, which is the default."
+                f"{' `playground` is the playground.' if seen.has_playground else ''}"
             ),
         },
         "network": {

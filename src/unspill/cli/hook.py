@@ -11,9 +11,9 @@ import os
 import sys
 
 from unspill.cli.hook_agents import AGENTS, answer_form, settings_form
-from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.cli.options import EVERYWHERE, Command, Option, parse
 from unspill.cli.own_place import check_own_place, own_words
-from unspill.errors import UsageError
+from unspill.errors import UnspillError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ _MOST_READ = 16 * 1024 * 1024
 _LONGEST = 100_000
 # A text that begins like an option is none
 _SHELL = "-- bash -c -- "
-# Where the agent's shell stands, without the links that led there
-_PLACE = '--working-dir "$(pwd -P)"'
-# Also where this program can't be started, or is killed: agents let a command through at any other failure
-_OR_STOP = f" || exit {_STOP}"
+# Where the agent's shell stands. Nothing here is for that shell to expand: Gemini CLI refuses `$(...)` as an injection
+_PLACE = "--working-dir ."
+# Also where this program can't be started, or is killed: agents let a command through at any other failure, and Codex
+# where there is no reason with it
+_OR_STOP = f" || {{ echo 'unspill stopped this command.' >&2; exit {_STOP}; }}"
 
 COMMAND = Command(
     name="hook",
@@ -44,6 +45,7 @@ COMMAND = Command(
         Option(name="--quiet", short="-q", help="have no summary after the command's output"),
         Option(name="--confirm", help="have the agent ask you before each command, where it can"),
         Option(name="--settings", help="print what makes the agent call it, for its settings, and read nothing"),
+        Option(name="--check", help="say whether Codex will call it: installed, and trusted by you"),
         *EVERYWHERE,
     ),
 )
@@ -54,18 +56,46 @@ def run(arguments: Arguments) -> int:
     import json
 
     agent = _agent(arguments)
+    if arguments.flag("--check"):
+        return _check(agent)
     if arguments.flag("--settings"):
+        if agent.warning:
+            print(f"unspill: {agent.warning}", file=sys.stderr, flush=True)
         print(json.dumps(settings_form(agent, _own_command(arguments)), indent=2))
         return 0
     if sys.stdin.isatty():
         raise UsageError("this is for a coding agent to call", remedy="`--settings` prints what makes it call it.")
     try:
         _put(_answer(agent, arguments, sys.stdin.buffer.read(_MOST_READ + 1)))
-    except UsageError as error:
+    except UnspillError as error:
         return _stop(f"{error.message.rstrip('.')}. {error.remedy}".rstrip())
     except Exception as error:
         return _stop(f"{type(error).__name__}: {error}")
     return 0
+
+
+def _check(agent: CodingAgent) -> int:
+    from unspill.cli.hook_check import check_codex
+    from unspill.policy.paths import show
+
+    if agent is not AGENTS["codex"]:
+        raise UsageError("only what Codex does with its hooks can be checked", remedy="Leave out --check.")
+    told = check_codex(lambda matcher, hook: _is_printed(agent, matcher, hook))
+    print(show(told.encode("utf-8", "surrogateescape")))
+    return 0
+
+
+def _is_printed(agent: CodingAgent, matcher: object, hook: dict[str, Any]) -> bool:
+    """Tell whether a hook is, to the letter, what `--settings` prints for some options."""
+    from shlex import split
+
+    try:
+        words = split(str(hook.get("command")).removesuffix(_OR_STOP))
+        given = parse(COMMAND, words[len(own_words()) + 1 :])
+        printed = settings_form(_agent(given), _own_command(given))
+    except (ValueError, UsageError):
+        return False
+    return printed == {"hooks": {agent.event: [{"matcher": matcher, "hooks": [hook]}]}}
 
 
 def _put(answer: dict[str, Any]) -> None:
@@ -106,7 +136,7 @@ def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, A
     event, given = _read(agent, raw)
     text = given["command"]
     is_plan = event.get("permission_mode") == "plan"
-    words = _words(arguments, _project(arguments, event), discard=is_plan)
+    words = _words(arguments, _project(arguments), discard=is_plan)
     leaves = bool(agent.unsealed and given.get(agent.unsealed))
     reason = "sealed by unspill"
     if leaves:
@@ -159,7 +189,7 @@ def _check_arguments(agent: CodingAgent, given: dict[str, Any]) -> None:
 def _words(arguments: Arguments, project: bytes, *, discard: bool) -> str:
     """Return the beginning of every command line that this hook makes, as a shell reads it.
 
-    The project is named: some agents let a model say where a command is run, without telling the hook.
+    The project is named: some agents let a model say where a command is run.
     """
     from shlex import quote
 
@@ -173,8 +203,17 @@ def _words(arguments: Arguments, project: bytes, *, discard: bool) -> str:
         words.append("--quiet")
     name = arguments.value("--sandbox")
     words += ["--sandbox", name] if name else []
-    words += ["--project", os.fsdecode(project)]
+    words += ["--ask", _whom(project), "--project", os.fsdecode(project)]
     return f"{' '.join(map(quote, words))} {_PLACE} {_SHELL}"
+
+
+def _whom(project: bytes) -> str:
+    """Return who answers what these commands ask for: never their terminal, since the agent may type there."""
+    from unspill.sandbox.settings import load_policy
+    from unspill.sandbox.upkeep import find_own_locations
+
+    approver = load_policy(find_own_locations(), project, None).permissions.approver
+    return "deny" if approver == "deny" else "queue"
 
 
 def seal(text: str, words: str) -> str:
@@ -210,8 +249,11 @@ def _own_command(arguments: Arguments) -> str:
     return " ".join(map(quote, words)) + _OR_STOP
 
 
-def _project(arguments: Arguments, event: dict[str, Any]) -> bytes:
+def _project(arguments: Arguments) -> bytes:
     """Return the project of every command that the agent runs from where it stands.
+
+    That is where it starts this hook. The `cwd` of the event is no help: Codex writes there what the model chose for
+    one command, so any other project of the person could be named.
 
     Raises:
         UsageError: it can't be one, or commands in it could change this program.
@@ -220,9 +262,7 @@ def _project(arguments: Arguments, event: dict[str, Any]) -> bytes:
     from unspill.policy.roots import check_root
     from unspill.sandbox.project import find_project, resolve_project
 
-    given, cwd = arguments.value("--project"), event.get("cwd")
-    stands = os.fsencode(cwd) if isinstance(cwd, str) and cwd else os.getcwdb()
-    project = resolve_project(given if given else find_project(stands))
+    project = resolve_project(arguments.value("--project") or find_project(os.getcwdb()))
     check_root(project, home=find_home(os.getuid(), os.environb.get(b"HOME")).path, own=())
     check_own_place(project)
     return project

@@ -18,8 +18,9 @@ class CodingAgent(Record):
     """One agent. `fields` are those that its tool has besides the command.
 
     `background` is the field that asks for a command nobody waits for, `unsealed` the one that asks to leave the
-    agent's own sandbox. `asks`: a hook can make it ask the person. `merges`: it lays what a hook returns over the
-    arguments; the others replace all of them.
+    agent's own sandbox. `asks`: a hook can make it ask the person. `returned` is the field of an answer that has the
+    new arguments. `decides`: the answer also says whether the command is allowed. `warning` is what to know before its
+    settings are used.
     """
 
     event: str
@@ -31,7 +32,9 @@ class CodingAgent(Record):
     background: str = ""
     unsealed: str = ""
     asks: bool = False
-    merges: bool = False
+    returned: str = "updatedInput"
+    decides: bool = True
+    warning: str = ""
     extra: tuple[tuple[str, str], ...] = ()
 
 
@@ -57,27 +60,39 @@ AGENTS = {
         matcher="^Bash$",
         settings="~/.codex/hooks.json",
         timeout=30,
+        warning=(
+            "Codex skips a hook that you have not trusted, without a word, and runs commands unsealed.\n"
+            "  Trust this one in Codex (type /hooks), then check that it is called: unspill hook codex --check"
+        ),
     ),
     "gemini-cli": CodingAgent(
         event="BeforeTool",
         tool="run_shell_command",
-        fields=frozenset(("description", "dir_path", "directory", "is_background")),
+        # `delay_ms` is only looked at together with `is_background`
+        fields=frozenset(("description", "dir_path", "directory", "is_background", "delay_ms")),
         matcher="^run_shell_command$",
         settings="~/.gemini/settings.json",
         timeout=30_000,
         background="is_background",
-        merges=True,
+        returned="tool_input",
+        decides=False,
+        warning=(
+            "Gemini CLI skips every hook, without a word, in a folder that it does not trust.\n"
+            "  Trust the folder before you let it run commands there."
+        ),
     ),
 }
 
 
 def answer_form(agent: CodingAgent, given: dict[str, Any], command: str, *, reason: str, ask: bool) -> dict[str, Any]:
-    """Return the answer that has an agent run `command` in place of its own."""
+    """Return the answer that has an agent run `command` in place of its own.
+
+    All arguments are in it: some versions replace theirs with what they get, others lay it over them.
+    """
     said: dict[str, Any] = {"hookEventName": agent.event}
-    if agent.merges:
-        return {"hookSpecificOutput": {**said, "tool_input": {"command": command}}}
-    said |= {"permissionDecision": "ask" if ask else "allow", "permissionDecisionReason": reason}
-    return {"hookSpecificOutput": {**said, "updatedInput": {**given, "command": command}}}
+    if agent.decides:
+        said |= {"permissionDecision": "ask" if ask else "allow", "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": {**said, agent.returned: {**given, "command": command}}}
 
 
 def settings_form(agent: CodingAgent, command: str) -> dict[str, Any]:

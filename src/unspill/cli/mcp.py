@@ -65,7 +65,8 @@ def run(arguments: Arguments) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "unspill":
             raise
-        raise UsageError("the extra `mcp` is not installed", remedy="Run: pip install 'unspill[mcp]'") from None
+        remedy = f"Run in a checkout of unspill: {sys.executable} -m pip install '.[mcp]'"
+        raise UsageError("the extra `mcp` is not installed", remedy=remedy) from None
     sandboxes = [Sandbox(project, name=arguments.value("--sandbox") or "default") for project in _projects(arguments)]
     try:
         server = make_server(

@@ -32,7 +32,11 @@ COMMAND = Command(
     takes_command=True,
     options=(
         Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
-        Option(name="--working-dir", metavar="DIR", help="where to run it; `playground` is your scratch directory"),
+        Option(
+            name="--working-dir",
+            metavar="DIR",
+            help="where to run it; `.`: here, `playground`: your scratch directory",
+        ),
         Option(name="--timeout", metavar="SECONDS", help="kill it after this time"),
         Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set a variable inside (repeatable)"),
         Option(name="--stdin", short="-i", help="let it read this program's standard input"),
@@ -128,7 +132,7 @@ def _options(arguments: Arguments) -> dict[str, Any]:
             raise UsageError(f"--env wants NAME=VALUE: {pair}")
         env[name] = value
     return {
-        "cwd": arguments.value("--working-dir") or _inside_cwd(arguments),
+        "cwd": _working_dir(arguments),
         "env": env,
         "timeout": seconds,
         "stdin": 0 if arguments.flag("--stdin") else None,
@@ -167,9 +171,12 @@ def _after(arguments: Arguments) -> str | None:
     return given[0] if given else None
 
 
-def _inside_cwd(arguments: Arguments) -> str | None:
-    """Stay where the person stands, if that is inside the project; with --project start at its top."""
-    return None if arguments.flag("--project") else os.getcwd()
+def _working_dir(arguments: Arguments) -> str | None:
+    """Return where the command starts: by default the current directory, with --project the project's top."""
+    given = arguments.value("--working-dir")
+    if given == "." or not (given or arguments.flag("--project")):
+        return os.getcwd()
+    return given
 
 
 def _summarise(result: RunResult, sandbox: Sandbox) -> None:

@@ -39,8 +39,9 @@ ARGS_FD, STATUS_FD, INFO_FD, BLOCK_FD, FIRST_FILE_FD = range(3, 8)
 class Job(Record):
     """One bwrap to start. In the child the descriptors are 0 to 6 in this order, the generated files from 7 on.
 
-    `port` is where a listener is made inside; 0 for none. `pasta` is the program, the versions of IP, those of
-    them that there is a resolver for, and the networks that are closed, where the run has a network by way of pasta.
+    `kept` are directories below an overlay that the command writes itself. `port` is where a listener is made inside;
+    0 for none. `pasta` is the program, the versions of IP, those of them that there is a resolver for, and the
+    networks that are closed, where the run has a network by way of pasta.
     """
 
     DESCRIPTORS: ClassVar[tuple[str, ...]] = ("stdin", "stdout", "stderr", "args", "status")
@@ -50,6 +51,7 @@ class Job(Record):
     limits: tuple[tuple[int, int], ...]
     cgroups: tuple[bytes, ...] = ()
     umask: int = 0o022
+    kept: tuple[bytes, ...] = ()
     port: int = 0
     pasta: tuple[bytes, tuple[IpVersion, ...], tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]] | None = None
 

@@ -31,35 +31,74 @@ class MountRefused(Exception):
         self.text = str(error)
 
 
-def mount_overlays(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]]) -> None:
-    """Mount each (lowers, dest, upper, work) on its dest, in the given order.
+def mount_overlays(
+    overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]], kept: Sequence[bytes] = ()
+) -> None:
+    """Mount each (lowers, dest, upper, work) on its dest, in the given order; directories of `kept` stay as they are.
 
-    All lower directories are opened before the first mount, so that no overlay becomes the lower of another. The
-    caller's mount namespace is its own and private.
+    All lower directories are opened before the first mount, so that no overlay becomes the lower of another. What is
+    in `kept` lies below a read-only overlay but is written by the command: it is bound on top of itself. The caller's
+    mount namespace is its own and private.
 
     Raises:
         MountRefused: one of them can't be mounted.
     """
     _set_empty_apart(overlays)
     opened = [_Opened(*overlay) for overlay in overlays]
+    binds = [(path, _open_lower(path, path)) for path in kept]
     for overlay in opened:
         overlay.mount()
+    for path, fd in binds:
+        _bind(fd, path)
 
 
 def _set_empty_apart(overlays: Sequence[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None]]) -> None:
-    """Cover the empty lower directory with a filesystem of its own where it lies inside the other lower one.
+    """Cover a topmost lower directory of ours with a filesystem of its own where it lies inside the other lower one.
 
     The kernel refuses layers that overlap (ELOOP); a home directory has our state directory, and so that one, in it.
+    The empty directories that it has, for mounts, are made in the other as well.
     """
+    apart: set[bytes] = set()
     for (first, *rest), dest, upper, _work in overlays:
-        if upper is None and any(first.startswith(lower + b"/") for lower in rest):
-            try:
-                libc.mount(
-                    b"tmpfs", first, b"tmpfs", libc.MS_NOSUID | libc.MS_NODEV, b"mode=0755,size=4096,nr_inodes=2"
-                )
-            except OSError as error:
-                raise MountRefused(dest, error) from None
-            return
+        if upper is not None or first in apart or not any(first.startswith(lower + b"/") for lower in rest):
+            continue
+        apart.add(first)
+        try:
+            points = os.listdir(first)
+            options = b"mode=0755,size=4096,nr_inodes=%d" % (2 + len(points))
+            libc.mount(b"tmpfs", first, b"tmpfs", libc.MS_NOSUID | libc.MS_NODEV, options)
+            for name in points:
+                os.mkdir(os.path.join(first, name), 0o755)
+        except OSError as error:
+            raise MountRefused(dest, error) from None
+
+
+def _open_lower(path: bytes, dest: bytes) -> int:
+    try:
+        return os.open(path, _OPEN_DIR)
+    except OSError as error:
+        raise MountRefused(dest, error) from None
+
+
+def _open_dest(path: bytes) -> int:
+    """Open what is to be mounted on; below an earlier overlay a path is made of what earlier runs left there."""
+    try:
+        return libc.openat2(None, path, _OPEN_DIR, libc.RESOLVE_NO_SYMLINKS)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise MountRefused(path, error) from None
+        return os.open(path, _OPEN_DIR | os.O_NOFOLLOW)
+
+
+def _bind(fd: int, path: bytes) -> None:
+    dest_fd = _open_dest(path)
+    try:
+        libc.mount(_path_of(fd), _path_of(dest_fd), None, libc.MS_BIND, None)
+    except OSError as error:
+        raise MountRefused(path, error) from None
+    finally:
+        os.close(dest_fd)
+        os.close(fd)
 
 
 class _Opened:
@@ -67,21 +106,15 @@ class _Opened:
 
     def __init__(self, lowers: tuple[bytes, ...], dest: bytes, upper: bytes | None, work: bytes | None) -> None:
         self.dest = dest
+        self.lowers = [_open_lower(path, dest) for path in lowers]
         try:
-            self.lowers = [os.open(path, _OPEN_DIR) for path in lowers]
             self.upper = None if upper is None else os.open(upper, _OPEN_DIR | os.O_NOFOLLOW)
             self.work = None if work is None else os.open(work, _OPEN_DIR | os.O_NOFOLLOW)
         except OSError as error:
             raise MountRefused(dest, error) from None
 
     def mount(self) -> None:
-        try:
-            # NO_SYMLINKS: below an earlier overlay the path is made of what earlier runs left there
-            dest_fd = libc.openat2(None, self.dest, _OPEN_DIR, libc.RESOLVE_NO_SYMLINKS)
-        except OSError as error:
-            if error.errno != errno.ENOSYS:
-                raise MountRefused(self.dest, error) from None
-            dest_fd = os.open(self.dest, _OPEN_DIR | os.O_NOFOLLOW)
+        dest_fd = _open_dest(self.dest)
         try:
             try:
                 self._mount_by_descriptor(dest_fd)

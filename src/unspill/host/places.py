@@ -92,7 +92,7 @@ def find_places(
         absent=absent,
         aliases=find_aliases((*((path, path) for path in policy.readable), *policy.mounts)),
         own=tuple(path for path in map(os.path.realpath, own) if _mode_of(path)),
-        has_playground=stat.S_ISDIR(_mode_of(os.path.join(home.path, b"playground"))),
+        no_playground=(mode := _mode_of(os.path.join(home.path, b"playground"))) != 0 and not stat.S_ISDIR(mode),
     )
 
 

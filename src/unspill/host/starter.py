@@ -49,7 +49,7 @@ class Starter:
         try:
             # Until here the namespace was a slave of the host's; from here on it is this run's alone
             libc.mount(None, b"/", None, libc.MS_REC | libc.MS_PRIVATE, None)
-            mount_overlays(job.overlays)
+            mount_overlays(job.overlays, job.kept)
             return self._spawn(job, descriptors)
         finally:
             self._step_back()

@@ -38,6 +38,7 @@ class Overlay(Record):
     Where a view shows real paths, `dest` is the path of the live lower directory, the last one; it is there that the
     engine `mount` mounts, before bwrap shows it at `dest`.
     `mask` is the lower one that hides secrets, where there is one. `written`: commands have written to a lower one.
+    `points` are the empty directories in the topmost one, of a read-only overlay, for what is mounted on them.
     """
 
     lowers: tuple[bytes, ...]
@@ -47,6 +48,7 @@ class Overlay(Record):
     work: bytes | None = None
     mask: bytes | None = None
     written: bool = False
+    points: tuple[bytes, ...] = ()
 
 
 class Tmpfs(Record):
@@ -225,7 +227,8 @@ class Places(Record):
     `mounted` are the mount points of the host: the kernel refuses an overlay over a directory that has one below.
     `secrets` and `secret_files` are the directories and files that exist of `policy.secrets.secret_paths`;
     `files` and `absent` say which of the policy's readable and hidden paths are no directories or do not exist.
-    `own` are our configuration and data directories that exist. `has_playground`: `$HOME/playground` is a directory.
+    `own` are our configuration and data directories that exist. `no_playground`: what
+    is at `$HOME/playground` is no directory.
     `aliases` are the places inside of what the policy names by a link, and where that leads.
     `rootfs` is what view "rootfs" shows instead of the system directories; `tmp` outlives a run where the policy says
     so.
@@ -245,7 +248,7 @@ class Places(Record):
     files: tuple[bytes, ...] = ()
     absent: tuple[bytes, ...] = ()
     own: tuple[bytes, ...] = ()
-    has_playground: bool = False
+    no_playground: bool = False
     aliases: tuple[tuple[bytes, bytes], ...] = ()
     rootfs: RootfsBase | None = None
     tmp: bytes = b""
@@ -288,7 +291,7 @@ class Plan(Record):
 
     `filter` is the program that judges each system call, in the kernel's own form; empty: none, as no run has it.
     `uid` is who the command seems to be inside, None: the caller. `rootfs` is the tree that is shown in the place of
-    the host's system directories, empty: none; `skeleton` is what has to be made for its mount points.
+    the host's system directories, empty: none; `skeleton` is what has to be made for mount points.
     `staged`: not bwrap but a shell that it starts goes to `cwd` and becomes the command (`plan.stage` says why).
     `measured` are directories of ours besides the layers that the bounds of a layer hold for.
     """

@@ -175,7 +175,8 @@ def mounted_by_bwrap(overlay: Overlay) -> tuple[bytes, ...]:
     _check_page(overlay)
     if is_overlapping(overlay):
         sources = [part for lower in reversed(overlay.lowers[1:]) for part in (b"--overlay-src", lower)]
-        return (*sources, b"--tmp-overlay", overlay.dest, b"--remount-ro", overlay.dest)
+        points = [part for name in overlay.points for part in (b"--dir", overlay.dest + b"/" + name)]
+        return (*sources, b"--tmp-overlay", overlay.dest, *points, b"--remount-ro", overlay.dest)
     options: list[bytes] = []
     # bwrap wants the lowest first
     for lower in reversed(overlay.lowers):

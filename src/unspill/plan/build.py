@@ -14,6 +14,7 @@ from unspill.plan.home import (
     chosen_caches,
     find_mount_beneath,
     home_operations,
+    home_skeleton,
     overlay_problem,
     shown_operations,
 )
@@ -30,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unspill.model.plan import MountOp, PlanInput, Point
+    from unspill.model.plan import MountOp, PlanInput
 
 COMMAND_FILE = b"/run/unspill-command"
 HOST_NETWORK = (
@@ -52,7 +53,7 @@ def build_plan(given: PlanInput) -> Plan:
     _check_places(given)
     check_hidden(given)
     warnings: list[str] = []
-    skeleton: tuple[Point, ...] = ()
+    skeleton = home_skeleton(given)
     operations = _operations(given, warnings)
     if given.policy.view == "rootfs":
         from unspill.plan.rootfs import with_skeleton

@@ -8,18 +8,21 @@ what an earlier command left there.
 from __future__ import annotations
 
 from unspill.errors import UsageError
-from unspill.model.plan import Bind, File, Overlay, Tmpfs
+from unspill.model.plan import Bind, File, Overlay, Point, Tmpfs
 from unspill.plan.inside import playground_inside
 from unspill.plan.system import read_only_overlay
 from unspill.policy.paths import contains, lies_beneath, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from unspill.model.plan import CacheLayer, MountOp, PlanInput
+    from unspill.model.policy import View
 
 GIT_CONFIG_IN_HOST_VIEW = b"/run/unspill-gitconfig"
+# Laid over the home directory that view `host` shows, which has no place for the playground
+_SKELETON, _PLAYGROUND = b"/skeletons/home", b"playground"
 _NOT_READABLE = (b"/dev", b"/proc", b"/run", b"/sys", b"/tmp", b"/var/tmp")
 
 
@@ -53,10 +56,16 @@ def _whole_home(given: PlanInput, warnings: list[str]) -> MountOp:
     home = given.places.home.path
     problem = overlay_problem(given, home, is_read_only=True)
     if not problem:
-        return read_only_overlay(given, home, "view host shows it, read-only, without its secrets and sockets")
+        why = "view host shows it, read-only, without its secrets and sockets"
+        return Overlay(lowers=(given.places.state + _SKELETON, home), dest=home, why=why, points=(_PLAYGROUND,))
     # A plain bind would show it, but read-only stops neither a socket nor a FIFO nor a lock
     warnings.append(f"Your home directory is not shown: {problem}.")
     return Tmpfs(dest=home, size_bytes=given.policy.limits.tmp_bytes, mode=0o700, why="a home of this run only")
+
+
+def home_skeleton(given: PlanInput) -> tuple[Point, ...]:
+    """Return what has to be there of our own for the home directory to be shown."""
+    return (Point(path=given.places.state + _SKELETON + b"/" + _PLAYGROUND),) if given.policy.view == "host" else ()
 
 
 def _git_config(identity: tuple[tuple[str, str], ...]) -> bytes:
@@ -68,15 +77,21 @@ def _git_config(identity: tuple[tuple[str, str], ...]) -> bytes:
 
 
 def _playground_problem(given: PlanInput) -> str:
-    if given.policy.view == "rootfs":
+    home = given.places.home.path
+    problem = playground_taken(given.policy.view, home, [stack.live for stack in given.stacks])
+    if not problem and given.policy.view == "host" and given.engine == "native" and given.places.no_playground:
+        # bwrap would follow a link that is there
+        return f"{show(home)}/playground is there and is no directory"
+    return problem
+
+
+def playground_taken(view: View, home: bytes, roots: Sequence[bytes]) -> str:
+    """Tell which root is in the place of the playground, "" where none is."""
+    dest = playground_inside(view, home)
+    if view == "rootfs":
         return ""
-    dest = given.places.home.path + b"/playground"
-    for stack in given.stacks:
-        if contains(dest, stack.live) or contains(stack.live, dest):
-            return f"its place is taken by the root {show(stack.live)}"
-    if given.policy.view == "host" and not given.places.has_playground:
-        return f"view host can't make {show(dest)}; make that directory yourself"
-    return ""
+    root = next((root for root in roots if contains(dest, root) or contains(root, dest)), None)
+    return "" if root is None else f"its place is taken by the root {show(root)}"
 
 
 def chosen_caches(given: PlanInput, warnings: list[str]) -> tuple[CacheLayer, ...]:

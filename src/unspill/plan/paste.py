@@ -131,6 +131,7 @@ class _Paste:
             own = operation.lowers[1:]
             lowers.append(self._name("empty"))
             self.steps.append(f"mkdir {lowers[0]}; mount -t tmpfs -o nosuid,nodev tmpfs {lowers[0]}")
+            self.steps += [f"mkdir {lowers[0]}/{self.words.word(name)}" for name in operation.points]
         for lower in own:
             # A link has a name without the characters that overlay options are made of
             lowers.append(self._name("l"))

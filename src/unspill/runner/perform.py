@@ -173,6 +173,7 @@ def _launch(
         limits=rlimits(plan.limits, has_group=group is not None),
         cgroups=() if group is None else group.member_files(),
         umask=umask,
+        kept=_kept_below(plan),
         port=PROXY_PORT if isinstance(plan.network, ProxyNetwork) else 0,
         pasta=_pasta(plan.network) if isinstance(plan.network, PastaNetwork) else None,
     )
@@ -209,6 +210,12 @@ def _overlays(plan: Plan) -> tuple[tuple[tuple[bytes, ...], bytes, bytes | None,
     found = [(op.lowers, op.lowers[-1], op.upper, op.work) for op in plan.mounts if isinstance(op, Overlay)]
     # Each is mounted on its own lower directory: one that holds another must not come after it and cover it
     return tuple(sorted(found, key=lambda overlay: overlay[1].count(b"/")))
+
+
+def _kept_below(plan: Plan) -> tuple[bytes, ...]:
+    """Return the directories that bwrap would find behind a read-only overlay, as in view `host` the home is."""
+    shown = [op.lowers[-1] + b"/" for op in plan.mounts if isinstance(op, Overlay) and op.upper is None]
+    return tuple(source for source in _kept(plan) if plan.engine == "mount" and source.startswith(tuple(shown)))
 
 
 def _kept(plan: Plan) -> tuple[bytes, ...]:

@@ -40,12 +40,17 @@ def _surroundings(tools: Tools, *, has_pip: bool) -> Iterator[str]:
     else:
         yield "Network: none."
     yield "Files: the project is at /workspace, which is also HOME and where commands start; it can be written."
-    kept = "is kept from command to command" if tools.tmp == "persistent" else "is empty for each command"
-    yield f"/tmp can be written and {kept}. /playground can be written and is kept, but is no part of the project."
+    gone = ["/tmp", "/var/tmp", "/run", "/dev/shm"]
+    if tools.tmp == "persistent":
+        gone.remove("/tmp")
+        yield "/tmp can be written and is kept from command to command."
+    yield "/playground can be written and is kept, but is no part of the project."
     if tools.writable:
-        yield "The other directories can be written too, as root; what is changed there stays in this sandbox."
-    else:
-        yield "The rest is read-only: nothing can be installed there."
+        gone.remove("/var/tmp")
+        yield "The directories of the system can be written too, as root; what is changed there stays in this sandbox."
+    places = f"{', '.join(gone[:-1])} and {gone[-1]}"
+    yield f"{places} can be written, but what is written there is gone when the command has ended."
+    yield "The rest is read-only." if tools.writable else "The rest is read-only: nothing can be installed there."
     if tools.mounts:
         yield f"Read-only besides: {', '.join(tools.mounts)}."
     if has_pip:

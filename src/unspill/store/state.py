@@ -12,6 +12,7 @@ pending/ID                an operation that is under way, or was when its proces
 masks/                    layers of deletions that hide a project's secrets, and repositories as they stand
 bases/ID                  the repository as it stood when the run of a sealed layer began
 empty/                    never written: the second lower of a read-only overlay
+skeletons/                empty directories and files, laid over what a view shows, for mounts
 """
 
 from __future__ import annotations
@@ -27,17 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PARTS = (
-    b"layers",
-    b"work",
-    b"runs",
-    b"locks",
-    b"manifests",
-    b"operations",
-    b"pending",
-    b"masks",
-    b"bases",
-    b"audit",
-    b"empty",
+    *(b"layers", b"work", b"runs", b"locks", b"manifests", b"operations", b"pending", b"masks", b"bases", b"audit"),
+    *(b"empty", b"skeletons"),
 )
 
 

@@ -43,7 +43,8 @@ def test_view_host_shows_the_host_read_only_but_not_what_is_private_or_live() ->
         assert is_shown(ordered, path), path
     for path in (b"/run/x", b"/tmp/x", b"/var/tmp/x", b"/root/x", b"/home/bob", b"/srv", b"/mnt/c", b"/sys", b"/boot"):
         assert not is_shown(ordered, path), path
-    assert [op.dest for op in ordered if isinstance(op, Bind | Overlay) and getattr(op, "writable", False)] == []
+    writable = [op.dest for op in ordered if isinstance(op, Bind | Overlay) and getattr(op, "writable", False)]
+    assert writable == [HOME + b"/playground"]
     assert is_masked(ordered, STATE + b"/layers")
     assert is_masked(ordered, HOME + b"/.config/unspill/config.toml")
 
@@ -68,10 +69,15 @@ def test_view_host_has_its_own_git_configuration() -> None:
     ]
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_view_host_has_a_playground_where_there_is_a_place_for_it(exists: bool) -> None:
-    ordered = hosts(has_playground=exists)
-    assert (HOME + b"/playground" in [op.dest for op in ordered]) == exists
+@pytest.mark.parametrize("engine", ["mount", "native", "copy"])
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_view_host_has_a_playground_unless_bwrap_would_follow_what_is_there(engine: Any, is_taken: bool) -> None:
+    policy, found = Policy(view="host"), places(top=TOP, no_playground=is_taken)
+    plan = build_plan(given(policy=policy, places=found, engine=engine))
+    has_one = HOME + b"/playground" in [op.dest for op in plan.mounts]
+    assert has_one == (not is_taken or engine != "native")
+    assert any("There is no playground" in warning for warning in plan.warnings) != has_one
+    assert [point.path for point in plan.skeleton] == [STATE + b"/skeletons/home/playground"]
 
 
 def test_a_socket_is_masked_with_its_directory() -> None:

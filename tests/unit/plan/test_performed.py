@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.plan.ground import Ground, bwrap, can_overlay, perform
 from unspill.errors import SandboxUnavailable
+from unspill.layers.skeleton import make_skeleton
 from unspill.model.plan import Bind, Overlay, Plan, PlanInput, Tmpfs
 from unspill.model.policy import Policy
 from unspill.plan.build import build_plan
@@ -146,6 +147,7 @@ SEE_HOST = """
 cat "$HOME/notes" "$HOME/.netrc" 2>&1; ls -A "$HOME/.ssh" "$HOME/.local/state" /root /run 2>&1
 cat "$HOME/s" 2>&1; touch "$HOME/new" "$HOME/.ssh/new" 2>&1
 git config --global user.name; ls -d /var/lib/* 2>/dev/null; echo written >kept; cat kept
+touch "$HOME/playground/probe"
 """
 
 
@@ -154,19 +156,20 @@ def test_view_host_shows_the_home_without_its_secrets(tmp_path: Path) -> None:
     for name in (b".ssh/id", b".netrc", b".local/state/x"):
         ground.write(ground.home + b"/" + name, b"canary\n")
     ground.write(ground.home + b"/notes", b"notes\n")
-    os.mkdir(ground.home + b"/playground")
     places = ground.places(
         top=(b"/var", b"/root", b"/run", b"/tmp"),
         secrets=(ground.home + b"/.ssh", b"/var/lib"),
         secret_files=(ground.home + b"/.netrc",),
         own=(ground.home + b"/.local/state",),
-        has_playground=True,
     )
     given = ground.given("/bin/sh", "-c", SEE_HOST, policy=Policy(view="host"), places=places)
-    result = paste(build_plan(given), given)
+    plan = build_plan(given)
+    make_skeleton(plan.skeleton)
+    result = paste(plan, given)
     shown = result.stdout.decode()
     assert "canary" not in shown
     assert shown.startswith("notes\n"), result.stderr
     assert shown.endswith('A "q" \\ Ann\nwritten\n')
     assert shown.count("Read-only file system") == 2
     assert Path(os.fsdecode(ground.project), "kept").read_text() == "live\n"
+    assert os.listdir(ground.playground) == [b"probe"]

@@ -113,8 +113,9 @@ def test_the_text_says_what_an_agent_has_to_know() -> None:
         "Tools: bash 5.2.37, sh, sed.\n"
         "Network: none.\n"
         "Files: the project is at /workspace, which is also HOME and where commands start; it can be written.\n"
-        "/tmp can be written and is empty for each command. /playground can be written and is kept, but is no part of "
-        "the project.\n"
+        "/playground can be written and is kept, but is no part of the project.\n"
+        "/tmp, /var/tmp, /run and /dev/shm can be written, but what is written there is gone when the command has "
+        "ended.\n"
         "The rest is read-only: nothing can be installed there.\n"
         "pip installs into /workspace/.packages, where Python finds it."
     )

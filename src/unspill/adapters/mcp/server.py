@@ -42,6 +42,7 @@ from unspill.adapters.mcp.resources import (
     prefix_of,
     read_resource,
 )
+from unspill.adapters.seen import seen_in
 from unspill.adapters.toolbox import call_tool
 from unspill.errors import UnspillError, UsageError
 from unspill.sandbox.asynchronous import call_in_thread
@@ -65,6 +66,9 @@ _READING = ("changes", "diff")
 INSTRUCTIONS = (
     "Commands run in a sandbox over the project; `changes`, `diff` and `undo` are about what they changed. "
     "Where more is needed than the sandbox has, the user is asked, never the model."
+)
+IN_CONTAINER = (
+    "Commands run without a sandbox, as processes of a container: what they change is changed at once, for good."
 )
 
 _OVER = UsageError(
@@ -101,7 +105,7 @@ def make_server(
     server = Server(
         NAME,
         version=__version__,
-        instructions=INSTRUCTIONS,
+        instructions=INSTRUCTIONS if all(seen_in(one).is_sealed for one in several) else IN_CONTAINER,
         lifespan=_calls,
         on_list_tools=served.list_tools,
         on_call_tool=served.call_tool,
