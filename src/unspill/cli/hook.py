@@ -12,8 +12,8 @@ import sys
 
 from unspill.cli.hook_agents import AGENTS, answer_form, settings_form
 from unspill.cli.options import EVERYWHERE, Command, Option
-from unspill.cli.own_place import check_own_place, own_words
 from unspill.errors import UsageError
+from unspill.host.installation import own_words, refuse_own_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -224,5 +224,5 @@ def _project(arguments: Arguments, event: dict[str, Any]) -> bytes:
     stands = os.fsencode(cwd) if isinstance(cwd, str) and cwd else os.getcwdb()
     project = resolve_project(given if given else find_project(stands))
     check_root(project, home=find_home(os.getuid(), os.environb.get(b"HOME")).path, own=())
-    check_own_place(project)
+    refuse_own_place((project,))
     return project

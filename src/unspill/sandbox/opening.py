@@ -11,6 +11,7 @@ import os
 
 from unspill.errors import BwrapMissing, HostError, NamespacesForbidden, OverlayUnsupported, RootCallerRefused
 from unspill.host.bwrap import find_bwrap
+from unspill.host.installation import refuse_own_place
 from unspill.host.places import find_home
 from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
 from unspill.model.record import Record
@@ -144,7 +145,9 @@ def checked_roots(project: bytes, policy: Policy, locations: Locations) -> tuple
     extra = tuple(os.path.realpath(root) for root in policy.roots)
     for root in (project, *extra):
         check_root(root, home=locations.home, own=own)
-    return merge_roots(project, extra)
+    roots = merge_roots(project, extra)
+    refuse_own_place(roots)
+    return roots
 
 
 def get_facts(store: Store, policy: Policy, roots: tuple[bytes, ...], *, afresh: bool = False) -> Facts:
