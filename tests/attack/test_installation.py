@@ -34,7 +34,7 @@ for path in pathlib.Path(sys.argv[1]).rglob("*.py"):
     path.write_text(text.replace("from __future__ import annotations", line, 1))
 """
 # The same program without the check: what it does then is the control
-WITHOUT: Final = "\ndef refuse_own_place(roots):\n    return None\n"
+WITHOUT: Final = "\ndef check_own_place(roots):\n    return ''\n"
 LIBRARY: Final = """
 import sys
 from unspill import Sandbox
@@ -156,7 +156,7 @@ def test_e12_a_root_of_an_earlier_run_is_looked_at_again(ground: Ground, monkeyp
     with Sandbox(ground.project, policy=ground.policy(), approver=Callback(lambda _question: True)) as sandbox:
         assert sandbox.run(f"echo evil > {other}/json.py", roots=[os.fspath(other)]).held
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "path", [os.fspath(other), *sys.path])
+            patch.setattr(sys, "path", [*sys.path, os.fspath(other)])
             with pytest.raises(RootRefused, match="Python imports modules from"):
                 sandbox.apply()
             assert not (other / "json.py").exists()
@@ -165,9 +165,10 @@ def test_e12_a_root_of_an_earlier_run_is_looked_at_again(ground: Ground, monkeyp
 
 
 @pytest.mark.parametrize("name", ["hashlib.py", "org/python/core.py"])
-def test_e12_a_program_that_imports_from_the_project_is_no_way_out(name: str, ground: Ground) -> None:
+@pytest.mark.parametrize("way", ["PYTHONPATH", "a .pth file"])
+def test_e12_a_program_that_imports_from_the_project_is_no_way_out(way: str, name: str, ground: Ground) -> None:
     """Leave a module by the name of one that unspill, or the standard library, tries to import later, in a project
-    where a Python program stands that uses unspill.
+    that Python's settings lead to.
 
     Control: the same program without the check runs the module.
     """
@@ -177,15 +178,55 @@ def test_e12_a_program_that_imports_from_the_project_is_no_way_out(name: str, gr
     )
     ground.write("notes", "old\n")
     program = LIBRARY.format(then="sandbox.diff(operation=1); import copy")
-    words = ["-c", program, os.fspath(ground.project), "sh", "-c", evil]
-    good = install(ground.home / "good")
-    done = start(good / "python", *words, cwd=ground.project)
+    words = ["-P", "-c", program, os.fspath(ground.project), "sh", "-c", evil]
+
+    def attack(python: Path) -> subprocess.CompletedProcess[bytes]:
+        if way == "PYTHONPATH":
+            return start("env", f"PYTHONPATH={ground.project}", python, *words, cwd=ground.home)
+        # Before the standard library, as the directory of an editable installation may be
+        line = f"import sys; sys.path.insert(0, {os.fspath(ground.project)!r})\n"
+        (python.parents[1] / SITE / "editable.pth").write_text(line)
+        return start(python, *words, cwd=ground.home)
+
+    done = attack(install(ground.home / "good") / "python")
     assert b"Python imports modules from" in done.stderr
     assert not canary.exists()
-    done = start(good / "python", "-P", *words, cwd=ground.project)
-    assert done.returncode == 0, done.stderr
-    assert (ground.project / name).exists()
+    assert not (ground.project / name).exists()
+    attack(install(ground.home / "bad", checks=False) / "python")
+    assert canary.exists()
+
+
+def test_e12_a_program_that_was_started_in_the_project_is_warned(ground: Ground) -> None:
+    """Leave a module by the name of one of the standard library in the project, for a program of the person's that was
+    started there and uses unspill.
+
+    Control: Python runs it; started with `-P` the program has no warning, and Python does not.
+    """
+    canary = ground.home / "canary"
+    program = LIBRARY.format(then="print(*sandbox.run('true').warnings); import shelve")
+    words = ["-c", program, os.fspath(ground.project), "sh", "-c", f"echo \"open('{canary}', 'w')\" > shelve.py"]
+    done = start(sys.executable, "-P", *words, cwd=ground.project)
+    assert b"This program imports modules from" not in done.stdout
     assert not canary.exists()
-    (ground.project / name).unlink()
-    start(install(ground.home / "bad", checks=False) / "python", *words, cwd=ground.project)
+    done = start(sys.executable, *words, cwd=ground.project)
+    assert b"This program imports modules from" in done.stdout
+    assert canary.exists()
+
+
+def test_e12_unspill_started_as_a_module_does_not_import_from_the_project(ground: Ground) -> None:
+    """Leave a module by the name of one of the standard library in a project where unspill is started with
+    `python -m`, which imports from there.
+
+    Control: Python runs it before unspill comes to its check; with `-P` it does not.
+    """
+    canary = ground.home / "canary"
+    words = ("-m", "unspill", "run", "-c", "true")
+    done = start(sys.executable, *words, cwd=ground.project)
+    assert done.returncode == 125
+    assert b"Python imports modules from" in done.stderr
+    ground.write("runpy.py", f"open({os.fspath(canary)!r}, 'w')\n")
+    ground.write("unspill.py", f"open({os.fspath(canary)!r}, 'w')\n")
+    assert start(sys.executable, "-P", *words, cwd=ground.project).returncode == 0
+    assert not canary.exists()
+    start(sys.executable, *words, cwd=ground.project)
     assert canary.exists()

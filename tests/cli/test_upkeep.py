@@ -156,7 +156,7 @@ main()
     import subprocess
     import sys
 
-    done = subprocess.run([sys.executable, "-P", "-c", program], cwd=ground.project, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ground.project, capture_output=True, check=False)
     assert done.returncode == 9, done.stderr
 
 

@@ -8,7 +8,7 @@
     ```sh               a script; only its success counts
     unspill diff
     ```
-    ```python           a program; only its success counts; it imports nothing from the project (`python3 -P`)
+    ```python           a program; only its success counts
     import unspill
     ```
 
@@ -88,7 +88,7 @@ def steps(block: Block) -> tuple[Step, ...]:
     if block.language != "console":
         script = "\n".join(block.content)
         if block.language == "python":
-            script = f"python3 -P - <<'{_END}'\n{script}\n{_END}"
+            script = f"python3 - <<'{_END}'\n{script}\n{_END}"
         return (Step(line=block.line, script=script, expected=None),)
     found: list[Step] = []
     for number, line in enumerate(block.content, block.line):

@@ -66,7 +66,7 @@ def test_a_script_is_one_step_whose_output_does_not_matter() -> None:
 
 def test_a_program_is_one_step_that_python_reads() -> None:
     (step,) = steps(Block(language="python", line=3, content=("import os", "print(os.sep)")))
-    script = "python3 -P - <<'END-OF-BLOCK'\nimport os\nprint(os.sep)\nEND-OF-BLOCK"
+    script = "python3 - <<'END-OF-BLOCK'\nimport os\nprint(os.sep)\nEND-OF-BLOCK"
     assert step == Step(line=3, script=script, expected=None)
 
 

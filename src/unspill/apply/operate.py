@@ -26,7 +26,7 @@ from unspill.apply.rollback import forget, remove_staging, roll_back, tidy_up
 from unspill.apply.sites import Sites
 from unspill.changes.collector import CollectorPaused
 from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
-from unspill.host.installation import refuse_own_place
+from unspill.host.installation import check_own_place
 from unspill.host.writing import sync_directory
 from unspill.layers.places import upper_dir
 from unspill.model.layer import LayerId
@@ -80,7 +80,7 @@ def operate(store: Store, task: Task) -> Operation:
         RootRefused: a root is not a directory any more, or unspill itself lies in it.
     """
     # A root of an earlier run, which was not looked at when the sandbox was opened, may be among them
-    refuse_own_place(task.roots)
+    check_own_place(task.roots)
     operation = OperationId(os.urandom(8).hex())
     try:
         with _Marker(store.state, operation) as marker, Sites(store.state, staging_name(operation)) as sites:

@@ -7,6 +7,8 @@ UTF-8 is shown as `\\xNN`, a character that can't be printed as `\\u{...}`.
 
 from __future__ import annotations
 
+import unicodedata
+
 COLUMNS = 400
 TAB = 8
 
@@ -37,8 +39,6 @@ def is_mixed_script(name: bytes) -> bool:
     """Tell whether one word of a name mixes letters of scripts that look alike, such as Latin and Cyrillic."""
     if name.isascii():
         return False
-    import unicodedata
-
     scripts: set[str] = set()
     for character in name.decode("utf-8", "replace"):
         if not character.isalpha():

@@ -13,7 +13,7 @@ import sys
 from unspill.cli.hook_agents import AGENTS, answer_form, settings_form
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.errors import UsageError
-from unspill.host.installation import own_words, refuse_own_place
+from unspill.host.installation import check_own_place, own_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -224,5 +224,5 @@ def _project(arguments: Arguments, event: dict[str, Any]) -> bytes:
     stands = os.fsencode(cwd) if isinstance(cwd, str) and cwd else os.getcwdb()
     project = resolve_project(given if given else find_project(stands))
     check_root(project, home=find_home(os.getuid(), os.environb.get(b"HOME")).path, own=())
-    refuse_own_place((project,))
+    check_own_place((project,))
     return project

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from unspill.model.run import StreamName
 
 _NUMBERS = {"stdout": 1, "stderr": 2}
+# What records a run and what tells of it
+_LOADED = ("sandbox.recording", "cli.outcome", "cli.denied", "cli.traffic", "model.rootfs")
 
 
 class Output:
@@ -37,8 +39,9 @@ class Output:
             for stream, screen in self._screens.items():
                 self._write(stream, b"" if screen is None else screen.rest())
         elif isinstance(event, Started):
-            # What is needed afterwards is loaded while the command begins, when there is nothing else to do
-            __import__("unspill.sandbox.recording")
+            # While the command begins, when there is nothing else to do; and before anything of it is applied
+            for name in _LOADED:
+                __import__(f"unspill.{name}")
 
     def problems(self) -> list[str]:
         """Return a line for each stream of which something is lost."""

@@ -59,7 +59,7 @@ def run(arguments: Arguments) -> int:
     command = _command(arguments)
     # While this process reads its policy and opens the store, the spawner enters its namespaces beside it
     get_launcher(own_namespace=True, may_fork=True)
-    from unspill.cli.choosing import open_sandbox
+    from unspill.cli.choosing import open_sandbox, print_json
 
     options = _options(arguments)
     more = _more(arguments)
@@ -70,6 +70,9 @@ def run(arguments: Arguments) -> int:
         print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
+    if as_json:
+        # Before the run: after it, what it changed may be applied
+        from unspill.cli.json_form import result_form
     if sandbox.view == "rootfs":
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     output = Output()
@@ -78,9 +81,6 @@ def run(arguments: Arguments) -> int:
     result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
     close_launchers()
     if as_json:
-        from unspill.cli.choosing import print_json
-        from unspill.cli.json_form import result_form
-
         print_json(result_form(result))
         return result.exit_code
     if not arguments.flag("--quiet") or isinstance(result.outcome, NeverStarted):

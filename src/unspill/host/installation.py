@@ -33,9 +33,13 @@ _TEXTS: dict[Kind, tuple[str, str]] = {
     ),
     "imports": (
         "Python imports modules from {place}, where commands could put one that then runs outside the sandbox.",
-        "Start Python with -P or in another directory, and let no PYTHONPATH lead into the project.",
+        "Start it as `unspill` or with `python3 -P`, and let no PYTHONPATH and no .pth file lead into the project.",
     ),
 }
+_STARTED_INSIDE = (
+    "This program imports modules from {place}, where commands could put one that it then runs outside the sandbox. "
+    "Start it with `python3 -P`, and keep it outside of the project."
+)
 
 
 def own_words() -> list[str]:
@@ -47,8 +51,14 @@ def own_words() -> list[str]:
     return [*isolated, program] if is_script else [*isolated, "-m", "unspill"]
 
 
-def refuse_own_place(roots: Sequence[bytes]) -> None:
+def check_own_place(roots: Sequence[bytes]) -> str:
     """Refuse a root in which commands could change unspill itself, or what its Python imports.
+
+    The directory that Python looks into first, because a program was started in it or from it, is the program's own:
+    like all source of a project it is the person's to look at. It is a reason to warn, unless the program is ours.
+
+    Returns:
+        The warning, or nothing.
 
     Raises:
         RootRefused: with the place, and where to install it instead.
@@ -60,6 +70,9 @@ def refuse_own_place(roots: Sequence[bytes]) -> None:
             root, place = (shown.decode("utf-8", "backslashreplace") for shown in found)
             reason, remedy = _TEXTS[kind]
             raise RootRefused(f"{root} can't be a root: {reason.format(place=place)}", remedy=remedy)
+    first = _first_of_a_program()
+    found = None if first is None else walk.find_inside(os.fsencode(_absolute(first)))
+    return "" if found is None else _STARTED_INSIDE.format(place=found[1].decode("utf-8", "backslashreplace"))
 
 
 def _own_paths() -> Iterator[tuple[Kind, str]]:
@@ -70,9 +83,9 @@ def _own_paths() -> Iterator[tuple[Kind, str]]:
         if word and word.startswith("/"):
             yield "program", word
     yield "source", os.path.dirname(os.path.dirname(__file__))
-    for path in sys.path:
+    for path in sys.path if _first_of_a_program() is None else sys.path[1:]:
         if isinstance(path, str):
-            yield "imports", path if path.startswith("/") else os.path.join(_here(), path)
+            yield "imports", _absolute(path)
     if sys.pycache_prefix:
         yield "imports", sys.pycache_prefix
     site = sys.modules.get("site")
@@ -81,9 +94,19 @@ def _own_paths() -> Iterator[tuple[Kind, str]]:
         yield "imports", user_site
 
 
-def _here() -> str:
+def _first_of_a_program() -> str | None:
+    """Return where Python imports from because of how a program of somebody else was started, if it does."""
+    if sys.flags.safe_path or not sys.path or not isinstance(sys.path[0], str):
+        return None
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return None if getattr(spec, "name", "") == "unspill.__main__" else sys.path[0]
+
+
+def _absolute(path: str) -> str:
+    if path.startswith("/"):
+        return path
     try:
-        return os.getcwd()
+        return os.path.join(os.getcwd(), path)
     except OSError:
         return "/"  # nothing is imported from a directory that is gone
 

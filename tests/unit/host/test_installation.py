@@ -13,7 +13,7 @@ import pytest
 
 import unspill
 from unspill.errors import RootRefused
-from unspill.host.installation import own_words, refuse_own_place
+from unspill.host.installation import check_own_place, own_words
 
 PACKAGE = Path(unspill.__path__[0])
 
@@ -22,14 +22,14 @@ PACKAGE = Path(unspill.__path__[0])
 def root(tmp_path: Path) -> Path:
     """A root in which nothing of unspill lies."""
     (tmp_path / "root").mkdir()
-    refuse_own_place([os.fsencode(tmp_path / "root")])
+    assert not check_own_place([os.fsencode(tmp_path / "root")])
     return tmp_path / "root"
 
 
 def refusal(root: Path) -> str:
     """Return why a directory can't be a root, nothing if it can."""
     try:
-        refuse_own_place([b"/nowhere", os.fsencode(root)])
+        check_own_place([b"/nowhere", os.fsencode(root)])
     except RootRefused as error:
         return error.message
     return ""
@@ -58,7 +58,10 @@ CHANGES: dict[str, tuple[str, Change]] = {
             patch.setattr(sys, "executable", lead(root.parent / "python", Path("root/python"))),
         ),
     ),
-    "directories of packages": ("imports", lambda patch, root: patch.syspath_prepend(f"{root}/packages")),
+    "directories of packages": (
+        "imports",
+        lambda patch, root: patch.setattr(sys, "path", [*sys.path, f"{root}/packages"]),
+    ),
     "a directory that leads to packages elsewhere": (
         "imports",
         lambda patch, root: patch.setattr(sys, "path", [*sys.path, lead(root / "packages", PACKAGE.parent)]),
@@ -71,14 +74,8 @@ CHANGES: dict[str, tuple[str, Change]] = {
         "imports",
         lambda patch, root: patch.setattr(sys, "path", [*sys.path, f"{root}/sub/../../packages"]),
     ),
-    "the directory where it stands": (
-        "imports",
-        lambda patch, root: patch.setattr(sys, "path", ["", *sys.path]),
-    ),
-    "a relative directory": (
-        "imports",
-        lambda patch, root: patch.setattr(sys, "path", ["lib", *sys.path]),
-    ),
+    "the directory where it stands": ("imports", lambda patch, root: patch.setattr(sys, "path", [*sys.path, ""])),
+    "a relative directory": ("imports", lambda patch, root: patch.setattr(sys, "path", [*sys.path, "lib"])),
     "the compiled modules": ("imports", lambda patch, root: patch.setattr(sys, "pycache_prefix", f"{root}/cache")),
 }
 
@@ -109,6 +106,38 @@ def test_a_user_site_that_does_not_exist_yet_counts(root: Path, monkeypatch: pyt
     assert "imports" in refusal(root)
 
 
+START = """
+import sys
+from unspill.host.installation import check_own_place
+print(check_own_place([sys.argv[1].encode()]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "is_warned"),
+    [
+        (["-c", START], True),
+        (["-P", "-c", START], False),
+        (["-I", "-c", START], False),
+        (["{root}/program.py"], True),
+        (["-P", "{root}/program.py"], False),
+        (["{root}/../program.py"], False),
+        (["-m", "program"], True),
+    ],
+)
+def test_a_program_that_python_lets_import_from_the_root_is_warned(
+    words: list[str], is_warned: bool, root: Path
+) -> None:
+    for place in (root, root.parent):
+        (place / "program.py").write_text(START)
+    words = [word.format(root=root) if word != START else word for word in words]
+    done = subprocess.run(
+        [sys.executable, *words, os.fspath(root)], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("This program imports modules from ") is is_warned
+    assert (os.fspath(root) in done.stdout) is is_warned
+
+
 def test_what_only_passes_by_a_root_is_no_reason(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody inside can replace the root itself."""
     monkeypatch.setattr(sys, "path", [*sys.path, f"{root}/../packages", f"{root}x", os.fspath(root.parent)])
@@ -133,9 +162,9 @@ def test_a_root_is_found_behind_a_bind_mount(root: Path) -> None:
     (root.parent / "mounted").mkdir()
     program = f"""
 import os, sys
-from unspill.host.installation import refuse_own_place
+from unspill.host.installation import check_own_place
 sys.path.append({os.fspath(root.parent / "mounted/lib")!r})
-refuse_own_place([{os.fsencode(root)!r}])
+check_own_place([{os.fsencode(root)!r}])
 """
     mount = f"mount --bind {root} {root.parent}/mounted"
     for before, expected in (("true", 0), (mount, 1)):
