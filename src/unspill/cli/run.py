@@ -7,7 +7,7 @@ import os
 import sys
 
 from unspill.cli.options import EVERYWHERE, Command, Option
-from unspill.cli.output import Output
+from unspill.cli.output import Output, marked
 from unspill.errors import UsageError
 from unspill.model.run import Exited, NeverStarted
 from unspill.runner.launcher import close_launchers, get_launcher
@@ -78,7 +78,10 @@ def run(arguments: Arguments) -> int:
     output = Output()
     if sandbox.policy.network.ask:
         options["approver"] = _person(arguments)
-    result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
+    try:
+        result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
+    finally:
+        output.settle()
     close_launchers()
     if as_json:
         print_json(result_form(result))
@@ -86,7 +89,7 @@ def run(arguments: Arguments) -> int:
     if not arguments.flag("--quiet") or isinstance(result.outcome, NeverStarted):
         _summarise(result, sandbox)
     for problem in (problems := output.problems()):
-        print(f"unspill: {problem}", file=sys.stderr)
+        print(marked(problem), file=sys.stderr)
     return _OUR_FAILURE if problems else result.exit_code
 
 
@@ -206,4 +209,5 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
 
         lines += outcome_lines(result, sandbox.name, sandbox.project)
     for line in lines:
-        print(f"unspill: {line}" if not line.startswith(" ") else line, file=sys.stderr)
+        for part in line.split("\n"):
+            print(marked(part), file=sys.stderr)
