@@ -197,3 +197,27 @@ def test_what_a_client_says_of_itself_moves_no_root_and_no_variable(ground: Grou
         del os.environ["CLAUDE_PROJECT_DIR"], os.environ["SECRET_OF_THE_CLIENT"]
     assert f"Output:\n{ground.inside()}\n" in told
     assert SECRET not in told
+
+
+def test_e12_a_server_that_imports_from_its_project_does_not_start(ground: Ground) -> None:
+    """Leave a module in the project of a server whose Python imports from there, for its next start.
+
+    Control: Python itself runs it, before it comes to the server; for another project the server starts.
+    """
+    (ground.home / "other").mkdir()
+    paths = filter(None, (os.fspath(ground.project), os.environ.get("PYTHONPATH")))
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    program = os.fspath(Path(sys.executable).with_name("unspill"))
+
+    def serve(project: Path) -> subprocess.CompletedProcess[str]:
+        words = [program, "mcp", "--project", os.fspath(project)]
+        return subprocess.run(words, input="", env=variables, capture_output=True, text=True, check=False, timeout=60)
+
+    done = serve(ground.project)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "can't be a root: Python imports modules from" in done.stderr
+    assert serve(ground.home / "other").returncode == 0
+    canary = ground.home / "canary"
+    ground.write("sitecustomize.py", f"open({os.fspath(canary)!r}, 'w')\n")
+    serve(ground.home / "other")
+    assert canary.exists()

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.attack.guard_steps import BY_LINKS, IN_STEPS, TOOLS, WORK_TREES, Steps
 from tests.support import Ground, run_cli
 from unspill import Sandbox
 from unspill.model.selection import Selection
@@ -22,115 +22,6 @@ from unspill.model.selection import Selection
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 
 IDENTITY = "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n"
-SETTINGS = (
-    '[core]\\n\\trepositoryformatversion = 0\\n\\tbare = false\\n\\tworktree = %s\\n\\tfsmonitor = "touch %s; false"\\n'
-)
-EVIL = f'evil() {{ printf \'{SETTINGS}\' "$2" "$CANARY" > "$1"; }}\n'
-MARK = "mark() { mkdir -p $1/objects $1/refs; touch $1/objects/k $1/refs/k; echo ref: refs/heads/m > $1/HEAD; }\n"
-HOOK = "hook() { mkdir -p $(dirname $1); printf '#!/bin/sh\\ntouch %s\\n' \"$CANARY\" > $1; chmod +x $1; }\n"
-TOOLS = EVIL + MARK + HOOK
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What each run does, what the person did before and does afterwards, and where."""
-
-    name: str
-    runs: tuple[str, ...]
-    where: str = "."
-    looks: str = "git status"
-    before: str = ""
-
-    def __str__(self) -> str:
-        return self.name
-
-
-IN_STEPS = [
-    Steps(
-        "a repository among references",
-        (
-            "mkdir -p .git/refs/evil; evil .git/refs/evil/config ../../../sub",
-            "mark .git/refs/evil",
-            "mkdir -p sub; echo 'gitdir: ../.git/refs/evil' > sub/.git; echo x > sub/file",
-        ),
-        "sub",
-    ),
-    Steps(
-        "settings of a worktree, marks later",
-        (
-            "mkdir -p x/wt; printf '[core]\\n\\tbare = false\\n\\tworktree = wt\\n\\trepositoryformatversion = 1\\n"
-            "[extensions]\\n\\tworktreeConfig = true\\n' > x/config; evil x/config.worktree wt",
-            "mark x",
-        ),
-        "x",
-    ),
-    Steps(
-        "settings that are shared, a HEAD later",
-        (
-            "mkdir -p x evil/objects evil/refs wt; touch evil/objects/k evil/refs/k; echo ../evil > x/commondir; "
-            'evil evil/config "$PWD/wt"',
-            "echo ref: refs/heads/m > x/HEAD",
-            "echo 'gitdir: ../x' > wt/.git",
-        ),
-        "wt",
-    ),
-    Steps(
-        "settings shared with a worktree",
-        (
-            "mkdir -p x/worktrees/w wt; mark x; rm x/HEAD; echo ../.. > x/worktrees/w/commondir; "
-            'evil x/config "$PWD/wt"',
-            "echo ref: refs/heads/m > x/worktrees/w/HEAD; echo 'gitdir: ../x/worktrees/w' > wt/.git",
-        ),
-        "wt",
-    ),
-    Steps(
-        "directories as the last marks",
-        ("mkdir -p x/wt; evil x/config wt; echo ref: refs/heads/m > x/HEAD", "mkdir x/objects x/refs"),
-        "x",
-    ),
-    Steps(
-        "links as the last marks",
-        (
-            "mkdir -p x/wt o r; evil x/config wt; echo ref: refs/heads/m > x/HEAD",
-            "ln -s ../o x/objects; ln -s ../r x/refs",
-        ),
-        "x",
-    ),
-    Steps("a link for settings", ("mkdir -p c x/wt; evil c/settings wt; ln -s ../c/settings x/config", "mark x"), "x"),
-    Steps(
-        "a link for hooks",
-        (
-            "mkdir -p x/wt; hook h/post-index-change; ln -s ../h x/hooks; "
-            "printf '[core]\\n\\tbare = false\\n\\tworktree = wt\\n' > x/config; echo 1 > x/wt/f",
-            "mark x",
-        ),
-        "x/wt",
-        looks="git --git-dir=../../x --work-tree=. add f; cd .. && git add wt/f; git status",
-    ),
-    Steps(
-        "a pointer through a link",
-        ("mkdir -p r/x; evil r/x/config ../../s; ln -s r lnk", "mark r/x; mkdir s; echo 'gitdir: ../lnk/x' > s/.git"),
-        "s",
-    ),
-]
-BY_LINKS = [
-    Steps(
-        "above the directory of hooks",
-        ("cp -a tools t2; rm -rf tools; hook t2/hooks/post-index-change; ln -s t2 tools",),
-        looks="touch a.txt; git add -A",
-        before="mkdir -p tools/hooks; touch tools/hooks/x; git config core.hooksPath tools/hooks",
-    ),
-    Steps(
-        "above an included file",
-        ("mkdir u; evil u/settings .; rm -rf t; ln -s u t",),
-        before="mkdir t; touch t/settings; git config include.path ../t/settings",
-    ),
-    Steps(
-        "above a program",
-        ("mkdir u; hook u/mon; rm -rf t; ln -s u t",),
-        before="mkdir t; touch t/mon; git config core.fsmonitor ./t/mon",
-    ),
-]
 
 
 def canary(ground: Ground) -> Path:
@@ -184,6 +75,19 @@ def test_e13_a_git_directory_is_not_completed_in_steps(repository: Ground, steps
     """Make a git directory in several runs, each of which changes nothing that git looks at by itself.
 
     Control: where the person lets the held part pass, looking at the project runs the command.
+    """
+    sandbox = take(repository, steps)
+    assert not fires(repository, steps)
+    consent_to_all(sandbox)
+    assert fires(repository, steps)
+
+
+@pytest.mark.parametrize("steps", WORK_TREES, ids=str)
+def test_e13_a_checkout_does_not_write_where_git_runs_it(repository: Ground, steps: Steps) -> None:
+    """Commit a hook or a configuration, and make the work tree a directory of git's own: by `core.worktree`, of the
+    repository or of a module, and by a link in place of the work tree.
+
+    Control: where the person lets the held part pass, an ordinary command of git's runs it.
     """
     sandbox = take(repository, steps)
     assert not fires(repository, steps)

@@ -3,7 +3,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -107,23 +106,12 @@ def test_unspill_seals_nothing_from_within_the_project(
     options = ["--project", str(ground.project)] if is_named else []
     done = call([*hook, *options], agent, cwd=other if is_named else ground.project)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"unspill itself lies in the project" in done.stderr
+    assert b"can't be a root: " in done.stderr
+    assert os.fsencode(ground.project) in done.stderr.partition(b"can't be a root: ")[2]
     # The very same is good for another project
     options = ["--project", str(other)] if is_named else []
     done = call([*hook, *options], agent, cwd=ground.project if is_named else other)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_command_could_otherwise_replace_what_runs_the_next_one(ground: Ground) -> None:
-    """The control arm: `run` by itself does not look where it lies."""
-    canary = ground.home / "canary"
-    sealed = [*as_module(ground, ground.project), "run", "--", "bash", "-c"]
-    evil = f"#!/bin/sh\ntouch {canary}\n"
-    text = f"rm venv/bin/python; printf %s {shlex.quote(evil)} > venv/bin/python; chmod +x venv/bin/python"
-    assert subprocess.run([*sealed, text], cwd=ground.project, check=False).returncode == 0
-    assert not canary.exists()
-    subprocess.run([*sealed, "true"], cwd=ground.project, check=False)
-    assert canary.exists()
 
 
 @pytest.mark.parametrize("path", ["{project}", "", ".", ":/nowhere", "/nowhere:"])
@@ -147,7 +135,7 @@ def test_modules_of_the_project_are_loaded_by_no_command_that_the_settings_lead_
 def test_the_project_itself_can_be_no_place_to_import_from(ground: Ground, agent: Agent) -> None:
     done = call([sys.executable, "-m", "unspill", "hook", "claude-code"], agent, cwd=ground.project)
     assert done.returncode == 2
-    assert b"unspill itself lies in the project" in done.stderr
+    assert b"Python imports modules from " in done.stderr
     done = call([sys.executable, "-P", "-m", "unspill", "hook", "claude-code"], agent, cwd=ground.project)
     assert done.returncode == 0
 

@@ -18,9 +18,12 @@ VALUES: Final = {
     "address": "an address without an option, a program or a transport of its own",
     "update": "`checkout`, `rebase`, `merge`, `none`",
     "name": "anything that is no option and no command",
-    "inside": "a directory inside the root",
 }
-FORMAT_VALUE: Final = "any, where the repository is new"
+FORMAT_VALUES: Final = {
+    "any": "any, where the repository is new",
+    "work tree": "where the repository of a module is new: the relative path of a directory whose own `.git` file "
+    "leads back to it, in no git directory and behind no link",
+}
 
 
 def rows() -> list[str]:
@@ -50,7 +53,9 @@ def keys() -> list[str]:
         patterns = [key for key, wanted in ORDINARY.items() if wanted == check]
         if patterns:
             lines.append(f"| {' '.join(f'`{key}`' for key in patterns)} | {words} |")
-    lines.append(f"| {' '.join(f'`{key}`' for key in FORMAT)} | {FORMAT_VALUE} |")
+    for check, words in FORMAT_VALUES.items():
+        patterns = [key for key, wanted in FORMAT.items() if wanted == check]
+        lines.append(f"| {' '.join(f'`{key}`' for key in patterns)} | {words} |")
     return [*lines, f"| {' '.join(f'`{key}`' for key in sorted(EXCLUDED))} | none, although it is a `branch.*.*` |"]
 
 

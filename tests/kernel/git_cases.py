@@ -144,6 +144,16 @@ CASES = [
         ("lib/Makefile",),
     ),
     Case(
+        "a module by another name, with a module in it",
+        'git -c protocol.file.allow=always submodule --quiet add --name a/b "file://$PWD/outer.git" libs/outer && '
+        "git commit -qm module && git -c protocol.file.allow=always submodule --quiet update --init --recursive",
+        "git submodule status --recursive | wc -l && git -C libs/outer/deep log --format=%s",
+        'git clone -q --bare . inner.git && git clone -q inner.git outer && inner="file://$PWD/inner.git" && '
+        'cd outer && git -c protocol.file.allow=always submodule --quiet add "$inner" deep && git commit -qm deep && '
+        "cd .. && git clone -q --bare outer outer.git && rm -rf outer",
+        ("libs/outer/Makefile", "libs/outer/deep/Makefile"),
+    ),
+    Case(
         "sparse checkout",
         "git sparse-checkout set topic",
         "git sparse-checkout list",

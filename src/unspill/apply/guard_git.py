@@ -216,7 +216,7 @@ class GitGuard:
         old, new = parse(before or b""), parse(after)
         if old is None or new is None:
             return UNREADABLE.opinion
-        keys = unusual_keys(None if before is None else old, new, home, self._view.root)
+        keys = unusual_keys(None if before is None else old, new, lambda value: self._shapes.is_work_tree(home, value))
         return _with_keys(SETTINGS, keys) if keys else ORDINARY
 
     def _pointer_file(self, change: Change) -> Opinion:

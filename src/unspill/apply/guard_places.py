@@ -20,7 +20,7 @@ from unspill.policy.gitfiles import pointer_target
 from unspill.policy.gitkeys import pattern_of
 from unspill.policy.gitpaths import HOOKS
 from unspill.policy.guarded import INDEX
-from unspill.policy.other_rows import HOOK, PROGRAM
+from unspill.policy.other_rows import GIT_LINK, HOOK, PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unspill.apply.guard_view import View
     from unspill.model.change import Change
 
-    Kind = Literal["hooks", "config", "attributes", "program"]
+    Kind = Literal["hooks", "config", "attributes", "program", "tree"]
 
 # Directories that hold hooks by convention; beside one there may be a repository of its own
 _HOOK_DIRECTORIES = frozenset((b".husky", b".githooks", b".git-hooks"))
@@ -45,7 +45,7 @@ _PROGRAM_KEYS = frozenset(
 # A configuration without any of these names no place
 _WORTH_PARSING = (
     b"hookspath", b"include", b"attributesfile", b"fsmonitor", b"pager", b"editor", b"sshcommand", b"askpass",
-    b"gitproxy", b"external", b"command", b"textconv", b"filter", b"driver", b"helper", b"program",
+    b"gitproxy", b"external", b"command", b"textconv", b"filter", b"driver", b"helper", b"program", b"worktree",
 )  # fmt: skip
 
 
@@ -71,6 +71,7 @@ class PlaceGuard:
         self._view = view
         self._places: dict[bytes, list[Place]] = {}
         self._above: set[bytes] = set()
+        self._trees: set[bytes] = set()
         self._hook_depths: set[int] = set()
         self._tops: set[bytes] = set()
         self.names: set[bytes] = set()
@@ -90,8 +91,10 @@ class PlaceGuard:
 
     def judge_link(self, change: Change, parts: list[bytes]) -> Opinion:
         """Return the verdict on a change that may put a link above such a place, and so another one there."""
-        is_link = change.target is not None and change.kind != "metadata"
-        return PROGRAM.opinion if is_link and b"/".join(parts) in self._above else ORDINARY
+        if change.target is None or change.kind == "metadata":
+            return ORDINARY
+        path = b"/".join(parts)
+        return PROGRAM.opinion if path in self._above else GIT_LINK.opinion if path in self._trees else ORDINARY
 
     def _around(self, parts: list[bytes]) -> Iterator[Place]:
         """Yield the places that a path is, or is in."""
@@ -111,6 +114,10 @@ class PlaceGuard:
         found = tuple(itertools.islice(named, MAX_PLACES + 1))
         self.is_overfull = self.is_overfull or len(found) > MAX_PLACES
         for place in dict.fromkeys(place for places in found for place in places):
+            if place.kind == "tree":
+                names = place.path.split(b"/")
+                self._trees.update(b"/".join(names[:end]) for end in range(1, len(names) + 1))
+                continue
             self._places.setdefault(place.path, []).append(place)
             self.names.update(_telling(place))
             names = place.path.split(b"/") if place.path else []
@@ -167,6 +174,8 @@ def _named(pattern: str, value: bytes, directory: bytes, work_tree: bytes) -> It
         yield "hooks", work_tree, value
     elif pattern == "include.path" or pattern == "includeif.*.path":
         yield "config", directory, value
+    elif pattern == "core.worktree":
+        yield "tree", directory, value
     elif pattern == "core.attributesfile":
         yield "attributes", work_tree, value
     elif pattern in _PROGRAM_KEYS or pattern.startswith("pager."):

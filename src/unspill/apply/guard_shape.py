@@ -7,11 +7,15 @@ command may make the rest in another run.
 
 from __future__ import annotations
 
+import os
+
 from unspill.errors import UsageError
 from unspill.plan.gitconfig import parse_gitconfig
-from unspill.policy.gitfiles import is_usual_common, new_drivers
+from unspill.policy.gitfiles import is_module_place, is_usual_common, new_drivers, pointer_target
 from unspill.policy.gitkeys import unusual_keys
-from unspill.policy.gitpaths import HOOKS
+from unspill.policy.gitpaths import GIT, HOOKS
+from unspill.policy.guarded import INDEX
+from unspill.policy.pointers import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +63,32 @@ class Shapes:
         had = {name for name in _SHAPE if self._view.kind_before(join(home, name)) is not None}
         return had >= {b"HEAD", b"commondir"} or had >= {b"HEAD", b"objects", b"refs"}
 
+    def is_work_tree(self, home: bytes, value: str) -> bool:
+        """Tell whether a setting leads from the repository of a module to its work tree, as git itself writes it.
+
+        In any other directory, in one of git's own above all, a checkout would write what git or somebody else runs.
+        """
+        target = os.fsencode(value)
+        found = None if target.startswith(b"/") else resolve(home, target, self._view.root)
+        if not found or not is_module_place(home.split(b"/")):
+            return False
+        tree = b"/".join(found)
+        if self._view.crosses_link(home) or self._view.crosses_link(tree):
+            return False
+        above = [b"/".join(found[:end]) for end in range(1, len(found) + 1)]
+        if any(GIT in INDEX.fold(path).split(b"/") or self.has(path, INDEX.fold(path)) for path in above):
+            return False
+        return self._leads_back(join(tree, GIT), tree, home)
+
+    def _leads_back(self, path: bytes, tree: bytes, home: bytes) -> bool:
+        """Tell whether the `.git` file of a work tree leads to its repository: the one that comes, and any before."""
+        change, kind = self._view.find(path), self._view.kind_before(path)
+        contents = [] if change is None else [self._view.after(change)]
+        contents += [] if kind is None else [self._view.before(path) if kind == "file" else None]
+        targets = [None if content is None else pointer_target(content) for content in contents]
+        places = [None if target is None else resolve(tree, target, self._view.root) for target in targets]
+        return bool(places) and all(place == home.split(b"/") for place in places)
+
     def steers(self, home: bytes) -> bool:
         """Tell whether anything lies unchanged in a directory that makes git run something where it is git's."""
         made = self._view.find(home)
@@ -85,7 +115,9 @@ class Shapes:
 
     def _is_unusual(self, home: bytes, content: bytes) -> bool:
         settings = parse(content)
-        return settings is None or bool(unusual_keys(None, settings, home, self._view.root))
+        if settings is None:
+            return True
+        return bool(unusual_keys(None, settings, lambda value: self.is_work_tree(home, value)))
 
     def _shares_unusual(self, home: bytes, content: bytes) -> bool:
         names = home.split(b"/")

@@ -26,6 +26,7 @@ from unspill.apply.rollback import forget, remove_staging, roll_back, tidy_up
 from unspill.apply.sites import Sites
 from unspill.changes.collector import CollectorPaused
 from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
+from unspill.host.installation import check_own_place
 from unspill.host.writing import sync_directory
 from unspill.layers.places import upper_dir
 from unspill.model.layer import LayerId
@@ -80,8 +81,10 @@ def operate(store: Store, task: Task) -> Operation:
         ApplyFailed: the filesystem failed; everything was taken back, or will be at the next start.
         SandboxUnavailable: it was done, but can't be recorded before the next start.
         ProjectBusy: another operation is under way on one of the roots.
-        RootRefused: a root is not a directory any more.
+        RootRefused: a root is not a directory any more, or unspill itself lies in it.
     """
+    # A root of an earlier run, which was not looked at when the sandbox was opened, may be among them
+    check_own_place(task.roots)
     operation = OperationId(os.urandom(8).hex())
     try:
         with _Marker(store.state, operation) as marker, Sites(store.state, staging_name(operation)) as sites:

@@ -7,11 +7,32 @@ UTF-8 is shown as `\\xNN`, a character that can't be printed as `\\u{...}`.
 
 from __future__ import annotations
 
+import unicodedata
+
 COLUMNS = 400
 TAB = 8
 
 _ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+# Takes back what output may have left in a terminal that could hide, move or divert what is written next. Clears
+# nothing, and leaves the cursor where it is.
+TERMINAL_RESET = b"".join(
+    (
+        b"\x18\x1b\\",  # a sequence or a string that was not ended is dropped
+        b"\x1b<\x1b\x03",  # back from the languages of VT52 and Tektronix
+        b"\x1b[4i\x1b[?4i\x1b[0$}",  # not to a printer, not to the status line
+        b"\x1b[?1047l\x1b[?47l",  # not on the alternate screen
+        b"\x1b7\x1b[?69l\x1b[r\x1b8",  # no margins; to set them moves the cursor
+        b"\x1b[4l\x1b[20l\x1b[?5l\x1b[?7h\x1b[?25h\x1b[?45l\x1b[?2026l",  # overwrite, wrap, show, at once
+        b"\x1b(B\x1b)B\x1b*B\x1b+B\x0f",  # letters, no line drawing
+        b"\x1b[0m\x1b]8;;\x1b\\",  # no attribute, no link
+        b"\x1b[?1l\x1b>\x1b[>4;0m\x1b[=0u",  # keys as usual
+        b"\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?1016l",  # no mouse
+        b"\x1b[?2004l",  # what is pasted is as if it were typed
+    )
+)
 
 
 def quote(name: bytes) -> str:
@@ -37,8 +58,6 @@ def is_mixed_script(name: bytes) -> bool:
     """Tell whether one word of a name mixes letters of scripts that look alike, such as Latin and Cyrillic."""
     if name.isascii():
         return False
-    import unicodedata
-
     scripts: set[str] = set()
     for character in name.decode("utf-8", "replace"):
         if not character.isalpha():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from unspill.cli.choosing import open_sandbox, print_json
+from unspill.cli.json_form import operation_form
 from unspill.cli.options import EVERYWHERE, RUN, Command, Option
 from unspill.cli.selecting import GLOB, HUNK, selection_of, with_consent
 from unspill.cli.telling import exit_code_of, print_operation
@@ -34,8 +35,6 @@ def run(arguments: Arguments) -> int:
     selection = with_consent(selection_of(arguments, sandbox), arguments, sandbox)
     operation = sandbox.apply(selection, run=arguments.value("--run"))
     if arguments.flag("--json"):
-        from unspill.cli.json_form import operation_form
-
         print_json(operation_form(operation))
     else:
         print_operation(

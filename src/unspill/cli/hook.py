@@ -12,8 +12,8 @@ import sys
 
 from unspill.cli.hook_agents import AGENTS, answer_form, settings_form
 from unspill.cli.options import EVERYWHERE, Command, Option, parse
-from unspill.cli.own_place import check_own_place, own_words
 from unspill.errors import UnspillError, UsageError
+from unspill.host.installation import check_own_place, own_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -264,5 +264,5 @@ def _project(arguments: Arguments) -> bytes:
 
     project = resolve_project(arguments.value("--project") or find_project(os.getcwdb()))
     check_root(project, home=find_home(os.getuid(), os.environb.get(b"HOME")).path, own=())
-    check_own_place(project)
+    check_own_place((project,))
     return project

@@ -159,7 +159,9 @@ def _complain(error: UnspillError, verb: str) -> int:
     is_denied = isinstance(error, DeniedError)
     _say(f"{'ERROR' if is_denied else 'unspill'}: {_safe(error.message.removeprefix('ERROR: '))}")
     if error.remedy:
-        _say(f"  {_safe(error.remedy)}")
+        # The output of a command may be on the same terminal
+        mark = "unspill: " if verb == "run" and sys.stderr.isatty() else ""
+        _say(f"{mark}  {_safe(error.remedy)}")
     # `run` passes the command's own codes through, so ours must be one that it is known for
     return OUR_FAILURE if verb == "run" else error.exit_code
 

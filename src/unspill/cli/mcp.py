@@ -11,8 +11,8 @@ import sys
 
 from unspill.changes.collector import CollectorPaused
 from unspill.cli.options import EVERYWHERE, Command, Option
-from unspill.cli.own_place import own_words
 from unspill.errors import UsageError
+from unspill.host.installation import own_words
 from unspill.policy.roots import check_root
 from unspill.sandbox.project import find_project, resolve_project
 from unspill.sandbox.sandbox import Sandbox

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from unspill.cli.choosing import open_sandbox, print_json
+from unspill.cli.json_form import operation_form
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.cli.selecting import path_from_project
 from unspill.cli.telling import exit_code_of, print_operation
@@ -33,8 +34,6 @@ def run(arguments: Arguments) -> int:
     path = path_from_project(arguments.words[0], sandbox.project)
     operation = sandbox.restore(path, arguments.value("--from"))
     if arguments.flag("--json"):
-        from unspill.cli.json_form import operation_form
-
         print_json(operation_form(operation))
     else:
         print_operation(sandbox, operation, "Restored", nothing="Nothing was restored.")

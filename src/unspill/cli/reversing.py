@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from unspill.cli.choosing import print_json
+from unspill.cli.json_form import operation_form
 from unspill.cli.naming import find_original, operation_word
 from unspill.cli.telling import exit_code_of, print_operation
 
@@ -20,8 +21,6 @@ def reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], O
     """Reverse the operation that is named, or the default one, and say what came of it."""
     operation = do(operation_word(arguments.words[0]) if arguments.words else None)
     if arguments.flag("--json"):
-        from unspill.cli.json_form import operation_form
-
         print_json(operation_form(operation))
         return exit_code_of(operation)
     of = find_original(sandbox, operation)

@@ -7,7 +7,7 @@ import os
 import sys
 
 from unspill.cli.options import EVERYWHERE, Command, Option
-from unspill.cli.output import Output
+from unspill.cli.output import Output, marked
 from unspill.errors import UsageError
 from unspill.model.run import Exited, NeverStarted
 from unspill.runner.launcher import close_launchers, get_launcher
@@ -63,7 +63,7 @@ def run(arguments: Arguments) -> int:
     command = _command(arguments)
     # While this process reads its policy and opens the store, the spawner enters its namespaces beside it
     get_launcher(own_namespace=True, may_fork=True)
-    from unspill.cli.choosing import open_sandbox
+    from unspill.cli.choosing import open_sandbox, print_json
 
     options = _options(arguments)
     more = _more(arguments)
@@ -74,23 +74,26 @@ def run(arguments: Arguments) -> int:
         print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
+    if as_json:
+        # Before the run: after it, what it changed may be applied
+        from unspill.cli.json_form import result_form
     if sandbox.view == "rootfs":
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     output = Output()
     if sandbox.policy.network.ask:
         options["approver"] = _person(arguments)
-    result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
+    try:
+        result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
+    finally:
+        output.settle()
     close_launchers()
     if as_json:
-        from unspill.cli.choosing import print_json
-        from unspill.cli.json_form import result_form
-
         print_json(result_form(result))
         return result.exit_code
     if not arguments.flag("--quiet") or isinstance(result.outcome, NeverStarted):
         _summarise(result, sandbox)
     for problem in (problems := output.problems()):
-        print(f"unspill: {problem}", file=sys.stderr)
+        print(marked(problem), file=sys.stderr)
     return _OUR_FAILURE if problems else result.exit_code
 
 
@@ -213,4 +216,5 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
 
         lines += outcome_lines(result, sandbox.name, sandbox.project)
     for line in lines:
-        print(f"unspill: {line}" if not line.startswith(" ") else line, file=sys.stderr)
+        for part in line.split("\n"):
+            print(marked(part), file=sys.stderr)

@@ -18,14 +18,13 @@ from unspill.permissions.audit_chain import (
     Head,
     chained,
     follow,
-    hash_of,
     log_file,
     log_numbers,
     parse,
     read_head,
     write_head,
 )
-from unspill.permissions.audit_tail import ROTATE_BYTES, Tail, read_tail, this_boot, write_tail
+from unspill.permissions.audit_tail import ROTATE_BYTES, Tail, hash_of, read_tail, this_boot, write_tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,9 +8,11 @@ lock                          taken by whoever writes, shared by whoever reads; 
 
 from __future__ import annotations
 
+import json
 import os
 
 from unspill.model.record import Record
+from unspill.permissions.audit_tail import hash_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,17 +32,8 @@ class Head(Record):
     hash: str = GENESIS
 
 
-def hash_of(line: bytes) -> str:
-    """Return the hash of a line, without its end."""
-    from hashlib import blake2b
-
-    return blake2b(line, digest_size=32).hexdigest()
-
-
 def chained(head: Head, events: Iterable[dict[str, Any]], at_ns: int) -> tuple[bytes, Head]:
     """Return events as the lines that come after a head, and the head that comes after them."""
-    import json
-
     text = b""
     for event in events:
         whole = {"n": head.lines + 1, "at_ns": at_ns, "prev": head.hash} | event
@@ -60,8 +53,6 @@ def follow(head: Head, line: bytes) -> Head | None:
 
 def parse(line: bytes) -> dict[str, Any] | None:
     """Return what a line says; None if it is not one of ours."""
-    import json
-
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

@@ -37,6 +37,11 @@ class Tail(Record):
     boot: str
 
 
+def hash_of(line: bytes) -> str:
+    """Return the hash of a line, without its end."""
+    return blake2b(line, digest_size=32).hexdigest()
+
+
 def as_text(value: bytes) -> str:
     """Return bytes as a line of the audit has them."""
     return value.decode("utf-8", "surrogateescape")
@@ -138,9 +143,7 @@ def _chained(tail: Tail, events: tuple[dict[str, Any], ...]) -> tuple[bytes, Tai
         whole = {"n": tail.lines + 1, "at_ns": at_ns, "prev": tail.hash, **event}
         line = to_json(whole).encode("ascii")
         text += line + b"\n"
-        tail = tail.replace(
-            size=tail.size + len(line) + 1, lines=tail.lines + 1, hash=blake2b(line, digest_size=32).hexdigest()
-        )
+        tail = tail.replace(size=tail.size + len(line) + 1, lines=tail.lines + 1, hash=hash_of(line))
     return text, tail
 
 

@@ -13,6 +13,7 @@ import select
 import termios
 import time
 
+from unspill.changes.quote import TERMINAL_RESET
 from unspill.model.permission import Allowed, Denied
 
 TYPE_CHECKING = False
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 SETTLE_S = 0.4
 SHOWN_AGAIN = 5
 
-# Ends a sequence that something before us left unfinished, and takes back what could hide text: other characters,
-# scrolling margins, concealed or coloured writing, an invisible cursor.
-_CLEAR_STATE = b"\x18\x1b\\\x0f\x1b(B\x1b[!p\x1b[0m\x1b[?25h"
+_CLEAR_STATE = TERMINAL_RESET
 _WORDS: dict[str, Scope] = {"y": "once", "yes": "once", "run": "run", "sandbox": "sandbox", "always": "always"}
 _ELSEWHERE = "Run it on a terminal, or let it wait in the queue (`--ask queue`) for `unspill approve`."
 # Without letters and digits that are mistaken for others.

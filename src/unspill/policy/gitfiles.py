@@ -60,6 +60,12 @@ def is_repository_place(parts: list[bytes]) -> bool:
     return not inner or (len(inner) > 1 and inner[0] in (b"modules", b"worktrees"))
 
 
+def is_module_place(parts: list[bytes]) -> bool:
+    """Tell whether a path leads to where `.git` keeps the repository of a module."""
+    names = [part.lower() for part in parts]
+    return is_repository_place(parts) and names[len(names) - names[::-1].index(b".git") :][:1] == [b"modules"]
+
+
 def is_usual_common(parts: list[bytes], content: bytes) -> bool:
     """Tell whether a `commondir` is that of a worktree, which leads to the repository it belongs to."""
     return parts[-3:-2] == [b"worktrees"] and content.rstrip(b"\r\n") == b"../.."

@@ -7,15 +7,14 @@ add others. A setting that goes away counts as changed, because it may have been
 
 from __future__ import annotations
 
-from unspill.policy.pointers import leads_outside
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Literal
 
     Settings = tuple[tuple[str, str], ...]
-    # What the value has to be: anything, an address, a way to update, a name, a directory inside the root
-    Check = Literal["any", "address", "update", "name", "inside", "path"]
+    # What the value has to be: anything, an address, a way to update, a name, the work tree of a new module, a path
+    Check = Literal["any", "address", "update", "name", "work tree", "path"]
 
 # `*` stands for one subsection, whatever it is called
 ORDINARY: dict[str, Check] = {
@@ -38,7 +37,6 @@ ORDINARY: dict[str, Check] = {
     "submodule.*.ignore": "name",
     "submodule.*.shallow": "any",
     "submodule.*.fetchrecursesubmodules": "any",
-    "core.worktree": "inside",
     "core.repositoryformatversion": "any",
     "core.sparsecheckout": "any",
     "core.sparsecheckoutcone": "any",
@@ -50,6 +48,7 @@ ORDINARY: dict[str, Check] = {
 FORMAT: dict[str, Check] = {
     "core.filemode": "any",
     "core.bare": "any",
+    "core.worktree": "work tree",
     "core.logallrefupdates": "any",
     "core.symlinks": "any",
     "core.ignorecase": "any",
@@ -85,14 +84,13 @@ def changed_keys(before: Settings, after: Settings) -> list[str]:
     return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
 
 
-def unusual_keys(before: Settings | None, after: Settings, place: bytes, root: bytes) -> list[str]:
+def unusual_keys(before: Settings | None, after: Settings, is_work_tree: Callable[[str], bool]) -> list[str]:
     """Return the patterns of the changed keys of a configuration that are not ordinary, sorted.
 
     Args:
         before: None where there was no configuration, so that the repository is new.
         after: Settings in order, keys as `section.Sub.key`.
-        place: The git directory, relative to the root.
-        root: The root's own path.
+        is_work_tree: Tells whether a value leads to the work tree that belongs to the repository.
     """
     allowed = ORDINARY if before is not None else ORDINARY | FORMAT
     new = _by_key(after)
@@ -102,7 +100,7 @@ def unusual_keys(before: Settings | None, after: Settings, place: bytes, root: b
         if key not in new and pattern.partition(".")[0] in _SECTIONS:
             continue
         check = None if pattern in EXCLUDED else allowed.get(pattern) or allowed.get(_any_key(pattern))
-        if check is None or not all(_passes(check, value, place, root) for value in new.get(key, ())):
+        if check is None or not all(_passes(check, value, is_work_tree) for value in new.get(key, ())):
             found.add(pattern)
     return sorted(found)
 
@@ -114,7 +112,7 @@ def unusual_modules(after: Settings) -> list[str]:
         pattern = pattern_of(key)
         check = OF_MODULES.get(pattern)
         name = key.partition(".")[2].rpartition(".")[0]
-        if check is None or not _passes(check, value, b"", b"") or ".." in name.replace("\\", "/").split("/"):
+        if check is None or not _passes(check, value) or ".." in name.replace("\\", "/").split("/"):
             found.add(pattern)
     return sorted(found)
 
@@ -137,7 +135,7 @@ def _by_key(settings: Settings) -> dict[str, list[str]]:
     return found
 
 
-def _passes(check: Check, value: str, place: bytes, root: bytes) -> bool:
+def _passes(check: Check, value: str, is_work_tree: Callable[[str], bool] = lambda _value: False) -> bool:
     if "\0" in value:
         return False
     match check:
@@ -149,8 +147,8 @@ def _passes(check: Check, value: str, place: bytes, root: bytes) -> bool:
             return not value.startswith(("-", "!"))
         case "address":
             return is_address(value)
-        case "inside":
-            return not leads_outside(place, value.encode("utf-8", "surrogateescape"), root)
+        case "work tree":
+            return is_work_tree(value)
         case "path":
             parts = value.replace("\\", "/").split("/")
             # git itself has lost a carriage return at the end of one, and checked another path out (CVE-2025-48384)

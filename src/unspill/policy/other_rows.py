@@ -59,7 +59,8 @@ LEADS_OUT = OtherRow(
     reason="leads git out of the project",
 )
 GIT_LINK = OtherRow(
-    what="`.git`, `.gitattributes` or `.gitmodules` as a link; any link in a git directory but `HEAD`",
+    what="`.git`, `.gitattributes` or `.gitmodules` as a link; any link in a git directory but `HEAD`; a link in "
+    "place of the work tree that the live `core.worktree` names, or above it",
     verdict="held",
     reason="git follows this link",
 )

@@ -31,11 +31,6 @@ def resolve(place: bytes, target: bytes, root: bytes) -> list[bytes] | None:
     return where[: len(where) - climbs] + parts[climbs:]
 
 
-def leads_outside(place: bytes, target: bytes, root: bytes) -> bool:
-    """Tell whether a target may lie outside of the root."""
-    return resolve(place, target, root) is None
-
-
 def climbs_after_a_name(target: bytes) -> bool:
     """Tell whether a target has a `..` behind a name, so that its text does not say where it leads."""
     parts = split(target)

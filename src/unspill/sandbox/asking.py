@@ -8,6 +8,7 @@ Loaded only where something is wanted.
 from __future__ import annotations
 
 from unspill.errors import UsageError
+from unspill.host.installation import check_own_place
 from unspill.model.permission import (
     AsRoot,
     Egress,
@@ -170,7 +171,7 @@ def _with(opened: Opened, request: Request, wants: Wants) -> tuple[Opened, Reque
     # Where a root that is wanted has the project in it, it is that root which is the workspace
     cwd = to_inside(to_host(request.cwd, policy.view, opened.roots), policy.view, roots)
     more = request.replace(network=wants.network, revealed=wants.reveal, cwd=cwd)
-    return opened.replace(policy=wider, roots=roots, facts=facts), more
+    return opened.replace(policy=wider, roots=roots, facts=facts, warning=check_own_place(roots)), more
 
 
 def _requests(wants: Wants, occasion: dict[str, Any], mode: str) -> Iterator[Asked]:

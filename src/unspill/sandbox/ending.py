@@ -58,7 +58,7 @@ def make_result(
         flagged=applied.flagged,
         problem=applied.problem,
         duration_s=duration_s,
-        hints=(*performed.hints, *_network_hints(plan, performed), *_mask_hints(opened, masks, performed)),
+        hints=performed.hints,
         denied_paths=performed.denied_paths,
         warnings=(*_warnings(opened, plan, traffic), *notes, *news_of(opened, masks)),
         shown_lines=opened.policy.shown_lines,
@@ -68,6 +68,16 @@ def make_result(
         project=opened.project,
         workspace=opened.roots[0] if opened.policy.view == "rootfs" else b"",
     )
+
+
+def with_hints(opened: Opened, plan: Plan, performed: Performed, masks: Masks) -> Performed:
+    """Return what was performed with what may explain its end, found before any of its changes is applied."""
+    if performed.outcome == Exited(code=0):
+        return performed
+    from unspill.sandbox.network_hints import network_hints
+
+    hints = network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
+    return performed.replace(hints=(*performed.hints, *hints, *_mask_hints(opened, masks, performed)))
 
 
 def never_begun(opened: Opened) -> RunResult:
@@ -88,19 +98,13 @@ def never_begun(opened: Opened) -> RunResult:
 
 def _warnings(opened: Opened, plan: Plan, traffic: Traffic | None) -> tuple[str, ...]:
     faults = () if traffic is None else traffic.faults
-    return (*(() if opened.facts.uid else (ROOT_NOTE,)), *plan.warnings, *faults)
-
-
-def _network_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
-    if performed.outcome == Exited(code=0):
-        return ()
-    from unspill.sandbox.network_hints import network_hints
-
-    return network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
+    about_us = () if opened.facts.uid else (ROOT_NOTE,)
+    about_caller = (opened.warning,) if opened.warning else ()
+    return (*about_us, *about_caller, *plan.warnings, *faults)
 
 
 def _mask_hints(opened: Opened, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
-    if not masks.hidden or performed.outcome == Exited(code=0):
+    if not masks.hidden:
         return ()
     from unspill.sandbox.mask_hints import mask_hints
 

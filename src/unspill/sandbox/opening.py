@@ -11,6 +11,7 @@ import os
 
 from unspill.errors import BwrapMissing, HostError, NamespacesForbidden, OverlayUnsupported, RootCallerRefused
 from unspill.host.bwrap import find_bwrap
+from unspill.host.installation import check_own_place
 from unspill.host.places import find_home
 from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
 from unspill.model.record import Record
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 
 
 class Opened(Record):
-    """A project that is ready to have runs. `container` takes the place of a sandbox where a person wants that."""
+    """A project that is ready to have runs. `container` takes the place of a sandbox where a person wants that.
+
+    `warning` is about the calling program, where that imports from a root.
+    """
 
     project: bytes
     home: Home
@@ -43,6 +47,7 @@ class Opened(Record):
     store: Store
     row: SandboxRow
     container: str = ""
+    warning: str = ""
 
 
 def open_project(
@@ -68,6 +73,7 @@ def open_project(
     if is_refused and (decided.permissions.as_root != "ask" or approver is None):
         raise RootCallerRefused("unspill does not run commands for root")
     roots = checked_roots(project, decided, locations)
+    warning = check_own_place(roots)
     if is_refused:
         decided = _allowed_for_root(project, decided, locations, approver)
     store = Store.open(locations.state)
@@ -87,6 +93,7 @@ def open_project(
         store=store,
         row=_row_of(store, project, name, found),
         container=container,
+        warning=warning,
     )
 
 

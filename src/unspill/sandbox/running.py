@@ -31,7 +31,7 @@ from unspill.runner.limits import FREE_SPACE_KEPT, free_bytes
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
-from unspill.sandbox.ending import Applied, make_result, never_begun
+from unspill.sandbox.ending import Applied, make_result, never_begun, with_hints
 from unspill.sandbox.masking import find_masks, remember_changed, with_covers
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.scanning import scan_run, with_last_look
@@ -159,6 +159,7 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         plan = _checked_plan(opened, request, places, under_way)
         gate = _make_gate(opened, request, under_way, plan, wishes)
         performed, changes, traffic = _perform_and_scan(opened, under_way, plan, wishes, gate)
+        performed = with_hints(opened, plan, performed, masks)
     except BaseException as error:
         drop_run(opened.store, under_way, _ended(under_way.run, None), fold=False)
         remove_tree(spill_dir(opened.store.state, under_way.run.id))

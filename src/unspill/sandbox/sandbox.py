@@ -78,8 +78,11 @@ class Sandbox(Looking):
         self._desk: Desk | None = None
         self._opened = open_project(project, name, policy, approver)
         self._recovered = sweep_once(self._opened.store, self._opened.facts)
-        for operation in self._recovered:
-            self._recorded(operation)
+        if self._recovered:
+            from unspill.sandbox.recording import record_operation
+
+            for operation in self._recovered:
+                record_operation(self._opened.store, operation)
         prune_daily(self._opened.store, self._opened.policy)
 
     @property
@@ -216,7 +219,7 @@ class Sandbox(Looking):
         wish = make_wish(selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd)
         is_asked = asked_by != "person" and (approver or self._approver) is not None
         desk = self._desk_of(approver) if is_asked else None
-        return self._recorded(apply_in_turn(with_held_roots(self._opened), wish, desk))
+        return self._operate(lambda: apply_in_turn(with_held_roots(self._opened), wish, desk))
 
     def undo(
         self, operation: str | int | None = None, *, asked_by: str = "person", cancel_fd: int | None = None
@@ -229,7 +232,7 @@ class Sandbox(Looking):
         """
         from unspill.sandbox.operations import undo_operation
 
-        return self._recorded(undo_operation(self._opened, operation, asked_by, cancel_fd))
+        return self._operate(lambda: undo_operation(self._opened, operation, asked_by, cancel_fd))
 
     def redo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Do again what an undo took back.
@@ -239,7 +242,7 @@ class Sandbox(Looking):
         """
         from unspill.sandbox.operations import redo_operation
 
-        return self._recorded(redo_operation(self._opened, operation, asked_by))
+        return self._operate(lambda: redo_operation(self._opened, operation, asked_by))
 
     def restore(self, path: str | bytes, backup: str | None = None, *, asked_by: str = "person") -> Operation:
         """Put a displaced version of a file back, by default the newest; as an operation, so it can be undone.
@@ -250,7 +253,7 @@ class Sandbox(Looking):
         from unspill.sandbox.restoring import restore_path
 
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        return self._recorded(restore_path(self._opened, raw, backup, asked_by))
+        return self._operate(lambda: restore_path(self._opened, raw, backup, asked_by))
 
     def discard(self, selection: Selection | Sequence[str | bytes] = (), *, asked_by: str = "person") -> Operation:
         """Discard what is held, or a part of it; as an operation, so it can be undone.
@@ -265,12 +268,15 @@ class Sandbox(Looking):
         from unspill.sandbox.discarding import discard_held
         from unspill.sandbox.selecting import to_selection
 
-        return self._recorded(discard_held(with_held_roots(self._opened), to_selection(selection), asked_by))
+        chosen = to_selection(selection)
+        return self._operate(lambda: discard_held(with_held_roots(self._opened), chosen, asked_by))
 
-    def _recorded(self, operation: Operation) -> Operation:
+    def _operate(self, do: Callable[[], Operation]) -> Operation:
+        from unspill.sandbox.preload import preload
         from unspill.sandbox.recording import record_operation
 
-        return record_operation(self._opened.store, operation)
+        preload()
+        return record_operation(self._opened.store, do())
 
     def close(self) -> None:
         """Let go of the store. What is held stays held."""

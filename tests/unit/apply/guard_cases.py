@@ -88,12 +88,6 @@ SETTINGS = [
     only(".git/worktrees/w/config.worktree", "[core]\n\tpager = evil\n", rows.SETTINGS),
     Case(".git/modules/lib/config", bare(".git/modules/lib", config=EVIL), rows.SETTINGS),
     Case(".git/modules/a/b/config", bare(".git/modules/a/b", config=EVIL), rows.SETTINGS),
-    Case(".git/modules/a/b/config", bare(".git/modules/a/b", config=MINIMAL + "\tworktree = ../../../../lib\n"), None),
-    Case(
-        ".git/modules/lib/config",
-        bare(".git/modules/lib", config=MINIMAL + "\tworktree = ../../../..\n"),
-        rows.SETTINGS,
-    ),
     Case("x.git/config", bare("x.git", config=EVIL), rows.SETTINGS),
     Case("x.git/config", bare("x.git", config=MINIMAL), None),
     Case("x.git/config", {"x.git/config": EVIL}, rows.SETTINGS, bare("x.git")),

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.apply.guard_cases import CASES, EVIL, Case
 from tests.unit.apply.guard_detours import DETOURS
 from tests.unit.apply.guard_given import GONE, Link, Program, judged, verdict_on
+from tests.unit.apply.guard_work_trees import WORK_TREES
 from unspill.apply.guard import judge, still_held
 from unspill.model.change import Change, Identity, RootChanges
 from unspill.model.policy import Secrets
@@ -30,7 +31,7 @@ def nobody_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
 
 
-@pytest.mark.parametrize("case", [*CASES, *DETOURS], ids=str)
+@pytest.mark.parametrize("case", [*CASES, *DETOURS, *WORK_TREES], ids=str)
 def test_a_path_is_in_its_row(case: Case, tmp_path: Path) -> None:
     found = judged(tmp_path, case.after, case.before, root=case.root, secrets=case.secrets)
     verdict, reason = verdict_on(found, case.path)

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.cli.screen import Screen
+from tests.unit.cli.terminal_model import state_after
+from unspill.changes.quote import TERMINAL_RESET
+from unspill.cli.screen import Screen, Traces
 
 OBEYED = re.compile(rb"\x1b\[[0-9;:]*[mK]|[\n\r\t\b]")
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -74,3 +76,80 @@ def test_any_bytes_are_safe_and_cutting_changes_nothing(text: bytes, at: int) ->
     shown = rendered(text[:at], text[at:])
     assert shown == rendered(text)
     assert not CONTROLS.search(OBEYED.sub(b"", shown).decode("utf-8", "surrogateescape"))
+
+
+def reset_after(*chunks: bytes, is_read: bool = True) -> bytes:
+    traces = Traces()
+    for chunk in chunks:
+        traces.note(chunk)
+    return traces.reset(is_read=is_read)
+
+
+# All that a terminal may be left in, each by its own bytes
+LEFT = {
+    **{f"mode {number}": b"\x1b[?%dh" % number for number in (1, 5, 6, 9, 38, 45, 47, 69, 1047, 1049, 2004, 2026)},
+    **{f"mouse {number}": b"\x1b[?%dh" % number for number in (1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016)},
+    **{f"no mode {number}": b"\x1b[?%dl" % number for number in (2, 7, 25)},
+    "insertion": b"\x1b[4h",
+    "new lines": b"\x1b[20h",
+    "margins": b"\x1b[1;2r",
+    "a printer": b"\x1b[5i",
+    "a copy on a printer": b"\x1b[?5i",
+    "the status line": b"\x1b[1$}",
+    **{f"set {place}": b"\x1b%b0" % place.encode() for place in "()*+"},
+    "shift out": b"\x0e",
+    "locking shift": b"\x1bn",
+    "attributes": b"\x1b[8m\x1b[?6h",
+    "a link": b"\x1b]8;;https://example.org\x1b\\",
+    "keypad": b"\x1b=",
+    "keys": b"\x1b[>4;2m",
+    "keyboard": b"\x1b[>1u",
+    **{f"colour {number}": b"\x1b]%d;#000000\x07" % number for number in (10, 11, 12)},
+    "a palette": b"\x1b]4;7;#000000\x1b\\",
+    **{f"open string {name}": b"\x1b%b0;x" % name.encode() for name in "]P_^Xk"},
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_whatever_a_terminal_is_left_in_is_taken_back(name: str) -> None:
+    left = LEFT[name]
+    assert state_after(left), "the model knows it"
+    assert state_after(left + reset_after(left)) == {}
+    # However it is cut
+    assert {reset_after(left[:at], left[at:]) for at in range(len(left) + 1)} == {reset_after(left)}
+
+
+@pytest.mark.parametrize("name", [name for name in LEFT if not name.startswith(("colour", "a palette", "mode 6"))])
+def test_a_question_takes_back_all_but_colours(name: str) -> None:
+    """And the origin, which means nothing without margins, and without which the cursor would move."""
+    assert state_after(LEFT[name].removesuffix(b"\x1b[?6h") + TERMINAL_RESET) == {}
+
+
+def test_nothing_is_ever_cleared() -> None:
+    for reset in (TERMINAL_RESET, reset_after(b"\x1b[H"), reset_after(b"\x1b]0;")):
+        assert b"\x1bc" not in reset
+        assert not re.search(rb"\x1b\[[0-9?]*[JKLMPX]", reset)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "reset"),
+    [
+        ([], b""),
+        ([b"plain\n", "Grüße\n".encode()], b""),
+        ([b"no end"], b"\n"),
+        ([b"10%\r100%\r"], b"\n"),
+        ([b"\x1b[31mred\x1b[0m\n"], b"\x1b[0m"),
+        ([b"red\n\x1b[", b"0m"], b"\x1b[0m"),
+        ([b"red\n", b"\x1b[0m\x1b[K"], b"\x1b[0m"),
+        ([b"red\x1b[0m"], b"\x1b[0m\n"),
+    ],
+)
+def test_plain_lines_need_no_reset_and_colours_only_the_end_of_colours(chunks: list[bytes], reset: bytes) -> None:
+    assert reset_after(*chunks) == reset
+    assert reset_after(*chunks, is_read=False) == reset.rstrip(b"\n")
+
+
+@given(st.lists(st.sampled_from([b"\x1b", b"[", b"3", b"1;", b"m", b"K", b"H", b"]", b"\xc2", b"\x9b", b"x", b"\n"])))
+def test_what_is_taken_back_does_not_depend_on_how_output_is_cut(chunks: list[bytes]) -> None:
+    whole = b"".join(chunks)
+    assert reset_after(*chunks) == (reset_after(whole) if whole else b"")

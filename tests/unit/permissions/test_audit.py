@@ -18,8 +18,8 @@ from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH
 from unspill.errors import StoreError
 from unspill.model.permission import NetworkForCommand
 from unspill.permissions.audit import Audit
-from unspill.permissions.audit_chain import Head, hash_of, log_file, log_numbers, read_head, write_head
-from unspill.permissions.audit_tail import Tail, this_boot, write_tail
+from unspill.permissions.audit_chain import Head, log_file, log_numbers, read_head, write_head
+from unspill.permissions.audit_tail import Tail, hash_of, this_boot, write_tail
 from unspill.permissions.audit_verify import Broken, Verified, read_events, verify
 from unspill.permissions.events import decision_event
 
