@@ -58,7 +58,12 @@ def make_result(
         flagged=applied.flagged,
         problem=applied.problem,
         duration_s=duration_s,
-        hints=(*performed.hints, *_network_hints(plan, performed), *_mask_hints(opened, masks, performed)),
+        hints=(
+            *performed.hints,
+            *_network_hints(plan, performed),
+            *_mask_hints(opened, masks, performed),
+            *_remains_hints(plan, performed),
+        ),
         denied_paths=performed.denied_paths,
         warnings=(*_warnings(opened, plan, traffic), *notes, *news_of(opened, masks)),
         shown_lines=opened.policy.shown_lines,
@@ -97,6 +102,15 @@ def _network_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
     from unspill.sandbox.network_hints import network_hints
 
     return network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
+
+
+def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
+    remains = performed.remains
+    if not (remains.lost or remains.killed):
+        return ()
+    from unspill.sandbox.remains_hints import remains_hints
+
+    return remains_hints(remains, dict(plan.environ).get(b"HOME", b""))
 
 
 def _mask_hints(opened: Opened, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
