@@ -27,6 +27,14 @@ class Output:
     def __init__(self) -> None:
         self._lost: dict[str, str] = {}
         self._screens: dict[StreamName, Screen | None] = {}
+        self.is_started = False
+
+    def keep_back(self, event: Event) -> None:
+        """Take one event of a run whose output is not shown as it comes."""
+        if isinstance(event, Started):
+            self.is_started = True
+            # What is needed afterwards is loaded while the command begins, when there is nothing else to do
+            __import__("unspill.sandbox.recording")
 
     def pass_on(self, event: Event) -> None:
         """Take one event of a run."""
@@ -36,9 +44,8 @@ class Output:
         elif isinstance(event, Ended):
             for stream, screen in self._screens.items():
                 self._write(stream, b"" if screen is None else screen.rest())
-        elif isinstance(event, Started):
-            # What is needed afterwards is loaded while the command begins, when there is nothing else to do
-            __import__("unspill.sandbox.recording")
+        else:
+            self.keep_back(event)
 
     def problems(self) -> list[str]:
         """Return a line for each stream of which something is lost."""
