@@ -6,6 +6,9 @@ The one place where adapters look behind the facade for that. Nothing here names
 
 from __future__ import annotations
 
+from threading import Lock
+from weakref import WeakKeyDictionary
+
 from unspill.model.record import Record
 from unspill.plan.inside import playground_inside, to_inside
 
@@ -13,7 +16,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.policy import Policy
+    from unspill.model.run import Run
     from unspill.sandbox.sandbox import Sandbox
+
+_lock = Lock()  # protects _told: several threads may answer for one sandbox
+_told: WeakKeyDictionary[Sandbox, int] = WeakKeyDictionary()
 
 
 class Seen(Record):
@@ -55,3 +62,12 @@ def seen_in(sandbox: Sandbox) -> Seen:
         is_sealed=not opened.container,
         user="root" if opened.policy.rootfs_writable else opened.home.user,
     )
+
+
+def untold_runs(sandbox: Sandbox) -> tuple[Run, ...]:
+    """Return the runs that were found interrupted in a sandbox's project; each is returned once."""
+    with _lock:
+        known = _told.get(sandbox, 0)
+        found = sandbox.interrupted_runs[known:]
+        _told[sandbox] = known + len(found)
+    return found
