@@ -47,7 +47,7 @@ def test_cancelling_a_call_kills_the_whole_tree_and_the_next_call_works(ground: 
 
     async def steps() -> None:
         async with connected(ground, mode, person=person) as client:
-            call = asyncio.create_task(client.call_tool("run", {"command": tree(word)}))
+            call = asyncio.create_task(client.call_tool("run", {"command": f"echo x > made; {tree(word)}"}))
             await until(lambda: len(processes_with(word)) >= 3)
             waits = asyncio.create_task(client.call_tool("run", {"command": f"sleep {other}"}))
             began = time.monotonic()
@@ -66,6 +66,39 @@ def test_cancelling_a_call_kills_the_whole_tree_and_the_next_call_works(ground: 
     in_world(steps)
     assert run_cli("log", cwd=ground.project).stdout.count(b"Cancelled") == 2
     assert not (ground.project / "file").exists()
+    assert run_cli("changes", cwd=ground.project).stdout == b"1 added\n  A made\n"
+
+
+def test_a_command_does_not_read_what_the_client_sends(ground: Ground) -> None:
+    server = Bare(ground)
+    server.run("cat; echo read all", 2)
+    assert server.receive()["result"]["content"][0]["text"].endswith("Output:\nread all\n")
+    assert server.end() == b""
+
+
+def test_the_next_server_tells_a_model_once_of_a_run_that_was_cut_off(ground: Ground) -> None:
+    word = lasting()
+    server = Bare(ground)
+    server.run(f"echo x > made; {tree(word)}", 2)
+
+    async def steps() -> None:
+        await until(lambda: len(processes_with(word)) >= 3)
+        server.process.kill()
+        await until_gone(word)
+
+    in_world(steps)
+    server.end()
+    server = Bare(ground)
+    texts = []
+    for number in (2, 3):
+        server.run("cat made", number)
+        texts.append(server.receive()["result"]["content"][0]["text"])
+    assert texts[0].startswith(
+        "Note: run 1 was cut off before its end. What it had changed is held: later commands see it, the project does "
+        "not.\nExit code: 0\n"
+    )
+    assert texts[1].startswith("Exit code: 0\n")
+    assert server.end() == b""
 
 
 def test_nothing_survives_a_client_that_is_killed(ground: Ground) -> None:
@@ -99,7 +132,7 @@ def children_of(pid: int) -> list[int]:
 def test_nothing_survives_a_server_that_is_told_to_end(ground: Ground, number: signal.Signals) -> None:
     word = lasting()
     server = Bare(ground)
-    server.run(tree(word), 2)
+    server.run(f"echo x > made; {tree(word)}", 2)
 
     async def steps() -> None:
         await until(lambda: len(processes_with(word)) >= 3)
@@ -116,6 +149,7 @@ def test_nothing_survives_a_server_that_is_told_to_end(ground: Ground, number: s
         server.end()
     ended = b"interrupted" if number == signal.SIGKILL else b"Cancelled"
     assert ended in run_cli("log", cwd=ground.project).stdout
+    assert run_cli("changes", cwd=ground.project).stdout == b"1 added\n  A made\n"
 
 
 def test_nothing_survives_a_client_that_closes_its_ears_and_nobody_complains(ground: Ground) -> None:

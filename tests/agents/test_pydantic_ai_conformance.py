@@ -21,7 +21,7 @@ _WAITS = (
     "it waits for a file that a command makes while it runs; here others see what a command wrote when it has ended"
 )
 NOT_HERE = {
-    "test_cancellation_stops_foreground_work": f"{_WAITS}, and of one that is cancelled nothing",
+    "test_cancellation_stops_foreground_work": _WAITS,
     "test_destroying_environment_during_command_raises_unavailable": _WAITS,
 }
 # It lets the child of a command that has ended go, which is dead here, and waits whether it writes a file

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.attack.arena import Arena, processes_with, wait_until
+from tests.kernel.leftovers import state_problems
 from tests.support import VIEW_LINES, kinds, short
 from unspill import Cancelled, Exited, TimedOut
 from unspill.runner.launcher import stop_launchers
@@ -173,7 +174,9 @@ def children_of(pid: int) -> list[int]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("whom", ["caller", "spawner"])
 @pytest.mark.parametrize("face", ["library", "command line"])
-def test_b7_a_caller_that_is_killed_early_leaves_nothing(arena: Arena, full: bool, face: str, whom: str) -> None:
+def test_b7_a_caller_that_is_killed_early_leaves_no_process_and_what_was_changed_on_hold(
+    arena: Arena, full: bool, face: str, whom: str
+) -> None:
     """Kill the caller, or its spawner, at random moments of the start and after it.
     Control: bwrap without `--die-with-parent` lives on, above."""
     ground, mark = arena.ground, mark_of("early")
@@ -188,6 +191,10 @@ def test_b7_a_caller_that_is_killed_early_leaves_nothing(arena: Arena, full: boo
     assert list(ground.project.iterdir()) == []
     again = subprocess.run([program, "run", "--", "true"], cwd=ground.project, check=False, capture_output=True)
     assert again.returncode == 0, again
+    assert state_problems(ground.state) == []
+    held = ground.sandbox().changes()
+    assert {change.path for change in held} <= {b"file"}
+    ground.sandbox().discard()
     assert ground.left_behind() == []
 
 

@@ -121,6 +121,21 @@ def test_every_agent_runs_the_sealed_command_in_place_of_its_own(name: str, grou
     assert canary.exists(), "without the hook the same command gets out"
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_command_reads_nothing_of_what_the_agent_gives_its_shell(name: str, ground: Ground) -> None:
+    """Some agents give it a pipe that never ends, for which a command would wait."""
+    outcome = make(name, ground, "--quiet").consider("cat; echo read all")
+    assert outcome.command is not None
+    read, write = os.pipe()
+    os.write(write, b"of the agent")
+    done = subprocess.run(
+        ["/bin/sh", "-c", outcome.command], cwd=ground.project, stdin=read, capture_output=True, check=False, timeout=30
+    )
+    os.close(read)
+    os.close(write)
+    assert (done.stdout, done.returncode) == (b"read all\n", 0)
+
+
 def test_what_else_the_agent_gave_is_kept(ground: Ground) -> None:
     given = {"description": "says hello", "timeout": 5000, "run_in_background": False}
     outcome = make("claude-code", ground).consider("echo hello", **given)

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Ground, kinds, lasting, processes_with, run_cli
+from tests.support import Ground, kinds, lasting, processes_with, run_cli, shell_of_texts
 
 pytestmark = pytest.mark.kernel
+
+ON_HOLD = "Its changes are on hold ({}). See `unspill changes`, then `unspill apply` or `unspill discard`.\n"
+HELD = f"unspill: Cancelled. {ON_HOLD.format('1 added')}"
 
 
 def test_stdout_is_the_commands_and_the_summary_is_on_stderr(ground: Ground) -> None:
@@ -107,9 +110,10 @@ def test_a_defect_of_ours_is_never_the_commands_code(ground: Ground) -> None:
 
 def test_bytes_pass_through_unchanged(ground: Ground) -> None:
     every = bytes(range(256)) * 100
-    done = run_cli("run", "-i", "--", "cat", cwd=ground.project, stdin=every)
-    assert done.stdout == every
-    done = run_cli("run", "--", "cat", cwd=ground.project, stdin=every)
+    for options in ((), ("-i",)):
+        done = run_cli("run", *options, "--", "cat", cwd=ground.project, stdin=every)
+        assert done.stdout == every
+    done = run_cli("run", "--no-stdin", "--", "cat", cwd=ground.project, stdin=every)
     assert done.stdout == b""
 
 
@@ -223,7 +227,7 @@ def test_explain_prints_the_whole_plan_and_runs_nothing(ground: Ground) -> None:
     assert ground.left_behind() == []
 
 
-def test_ctrl_c_ends_the_run_and_leaves_nothing(ground: Ground) -> None:
+def test_ctrl_c_ends_the_run_and_holds_what_it_changed(ground: Ground) -> None:
     long = lasting()
     program = Path(sys.executable).with_name("unspill")
     child = subprocess.Popen(
@@ -237,38 +241,49 @@ def test_ctrl_c_ends_the_run_and_leaves_nothing(ground: Ground) -> None:
     child.send_signal(signal.SIGINT)
     _out, err = child.communicate(timeout=20)
     assert child.returncode == 130
-    assert b"cancelled" in err
+    assert err == HELD.encode()
     assert processes_with(long) == []
-    assert not ground.sandbox().changes()
-    assert ground.left_behind() == []
+    assert kinds(ground.sandbox().changes()) == {"file": "added"}
+    assert not (ground.project / "file").exists()
+    assert len(ground.left_behind()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
-def test_a_killed_program_takes_the_run_with_it(ground: Ground, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9), (signal.SIGQUIT, -3)]
+)
+def test_a_killed_program_takes_the_run_with_it(ground: Ground, number: signal.Signals, code: int) -> None:
     long = lasting()
     program = Path(sys.executable).with_name("unspill")
     child = subprocess.Popen(
-        [program, "run", "-c", f"touch file; echo go; sleep {long}"], cwd=ground.project, stdout=subprocess.PIPE
+        [program, "run", "-c", f"touch file; echo go; sleep {long}"],
+        cwd=ground.project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert child.stdout is not None
     assert child.stdout.readline() == b"go\n"
     child.send_signal(number)
-    child.wait(20)
-    child.stdout.close()
+    _out, err = child.communicate(timeout=20)
+    assert child.returncode == code
+    # A program that is killed says nothing; the next one does, once, before anything else
+    assert err == (HELD.encode() if code > 0 else b"")
     deadline = time.monotonic() + 5
     while processes_with(long) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes_with(long) == []
-    # What it left is swept when the next one starts
-    assert run_cli("changes", cwd=ground.project).stdout == b"Nothing is held.\n"
-    assert ground.left_behind() == []
+    done = run_cli("changes", cwd=ground.project)
+    assert done.stdout == b"1 added\n  A file\n"
+    told = f'unspill: Run 1 was cut off: {shell_of_texts()} -c "touch file; echo go; sleep {long}". {ON_HOLD}'
+    assert done.stderr.decode() == (told.format("1 path") if code < 0 else "")
+    assert run_cli("changes", cwd=ground.project).stderr == b""
+    assert len(ground.left_behind()) == 1
 
 
 def test_a_reader_that_went_away_ends_the_run(ground: Ground) -> None:
     long = lasting()
     program = Path(sys.executable).with_name("unspill")
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; '{program}' run -c 'yes; sleep {long}' | head -1"],
+        ["bash", "-c", f"set -o pipefail; '{program}' run -c 'touch file; yes; sleep {long}' | head -1"],
         cwd=ground.project,
         capture_output=True,
         check=False,
@@ -276,7 +291,9 @@ def test_a_reader_that_went_away_ends_the_run(ground: Ground) -> None:
     )
     assert done.stdout == b"y\n"
     assert done.returncode == 141
+    assert done.stderr == HELD.encode()
     assert processes_with(long) == []
+    assert kinds(ground.sandbox().changes()) == {"file": "added"}
 
 
 def test_a_terminal_of_the_person_is_not_the_commands(ground: Ground) -> None:

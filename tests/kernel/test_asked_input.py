@@ -7,7 +7,8 @@ import pytest
 
 from tests.support import Ground
 from unspill import Sandbox
-from unspill.model.permission import UNKNOWN_PROGRAM, Question
+from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, Question
+from unspill.model.run import InheritedInput
 from unspill.permissions.approver import Callback
 from unspill.permissions.later import Later
 from unspill.permissions.queue import answer_question, find_question
@@ -55,6 +56,34 @@ def test_what_comes_by_a_descriptor_is_allowed_once_only(ground: Ground) -> None
         sandbox.run(["sh", "-s"], stdin=nothing.fileno(), hosts=["example.org"])
     assert person.asked[0].scopes == ("once",)
     assert person.asked[0].request.stdin == UNKNOWN_PROGRAM
+
+
+def test_input_that_a_caller_merely_has_does_not_shorten_an_answer_or_need_another(ground: Ground) -> None:
+    person = Person("always")
+    with opened(ground, person) as sandbox, open(os.devnull, "rb") as nothing:
+        inherited = InheritedInput(nothing.fileno())
+        for given in (inherited, inherited, None):
+            assert sandbox.run(["true"], stdin=given, hosts=["example.org"]).ok
+        assert len(person.asked) == 1
+        assert person.asked[0].request.stdin == INHERITED
+        assert "always" in person.asked[0].scopes
+        # Whoever is asked is told that any input will do
+        assert any(line.startswith("input:     whatever is piped to `unspill run`") for line in person.asked[0].lines)
+        (grant,) = sandbox._opened.store.grants.all()
+        assert grant.request.stdin == ""
+
+
+def test_an_answer_for_no_input_is_none_for_a_given_one(ground: Ground) -> None:
+    person = Person("always")
+    with opened(ground, person) as sandbox, open(os.devnull, "rb") as nothing:
+        for given, count in (
+            (InheritedInput(nothing.fileno()), 1),
+            (b"echo a", 2),
+            ("echo a", 2),
+            (InheritedInput(nothing.fileno()), 2),
+        ):
+            assert sandbox.run(["sh", "-s"], stdin=given, hosts=["example.org"]).ok
+            assert len(person.asked) == count
 
 
 @pytest.mark.parametrize(("said", "is_run"), [(b"echo a", True), (b"echo b", False)])

@@ -314,11 +314,14 @@ def test_a_run_that_its_caller_broke_off_is_in_the_audit_too(ground: Ground, uns
             raise KeyboardInterrupt
 
     sandbox = opened(ground, Person(), permissions=Rules(unsandboxed="ask"))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as raised:
         sandbox.run("echo x; sleep 9", on_event=give_up, unsandboxed=unsandboxed)
+    told = "It ran without a sandbox: what it has changed is not known" if unsandboxed else "It had changed nothing."
+    assert told in raised.value.__notes__[0]
     *_asked, event = read_events(os.fsencode(ground.state / "audit"))
     assert (event["kind"], event["command"]) == ("run", [shell_of_texts(), "-c", "echo x; sleep 9"])
-    assert (event["ending"], event["sandboxed"]) == ("failed: KeyboardInterrupt", not unsandboxed)
+    ending = "failed: KeyboardInterrupt" if unsandboxed else "Cancelled 130"
+    assert (event["ending"], event["sandboxed"]) == (ending, not unsandboxed)
 
 
 def test_a_run_that_can_not_be_recorded_says_so(ground: Ground) -> None:

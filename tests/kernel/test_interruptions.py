@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers that are interrupted, killed, forked or gone: nothing survives them, and the next start is as good as new."""
+"""Callers that are interrupted, killed, forked or gone: no process survives them, and what they changed is held."""
 
+import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.kernel
 
 UNSPILL = Path(sys.executable).with_name("unspill")
 BUSY = """
-echo held > new; trap '' TERM HUP INT
+echo held > new.$0; trap '' TERM HUP INT
 (setsid sh -c 'i=0; while :; do i=$((i+1)); echo x >> noise; mkdir -p d$i/e; echo y > d$i/e/f; done' &)
 echo ready; while :; do sleep 0.01; done
 """
@@ -46,7 +48,10 @@ def default_signals() -> Iterator[None]:
 
 @pytest.fixture
 def prepared(ground: Ground, default_signals: None) -> Iterator[Ground]:
-    """A project with a held layer, whose state directory must be clean after the next start, whatever was done."""
+    """A project with a held layer, whose state directory must be in order after the next start, whatever was done.
+
+    That is: no process and no mount is left, no work directory and no open layer; what was held before is.
+    """
     adopt_orphans()
     ground.configure('after = "hold"')
     ground.write("file", "content")
@@ -64,10 +69,10 @@ def alive_below(before: dict[int, str]) -> dict[int, str]:
     return {pid: shown for pid, shown in descendants(os.getpid()).items() if pid not in before}
 
 
-def start(ground: Ground) -> "subprocess.Popen[bytes]":
-    """Start the program in a session of its own, without a terminal."""
+def start(ground: Ground, name: str = "file") -> "subprocess.Popen[bytes]":
+    """Start the program in a session of its own, without a terminal; what its command writes first has that name."""
     return subprocess.Popen(
-        [UNSPILL, "run", "-q", "-c", BUSY],
+        [UNSPILL, "run", "-q", "--", "sh", "-c", BUSY, name],
         cwd=ground.project,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -76,36 +81,58 @@ def start(ground: Ground) -> "subprocess.Popen[bytes]":
     )
 
 
-def start_busy(ground: Ground) -> "subprocess.Popen[bytes]":
+def start_busy(ground: Ground, name: str = "file") -> "subprocess.Popen[bytes]":
     """Start the program and wait until its command is at work."""
-    program = start(ground)
+    program = start(ground, name)
     assert program.stdout is not None
     assert program.stdout.readline() == b"ready\n"
     return program
 
 
-def test_an_interrupt_ends_the_run_and_removes_its_layer_at_once(prepared: Ground) -> None:
+def held_in(ground: Ground) -> set[str]:
+    """Return the names at the top of the project that a new process finds on hold."""
+    done = run_cli("changes", "--json", cwd=ground.project)
+    return {change["path"] for root in json.loads(done.stdout)["roots"] for change in root["changes"]}
+
+
+def test_an_interrupt_ends_the_run_and_holds_what_it_changed_at_once(prepared: Ground) -> None:
     program = start_busy(prepared)
     program.send_signal(signal.SIGINT)
     _output, errors = program.communicate(timeout=10)
     assert program.returncode == 130
-    assert errors == b"unspill: cancelled; nothing was changed\n"
+    assert re.fullmatch(rb"unspill: Cancelled. Its changes are on hold \(\d+ added\). See .*\n", errors)
     assert state_problems(prepared.state) == []
+    assert {"kept", "new.file"} <= held_in(prepared)
 
 
-def test_a_second_interrupt_ends_it_as_well(prepared: Ground) -> None:
+@pytest.mark.parametrize("pause_s", [0.0, 0.001, 0.003, 0.01, 0.03])
+def test_a_second_interrupt_loses_nothing(prepared: Ground, pause_s: float) -> None:
     program = start_busy(prepared)
     for _ in range(5):
         program.send_signal(signal.SIGINT)
-        time.sleep(0.003)
+        time.sleep(pause_s)
     program.communicate(timeout=10)
-    assert program.returncode != 0
+    # The first one that comes when the changes are safe kills it
+    assert program.returncode in (130, -signal.SIGINT)
+    assert {"kept", "new.file"} <= held_in(prepared)
+
+
+def test_an_interrupt_is_heard_while_nobody_reads_the_output(prepared: Ground) -> None:
+    command = (UNSPILL, "run", "-q", "-c", "echo x > new; exec yes")
+    with subprocess.Popen([*command], cwd=prepared.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.read(1) == b"y"
+        # The pipe is full by now, and the program waits in write(2)
+        time.sleep(0.3)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(10) == 130
+    assert {"kept", "new"} <= held_in(prepared)
 
 
 def test_ctrl_c_on_a_terminal_interrupts_unspill_and_not_the_command(prepared: Ground) -> None:
     ours, theirs = pty.openpty()
     # It leads a session of its own with the terminal as its controlling one, as from a login shell
-    command = ("setsid", "--ctty", "--wait", UNSPILL, "run", "-q", "-c", BUSY)
+    command = ("setsid", "--ctty", "--wait", UNSPILL, "run", "-q", "--", "sh", "-c", BUSY, "file")
     program = subprocess.Popen([*command], cwd=prepared.project, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
@@ -115,6 +142,36 @@ def test_ctrl_c_on_a_terminal_interrupts_unspill_and_not_the_command(prepared: G
     assert program.wait(10) == 130
     os.close(ours)
     assert state_problems(prepared.state) == []
+    assert "new.file" in held_in(prepared)
+
+
+def test_a_terminal_that_is_lost_ends_the_run_and_holds_what_it_changed(prepared: Ground) -> None:
+    ours, theirs = pty.openpty()
+    command = ("setsid", "--ctty", "--wait", UNSPILL, "run", "-q", "--", "sh", "-c", BUSY, "file")
+    program = subprocess.Popen([*command], cwd=prepared.project, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"ready" not in shown:
+        shown += os.read(ours, 1024)
+    os.close(ours)
+    assert program.wait(10) == 129
+    assert state_problems(prepared.state) == []
+    assert "new.file" in held_in(prepared)
+
+
+def test_a_run_whose_caller_has_hangups_ignored_goes_on(prepared: Ground) -> None:
+    command = ("nohup", UNSPILL, "run", "-q", "-c", "echo ready; read -r go; echo x > new")
+    with subprocess.Popen(
+        [*command], cwd=prepared.project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdin is not None
+        assert program.stdout.readline() == b"ready\n"
+        program.send_signal(signal.SIGHUP)
+        program.stdin.write(b"go\n")
+        program.stdin.close()
+        assert program.wait(10) == 0
+    assert "new" in held_in(prepared)
 
 
 @pytest.mark.parametrize("command", ["true", "exit 3", "sleep 1000 & setsid sleep 1000 &", "no-such-command"])
@@ -124,22 +181,33 @@ def test_the_program_leaves_no_zombie_to_whoever_adopts_its_orphans(prepared: Gr
     assert set(descendants(os.getpid())) - set(below) == set()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL])
-def test_a_signal_that_ends_unspill_ends_everything(prepared: Ground, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, -3), (signal.SIGKILL, -9)]
+)
+def test_a_signal_that_ends_unspill_ends_everything_and_holds_what_was_changed(
+    prepared: Ground, number: int, code: int
+) -> None:
     program = start_busy(prepared)
     program.send_signal(number)
     program.communicate(timeout=10)
-    assert program.returncode != 0
+    assert program.returncode == code
+    assert {"kept", "new.file"} <= held_in(prepared)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_at_any_moment_ends_everything(prepared: Ground, full: bool, number: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_at_any_moment_ends_everything_and_holds_what_was_changed(
+    prepared: Ground, full: bool, number: int
+) -> None:
+    begun = set()
     for step in range(60 if full else 8):
-        program = start(prepared)
-        time.sleep(step * (0.004 if full else 0.03))
+        program = start(prepared, str(step))
+        time.sleep(step * (0.01 if full else 0.08))
         program.send_signal(number)
-        program.communicate(timeout=10)
+        output, _errors = program.communicate(timeout=10)
         assert program.returncode != 0
+        begun |= {f"new.{step}"} if b"ready" in output else set()
+    assert begun
+    assert begun <= held_in(prepared)
 
 
 def test_the_next_start_need_not_wait_for_the_death_of_the_last(prepared: Ground) -> None:
@@ -161,7 +229,13 @@ def check():
 check()
 """
 )
-LONG = "threading.Thread(target=sandbox.run, args=('sleep 1000',), daemon=True).start(); time.sleep(0.2)"
+LONG = """
+ready = threading.Event()
+told = {"on_event": lambda event: "Chunk" in str(event) and ready.set()}
+command = "echo x > new; echo ready; sleep 1000"
+threading.Thread(target=sandbox.run, args=(command,), kwargs=told, daemon=True).start()
+ready.wait()
+"""
 FORKED = """
 child = os.fork()
 check()
@@ -186,3 +260,4 @@ def test_nothing_survives_a_caller_that(prepared: Ground, caller: str) -> None:
     command = (sys.executable, "-c", script, prepared.project, prepared.bwrap)
     done = subprocess.run([*command], capture_output=True, check=False, timeout=30)
     assert done.returncode == (-9 if "killed" in caller else 0), done.stderr
+    assert ("new" in held_in(prepared)) is ("goes on" in caller)

@@ -133,8 +133,19 @@ def test_an_operation_that_was_cut_short_is_taken_back(old: OldState, opened: Op
     assert names(old.home / "unrecorded") == {f"f{number}": f"old {number}\n" for number in (1, 2, 3, 4)}
 
 
-def test_a_run_whose_process_was_killed_has_not_touched_the_project(old: OldState, opened: Open) -> None:
-    sandbox = opened("killed")
-    assert names(old.home / "killed") == {"kept": "kept\n"}
-    assert [run.number for run in sandbox.runs()] == [1]
-    assert sandbox.run("cat kept", after="discard").ok
+def test_what_a_run_had_written_whose_process_was_killed_is_held_and_overwrites_nothing(
+    old: OldState, opened: Open
+) -> None:
+    """0.1.0 did not record when the run began: so whatever is there may have been edited meanwhile."""
+    sandbox, project = opened("killed"), old.home / "killed"
+    assert names(project) == {"kept": "kept\n"}
+    (run,) = sandbox.interrupted_runs
+    assert (run.number, run.held, run.outcome, run.changed) == (1, True, None, 2)
+    assert {os.fsdecode(change.path): change.kind for change in sandbox.changes()} == {
+        "begun": "added",
+        "kept": "modified",
+    }
+    assert sandbox.run("cat kept", after="discard").stdout.head == b"changed\n"
+    assert [(left.path, left.why) for left in sandbox.apply().left] == [(b"kept", "conflict")]
+    assert names(project) == {"begun": "begun\n", "kept": "kept\n"}
+    assert opened("killed").interrupted_runs == ()

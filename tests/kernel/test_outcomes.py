@@ -69,7 +69,7 @@ def test_background_processes_do_not_outlive_or_delay_the_command(ground: Ground
     assert processes_with(long) == []
 
 
-def test_a_cancelled_run_leaves_nothing(ground: Ground, engine: str) -> None:
+def test_what_a_cancelled_run_has_changed_is_held(ground: Ground, engine: str) -> None:
     read_end, write_end = os.pipe()
     sandbox = ground.sandbox()
     timer = threading.Timer(0.5, os.write, (write_end, b"x"))
@@ -81,18 +81,22 @@ def test_a_cancelled_run_leaves_nothing(ground: Ground, engine: str) -> None:
     assert result.outcome == Cancelled()
     assert result.exit_code == 130
     assert result.stdout.kept() == b"out\n"
-    assert not result.held
-    assert not sandbox.changes()
+    assert result.held
+    assert kinds(sandbox.changes()) == {"file": "added"}
+    assert len(ground.left_behind()) == 1
+    sandbox.discard()
     assert ground.left_behind() == []
 
 
-def test_cancelling_before_the_start_is_in_time(ground: Ground) -> None:
+def test_cancelling_before_the_start_is_in_time_and_holds_nothing(ground: Ground) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, b"x")
-    result = ground.run("sleep 60", cancel_fd=read_end)
+    result = ground.run("echo x > file; sleep 60", cancel_fd=read_end)
     os.close(read_end)
     os.close(write_end)
     assert result.outcome == Cancelled()
+    assert not result.held
+    assert ground.left_behind() == []
 
 
 def test_a_command_that_is_not_there_is_127(ground: Ground, engine: str) -> None:
@@ -229,12 +233,14 @@ def test_a_spawner_that_is_killed_during_a_run_is_our_failure(ground: Ground) ->
         if isinstance(event, OutputChunk):
             os.kill(get_launcher(own_namespace=True).pid, signal.SIGKILL)
 
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailable) as raised:
         sandbox.run(f"echo x > file; echo go; sleep {long}", on_event=kill_spawner)
-    time.sleep(0.2)
+    # Told when everything of it was dead
     assert processes_with(long) == []
-    assert ground.left_behind() == []
-    assert sandbox.run("test ! -e file").ok
+    assert "Its changes are on hold (1 path)." in raised.value.__notes__[-1]
+    assert kinds(sandbox.changes()) == {"file": "added"}
+    assert len(ground.left_behind()) == 1
+    assert printed(sandbox.run("cat file")) == "x\n"
 
 
 def test_events_come_in_order(ground: Ground, engine: str) -> None:
@@ -255,11 +261,13 @@ def test_a_callback_that_raises_ends_the_run(ground: Ground) -> None:
             raise ValueError("no more")
 
     sandbox = ground.sandbox()
-    with pytest.raises(ValueError, match="no more"):
+    with pytest.raises(ValueError, match="no more") as raised:
         sandbox.run(f"echo x > file; echo a; sleep {long}", on_event=refuse)
     assert processes_with(long) == []
-    assert ground.left_behind() == []
-    assert sandbox.runs()[0].outcome is None
+    assert raised.value.__notes__[0].startswith("Cancelled. Its changes are on hold (1 added).")
+    assert kinds(sandbox.changes()) == {"file": "added"}
+    (run,) = sandbox.runs()
+    assert (run.outcome, run.held, run.stdout.kept()) == (Cancelled(), True, b"a\n")
 
 
 def test_ctrl_c_in_the_caller_ends_the_run(ground: Ground) -> None:
@@ -269,7 +277,8 @@ def test_ctrl_c_in_the_caller_ends_the_run(ground: Ground) -> None:
         if isinstance(event, OutputChunk):
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as raised:
         ground.run(f"echo x > file; echo a; sleep {long}", on_event=interrupt, limits=short())
     assert processes_with(long) == []
-    assert ground.left_behind() == []
+    assert raised.value.__notes__[0].startswith("Cancelled. Its changes are on hold (1 added).")
+    assert kinds(ground.sandbox().changes()) == {"file": "added"}

@@ -60,6 +60,7 @@ def test_the_file_is_looked_for_in_the_xdg_directory(ground: Ground, monkeypatch
         ("environment = ['LD_PRELOAD']", "never enters a sandbox"),
         ("after = 'never'", "after: must be one of"),
         ("after_timeout = 1", "after_timeout: must be one of"),
+        ("after_cancel = 1", "after_cancel: must be one of"),
     ],
 )
 def test_what_is_not_understood_stops_the_run(ground: Ground, text: str, message: str) -> None:
@@ -127,6 +128,7 @@ def test_a_project_may_tighten(ground: Ground) -> None:
         "shown_lines = 1000000",
         "keep_days = 1",
         'after_timeout = "apply"',
+        'after_cancel = "apply"',
         "no_such_setting = 1",
         "not toml",
     ],
@@ -188,6 +190,7 @@ def test_how_much_a_model_is_shown_can_be_set(ground: Ground) -> None:
         ({"view": "hst"}, "view is not one of sealed, host, rootfs: 'hst'"),
         ({"after": "held"}, "after is not one of apply, hold, discard: 'held'"),
         ({"after_timeout": "held"}, "after_timeout is not one of apply, hold, discard: 'held'"),
+        ({"after_cancel": "held"}, "after_cancel is not one of apply, hold, discard: 'held'"),
         ({"engine": "quick"}, "engine is not one of mount, native, copy: 'quick'"),
         ({"network": Network(mode="open")}, "network.mode is not one of proxy, pasta, host: 'open'"),  # type: ignore[arg-type]
         ({"permissions": Rules(network="allow")}, "permissions.network is not one of ask, deny: 'allow'"),  # type: ignore[arg-type]
@@ -208,6 +211,14 @@ def test_a_word_that_no_policy_knows_is_named_before_anything_is_opened(
     [
         ({"after": "held"}, "`after` is not one of apply, hold, discard: 'held'"),
         ({"after": ""}, "`after` is not one of"),
+        ({"after_cancel": "held"}, "`after_cancel` is not one of apply, hold, discard: 'held'"),
+        ({"after": "discard", "after_cancel": "hold"}, "a run that discards its changes can't keep them"),
+        ({"stdin": True}, "`stdin` can't be bool"),
+        ({"stdin": -1}, "`stdin` can't be int"),
+        ({"stdin": 1.5}, "`stdin` can't be float"),
+        ({"stdin": bytearray(b"x")}, "`stdin` can't be bytearray"),
+        ({"stdin": ["x"]}, "`stdin` can't be list"),
+        ({"stdin": "\ud800"}, "`stdin` is not a text that UTF-8 has"),
         ({"timeout": 0}, "the timeout must be more than 0 seconds: 0"),
         ({"timeout": -1.5}, "more than 0 seconds: -1.5"),
         ({"timeout": float("nan")}, "more than 0 seconds: nan"),

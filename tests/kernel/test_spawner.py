@@ -98,7 +98,7 @@ class Direct:
         """Wait for the end of a command that must end well; return what it printed."""
         with os.fdopen(os.dup(self.output), "rb") as output:
             text = output.read().decode("utf-8", "surrogateescape")
-        assert self.messages() == [("started",), ("ended", 0)], text
+        assert self.messages() == [("started",), ("ended", 0, (0, []), (0, []))], text
         return text
 
 

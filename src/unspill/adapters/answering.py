@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from unspill.adapters.advising import advice_of_denial, advice_of_file, advice_of_hint, for_user, without_paths
 from unspill.adapters.clipping import clip, shown_as
+from unspill.adapters.seen import untold_runs
 from unspill.changes.quote import quote
 from unspill.errors import DeniedError, FileError, HostError, RootRefused, SandboxUnavailable, UsageError
 from unspill.model.policy import Policy
 from unspill.model.record import Record
-from unspill.model.run import LimitReached, NeverStarted, TimedOut
+from unspill.model.run import Cancelled, LimitReached, NeverStarted, TimedOut
 from unspill.sandbox.result import became, denied_lines, describe_end, place_told
 
 TYPE_CHECKING = False
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from unspill.model.change import ChangeSet
     from unspill.model.run import Output
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.sandbox import Sandbox
 
     # Where all of a stream can be read, by the run's number and `stdout` or `stderr`
     Where = Callable[[int, str], str]
@@ -143,11 +145,26 @@ def our_notes(result: RunResult, policy: Policy | None = None) -> Iterator[str]:
         yield f"Network: {len(result.denials) - _MOST} more were refused."
 
 
+def interrupted_notes(sandbox: Sandbox) -> Iterator[str]:
+    """Yield what became of runs that were cut off before their end, once each."""
+    for run in untold_runs(sandbox):
+        held = "What it had changed is held: later commands see it, the project does not."
+        became_of = held if run.held else "What it had changed was too much to be kept, and is gone."
+        yield f"Note: run {run.number} was cut off before its end. {became_of}"
+
+
+def with_interrupted(sandbox: Sandbox, answer: Answer) -> Answer:
+    """Return an answer that also tells of runs that were cut off, where no model was told of them yet."""
+    notes = "".join(f"{note}\n" for note in interrupted_notes(sandbox))
+    # An error begins with the word for it, and all that follows `Output:` is the command's
+    return answer.replace(text=answer.text + notes if answer.is_error else notes + answer.text)
+
+
 def changes_told(result: RunResult) -> Iterator[str]:
     """Yield what a run changed and what became of it."""
     operation = result.operation
     why = f"; {_told_of('the apply failed', result.problem)}" if result.problem else ""
-    if not why and result.held and isinstance(result.outcome, TimedOut | LimitReached):
+    if not why and result.held and isinstance(result.outcome, TimedOut | LimitReached | Cancelled):
         why = "; what was cut short is not applied by itself"
     number = f" as operation {operation.number}" if operation is not None and operation.number else ""
     for state, lines in became(result):

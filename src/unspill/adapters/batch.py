@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unspill.adapters.answering import REST
+from unspill.adapters.answering import REST, interrupted_notes
 from unspill.adapters.calling import read_arguments
 from unspill.adapters.clipping import clip
 from unspill.adapters.seen import seen_in
@@ -23,7 +23,6 @@ from unspill.sandbox.asynchronous import call_in_thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unspill.model.policy import Policy
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 
@@ -65,7 +64,7 @@ async def run_batch(sandbox: Sandbox, commands: Sequence[str], timeout_s: float 
             raise UnspillError(f"ERROR: {failure_text(error)}{told}") from error
         if isinstance(results[-1].outcome, TimedOut):
             break
-    return _tell(commands, results, seen_in(sandbox).policy, most)
+    return _tell(commands, results, sandbox, most)
 
 
 async def _run(sandbox: Sandbox, command: str, timeout_s: float | None) -> RunResult:
@@ -73,8 +72,9 @@ async def _run(sandbox: Sandbox, command: str, timeout_s: float | None) -> RunRe
     return await call_in_thread(lambda cancel_fd: run_or_raise(sandbox, **options, cancel_fd=cancel_fd))
 
 
-def _tell(commands: Sequence[str], results: list[RunResult], policy: Policy, most: int | None) -> Batch:
-    notes = [[*notes_of(result, policy, tells_changes=True)] for result in results]
+def _tell(commands: Sequence[str], results: list[RunResult], sandbox: Sandbox, most: int | None) -> Batch:
+    policy = seen_in(sandbox).policy
+    notes = [[*interrupted_notes(sandbox), *notes_of(result, policy, tells_changes=True)] for result in results]
     return fit(commands, results, notes, most)
 
 

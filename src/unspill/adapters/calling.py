@@ -6,7 +6,7 @@ More than that (`network`) goes to the sandbox's approver, who is never the mode
 
 from __future__ import annotations
 
-from unspill.adapters.answering import answer_error, answer_run, own_failure
+from unspill.adapters.answering import answer_error, answer_run, own_failure, with_interrupted
 from unspill.adapters.arguments import check_arguments
 from unspill.adapters.seen import seen_in
 from unspill.adapters.tool import run_schema
@@ -48,7 +48,7 @@ def call_run_command(
         return answer_error(error, policy=policy)
     except OSError as error:
         return answer_error(own_failure(error))
-    return answer_run(result, policy=policy, where=where)
+    return with_interrupted(sandbox, answer_run(result, policy=policy, where=where))
 
 
 def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, Any]:

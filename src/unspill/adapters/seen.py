@@ -6,6 +6,9 @@ The one place where adapters look behind the facade for that. Nothing here names
 
 from __future__ import annotations
 
+from threading import Lock
+from weakref import WeakKeyDictionary
+
 from unspill.errors import UnspillError
 from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
 from unspill.model.record import Record
@@ -21,10 +24,13 @@ if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.plan import MountOp
     from unspill.model.policy import Policy
+    from unspill.model.run import Run
     from unspill.sandbox.sandbox import Sandbox
 
 # In the order in which they are told
 _TEMPORARY = (b"/tmp", b"/var/tmp", b"/run", b"/dev/shm")
+_lock = Lock()  # protects _told: several threads may answer for one sandbox
+_told: WeakKeyDictionary[Sandbox, int] = WeakKeyDictionary()
 
 
 class Seen(Record):
@@ -131,3 +137,12 @@ def _expected(seen: Seen) -> Writable:
         shows_home=policy.view == "host",
         shows_more=bool(policy.mounts or policy.readable),
     )
+
+
+def untold_runs(sandbox: Sandbox) -> tuple[Run, ...]:
+    """Return the runs that were found interrupted in a sandbox's project; each is returned once."""
+    with _lock:
+        known = _told.get(sandbox, 0)
+        found = sandbox.interrupted_runs[known:]
+        _told[sandbox] = known + len(found)
+    return found

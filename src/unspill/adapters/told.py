@@ -8,7 +8,14 @@ text with the command's. Our failure is an exception, never a text.
 from __future__ import annotations
 
 from unspill.adapters.advising import for_user
-from unspill.adapters.answering import REST, answer_error, changes_told, our_notes, own_failure
+from unspill.adapters.answering import (
+    REST,
+    answer_error,
+    changes_told,
+    interrupted_notes,
+    our_notes,
+    own_failure,
+)
 from unspill.adapters.calling import read_arguments, shorter
 from unspill.adapters.seen import seen_in
 from unspill.errors import FileError, SandboxUnavailable, UsageError
@@ -97,7 +104,8 @@ def run_told(sandbox: Sandbox, command: Command, most: int | None = None, **opti
         SandboxUnavailable: we failed, not the command.
     """
     result = run_or_raise(sandbox, command, most, **options)
-    streams, notes = (result.stdout, result.stderr), [*notes_of(result, seen_in(sandbox).policy)]
+    streams = (result.stdout, result.stderr)
+    notes = [*interrupted_notes(sandbox), *notes_of(result, seen_in(sandbox).policy)]
     if most is None and (left_out := sum(stream.left_out for stream in streams)):
         notes.append(f"Note: {left_out} bytes are left out where the output says so. {REST}")
     is_over = isinstance(result.outcome, LimitReached) and result.outcome.limit == "output"

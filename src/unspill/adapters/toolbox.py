@@ -10,7 +10,7 @@ Nothing here grants anything, and applying is only among the tools where the per
 
 from __future__ import annotations
 
-from unspill.adapters.answering import Answer, answer_error, own_failure
+from unspill.adapters.answering import Answer, answer_error, own_failure, with_interrupted
 from unspill.adapters.applying import apply_tool, call_apply
 from unspill.adapters.arguments import check_arguments
 from unspill.adapters.calling import call_run_command
@@ -103,13 +103,15 @@ def call_tool(
             )
         given = check_arguments(makers[name](sandbox).schema, arguments)
         if name == _APPLY:
-            return call_apply(sandbox, given, approver=approver, cancel_fd=cancel_fd)
-        if name == _UNDO:
-            return call_undo(sandbox, given, cancel_fd=cancel_fd, is_mine=is_mine)
-        if name in _REVIEWING:
+            answer = call_apply(sandbox, given, approver=approver, cancel_fd=cancel_fd)
+        elif name == _UNDO:
+            answer = call_undo(sandbox, given, cancel_fd=cancel_fd, is_mine=is_mine)
+        elif name in _REVIEWING:
             refuse_given_up(cancel_fd)
-            return _REVIEWING[name](sandbox, given)
-        return _FILING[name](sandbox, given, cancel_fd=cancel_fd)
+            answer = _REVIEWING[name](sandbox, given)
+        else:
+            answer = _FILING[name](sandbox, given, cancel_fd=cancel_fd)
+        return with_interrupted(sandbox, answer)
     except UnspillError as error:
         return answer_error(error, policy=policy)
     except OSError as error:

@@ -25,6 +25,8 @@ def open_sandbox(arguments: Arguments, **options: object) -> Sandbox:
 
         for operation in sandbox.recovered:
             print("unspill: " + "\n".join(recovered_lines(operation)), file=sys.stderr)
+    for run in sandbox.interrupted_runs:
+        print(f"unspill: {sandbox.describe_interrupted(run)}", file=sys.stderr)
     return sandbox
 
 

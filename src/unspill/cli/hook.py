@@ -193,7 +193,8 @@ def _words(arguments: Arguments, project: bytes, *, discard: bool) -> str:
     """
     from shlex import quote
 
-    words = [*own_words(), "run"]
+    # Some agents give a shell a pipe that never ends, which a command would wait for
+    words = [*own_words(), "run", "--no-stdin"]
     if discard:
         # Somebody who plans wants nothing changed
         words.append("--discard")

@@ -10,6 +10,7 @@ import os
 import sys
 
 from unspill.errors import DeniedError, SandboxUnavailable, UnspillError, UsageError
+from unspill.host.signals import ignore_interrupts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ VERBS = {
 OUR_FAILURE = 125
 # Coding agents let a command through where their hook fails in any other way
 STOPPED = 2
+_SIGINT = 2
 _FULL = "Let standard output go somewhere that can be written."
 
 
@@ -98,11 +100,13 @@ def run_words(words: list[str]) -> int:
         return code
     except UnspillError as error:
         return _complain(error, verb)
-    except KeyboardInterrupt:
-        _say("unspill: cancelled; nothing was changed")
-        return 130
-    except BrokenPipeError:
+    except KeyboardInterrupt as error:
+        ignore_interrupts()
+        _say_notes(error, "cancelled; nothing was changed")
+        return 128 + getattr(error, "number", _SIGINT)
+    except BrokenPipeError as error:
         _forget_output()
+        _say_notes(error)
         return 141
     except Exception as error:
         problem = _output_problem() if isinstance(error, OSError) else ""
@@ -162,8 +166,17 @@ def _complain(error: UnspillError, verb: str) -> int:
         # The output of a command may be on the same terminal
         mark = "unspill: " if verb == "run" and sys.stderr.isatty() else ""
         _say(f"{mark}  {_safe(error.remedy)}")
+    # The remedy is a note as well
+    _say_notes(error, but=error.remedy)
     # `run` passes the command's own codes through, so ours must be one that it is known for
     return OUR_FAILURE if verb == "run" else error.exit_code
+
+
+def _say_notes(error: BaseException, otherwise: str = "", *, but: str = "") -> None:
+    """Say what became of the run that an exception ended, if there was one."""
+    for note in getattr(error, "__notes__", [otherwise]):
+        if note != but:
+            _say(f"unspill: {_safe(note)}")
 
 
 def _say(text: str) -> None:

@@ -33,6 +33,15 @@ class Output:
         self._terminals = [number for number in _NUMBERS.values() if os.isatty(number)]
         self._shown: dict[StreamName, bool] = {}
         self._traces: Traces | None = None
+        self.is_started = False
+
+    def keep_back(self, event: Event) -> None:
+        """Take one event of a run whose output is not shown as it comes."""
+        if isinstance(event, Started):
+            self.is_started = True
+            # While the command begins, when there is nothing else to do; and before anything of it is applied
+            for name in _LOADED:
+                __import__(f"unspill.{name}")
 
     def pass_on(self, event: Event) -> None:
         """Take one event of a run."""
@@ -42,10 +51,8 @@ class Output:
         elif isinstance(event, Ended):
             for stream, screen in self._screens.items():
                 self._write(stream, b"" if screen is None else screen.rest())
-        elif isinstance(event, Started):
-            # While the command begins, when there is nothing else to do; and before anything of it is applied
-            for name in _LOADED:
-                __import__(f"unspill.{name}")
+        else:
+            self.keep_back(event)
 
     def settle(self) -> None:
         """Take back what the command left in a terminal: our own lines come next."""

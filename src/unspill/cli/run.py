@@ -1,25 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill run`: stdout and stderr are the command's; what changed and what became of it follows on stderr."""
+"""`unspill run`: stdout and stderr are the command's; what changed and what became of it follows on stderr.
+
+A signal that asks this program to end ends the command first, and then the program, when the changes are safe.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
 import sys
 
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.cli.output import Output, marked
 from unspill.errors import UsageError
-from unspill.model.run import Exited, NeverStarted
+from unspill.model.run import Exited, InheritedInput, NeverStarted
 from unspill.runner.launcher import close_launchers, get_launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import signal
+    from typing import Any, NoReturn
 
     from unspill.cli.asking import PersonAtHand
     from unspill.cli.options import Arguments
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
+else:
+    # The module around it makes enums of all its numbers
+    import _signal as signal
 
 _LONGEST_S = 1e9
 _NOT_FOUND = (126, 127)
@@ -39,7 +48,8 @@ COMMAND = Command(
         ),
         Option(name="--timeout", metavar="SECONDS", help="kill it after this time"),
         Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set a variable inside (repeatable)"),
-        Option(name="--stdin", short="-i", help="let it read this program's standard input"),
+        Option(name="--stdin", short="-i", help="let it read this program's standard input, also a terminal"),
+        Option(name="--no-stdin", help="give it no input, not even a pipe or a file"),
         Option(name="--apply", help="apply its changes when it has ended, whatever its exit code (the default)"),
         Option(name="--hold", help="keep its changes in the sandbox: the next run sees them, the project does not"),
         Option(name="--discard", help="throw its changes away"),
@@ -58,12 +68,20 @@ COMMAND = Command(
 )
 
 
+class Terminated(KeyboardInterrupt):
+    """A signal other than Ctrl-C asked this program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
 def run(arguments: Arguments) -> int:
     """Run the verb."""
     command = _command(arguments)
     # While this process reads its policy and opens the store, the spawner enters its namespaces beside it
     get_launcher(own_namespace=True, may_fork=True)
-    from unspill.cli.choosing import open_sandbox, print_json
+    from unspill.cli.choosing import open_sandbox
 
     options = _options(arguments)
     more = _more(arguments)
@@ -76,18 +94,59 @@ def run(arguments: Arguments) -> int:
     as_json = arguments.flag("--json")
     if as_json:
         # Before the run: after it, what it changed may be applied
-        from unspill.cli.json_form import result_form
+        __import__("unspill.cli.json_form")
     if sandbox.view == "rootfs":
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     output = Output()
     if sandbox.policy.network.ask:
         options["approver"] = _person(arguments)
+    known = len(sandbox.interrupted_runs)
     try:
-        result = sandbox.run(command, on_event=None if as_json else output.pass_on, **options, **more)
+        with _Signals():
+            on_event = output.keep_back if as_json else output.pass_on
+            result = sandbox.run(command, on_event=on_event, **options, **more)
+    except KeyboardInterrupt as error:
+        if output.is_started and not hasattr(error, "__notes__"):
+            error.add_note("Cancelled. `unspill log` says what became of its changes.")
+        raise
     finally:
         output.settle()
+    try:
+        for found in sandbox.interrupted_runs[known:]:
+            print(f"unspill: {sandbox.describe_interrupted(found)}", file=sys.stderr)
+        return _tell(arguments, sandbox, result, output)
+    except KeyboardInterrupt as error:
+        from unspill.sandbox.interrupted import cancelled_line
+
+        error.add_note(cancelled_line(result))
+        raise
+
+
+class _Signals:
+    """A block in which SIGTERM and SIGHUP raise, as Ctrl-C does, instead of killing this program at once."""
+
+    def __enter__(self) -> None:
+        # Whoever started this program may have had one ignored, as nohup does
+        self._numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
+        for number in self._numbers:
+            signal.signal(number, _raise)
+
+    def __exit__(self, *_rest: object) -> None:
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _raise(number: int, _frame: object) -> NoReturn:
+    raise Terminated(number)
+
+
+def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, output: Output) -> int:
+    """Say how it went, and return the exit code."""
     close_launchers()
-    if as_json:
+    if arguments.flag("--json"):
+        from unspill.cli.choosing import print_json
+        from unspill.cli.json_form import result_form
+
         print_json(result_form(result))
         return result.exit_code
     if not arguments.flag("--quiet") or isinstance(result.outcome, NeverStarted):
@@ -138,10 +197,21 @@ def _options(arguments: Arguments) -> dict[str, Any]:
         "cwd": _working_dir(arguments),
         "env": env,
         "timeout": seconds,
-        "stdin": 0 if arguments.flag("--stdin") else None,
+        "stdin": _stdin(arguments),
         "after": _after(arguments),
         "explain": arguments.flag("--why"),
     }
+
+
+def _stdin(arguments: Arguments) -> int | None:
+    """Return what the command reads: this program's input, if somebody piped something to it."""
+    if arguments.flag("--stdin"):
+        if arguments.flag("--no-stdin"):
+            raise UsageError("--stdin and --no-stdin were both given", remedy="Give one of them.")
+        return 0
+    is_piped = stat.S_IFMT(os.fstat(0).st_mode) in (stat.S_IFIFO, stat.S_IFREG, stat.S_IFSOCK)
+    can_be_read = fcntl.fcntl(0, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
+    return InheritedInput(0) if is_piped and can_be_read and not arguments.flag("--no-stdin") else None
 
 
 def _more(arguments: Arguments) -> dict[str, Any]:
@@ -202,7 +272,7 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
         lines += [warning for warning in result.warnings if warning != ROOT_NOTE]
     else:
         lines += [warning for warning in result.warnings if is_about_secret(warning) or warning.startswith(NOTE)]
-    lines += [f"{hint.text}\n  {hint.remedy}" for hint in result.hints]
+    lines += ["\n  ".join(filter(None, (hint.text, hint.remedy))) for hint in result.hints]
     if result.denied_paths:
         from unspill.cli.denied import denied_lines
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, ClassVar
 
+    from unspill.host.remains import Temporary
     from unspill.model.full_network import IpVersion
 
     Overlays = tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]
@@ -41,7 +42,8 @@ class Job(Record):
 
     `kept` are directories below an overlay that the command writes itself. `port` is where a listener is made inside;
     0 for none. `pasta` is the program, the versions of IP, those of them that there is a resolver for, and the
-    networks that are closed, where the run has a network by way of pasta.
+    networks that are closed, where the run has a network by way of pasta. `temporary` are directories in memory that
+    are looked into at the end, each with what the plan has made there.
     """
 
     DESCRIPTORS: ClassVar[tuple[str, ...]] = ("stdin", "stdout", "stderr", "args", "status")
@@ -54,6 +56,7 @@ class Job(Record):
     kept: tuple[bytes, ...] = ()
     port: int = 0
     pasta: tuple[bytes, tuple[IpVersion, ...], tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]] | None = None
+    temporary: tuple[Temporary, ...] = ()
 
 
 def send(sock: Socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:

@@ -107,6 +107,8 @@ class _Opened:
     def __init__(self, lowers: tuple[bytes, ...], dest: bytes, upper: bytes | None, work: bytes | None) -> None:
         self.dest = dest
         self.lowers = [_open_lower(path, dest) for path in lowers]
+        # Whoever has this in its table of mounts can write the layer: see `strays`
+        self.name = b"overlay" if upper is None else os.path.basename(upper)
         try:
             self.upper = None if upper is None else os.open(upper, _OPEN_DIR | os.O_NOFOLLOW)
             self.work = None if work is None else os.open(work, _OPEN_DIR | os.O_NOFOLLOW)
@@ -132,6 +134,7 @@ class _Opened:
     def _mount_by_descriptor(self, dest_fd: int) -> None:
         fs_fd = libc.fsopen(b"overlay")
         try:
+            libc.fsconfig_string(fs_fd, b"source", self.name)
             for fd in self.lowers:
                 libc.fsconfig_string(fs_fd, b"lowerdir+", _path_of(fd))
             if self.upper is not None and self.work is not None:
@@ -160,7 +163,7 @@ class _Opened:
         if len(joined) >= _PAGE:
             raise OSError(errno.E2BIG, "more layers than this kernel's mount options hold")
         flags = libc.MS_NOSUID | libc.MS_NODEV
-        libc.mount(b"overlay", _path_of(dest_fd), b"overlay", flags, joined)
+        libc.mount(self.name, _path_of(dest_fd), b"overlay", flags, joined)
 
 
 def _path_of(fd: int) -> bytes:

@@ -12,6 +12,7 @@ import os
 from unspill.host import libc
 from unspill.host.job import is_dead, send
 from unspill.host.own_namespace import write_setting
+from unspill.host.remains import find_files, find_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from unspill.host.job import Job
     from unspill.host.pasta import Pasta
+
+# The mount namespaces of bwrap and of the sandbox's pid 1
+_BOTH = 2
 
 
 class SpawnedRun:
@@ -40,6 +44,8 @@ class SpawnedRun:
         self.mounts: list[int] = []
         self.pasta: Pasta | None = None
         self.is_network_made = True
+        self.is_ended = False
+        self.processes: tuple[int, list[bytes]] = (0, [])
 
     def read_info(self) -> None:
         """Take bwrap's word for the pid of the sandbox's pid 1, which `block` holds back until limits are set."""
@@ -135,6 +141,7 @@ class SpawnedRun:
 
     def kill(self) -> None:
         """Kill the sandbox's pid 1, with which the kernel kills all others, or bwrap while there is none."""
+        self.is_ended = True
         if self.init_fd is not None:
             libc.kill_pidfd(self.init_fd)
         elif self.status is None:
@@ -154,6 +161,9 @@ class SpawnedRun:
         if self.status is None:
             if os.waitid(os.P_PID, self.bwrap, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return False
+            if self.job.temporary and not self.is_ended:
+                # The command has ended by itself; what it leaves behind is alive until we kill it
+                self.processes = find_processes(self.init)
             # What bwrap started dies with it by PDEATHSIG, or by this if it had not come that far
             self._kill_group()
             self.status = os.waitpid(self.bwrap, 0)[1]
@@ -172,7 +182,10 @@ class SpawnedRun:
         """Tell the caller and let go of everything."""
         if self.pasta is not None:
             self.pasta.end()
-        try_send(self.reply, ("ended", self.status))
+        files: tuple[int, list[bytes]] = (0, [])
+        if self.job.temporary and len(self.mounts) == _BOTH:
+            files = find_files(self.mounts[-1], self.job.temporary)
+        try_send(self.reply, ("ended", self.status, files, self.processes))
         self.reply.close()
         for fd in (self.bwrap_fd, self.info, self.block, self.init_fd, *self.mounts):
             if fd is not None:

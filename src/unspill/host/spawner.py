@@ -234,5 +234,5 @@ def _try_read(reply: Socket) -> None:
 
 def _refuse(reply: Socket, words: tuple[object, ...]) -> None:
     try_send(reply, words)
-    try_send(reply, ("ended", None))
+    try_send(reply, ("ended", None, (0, []), (0, [])))
     reply.close()

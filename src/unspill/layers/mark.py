@@ -17,6 +17,14 @@ _CLOCK_REALTIME_COARSE = 5
 _SECOND = 1_000_000_000
 
 
+def clock_mark() -> int:
+    """Return the moment of the clock that most filesystems stamp with.
+
+    Those that are behind it, such as a server's, give an older mark, which then counts.
+    """
+    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+
+
 def take_mark(root: bytes, live: os.stat_result, upper: os.stat_result) -> TimeMark:
     """Return a moment of the filesystem that `root` is on, after `upper` was made.
 
@@ -48,7 +56,7 @@ def renew(upper: bytes, made: os.stat_result) -> os.stat_result:
 
 
 def _clock_mark(live: os.stat_result) -> int:
-    now = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+    now = clock_mark()
     # A filesystem that keeps no fractions cuts them off, by at most two seconds (FAT).
     keeps_fractions = live.st_ctime_ns % _SECOND or live.st_mtime_ns % _SECOND
     return now if keeps_fractions else now - now % _SECOND - _SECOND

@@ -42,6 +42,11 @@ def this_process() -> Owner:
     return _owners[pid]
 
 
+def may_live(run: UnfinishedRun) -> bool:
+    """Tell whether a process of a run that was abandoned may be alive: one of this boot that nobody has looked for."""
+    return run.owner.boot == this_process().boot
+
+
 def is_abandoned(run: UnfinishedRun) -> bool:
     """Tell whether the owner of an unfinished run is dead."""
     me = this_process()

@@ -26,6 +26,11 @@ def work_dir(state: bytes, layer: LayerId) -> bytes:
     return b"%b/work/%b" % (state, layer.encode())
 
 
+def base_link(state: bytes, layer: LayerId) -> bytes:
+    """Return the link to the repository as it stood when the run began that an open layer is of."""
+    return work_dir(state, layer) + b"/base"
+
+
 def spill_dir(state: bytes, run: RunId) -> bytes:
     """Return the directory for output of a run that a row can't hold; whoever spills makes it, 0700."""
     return b"%b/runs/%b" % (state, run.encode())

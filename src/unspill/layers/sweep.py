@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove what dead processes left: layers of runs without an owner, and directories without a row.
+"""Remove what dead processes left: layers of runs that were to keep nothing, and directories without a row.
 
 Call it at each start. Rows are written before directories, and directories are listed before rows are read: so
 a directory that has no row then never gets one. Several processes may sweep at once.
 
+What other runs had written when their processes died stays: `sandbox.interrupted` seals it when the project is opened.
 A layer with a manifest or an operation with a journal is never removed for want of a row: that row may have been
 lost by a damaged database. Such a layer is set aside, where `unspill recover` finds it.
 """
@@ -16,7 +17,7 @@ import time
 from unspill.layers.garbage import Garbage, clean
 from unspill.layers.locks import SandboxLock
 from unspill.layers.manifest import write_manifests
-from unspill.layers.owner import is_abandoned
+from unspill.layers.owner import is_abandoned, may_live
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.model.record import Record
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Swept(Record):
-    """What a sweep found: runs whose owner was dead, and directories that belonged to nothing."""
+    """What a sweep removed: runs whose owner was dead, and directories that belonged to nothing."""
 
     runs: tuple[RunId, ...] = ()
     directories: int = 0
@@ -38,32 +39,49 @@ class Swept(Record):
 
 def sweep(store: Store) -> Swept:
     """Remove all garbage of the state directory; cheap where there is none."""
-    abandoned = tuple(run.id for run in store.runs.unfinished() if is_abandoned(run))
-    if abandoned:
-        from unspill.host.strays import kill_strays
-
-        kill_strays(abandoned)
+    abandoned = [run for run in store.runs.unfinished() if is_abandoned(run)]
     for run in abandoned:
-        _remove_run(store, run)
+        if not may_live(run) or end_processes(store, run.id):
+            drop_caches(store, run.id)
+    removed = tuple(run.id for run in abandoned if not (run.keeps and store.layers.open_of_run(run.id)))
+    for identity in removed:
+        remove_run(store, identity)
     for row in store.layers.folding():
         _remove_half_folded(store, row)
     unused = (*store.caches.take_unused(), *store.layers.take_unused())
     clean(store.state, Garbage(uppers=unused))
     directories = _sweep_works(store) + _sweep_uppers(store) + _sweep_bases(store) + _sweep_spills(store)
     _sweep_manifests(store)
-    return Swept(runs=abandoned, directories=directories)
+    return Swept(runs=removed, directories=directories)
 
 
-def _remove_run(store: Store, run: RunId) -> None:
-    """Remove the open layers of a run, then say in its row that it was interrupted."""
-    layers, caches = store.layers.open_of_run(run), store.caches.open_of_run(run)
-    both = (*layers, *caches)
-    clean(store.state, Garbage(uppers=both, works=both))
+def end_processes(store: Store, run: RunId) -> bool:
+    """Kill what is alive of a run; tell whether nothing is, and record it, so that nobody looks again."""
+    from unspill.host.strays import end_run
+
+    layers = (*(row.id for row in store.layers.open_of_run(run)), *store.caches.open_of_run(run))
+    is_over = end_run(run, layers)
+    if is_over:
+        store.runs.disown(run)
+    return is_over
+
+
+def drop_caches(store: Store, run: RunId) -> None:
+    """Remove what a run whose processes are dead wrote to caches: a cache may always be thrown away."""
+    caches = store.caches.open_of_run(run)
+    clean(store.state, Garbage(uppers=caches, works=caches))
+    store.caches.remove(caches)
+
+
+def remove_run(store: Store, run: RunId) -> None:
+    """Remove the open layers of a run whose processes are dead, then say in its row that it was interrupted."""
+    drop_caches(store, run)
+    layers = tuple(row.id for row in store.layers.open_of_run(run))
+    clean(store.state, Garbage(uppers=layers, works=layers))
     remove_tree(spill_dir(store.state, run))
     with store.transaction:
         store.layers.remove(layers)
-        store.caches.remove(caches)
-        store.runs.interrupt((run,), time.time_ns())
+        store.runs.interrupt(run, time.time_ns())
 
 
 def _remove_half_folded(store: Store, row: LayerRow) -> None:

@@ -28,6 +28,13 @@ else:
 # What is started can't be told for sure, so that a grant could be used for something else later.
 UNKNOWN_PROGRAM = "unknown"
 
+# The command is given what the calling program happens to have as its own input, a pipe or a file. A question says so,
+# but it is no part of what is granted: else a grant that was given at a terminal would be worth nothing in a script,
+# for commands that read no input at all. What this gives away: a granted command that runs its input (`sh`,
+# `python3 -`) runs whatever is piped to `unspill run`. Who pipes is the caller, who is trusted; no model and no command
+# can, since hooks and MCP pass no input on, and what a model gives as input is known by its digest.
+INHERITED = "inherited"
+
 
 class RequestBase(Record):
     """What all requests say: who asks, and for which command.
@@ -35,7 +42,8 @@ class RequestBase(Record):
     `names` are those of the environment variables that the command gets, sorted; `variables` is the digest of those
     that the caller sets for it, with their values, or nothing where there are none. `script` is the digest of the
     program that is started where it lies in a root, or `UNKNOWN_PROGRAM`, with which it is allowed once only. `stdin`
-    is the digest of what the command reads, `UNKNOWN_PROGRAM` where that is not known yet, `stdin_head` its beginning.
+    is the digest of what the command reads, `UNKNOWN_PROGRAM` where that is not known yet, or `INHERITED`; `stdin_head`
+    its beginning.
     Without `argv` it is asked for the sandbox as a whole, whatever runs in it.
     """
 
@@ -58,9 +66,10 @@ class RequestBase(Record):
 
     def at_scope(self, scope: Scope) -> Self:
         """Return what a grant of that scope remembers: `sandbox` forgets the run, `always` the sandbox as well."""
+        asked = self.replace(stdin="") if self.stdin == INHERITED and scope != "once" else self
         if scope == "sandbox":
-            return self.replace(run="")
-        return self.replace(run="", sandbox="") if scope == "always" else self
+            return asked.replace(run="")
+        return asked.replace(run="", sandbox="") if scope == "always" else asked
 
     @property
     def scopes(self) -> tuple[Scope, ...]:

@@ -101,6 +101,7 @@ class Policy(Record):
     explain: bool = False
     after: After = "apply"
     after_timeout: After = "hold"
+    after_cancel: After = "hold"
     engine: EngineName | None = None
     bwrap: bytes | None = None
     allow_root: bool = False

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     ]
 
 
+class InheritedInput(int):
+    """A descriptor that this program was started with and passes on: nobody chose it for the command."""
+
+
 class Exited(Record):
     """The command ended by itself."""
 
@@ -111,6 +115,18 @@ class Output(Record):
         return self.head + self.tail
 
 
+class Remains(Record):
+    """What a run left that is gone: entries in temporary directories, and processes that were alive at its end.
+
+    `lost` and `killed` say how many there were, the paths and command lines are some of them.
+    """
+
+    lost: int = 0
+    paths: tuple[bytes, ...] = ()
+    killed: int = 0
+    commands: tuple[bytes, ...] = ()
+
+
 class FileDenial(Record):
     """A path that the command named and that a rule of the plan keeps from it, with what would allow it.
 
@@ -125,7 +141,7 @@ class FileDenial(Record):
 
 
 class Hint(Record):
-    """Something the kernel refused for a reason that is ours, with the remedy."""
+    """Something that the sandbox refused or did not keep, with the remedy if there is one."""
 
     code: str
     text: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from unspill.errors import DeniedError, PolicyError, RootRefused, UsageError
 from unspill.model.permission import (
+    INHERITED,
     UNKNOWN_PROGRAM,
     Egress,
     HeldPath,
@@ -87,7 +88,8 @@ def _check_occasion(request: Request) -> None:
     _demand(list(request.names) == sorted(set(request.names)), "has names that are not sorted")
     _demand(request.script in ("", UNKNOWN_PROGRAM) or _is_digest(request.script), "has a digest that is none")
     _demand(not request.variables or _is_digest(request.variables), "has a digest of variables that is none")
-    _demand(request.stdin in ("", UNKNOWN_PROGRAM) or _is_digest(request.stdin), "has a digest of input that is none")
+    is_named = request.stdin in ("", UNKNOWN_PROGRAM, INHERITED)
+    _demand(is_named or _is_digest(request.stdin), "has a digest of input that is none")
     if sum(map(len, request.argv)) > COMMAND_BYTES:
         raise DeniedError(
             f"Permission denied: the command has more than {COMMAND_BYTES} bytes, which nobody can be asked about.",

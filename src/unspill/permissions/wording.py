@@ -10,6 +10,7 @@ import os
 
 from unspill.changes.quote import is_mixed_script
 from unspill.model.permission import (
+    INHERITED,
     UNKNOWN_PROGRAM,
     AsRoot,
     Choice,
@@ -126,6 +127,8 @@ def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
         yield f"command:   {shorten(show_command(request.argv))}"
     if request.stdin == UNKNOWN_PROGRAM:
         yield "input:     whatever it is given while it runs"
+    elif request.stdin == INHERITED:
+        yield "input:     whatever is piped to `unspill run`; a remembered answer holds for any input"
     elif request.stdin:
         yield f"input:     {shorten(show_word(request.stdin_head), 200)}"
     if isinstance(request, HeldPath):

@@ -32,7 +32,7 @@ def tightest(own: Policy, other: Policy) -> Policy:
     """Return the policy of a project, with what another one of the same person's is tighter in."""
     lower = ("shown_lines", "shown_bytes")
     changed: dict[str, Any] = {key: _least(getattr(own, key), getattr(other, key)) for key in lower}
-    for key in ("after", "after_timeout"):
+    for key in ("after", "after_timeout", "after_cancel"):
         changed[key] = getattr(other if getattr(own, key) == "apply" else own, key)
     limits = own.limits.as_dict()
     return own.replace(

@@ -37,6 +37,7 @@ _REPLACED = (
     "explain",
     "after",
     "after_timeout",
+    "after_cancel",
     "engine",
     "bwrap",
     "allow_root",
@@ -106,7 +107,7 @@ def tighten(policy: Policy, project: Settings) -> Policy:
         changed["environment"] = _fewer_names(policy, project)
     if project.hidden is not None:
         changed["hidden"] = tuple(dict.fromkeys((*policy.hidden, *project.hidden)))
-    for key in ("after", "after_timeout"):
+    for key in ("after", "after_timeout", "after_cancel"):
         wanted = getattr(project, key)
         if wanted == "apply" and getattr(policy, key) != "apply":
             raise _widens(project, key, "your own configuration does not apply changes by itself")

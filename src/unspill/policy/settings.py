@@ -12,7 +12,7 @@
     hidden                    replaces           adds
     toolchains, caches        any                only false
     environment               any                a part of your own list
-    after, after_timeout      any                "apply" only where it is yours
+    after, after_timeout, after_cancel  any      "apply" only where it is yours
     [limits], shown_*         any                only lower
     [network] hosts           any                a part of your own list
     [network] *_bytes         any                only lower
@@ -64,6 +64,7 @@ PROJECT_KEYS = (
     "environment",
     "after",
     "after_timeout",
+    "after_cancel",
     "limits",
     "network",
     "permissions",
@@ -100,6 +101,7 @@ class Settings(Record):
     explain: bool | None = None
     after: After | None = None
     after_timeout: After | None = None
+    after_cancel: After | None = None
     engine: EngineName | None = None
     bwrap: bytes | None = None
     allow_root: bool | None = None

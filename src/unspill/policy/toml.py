@@ -269,6 +269,7 @@ _READERS: dict[str, Callable[[Reader, str, object], object]] = {
     "secrets": Reader.secrets,
     "after": _one_of(AFTER),
     "after_timeout": _one_of(AFTER),
+    "after_cancel": _one_of(AFTER),
     "engine": _one_of(ENGINES),
     "bwrap": Reader.path,
     "allow_root": Reader.boolean,

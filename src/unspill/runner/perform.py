@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 
-from unspill.errors import SandboxUnavailable
+from unspill.errors import SandboxUnavailable, UnspillError
 from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_files, run_name
-from unspill.model.plan import PROXY_PORT, Bind, Overlay, PastaNetwork, ProxyNetwork, Tmpfs
+from unspill.model.plan import PROXY_PORT, Bind, File, Overlay, PastaNetwork, ProxyNetwork, Tmpfs
 from unspill.model.record import Record
-from unspill.model.run import Exited, NeverStarted, Output
+from unspill.model.run import Cancelled, Exited, NeverStarted, Output, Remains
 from unspill.plan.argv import bwrap_options
 from unspill.runner.budget import Budget
 from unspill.runner.launcher import get_launcher
@@ -27,6 +27,7 @@ from unspill.runner.watch import Watch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.host.cgroup import Group
+    from unspill.host.remains import Temporary
     from unspill.model.facts import Facts
     from unspill.model.full_network import IpVersion
     from unspill.model.plan import Plan
@@ -36,15 +37,19 @@ if TYPE_CHECKING:
     from unspill.runner.stage import Stage
     from unspill.runner.wishes import Wishes
 
+_WITH_PARENT = b"--die-with-parent"
+
 
 class Performed(Record):
-    """How a plan ended."""
+    """How a plan ended. `raised` is the exception that cancelled it, for callers that want it returned."""
 
     outcome: Outcome
     stdout: Output
     stderr: Output
     hints: tuple[Hint, ...] = ()
     denied_paths: tuple[FileDenial, ...] = ()
+    remains: Remains = Remains()
+    raised: BaseException | None = None
 
 
 def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
@@ -75,9 +80,15 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
         )
         for name in (b"stdout", b"stderr")
     ]
+    raised: BaseException | None = None
     try:
         watch = Watch(launched, streams, collectors, budget, plan.limits, wishes)
-        stopped = watch.until_dead()
+        try:
+            stopped = watch.until_dead()
+        except BaseException as error:
+            if not wishes.returns_raised or isinstance(error, UnspillError):
+                raise
+            stopped, raised = Cancelled(), error
         status = streams.read_status()
         reached = None if group is None else group.reached()
     finally:
@@ -90,9 +101,10 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
             channel.end()
     outcome = outcome_from(status, stderr.kept()) if stopped is None else stopped
     outcome = outcome if channel is None else channel.outcome(outcome)
-    if not isinstance(outcome, NeverStarted):
+    if raised is None and not isinstance(outcome, NeverStarted):
         watch.release()
     performed = _performed(name_limit(outcome, reached, plan.limits), stdout, stderr)
+    performed = performed.replace(remains=watch.remains, raised=raised)
     return _explained(plan, performed, channel)
 
 
@@ -160,6 +172,10 @@ def _launch(
     told = () if channel is None else (channel.theirs(),)
     options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD + len(told))
     umask = _umask()
+    # Not every engine needs it, but only in a pid namespace does nothing outlive a spawner that is killed
+    own_namespace = plan.engine == "mount" or facts.own_namespace
+    if own_namespace:
+        options = _without_parent(options)
     given = memory_files((b"\0".join(options) + b"\0", *contents))
     job = Job(
         overlays=_overlays(plan),
@@ -176,11 +192,10 @@ def _launch(
         kept=_kept_below(plan),
         port=PROXY_PORT if isinstance(plan.network, ProxyNetwork) else 0,
         pasta=_pasta(plan.network) if isinstance(plan.network, PastaNetwork) else None,
+        temporary=_temporary(plan) if own_namespace else (),
     )
     try:
         descriptors = (*streams.theirs[:3], given[0], streams.theirs[3], *told, *given[1:])
-        # Not every engine needs it, but only in a pid namespace does nothing outlive a spawner that is killed
-        own_namespace = plan.engine == "mount" or facts.own_namespace
         try:
             return get_launcher(own_namespace=own_namespace, may_fork=wishes.may_fork).launch(job, descriptors)
         except SandboxUnavailable:
@@ -192,6 +207,27 @@ def _launch(
         streams.close_theirs()
         if channel is not None:
             channel.launched()
+
+
+def _without_parent(options: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Leave out that the sandbox dies with bwrap: the spawner kills it, when it has seen what is still running.
+
+    The spawner is the pid 1 of all of it, so nothing outlives that one either. Elsewhere the option stays.
+    """
+    if _WITH_PARENT not in options:
+        return options
+    # No word of a person's comes before it, so this is the option and not a value
+    at = options.index(_WITH_PARENT)
+    return (*options[:at], *options[at + 1 :])
+
+
+def _temporary(plan: Plan) -> tuple[Temporary, ...]:
+    """Return the directories in memory in which something may be lost, and what the plan has made in each."""
+    places = (dict(plan.environ).get(b"HOME", b""), b"/var/tmp", b"/run")
+    fresh = _fresh(plan)
+    tops = [place for place in places if place in fresh]
+    made = {op.dest: op.content if isinstance(op, File) and not op.over else None for op in plan.mounts}
+    return tuple((top, {dest: made[dest] for dest in made if dest.startswith(top + b"/")}) for top in tops)
 
 
 def _pasta(

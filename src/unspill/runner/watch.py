@@ -13,8 +13,9 @@ import time
 
 from unspill.errors import SandboxUnavailable
 from unspill.host.job import is_dead
+from unspill.host.signals import DeferredSignals
 from unspill.model.event import OutputChunk, Started
-from unspill.model.run import Cancelled, LimitReached, NeverStarted, TimedOut
+from unspill.model.run import Cancelled, LimitReached, NeverStarted, Remains, TimedOut
 from unspill.runner.outcome import mount_refused
 
 TYPE_CHECKING = False
@@ -65,6 +66,7 @@ class Watch:
         self._source = wishes.stdin if isinstance(wishes.stdin, int) else None
         self._open = set(self._outputs)
         self._withheld: bytes | None = b""
+        self.remains = Remains()
         self._poll = select.poll()
 
     def until_dead(self) -> Outcome | None:
@@ -82,9 +84,11 @@ class Watch:
                 while self._read(fd):
                     continue
         except BaseException:
-            self._launched.kill()
-            self._wait_for_end()
-            self._wait_for_init()
+            # Nor is a second Ctrl-C a reason not to wait: something might still write
+            with DeferredSignals():
+                self._launched.kill()
+                self._wait_for_end()
+                self._wait_for_init()
             raise
         self._wait_for_init()
         return self._stopped
@@ -157,8 +161,9 @@ class Watch:
                 self._blame(mount_refused(dest, code, text))
             case ("failed", text):
                 self._blame(NeverStarted(reason=text, remedy="Run `unspill doctor`."))
-            case ("ended", _status):
+            case ("ended", _status, (lost, paths), (killed, commands)):
                 self._dead = True
+                self.remains = Remains(lost=lost, paths=tuple(paths), killed=killed, commands=tuple(commands))
 
     def _pass_listener(self, to: Callable[[int], None], descriptors: list[int]) -> None:
         if not descriptors:
@@ -236,7 +241,13 @@ class Watch:
 
     def _take_input(self) -> None:
         assert self._source is not None
-        self._pending = memoryview(os.read(self._source, _STDIN_CHUNK))
+        try:
+            self._pending = memoryview(os.read(self._source, _STDIN_CHUNK))
+        except BlockingIOError:
+            return
+        except OSError:
+            # One that can't be read, or whose other end broke off, has no more to give
+            self._pending = memoryview(b"")
         self._poll.unregister(self._source)
         if not self._pending:
             self._source = None

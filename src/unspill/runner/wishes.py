@@ -19,6 +19,7 @@ class Wishes(Record):
     `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
     `on_listener` is given the listening socket of a plan with a proxy, before the command is let go, and owns it.
     `waited_s` says how long the command has waited for a person's answer so far, which is not its own time.
+    `returns_raised`: an exception that cancels the run, of the caller's own or a Ctrl-C, is returned and not raised.
     """
 
     run: RunId
@@ -29,3 +30,4 @@ class Wishes(Record):
     on_listener: Callable[[int], None] | None = None
     may_fork: bool = False
     waited_s: Callable[[], float] | None = None
+    returns_raised: bool = False

@@ -58,7 +58,7 @@ def make_result(
         flagged=applied.flagged,
         problem=applied.problem,
         duration_s=duration_s,
-        hints=performed.hints,
+        hints=(*performed.hints, *_remains_hints(plan, performed)),
         denied_paths=performed.denied_paths,
         warnings=(*_warnings(opened, plan, traffic), *notes, *news_of(opened, masks)),
         shown_lines=opened.policy.shown_lines,
@@ -101,6 +101,15 @@ def _warnings(opened: Opened, plan: Plan, traffic: Traffic | None) -> tuple[str,
     about_us = () if opened.facts.uid else (ROOT_NOTE,)
     about_caller = (opened.warning,) if opened.warning else ()
     return (*about_us, *about_caller, *plan.warnings, *faults)
+
+
+def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
+    remains = performed.remains
+    if not (remains.lost or remains.killed):
+        return ()
+    from unspill.sandbox.remains_hints import remains_hints
+
+    return remains_hints(remains, dict(plan.environ).get(b"HOME", b""))
 
 
 def _mask_hints(opened: Opened, masks: Masks, performed: Performed) -> tuple[Hint, ...]:

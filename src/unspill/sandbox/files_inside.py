@@ -121,11 +121,18 @@ class Inside:
             SandboxUnavailable: it gave no answer.
         """
         limits = self._sandbox._opened.policy.limits.replace(wall_s=_LAST_S, kept_bytes=1 * MIB)
-        # It waits to be killed: only the layers of a run that was given up are dropped
+        # It waits to be killed: what a run that was cancelled has written is dropped here
         command = _command(name, script, tools, _WAITING, words)
         with _GivingUp(options.pop("cancel_fd", None)) as giving_up:
             run: Callable[..., RunResult] = self._sandbox.run
-            result = run(command, limits=limits, cancel_fd=giving_up.fd, on_event=giving_up.hear, **options)
+            result = run(
+                command,
+                limits=limits,
+                after_cancel="discard",
+                cancel_fd=giving_up.fd,
+                on_event=giving_up.hear,
+                **options,
+            )
         if giving_up.is_late and isinstance(result.outcome, Cancelled):
             raise SandboxUnavailable(f"{show(_path_of(words))}: not written within {_WALL_S:g} s")
         if not giving_up.is_refused:

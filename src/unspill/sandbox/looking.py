@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from unspill.model.layer import SandboxId
 from unspill.sandbox.opening import with_held_roots
 from unspill.sandbox.requesting import make_request
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from unspill.model.change import ChangeSet
     from unspill.model.egress import Traffic
     from unspill.model.facts import Facts
-    from unspill.model.layer import SandboxId
     from unspill.model.operation import Operation, Step
     from unspill.model.plan import Plan
     from unspill.model.policy import EngineName, Policy, View
@@ -29,6 +29,7 @@ class Looking:
 
     _opened: Opened
     _recovered: tuple[Operation, ...]
+    _interrupted: list[Run]
 
     @property
     def project(self) -> bytes:
@@ -64,6 +65,21 @@ class Looking:
     def recovered(self) -> tuple[Operation, ...]:
         """Operations that were interrupted, and that this opening has taken back (`rolled back`) or finished."""
         return self._recovered
+
+    @property
+    def interrupted_runs(self) -> tuple[Run, ...]:
+        """Runs of the project that lost their process, or were cut off otherwise, and that this object has found.
+
+        Their changes are held now, unless they were too large: such a run has `LimitReached` for its outcome.
+        """
+        return tuple(self._interrupted)
+
+    def describe_interrupted(self, run: Run) -> str:
+        """Return in one line what became of the changes of such a run, for the person."""
+        from unspill.sandbox.interrupted import interrupted_line
+
+        row = self._opened.store.sandboxes.find_id(SandboxId(run.sandbox))
+        return interrupted_line(run, "" if row is None else row.name)
 
     def changes(self, *, run: str | int | None = None) -> ChangeSet:
         """Return what is held against the live project, or what one held run changed."""

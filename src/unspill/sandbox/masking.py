@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unspill.model.change import ChangeSet
     from unspill.model.layer import RunId, SealedLayer, Stack
     from unspill.sandbox.opening import Opened
     from unspill.store.db import Store
@@ -96,12 +95,10 @@ def load_masked(opened: Opened) -> tuple[Stack, ...]:
     return tuple(stack.replace(mask=layers.get(stack.live)) for stack in stacks)
 
 
-def remember_changed(opened: Opened, run: RunId, revealed: tuple[bytes, ...], changes: ChangeSet) -> None:
-    """Keep in mind which secrets that a run was shown are among its changes."""
-    changed = {posixpath.join(part.root, change.path) for part in changes.roots for change in part.changes}
-    shown = changed & {posixpath.normpath(posixpath.join(opened.project, path)) for path in revealed}
-    if shown:
-        opened.store.facts.put(_CHANGED_KEY + run, " ".join(path.hex() for path in shown))
+def remember_revealed(opened: Opened, run: RunId, revealed: tuple[bytes, ...]) -> None:
+    """Keep in mind which secrets a run is shown, before it begins: what it leaves of them in its layer is covered."""
+    shown = {posixpath.normpath(posixpath.join(opened.project, path)) for path in revealed}
+    opened.store.facts.put(_CHANGED_KEY + run, " ".join(path.hex() for path in shown))
 
 
 def carry_changed(store: Store, stack: Stack) -> None:

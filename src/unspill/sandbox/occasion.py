@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from unspill.model.permission import UNKNOWN_PROGRAM
+from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM
+from unspill.model.run import InheritedInput
 from unspill.sandbox.program import identify_program
 
 TYPE_CHECKING = False
@@ -38,7 +39,7 @@ def occasion_of(opened: Opened, request: Request, plan: Plan) -> dict[str, Any]:
 def input_of(stdin: bytes | int | None) -> dict[str, Any]:
     """Return what a request says of what the command reads: a shell runs that as well as its words."""
     if isinstance(stdin, int):
-        return {"stdin": UNKNOWN_PROGRAM}
+        return {"stdin": INHERITED if isinstance(stdin, InheritedInput) else UNKNOWN_PROGRAM}
     return {"stdin": _digest_of(stdin), "stdin_head": stdin[:_SHOWN]} if stdin else {}
 
 

@@ -114,7 +114,8 @@ def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> tuple
 def _row_of(store: Store, project: bytes, name: str, found: os.stat_result) -> SandboxRow:
     """Return the sandbox's row. Where another directory is at its path now, it is that one's if nothing is held."""
     row = store.sandboxes.get_or_create(project, name, found.st_dev, found.st_ino)
-    if row.inode != found.st_ino and not store.layers.sealed(row.id):
+    # An open layer may be what a killed run has written, which is about to be held
+    if row.inode != found.st_ino and not (store.layers.sealed(row.id) or store.layers.open(row.id)):
         store.sandboxes.move(row.id, found.st_dev, found.st_ino)
         row = row.replace(device=found.st_dev, inode=found.st_ino, marked=False)
     if not row.marked and has_mark(project):

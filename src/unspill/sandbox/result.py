@@ -84,7 +84,7 @@ class RunResult(Record):
         lines = [] if self.sandboxed else [f"Note: {warning}" for warning in self.warnings]
         lines += [truncate(printed, self.shown_lines, self.shown_bytes)] if printed else []
         lines += [describe_end(self.outcome)] if not self.ok else []
-        lines += [f"Note: {hint.text} {hint.remedy}" for hint in self.hints]
+        lines += [f"Note: {hint.text} {hint.remedy}".rstrip() for hint in self.hints]
         lines += denied_lines(self.denied_paths)
         lines += network_lines(self.denials)
         if not lines:

@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run from the lock to the record of its end: layers, plan, perform, scan; apply, hold or drop.
 
-Whatever happens in between, the layers of a run that did not end well are dropped; if this process is killed, the
-next start sweeps them.
+Whatever happens in between, what the command has written is kept as `after_cancel` says; if this process is killed,
+the next one that opens the project holds it.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import select
 import time
 
 from unspill.errors import SandboxUnavailable, UsageError
-from unspill.git.frozen import find_frozen, keep_frozen
+from unspill.host.signals import DeferredSignals
 from unspill.layers.create import open_run
 from unspill.layers.locks import SandboxLock, StackUse
 from unspill.layers.mask import MaskUse
-from unspill.layers.places import base_dir, spill_dir
-from unspill.layers.remove import remove_tree
+from unspill.layers.places import spill_dir
 from unspill.layers.seal import drop_run, seal_run
-from unspill.layers.stack import find_base
 from unspill.model.change import ChangeSet
 from unspill.model.event import Ended
 from unspill.model.plan import NoNetwork, ProxyNetwork
@@ -31,10 +28,11 @@ from unspill.runner.limits import FREE_SPACE_KEPT, free_bytes
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
+from unspill.sandbox.bases import find_bases, keep_bases
 from unspill.sandbox.ending import Applied, make_result, never_begun, with_hints
-from unspill.sandbox.masking import find_masks, remember_changed, with_covers
+from unspill.sandbox.masking import find_masks, remember_revealed, with_covers
 from unspill.sandbox.planning import get_places, make_plan
-from unspill.sandbox.scanning import scan_run, with_last_look
+from unspill.sandbox.scanning import is_unwritten, scan_run, with_last_look
 from unspill.sandbox.sweeping import end_interrupted
 
 TYPE_CHECKING = False
@@ -63,14 +61,19 @@ _DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ul
 
 
 class RunWishes(Record):
-    """What a caller wants of one run besides the command. `desk` is where hosts are asked for while it runs."""
+    """What a caller wants of one run besides the command. `desk` is where hosts are asked for while it runs.
+
+    `on_interrupted` is told of runs of the sandbox without a result: earlier ones that were found, or this one.
+    """
 
     stdin: bytes | int | None = None
     after: After = "apply"
+    after_cancel: After = "hold"
     on_event: Callable[[Event], None] | None = None
     cancel_fd: int | None = None
     may_fork: bool = False
     desk: Desk | None = None
+    on_interrupted: Callable[[tuple[Run, ...]], None] | None = None
 
 
 def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
@@ -79,7 +82,7 @@ def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResul
     Raises:
         UsageError: the working directory does not exist in the sandbox.
         DeniedError: another program is in the place of the one that something was allowed to.
-        SandboxUnavailable: we failed; nothing of the run is left.
+        SandboxUnavailable: we failed; what the command may have written is kept as that of a cancelled run.
     """
     if opened.container:
         from unspill.sandbox.contained import run_contained
@@ -107,7 +110,21 @@ def _run_in_turn(opened: Opened, request: Request, wishes: RunWishes) -> RunResu
     if lock is None:
         return never_begun(opened)
     with lock:
+        _hold_left(opened, wishes)
         return _run(opened, request, wishes)
+
+
+def _hold_left(opened: Opened, wishes: RunWishes) -> None:
+    """Hold what an earlier run left that has no end, so that this one sees it."""
+    if any(run.keeps and run.sandbox == opened.row.id for run in opened.store.runs.unfinished()):
+        from unspill.sandbox.interrupted import hold_of_sandbox
+
+        _tell_interrupted(wishes, hold_of_sandbox(opened))
+
+
+def _tell_interrupted(wishes: RunWishes, runs: tuple[Run, ...]) -> None:
+    if wishes.on_interrupted is not None:
+        wishes.on_interrupted(runs)
 
 
 def _wait_for_turn(opened: Opened, cancel_fd: int | None) -> SandboxLock | None:
@@ -143,6 +160,8 @@ def _run_with_masks(opened: Opened, request: Request, wishes: RunWishes, places:
 
 def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Masks, places: Places) -> RunResult:
     begun = time.monotonic()
+    # A copy that was not reduced to its changes can't be told from the project
+    after_cancel = wishes.after_cancel if opened.engine != "copy" else "discard"
     under_way = open_run(
         opened.store,
         opened.row,
@@ -151,24 +170,56 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         roots=opened.roots,
         caches=places.home.caches if opened.engine != "copy" else (),
         masks=masks.layers,
-        bases=_find_bases(opened),
+        bases=find_bases(opened),
         rootfs=_writable_rootfs(opened, places),
+        after_cancel=after_cancel,
+        limits=request.limits,
     )
     try:
+        if request.revealed:
+            remember_revealed(opened, under_way.run.id, request.revealed)
         under_way = under_way.replace(stacks=with_covers(opened, under_way.stacks, request.revealed))
         plan = _checked_plan(opened, request, places, under_way)
         gate = _make_gate(opened, request, under_way, plan, wishes)
         performed, changes, traffic = _perform_and_scan(opened, under_way, plan, wishes, gate)
         performed = with_hints(opened, plan, performed, masks)
     except BaseException as error:
-        drop_run(opened.store, under_way, _ended(under_way.run, None), fold=False)
-        remove_tree(spill_dir(opened.store.state, under_way.run.id))
-        _record_failure(opened, request, under_way.run, error)
+        from unspill.sandbox.interrupted import hold_failed
+
+        _tell_interrupted(wishes, hold_failed(opened, request, under_way, after_cancel, error))
         raise
-    if request.revealed:
-        remember_changed(opened, under_way.run.id, request.revealed, changes)
+    result = None
+    try:
+        with DeferredSignals():
+            result = _close(opened, request, wishes, masks, under_way, plan, performed, changes, traffic, begun)
+            if performed.raised is not None:
+                raise performed.raised
+        if wishes.on_event is not None:
+            wishes.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
+        return result
+    except BaseException as error:
+        if result is not None:
+            from unspill.sandbox.interrupted import tell_cancelled
+
+            tell_cancelled(opened, request, result, error)
+        raise
+
+
+def _close(
+    opened: Opened,
+    request: Request,
+    wishes: RunWishes,
+    masks: Masks,
+    under_way: OpenRun,
+    plan: Plan,
+    performed: Performed,
+    changes: ChangeSet,
+    traffic: Traffic | None,
+    begun: float,
+) -> RunResult:
+    """Apply, hold or drop what a run has changed, and record its end."""
     is_dropped = _is_dropped(performed.outcome)
-    after = _after(opened, wishes.after, performed.outcome)
+    after = _after(opened, wishes, performed.outcome)
     changed = sum(not change.is_mere_touch for change in changes)
     ended = _ended(under_way.run, performed).replace(changed=changed)
     if traffic is not None:
@@ -183,23 +234,11 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         applied = Applied()
     else:
         applied = _seal_and_apply(opened, under_way, ended, changes, after)
-    if wishes.on_event is not None:
-        wishes.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
+        if isinstance(performed.outcome, NeverStarted) and applied.is_held:
+            _tell_interrupted(wishes, (ended.replace(held=True),))
     _refuse_bad_directory(performed.outcome, request.cwd)
     duration_s = time.monotonic() - begun
     return make_result(opened, under_way.run, plan, performed, changes, applied, traffic, masks, duration_s, notes)
-
-
-def _find_bases(opened: Opened) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the repositories of the roots as they stand now: a run sees them so, whatever happens meanwhile."""
-    try:
-        found = [(root, find_frozen(opened.store.state, root)) for root in opened.roots]
-    except OSError as error:
-        raise SandboxUnavailable(
-            f"The state of a git repository can't be kept for the run: {error.strerror}.",
-            remedy="Look for free space and free inodes in the state directory, or point UNSPILL_STATE_DIR elsewhere.",
-        ) from error
-    return tuple((root, base) for root, base in found if base is not None)
 
 
 def _writable_rootfs(opened: Opened, places: Places) -> tuple[bytes, ...]:
@@ -208,13 +247,6 @@ def _writable_rootfs(opened: Opened, places: Places) -> tuple[bytes, ...]:
     from unspill.sandbox.rootfs_layers import writable_directories
 
     return writable_directories(opened, places.rootfs)
-
-
-def _record_failure(opened: Opened, request: Request, run: Run, error: BaseException) -> None:
-    """Put a run without a result into the audit: the command may have done something before we failed."""
-    from unspill.sandbox.recording import record_failure
-
-    record_failure(opened, request, run, error)
 
 
 def _checked_plan(opened: Opened, request: Request, places: Places, under_way: OpenRun) -> Plan:
@@ -228,24 +260,13 @@ def _checked_plan(opened: Opened, request: Request, places: Places, under_way: O
 
 
 def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
-    _keep_bases(opened, under_way, changes)
+    keep_bases(opened, under_way)
     closed = seal_run(opened.store, under_way, ended)
     if after != "apply":
         return Applied(is_held=True)
     from unspill.sandbox.after_run import apply_run
 
     return apply_run(opened, under_way.run.id, changes, closed.stacks)
-
-
-def _keep_bases(opened: Opened, under_way: OpenRun, changes: ChangeSet) -> None:
-    """Keep repositories that a run wrote to as they stood when it began, for as long as its changes are held."""
-    stacks = {stack.live: stack for stack in under_way.stacks}
-    for part in changes.roots:
-        stack = stacks[part.root]
-        if stack.base is None or stack.open is None or find_base(opened.store.state, stack.sealed) is not None:
-            continue
-        if os.path.lexists(stack.open.upper + b"/.git"):
-            keep_frozen(stack.base, base_dir(opened.store.state, stack.open.id))
 
 
 def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
@@ -281,6 +302,8 @@ def _perform_and_scan(
         may_fork=wishes.may_fork,
         on_listener=None if gate is None else gate.serve,
         waited_s=None if gate is None else gate.waited_s,
+        # Whoever gives up is told so when what the command has written is safe
+        returns_raised=True,
     )
     try:
         if opened.engine == "copy":
@@ -297,7 +320,9 @@ def _perform_and_scan(
         outcome = performed.outcome
         if plan.rootfs and outcome.exit_code in _NOT_EXECUTED:
             performed = performed.replace(outcome=outcome.replace(remedy=_NOT_IN_ROOTFS))
-        return performed, ChangeSet(roots=()), traffic
+        # If bwrap itself is killed, nobody says that the command was started, but it may have written something
+        if is_unwritten(under_way):
+            return performed, ChangeSet(roots=()), traffic
     performed = with_last_look(performed, under_way, plan.limits)
     changes = scan_run(under_way)
     if findings:
@@ -306,25 +331,20 @@ def _perform_and_scan(
 
 
 def _is_dropped(outcome: Outcome) -> bool:
-    """A cancelled run leaves nothing, and a layer over its bound is not kept because of that bound."""
-    match outcome:
-        case Cancelled() | NeverStarted():
-            return True
-        case LimitReached():
-            return outcome.limit in _TOO_LARGE
-    return False
+    """A layer over its bound is not kept because of that bound."""
+    return isinstance(outcome, LimitReached) and outcome.limit in _TOO_LARGE
 
 
-def _after(opened: Opened, after: After, outcome: Outcome) -> After:
+def _after(opened: Opened, wishes: RunWishes, outcome: Outcome) -> After:
     """What was cut short is applied only where the person says so."""
-    if after == "apply" and isinstance(outcome, TimedOut | LimitReached):
+    if isinstance(outcome, Cancelled | NeverStarted):
+        return wishes.after_cancel
+    if wishes.after == "apply" and isinstance(outcome, TimedOut | LimitReached):
         return opened.policy.after_timeout
-    return after
+    return wishes.after
 
 
-def _ended(run: Run, performed: Performed | None) -> Run:
-    if performed is None:
-        return run.replace(ended_ns=time.time_ns())
+def _ended(run: Run, performed: Performed) -> Run:
     return run.replace(
         ended_ns=time.time_ns(), outcome=performed.outcome, stdout=performed.stdout, stderr=performed.stderr
     )

@@ -23,8 +23,8 @@ from unspill.sandbox.opening import open_project, with_held_roots
 from unspill.sandbox.project import check_name
 from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import RunWishes, run_request
-from unspill.sandbox.settings import check_run
-from unspill.sandbox.sweeping import sweep_once
+from unspill.sandbox.settings import check_run, check_stdin
+from unspill.sandbox.sweeping import hold_interrupted, sweep_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class Sandbox(Looking):
 
             for operation in self._recovered:
                 record_operation(self._opened.store, operation)
+        self._interrupted = list(hold_interrupted(self._opened))
         prune_daily(self._opened.store, self._opened.policy)
 
     @property
@@ -98,10 +99,11 @@ class Sandbox(Looking):
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | int | None = None,
+        stdin: str | bytes | int | None = None,
         timeout: float | None = None,
         limits: Limits | None = None,
         after: After | None = None,
+        after_cancel: After | None = None,
         on_event: Callable[[Event], None] | None = None,
         cancel_fd: int | None = None,
         explain: bool = False,
@@ -117,15 +119,17 @@ class Sandbox(Looking):
 
         A command that fails is a result, not an exception. `on_event` is called in this thread while it runs. From
         `network` on it is more than the policy gives: each is asked for, unless a grant covers it; if one is denied,
-        nothing runs.
+        nothing runs. A Ctrl-C, or an exception of `on_event`, is raised when the changes are safe, with a note of what
+        became of them.
 
         Args:
             command: A text for /bin/sh, or a list of words.
             cwd: Absolute, relative to the project, or `playground`; by default the project.
             env: Variables to set inside, on top of the allowed ones of this process.
-            stdin: Bytes, or a descriptor to read from; by default /dev/null.
+            stdin: A text, bytes, or a descriptor to read from; by default /dev/null.
             timeout: Seconds; by default the policy's. `limits`: bounds instead of the policy's.
-            after: `apply`, `hold` or `discard`; by default the policy's.
+            after: `apply`, `hold` or `discard`; by default the policy's. `after_cancel`: the same, if it is cancelled;
+                by default the policy's where `after` is `apply`, else as `after`.
             on_event: Called with Started, OutputChunk and Ended.
             cancel_fd: A descriptor that becomes readable to cancel.
             explain: Say in `denied_paths` which files the sandbox kept from it and why, which makes it slower.
@@ -140,16 +144,29 @@ class Sandbox(Looking):
             DeniedError: the policy or the approver said no to something that is wanted; nothing was run.
             SandboxUnavailable: we failed, not the command.
         """
-        policy = self._opened.policy
-        bounds = policy.limits if limits is None else limits
+        bounds = self._opened.policy.limits if limits is None else limits
         bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
-        check_run(after, bounds.wall_s)
-        request = make_request(self._opened, command, cwd, env, bounds).replace(explain=explain, stdin=stdin)
-        wishes = RunWishes(
-            stdin=stdin, after=after or policy.after, on_event=on_event, cancel_fd=cancel_fd, may_fork=self._may_fork
-        )
+        wishes = self._wishes(stdin, after, after_cancel, bounds.wall_s)
+        request = make_request(self._opened, command, cwd, env, bounds).replace(explain=explain, stdin=wishes.stdin)
+        wishes = wishes.replace(on_event=on_event, cancel_fd=cancel_fd)
         more = {"network": network, "hosts": hosts, "readable": readable, "reveal": reveal, "roots": roots}
         return self._run(request, wishes, approver, {**more, "plain": unsandboxed})
+
+    def _wishes(
+        self, stdin: object, after: After | None, after_cancel: After | None, wall_s: float | None
+    ) -> RunWishes:
+        policy = self._opened.policy
+        after = policy.after if after is None else after
+        if after_cancel is None:
+            after_cancel = policy.after_cancel if after == "apply" else after
+        check_run(after, after_cancel, wall_s)
+        return RunWishes(
+            stdin=check_stdin(stdin),
+            after=after,
+            after_cancel=after_cancel,
+            may_fork=self._may_fork,
+            on_interrupted=self._interrupted.extend,
+        )
 
     def _desk_of(self, approver: Who) -> Desk:
         if approver is None:

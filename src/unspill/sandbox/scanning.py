@@ -7,7 +7,7 @@ import os
 
 from unspill.changes.measure import is_empty
 from unspill.model.change import ChangeSet
-from unspill.model.run import Cancelled, LimitReached
+from unspill.model.run import LimitReached
 from unspill.runner.limits import find_excess
 
 TYPE_CHECKING = False
@@ -19,12 +19,20 @@ if TYPE_CHECKING:
 
 def with_last_look(performed: Performed, under_way: OpenRun, limits: Limits) -> Performed:
     """Name the bound that a run outgrew after it was last measured, or where nobody could look while it ran."""
-    if isinstance(performed.outcome, Cancelled | LimitReached):
-        return performed
+    excess = None if isinstance(performed.outcome, LimitReached) else excess_of(under_way, limits)
+    return performed if excess is None else performed.replace(outcome=excess)
+
+
+def excess_of(under_way: OpenRun, limits: Limits) -> LimitReached | None:
+    """Return the bound that the layers of a run exceed, if any. Every process of it is dead."""
     stacks = (*under_way.stacks, *(cache.stack for cache in (*under_way.caches, *under_way.rootfs)))
     uppers = tuple(stack.open.upper for stack in stacks if stack.open is not None and not is_empty(stack.open.upper))
-    excess = find_excess(limits, uppers, is_over=True) if uppers else None
-    return performed if excess is None else performed.replace(outcome=excess)
+    return find_excess(limits, uppers, is_over=True) if uppers else None
+
+
+def is_unwritten(under_way: OpenRun) -> bool:
+    """Tell whether nothing at all was written to the roots of a run."""
+    return all(stack.open is None or is_empty(stack.open.upper, stack.lowers()[0]) for stack in under_way.stacks)
 
 
 def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -> ChangeSet:

@@ -95,6 +95,7 @@ def _check_given(policy: Policy) -> None:
         ("profile", policy.profile, PROFILES),
         ("after", policy.after, AFTER),
         ("after_timeout", policy.after_timeout, AFTER),
+        ("after_cancel", policy.after_cancel, AFTER),
         ("engine", policy.engine, (None, *ENGINES)),
         ("network.mode", policy.network.mode, MODES),
         ("permissions.longest", rules.longest, SCOPES),
@@ -142,17 +143,38 @@ def check_approver(approver: object) -> None:
         )
 
 
-def check_run(after: str | None, wall_s: float | None) -> None:
+def check_run(after: str, after_cancel: str, wall_s: float | None) -> None:
     """Check what a caller chose for one run.
 
     Raises:
-        UsageError: `after` is no such word, or the time is over before it begins.
+        UsageError: `after` or `after_cancel` is no such word, or the time is over before it begins.
     """
-    if after is not None and after not in _AFTER:
-        raise UsageError(f"`after` is not one of {', '.join(_AFTER)}: {after!a}")
+    for name, value in (("after", after), ("after_cancel", after_cancel)):
+        if value not in _AFTER:
+            raise UsageError(f"`{name}` is not one of {', '.join(_AFTER)}: {value!a}")
+    if after == "discard" != after_cancel:
+        # It does not wait for other runs, so nothing can be put on top of theirs
+        raise UsageError("a run that discards its changes can't keep them", remedy="Leave out `after_cancel`.")
     # Written so that it holds for what is not a number, too
     if wall_s is not None and not wall_s > 0:
         raise UsageError(f"the timeout must be more than 0 seconds: {wall_s!a}", remedy="None stands for the policy's.")
+
+
+def check_stdin(given: object) -> bytes | int | None:
+    """Return what a command is to read.
+
+    Raises:
+        UsageError: it is neither a text nor bytes nor a descriptor.
+    """
+    if isinstance(given, str):
+        try:
+            return given.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise UsageError("`stdin` is not a text that UTF-8 has", remedy="Give bytes.") from None
+    is_descriptor = isinstance(given, int) and not isinstance(given, bool) and given >= 0
+    if given is None or isinstance(given, bytes) or is_descriptor:
+        return given  # type: ignore[return-value]
+    raise UsageError(f"`stdin` can't be {type(given).__name__}", remedy="Give a text, bytes, or a file's `fileno()`.")
 
 
 def _files_above(project: bytes, home: bytes) -> list[tuple[bytes, str]]:

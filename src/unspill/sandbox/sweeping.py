@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
+from unspill.layers.owner import is_abandoned
 from unspill.layers.sweep import sweep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.facts import Facts
     from unspill.model.operation import Operation
+    from unspill.model.run import Run
+    from unspill.sandbox.opening import Opened
     from unspill.store.db import Store
 
 _swept: set[tuple[int, bytes]] = set()
@@ -40,6 +43,15 @@ def sweep_once(store: Store, facts: Facts) -> tuple[Operation, ...]:
         sweep_groups(facts.cgroup, swept.runs)
     _swept.add(key)
     return recovered
+
+
+def hold_interrupted(opened: Opened) -> tuple[Run, ...]:
+    """Hold what runs of a project had written when their processes were killed; return those to tell the person of."""
+    if not any(run.keeps and is_abandoned(run) for run in opened.store.runs.unfinished()):
+        return ()
+    from unspill.sandbox.interrupted import hold_of_project
+
+    return hold_of_project(opened)
 
 
 def end_interrupted(store: Store) -> tuple[Operation, ...]:

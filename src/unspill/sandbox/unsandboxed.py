@@ -63,7 +63,12 @@ def perform_outside(
     runs = opened.store.runs
     with opened.store.transaction:
         run = runs.start(
-            opened.row.id, argv=request.argv, cwd=request.cwd, started_ns=time.time_ns(), owner=this_process()
+            opened.row.id,
+            argv=request.argv,
+            cwd=request.cwd,
+            started_ns=time.time_ns(),
+            owner=this_process(),
+            after_cancel="discard",
         )
         run = runs.mark_unsandboxed(run)
     asked = Wishes(
@@ -78,6 +83,7 @@ def perform_outside(
     try:
         performed = perform_plainly(request.argv, request.cwd, environ, request.limits, asked)
     except BaseException as error:
+        error.add_note("It ran without a sandbox: what it has changed is not known and can't be undone.")
         opened.store.runs.end(run.replace(ended_ns=time.time_ns()))
         record_failure(opened, request, run, error, is_sandboxed=False)
         raise

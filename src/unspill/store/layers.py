@@ -21,7 +21,11 @@ _COLUMNS = "id, sandbox, root, run, mark_ns, seq"
 
 
 class LayerRow(Record):
-    """One layer as the store keeps it; `mark_ns` is known once it is sealed, `seq` is its place among all others."""
+    """One layer as the store keeps it; `seq` is its place among all others.
+
+    `mark_ns` of an open layer may be a little older than the mark that it is sealed with. It is 0, and everything in
+    the live directory counts as changed meanwhile, where an older unspill opened the layer.
+    """
 
     id: LayerId
     sandbox: SandboxId
@@ -42,9 +46,13 @@ class LayerTable:
     def add_open(self, layers: Iterable[LayerRow]) -> None:
         """Record layers before their directories are made."""
         self._db.change_each(
-            "INSERT INTO layers (id, sandbox, root, run, state) VALUES (?, ?, ?, ?, 'open')",
-            [(layer.id, layer.sandbox, layer.root, layer.run) for layer in layers],
+            "INSERT INTO layers (id, sandbox, root, run, state, mark_ns) VALUES (?, ?, ?, ?, 'open', ?)",
+            [(layer.id, layer.sandbox, layer.root, layer.run, layer.mark_ns) for layer in layers],
         )
+
+    def set_mark(self, layer: LayerId, mark_ns: int) -> None:
+        """Record the time mark of an open layer."""
+        self._db.change("UPDATE layers SET mark_ns = ? WHERE id = ? AND state = 'open'", (mark_ns, layer))
 
     def add_sealed(self, layer: LayerRow) -> None:
         """Record a layer that is sealed from the beginning, on top of its stack."""
@@ -105,10 +113,10 @@ class LayerTable:
         )
         return tuple(map(_to_record, self._db.rows(sql)))
 
-    def open_of_run(self, run: RunId) -> tuple[LayerId, ...]:
+    def open_of_run(self, run: RunId) -> tuple[LayerRow, ...]:
         """Return the open layers of one run."""
-        rows = self._db.rows("SELECT id FROM layers WHERE run = ? AND state = 'open'", (run,))
-        return tuple(LayerId(as_id(row[0])) for row in rows)
+        sql = f"SELECT {_COLUMNS} FROM layers WHERE run = ? AND state = 'open' ORDER BY seq"
+        return tuple(map(_to_record, self._db.rows(sql, (run,))))
 
     def retire(self, layers: Iterable[LayerId]) -> None:
         """Take layers out of their stacks; a run that began before may still have them mounted."""

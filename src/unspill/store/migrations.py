@@ -288,6 +288,16 @@ def m015_layer_order(db: Connection) -> None:
     db.change("CREATE INDEX layers_of_sandbox ON layers (sandbox, seq)")
 
 
+def m016_after_cancel(db: Connection) -> None:
+    """Remember of a run what becomes of its changes if its process dies, and how large its layers may be.
+
+    Of older runs that is not known: what they wrote is kept within the usual limits rather than lost.
+    """
+    db.change("ALTER TABLE runs ADD COLUMN after_cancel TEXT NOT NULL DEFAULT 'hold'")
+    db.change("ALTER TABLE runs ADD COLUMN layer_bytes INTEGER DEFAULT 4294967296")
+    db.change("ALTER TABLE runs ADD COLUMN layer_entries INTEGER DEFAULT 500000")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -304,6 +314,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m013_unsandboxed,
     m014_marked,
     m015_layer_order,
+    m016_after_cancel,
 )
 
 

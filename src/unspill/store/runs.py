@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from unspill.model.policy import After
     from unspill.store.cells import Cell, Row
     from unspill.store.connection import Connection
 
@@ -44,11 +45,19 @@ class Owner(Record):
 
 
 class UnfinishedRun(Record):
-    """A run without an end, and the process that should give it one."""
+    """A run without an end, and the process that should give it one.
+
+    `keeps`: what it has written is held if that process dies, unless it is more than the bounds; None is no bound.
+    The owner's boot is empty where nothing of the run is alive any more.
+    """
 
     id: RunId
     owner: Owner
     started_ns: int
+    sandbox: SandboxId = SandboxId("")
+    keeps: bool = True
+    layer_bytes: int | None = None
+    layer_entries: int | None = None
 
 
 class RunTable:
@@ -59,19 +68,34 @@ class RunTable:
     def __init__(self, db: Connection) -> None:
         self._db = db
 
-    def start(self, sandbox: SandboxId, *, argv: tuple[bytes, ...], cwd: bytes, started_ns: int, owner: Owner) -> Run:
-        """Record a run before anything of it exists; its number is the sandbox's next."""
+    def start(
+        self,
+        sandbox: SandboxId,
+        *,
+        argv: tuple[bytes, ...],
+        cwd: bytes,
+        started_ns: int,
+        owner: Owner,
+        after_cancel: After = "hold",
+        layer_bytes: int | None = None,
+        layer_entries: int | None = None,
+    ) -> Run:
+        """Record a run before anything of it exists; its number is the sandbox's next.
+
+        The last three are for whoever finds it when its owner is dead: what becomes of its changes, and their bounds.
+        """
         identity = RunId(os.urandom(8).hex())
         with self._db:
             highest = self._db.rows("SELECT max(number) FROM runs WHERE sandbox = ?", (sandbox,))[0][0]
             number = 1 if highest is None else as_int(highest) + 1
             self._db.change(
                 "INSERT INTO runs (id, sandbox, number, owner_pid, owner_started, owner_boot, owner_pids,"
-                " started_ns, cwd, argv) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " started_ns, cwd, argv, after_cancel, layer_bytes, layer_entries)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(identity, sandbox, number),
                     *(owner.pid, owner.started, owner.boot, to_signed(owner.pids)),
-                    *(started_ns, cwd, b"\0".join(argv)),
+                    *(started_ns, cwd, b"\0".join(argv), after_cancel, layer_bytes, layer_entries),
                 ),
             )
         return Run(
@@ -153,15 +177,19 @@ class RunTable:
     def unfinished(self) -> tuple[UnfinishedRun, ...]:
         """Return the runs of all sandboxes that have no end yet."""
         rows = self._db.rows(
-            "SELECT id, owner_pid, owner_started, owner_boot, owner_pids, started_ns FROM runs WHERE ended_ns IS NULL"
+            "SELECT id, owner_pid, owner_started, owner_boot, owner_pids, started_ns, sandbox, after_cancel,"
+            " layer_bytes, layer_entries FROM runs WHERE ended_ns IS NULL"
         )
         return tuple(map(_to_unfinished, rows))
 
-    def interrupt(self, runs: Iterable[RunId], ended_ns: int) -> None:
-        """Record that the owners of runs are dead; a run that has ended by itself meanwhile keeps its end."""
-        self._db.change_each(
-            "UPDATE runs SET ended_ns = ? WHERE id = ? AND ended_ns IS NULL", [(ended_ns, run) for run in runs]
-        )
+    def disown(self, run: RunId) -> None:
+        """Record that the owner of a run is dead, and that nothing of the run is alive: nobody need look again."""
+        self._db.change("UPDATE runs SET owner_boot = '' WHERE id = ? AND ended_ns IS NULL", (run,))
+
+    def interrupt(self, run: RunId, ended_ns: int, *, held: bool = False) -> None:
+        """Record that the owner of a run is dead; a run that has ended by itself meanwhile keeps its end."""
+        sql = "UPDATE runs SET ended_ns = ?, held = ? WHERE id = ? AND ended_ns IS NULL"
+        self._db.change(sql, (ended_ns, int(held), run))
 
     def drop_held(self, sandbox: SandboxId) -> None:
         """Record that nothing of a sandbox's runs is held any more."""
@@ -245,6 +273,14 @@ def _to_output(head: Cell, tail: Cell, left_out: Cell, file: Cell) -> Output:
 
 
 def _to_unfinished(row: Row) -> UnfinishedRun:
-    identity, pid, started, boot, pids, started_ns = row
+    identity, pid, started, boot, pids, started_ns, sandbox, after_cancel, layer_bytes, layer_entries = row
     owner = Owner(pid=as_int(pid), started=as_int(started), boot=as_text(boot), pids=as_unsigned(pids))
-    return UnfinishedRun(id=RunId(as_id(identity)), owner=owner, started_ns=as_int(started_ns))
+    return UnfinishedRun(
+        id=RunId(as_id(identity)),
+        owner=owner,
+        started_ns=as_int(started_ns),
+        sandbox=SandboxId(as_id(sandbox)),
+        keeps=as_text(after_cancel) != "discard",
+        layer_bytes=None if layer_bytes is None else as_int(layer_bytes),
+        layer_entries=None if layer_entries is None else as_int(layer_entries),
+    )

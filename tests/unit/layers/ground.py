@@ -2,7 +2,7 @@
 """What the tests of layers share: runs that write something, and what lies in the state directory afterwards."""
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from unspill.layers.create import OpenRun, open_run
 from unspill.layers.seal import ClosedRun, drop_run, seal_run
@@ -10,6 +10,9 @@ from unspill.model.layer import OpenLayer
 from unspill.model.run import Exited, Run
 from unspill.store.db import Store
 from unspill.store.sandboxes import SandboxRow
+
+if TYPE_CHECKING:
+    from unspill.model.policy import After
 
 
 class Ground(NamedTuple):
@@ -19,9 +22,15 @@ class Ground(NamedTuple):
     project: bytes
     sandbox: SandboxRow
 
-    def open(self, *caches: bytes, roots: tuple[bytes, ...] = ()) -> OpenRun:
+    def open(self, *caches: bytes, roots: tuple[bytes, ...] = (), after_cancel: "After" = "hold") -> OpenRun:
         return open_run(
-            self.store, self.sandbox, argv=(b"true",), cwd=b"/", roots=roots or (self.project,), caches=caches
+            self.store,
+            self.sandbox,
+            argv=(b"true",),
+            cwd=b"/",
+            roots=roots or (self.project,),
+            caches=caches,
+            after_cancel=after_cancel,
         )
 
     def hold(self, *names: bytes) -> ClosedRun:

@@ -217,6 +217,11 @@ def test_a_squash_of_a_killed_process_is_swept(ground: Ground, caches: list[byte
     write(os.path.join(ground.store.state, b"layers", row.id.encode(), b"half"))
     assert sweep(ground.store) == Swept()
     ground.store.transaction.change("UPDATE runs SET owner_boot = 'an earlier boot'")
+    # What the run wrote to the project is for whoever opens that
+    assert sweep(ground.store) == Swept()
+    assert ground.store.caches.ids() == set()
+    assert ground.left() == NOTHING | {b"layers": 1, b"work": 1}
+    ground.store.transaction.change("UPDATE runs SET after_cancel = 'discard'")
     assert sweep(ground.store) == Swept(runs=(RunId(opened.run.id),))
     assert ground.left() == NOTHING
     assert ground.rows() == 0

@@ -14,7 +14,8 @@ import pytest
 from tests.unit.layers.ground import NOTHING, Ground, ended, leave_work, upper, write
 from unspill.layers.create import open_run
 from unspill.layers.discard import discard_stacks
-from unspill.layers.owner import FOREIGN_NS, is_abandoned, this_process
+from unspill.layers.owner import FOREIGN_NS, is_abandoned, may_live, this_process
+from unspill.layers.places import upper_dir
 from unspill.layers.seal import seal_run
 from unspill.layers.sweep import Swept, lost_layers, sweep
 from unspill.model.layer import RunId
@@ -29,7 +30,7 @@ from unspill.store.db import Store
 state, project, cache = map(os.fsencode, sys.argv[1:4])
 store = Store.open(state)
 ground = Ground(store, project, store.sandboxes.get_or_create(project, "default", 1, 2))
-opened = ground.open(cache)
+opened = ground.open(cache, after_cancel=sys.argv[4])
 write(upper(opened) + b"/some/file", b"x")
 write(upper(opened, 1) + b"/cached", b"x")
 write(state + b"/runs/" + opened.run.id.encode() + b"/stdout", b"spilled")
@@ -65,8 +66,8 @@ def cache(tmp_path: Path) -> bytes:
     return os.fsencode(tmp_path / "cache")
 
 
-def start(program: str, ground: Ground, cache: bytes) -> subprocess.Popen[bytes]:
-    command: list[str | bytes] = [sys.executable, "-c", program, ground.store.state, ground.project, cache]
+def start(program: str, ground: Ground, cache: bytes, *words: str) -> subprocess.Popen[bytes]:
+    command: list[str | bytes] = [sys.executable, "-c", program, ground.store.state, ground.project, cache, *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()})
 
 
@@ -75,13 +76,14 @@ def line(process: subprocess.Popen[bytes]) -> str:
     return process.stdout.readline().decode().strip()
 
 
-@pytest.fixture
-def abandoner(ground: Ground, cache: bytes) -> Iterator[subprocess.Popen[bytes]]:
-    with start(ABANDON, ground, cache) as process:
+@pytest.fixture(params=["discard"])
+def abandoner(ground: Ground, cache: bytes, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    with start(ABANDON, ground, cache, request.param) as process:
         yield process
         process.kill()
 
 
+@pytest.mark.parametrize("abandoner", ["discard", "hold", "apply"], indirect=True)
 def test_a_run_of_a_living_process_is_left_alone(ground: Ground, abandoner: subprocess.Popen[bytes]) -> None:
     assert line(abandoner)
     assert sweep(ground.store) == Swept()
@@ -89,7 +91,9 @@ def test_a_run_of_a_living_process_is_left_alone(ground: Ground, abandoner: subp
 
 
 @pytest.mark.parametrize("reaped", [True, False])
-def test_all_of_a_killed_process_is_removed(ground: Ground, abandoner: subprocess.Popen[bytes], reaped: bool) -> None:
+def test_all_of_a_run_that_keeps_nothing_is_removed_when_its_process_is_killed(
+    ground: Ground, abandoner: subprocess.Popen[bytes], reaped: bool
+) -> None:
     run = RunId(line(abandoner))
     abandoner.kill()
     if reaped:
@@ -105,6 +109,23 @@ def test_all_of_a_killed_process_is_removed(ground: Ground, abandoner: subproces
     assert record.outcome is None
     assert sweep(ground.store) == Swept()
     assert ground.open().run.number == 2
+
+
+@pytest.mark.parametrize("abandoner", ["hold", "apply"], indirect=True)
+def test_what_another_run_wrote_is_left_for_whoever_opens_its_project(
+    ground: Ground, abandoner: subprocess.Popen[bytes]
+) -> None:
+    run = RunId(line(abandoner))
+    abandoner.kill()
+    abandoner.wait()
+    for _ in range(2):
+        assert sweep(ground.store) == Swept()
+        (layer,) = ground.store.layers.open_of_run(run)
+        assert os.listdir(upper_dir(ground.store.state, layer.id)) == [b"some"]
+        assert 0 < layer.mark_ns <= time.time_ns()
+        assert ground.store.caches.ids() == set(), "a cache may be thrown away"
+        (left,) = ground.store.runs.unfinished()
+        assert (left.id, left.keeps, may_live(left)) == (run, True, False), "nobody looks for its processes again"
 
 
 def test_what_is_held_survives_the_sweep(ground: Ground) -> None:
@@ -204,13 +225,16 @@ def test_after_any_kill_the_next_start_finds_rows_and_directories_in_agreement(
                     process.kill()
         sweep(ground.store)
         assert_in_agreement(ground.store)
-        assert ground.store.runs.unfinished() == ()
+        assert not any(map(may_live, ground.store.runs.unfinished()))
 
 
 def assert_in_agreement(store: Store) -> None:
     names = {name.decode() for name in os.listdir(store.state + b"/layers")}
-    assert names == store.layers.ids() | store.caches.ids()
-    assert os.listdir(store.state + b"/work") == []
+    # Of a killed run that keeps what it wrote, a layer may have a row and no directory yet
+    left = store.layers.ids(only_open=True)
+    assert {row.id for run in store.runs.unfinished() for row in store.layers.open_of_run(run.id)} == left
+    assert names | left == store.layers.ids() | store.caches.ids()
+    assert set(os.listdir(os.fsdecode(store.state + b"/work"))) <= left
     assert set(os.listdir(os.fsdecode(store.state + b"/manifests"))) == store.layers.sealed_ids()
     assert lost_layers(store.state) == {}, "nothing was taken for lost that was only discarded"
 

@@ -67,6 +67,7 @@ LOOSE = Policy(
         ({"profile": "default"}, {}),
         ({"after": "discard"}, {"after": "discard"}),
         ({"after": "hold", "after_timeout": "discard"}, {"after": "hold", "after_timeout": "discard"}),
+        ({"after_cancel": "discard"}, {"after_cancel": "discard"}),
         ({"after": "apply"}, {}),
         ({"shown_lines": 50, "shown_bytes": 1}, {"shown_bytes": 1}),
         ({"limits": (("wall_s", 5.0),)}, {"limits": Limits(wall_s=5.0)}),
@@ -123,6 +124,7 @@ TIGHT = Policy(
         ("profile", {"profile": "default"}),
         ("after", {"after": "apply"}),
         ("after_timeout", {"after_timeout": "apply"}),
+        ("after_cancel", {"after_cancel": "apply"}),
         ("keep_days", {"keep_days": 1}),
         ("keep_bytes", {"keep_bytes": 1}),
         ("engine", {"engine": "mount"}),
@@ -194,6 +196,7 @@ def any_settings(draw: st.DrawFn) -> Settings:
         "profile": st.sampled_from(["default", "strict"]),
         "after": st.sampled_from(["apply", "hold", "discard"]),
         "after_timeout": st.sampled_from(["apply", "hold", "discard"]),
+        "after_cancel": st.sampled_from(["apply", "hold", "discard"]),
         "shown_lines": st.integers(1, 5),
     }
     said = {key: draw(st.one_of(st.none(), kind)) for key, kind in values.items()}
@@ -218,6 +221,7 @@ def is_no_wider(policy: Policy, than: Policy) -> bool:
         and policy.shown_lines <= than.shown_lines
         and (policy.after != "apply" or than.after == "apply")
         and (policy.after_timeout != "apply" or than.after_timeout == "apply")
+        and (policy.after_cancel != "apply" or than.after_cancel == "apply")
         and all(lower(getattr(policy.limits, name), getattr(than.limits, name)) for name in LIMIT_NAMES)
     )
 

@@ -137,7 +137,8 @@ def test_an_interrupted_run_has_an_end_but_no_outcome(store: Store) -> None:
     sandbox = store.sandboxes.get_or_create(b"/p", "default", 1, 2).id
     runs = [store.runs.start(sandbox, argv=(b"true",), cwd=b"/", started_ns=5, owner=OWNER) for _ in range(2)]
     store.runs.end(runs[1].replace(ended_ns=6, outcome=Exited(code=0)))
-    store.runs.interrupt([run.id for run in runs], 70)
+    for run in runs:
+        store.runs.interrupt(run.id, 70)
     assert store.runs.find(runs[0].id) == runs[0].replace(ended_ns=70)
     assert store.runs.find(runs[1].id) == runs[1].replace(ended_ns=6, outcome=Exited(code=0))
 
@@ -179,7 +180,7 @@ def test_layers_come_back_in_the_order_they_were_made(store: Store) -> None:
     assert all(store.layers.seal(row.id, 100 + n) for n, row in enumerate(rows[:4]))
     assert not store.layers.seal(rows[0].id, 1)
     assert store.layers.sealed(sandbox) == tuple(row.replace(mark_ns=100 + n) for n, row in enumerate(rows[:4]))
-    assert store.layers.open_of_run(rows[4].run) == (rows[4].id,)
+    assert store.layers.open_of_run(rows[4].run) == (rows[4],)
     assert store.layers.ids(only_open=True) == {rows[4].id}
     store.layers.remove([rows[1].id, rows[4].id])
     assert store.layers.ids() == {rows[0].id, rows[2].id, rows[3].id}

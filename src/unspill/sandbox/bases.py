@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The repositories of the roots as they stood when a run began: found before it, kept with what it wrote."""
+
+from __future__ import annotations
+
+import os
+
+from unspill.errors import SandboxUnavailable
+from unspill.git.frozen import find_frozen, keep_frozen
+from unspill.layers.places import base_dir, base_link
+from unspill.layers.stack import find_base
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unspill.layers.create import OpenRun
+    from unspill.model.layer import LayerId
+    from unspill.sandbox.opening import Opened
+
+
+def find_bases(opened: Opened) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the repositories of the roots as they stand now: a run sees them so, whatever happens meanwhile."""
+    try:
+        found = [(root, find_frozen(opened.store.state, root)) for root in opened.roots]
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"The state of a git repository can't be kept for the run: {error.strerror}.",
+            remedy="Look for free space and free inodes in the state directory, or point UNSPILL_STATE_DIR elsewhere.",
+        ) from error
+    return tuple((root, base) for root, base in found if base is not None)
+
+
+def keep_bases(opened: Opened, under_way: OpenRun) -> None:
+    """Keep repositories that a run wrote to as they stood when it began, for as long as its changes are held."""
+    state = opened.store.state
+    for stack in under_way.stacks:
+        if stack.base is None or stack.open is None or find_base(state, stack.sealed) is not None:
+            continue
+        if os.path.lexists(stack.open.upper + b"/.git"):
+            keep_frozen(stack.base, base_dir(state, stack.open.id))
+
+
+def left_base(opened: Opened, layer: LayerId) -> bytes | None:
+    """Return the repository that an open layer of a killed process was written over."""
+    try:
+        base = os.readlink(base_link(opened.store.state, layer))
+    except OSError:
+        return None
+    return base if os.path.isdir(base) else None
