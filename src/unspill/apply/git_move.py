@@ -14,12 +14,9 @@ import stat
 import time
 
 from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, take_back
-from unspill.changes.quote import quote
 from unspill.changes.reader import MergedTree
-from unspill.git.layout import OWN_REFS
 from unspill.git.state import SYMBOLIC, common_of, owner_of, parse_packed, parse_ref, read_values
 from unspill.host.writing import write_whole
-from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +37,6 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 64 << 20
 _PACKED_LOCK = b"packed-refs.lock"
-_MOST_LINES = 21
-_MOST_WORDS = 4
 
 
 def perform_git(sites: Sites, step: GitStep) -> tuple[GitEnding, str]:
@@ -92,48 +87,6 @@ def take_git_back(sites: Sites, step: GitStep) -> str | None:
         return None if step.move is None else repository.move_back(step.move)
     except OSError as error:
         return explain_error(error)[1]
-
-
-def moved_note(step: GitStep) -> str:
-    """Say in one line what moved in a repository."""
-    assert step.move is not None
-    refs = [ref for ref in step.move.refs if b"/" + OWN_REFS + b"/" not in b"/" + ref.name]
-    words = [_moved_word(ref) for ref in refs if not ref.name.endswith(b"HEAD")]
-    words += [f"now at {_short(ref.new)}" for ref in refs if ref.name.endswith(b"HEAD") and ref.new is not None]
-    more = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
-    shown = ", ".join(words[:_MOST_WORDS]) + more
-    place = quote(step.top.rpartition(b"/")[0])
-    return f"git{f' in {place}' if b'/' in step.top else ''}: {shown or 'what is staged'}"
-
-
-def _moved_word(ref: RefMove) -> str:
-    name = quote(ref.name.removeprefix(b"refs/heads/").removeprefix(b"refs/"))
-    if ref.old is None or ref.new is None:
-        return f"new {name}" if ref.old is None else f"{name} deleted"
-    return f"{name} {_short(ref.old)} -> {_short(ref.new)}"
-
-
-def _short(value: bytes | None) -> str:
-    text = (value or b"").removeprefix(SYMBOLIC)
-    return quote(text.removeprefix(b"refs/heads/")) if text != value else text[:7].decode()
-
-
-def arrival_notes(step: GitStep) -> list[str]:
-    """Say where the work of a run is that its repository could not move with, and how to get it."""
-    above = step.top.rpartition(b"/")[0]
-    git = f"git -C {shell_word(above)}" if above else "git"
-    lines = ["git stays as you left it, because you moved it too. The run's work is beside it:"]
-    for ref in step.arrival:
-        short = ref.name.removeprefix(b"refs/")
-        kind = ref.name.removeprefix(OWN_REFS + b"/").split(b"/")[1:2]
-        word = shell_word(short)
-        if kind == [b"stash"]:
-            lines.append(f"  {git} stash apply {word}")
-        elif kind in ([b"heads"], [b"HEAD"], [b"log"]):
-            lines += [f"  {git} log --oneline HEAD..{word}", f"  {git} merge {word}"]
-        else:
-            lines.append(f"  {git} show {word}")
-    return lines[:_MOST_LINES]
 
 
 class Repository:

@@ -278,7 +278,8 @@ class _Work:
         """Do what is to be done to repositories; what was left is named."""
         if not journal.git:
             return ()
-        from unspill.apply.git_move import arrival_notes, moved_note, perform_git
+        from unspill.apply.git_move import perform_git
+        from unspill.apply.git_notes import arrival_notes, moved_note
 
         endings: list[GitEnding] = []
         for step in journal.git:
