@@ -43,11 +43,11 @@ def test_a_run_applies_and_says_how_to_take_it_back(ground: Ground) -> None:
     assert listing(ground) == ["edited", "new"]
     stdout, stderr = typed(ground, "undo")
     assert (stdout.splitlines(), stderr) == (
-        ["Took back 3 paths of op 1: op 2 (redo: unspill redo)", "  M edited", "  A gone", "  D new"],
+        ["Undid op 1 (3 paths): op 2 (redo: unspill redo)", "  M edited", "  A gone", "  D new"],
         "",
     )
     assert listing(ground) == ["edited", "gone"]
-    assert typed(ground, "redo")[0].splitlines()[0] == "Did again 3 paths of op 1: op 3 (undo: unspill undo)"
+    assert typed(ground, "redo")[0].splitlines()[0] == "Redid op 1 (3 paths): op 3 (undo: unspill undo)"
     assert listing(ground) == ["edited", "new"]
 
 
@@ -95,6 +95,7 @@ def test_what_needs_consent_is_named_with_what_to_type(ground: Ground) -> None:
         "unspill: 1 path not applied, held in sandbox 'default':",
         "  ! .envrc: held: direnv runs it when you enter the directory",
         "      unspill apply --include .envrc",
+        "  To drop what is held: unspill discard PATH",
     ]
     assert listing(ground) == ["Makefile", "plain"]
     # It is still the sandbox's, so the next command sees it
@@ -157,7 +158,7 @@ def test_undo_leaves_what_was_changed_since_and_says_how_to_get_at_it(ground: Gr
     typed(ground, "run", "-c", "echo agent > file; touch other")
     ground.write("file", "person\n")
     stdout, stderr = typed(ground, "undo", code=6)
-    assert stdout.splitlines() == ["Took back 1 path of op 1: op 2 (redo: unspill redo)", "  D other"]
+    assert stdout.splitlines() == ["Undid op 1 (1 path): op 2 (redo: unspill redo)", "  D other"]
     assert stderr.splitlines() == [
         "unspill: 1 path left, as it is:",
         "  ! file: conflict: it was changed since",
@@ -355,6 +356,7 @@ def test_another_root_is_always_named(ground: Ground) -> None:
         "unspill: 1 path not applied, held in sandbox 'default':",
         f"  ! {library}/.envrc: held: direnv runs it when you enter the directory",
         f"      unspill apply --include {library}/.envrc",
+        "  To drop what is held: unspill discard PATH",
     ]
     typed(ground, "apply", "--include", f"{library}/.envrc")
     assert sorted(os.listdir(library)) == [".envrc", "new"]

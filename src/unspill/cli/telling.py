@@ -27,6 +27,7 @@ LIMIT = 20
 # To tell what an operation changed is to read all that it changed
 _LISTED = 1000
 
+_NAMED = 3
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 _REMEDIES: dict[Why, str] = {
@@ -61,6 +62,8 @@ def left_lines(operation: Operation, of: int | None = None) -> list[str]:
         lines += [f"      {remedy}"] if remedy else []
     if len(groups) > LIMIT:
         lines.append(f"  ! and {len(groups) - LIMIT} more: see unspill changes")
+    if operation.kind == "apply" and any(left.why == "held" for left in operation.left):
+        lines.append("  To drop what is held: unspill discard PATH")
     return lines
 
 
@@ -74,9 +77,9 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
         nothing: What to say if nothing was done.
         of: The number of the operation that is taken back or done again.
     """
-    reversed_text = f" of op {of}" if of is not None else ""
+    paths = count_text(operation.changed, "path")
     if operation.number:
-        what = f"{word} {count_text(operation.changed, 'path')}{reversed_text}"
+        what = f"{word} {paths}" if of is None else f"{word} op {of} ({paths})"
         print(f"{what}: op {operation.number} ({done_text(operation.kind)})")
         for line in change_lines(sandbox, operation):
             print(line)
@@ -90,6 +93,29 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
         print(f"unspill: {count_text(len(operation.left), 'path')} left{where}:", file=sys.stderr)
     for line in left_lines(operation, of):
         print(line, file=sys.stderr)
+    for line in _held_lines(sandbox, operation):
+        print(line, file=sys.stderr)
+
+
+def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
+    """Say what is on hold of the runs that an operation came from, besides what it has just left."""
+    left = {(operation.roots[one.root], one.path) for one in operation.left}
+    held = sandbox.held_of(operation)
+    held = held.replace(
+        roots=tuple(
+            part.replace(changes=tuple(one for one in part.changes if (part.root, one.path) not in left))
+            for part in held.roots
+        )
+    )
+    count = count_changes(held)
+    if not count:
+        return []
+    listed = summary_lines(held, limit=LIMIT, fold_git=True, project=sandbox.project)[1:]
+    words = [
+        shell_word(seen_from_here(os.path.join(part.root, one.path))) for part in held.roots for one in part.changes
+    ]
+    drop = " ".join(["unspill discard", *words]) if len(words) <= _NAMED else "unspill discard PATH ..."
+    return [f"unspill: On hold, and seen by the next run: {count}. Drop it: {drop}", *indented(listed)]
 
 
 def change_lines(sandbox: Sandbox, operation: Operation) -> list[str]:

@@ -57,6 +57,18 @@ def _read_changes(opened: Opened, run: str | int | None) -> ChangeSet:
     return join(parts)
 
 
+def changes_of_runs(opened: Opened, runs: Sequence[RunId]) -> ChangeSet:
+    """Return of what is held the part that came from some runs."""
+    wanted = {layer.upper for stack in load_masked(opened) for layer in stack.sealed if layer.run in runs}
+    changes = changes_of(opened, None)
+    return changes.replace(
+        roots=tuple(
+            part.replace(changes=tuple(change for change in part.changes if change.layer in wanted))
+            for part in changes.roots
+        )
+    )
+
+
 def fold_changes(stacks: Sequence[Stack]) -> ChangeSet:
     """Return what whole stacks change in their live trees."""
     held = [stack for stack in stacks if stack.sealed]
