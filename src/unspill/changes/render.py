@@ -140,9 +140,16 @@ def safe_text(text: str) -> str:
 def applied_part(changes: ChangeSet, operation: Operation) -> ChangeSet:
     """Return the changes that an operation did not leave alone."""
     left = {(operation.roots[one.root], one.path) for one in operation.left}
+    # A repository that was left stands for all in it that moves with it
+    repositories = tuple(root + b"/" + path + b"/" for root, path in left if path.endswith(b".git"))
+
+    def is_left(root: bytes, change: Change) -> bool:
+        path = root + b"/" + change.path
+        return (root, change.path) in left or (path.startswith(repositories) and not without_own_files([change]))
+
     return changes.replace(
         roots=tuple(
-            part.replace(changes=tuple(change for change in part.changes if (part.root, change.path) not in left))
+            part.replace(changes=tuple(change for change in part.changes if not is_left(part.root, change)))
             for part in changes.roots
         )
     )
@@ -216,6 +223,11 @@ def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: M
     if left_out > 0:
         lines.append(f"  ... and {left_out} more")
     return lines
+
+
+def without_own_files(changes: Iterable[Change]) -> list[Change]:
+    """Return changes without those of the files that git keeps for itself."""
+    return _without_git(list(changes))[0]
 
 
 def _without_git(changes: list[Change]) -> tuple[list[Change], dict[bytes, int]]:

@@ -20,6 +20,7 @@ from unspill.changes.closed import open_to_owner
 from unspill.changes.select import rest
 from unspill.errors import ApplyFailed, RootRefused
 from unspill.git.frozen import keep_frozen
+from unspill.git.layout import is_state
 from unspill.host.beneath import Beneath
 from unspill.layers.discard import discard_stacks
 from unspill.layers.locks import StackUse
@@ -276,7 +277,7 @@ class _Apply:
             build_residue(
                 residue_dir(self._state, operation, layer), tuple(sources.values()), remaining, locate, stack.live
             )
-            if stack.base is not None and any(change.path.startswith(b".git/") for change in remaining):
+            if stack.base is not None and any(is_state(change.path) for change in remaining):
                 keep_frozen(stack.base, base_dir(self._state, layer))
             older = carry_over(
                 stack.live,

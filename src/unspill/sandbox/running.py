@@ -261,7 +261,7 @@ def _checked_plan(opened: Opened, request: Request, places: Places, under_way: O
 
 
 def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
-    keep_bases(opened, under_way)
+    keep_bases(opened, under_way, changes)
     closed = seal_run(opened.store, under_way, ended)
     if after != "apply":
         return Applied(is_held=True)
