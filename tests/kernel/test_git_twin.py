@@ -12,7 +12,9 @@ from collections import Counter
 import pytest
 
 from tests.figures import record_figure
-from tests.kernel.twin_play import Game, Sequence
+from tests.kernel.twin_arms import ARMS
+from tests.kernel.twin_draw import PIECES, Sequence, Step, every_action
+from tests.kernel.twin_play import Game
 from tests.kernel.twin_world import IDENTITY, world
 from tests.support import Ground
 
@@ -50,8 +52,9 @@ def repository_ground(ground: Ground) -> Ground:
 
 def test_nothing_of_a_person_is_lost_beside_an_agent(repository_ground: Ground, full: bool) -> None:
     # The fresh share finds what the fixed one does not; a failure names its seed
-    fresh = random.SystemRandom().randrange(1 << 32)
-    seeds = [*range(WHOLE - 500), *range(fresh, fresh + 500)] if full else [*range(12), *range(fresh, fresh + 6)]
+    fresh = PIECES * random.SystemRandom().randrange(1 << 32)
+    fixed = WHOLE // 2 if full else 4
+    seeds = [*range(fixed), *range(fresh, fresh + (WHOLE - fixed if full else 6))]
     pairs: Counter[tuple[str, str]] = Counter()
     for seed in seeds:
         sequence = Sequence.drawn(seed)
@@ -60,9 +63,34 @@ def test_nothing_of_a_person_is_lost_beside_an_agent(repository_ground: Ground, 
             least = shortened(repository_ground, sequence)
             shown = "\n".join(problems(repository_ground, least, Counter()) or found)
             pytest.fail(f"seed {seed}, shortened to {least}:\n{shown}", pytrace=False)
+    actions = [*every_action()]
+    rarest = min(pairs[pair] for pair in itertools.product(actions, actions))
+    assert not full or rarest >= 20
     record_figure(
         "git beside a person",
         "0 broken, 0 lost",
-        f"{len(seeds)} random sequences, {sum(pairs.values())} actions, {len(pairs)} pairs of them,"
-        f" each at least {min(pairs.values())} times",
+        f"{len(seeds)} random sequences, {sum(pairs.values())} actions, each of {len(actions) ** 2} pairs of actions at"
+        f" least {rarest} times",
     )
+
+
+AGENT_COMMITS = ("agent: commit",)
+# For each rule a sequence that does harm without it
+HARM = {
+    "object rule": Sequence("plain", (Step(("agent: add",), then="apply"), Step(("person: commit",)), Step(("undo",)))),
+    "compare": Sequence("plain", (Step(AGENT_COMMITS, then="hold"), Step(("person: commit",)), Step(("apply",)))),
+    "pins": Sequence("plain", (Step(("person: commit",)), Step(("agent: amend",), then="apply"))),
+    "freeze": Sequence(
+        "plain",
+        (Step(("agent: add", "person: commit", "agent: commit"), then="apply"), Step(("person: merge arrived",))),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", HARM)
+def test_a_rule_keeps_a_repository_whole_that_breaks_without_it(
+    repository_ground: Ground, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    assert problems(repository_ground, HARM[rule], Counter()) == []
+    ARMS[rule](monkeypatch)
+    assert problems(repository_ground, HARM[rule], Counter()) != []
