@@ -74,16 +74,36 @@ def test_nothing_of_a_person_is_lost_beside_an_agent(repository_ground: Ground, 
     )
 
 
-AGENT_COMMITS = ("agent: commit",)
 # For each rule a sequence that does harm without it
 HARM = {
     "object rule": Sequence("plain", (Step(("agent: add",), then="apply"), Step(("person: commit",)), Step(("undo",)))),
-    "compare": Sequence("plain", (Step(AGENT_COMMITS, then="hold"), Step(("person: commit",)), Step(("apply",)))),
+    # A branch stays and an index moves, so that the person's next commit takes back what they have committed before
+    "unit rule": Sequence(
+        "plain",
+        (
+            Step(("agent: detached",), then="apply"),
+            Step(("person: commit",)),
+            Step(("agent: checkout",), then="hold"),
+            Step(("person: new branch",)),
+            Step(("apply",)),
+            Step(("person: commit",)),
+        ),
+    ),
+    "compare": Sequence("plain", (Step(("agent: commit",), then="hold"), Step(("person: commit",)), Step(("apply",)))),
     "pins": Sequence("plain", (Step(("person: commit",)), Step(("agent: amend",), then="apply"))),
     "freeze": Sequence(
         "plain",
         (Step(("agent: add", "person: commit", "agent: commit"), then="apply"), Step(("person: merge arrived",))),
     ),
+}
+
+
+SHOWN_BY = {
+    "object rule": "missing blob",
+    "unit rule": "is not in the tip of HEAD",
+    "compare": "is not in the tip of refs/heads/main",
+    "pins": "not reachable any more: person",
+    "freeze": "is not in the tip of refs/heads/main",
 }
 
 
@@ -93,4 +113,4 @@ def test_a_rule_keeps_a_repository_whole_that_breaks_without_it(
 ) -> None:
     assert problems(repository_ground, HARM[rule], Counter()) == []
     ARMS[rule](monkeypatch)
-    assert problems(repository_ground, HARM[rule], Counter()) != []
+    assert SHOWN_BY[rule] in "\n".join(problems(repository_ground, HARM[rule], Counter()))

@@ -118,13 +118,15 @@ class Game:
 
         for action in before:
             self._note(action)
+        # A rebase or merge of nothing leaves a commit of the person on top
+        known = set(lines(self.world.project, "rev-list", "--all", "--reflog", "HEAD"))
         result = self.world.run(_MADE + scripts[0], scripts[1], meanwhile=meanwhile, then=then, sandbox=sandbox)
         for action in after:
             self._note(action)
         printed = result.stdout.kept().decode("utf-8", "replace")
         self.told.append(f"  -> {_told(result.operation)} {result.problem}")
         if then != "discard":
-            self._made |= set(re.findall(r"<made ([0-9a-f]{40,64})>", printed))
+            self._made |= set(re.findall(r"<made ([0-9a-f]{40,64})>", printed)) - known
 
     def _script(self, actions: tuple[str, ...], chance: random.Random) -> str:
         texts = [self._filled(AGENT[action.removeprefix("agent: ")], chance) for action in actions]
