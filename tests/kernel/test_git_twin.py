@@ -17,6 +17,7 @@ from tests.kernel.twin_draw import PIECES, Sequence, Step, every_action
 from tests.kernel.twin_play import Game
 from tests.kernel.twin_world import IDENTITY, world
 from tests.support import Ground
+from unspill.sandbox import bases
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(8 * 3600)]
 
@@ -114,3 +115,43 @@ def test_a_rule_keeps_a_repository_whole_that_breaks_without_it(
     assert problems(repository_ground, HARM[rule], Counter()) == []
     ARMS[rule](monkeypatch)
     assert SHOWN_BY[rule] in "\n".join(problems(repository_ground, HARM[rule], Counter()))
+
+
+CLEANED = (Step(("person: expire",)), Step(("person: gc now",)))
+# What a run built on is nobody's any more when git removes everything that nothing leads to
+VANISHED = {
+    "the commit below a held one": (
+        Step(("person: commit",)),
+        Step(("agent: commit",), then="hold"),
+        Step(("person: amend",)),
+    ),
+    "what was staged": (Step(("person: add",)), Step(("agent: add",), then="hold"), Step(("person: reset",))),
+    "a stash": (Step(("person: stash",)), Step(("agent: add",), then="hold"), Step(("person: pop",))),
+    "a tip that moved while it ran": (
+        Step(("person: commit",)),
+        Step(("agent: commit", "person: amend", "person: expire", "agent: commit"), then="hold"),
+    ),
+    "the commit below a discarded one": (
+        Step(("person: commit",)),
+        Step(("agent: commit",), then="hold"),
+        Step(("discard",)),
+        Step(("person: amend",)),
+        *CLEANED,
+        Step(("undo",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VANISHED)
+def test_what_held_work_builds_on_outlives_gits_cleaning(repository_ground: Ground, case: str) -> None:
+    steps = (*VANISHED[case], *CLEANED, Step(("apply",)), Step(("undo",)), Step(("redo",)))
+    assert problems(repository_ground, Sequence("plain", steps), Counter()) == []
+
+
+def test_held_work_breaks_in_gits_cleaning_where_no_objects_are_kept(
+    repository_ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bases, "keep_objects", lambda root, layer: None)
+    for steps in VANISHED.values():
+        found = problems(repository_ground, Sequence("plain", (*steps, *CLEANED)), Counter())
+        assert "sandbox default: " in "\n".join(found)

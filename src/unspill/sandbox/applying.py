@@ -19,7 +19,7 @@ from unspill.apply.touched import Touched
 from unspill.changes.closed import open_to_owner
 from unspill.changes.select import rest
 from unspill.errors import ApplyFailed, RootRefused
-from unspill.git.frozen import keep_frozen
+from unspill.git.frozen import keep_frozen, keep_objects
 from unspill.host.beneath import Beneath
 from unspill.layers.discard import discard_stacks
 from unspill.layers.locks import StackUse
@@ -278,6 +278,7 @@ class _Apply:
             )
             if stack.base is not None and any(change.path.startswith(b".git/") for change in remaining):
                 keep_frozen(stack.base, base_dir(self._state, layer))
+                keep_objects(stack.live, base_dir(self._state, layer))
             older = carry_over(
                 stack.live,
                 remaining,
