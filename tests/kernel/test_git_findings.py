@@ -9,6 +9,7 @@ import pytest
 
 from tests.kernel.twin_world import IDENTITY, World, lines, sh, world
 from tests.support import Ground, printed, run_cli
+from unspill.errors import UsageError
 from unspill.model.selection import Selection
 
 pytestmark = pytest.mark.kernel
@@ -142,3 +143,15 @@ def test_u10_looking_is_no_undo_step(beside: World) -> None:
     undone = beside.sandbox.undo()
     assert undone.left == ()
     assert lines(beside.project, "log", "--format=%s", "-1") == ["deep"]
+
+
+def test_a_discard_is_not_redone_below_a_run_that_built_on_it(beside: World) -> None:
+    assert beside.sandbox.run(COMMIT, after="hold").held
+    beside.sandbox.discard()
+    undone = beside.sandbox.undo()
+    assert beside.sandbox.run("git branch later", after="hold").held
+    with pytest.raises(UsageError, match="a later run built on"):
+        beside.sandbox.redo(undone.number)
+    assert printed(beside.sandbox.run("git fsck --full --no-dangling 2>&1; git log -1 --format=%s later")) == "agent\n"
+    beside.sandbox.discard()
+    assert printed(beside.sandbox.run("git log -1 --format=%s; git branch --list later")) == "deep\n"
