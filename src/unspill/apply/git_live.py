@@ -179,6 +179,7 @@ class LiveRepository:
         arrival: Sequence[RefMove] = (),
         objects: Sequence[tuple[bytes, bytes]] = (),
         dependent: Sequence[int] = (),
+        committed: Sequence[int] = (),
     ) -> None:
         """Add what is to be done to the draft."""
         lock = self._draft.stage_content(self.root, b"unspill pid %d\n" % os.getpid(), 0o444)
@@ -193,6 +194,7 @@ class LiveRepository:
                 move=move,
                 arrival=tuple(arrival),
                 dependent=tuple(dependent),
+                committed=tuple(committed),
                 lock=lock,
                 lock_inode=self._draft.inode_of(self.root, lock),
             )

@@ -232,7 +232,7 @@ class _Work:
             group
             for step, ending in zip(journal.git, git, strict=True)
             if ending != "moved"
-            for group in step.dependent
+            for group in (*step.dependent, *(step.committed if ending == "arrived" else ()))
         }
         done, failed = perform(self._sites, journal.steps, unsure, skipped)
         steps = [journal.steps[index] for index in done]

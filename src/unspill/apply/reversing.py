@@ -70,7 +70,8 @@ class Reversal:
             if step.group not in self._failed:
                 self._check(sites, step, draft.loans)
         for left in self._failed.values():
-            draft.leave(left)
+            if not self._matters_to_nobody(left):
+                draft.leave(left)
         dresses: list[Step] = []
         remade: set[tuple[int, bytes]] = set()
         skipped = self._lost | (self._unchanged - self._busy())
@@ -96,6 +97,14 @@ class Reversal:
 
             for git, ending in reversed(self._git):
                 draft_reversal(draft, sites, git, ending, self._message)
+
+    def _matters_to_nobody(self, left: Left) -> bool:
+        """Tell whether git writes a file anew with its next command, the message of the last commit for example."""
+        if not self._git:
+            return False
+        from unspill.apply.git_reversal import is_along
+
+        return any(is_along(git, left) for git, _ending in self._git)
 
     def _check(self, sites: Sites, step: Step, loans: Loans) -> None:
         try:

@@ -112,8 +112,9 @@ class GitStep(Record):
 
     `top` is the git directory, `members` the prefixes of the ones that belong to it. `objects` are paths and the places
     that they come from. `move` is None where somebody else moved it since; then, or if that shows under the locks, the
-    references of `arrival` are made instead. Groups of steps that are `dependent` are done only if it moves. `lock` is
-    the file that stands for all its locks, with its inode.
+    references of `arrival` are made instead. Groups of steps that are `dependent` are done only if it moves, and
+    `committed` ones unless the work arrives, where the reference has them. `lock` is the file that stands for all its
+    locks, with its inode.
     """
 
     root: int
@@ -125,6 +126,7 @@ class GitStep(Record):
     move: GitMove | None = None
     arrival: tuple[RefMove, ...] = ()
     dependent: tuple[int, ...] = ()
+    committed: tuple[int, ...] = ()
     lock: bytes = b""
     lock_inode: int = 0
 

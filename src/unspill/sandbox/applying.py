@@ -19,7 +19,7 @@ from unspill.apply.touched import Touched
 from unspill.changes.closed import open_to_owner
 from unspill.changes.select import rest
 from unspill.errors import ApplyFailed, RootRefused
-from unspill.git.frozen import keep_frozen
+from unspill.git.frozen import keep_frozen, keep_objects
 from unspill.git.layout import is_state
 from unspill.host.beneath import Beneath
 from unspill.layers.discard import discard_stacks
@@ -279,6 +279,7 @@ class _Apply:
             )
             if stack.base is not None and any(is_state(change.path) for change in remaining):
                 keep_frozen(stack.base, base_dir(self._state, layer))
+                keep_objects(stack.live, base_dir(self._state, layer))
             older = carry_over(
                 stack.live,
                 remaining,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.git.frozen import find_frozen, keep_frozen
+from unspill.git.frozen import find_frozen, keep_frozen, keep_objects
 from unspill.git.layout import is_state
 from unspill.layers.places import base_dir, base_link
 from unspill.layers.stack import find_base
@@ -44,6 +44,16 @@ def keep_bases(opened: Opened, under_way: OpenRun, changes: ChangeSet | None) ->
             continue
         if changes is None or any(is_state(change.path) for change in found.get(stack.live, ())):
             keep_frozen(stack.base, base_dir(state, stack.open.id))
+
+
+def keep_base_objects(opened: Opened, under_way: OpenRun) -> None:
+    """Keep the objects that a run built on whose changes are held: git may remove them from the project at any time."""
+    state = opened.store.state
+    for stack in under_way.stacks:
+        if stack.open is not None and os.path.lexists(stack.open.upper + b"/.git"):
+            base = find_base(state, stack.sealed) or base_dir(state, stack.open.id)
+            if os.path.lexists(base):
+                keep_objects(stack.live, base)
 
 
 def left_base(opened: Opened, layer: LayerId) -> bytes | None:

@@ -28,7 +28,7 @@ from unspill.model.change import ChangeSet
 from unspill.model.layer import OpenLayer, TimeMark
 from unspill.model.policy import Limits
 from unspill.model.run import Cancelled, LimitReached
-from unspill.sandbox.bases import keep_bases, left_base
+from unspill.sandbox.bases import keep_base_objects, keep_bases, left_base
 from unspill.sandbox.masking import load_masked
 from unspill.sandbox.recording import record_failure, record_run
 from unspill.sandbox.scanning import excess_of, is_unwritten, scan_run
@@ -137,6 +137,8 @@ def _hold_written(opened: Opened, under_way: OpenRun, limits: Limits) -> Run:
     if ended.held:
         keep_bases(opened, under_way, changes)
     (seal_run if ended.held else drop_run)(opened.store, under_way, ended, fold=False)
+    if ended.held:
+        keep_base_objects(opened, under_way)
     return ended
 
 

@@ -12,8 +12,9 @@ from unspill.apply.places import journal_file
 from unspill.apply.reversing import Reversal
 from unspill.errors import RootRefused, UsageError
 from unspill.git.layout import repository_of
+from unspill.layers.places import upper_dir
 from unspill.layers.stack import stat_root
-from unspill.model.layer import SandboxId
+from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import OperationId
 from unspill.sandbox.claims import forget_untracked
 from unspill.sandbox.held_again import HeldAgain
@@ -199,6 +200,8 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
                 remedy="See `unspill log`, and undo that instead.",
             )
         is_discard = not journal.steps and not journal.git
+        if is_discard:
+            _refuse_built_on(store, wanted, held, [*known])
         return task.replace(trees=trees, changed=wanted.changed if is_discard else 0)
     first = read_journal(journal_file(store.state, wanted.origin or wanted.id), with_steps=False)
     if first is None:
@@ -210,6 +213,20 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
         again = HeldAgain(store, journal, lambda root, path: (root, path) in paths)
         return task.replace(settle=again.settle, changed=wanted.changed)
     return task.replace(settle=HeldAgain(store, first, _applied(wanted, journal), wanted.roots).settle)
+
+
+def _refuse_built_on(store: Store, wanted: Operation, held: Sequence[str], layers: Sequence[str]) -> None:
+    """Stop where a later layer that stays has to do with a repository that the layers to be taken changed.
+
+    Its references may lead to commits that only these have.
+    """
+    with_git = [layer for layer in layers if os.path.lexists(upper_dir(store.state, LayerId(layer)) + b"/.git")]
+    first = next((at for at, layer in enumerate(with_git) if layer in held), len(with_git))
+    if any(layer not in held for layer in with_git[first:]):
+        raise UsageError(
+            f"a later run built on the git repository that operation {wanted.number} put on hold again",
+            remedy="Discard or apply all that is held instead.",
+        )
 
 
 def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes], bool]:

@@ -29,7 +29,7 @@ from unspill.runner.limits import FREE_SPACE_KEPT, free_bytes
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
-from unspill.sandbox.bases import find_bases, keep_bases
+from unspill.sandbox.bases import find_bases, keep_base_objects, keep_bases
 from unspill.sandbox.ending import Applied, hidden_notes, make_result, never_begun, with_hints
 from unspill.sandbox.masking import find_masks, remember_revealed, with_covers
 from unspill.sandbox.planning import get_places, make_plan
@@ -263,11 +263,14 @@ def _checked_plan(opened: Opened, request: Request, places: Places, under_way: O
 def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
     keep_bases(opened, under_way, changes)
     closed = seal_run(opened.store, under_way, ended)
-    if after != "apply":
-        return Applied(is_held=True)
-    from unspill.sandbox.after_run import apply_run
+    applied = Applied(is_held=True)
+    if after == "apply":
+        from unspill.sandbox.after_run import apply_run
 
-    return apply_run(opened, under_way.run.id, changes, closed.stacks)
+        applied = apply_run(opened, under_way.run.id, changes, closed.stacks)
+    if applied.is_held:
+        keep_base_objects(opened, under_way)
+    return applied
 
 
 def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
