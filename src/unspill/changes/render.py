@@ -41,7 +41,7 @@ _WHYS: dict[Why, str] = {
 }
 _OF_GIT = frozenset(
     b"objects refs logs index HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE COMMIT_EDITMSG packed-refs"
-    b" branches description".split()
+    b" AUTO_MERGE MERGE_RR CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD SQUASH_MSG branches description".split()
 )
 _KINDS = {"file": "file", "dir": "directory", "symlink": "symlink", "special": "special file"}
 
@@ -140,12 +140,13 @@ def safe_text(text: str) -> str:
 def applied_part(changes: ChangeSet, operation: Operation) -> ChangeSet:
     """Return the changes that an operation did not leave alone."""
     left = {(operation.roots[one.root], one.path) for one in operation.left}
-    return changes.replace(
-        roots=tuple(
-            part.replace(changes=tuple(change for change in part.changes if (part.root, change.path) not in left))
-            for part in changes.roots
-        )
-    )
+    parts = []
+    for part in changes.roots:
+        # What is in a new directory can't be where that directory is not
+        outer = [c.path + b"/" for c in part.changes if c.kind == "added" and (part.root, c.path) in left]
+        kept = (c for c in part.changes if (part.root, c.path) not in left and not c.path.startswith(tuple(outer)))
+        parts.append(part.replace(changes=tuple(kept)))
+    return changes.replace(roots=tuple(parts))
 
 
 def change_line(change: Change, *, colour: bool = False, old: bytes | None = None) -> str:
