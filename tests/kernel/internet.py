@@ -4,6 +4,7 @@
 Everything is done as the ordinary user of the test, in a user namespace.
 """
 
+import importlib.metadata
 import json
 import os
 import pickle
@@ -16,6 +17,8 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from tests.support import chosen_view, is_rootfs_chosen
 from tests.unit.network.scene import make_certificate
@@ -68,6 +71,13 @@ class Internet:
             [*self._enter, *program],
             env=self._variables, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
+
+    def start(
+        self, words: Sequence[str], cwd: Path, variables: dict[str, str], **options: Any
+    ) -> "subprocess.Popen[bytes]":
+        """Start any program of this host in a directory, with these variables besides ours."""
+        enter = [*self._enter[:-1], os.fspath(cwd)]
+        return subprocess.Popen([*enter, *words], env={**self._variables, **variables}, **options)
 
     def program(self, module: str, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run a module of the tests as another caller, to its end."""
@@ -188,6 +198,25 @@ def make_wheel(directory: Path) -> None:
     with zipfile.ZipFile(directory / "demo-1.0-py3-none-any.whl", "w") as wheel:
         for name, text in files.items():
             wheel.writestr(name, text)
+
+
+def make_wheels_of(name: str, directory: Path) -> None:
+    """Write an installed package and all that it needs as packages for pip, each in a directory of its own."""
+    found = importlib.metadata.distribution(name)
+    wheel = directory / name.lower() / f"{name}-{found.version}-py3-none-any.whl"
+    if wheel.exists():
+        return
+    wheel.parent.mkdir(parents=True)
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in found.files or ():
+            # Programs are made anew by pip, and lines about them have no place in a wheel
+            if ".." in path.parts or path.suffix == ".pyc":
+                continue
+            archive.writestr(os.fspath(path), b"" if path.name == "RECORD" else path.read_binary())
+    for line in found.requires or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            make_wheels_of(requirement.name, directory)
 
 
 def make_node_package(top: Path) -> None:

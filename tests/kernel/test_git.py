@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.support import Ground, kinds, printed
+from tests.support import NO_TOOLCHAINS, Ground, kinds, printed
 
 pytestmark = pytest.mark.kernel
 
@@ -134,5 +134,29 @@ def test_a_directory_that_git_can_not_rename_is_explained(repository: Ground) ->
     assert printed(again) == "R  dir/a -> moved/a\n"
 
 
+def test_a_clone_that_git_can_not_link_is_explained(repository: Ground) -> None:
+    result = repository.run("git clone -q . copy")
+    assert not result.ok
+    (hint,) = result.hints
+    assert hint.code == "hard-link-across-layers"
+    # The remedy works
+    assert "git clone --no-hardlinks" in hint.remedy
+    assert repository.run("git clone -q --no-hardlinks . copy && git -C copy fsck --full").ok
+
+
 def test_a_file_can_be_moved_by_git(repository: Ground, engine: str) -> None:
     assert printed(repository.run("git mv b c && git status --short")) == "R  b -> c\n"
+
+
+@NO_TOOLCHAINS
+def test_a_clone_is_applied_where_the_home_has_toolchains_and_caches(repository: Ground) -> None:
+    for place in (".local/bin/tool", ".cargo/bin/cargo", ".cache/pip/wheel"):
+        path = repository.home / place
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o755)
+    result = repository.run('git clone -q "file://$PWD" vendor', after="apply")
+    assert result.ok, result
+    assert result.operation is not None
+    assert result.operation.left == ()
+    assert len(list((repository.project / "vendor" / ".git" / "objects" / "pack").glob("*.idx"))) == 1
+    host_git(repository, "-c", "core.fsmonitor=", "-C", "vendor", "fsck", "--full", "--strict")

@@ -41,7 +41,7 @@ _WHYS: dict[Why, str] = {
 }
 _OF_GIT = frozenset(
     b"objects refs logs index HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE COMMIT_EDITMSG packed-refs"
-    b" branches description".split()
+    b" AUTO_MERGE MERGE_RR CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD SQUASH_MSG branches description".split()
 )
 _KINDS = {"file": "file", "dir": "directory", "symlink": "symlink", "special": "special file"}
 
@@ -142,17 +142,14 @@ def applied_part(changes: ChangeSet, operation: Operation) -> ChangeSet:
     left = {(operation.roots[one.root], one.path) for one in operation.left}
     # A repository that was left stands for all in it that moves with it
     repositories = tuple(root + b"/" + path + b"/" for root, path in left if path.endswith(b".git"))
-
-    def is_left(root: bytes, change: Change) -> bool:
-        path = root + b"/" + change.path
-        return (root, change.path) in left or (path.startswith(repositories) and not without_own_files([change]))
-
-    return changes.replace(
-        roots=tuple(
-            part.replace(changes=tuple(change for change in part.changes if not is_left(part.root, change)))
-            for part in changes.roots
-        )
-    )
+    parts = []
+    for part in changes.roots:
+        # What is in a new directory can't be where that directory is not
+        outer = tuple(c.path + b"/" for c in part.changes if c.kind == "added" and (part.root, c.path) in left)
+        kept = [c for c in part.changes if (part.root, c.path) not in left and not c.path.startswith(outer)]
+        own = [c for c in kept if (part.root + b"/" + c.path).startswith(repositories) and not without_own_files([c])]
+        parts.append(part.replace(changes=tuple(c for c in kept if c not in own) if own else tuple(kept)))
+    return changes.replace(roots=tuple(parts))
 
 
 def change_line(change: Change, *, colour: bool = False, old: bytes | None = None) -> str:
@@ -237,7 +234,8 @@ def _without_git(changes: list[Change]) -> tuple[list[Change], dict[bytes, int]]
     for change in changes:
         above, mark, inner = change.path.rpartition(b".git/")
         is_known = inner.partition(b"/")[0] in _OF_GIT and not _is_new_program(change)
-        is_own = mark and (not above or above.endswith(b"/")) and not remarks(change)
+        # Whether a file of git's own had a second name says nothing: the layer that shows it frozen may have one
+        is_own = mark and (not above or above.endswith(b"/")) and not remarks(change.replace(broke_link=False))
         if is_own and (is_known or inner.endswith(b".sample")):
             counts[above + b".git"] = counts.get(above + b".git", 0) + 1
         else:

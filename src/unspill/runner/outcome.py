@@ -97,19 +97,25 @@ def mount_refused(dest: bytes, code: int, text: str) -> NeverStarted:
 
 _EXPLAINED = (
     (
-        errno.EROFS,
+        os.strerror(errno.EROFS).encode(),
         "read-only",
         "Something was to be written where the sandbox is read-only (EROFS).",
         "`unspill run --why` says which path, and what would allow it.",
     ),
     (
-        errno.EXDEV,
+        os.strerror(errno.EXDEV).encode(),
         "rename-across-layers",
         "The kernel's overlay does not rename a directory of the project as a whole (EXDEV).",
         "`mv` copies instead and works; for `git mv DIR`, move the files one by one or `mv` and `git add -A`.",
     ),
     (
-        errno.EOVERFLOW,
+        b"hardlink different from source",
+        "hard-link-across-layers",
+        "A clone inside the project can't share files with it: in the kernel's overlay a hard link is another file.",
+        "`git clone --no-hardlinks` copies them instead and works; so does a clone to `/tmp` or the playground.",
+    ),
+    (
+        os.strerror(errno.EOVERFLOW).encode(),
         "foreign-owner",
         "A file of another owner or group was to be changed, which can't be copied into a layer (EOVERFLOW).",
         "`unspill doctor PROJECT` lists such files; give them to yourself: chown -R YOU:YOURGROUP.",
@@ -123,6 +129,6 @@ def hints_from(outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...]:
         return ()
     return tuple(
         Hint(code=name, text=text, remedy=remedy)
-        for code, name, text, remedy in _EXPLAINED
-        if any(os.strerror(code).encode() in output for output in outputs)
+        for words, name, text, remedy in _EXPLAINED
+        if any(words in output for output in outputs)
     )

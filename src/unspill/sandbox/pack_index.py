@@ -79,7 +79,9 @@ class PackIndexes:
         found = os.stat(lower)
         layer = OpenLayer(id=new_id(), upper=upper, work=work, mark=TimeMark(ctime_ns=0), run=run)
         stack = Stack(live=lower, device=found.st_dev, inode=found.st_ino, open=layer)
-        policy = Policy(bwrap=self._opened.policy.bwrap, limits=self._opened.policy.limits)
+        # Nothing of the home directory: its places are covered by directories that this sandbox does not have
+        known = self._opened.policy
+        policy = Policy(bwrap=known.bwrap, limits=known.limits, toolchains=False, caches=False)
         opened = self._opened.replace(project=lower, roots=(lower,), policy=policy)
         request = Request(
             argv=(b"/bin/sh", b"-c", _SCRIPT, b"index", self._format, *names),

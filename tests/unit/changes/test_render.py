@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.changes.trees import STAMP, WHITEOUT, Dir, Fifo, File, Opaque, Stack, Symlink, Tree, build
-from unspill.changes.render import count_changes, summary_lines
+from unspill.changes.render import applied_part, count_changes, summary_lines
 from unspill.changes.scan import join, scan
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+from unspill.model.operation import Left, Operation, OperationId
 
 LIVE: Tree = {
     "README": File(),
@@ -89,6 +90,7 @@ def test_a_renamed_file_is_one_line(stack: Stack) -> None:
 def test_what_is_remarkable_is_shown_also_where_git_keeps_its_own(stack: Stack) -> None:
     live: Tree = {".git/HEAD": File(), ".git/refs/x": File(), ".git/refs/y": File()}
     layer: Tree = {
+        ".git/AUTO_MERGE": File(),
         ".git/HEAD": File(b"new"),
         ".git/hooks/update.sample": File(mode=0o755),
         ".git/refs/tools/run": File(mode=0o755),
@@ -100,8 +102,19 @@ def test_what_is_remarkable_is_shown_also_where_git_keeps_its_own(stack: Stack) 
         "  A .git/refs/tools/run",
         "  m .git/refs/x  [mode 644 to 666]",
         "  T .git/refs/y -> /etc/passwd  [leads out of the project; was a file, is a symlink]",
-        "  . .git/: 3 of git's own files",
+        "  . .git/: 4 of git's own files",
     ]
+
+
+def test_what_is_in_a_new_directory_that_was_left_alone_was_not_applied(stack: Stack) -> None:
+    layer: Tree = {"clone/.git/HEAD": File(), "clone/file": File(), "kept/a": File(b"new")}
+    changes = stack.scan({"kept/a": File()}, layer)
+    names = [Left(root=0, path=path, why="refused", reason="because") for path in (b"clone/.git", b"kept")]
+    operation = Operation(
+        id=OperationId("0" * 16), number=1, kind="apply", sandbox="s", project=changes.roots[0].root,
+        roots=(changes.roots[0].root,), at_ns=0, asked_by="person", left=tuple(names),
+    )  # fmt: skip
+    assert [change.path for change in applied_part(changes, operation)] == [b"clone", b"clone/file", b"kept/a"]
 
 
 def test_findings_are_shown_and_bounded(stack: Stack) -> None:

@@ -93,6 +93,7 @@ FAILED: list[Outcome] = [Exited(code=1), Signalled(signal=1), TimedOut(after_s=1
     ("words", "code"),
     [
         (b"rename: Invalid cross-device link", "rename-across-layers"),
+        (b"fatal: hardlink different from source at 'x'", "hard-link-across-layers"),
         (b"open: Value too large for defined data type", "foreign-owner"),
     ],
 )
