@@ -187,9 +187,13 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
-def seated(person: Person, *words: str, cwd: Path, streams: str = "0 1 2") -> "subprocess.Popen[bytes]":
-    """Start `unspill` at a person's terminal; streams that are not the terminal are pipes."""
-    program = str(Path(sys.executable).with_name("unspill"))
+UNSPILL = str(Path(sys.executable).with_name("unspill"))
+
+
+def seated(
+    person: Person, *words: str, cwd: Path, streams: str = "0 1 2", program: str = UNSPILL
+) -> "subprocess.Popen[bytes]":
+    """Start a program at a person's terminal; streams that are not the terminal are pipes."""
     return subprocess.Popen(
         [sys.executable, "-c", SEATED, os.ttyname(person.slave), streams, program, *words],
         cwd=cwd,
@@ -201,11 +205,11 @@ def seated(person: Person, *words: str, cwd: Path, streams: str = "0 1 2") -> "s
     )
 
 
-def at_terminal(*words: str, cwd: Path, answer: str = "", streams: str = "0 1 2") -> tuple[int, str]:
+def at_terminal(*words: str, cwd: Path, answer: str = "", program: str = UNSPILL) -> tuple[int, str]:
     """Have `unspill` run at a terminal, type an answer to what it asks, and return its code and what was seen."""
     person = Person()
     try:
-        with seated(person, *words, cwd=cwd, streams=streams) as process:
+        with seated(person, *words, cwd=cwd, program=program) as process:
             if answer:
                 person.wait_for(ASKED)
                 time.sleep(0.8)

@@ -94,7 +94,8 @@ class _Asking:
     def _refuse_unseen(self, given: str, option: str, token: str, found: Consent) -> None:
         """Stop where nobody can be shown what would be applied; say so where a token is not for what is held."""
         is_other = bool(token) and not found.digest.startswith(token)
-        what = "is not what you were shown: it changed since" if is_other else "was not shown on your terminal"
+        what = "was not shown on your terminal" if token else "is only a name: give the token of what you were shown"
+        what = "is not what you were shown: it changed since" if is_other else what
         if not self._is_possible:
             raise DeniedError(
                 f"Not applied: {quote(os.fsencode(given))} {what}.",

@@ -30,7 +30,7 @@ _LISTED = 1000
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 _REMEDIES: dict[Why, str] = {
-    "held": "unspill diff {path}, then unspill apply --include {path}{token}",
+    "held": "unspill apply --include {path}{token}",
     "conflict": "unspill diff {path}, then unspill apply --overwrite {path} or unspill discard {path}",
     "stale": "unspill diff {path}, then unspill apply {path}",
     "earlier": "unspill apply, which applies all that is held",
