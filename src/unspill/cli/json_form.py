@@ -99,7 +99,6 @@ def operation_form(operation: Operation) -> dict[str, Any]:
                 **named("path", left.path),
                 "why": left.why,
                 "reason": left.reason,
-                "token": left.token,
             }
             for left in operation.left
         ],
