@@ -31,7 +31,7 @@ _NAMED = 3
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 _REMEDIES: dict[Why, str] = {
-    "held": "unspill apply --include {path}",
+    "held": "unspill apply --include {path}{token}",
     "conflict": "unspill diff {path}, then unspill apply --overwrite {path} or unspill discard {path}",
     "stale": "unspill diff {path}, then unspill apply {path}",
     "earlier": "unspill apply, which applies all that is held",
@@ -144,7 +144,7 @@ def indented(lines: Iterable[str]) -> list[str]:
 def _remedy(operation: Operation, left: Left, of: int | None) -> str:
     path = shell_word(seen_from_here(os.path.join(operation.roots[left.root], left.path)))
     if operation.kind == "apply":
-        return _REMEDIES[left.why].format(path=path)
+        return _REMEDIES[left.why].format(path=path, token=f"@{left.token}" if left.token else "")
     return _REVERSED.format(path=path, number=of) if of is not None and left.why == "conflict" else ""
 
 

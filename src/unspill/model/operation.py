@@ -137,12 +137,16 @@ class Left(Record):
     conflict: the live entry is not what the change was made from. held: needs the person's consent for this path.
     refused: of a kind that is never applied, or the filesystem said no. stale: not what was reviewed.
     earlier: an earlier held run touches it as well.
+
+    Of what is held, `digest` stands for all that would go there, and `token` names it: told to whoever asked, not kept.
     """
 
     root: int
     path: bytes
     why: Why
     reason: str
+    digest: str = ""
+    token: str = ""
 
 
 class Operation(Record):

@@ -118,6 +118,7 @@ class _Apply:
         self._contents = self._partial_contents()
         self._unedited: dict[int, set[bytes]] = {}
         self._packs: dict[bytes, bytes] = {}
+        self._left = self._with_tokens()
 
     def run(self) -> Operation:
         taken = {layer.id for stack in self._stacks for layer in stack.sealed}
@@ -134,7 +135,7 @@ class _Apply:
             settle=self._settle,
             trees=() if self._is_shared else trees,
             dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
-            left=self._choice.left,
+            left=self._left,
             check=lambda: refuse_given_up(self._wish.cancel_fd),
         )
         with self._index_packs() as packs:
@@ -147,6 +148,15 @@ class _Apply:
             self._drop_links(operation.id)
         left = {one.path for one in operation.left}
         return operation.replace(flagged=tuple(found for found in self._choice.flagged if found[0] not in left))
+
+    def _with_tokens(self) -> tuple[Left, ...]:
+        choice, store = self._choice, self._opened.store
+        if not choice.held:
+            return choice.left
+        from unspill.sandbox.consent import with_tokens
+
+        roots = tuple(stack.live for stack in self._stacks)
+        return with_tokens(choice.left, choice.held, roots, store.shown, self._opened.row.id)
 
     def _index_packs(self) -> PackIndexes:
         """Have an index made of each pack that the chosen changes bring."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.records import Backup
     from unspill.sandbox.requesting import Command
+    from unspill.sandbox.reviews import Reviews
     from unspill.store.files import FileRow
 
 
@@ -126,6 +127,13 @@ class Looking:
         from unspill.sandbox.reading import diff_of
 
         return diff_of(with_held_roots(self._opened), paths, run, colour=colour, skip=skip)
+
+    @property
+    def reviews(self) -> Reviews:
+        """What is held as a person reviews it on a terminal, and the tokens that name it."""
+        from unspill.sandbox.reviews import Reviews
+
+        return Reviews(with_held_roots(self._opened))
 
     def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
         """Return the project's latest operations, the youngest first."""
