@@ -216,6 +216,8 @@ def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes],
     """Return what tells whether an operation applied a path, by itself or with its repository."""
     assert journal.end is not None
     paths = {(operation.roots[step.root], step.path) for step in (journal.steps[index] for index in journal.end.done)}
+    # A directory that was only opened and closed again has steps too
+    paths -= {(operation.roots[left.root], left.path) for left in operation.left}
     tops = {
         (operation.roots[git.root], git.top)
         for git, ending in zip(journal.git, journal.end.git, strict=True)
