@@ -14,6 +14,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -22,7 +23,7 @@ from tests.kernel.round_trip_inside import Operation
 from tests.kernel.round_trip_play import KINDS as UNDISTURBED
 from tests.kernel.round_trip_play import Game, Sequence, Step
 from tests.kernel.round_trip_stage import INSIDE, PYTHON, WholeStage
-from tests.kernel.round_trip_tree import Tree
+from tests.kernel.round_trip_tree import Tree, ancestors
 from tests.support import VIEW_LINES
 from unspill import Sandbox
 from unspill.apply.places import operation_dir
@@ -139,16 +140,25 @@ class VersionGame(Game):
         """Get every version back that no later run has written over; return those that nothing brings."""
         left = set(self._paths) - self._covered
         sandbox = self._stage.sandbox
-        operations = [one for one in sandbox.operations(limit=1000) if one.ending == "done"]
-        undos = [lambda n=one.number: sandbox.undo(n) for one in operations if one.kind != "undo"]
-        redos = [lambda n=one.number: sandbox.redo(n) for one in reversed(operations)]
+
+        def done() -> list[Recorded]:
+            return [one for one in sandbox.operations(limit=1000) if one.ending == "done"]
+
+        def undos() -> list[Act]:
+            return [lambda n=one.number: sandbox.undo(n) for one in done() if one.kind != "undo"]
+
+        def redos() -> list[Act]:
+            return [lambda n=one.number: sandbox.redo(n) for one in reversed(done())]
+
         # Where a directory is in the way of a file after a redo, or before an undo, it is restored at another time
         ways: list[tuple[str, Callable[[], Iterable[Act]]]] = [
             ("live or held", lambda: [lambda: None]),
-            ("undo", lambda: undos),
+            ("undo", undos),
             ("restore", lambda: self._restores(sandbox, left)),
-            ("redo", lambda: redos),
+            ("redo", redos),
             ("restore", lambda: self._restores(sandbox, left)),
+            # What a later run holds may hide what an undo holds again
+            ("discard and undo", lambda: [sandbox.discard, *undos()]),
         ]
         for way, acts in ways:
             for act in acts():
@@ -169,7 +179,26 @@ class VersionGame(Game):
         for content in list(left):
             for path, number in itertools.product(self._paths[content], numbers):
                 if content in left:
-                    yield lambda path=path, number=number: sandbox.restore(path, f"op{number}")
+                    yield lambda path=path, number=number: self._restore(sandbox, path, f"op{number}")
+
+    def _restore(self, sandbox: Sandbox, path: bytes, backup: str) -> None:
+        try:
+            sandbox.restore(path, backup)
+        except UsageError as error:
+            if "is a directory now" not in error.message and "can't be restored" not in error.message:
+                raise
+            self._clear_the_way(path)
+            sandbox.restore(path, backup)
+
+    def _clear_the_way(self, path: bytes) -> None:
+        """Move away what is there now, as the refusal says: a directory, or what is where one was."""
+        project = os.fsencode(self._stage.project)
+        for above in reversed(ancestors(path)):
+            full = project + b"/" + above
+            if os.path.lexists(full) and (os.path.islink(full) or not os.path.isdir(full)):
+                os.rename(full, b"%b-moved-%d" % (project, time.monotonic_ns()))
+        if os.path.isdir(project + b"/" + path):
+            os.rename(project + b"/" + path, b"%b-moved-%d" % (project, time.monotonic_ns()))
 
 
 def written(tree: Tree) -> set[bytes]:
