@@ -17,6 +17,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 
 from tests.kernel.crash_copies import contents
 from tests.kernel.round_trip_inside import Operation
@@ -64,7 +66,14 @@ class InterruptedStage(WholeStage):
             return super().run(operations, after)
         self.let_time_pass()
         policy = self.sandbox.policy
-        words = [sys.executable, "-c", CALLER, self.project, os.fsdecode(policy.bwrap or b""), self.after_cancel]
+        words: list[str | Path] = [
+            sys.executable,
+            "-c",
+            CALLER,
+            self.project,
+            os.fsdecode(policy.bwrap or b""),
+            self.after_cancel,
+        ]
         with subprocess.Popen(
             [*words, PYTHON, "-c", INSIDE.read_text() + WAIT],
             stdin=subprocess.PIPE,
@@ -145,10 +154,10 @@ class VersionGame(Game):
             return [one for one in sandbox.operations(limit=1000) if one.ending == "done"]
 
         def undos() -> list[Act]:
-            return [lambda n=one.number: sandbox.undo(n) for one in done() if one.kind != "undo"]
+            return [partial(sandbox.undo, one.number) for one in done() if one.kind != "undo"]
 
         def redos() -> list[Act]:
-            return [lambda n=one.number: sandbox.redo(n) for one in reversed(done())]
+            return [partial(sandbox.redo, one.number) for one in reversed(done())]
 
         # Where a directory is in the way of a file after a redo, or before an undo, it is restored at another time
         ways: list[tuple[str, Callable[[], Iterable[Act]]]] = [
@@ -179,7 +188,7 @@ class VersionGame(Game):
         for content in list(left):
             for path, number in itertools.product(self._paths[content], numbers):
                 if content in left:
-                    yield lambda path=path, number=number: self._restore(sandbox, path, f"op{number}")
+                    yield partial(self._restore, sandbox, path, f"op{number}")
 
     def _restore(self, sandbox: Sandbox, path: bytes, backup: str) -> None:
         try:

@@ -20,7 +20,7 @@ from tests.kernel.round_trip_stage import Inside
 from tests.support import Ground
 from unspill.layers.discard import discard_stacks
 from unspill.layers.sweep import end_processes, remove_run
-from unspill.model.operation import Operation
+from unspill.model.operation import Operation, OperationId
 
 __all__ = ["inside"]
 
@@ -69,7 +69,14 @@ def old_discard(opened: Any, asked_by: str) -> Operation:
     """Drop what is held at once."""
     discard_stacks(opened.store, opened.row.id)
     return Operation(
-        id="", number=0, kind="discard", sandbox="", project=opened.project, roots=(), at_ns=0, asked_by=asked_by
+        id=OperationId(""),
+        number=0,
+        kind="discard",
+        sandbox="",
+        project=opened.project,
+        roots=(),
+        at_ns=0,
+        asked_by=asked_by,
     )
 
 
