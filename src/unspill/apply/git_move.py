@@ -81,6 +81,7 @@ def take_git_back(sites: Sites, step: GitStep) -> str | None:
     try:
         if not repository.is_there():
             return None
+        repository.remove_unwritten()
         for ref in step.arrival:
             if repository.value(ref.name) == ref.new:
                 repository.set_ref(ref.name, ref.old)
@@ -295,11 +296,27 @@ class Repository:
 
     def _write(self, fd: int, name: bytes, content: bytes) -> None:
         new = name + _NEW
-        with open(os.open(new, _WRITE, 0o644, dir_fd=fd), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(new, name, src_dir_fd=fd, dst_dir_fd=fd)
+        try:
+            with open(os.open(new, _WRITE, 0o644, dir_fd=fd), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(new, name, src_dir_fd=fd, dst_dir_fd=fd)
+        except OSError:
+            _unlink(fd, new)
+            raise
+
+    def remove_unwritten(self) -> None:
+        """Remove what a process that died was about to give the name of a reference."""
+        moved = () if self._step.move is None else self._step.move.refs
+        names = {ref.name for ref in (*moved, *self._step.arrival)}
+        names |= {owner_of(name, self._step.members) + b"packed-refs" for name in names}
+        for name in names:
+            try:
+                fd, last = self._root.parent(self._top + name + _NEW)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            _unlink(fd, last)
 
     def _append(self, name: bytes, lines: bytes) -> None:
         path = self._top + name
@@ -353,6 +370,13 @@ class Repository:
             except OSError:
                 return
             above = above.rpartition(b"/")[0]
+
+
+def _unlink(fd: int, name: bytes) -> None:
+    try:
+        os.unlink(name, dir_fd=fd)
+    except FileNotFoundError:
+        return
 
 
 def _lock_packed(fd: int) -> bool:

@@ -248,6 +248,7 @@ class _Work:
             return None
         left = self._left
         residues = self._task.settle(self._id, left, marks) if self._task.settle is not None else ()
+        self._sites.look_anew()
         sync_done(self._sites, steps, everything=bool(residues) or bool(git))
         # As late as can be: who was opening a displaced file when it was displaced has had it open for a while
         notes += keep_edits(self._sites, self._id, journal.steps, set(done), done)

@@ -8,7 +8,7 @@ import os
 from unspill.apply.journal import read_journal
 from unspill.apply.later import Later
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import journal_file
+from unspill.apply.places import journal_file, tree_dir
 from unspill.apply.reversing import Reversal
 from unspill.errors import RootRefused, UsageError
 from unspill.git.layout import repository_of
@@ -186,7 +186,7 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
     """Return the task of a reversal with what it does to the layers of the sandbox.
 
     Raises:
-        UsageError: what was held again by an undo is not held any more.
+        UsageError: what was held again by an undo is not held any more, or what was discarded lies elsewhere by now.
     """
     end = journal.end
     assert end is not None
@@ -208,6 +208,7 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
         return task
     if not journal.steps and not journal.git:
         if not journal.paths:
+            _refuse_if_done_again(store, wanted, journal)
             return task.replace(restored=journal.trees, changed=wanted.changed)
         paths = set(journal.paths)
         again = HeldAgain(store, journal, lambda root, path: (root, path) in paths)
@@ -229,10 +230,22 @@ def _refuse_built_on(store: Store, wanted: Operation, held: Sequence[str], layer
         )
 
 
+def _refuse_if_done_again(store: Store, discard: Operation, journal: Journal) -> None:
+    """Stop where a discard does not have its layers any more: its undo held them again, and the redo has them now."""
+    if all(os.path.lexists(tree_dir(store.state, discard.id, tree.layer)) for tree in journal.trees):
+        return
+    raise UsageError(
+        f"what operation {discard.number} discarded was held again and discarded since",
+        remedy="See `unspill log`, and undo the redo instead.",
+    )
+
+
 def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes], bool]:
     """Return what tells whether an operation applied a path, by itself or with its repository."""
     assert journal.end is not None
     paths = {(operation.roots[step.root], step.path) for step in (journal.steps[index] for index in journal.end.done)}
+    # A directory that was only opened and closed again has steps too
+    paths -= {(operation.roots[left.root], left.path) for left in operation.left}
     tops = {
         (operation.roots[git.root], git.top)
         for git, ending in zip(journal.git, journal.end.git, strict=True)
