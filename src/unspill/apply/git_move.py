@@ -13,6 +13,7 @@ import os
 import stat
 import time
 
+from unspill.apply.git_packed import PACKED_LOCK, lock_packed, without_ref
 from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, take_back
 from unspill.changes.reader import MergedTree
 from unspill.git.state import SYMBOLIC, common_of, owner_of, parse_packed, parse_ref, read_values
@@ -36,7 +37,6 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 64 << 20
-_PACKED_LOCK = b"packed-refs.lock"
 
 
 def perform_git(sites: Sites, step: GitStep) -> tuple[GitEnding, str]:
@@ -134,14 +134,14 @@ class Repository:
         gone = [ref.name for ref in refs if self.value(ref.name) == ref.new]
         for member in sorted({common_of(owner_of(name, self._step.members)) for name in gone}):
             fd = self._root.directory((self._top + member)[:-1])
-            if not _lock_packed(fd):
+            if not lock_packed(fd):
                 return False
             try:
                 for name in gone:
                     if common_of(owner_of(name, self._step.members)) == member:
                         self.set_ref(name, None)
             finally:
-                os.unlink(_PACKED_LOCK, dir_fd=fd)
+                os.unlink(PACKED_LOCK, dir_fd=fd)
         return True
 
     def move(self, move: GitMove) -> None:
@@ -285,7 +285,7 @@ class Repository:
         packed = self._packed(member)
         inner = name[len(member) :]
         if inner in parse_packed(packed):
-            self._write(self._root.directory((self._top + member)[:-1]), b"packed-refs", _without(packed, inner))
+            self._write(self._root.directory((self._top + member)[:-1]), b"packed-refs", without_ref(packed, inner))
         path = self._top + name
         try:
             fd, last = self._root.parent(path)
@@ -377,37 +377,3 @@ def _unlink(fd: int, name: bytes) -> None:
         os.unlink(name, dir_fd=fd)
     except FileNotFoundError:
         return
-
-
-def _lock_packed(fd: int) -> bool:
-    """Take the lock of `packed-refs` for a moment; one that a dead process of ours left is taken over."""
-    mark = b"unspill cleaning, pid "
-    try:
-        with open(os.open(_PACKED_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
-            content = file.read(100)
-        owner = content.removeprefix(mark).strip()
-        if owner == content or not owner.isdigit() or os.path.exists(b"/proc/" + owner):
-            return False
-        os.unlink(_PACKED_LOCK, dir_fd=fd)
-    except FileNotFoundError:
-        pass
-    try:
-        lock = os.open(_PACKED_LOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=fd)
-    except FileExistsError:
-        return False
-    try:
-        os.write(lock, b"%b%d\n" % (mark, os.getpid()))
-    finally:
-        os.close(lock)
-    return True
-
-
-def _without(packed: bytes, name: bytes) -> bytes:
-    """Return the content of `packed-refs` without one reference, and without what it is peeled to."""
-    kept: list[bytes] = []
-    is_gone = False
-    for line in packed.splitlines(keepends=True):
-        is_gone = is_gone if line.startswith(b"^") else line.rstrip(b"\n").partition(b" ")[2] == name
-        if not is_gone or line.startswith(b"#"):
-            kept.append(line)
-    return b"".join(kept)
