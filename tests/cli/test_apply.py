@@ -110,7 +110,7 @@ def test_what_needs_consent_is_named_with_what_to_type(ground: Ground) -> None:
     assert typed(ground, "run", "--", "cat", ".envrc")[0] == "x\n"
     stdout, stderr = typed(ground, "apply", code=6)
     assert stdout == "Nothing was applied.\n"
-    assert stderr.splitlines()[0] == "unspill: 1 path left, still held:"
+    assert stderr.splitlines()[0] == "unspill: 1 path is still held:"
     assert agree(ground, "apply", "--include", ".envrc").splitlines() == [
         "Applied 1 path: op 2 (undo: unspill undo)",
         "  A .envrc",
@@ -135,7 +135,7 @@ def test_a_conflict_is_left_alone_and_can_be_decided_either_way(ground: Ground) 
     stdout, stderr = typed(ground, "apply", code=6)
     assert stdout.splitlines() == ["Applied 1 path: op 1 (undo: unspill undo)", "  A free"]
     assert stderr.splitlines() == [
-        "unspill: 2 paths left, still held:",
+        "unspill: 2 paths are still held:",
         f"  ! one: conflict: {EDITED}",
         "      unspill diff one, then unspill apply --overwrite one or unspill discard one",
         f"  ! two: conflict: {EDITED}",
@@ -168,7 +168,7 @@ def test_undo_leaves_what_was_changed_since_and_says_how_to_get_at_it(ground: Gr
     stdout, stderr = typed(ground, "undo", code=6)
     assert stdout.splitlines() == ["Undid op 1 (1 path): op 2 (redo: unspill redo)", "  D other"]
     assert stderr.splitlines() == [
-        "unspill: 1 path left, as it is:",
+        "unspill: 1 path was left as it is:",
         "  ! file: conflict: it was changed since",
         "      unspill diff --op op1 file, then unspill restore file --from op1",
     ]

@@ -89,12 +89,18 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
         print(f"  {safe_text(note)}")
     sys.stdout.flush()
     if operation.left:
-        where = ", still held" if operation.kind == "apply" else ", as it is"
-        print(f"unspill: {count_text(len(operation.left), 'path')} left{where}:", file=sys.stderr)
+        print(f"unspill: {_left_text(operation)}:", file=sys.stderr)
     for line in left_lines(operation, of):
         print(line, file=sys.stderr)
     for line in _held_lines(sandbox, operation):
         print(line, file=sys.stderr)
+
+
+def _left_text(operation: Operation) -> str:
+    count, is_one = count_text(len(operation.left), "path"), len(operation.left) == 1
+    if operation.kind == "apply":
+        return f"{count} {'is' if is_one else 'are'} still held"
+    return f"{count} {'was left as it is' if is_one else 'were left as they are'}"
 
 
 def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
