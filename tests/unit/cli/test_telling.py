@@ -79,6 +79,7 @@ def test_each_reason_has_what_to_type() -> None:
         "  ! /home/ann/library/e: conflict: because",
         "      unspill diff /home/ann/library/e, then unspill apply --overwrite /home/ann/library/e or unspill discard "
         "/home/ann/library/e",
+        "  To drop what is held: unspill discard PATH",
     ]
 
 
