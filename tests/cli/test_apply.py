@@ -43,11 +43,11 @@ def test_a_run_applies_and_says_how_to_take_it_back(ground: Ground) -> None:
     assert listing(ground) == ["edited", "new"]
     stdout, stderr = typed(ground, "undo")
     assert (stdout.splitlines(), stderr) == (
-        ["Took back 3 paths of op 1: op 2 (redo: unspill redo)", "  M edited", "  A gone", "  D new"],
+        ["Undid op 1: 3 paths (op 2). Redo: unspill redo", "  M edited", "  A gone", "  D new"],
         "",
     )
     assert listing(ground) == ["edited", "gone"]
-    assert typed(ground, "redo")[0].splitlines()[0] == "Did again 3 paths of op 1: op 3 (undo: unspill undo)"
+    assert typed(ground, "redo")[0].splitlines()[0] == "Redid op 1: 3 paths (op 3). Undo: unspill undo"
     assert listing(ground) == ["edited", "new"]
 
 
@@ -101,9 +101,9 @@ def test_what_needs_consent_is_named_with_what_to_type(ground: Ground) -> None:
     assert typed(ground, "run", "--", "cat", ".envrc")[0] == "x\n"
     stdout, stderr = typed(ground, "apply", code=6)
     assert stdout == "Nothing was applied.\n"
-    assert stderr.splitlines()[0] == "unspill: 1 path left, still held:"
+    assert stderr.splitlines()[0] == "unspill: left 1 path on hold:"
     assert typed(ground, "apply", "--include", ".envrc")[0].splitlines() == [
-        "Applied 1 path: op 2 (undo: unspill undo)",
+        "Applied 1 path (op 2). Undo: unspill undo",
         "  A .envrc",
     ]
     assert listing(ground) == [".envrc", "Makefile", "plain"]
@@ -124,9 +124,9 @@ def test_a_conflict_is_left_alone_and_can_be_decided_either_way(ground: Ground) 
     for name in ("one", "two"):
         ground.write(name, "theirs\n")
     stdout, stderr = typed(ground, "apply", code=6)
-    assert stdout.splitlines() == ["Applied 1 path: op 1 (undo: unspill undo)", "  A free"]
+    assert stdout.splitlines() == ["Applied 1 path (op 1). Undo: unspill undo", "  A free"]
     assert stderr.splitlines() == [
-        "unspill: 2 paths left, still held:",
+        "unspill: left 2 paths on hold:",
         f"  ! one: conflict: {EDITED}",
         "      unspill diff one, then unspill apply --overwrite one or unspill discard one",
         f"  ! two: conflict: {EDITED}",
@@ -157,9 +157,9 @@ def test_undo_leaves_what_was_changed_since_and_says_how_to_get_at_it(ground: Gr
     typed(ground, "run", "-c", "echo agent > file; touch other")
     ground.write("file", "person\n")
     stdout, stderr = typed(ground, "undo", code=6)
-    assert stdout.splitlines() == ["Took back 1 path of op 1: op 2 (redo: unspill redo)", "  D other"]
+    assert stdout.splitlines() == ["Undid op 1: 1 path (op 2). Redo: unspill redo", "  D other"]
     assert stderr.splitlines() == [
-        "unspill: 1 path left, as it is:",
+        "unspill: left 1 path as it is:",
         "  ! file: conflict: it was changed since",
         "      unspill diff --op op1 file, then unspill restore file --from op1",
     ]

@@ -13,6 +13,7 @@ import os
 import stat
 import time
 
+from unspill.apply.git_live import deletion_notes
 from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, take_back
 from unspill.changes.quote import quote
 from unspill.changes.reader import MergedTree
@@ -133,7 +134,9 @@ def arrival_notes(step: GitStep) -> list[str]:
             lines += [f"  {git} log --oneline HEAD..{word}", f"  {git} merge {word}"]
         else:
             lines.append(f"  {git} show {word}")
-    return lines[:_MOST_LINES]
+    # Where it was the locks that showed that somebody else moved it
+    gone = [ref.name for ref in step.move.refs if ref.new is None] if step.move is not None else []
+    return [*lines[:_MOST_LINES], *deletion_notes(step.top, gone)]
 
 
 class Repository:

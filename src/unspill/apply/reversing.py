@@ -16,6 +16,7 @@ from unspill.apply.perform import CHANGED, explain_error
 from unspill.apply.staging import digest_entry
 from unspill.apply.steps import make_step
 from unspill.git.index import says_at
+from unspill.git.layout import part_of, repository_of
 from unspill.model.operation import Dress, Left
 
 TYPE_CHECKING = False
@@ -70,7 +71,13 @@ class Reversal:
             if step.group not in self._failed:
                 self._check(sites, step, draft.loans)
         for left in self._failed.values():
-            draft.leave(left)
+            if not _goes_along(left.path):
+                draft.leave(left)
+        self._draft_git(draft, sites)
+        rest = [step for step in self._steps if step.group not in self._failed and step.action != "dress"]
+        if rest and not draft.git and all(_goes_along(step.path) for step in rest):
+            # Only what git wrote beside: that is no reason to call the operation undone
+            return
         dresses: list[Step] = []
         remade: set[tuple[int, bytes]] = set()
         skipped = self._lost | (self._unchanged - self._busy())
@@ -87,6 +94,8 @@ class Reversal:
                 draft.add_in_order(inverse)
         for step in reversed(dresses):
             draft.add_in_order(step)
+
+    def _draft_git(self, draft: Draft, sites: Sites) -> None:
         for (root, top), steps in self._old_moves.items():
             from unspill.apply.git_old import draft_old_move
 
@@ -200,6 +209,12 @@ class Reversal:
             return step.replace(was=step.becomes, becomes=step.was)
         there = self._refreshed.get((step.root, step.path), step.after) if self._refreshed else step.after
         return invert(draft, sites, step, there)
+
+
+def _goes_along(path: bytes) -> bool:
+    """Tell whether git keeps this beside what it does, as the text of the last commit: nobody misses it."""
+    top = repository_of(path)
+    return top is not None and part_of(path[len(top) + 1 :]) == "along"
 
 
 def invert(draft: Draft, sites: Sites, step: Step, there: Entry | None) -> Step:

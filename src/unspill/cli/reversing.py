@@ -24,6 +24,6 @@ def reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], O
         print_json(operation_form(operation))
         return exit_code_of(operation)
     of = find_original(sandbox, operation)
-    word, done = ("Took back", "taken back") if operation.kind == "undo" else ("Did again", "done again")
+    word, done = ("Undid", "undone") if operation.kind == "undo" else ("Redid", "redone")
     print_operation(sandbox, operation, word, nothing=f"Nothing of op {of} was {done}.", of=of)
     return exit_code_of(operation)

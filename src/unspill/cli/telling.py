@@ -43,6 +43,8 @@ _WORDS: dict[Why, str] = {
     "earlier": "kept back",
     "refused": "refused",
 }
+# Of a repository there is nothing to compare line by line, and its reason says what to do
+_REPOSITORY = "unspill apply, which tries again, or unspill discard {path}"
 _REVERSED = "unspill diff --op op{number} {path}, then unspill restore {path} --from op{number}"
 
 
@@ -74,10 +76,10 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
         nothing: What to say if nothing was done.
         of: The number of the operation that is taken back or done again.
     """
-    reversed_text = f" of op {of}" if of is not None else ""
     if operation.number:
-        what = f"{word} {count_text(operation.changed, 'path')}{reversed_text}"
-        print(f"{what}: op {operation.number} ({done_text(operation.kind)})")
+        paths = count_text(operation.changed, "path")
+        what = f"{word} op {of}: {paths}" if of is not None else f"{word} {paths}"
+        print(f"{what} (op {operation.number}). {done_text(operation.kind)}")
         for line in change_lines(sandbox, operation):
             print(line)
     else:
@@ -86,8 +88,9 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
         print(f"  {safe_text(note)}")
     sys.stdout.flush()
     if operation.left:
-        where = ", still held" if operation.kind == "apply" else ", as it is"
-        print(f"unspill: {count_text(len(operation.left), 'path')} left{where}:", file=sys.stderr)
+        count = len(operation.left)
+        where = "on hold" if operation.kind == "apply" else "as it is" if count == 1 else "as they are"
+        print(f"unspill: left {count_text(count, 'path')} {where}:", file=sys.stderr)
     for line in left_lines(operation, of):
         print(line, file=sys.stderr)
 
@@ -117,6 +120,9 @@ def indented(lines: Iterable[str]) -> list[str]:
 
 def _remedy(operation: Operation, left: Left, of: int | None) -> str:
     path = shell_word(seen_from_here(os.path.join(operation.roots[left.root], left.path)))
+    is_repository = os.path.basename(left.path) == b".git" and left.why == "conflict"
+    if is_repository:
+        return _REPOSITORY.format(path=path) if operation.kind == "apply" else ""
     if operation.kind == "apply":
         return _REMEDIES[left.why].format(path=path)
     return _REVERSED.format(path=path, number=of) if of is not None and left.why == "conflict" else ""
@@ -153,7 +159,7 @@ def count_text(count: int, what: str) -> str:
 
 def done_text(kind: OperationKind) -> str:
     """Return how to take back what has just been done."""
-    return "redo: unspill redo" if kind == "undo" else "undo: unspill undo"
+    return "Redo: unspill redo" if kind == "undo" else "Undo: unspill undo"
 
 
 def seen_from_here(path: bytes) -> bytes:
