@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.guard_steps import BY_LINKS, IN_STEPS, TOOLS, WORK_TREES, Steps
+from tests.kernel.terminal_person import at_terminal
 from tests.support import Ground, run_cli
 from unspill import Sandbox
 from unspill.model.selection import Selection
@@ -177,7 +178,7 @@ def test_e5_a_project_is_not_made_larger_by_deleting_its_mark(repository: Ground
     assert (inner / ".git").is_dir()
     assert b"canary" not in run_cli(*reads, cwd=inner).stdout
     # And where the person lets it pass, it is remembered
-    assert run_cli("apply", "--include", ".git", cwd=inner).returncode == 0
+    assert at_terminal("apply", "--include", ".git", cwd=inner, answer="y\n")[0] == 0
     assert not (inner / ".git").exists()
     assert b"canary" not in run_cli(*reads, cwd=inner).stdout
     assert (repository.project / "other" / "private.txt").read_text() == "sibling"

@@ -8,12 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from tests.kernel.terminal_person import at_terminal
 from tests.support import run_cli
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ CASES: Final = {
     "apply": Case(("apply",), before=(HOLD,), exit_code=6),
     "apply, as JSON": Case(("apply", "--json"), before=(HOLD,), exit_code=6),
     "apply of a path": Case(("apply", "file"), before=(HOLD,)),
-    "apply of a hunk": Case(("apply", "--hunk", "lines:1", "file"), before=(HOLD,)),
-    "apply with consent": Case(("apply", "--include", ".claude"), before=(HOLD,)),
+    "apply of a hunk": Case(("apply", "--hunk", "lines:1@TOKEN", "file"), before=(HOLD,)),
+    "apply with consent": Case(("apply", "--include", ".claude@TOKEN"), before=(HOLD,)),
     "apply while the disk fails": Case(("apply",), before=(HOLD,), fails=True, exit_code=5),
     "undo": Case(("undo",), before=(RUN,)),
     "undo, as JSON": Case(("undo", "--json"), before=(RUN,)),
@@ -110,7 +111,17 @@ def prepared(request: pytest.FixtureRequest, ground: Ground) -> Case:
     ground.write(".env", "SECRET=1\n")
     for words in (("run", "-c", "touch first"), *case.before):
         assert run_cli(*words, cwd=ground.project).returncode == 0
-    return case
+    return replace(case, words=tuple(shown(ground, word) for word in case.words))
+
+
+def shown(ground: Ground, word: str) -> str:
+    """Have what a word names shown on a terminal, and return the word with the token of that."""
+    if not word.endswith("@TOKEN"):
+        return word
+    name = word.partition("@")[0].partition(":")[0]
+    at_terminal("diff", name, cwd=ground.project)
+    refusal = run_cli("apply", "--hunk" if ":" in word else "--include", word.partition("@")[0], cwd=ground.project)
+    return word.replace("TOKEN", refusal.stderr.decode().rpartition("@")[2].strip())
 
 
 @pytest.mark.parametrize("case", CASES, indirect=True)

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tests.kernel.terminal_person import at_terminal
 from tests.support import Ground, kinds, run_cli
 
 pytestmark = pytest.mark.kernel
@@ -19,6 +20,13 @@ def typed(ground: Ground, *words: str, code: int = 0, cwd: str = ".") -> tuple[s
     done = run_cli(*words, cwd=ground.project / cwd)
     assert done.returncode == code, done.stderr.decode()
     return done.stdout.decode(), done.stderr.decode()
+
+
+def agree(ground: Ground, *words: str, cwd: str = ".") -> str:
+    """Run the program on a terminal and say yes to what it asks; return what was seen after that."""
+    code, seen = at_terminal(*words, cwd=ground.project / cwd, answer="y\n")
+    assert code == 0, seen
+    return seen.rpartition("anything else = Deny] y\n")[2]
 
 
 def hold(ground: Ground, script: str) -> None:
@@ -43,11 +51,11 @@ def test_a_run_applies_and_says_how_to_take_it_back(ground: Ground) -> None:
     assert listing(ground) == ["edited", "new"]
     stdout, stderr = typed(ground, "undo")
     assert (stdout.splitlines(), stderr) == (
-        ["Undid op 1: 3 paths (op 2). Redo: unspill redo", "  M edited", "  A gone", "  D new"],
+        ["Undid op 1 (3 paths): op 2 (redo: unspill redo)", "  M edited", "  A gone", "  D new"],
         "",
     )
     assert listing(ground) == ["edited", "gone"]
-    assert typed(ground, "redo")[0].splitlines()[0] == "Redid op 1: 3 paths (op 3). Undo: unspill undo"
+    assert typed(ground, "redo")[0].splitlines()[0] == "Redid op 1 (3 paths): op 3 (undo: unspill undo)"
     assert listing(ground) == ["edited", "new"]
 
 
@@ -94,7 +102,8 @@ def test_what_needs_consent_is_named_with_what_to_type(ground: Ground) -> None:
         "  A plain",
         "unspill: 1 path not applied, held in sandbox 'default':",
         "  ! .envrc: held: direnv runs it when you enter the directory",
-        "      unspill apply --include .envrc",
+        "      unspill apply --include .envrc@ec841b",
+        "  To drop what is held: unspill discard PATH",
     ]
     assert listing(ground) == ["Makefile", "plain"]
     # It is still the sandbox's, so the next command sees it
@@ -102,8 +111,8 @@ def test_what_needs_consent_is_named_with_what_to_type(ground: Ground) -> None:
     stdout, stderr = typed(ground, "apply", code=6)
     assert stdout == "Nothing was applied.\n"
     assert stderr.splitlines()[0] == "unspill: left 1 path on hold:"
-    assert typed(ground, "apply", "--include", ".envrc")[0].splitlines() == [
-        "Applied 1 path (op 2). Undo: unspill undo",
+    assert agree(ground, "apply", "--include", ".envrc").splitlines() == [
+        "Applied 1 path: op 2 (undo: unspill undo)",
         "  A .envrc",
     ]
     assert listing(ground) == [".envrc", "Makefile", "plain"]
@@ -111,7 +120,7 @@ def test_what_needs_consent_is_named_with_what_to_type(ground: Ground) -> None:
 
 def test_consent_to_a_directory_is_consent_to_what_was_changed_in_it(ground: Ground) -> None:
     hold(ground, "mkdir .vscode; echo 1 > .vscode/tasks.json; echo 2 > .vscode/settings.json; touch other")
-    typed(ground, "apply", "--include", ".vscode")
+    agree(ground, "apply", "--include", ".vscode")
     assert sorted(os.listdir(ground.project / ".vscode")) == ["settings.json", "tasks.json"]
     # Nothing else was chosen, so nothing else was applied
     assert kinds(ground.sandbox().changes()) == {"other": "added"}
@@ -124,7 +133,7 @@ def test_a_conflict_is_left_alone_and_can_be_decided_either_way(ground: Ground) 
     for name in ("one", "two"):
         ground.write(name, "theirs\n")
     stdout, stderr = typed(ground, "apply", code=6)
-    assert stdout.splitlines() == ["Applied 1 path (op 1). Undo: unspill undo", "  A free"]
+    assert stdout.splitlines() == ["Applied 1 path: op 1 (undo: unspill undo)", "  A free"]
     assert stderr.splitlines() == [
         "unspill: left 2 paths on hold:",
         f"  ! one: conflict: {EDITED}",
@@ -157,7 +166,7 @@ def test_undo_leaves_what_was_changed_since_and_says_how_to_get_at_it(ground: Gr
     typed(ground, "run", "-c", "echo agent > file; touch other")
     ground.write("file", "person\n")
     stdout, stderr = typed(ground, "undo", code=6)
-    assert stdout.splitlines() == ["Undid op 1: 1 path (op 2). Redo: unspill redo", "  D other"]
+    assert stdout.splitlines() == ["Undid op 1 (1 path): op 2 (redo: unspill redo)", "  D other"]
     assert stderr.splitlines() == [
         "unspill: left 1 path as it is:",
         "  ! file: conflict: it was changed since",
@@ -226,7 +235,7 @@ def test_paths_globs_and_hunks_choose_as_seen_from_where_the_person_stands(groun
     ground.write("sub/text", "".join(f"{number}\n" for number in range(1, 31)))
     hold(ground, "sed -i 's/^2$/two/; s/^25$/25!/' sub/text; touch sub/a.py sub/b.py top.py other")
     assert "hunk 2" in typed(ground, "diff", "text", cwd="sub")[0]
-    typed(ground, "apply", "--hunk", "text:2", cwd="sub")
+    agree(ground, "apply", "--hunk", "text:2", cwd="sub")
     assert "25!" in (ground.project / "sub" / "text").read_text()
     assert "two" not in (ground.project / "sub" / "text").read_text()
     typed(ground, "apply", "--glob", "*.py", cwd="sub")
@@ -246,8 +255,8 @@ def test_remedies_are_typed_where_the_person_stands(ground: Ground) -> None:
     ground.write("sub/x")
     _stdout, stderr = typed(ground, "run", "-c", "echo x > .envrc; cd ..; echo x > .envrc", cwd="sub")
     assert "  ! sub/.envrc: held" in stderr
-    assert "      unspill apply --include .envrc\n" in stderr
-    assert f"      unspill apply --include {ground.project}/.envrc\n" in stderr
+    assert "      unspill apply --include .envrc@" in stderr
+    assert f"      unspill apply --include {ground.project}/.envrc@" in stderr
 
 
 NAMES = (
@@ -268,8 +277,8 @@ def test_a_remedy_can_be_pasted_whatever_the_name(ground: Ground, name: str) -> 
     _stdout, stderr = typed(ground, "apply", code=6)
     assert "\033" not in stderr
     (remedy,) = [line for line in stderr.splitlines() if line.startswith("      unspill")]
-    done = subprocess.run(["bash", "-c", remedy], cwd=ground.project, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+    code, seen = at_terminal("-c", remedy, cwd=ground.project, answer="y\n", program="/bin/bash")
+    assert code == 0, seen
     assert (ground.project / name).read_text() == "x\n"
     assert not (ground.project / "pwned").exists()
 
@@ -354,9 +363,11 @@ def test_another_root_is_always_named(ground: Ground) -> None:
         "  A new",
         "unspill: 1 path not applied, held in sandbox 'default':",
         f"  ! {library}/.envrc: held: direnv runs it when you enter the directory",
-        f"      unspill apply --include {library}/.envrc",
+        f"      unspill apply --include {library}/.envrc@ec841b",
+        "  To drop what is held: unspill discard PATH",
     ]
-    typed(ground, "apply", "--include", f"{library}/.envrc")
+    assert "added .envrc\n" in at_terminal("diff", f"{library}/.envrc", cwd=ground.project)[1]
+    typed(ground, "apply", "--include", f"{library}/.envrc@ec841b")
     assert sorted(os.listdir(library)) == [".envrc", "new"]
 
 

@@ -3,8 +3,8 @@
 
 import re
 import subprocess
-import time
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -82,13 +82,17 @@ def test_an_undo_that_leaves_git_says_what_you_did_and_is_possible_afterwards(
 
 
 def test_a_branch_that_a_run_deleted_is_named_where_it_stays(repository: Ground) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        script = "git branch -D old; git tag made; touch ready; while test -e b; do sleep 0.05; done"
-        running = pool.submit(run_cli, "run", "-c", script, cwd=repository.project)
-        time.sleep(1.0)
-        person(repository, "echo 2 >> a; git commit -qam Mine; rm b")
-        done = running.result()
-    lines = [line.strip() for line in done.stderr.decode().splitlines()]
+    script = "git branch -D old >&2; git tag made; echo ready; read line"
+    program = [Path(sys.executable).with_name("unspill"), "run", "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        program, cwd=repository.project, text=True, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        person(repository, "echo 2 >> a; git commit -qam Mine")
+        _stdout, stderr = running.communicate("go on\n", timeout=30)
+    lines = [line.strip() for line in stderr.splitlines()]
     assert "git: the run deleted old. You still have it; to delete it too:" in lines
     command = lines[lines.index("git: the run deleted old. You still have it; to delete it too:") + 1]
     assert command == "git branch -D old"

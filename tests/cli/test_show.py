@@ -63,6 +63,6 @@ def test_what_git_keeps_for_itself_is_one_line_of_an_apply_too(ground: Ground) -
     typed(ground, "run", "-q", "--hold", "-c", f"touch b; {git} commit -qm one")
     lines = typed(ground, "apply")[0].splitlines()
     assert lines[1] == "  A b"
-    assert lines[2].startswith("  . .git/: ")
+    assert lines[2] == "  git: new master"
     assert len(lines) == 3
-    assert [line[:9] for line in typed(ground, "undo")[0].splitlines()[1:]] == ["  D b", "  . .git/"]
+    assert [line[:9] for line in typed(ground, "undo")[0].splitlines()[1:]] == ["  D b", "  git: ma"]

@@ -60,7 +60,7 @@ def test_a_file_that_the_person_deleted_is_seen(ground: Ground) -> None:
     assert typed(ground, "files") == ""
     assert typed(ground, "files", "--deleted").startswith("edited  (deleted)\n")
     assert "new" not in typed(ground, "files", "--deleted")
-    assert typed(ground, "restore", "edited").startswith("Restored 1 path (op 2). Undo: unspill undo\n")
+    assert typed(ground, "restore", "edited").startswith("Restored 1 path: op 2 (undo: unspill undo)\n")
     assert (ground.project / "edited").read_text() == "old\n"
 
 

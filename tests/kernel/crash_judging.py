@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must be true after a strike and one start: the tree before or the tree after, a record of which, nothing lost.
 
-Looks in a process of its own, because a process recovers once. Then the work is done again or taken back, to the end.
+A repository is compared by what it says, not by its files: where it stands moved whole or not at all, its objects and
+logs only grow. Looks in a process of its own, because a process recovers once. Then the work is done again or taken
+back, to the end.
 """
 
 import os
@@ -11,9 +13,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.kernel.crash_copies import Image, capture, contents, differences, look, visible, with_others, without_twins
+from tests.kernel.crash_repositories import Repositories, read_repositories, repository_problems
 from tests.kernel.crash_scene import Scene
 from unspill import Sandbox
 from unspill.errors import UnspillError
@@ -22,21 +26,29 @@ from unspill.model.operation import Operation
 T = TypeVar("T")
 Held = list[tuple[object, ...]]
 
+# Which ways an action can end: by what is recorded as done, which tree is there and what is held
+ENDS: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {
+    "apply": {(): ("before", "held"), ("apply",): ("after", "residue")},
+    "undo": {("apply",): ("after", "residue"), ("apply", "undo"): ("undone", "again")},
+    "discard": {(): ("before", "held"), ("discard",): ("before", "nothing")},
+    "undo of a discard": {("discard",): ("before", "nothing"), ("discard", "undo"): ("before", "held")},
+}
+
 
 @dataclass(frozen=True)
 class Reference:
     """What an apply and an undo that nobody disturbs make of a scene."""
 
-    before: Image
-    after: Image
-    held: Held
-    residue: Held
+    trees: dict[str, Image]
+    repositories: dict[str, Repositories]
+    held: dict[str, Held]
     left: tuple[tuple[bytes, str], ...]
     precious: frozenset[bytes]
     is_staged: bool = False
 
     def plain(self, image: Image) -> Image:
         """Return a tree as far as it is to be compared: copies from another filesystem have one name each."""
+        image = {path: node for path, node in image.items() if b"/.git/" not in b"/" + path}
         return without_twins(image) if self.is_staged else image
 
 
@@ -69,33 +81,54 @@ def make_reference(scene: Scene, *, is_staged: bool) -> Reference:
     scene.reset()
     before = capture(os.fsencode(scene.project))
     scene.reset()
-    made: Reference = apart(_play, scene, Reference(before, {}, [], [], (), frozenset(), is_staged))
+    made: Reference = apart(_play, scene, Reference({"before": before}, {}, {}, (), frozenset(), is_staged))
     return made
 
 
 def _play(scene: Scene, reference: Reference) -> Reference:
-    precious = contents(os.fsencode(scene.project)) | contents(os.fsencode(scene.state / "layers"))
+    precious = _precious(scene.project) | _precious(scene.state / "layers")
+    trees = {"before": reference.plain(reference.trees["before"])}
+    repositories = {"before": read_repositories(scene.project)}
     with closing(Sandbox(scene.project)) as sandbox:
-        held = _held(sandbox)
+        held = {"nothing": [], "held": _held(sandbox)}
         operation = sandbox.apply()
-        residue = _held(sandbox)
-    after = reference.plain(capture(os.fsencode(scene.project)))
-    left = _left(operation)
+        held["residue"] = _held(sandbox)
+        repositories["after"] = read_repositories(scene.project)
+        trees["after"] = reference.plain(look(os.fsencode(scene.project)))
+        sandbox.undo()
+        held["again"] = _held(sandbox)
+        repositories["undone"] = read_repositories(scene.project)
+        sandbox.redo()
+    # Only now: what is closed to its owner is opened for a moment, after which an undo would leave it alone
+    trees["after"] = reference.plain(capture(os.fsencode(scene.project)))
+    trees["undone"] = trees["before"]
     return replace(
         reference,
-        before=reference.plain(reference.before),
-        after=after,
+        trees=trees,
+        repositories=repositories,
         held=held,
-        residue=residue,
-        left=left,
+        left=_left(operation),
         precious=frozenset(precious),
     )
 
 
-def do_apply(scene: Scene) -> None:
-    """Apply, undisturbed."""
+def _precious(top: Path) -> set[bytes]:
+    """Return the contents of all files that must stay somewhere: of git's own, the objects."""
+    names = look(os.fsencode(top)).items()
+    return {
+        node.content
+        for path, node in names
+        if node.kind == "file" and (b"/.git/" not in b"/" + path or b"/.git/objects/" in b"/" + path)
+    }
+
+
+def begin(scene: Scene, action: str) -> None:
+    """Do what comes before an action, undisturbed."""
     with closing(Sandbox(scene.project)) as sandbox:
-        sandbox.apply()
+        if action == "undo":
+            sandbox.apply()
+        elif action == "undo of a discard":
+            sandbox.discard()
 
 
 def is_whole(scene: Scene, reference: Reference) -> list[str]:
@@ -116,34 +149,42 @@ def verify(scene: Scene, reference: Reference, action: str) -> list[str]:
 
 def _verify(scene: Scene, reference: Reference, action: str) -> list[str]:
     sandbox = Sandbox(scene.project)
-    state, problems = _state_of(scene, reference)
+    tree, problems = _state_of(scene, reference)
     if problems:
         return problems
-    problems = [*_leftovers(scene), *_lost(scene, reference), *_records(sandbox, action, state)]
-    wanted = reference.held if (action, state) == ("apply", "before") else reference.residue
-    held = _held(sandbox)
-    if held != wanted:
-        problems.append(
-            f"holds {[entry for entry in held if entry not in wanted]} instead of"
-            f" {[entry for entry in wanted if entry not in held]}"
-        )
+    done = tuple(one.kind for one in reversed(sandbox.operations()) if one.ending == "done")
+    if done not in ENDS[action]:
+        return [f"recorded is {done}"]
+    wanted, holds = ENDS[action][done]
+    if reference.trees[tree] != reference.trees[wanted]:
+        problems.append(f"mixed state: the tree is as {tree}, recorded is {done}")
+    problems += repository_problems(scene.project, reference.repositories[wanted])
+    problems += [*_leftovers(scene), *_lost(scene, reference), *_rollbacks(sandbox)]
+    problems += _held_problems(sandbox, reference.held[holds])
     if not problems:
-        problems = _go_on(sandbox, scene, reference, action, state)
+        problems = _go_on(sandbox, scene, reference, action, done)
     sandbox.close()
     return problems
+
+
+def _held_problems(sandbox: Sandbox, wanted: Held) -> list[str]:
+    held = _held(sandbox)
+    more, less = [one for one in held if one not in wanted], [one for one in wanted if one not in held]
+    return [f"holds {more} instead of {less}"] if more or less else []
 
 
 def verify_left(scene: Scene, reference: Reference, left: tuple[bytes, ...]) -> list[str]:
     """Return what is wrong after an apply that could not read some paths, and said so. To be called apart."""
     with closing(Sandbox(scene.project)) as sandbox:
         found = reference.plain(look(os.fsencode(scene.project)))
-        wanted = with_others(reference.after, reference.before, left)
+        wanted = with_others(reference.trees["after"], reference.trees["before"], left)
         problems = [f"mixed state: {problem}" for problem in differences(found, visible(wanted))]
         problems += [*_leftovers(scene), *_lost(scene, reference)]
         if _left(sandbox.apply()) != reference.left:
             problems.append("it could not be applied later")
         found = reference.plain(look(os.fsencode(scene.project)))
-        return problems + [f"in the end: {problem}" for problem in differences(found, visible(reference.after))]
+        problems += [f"in the end: {problem}" for problem in differences(found, visible(reference.trees["after"]))]
+        return problems + repository_problems(scene.project, reference.repositories["after"], exactly=False)
 
 
 def _left(operation: Operation) -> tuple[tuple[bytes, str], ...]:
@@ -154,8 +195,7 @@ def _state_of(scene: Scene, reference: Reference, hidden: bytes | None = None) -
     found = reference.plain(look(os.fsencode(scene.project)))
     if hidden is not None:
         found = {path: node for path, node in found.items() if not path.startswith(hidden)}
-    ways = {"before": reference.before, "after": reference.after}
-    wrong = {name: differences(found, visible(image)) for name, image in ways.items()}
+    wrong = {name: differences(found, visible(reference.trees[name])) for name in ("before", "after")}
     for name, problems in wrong.items():
         if not problems:
             return name, []
@@ -163,41 +203,43 @@ def _state_of(scene: Scene, reference: Reference, hidden: bytes | None = None) -
     return "mixed", [f"mixed state, nearest to {nearest}: {problem}" for problem in wrong[nearest]]
 
 
-def _go_on(sandbox: Sandbox, scene: Scene, reference: Reference, action: str, state: str) -> list[str]:
+def _go_on(sandbox: Sandbox, scene: Scene, reference: Reference, action: str, done: tuple[str, ...]) -> list[str]:
     """Do what remains to be done, then the opposite; both must succeed wholly."""
-    ways = {"before": reference.before, "after": reference.after}
-    first = sandbox.apply if action == "apply" and state == "before" else sandbox.redo
-    act = sandbox.undo if state == "after" else first
-    operation = act()
-    wanted = reference.left if action == "apply" and state == "before" else ()
-    if _left(operation) != wanted:
-        return [f"{act.__name__} left {operation.left}"]
-    other = "before" if state == "after" else "after"
-    if other == "after":
-        if problems := differences(reference.plain(look(os.fsencode(scene.project))), visible(reference.after)):
-            return [f"after {act.__name__}: {problem}" for problem in problems]
-        if sandbox.undo().left:
-            return ["the undo was not complete"]
+    is_apply = action in ("apply", "undo")
+    if done[-1:] != ("undo",) and done:
+        steps: list[Callable[[], Operation]] = [sandbox.undo]
+    elif done:
+        steps = [sandbox.redo, sandbox.undo]
+    else:
+        steps = [sandbox.apply if is_apply else sandbox.discard, sandbox.undo]
+    for act in steps:
+        operation = act()
+        if _left(operation) != (reference.left if operation.kind == "apply" else ()):
+            return [f"{operation.kind} left {operation.left}"]
+        is_undone = act == sandbox.undo
+        tree = "after" if is_apply and not is_undone else "before"
+        found = reference.plain(look(os.fsencode(scene.project)))
+        problems = differences(found, visible(reference.trees[tree]))
+        problems += repository_problems(scene.project, reference.repositories[tree], exactly=False)
+        held = ("again" if is_undone else "residue") if is_apply else ("held" if is_undone else "nothing")
+        problems += _held_problems(sandbox, reference.held[held])
+        if problems:
+            return [f"after {operation.kind}: {problem}" for problem in problems]
     found = reference.plain(capture(os.fsencode(scene.project)))
-    return [f"in the end: {problem}" for problem in differences(found, ways["before"])]
+    return [f"in the end: {problem}" for problem in differences(found, reference.trees["before"])]
 
 
-def _records(sandbox: Sandbox, action: str, state: str) -> list[str]:
-    done = [one.kind for one in reversed(sandbox.operations()) if one.ending == "done"]
-    expected = {
-        ("apply", "before"): [],
-        ("apply", "after"): ["apply"],
-        ("undo", "after"): ["apply"],
-        ("undo", "before"): ["apply", "undo"],
-    }[action, state]
-    problems = [] if done == expected else [f"the tree is as {state}, recorded is {done}"]
-    return problems + [
-        f"a rollback left {one.left}" for one in sandbox.operations() if one.ending != "done" and one.left
-    ]
+def _rollbacks(sandbox: Sandbox) -> list[str]:
+    return [f"a rollback left {one.left}" for one in sandbox.operations() if one.ending != "done" and one.left]
 
 
 def _held(sandbox: Sandbox) -> Held:
-    return [(change.path, change.kind, change.aspects, *_entry(change)) for change in sandbox.changes()]
+    """Return what is held; but of objects and logs of git, what was applied once stays."""
+    return [
+        (change.path, change.kind, change.aspects, *_entry(change))
+        for change in sandbox.changes()
+        if not any(part in b"/" + change.path for part in (b"/.git/objects/", b"/.git/logs/"))
+    ]
 
 
 def _entry(change: Any) -> tuple[object, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that is struck: opens the sandbox of a project, which recovers it, then applies or takes back.
+"""The program that is struck: opens the sandbox of a project, which recovers it, then applies, discards or takes back.
 
 Prints one JSON value: the operation's number, or what was raised and whether it is one of unspill's own errors.
 """
@@ -18,7 +18,8 @@ def main(action: str, project: str) -> dict[str, object]:
         sandbox = Sandbox(project)
         operation = None
         if action != "open":
-            operation = sandbox.apply() if action == "apply" else sandbox.undo()
+            acts = {"apply": sandbox.apply, "discard": sandbox.discard}
+            operation = acts.get(action, sandbox.undo)()
         sandbox.close()
     except UnspillError as error:
         return {"raised": type(error).__name__, "is_ours": True, "text": str(error)}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A project and a sandbox that holds changes of every kind over it, made once by real runs and put back at will.
 
+Among them are commits in two repositories: in one of them nobody else moved, in the other the person committed too.
+
 All but the directories' own inodes is made anew each time, so the layers' time marks are set anew as well: between
 what was there before the runs and what a person wrote since.
 """
@@ -20,8 +22,25 @@ from tests.support import Ground
 EDITED = b"edited by a person"
 HELD = b".envrc"
 
+# Where the person has moved a repository on since the runs: the commit is there before, on a branch of its own
+MOVED = "lib/.git/refs/heads/main"
+MOVED_TO = "lib/.git/refs/heads/person"
+REPOSITORIES = (".", "lib")
+_GIT = """
+import subprocess
+def git(where, *words):
+    fixed = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "gc.auto=0")
+    subprocess.run(["git", *fixed, "-C", where, *words], check=True)
+def change(where, content):
+    with open(where + "/tracked", "w") as file:
+        file.write(content)
+    git(where, "add", "tracked")
+"""
+
 # What the live project has before the runs
-BEFORE = """
+BEFORE = (
+    _GIT
+    + """
 import os
 def write(path, content=None, mode=0o644):
     with open(path, "wb") as file:
@@ -55,13 +74,28 @@ os.chmod("closed_gone", 0o555)
 os.chmod("opened", 0o555)
 os.setxattr("dress_closed", "user.colour", b"red")
 os.chmod("dress_closed", 0o555)
+os.mkdir("lib")
+for where in (".", "lib"):
+    git(where, "init", "-q", "--template=", "-b", "main")
+    change(where, "first")
+    git(where, "commit", "-qm", "first")
+change(".", "second")
+git(".", "commit", "-qm", "second")
+git(".", "branch", "old")
+git(".", "pack-refs", "--all")
+git("lib", "checkout", "-q", "-b", "person")
+change("lib", "of the person")
+git("lib", "commit", "-qm", "of the person")
+git("lib", "checkout", "-q", "main")
 for path in [os.path.join(here, name) for here, _, names in os.walk(".") for name in names]:
     os.utime(path, ns=(10**18, 10**18 + len(path)), follow_symlinks=False)
 """
+)
 
 # The runs, one layer each: between them changes of all kinds
 RUNS = (
-    """
+    _GIT
+    + """
 import os, shutil
 def write(path, content=b"first run", mode=0o644):
     with open(path, "wb") as file:
@@ -89,8 +123,16 @@ write("empty", b"not empty any more")
 write("twin", b"only this name")
 write("edited", b"edited by the run")
 write(".envrc", b"export EVIL=1")
+# What the amended commit was is on no branch any more: it gets a reference of ours
+change(".", "of the run")
+git(".", "commit", "-q", "--amend", "-m", "of the run")
+git(".", "branch", "-q", "-D", "old")
+git(".", "checkout", "-q", "-b", "topic")
+change("lib", "of the run")
+git("lib", "commit", "-qm", "of the run")
 """,
-    """
+    _GIT
+    + """
 import os
 def write(path, content=b"second run", mode=0o644):
     with open(path, "wb") as file:
@@ -111,6 +153,9 @@ os.mkdir("new/shut"); write("new/shut/file"); os.chmod("new/shut", 0o000)
 os.setxattr("new/file", "user.colour", b"green"); os.setxattr("new/deep", "user.colour", b"green")
 write("src/modified0", b"modified twice")
 write("was_file/second")
+change(".", "of the second run")
+git(".", "commit", "-qm", "of the second run")
+git(".", "tag", "made")
 """,
 )
 
@@ -125,12 +170,13 @@ class Scene:
     state_image: Image
 
     def reset(self) -> None:
-        """Make everything what it was, with the live project older than the layers but for one file."""
+        """Make everything what it was, with the live project older than the layers but for one file and one branch."""
         rebuild(os.fsencode(self.project), self.project_image)
         rebuild(os.fsencode(self.state), self.state_image)
         mark = self._later_moment()
         with closing(sqlite3.connect(self.state / "store.db", isolation_level=None)) as db:
             db.execute("UPDATE layers SET mark_ns = ?", (mark,))
+        (self.project / MOVED).write_bytes((self.project / MOVED_TO).read_bytes())
         edited = self.project / "edited"
         edited.write_bytes(EDITED)
         os.utime(edited, ns=(10**18, 10**18))

@@ -18,7 +18,8 @@ from typing import Final
 
 STORE_FILES: Final = {"store.db", "store.db-wal", "store.db-shm"}
 PARTS: Final = {
-    *("layers", "work", "runs", "locks", "empty", "manifests", "operations", "pending", "masks", "audit", "skeletons")
+    *("layers", "bases", "work", "runs", "locks", "empty", "manifests", "operations", "pending"),
+    *("masks", "audit", "skeletons"),
 }
 CGROUPS: Final = Path("/sys/fs/cgroup")
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -41,6 +42,7 @@ def state_problems(state: Path) -> list[str]:
         "layers left open": open_layers,
         "layers without a row": sorted(uppers - known),
         "rows without a layer": sorted(known - uppers),
+        "bases without a layer": sorted(set(os.listdir(state / "bases")) - sealed),
         "work directories": os.listdir(state / "work"),
         "outputs without a run": sorted(set(os.listdir(state / "runs")) - runs),
         "manifests without a layer": sorted(set(os.listdir(state / "manifests")) - sealed),

@@ -34,6 +34,7 @@ class Draw:
         often: Collection[bytes],
         inside: bool,
         can_move: Callable[[bytes], bool],
+        is_unique: bool,
     ) -> None:
         self._chance = chance
         self._often = often
@@ -42,6 +43,7 @@ class Draw:
         self._tree = tree
         self._inside = inside
         self._can_move = can_move
+        self._is_unique = is_unique
         paths = sorted(tree)
         self._files = [path for path in paths if tree[path].kind == "file"]
         self._dirs = [path for path in paths if tree[path].is_dir]
@@ -163,7 +165,7 @@ class Draw:
         return self._pick([path for name in self._names if (path := join(above, name)) not in self._tree])
 
     def _content(self) -> bytes:
-        return self._chance.choice(CONTENTS)
+        return b"%x\n" % self._chance.getrandbits(64) if self._is_unique else self._chance.choice(CONTENTS)
 
     def _time(self) -> int:
         return self._chance.choice(TIMES)
@@ -178,10 +180,17 @@ def draw(
     often: Collection[bytes] = (),
     inside: bool = False,
     can_move: Callable[[bytes], bool] = lambda _: True,
+    is_unique: bool = False,
 ) -> list[Operation]:
-    """Return what somebody does in a tree, by chance, and to some paths more often; nothing where it can't be done."""
+    """Return what somebody does in a tree, by chance, and to some paths more often; nothing where it can't be done.
+
+    With `is_unique` no two files that are written get the same content.
+    """
+    chance = random.Random(seed)
     try:
-        return Draw(random.Random(seed), tree, names, modes, often=often, inside=inside, can_move=can_move).draw()
+        return Draw(
+            chance, tree, names, modes, often=often, inside=inside, can_move=can_move, is_unique=is_unique
+        ).draw()
     except IndexError:
         return []
 

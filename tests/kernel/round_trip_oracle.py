@@ -232,7 +232,7 @@ class Oracle:
 
     def reverse(self, done: Done) -> Done | None:
         """Undo an operation; None where nothing of it could be."""
-        if any(layer not in self.stack for layer in done.again):
+        if any(layer not in self.stack for layer in done.again) or self._is_done_again(done):
             return None
         taken = list(done.again)
         if done.first.is_discard:
@@ -249,6 +249,11 @@ class Oracle:
                 paths = {hand.path for hand in done.hands} - back.left
                 recorded.again = self._hold_again(done.first, paths, is_renewed=True)
         return recorded
+
+    def _is_done_again(self, done: Done) -> bool:
+        """Tell whether a discard of everything was undone and done again: then that is what can be undone."""
+        is_whole = done.first.is_discard and done.first.dropped is None and not done.is_undo
+        return is_whole and any(later.first is done.first and not later.is_undo for later in self.done[done.number :])
 
     def _reverse_discard(self, done: Done, taken: list[Layer]) -> Done:
         recorded = Done(0, [], {}, done, dropped=done.dropped)

@@ -13,6 +13,7 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 PROGRAM = """
@@ -174,3 +175,47 @@ def visible(written: str) -> str:
         elif not concealed and character >= " ":
             shown += character
     return shown
+
+
+# Leads a session on the terminal, which is all of its streams but those that are named, then becomes the program
+SEATED = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+for number in map(int, sys.argv[2].split()):
+    os.dup2(fd, number)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+UNSPILL = str(Path(sys.executable).with_name("unspill"))
+
+
+def seated(
+    person: Person, *words: str, cwd: Path, streams: str = "0 1 2", program: str = UNSPILL
+) -> "subprocess.Popen[bytes]":
+    """Start a program at a person's terminal; streams that are not the terminal are pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", SEATED, os.ttyname(person.slave), streams, program, *words],
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"},
+    )
+
+
+def at_terminal(*words: str, cwd: Path, answer: str = "", program: str = UNSPILL) -> tuple[int, str]:
+    """Have `unspill` run at a terminal, type an answer to what it asks, and return its code and what was seen."""
+    person = Person()
+    try:
+        with seated(person, *words, cwd=cwd, program=program) as process:
+            if answer:
+                person.wait_for(ASKED)
+                time.sleep(0.8)
+                person.type(answer)
+            while process.poll() is None:
+                person.look(0.05)
+            return process.returncode, person.look(0.05).replace("\r\n", "\n")
+    finally:
+        person.hang_up()

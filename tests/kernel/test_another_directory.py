@@ -49,7 +49,7 @@ def test_a_sandbox_that_holds_nothing_goes_on_with_the_new_directory(ground: Gro
 def test_after_a_discard_the_sandbox_is_the_new_directorys(ground: Ground) -> None:
     assert ground.run("echo made > made").held
     exchange(ground)
-    assert ground.sandbox().discard() == 1
+    assert ground.sandbox().discard().number == 1
     assert ground.run("echo new > file", after="apply").operation is not None
     assert (ground.project / "file").read_text() == "new\n"
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each system call of apply, undo and recovery that changes something fails: by a kill, a full disk, an I/O error.
+"""Each system call of an operation and of recovery that changes something fails: by a kill, a full disk, an I/O error.
 
-After one start the live tree is exactly the one before or exactly the one after, the record says which, nothing lies
-around and no byte is lost. With --full every call is struck; else a few of each kind, chosen by a fixed seed.
+After one start the live tree is exactly the one before or exactly the one after, so is where each repository stands,
+the record says which, nothing lies around and no byte is lost. With --full every call is struck; else a few of each
+kind, chosen by a fixed seed.
 """
 
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.figures import record_figure
-from tests.kernel.crash_judging import Reference, apart, do_apply, is_whole, make_reference, verify, verify_left
+from tests.kernel.crash_judging import ENDS, Reference, apart, begin, is_whole, make_reference, verify, verify_left
 from tests.kernel.crash_scene import Scene, make_scene
 from tests.kernel.crash_strikes import FAULTS, Call, Struck, run_program
 from tests.support import Ground
@@ -25,7 +26,9 @@ from unspill.layers.remove import remove_tree
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(7200)]
 
 OTHER_FILESYSTEM = Path("/opt/unspill-ci/fs/xfs/work")
-ACTIONS = ("apply", "undo")
+ACTIONS = tuple(ENDS)
+# Without --full
+SOME = ("apply", "undo")
 DOUBLE_CRASHES = 200
 # A fault of a disk that does not get better: calls that a Python program can do without
 LASTING = ("renameat2", "fsync", "pwrite64", "fdatasync", "mkdirat", "chmod", "syncfs", "unlink", "mkdir", "rename")
@@ -60,8 +63,8 @@ class Ordeal:
     def begin(self, action: str) -> None:
         """Put everything back to before an action."""
         self.scene.reset()
-        if action == "undo":
-            apart(do_apply, self.scene)
+        if action.startswith("undo"):
+            apart(begin, self.scene, action)
 
     def run(self, action: str, call: Call | None = None, fault: str = "killed") -> Struck:
         return run_program(action, self.scene.project, self.log, call, fault)
@@ -156,10 +159,11 @@ def ordeal_elsewhere(ground: Ground) -> Iterator[Ordeal]:
 
 def places_of_interest(calls: tuple[Call, ...]) -> list[Call]:
     """Return calls at which a kill leaves different work: nothing live is changed yet, half is, all is and written."""
-    renames = [call for call in calls if call.name == "renameat2"]
+    # A discard changes nothing live: there the renames are those of its layers
+    renames = [call for call in calls if call.name.startswith("rename")]
     last_end = max(index for index, call in enumerate(calls) if call.name == "write")
-    before = calls[calls.index(renames[0]) - 12]
-    return [before, renames[len(renames) // 2], calls[last_end + 2]]
+    before = calls[max(0, calls.index(renames[0]) - 12)]
+    return [before, renames[len(renames) // 2], calls[min(last_end + 2, len(calls) - 1)]]
 
 
 def end(tally: Tally, name: str, note: str, *, least: int) -> None:
@@ -177,33 +181,47 @@ def end(tally: Tally, name: str, note: str, *, least: int) -> None:
 
 
 def test_the_changes_are_of_every_kind(ordeal: Ordeal) -> None:
-    held = ordeal.reference.held
+    held = ordeal.reference.held["held"]
     assert len(held) >= 50
     assert {entry[1] for entry in held} == {"added", "modified", "deleted", "replaced", "metadata"}
     assert {entry[3] for entry in held if len(entry) > 3} == {"file", "dir", "symlink"}
     assert {why for _path, why in ordeal.reference.left} == {"held", "conflict"}
-    assert len(ordeal.reference.residue) == len(ordeal.reference.left)
+    assert len(ordeal.reference.held["residue"]) == len(ordeal.reference.left)
+
+
+def test_one_repository_moves_and_the_other_gets_the_work_beside_it(ordeal: Ordeal) -> None:
+    before, after, undone = (ordeal.reference.repositories[name] for name in ("before", "after", "undone"))
+    assert before["."].head != after["."].head
+    assert before["."].index != after["."].index
+    assert {name for name in before["."].refs if name not in after["."].refs} == {"refs/heads/old"}
+    # The commit that the run amended is kept by a reference, and so is what an undo displaces
+    assert before["."].refs["refs/heads/main"] == after["."].refs["refs/unspill/op-1/0"]
+    assert after["."].refs["refs/heads/topic"] == undone["."].refs["refs/unspill/op-2/1"]
+    assert after["lib"].refs == before["lib"].refs | {
+        "refs/unspill/run-2/heads/main": after["lib"].refs["refs/unspill/run-2/heads/main"]
+    }
 
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_fault_at_any_call_leaves_the_tree_before_or_the_tree_after(ordeal: Ordeal, action: str, full: bool) -> None:
     tally = Tally()
     calls = ordeal.calls(action)
-    ordeal.strike(action, ordeal.points(calls, None if full else 5), tally)
-    for call in places_of_interest(calls):
+    ordeal.strike(action, ordeal.points(calls, None if full else 4), tally)
+    for call in places_of_interest(calls)[:: 1 if full else 2]:
         ordeal.strike_recovery(action, call, None if full else 1, tally)
     note = f"{', '.join(FAULTS)} at every changing system call of it and of its recovery"
-    end(tally, f"crash points, {action}", note, least=700 if full else 6)
+    end(tally, f"crash points, {action}", note, least=2 * len(calls) if full else 5)
 
 
 def test_a_crash_while_recovering_from_a_crash_is_recovered_from(ordeal: Ordeal, full: bool) -> None:
     tally = Tally()
-    calls = {action: ordeal.calls(action) for action in ACTIONS}
-    places = {action: places_of_interest(calls[action])[0 if full else 2 :] for action in ACTIONS}
-    inside = {action: ordeal.calls_of_recoveries(action, places[action]) for action in ACTIONS}
+    actions = ACTIONS if full else SOME
+    calls = {action: ordeal.calls(action) for action in actions}
+    places = {action: places_of_interest(calls[action])[0 if full else 2 :] for action in actions}
+    inside = {action: ordeal.calls_of_recoveries(action, places[action]) for action in actions}
     wanted = DOUBLE_CRASHES if full else 4
     while tally.points.total() < wanted and tally.missed < 3 * wanted:
-        action = ordeal.chance.choice(ACTIONS)
+        action = ordeal.chance.choice(actions)
         call = ordeal.chance.choice(calls[action])
         ordeal.crash(action, call)
         inner = ordeal.chance.choice(inside[action])
@@ -216,7 +234,7 @@ def test_a_crash_while_recovering_from_a_crash_is_recovered_from(ordeal: Ordeal,
 
 def test_a_disk_that_stays_broken_is_recovered_from_when_it_is_mended(ordeal: Ordeal, full: bool) -> None:
     tally = Tally()
-    for action in ACTIONS:
+    for action in ACTIONS if full else SOME:
         calls = [call for call in ordeal.calls(action) if call.name in LASTING]
         for call in calls[:: 5 if full else len(calls) // 2]:
             for fault in ("no space+", "I/O error+")[: 2 if full else 1]:
@@ -229,7 +247,7 @@ def test_a_disk_that_stays_broken_is_recovered_from_when_it_is_mended(ordeal: Or
 
 def test_a_fault_is_survived_where_the_project_is_on_another_filesystem(ordeal_elsewhere: Ordeal, full: bool) -> None:
     ordeal, tally = ordeal_elsewhere, Tally()
-    for action in ACTIONS:
+    for action in ACTIONS if full else SOME:
         calls = ordeal.calls(action)
         points = ordeal.points(calls, len(calls) if full else 2)
         ordeal.strike(action, points, tally)

@@ -268,3 +268,27 @@ def test_what_is_not_held_any_more_is_not_redone(ground: Ground) -> None:
         sandbox.redo()
     sandbox.undo()
     assert "a" in kinds(sandbox.changes())
+
+
+def test_a_discard_that_was_undone_and_redone_is_undone_by_its_redo(ground: Ground) -> None:
+    sandbox = held(ground)
+    before = kinds(sandbox.changes())
+    number = sandbox.discard().number
+    sandbox.undo()
+    redone = sandbox.redo().number
+    with pytest.raises(UsageError, match="held again and discarded since"):
+        sandbox.undo(number)
+    assert not sandbox.changes()
+    sandbox.undo(redone)
+    assert kinds(sandbox.changes()) == before
+
+
+def test_a_backup_that_an_undo_has_put_back_is_not_restored_again(ground: Ground) -> None:
+    ground.write("a", "a\n")
+    sandbox = ground.sandbox(after="apply")
+    operation = sandbox.run("rm a").operation
+    assert operation is not None
+    sandbox.undo()
+    with pytest.raises(UsageError, match="an undo or a redo has put it back"):
+        sandbox.restore("a", f"op{operation.number}")
+    assert (ground.project / "a").read_text() == "a\n"

@@ -79,6 +79,9 @@ def test_a_write_is_held_applied_and_undone_like_a_run(ground: Ground, engine: s
     assert (ground.project / "file").read_text() == "new"
     assert (ground.project / "file").stat().st_mode & 0o777 == 0o750
     sandbox.undo()
+    assert (ground.project / "file").read_text() == "old"
+    assert files.read("file").text() == "new", "an undo of an apply holds the changes again"
+    sandbox.discard()
     assert files.read("file").text() == "old"
     made = files.write("some/deep/directory/made", b"\0\xff", after="apply")
     assert made.is_new

@@ -12,9 +12,12 @@ from collections import Counter
 import pytest
 
 from tests.figures import record_figure
-from tests.kernel.twin_play import Game, Sequence
+from tests.kernel.twin_arms import ARMS
+from tests.kernel.twin_draw import PIECES, Sequence, Step, every_action
+from tests.kernel.twin_play import Game
 from tests.kernel.twin_world import IDENTITY, world
 from tests.support import Ground
+from unspill.sandbox import bases
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(8 * 3600)]
 
@@ -50,8 +53,9 @@ def repository_ground(ground: Ground) -> Ground:
 
 def test_nothing_of_a_person_is_lost_beside_an_agent(repository_ground: Ground, full: bool) -> None:
     # The fresh share finds what the fixed one does not; a failure names its seed
-    fresh = random.SystemRandom().randrange(1 << 32)
-    seeds = [*range(WHOLE - 500), *range(fresh, fresh + 500)] if full else [*range(12), *range(fresh, fresh + 6)]
+    fresh = PIECES * random.SystemRandom().randrange(1 << 32)
+    fixed = WHOLE // 2 if full else 4
+    seeds = [*range(fixed), *range(fresh, fresh + (WHOLE - fixed if full else 6))]
     pairs: Counter[tuple[str, str]] = Counter()
     for seed in seeds:
         sequence = Sequence.drawn(seed)
@@ -60,9 +64,94 @@ def test_nothing_of_a_person_is_lost_beside_an_agent(repository_ground: Ground, 
             least = shortened(repository_ground, sequence)
             shown = "\n".join(problems(repository_ground, least, Counter()) or found)
             pytest.fail(f"seed {seed}, shortened to {least}:\n{shown}", pytrace=False)
+    actions = [*every_action()]
+    rarest = min(pairs[pair] for pair in itertools.product(actions, actions))
+    assert not full or rarest >= 20
     record_figure(
         "git beside a person",
         "0 broken, 0 lost",
-        f"{len(seeds)} random sequences, {sum(pairs.values())} actions, {len(pairs)} pairs of them,"
-        f" each at least {min(pairs.values())} times",
+        f"{len(seeds)} random sequences, {sum(pairs.values())} actions, each of {len(actions) ** 2} pairs of actions at"
+        f" least {rarest} times",
     )
+
+
+# For each rule a sequence that does harm without it
+HARM = {
+    "object rule": Sequence("plain", (Step(("agent: add",), then="apply"), Step(("person: commit",)), Step(("undo",)))),
+    # A branch stays and an index moves, so that the person's next commit takes back what they have committed before
+    "unit rule": Sequence(
+        "plain",
+        (
+            Step(("agent: detached",), then="apply"),
+            Step(("person: commit",)),
+            Step(("agent: checkout",), then="hold"),
+            Step(("person: new branch",)),
+            Step(("apply",)),
+            Step(("person: commit",)),
+        ),
+    ),
+    "compare": Sequence("plain", (Step(("agent: commit",), then="hold"), Step(("person: commit",)), Step(("apply",)))),
+    "pins": Sequence("plain", (Step(("person: commit",)), Step(("agent: amend",), then="apply"))),
+    "freeze": Sequence(
+        "plain",
+        (Step(("agent: add", "person: commit", "agent: commit"), then="apply"), Step(("person: merge arrived",))),
+    ),
+}
+
+
+SHOWN_BY = {
+    "object rule": "missing blob",
+    "unit rule": "is not in the tip of HEAD",
+    "compare": "is not in the tip of refs/heads/main",
+    "pins": "not reachable any more: person",
+    "freeze": "is not in the tip of refs/heads/main",
+}
+
+
+@pytest.mark.parametrize("rule", HARM)
+def test_a_rule_keeps_a_repository_whole_that_breaks_without_it(
+    repository_ground: Ground, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    assert problems(repository_ground, HARM[rule], Counter()) == []
+    ARMS[rule](monkeypatch)
+    assert SHOWN_BY[rule] in "\n".join(problems(repository_ground, HARM[rule], Counter()))
+
+
+CLEANED = (Step(("person: expire",)), Step(("person: gc now",)))
+# What a run built on is nobody's any more when git removes everything that nothing leads to
+VANISHED = {
+    "the commit below a held one": (
+        Step(("person: commit",)),
+        Step(("agent: commit",), then="hold"),
+        Step(("person: amend",)),
+    ),
+    "what was staged": (Step(("person: add",)), Step(("agent: add",), then="hold"), Step(("person: reset",))),
+    "a stash": (Step(("person: stash",)), Step(("agent: add",), then="hold"), Step(("person: pop",))),
+    "a tip that moved while it ran": (
+        Step(("person: commit",)),
+        Step(("agent: commit", "person: amend", "person: expire", "agent: commit"), then="hold"),
+    ),
+    "the commit below a discarded one": (
+        Step(("person: commit",)),
+        Step(("agent: commit",), then="hold"),
+        Step(("discard",)),
+        Step(("person: amend",)),
+        *CLEANED,
+        Step(("undo",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VANISHED)
+def test_what_held_work_builds_on_outlives_gits_cleaning(repository_ground: Ground, case: str) -> None:
+    steps = (*VANISHED[case], *CLEANED, Step(("apply",)), Step(("undo",)), Step(("redo",)))
+    assert problems(repository_ground, Sequence("plain", steps), Counter()) == []
+
+
+def test_held_work_breaks_in_gits_cleaning_where_no_objects_are_kept(
+    repository_ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bases, "keep_objects", lambda root, layer: None)
+    for steps in VANISHED.values():
+        found = problems(repository_ground, Sequence("plain", (*steps, *CLEANED)), Counter())
+        assert "sandbox default: " in "\n".join(found)

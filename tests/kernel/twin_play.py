@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays a person and an agent on one repository at random, and says after every step what is not as it must be."""
+"""Plays a person and an agent on one repository, and says after every step what is not as it must be."""
 
 import os
 import random
@@ -9,99 +9,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.kernel.twin_world import KINDS, World, lines, sh
+from tests.kernel.twin_draw import AGENT, NO_LOCK, PERSON, Sequence, Step, is_of_agent
+from tests.kernel.twin_world import World, lines, sh
+from unspill import Sandbox
 from unspill.errors import UsageError
 from unspill.model.operation import Operation
 from unspill.model.selection import Selection
 
-# What a person does: NUMBER is another one each time, BRANCH one of those that there are
-PERSON = {
-    "edit": "echo 'edited NUMBER' >> 'person-edit'",
-    "add": "echo 'staged NUMBER' > 'person-staged-NUMBER'; git add 'person-staged-NUMBER'",
-    "commit": "echo NUMBER > 'person-NUMBER'; git add 'person-NUMBER'; git commit -qm 'person NUMBER'",
-    "amend": "echo NUMBER > 'person-NUMBER'; git add 'person-NUMBER'; git commit -q --amend -m 'person NUMBER'",
-    "merge": "git merge -q --no-ff -m 'person NUMBER' BRANCH",
-    "rebase": "git rebase -q BRANCH",
-    "stash": "echo NUMBER > base1; git stash push -q -m 'person stash NUMBER' -- base1",
-    "pop": "git stash pop -q",
-    "branch": "git branch 'person/NUMBER'",
-    "checkout": "git checkout -q BRANCH",
-    "new branch": "git checkout -q -b 'person/NUMBER'",
-    "tag": "git tag -m 'person NUMBER' 'person-tag-NUMBER'",
-    "soft reset": "git reset -q --soft HEAD~1",
-    "delete branch": "git branch -q -D BRANCH",
-    "gc": "git gc -q",
-    "gc now": "git gc -q --prune=now",
-    "expire": "git reflog expire --expire=now --all",
-    "pack refs": "git pack-refs --all",
-    "fetch": "git fetch -q origin",
-    "worktree": "git worktree add -q '../NAME-wt-NUMBER' -b 'person/wt-NUMBER'",
-    "submodule": "test -e lib/.git && cd lib && echo NUMBER > 'person-NUMBER' && git add -A &&"
-    " git commit -qm 'person NUMBER' && cd .. && git add lib && git commit -qm 'person lib NUMBER'",
-    "status": "git status",
-    "stale lock": "touch .git/index.lock",
-    "no lock": "rm -f .git/index.lock",
-    "rename branch": "git branch -q -m BRANCH 'person/NUMBER/renamed'",
-}
-# What an agent does inside: nothing of it drops what the person committed
-AGENT = {
-    "edit": "echo 'agent NUMBER' >> agent-file",
-    "add": "echo 'NUMBER' > 'agent-staged-NUMBER'; git add 'agent-staged-NUMBER'",
-    "commit": "echo NUMBER > 'agent-NUMBER'; git add 'agent-NUMBER'; git commit -qm 'agent NUMBER' && made",
-    "commit all": "echo NUMBER > base2; echo x > 'agent-NUMBER'; git add -A; git commit -qm 'agent NUMBER' && made",
-    "amend": "echo NUMBER > 'agent-NUMBER'; git add 'agent-NUMBER'; git commit -q --amend -m 'agent NUMBER' && made",
-    "merge": "git merge -q --no-ff -m 'agent NUMBER' BRANCH && made",
-    "rebase": "git rebase -q BRANCH && made",
-    "stash": "echo NUMBER > base3; git stash push -q -m 'agent stash NUMBER' -- base3",
-    "pop": "git stash pop -q",
-    "branch": "git branch 'agent/NUMBER'",
-    "checkout": "git checkout -q BRANCH",
-    "new branch": "git checkout -q -b 'agent/NUMBER'",
-    "tag": "git tag -m 'agent NUMBER' 'agent-tag-NUMBER'",
-    "reset own": "git commit -q --allow-empty -m 'agent NUMBER' && made; git reset -q --hard HEAD~1",
-    "detached": "git checkout -q --detach; git commit -q --allow-empty -m 'agent NUMBER' && made",
-    "gc": "git gc -q",
-    "gc now": "git gc -q --prune=now",
-    "expire": "git reflog expire --expire=now --all",
-    "pack refs": "git pack-refs --all",
-    "worktree": "git worktree add -q 'agent-wt-NUMBER' -b 'agent/wt-NUMBER'",
-    "submodule": "test -e lib/.git && cd lib && git commit -q --allow-empty -m 'agent NUMBER' && cd .. &&"
-    " git add lib && git commit -qm 'agent lib NUMBER' && made",
-    "status": "git status; git log --oneline",
-    "delete own branch": "git branch -q 'agent/gone-NUMBER'; git branch -q -D 'agent/gone-NUMBER'",
-    "clone": "git clone -q --no-hardlinks . 'agent-clone-NUMBER'",
-}
-OURS = ("apply", "overwrite", "undo", "undo one", "redo", "discard")
 _ABORT = "{ git merge --abort; git rebase --abort; git cherry-pick --abort; } 2>/dev/null"
 _MADE = 'made() { echo "<made $(git rev-parse HEAD)>"; }\n'
-
-
-@dataclass(frozen=True)
-class Step:
-    """What is done, and the seed of its details."""
-
-    kind: str
-    seed: int
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """A kind of repository, and steps."""
-
-    kind: str
-    steps: tuple[Step, ...]
-
-    @classmethod
-    def drawn(cls, seed: int) -> "Sequence":
-        """Draw a sequence."""
-        chance = random.Random(seed)
-        kinds = [*("person",) * 9, *("run",) * 10, *OURS, *OURS]
-        steps = tuple(Step(chance.choice(kinds), chance.getrandbits(48)) for _ in range(chance.randint(6, 16)))
-        return cls(chance.choice(KINDS), steps)
-
-    def shorter(self) -> list["Sequence"]:
-        """Return sequences that lack one step."""
-        return [Sequence(self.kind, self.steps[:at] + self.steps[at + 1 :]) for at in reversed(range(len(self.steps)))]
 
 
 @dataclass
@@ -120,9 +36,8 @@ class Game:
     def problems(self, sequence: Sequence) -> list[str]:
         """Play until something is wrong; return that, with what was done before."""
         for step in sequence.steps:
-            chance = random.Random(step.seed)
             try:
-                self._play(step.kind, chance)
+                self._play(step, random.Random(step.seed))
                 found = self._check()
             except AssertionError as error:
                 found = [f"assertion: {error}"]
@@ -130,15 +45,27 @@ class Game:
                 return [*self.told, *(f"  ! {problem}" for problem in found)]
         return []
 
-    def _play(self, kind: str, chance: random.Random) -> None:
-        match kind:
-            case "person":
-                self._person(chance)
-            case "run":
-                self._run(chance)
-            case _:
-                self._note(kind)
-                self._ours(kind, chance)
+    def _play(self, step: Step, chance: random.Random) -> None:
+        sandbox, other = self.world.sandbox, self.world.other
+        if step.seed and chance.random() < 0.25:
+            sandbox, other = other, sandbox
+        inside = [at for at, action in enumerate(step.actions) if is_of_agent(action)]
+        if not inside:
+            for action in step.actions:
+                self._act(action, chance, sandbox)
+            return
+        first = next((at for at, action in enumerate(step.actions) if not is_of_agent(action)), len(step.actions))
+        last = next((at for at in inside if at > first), len(step.actions))
+        parts = [step.actions[:first], step.actions[first:last], step.actions[last:]]
+        self._run(parts, step.then, chance, sandbox, other)
+
+    def _act(self, action: str, chance: random.Random, sandbox: Sandbox, running: Sandbox | None = None) -> None:
+        """Do what a person does, or what they ask unspill for; while a run goes on, in another sandbox."""
+        self._note(action)
+        if action.startswith("person: "):
+            self._person(action.removeprefix("person: "), chance)
+        else:
+            self._ours(action, chance, sandbox, running)
 
     def _note(self, action: str) -> None:
         self.pairs[self._last, action] += 1
@@ -148,16 +75,14 @@ class Game:
         self._number += 1
         branches = lines(self.world.project, "for-each-ref", "--format=%(refname:short)", "refs/heads")
         text = text.replace("BRANCH", f"'{chance.choice(branches or ['main'])}'")
-        return text.replace("NUMBER", str(self._number)).replace("NAME", self.world.project.parent.name)
+        return text.replace("NUMBER", str(self._number)).replace("REMOTE", str(self.world.remote))
 
-    def _person(self, chance: random.Random) -> None:
-        action = chance.choice([*PERSON])
-        self._note(f"person: {action}")
+    def _person(self, action: str, chance: random.Random) -> None:
         if action == "fetch":
             self._push(chance)
         text = self._filled(PERSON[action], chance)
-        if action != "stale lock" and chance.random() < 0.8:
-            text = f"rm -f .git/index.lock; {text}"
+        if not action.endswith("lock") and chance.random() < 0.8:
+            text = f"{NO_LOCK}; {text}"
         self.told.append(f"person: {text}")
         world = self.world
         before = {where: lines(where, "rev-parse", "HEAD") for where in (world.project, world.twin)}
@@ -180,29 +105,34 @@ class Game:
         sh(self.world.top, f"rm -rf other; git clone -q file://{self.world.remote} other")
         sh(other, f"git commit -q --allow-empty -m 'remote {self._number}'; git push -q origin HEAD; rm -rf ../other")
 
-    def _run(self, chance: random.Random) -> None:
-        parts = []
-        for _ in range(2):
-            actions = [chance.choice([*AGENT]) for _ in range(chance.randint(0, 2))]
-            parts.append("\n".join(f"{{ {self._filled(AGENT[one], chance)}; }} || {_ABORT}" for one in actions))
-            for action in actions:
-                self._note(f"agent: {action}")
-        then = chance.choice(["apply", "apply", "apply", "hold", "hold", "discard"])
-        count = chance.choice([0, 0, 1, 1, 2])
-        self.told.append(f"run, {then}: {parts[0]!r}; {count} of the person; {parts[1]!r}")
+    def _run(
+        self, parts: list[tuple[str, ...]], then: str, chance: random.Random, sandbox: Sandbox, other: Sandbox
+    ) -> None:
+        before, others, after = parts
+        scripts = [self._script(part, chance) for part in (before, after)]
+        self.told.append(f"run in {self.world.name_of(sandbox)}, {then}: {scripts[0]!r}; {others}; {scripts[1]!r}")
 
         def meanwhile() -> None:
-            for _ in range(count):
-                self._person(chance)
+            for action in others:
+                self._act(action, chance, other, sandbox)
 
-        result = self.world.run(_MADE + parts[0], parts[1], meanwhile=meanwhile, then=then)
+        for action in before:
+            self._note(action)
+        # A rebase or merge of nothing leaves a commit of the person on top
+        known = set(lines(self.world.project, "rev-list", "--all", "--reflog", "HEAD"))
+        result = self.world.run(_MADE + scripts[0], scripts[1], meanwhile=meanwhile, then=then, sandbox=sandbox)
+        for action in after:
+            self._note(action)
         printed = result.stdout.kept().decode("utf-8", "replace")
         self.told.append(f"  -> {_told(result.operation)} {result.problem}")
         if then != "discard":
-            self._made |= set(re.findall(r"<made ([0-9a-f]{40,64})>", printed))
+            self._made |= set(re.findall(r"<made ([0-9a-f]{40,64})>", printed)) - known
 
-    def _ours(self, kind: str, chance: random.Random) -> None:
-        sandbox = self.world.sandbox
+    def _script(self, actions: tuple[str, ...], chance: random.Random) -> str:
+        texts = [self._filled(AGENT[action.removeprefix("agent: ")], chance) for action in actions]
+        return "\n".join(f"{{ {text}; }} || {_ABORT}" for text in texts)
+
+    def _ours(self, kind: str, chance: random.Random, sandbox: Sandbox, running: Sandbox | None) -> None:
         operation: Operation | None = None
         try:
             match kind:
@@ -213,19 +143,34 @@ class Game:
                         operation = sandbox.apply(Selection(overwrite=(b".git",)))
                         # Asked for: theirs is off the branch then, but still reachable
                         self._committed.clear()
-                case "undo":
-                    operation = sandbox.undo()
                 case "undo one":
-                    numbers = [one.number for one in sandbox.operations(limit=100)]
+                    numbers = [one.number for one in self._free(sandbox, running)]
                     operation = sandbox.undo(chance.choice(numbers)) if numbers else None
-                case "redo":
-                    operation = sandbox.redo()
                 case "discard":
-                    sandbox.discard()
+                    operation = sandbox.discard()
+                case _:
+                    number = self._last_of(kind, sandbox, running) if running is not None else None
+                    if running is None or number is not None:
+                        operation = sandbox.undo(number) if kind == "undo" else sandbox.redo(number)
         except UsageError as error:
             self.told.append(f"{kind}: {error.message}")
             return
-        self.told.append(f"{kind}: {_told(operation)}")
+        self.told.append(f"{kind} in {self.world.name_of(sandbox)}: {_told(operation)}")
+
+    def _free(self, sandbox: Sandbox, running: Sandbox | None) -> list[Operation]:
+        """Return the operations whose reversal need not wait for a run: it does if it changes what that one holds."""
+        found = sandbox.operations(limit=100)
+        if running is None:
+            return list(found)
+        asked_by = {one.id: one.asked_by for one in found}
+        own = sandbox.id
+        return [one for one in found if one.sandbox == own or asked_by.get(one.origin or one.id) == "run"]
+
+    def _last_of(self, kind: str, sandbox: Sandbox, running: Sandbox | None) -> int | None:
+        """Return the number of the last operation that can be undone, or of the last undo."""
+        return next(
+            (one.number for one in self._free(sandbox, running) if (one.kind == "undo") == (kind == "redo")), None
+        )
 
     def _check(self) -> list[str]:
         return [*self._whole(), *self._branches(), *self._commits(), *self._runs()]
@@ -236,10 +181,11 @@ class Game:
         done = sh(self.world.project, "git fsck --full --no-progress --no-dangling 2>&1", check=False)
         if done.returncode or "missing" in done.stdout or "error" in done.stdout:
             found.append(f"project: {done.stdout.strip()}")
-        result = self.world.sandbox.run("git fsck --full --no-progress --no-dangling 2>&1", after="discard")
-        text = result.stdout.kept().decode("utf-8", "replace")
-        if not result.ok or "missing" in text or "error" in text:
-            found.append(f"sandbox: {text.strip()}")
+        for sandbox in self.world.used():
+            result = sandbox.run("git fsck --full --no-progress --no-dangling 2>&1", after="discard")
+            text = result.stdout.kept().decode("utf-8", "replace")
+            if not result.ok or "missing" in text or "error" in text:
+                found.append(f"sandbox {self.world.name_of(sandbox)}: {text.strip()}")
         return found
 
     def _branches(self) -> list[str]:

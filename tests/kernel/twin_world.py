@@ -19,6 +19,7 @@ FIXED = {"GIT_OPTIONAL_LOCKS": "1", "GIT_EDITOR": "true", "GIT_MERGE_AUTOEDIT": 
 IDENTITY = (
     "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n"
     '[protocol "file"]\n\tallow = always\n'
+    "[core]\n\tpackedRefsTimeout = 0\n\tfilesRefLockTimeout = 0\n"
     "[gc]\n\tauto = 0\n\tautoDetach = false\n[maintenance]\n\tauto = false\n[advice]\n\tdetachedHead = false\n"
 )
 _FIRST = """
@@ -59,6 +60,8 @@ class World:
     twin: Path = field(init=False)
     remote: Path = field(init=False)
     sandbox: Sandbox = field(init=False)
+    other: Sandbox = field(init=False)
+    _written: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.top.mkdir()
@@ -71,6 +74,7 @@ class World:
         self._make(self.twin)
         shutil.rmtree(seed)
         self.sandbox = self.ground.sandbox(project=self.project, after="apply")
+        self.other = self.ground.sandbox("other", project=self.project, after="apply")
 
     def _make(self, where: Path) -> None:
         depth = "--depth 2 --no-single-branch" if self.kind == "shallow" else ""
@@ -94,8 +98,26 @@ class World:
                     check=False,
                 )
 
-    def run(self, before: str, after: str, *, meanwhile: Callable[[], None] | None, then: str) -> RunResult:
-        """Run a script in the sandbox; the person does something in the middle of it."""
+    def name_of(self, sandbox: Sandbox) -> str:
+        """Return what a sandbox is called."""
+        return "other" if sandbox is self.other else "default"
+
+    def used(self) -> list[Sandbox]:
+        """Return the sandboxes that may hold something, and the first one always."""
+        return [self.sandbox, *([self.other] if self.other.id in self._written else [])]
+
+    def run(
+        self,
+        before: str,
+        after: str,
+        *,
+        meanwhile: Callable[[], None] | None,
+        then: str,
+        sandbox: Sandbox | None = None,
+    ) -> RunResult:
+        """Run a script in a sandbox; the person does something in the middle of it."""
+        used = self.sandbox if sandbox is None else sandbox
+        self._written.add(used.id)
         reader, writer = os.pipe()
         reached = threading.Event()
         script = f"{before}\necho '<reached>'; read _answer\n{after}\ntrue"
@@ -107,24 +129,27 @@ class World:
         results: list[RunResult] = []
 
         def run() -> None:
-            results.append(self.sandbox.run(script, stdin=reader, after=then, env=FIXED, on_event=take))  # type: ignore[arg-type]
+            results.append(used.run(script, stdin=reader, after=then, env=FIXED, on_event=take))  # type: ignore[arg-type]
             reached.set()
 
         thread = threading.Thread(target=run)
         thread.start()
         assert reached.wait(60)
-        if meanwhile is not None:
-            meanwhile()
-        os.write(writer, b"go\n")
-        thread.join(120)
-        os.close(reader)
-        os.close(writer)
+        try:
+            if meanwhile is not None:
+                meanwhile()
+        finally:
+            os.write(writer, b"go\n")
+            thread.join(120)
+            os.close(reader)
+            os.close(writer)
         return results[0]
 
     def close(self) -> None:
         """Remove everything."""
-        self.sandbox.close()
-        self.ground.opened.remove(self.sandbox)
+        for sandbox in (self.sandbox, self.other):
+            sandbox.close()
+            self.ground.opened.remove(sandbox)
         subprocess.run(["chmod", "-R", "u+rwx", os.fspath(self.top)], check=False, capture_output=True)
         shutil.rmtree(self.top, ignore_errors=True)
 

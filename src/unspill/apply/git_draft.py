@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.apply.git_live import LiveRepository, core_names, deletion_notes, resolve, stashed
+from unspill.apply.git_live import LiveRepository, core_names, resolve, stashed
+from unspill.apply.git_notes import deletion_notes
 from unspill.changes.reader import MergedTree
 from unspill.git import index
 from unspill.git.layout import OWN_REFS, STASH_LOG, STATE_DIRECTORIES, is_object_name
@@ -134,8 +135,16 @@ class GitDraft:
         assert change.layer is not None
         return self._source.uppers[change.layer] + b"/" + change.path
 
-    def add(self, dependent: Iterable[int] = ()) -> None:
-        """Draft what becomes of it. Groups of steps that are `dependent` are done only if it moves."""
+    @property
+    def has_commits(self) -> bool:
+        """Whether HEAD leads to another commit than before."""
+        return resolve(self._after, b"HEAD") != resolve(self._base, b"HEAD")
+
+    def add(self, dependent: Iterable[int] = (), committed: Iterable[int] = ()) -> None:
+        """Draft what becomes of it. Groups of steps that are `dependent` are done only if it moves.
+
+        Those of what is `committed` are done unless it turns out that the run's work can only arrive.
+        """
         if self._live.state is None:
             self._leave("conflict", GONE)
             return
@@ -150,7 +159,8 @@ class GitDraft:
         move = None if self.is_diverged else self._make_move(transfer)
         arrival = self._make_arrival(transfer)
         if transfer.paths or move is not None or arrival:
-            self._live.add_step(move, arrival, tuple(self._places(transfer)), sorted(dependent))
+            places = tuple(self._places(transfer))
+            self._live.add_step(move, arrival, places, sorted(dependent), sorted(committed))
 
     def _deleted(self) -> list[bytes]:
         """Return the references that the run deleted and that are still there."""

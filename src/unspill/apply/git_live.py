@@ -12,14 +12,12 @@ import stat
 
 from unspill.apply.entries import entry_of
 from unspill.apply.steps import make_step
-from unspill.changes.quote import quote
 from unspill.changes.reader import MergedTree
 from unspill.git import index
 from unspill.git.layout import OWN_REFS, is_object_name
 from unspill.git.objects import Objects, make_object
 from unspill.git.state import SYMBOLIC, common_of, owner_of, read_state
 from unspill.model.operation import GitMove, GitStep, RefMove
-from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     Displaced = tuple[bytes, bytes]
 
 LARGEST = 64 << 20
-_MOST_LINES = 20
 
 
 class LiveRepository:
@@ -182,6 +179,7 @@ class LiveRepository:
         arrival: Sequence[RefMove] = (),
         objects: Sequence[tuple[bytes, bytes]] = (),
         dependent: Sequence[int] = (),
+        committed: Sequence[int] = (),
     ) -> None:
         """Add what is to be done to the draft."""
         lock = self._draft.stage_content(self.root, b"unspill pid %d\n" % os.getpid(), 0o444)
@@ -196,6 +194,7 @@ class LiveRepository:
                 move=move,
                 arrival=tuple(arrival),
                 dependent=tuple(dependent),
+                committed=tuple(committed),
                 lock=lock,
                 lock_inode=self._draft.inode_of(self.root, lock),
             )
@@ -221,17 +220,3 @@ def stashed(log: bytes) -> list[bytes]:
 def core_names(*states: GitState, members: Iterable[bytes]) -> set[bytes]:
     """Return the names that say where some members of a repository stand, in any of some states."""
     return {name for state in states for member in {*members, b""} for name in state.core(member)}
-
-
-def deletion_notes(top: bytes, names: Iterable[bytes]) -> list[str]:
-    """Name branches and tags that a run deleted and that stay, because the repository did not move with the run."""
-    above = top.rpartition(b"/")[0]
-    git = f"git -C {shell_word(above)}" if above else "git"
-    lines = []
-    for name in sorted(names):
-        for kind, delete in ((b"refs/heads/", "branch -D"), (b"refs/tags/", "tag -d")):
-            if name.startswith(kind):
-                short = name.removeprefix(kind)
-                lines.append(f"git: the run deleted {quote(short)}. You still have it; to delete it too:")
-                lines.append(f"  {git} {delete} {shell_word(short)}")
-    return lines[:_MOST_LINES]

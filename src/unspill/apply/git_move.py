@@ -13,14 +13,11 @@ import os
 import stat
 import time
 
-from unspill.apply.git_live import deletion_notes
+from unspill.apply.git_packed import PACKED_LOCK, lock_packed, without_ref
 from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, take_back
-from unspill.changes.quote import quote
 from unspill.changes.reader import MergedTree
-from unspill.git.layout import OWN_REFS
 from unspill.git.state import SYMBOLIC, common_of, owner_of, parse_packed, parse_ref, read_values
 from unspill.host.writing import write_whole
-from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,9 +37,6 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 64 << 20
-_PACKED_LOCK = b"packed-refs.lock"
-_MOST_LINES = 21
-_MOST_WORDS = 4
 
 
 def perform_git(sites: Sites, step: GitStep) -> tuple[GitEnding, str]:
@@ -87,56 +81,13 @@ def take_git_back(sites: Sites, step: GitStep) -> str | None:
     try:
         if not repository.is_there():
             return None
+        repository.remove_unwritten()
         for ref in step.arrival:
             if repository.value(ref.name) == ref.new:
                 repository.set_ref(ref.name, ref.old)
         return None if step.move is None else repository.move_back(step.move)
     except OSError as error:
         return explain_error(error)[1]
-
-
-def moved_note(step: GitStep) -> str:
-    """Say in one line what moved in a repository."""
-    assert step.move is not None
-    refs = [ref for ref in step.move.refs if b"/" + OWN_REFS + b"/" not in b"/" + ref.name]
-    words = [_moved_word(ref) for ref in refs if not ref.name.endswith(b"HEAD")]
-    words += [f"now at {_short(ref.new)}" for ref in refs if ref.name.endswith(b"HEAD") and ref.new is not None]
-    more = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
-    shown = ", ".join(words[:_MOST_WORDS]) + more
-    place = quote(step.top.rpartition(b"/")[0])
-    return f"git{f' in {place}' if b'/' in step.top else ''}: {shown or 'what is staged'}"
-
-
-def _moved_word(ref: RefMove) -> str:
-    name = quote(ref.name.removeprefix(b"refs/heads/").removeprefix(b"refs/"))
-    if ref.old is None or ref.new is None:
-        return f"new {name}" if ref.old is None else f"{name} deleted"
-    return f"{name} {_short(ref.old)} -> {_short(ref.new)}"
-
-
-def _short(value: bytes | None) -> str:
-    text = (value or b"").removeprefix(SYMBOLIC)
-    return quote(text.removeprefix(b"refs/heads/")) if text != value else text[:7].decode()
-
-
-def arrival_notes(step: GitStep) -> list[str]:
-    """Say where the work of a run is that its repository could not move with, and how to get it."""
-    above = step.top.rpartition(b"/")[0]
-    git = f"git -C {shell_word(above)}" if above else "git"
-    lines = ["git stays as you left it, because you moved it too. The run's work is beside it:"]
-    for ref in step.arrival:
-        short = ref.name.removeprefix(b"refs/")
-        kind = ref.name.removeprefix(OWN_REFS + b"/").split(b"/")[1:2]
-        word = shell_word(short)
-        if kind == [b"stash"]:
-            lines.append(f"  {git} stash apply {word}")
-        elif kind in ([b"heads"], [b"HEAD"], [b"log"]):
-            lines += [f"  {git} log --oneline HEAD..{word}", f"  {git} merge {word}"]
-        else:
-            lines.append(f"  {git} show {word}")
-    # Where it was the locks that showed that somebody else moved it
-    gone = [ref.name for ref in step.move.refs if ref.new is None] if step.move is not None else []
-    return [*lines[:_MOST_LINES], *deletion_notes(step.top, gone)]
 
 
 class Repository:
@@ -183,14 +134,14 @@ class Repository:
         gone = [ref.name for ref in refs if self.value(ref.name) == ref.new]
         for member in sorted({common_of(owner_of(name, self._step.members)) for name in gone}):
             fd = self._root.directory((self._top + member)[:-1])
-            if not _lock_packed(fd):
+            if not lock_packed(fd):
                 return False
             try:
                 for name in gone:
                     if common_of(owner_of(name, self._step.members)) == member:
                         self.set_ref(name, None)
             finally:
-                os.unlink(_PACKED_LOCK, dir_fd=fd)
+                os.unlink(PACKED_LOCK, dir_fd=fd)
         return True
 
     def move(self, move: GitMove) -> None:
@@ -334,7 +285,7 @@ class Repository:
         packed = self._packed(member)
         inner = name[len(member) :]
         if inner in parse_packed(packed):
-            self._write(self._root.directory((self._top + member)[:-1]), b"packed-refs", _without(packed, inner))
+            self._write(self._root.directory((self._top + member)[:-1]), b"packed-refs", without_ref(packed, inner))
         path = self._top + name
         try:
             fd, last = self._root.parent(path)
@@ -345,11 +296,27 @@ class Repository:
 
     def _write(self, fd: int, name: bytes, content: bytes) -> None:
         new = name + _NEW
-        with open(os.open(new, _WRITE, 0o644, dir_fd=fd), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(new, name, src_dir_fd=fd, dst_dir_fd=fd)
+        try:
+            with open(os.open(new, _WRITE, 0o644, dir_fd=fd), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(new, name, src_dir_fd=fd, dst_dir_fd=fd)
+        except OSError:
+            _unlink(fd, new)
+            raise
+
+    def remove_unwritten(self) -> None:
+        """Remove what a process that died was about to give the name of a reference."""
+        moved = () if self._step.move is None else self._step.move.refs
+        names = {ref.name for ref in (*moved, *self._step.arrival)}
+        names |= {owner_of(name, self._step.members) + b"packed-refs" for name in names}
+        for name in names:
+            try:
+                fd, last = self._root.parent(self._top + name + _NEW)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            _unlink(fd, last)
 
     def _append(self, name: bytes, lines: bytes) -> None:
         path = self._top + name
@@ -405,35 +372,8 @@ class Repository:
             above = above.rpartition(b"/")[0]
 
 
-def _lock_packed(fd: int) -> bool:
-    """Take the lock of `packed-refs` for a moment; one that a dead process of ours left is taken over."""
-    mark = b"unspill cleaning, pid "
+def _unlink(fd: int, name: bytes) -> None:
     try:
-        with open(os.open(_PACKED_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
-            content = file.read(100)
-        owner = content.removeprefix(mark).strip()
-        if owner == content or not owner.isdigit() or os.path.exists(b"/proc/" + owner):
-            return False
-        os.unlink(_PACKED_LOCK, dir_fd=fd)
+        os.unlink(name, dir_fd=fd)
     except FileNotFoundError:
-        pass
-    try:
-        lock = os.open(_PACKED_LOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=fd)
-    except FileExistsError:
-        return False
-    try:
-        os.write(lock, b"%b%d\n" % (mark, os.getpid()))
-    finally:
-        os.close(lock)
-    return True
-
-
-def _without(packed: bytes, name: bytes) -> bytes:
-    """Return the content of `packed-refs` without one reference, and without what it is peeled to."""
-    kept: list[bytes] = []
-    is_gone = False
-    for line in packed.splitlines(keepends=True):
-        is_gone = is_gone if line.startswith(b"^") else line.rstrip(b"\n").partition(b" ")[2] == name
-        if not is_gone or line.startswith(b"#"):
-            kept.append(line)
-    return b"".join(kept)
+        return

@@ -14,7 +14,7 @@ from unspill.apply.entries import entry_of
 from unspill.apply.git_live import LiveRepository, stashed
 from unspill.apply.reversing import backup_problem, invert
 from unspill.changes.quote import quote
-from unspill.git.layout import OWN_REFS, STASH_LOG, is_object_name
+from unspill.git.layout import OWN_REFS, STASH_LOG, is_object_name, part_of
 from unspill.git.state import SYMBOLIC, owner_of
 from unspill.model.operation import Left, RefMove
 
@@ -42,6 +42,15 @@ def draft_reversal(draft: Draft, sites: Sites, step: GitStep, ending: GitEnding,
         _remove_arrived(live, step)
     elif step.move is not None:
         _Reversal(draft, sites, live, step.move, message).draft()
+
+
+def is_along(step: GitStep, left: Left | Step) -> bool:
+    """Tell whether what is left only goes along with a repository, and decides nothing there."""
+    top = step.top + b"/"
+    if left.root != step.root or not left.path.startswith(top):
+        return False
+    name = left.path[len(top) :]
+    return part_of(name[len(owner_of(name, step.members)) :]) == "along"
 
 
 def _remove_arrived(live: LiveRepository, step: GitStep) -> None:

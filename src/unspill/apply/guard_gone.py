@@ -12,7 +12,7 @@ import os
 from unspill.apply.guard_git import ORDINARY, worst
 from unspill.policy.gitpaths import GIT
 from unspill.policy.guarded import INDEX, PACKAGE_TREES, package_top
-from unspill.policy.other_rows import GONE_WITH_IT, PROJECT_MARK, REPOSITORY
+from unspill.policy.other_rows import GONE_WITH_IT, MODULE, PROJECT_MARK, REPOSITORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MARKS_OF_A_PROJECT = frozenset((b".git", b".hg", b".jj"))
 # Far fewer microseconds each than it took the command to delete them
 MAX_LOOKS = 500_000
+_MOST_DIRECTORIES = 10_000
 
 
 class GoneGuard:
@@ -37,8 +38,11 @@ class GoneGuard:
             return ORDINARY
         if len(parts) == 1 and parts[0] in MARKS_OF_A_PROJECT:
             return PROJECT_MARK.opinion
-        if change.base_kind != "dir" or package_top(parts) or GIT in change.path.split(b"/"):
+        if change.base_kind != "dir" or package_top(parts):
             return ORDINARY
+        if GIT in change.path.split(b"/"):
+            is_module = b"/.git/modules" in b"/" + change.path and _has_repository(self._root + b"/" + change.path)
+            return MODULE.opinion if is_module else ORDINARY
         return self._inside(os.path.join(self._root, change.path), parts)
 
     def _inside(self, top: bytes, parts: list[bytes]) -> Opinion:
@@ -62,6 +66,22 @@ class GoneGuard:
             except OSError:
                 return GONE_WITH_IT.opinion
         return found
+
+
+def _has_repository(top: bytes) -> bool:
+    """Tell whether a directory of `.git/modules` is the repository of a submodule, or has one below."""
+    waiting = [top]
+    for path in waiting:
+        if os.path.lexists(path + b"/HEAD") and os.path.lexists(path + b"/objects"):
+            return True
+        try:
+            with os.scandir(path) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            return True
+        if len(waiting) > _MOST_DIRECTORIES:
+            return True
+    return False
 
 
 def _look(entry: os.DirEntry[bytes], above: list[bytes]) -> tuple[Opinion, bool]:

@@ -232,7 +232,7 @@ class _Work:
             group
             for step, ending in zip(journal.git, git, strict=True)
             if ending != "moved"
-            for group in step.dependent
+            for group in (*step.dependent, *(step.committed if ending == "arrived" else ()))
         }
         done, failed = perform(self._sites, journal.steps, unsure, skipped)
         steps = [journal.steps[index] for index in done]
@@ -248,6 +248,7 @@ class _Work:
             return None
         left = self._left
         residues = self._task.settle(self._id, left, marks) if self._task.settle is not None else ()
+        self._sites.look_anew()
         sync_done(self._sites, steps, everything=bool(residues) or bool(git))
         # As late as can be: who was opening a displaced file when it was displaced has had it open for a while
         notes += keep_edits(self._sites, self._id, journal.steps, set(done), done)
@@ -278,7 +279,8 @@ class _Work:
         """Do what is to be done to repositories; what was left is named."""
         if not journal.git:
             return ()
-        from unspill.apply.git_move import arrival_notes, moved_note, perform_git
+        from unspill.apply.git_move import perform_git
+        from unspill.apply.git_notes import arrival_notes, moved_note
 
         endings: list[GitEnding] = []
         for step in journal.git:

@@ -51,7 +51,17 @@ def draft_with_repositories(
             files.add_quietly([change for change, part in repository.changes if part == "along"])
         along = {change.path for change, part in repository.changes if part == "along"}
         new = tuple(repository.top + b"/" + member for member in repository.new_members())
-        git.add({group for path, group in files.groups.items() if path in along or path.startswith(new)})
+        git.add(
+            {group for path, group in files.groups.items() if path in along or path.startswith(new)},
+            () if git.is_diverged or not git.has_commits else _committed_groups(git, changes, files),
+        )
+
+
+def _committed_groups(git: GitDraft, changes: Sequence[Change], files: RootDraft) -> set[int]:
+    """Return the groups of steps that do nothing but what the run's own commit has."""
+    committed = git.committed(changes)
+    others = {group for path, group in files.groups.items() if path not in committed}
+    return {group for path, group in files.groups.items() if path in committed} - others
 
 
 def _with_new(

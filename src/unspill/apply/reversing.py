@@ -16,7 +16,6 @@ from unspill.apply.perform import CHANGED, explain_error
 from unspill.apply.staging import digest_entry
 from unspill.apply.steps import make_step
 from unspill.git.index import says_at
-from unspill.git.layout import part_of, repository_of
 from unspill.model.operation import Dress, Left
 
 TYPE_CHECKING = False
@@ -71,12 +70,12 @@ class Reversal:
             if step.group not in self._failed:
                 self._check(sites, step, draft.loans)
         for left in self._failed.values():
-            if not _goes_along(left.path):
+            if not self._matters_to_nobody(left):
                 draft.leave(left)
         self._draft_git(draft, sites)
         rest = [step for step in self._steps if step.group not in self._failed and step.action != "dress"]
-        if rest and not draft.git and all(_goes_along(step.path) for step in rest):
-            # Only what git wrote beside: that is no reason to call the operation undone
+        if rest and not draft.git and all(self._matters_to_nobody(step) for step in rest):
+            # That alone is no reason to call the operation undone
             return
         dresses: list[Step] = []
         remade: set[tuple[int, bytes]] = set()
@@ -105,6 +104,14 @@ class Reversal:
 
             for git, ending in reversed(self._git):
                 draft_reversal(draft, sites, git, ending, self._message)
+
+    def _matters_to_nobody(self, at: Left | Step) -> bool:
+        """Tell whether git writes a file anew with its next command, the message of the last commit for example."""
+        if not self._git:
+            return False
+        from unspill.apply.git_reversal import is_along
+
+        return any(is_along(git, at) for git, _ending in self._git)
 
     def _check(self, sites: Sites, step: Step, loans: Loans) -> None:
         try:
@@ -209,12 +216,6 @@ class Reversal:
             return step.replace(was=step.becomes, becomes=step.was)
         there = self._refreshed.get((step.root, step.path), step.after) if self._refreshed else step.after
         return invert(draft, sites, step, there)
-
-
-def _goes_along(path: bytes) -> bool:
-    """Tell whether git keeps this beside what it does, as the text of the last commit: nobody misses it."""
-    top = repository_of(path)
-    return top is not None and part_of(path[len(top) + 1 :]) == "along"
 
 
 def invert(draft: Draft, sites: Sites, step: Step, there: Entry | None) -> Step:

@@ -49,6 +49,9 @@ def roll_back(store: Store, sites: Sites, journal: Journal, gone: Collection[int
     operation = journal.operation.id
     recorded = store.operations.find(operation)
     if recorded is None:
+        sites.look_anew()
+        # Its files may be those that go back, which so get a new ctime: before the marks that explain it
+        remove_tree(operation_dir(sites.state, operation) + b"/residue")
         left, notes = _take_steps_back(sites, journal, gone)
         marks = tuple(settle_mark(sites, index, journal.steps[::-1]) for index in range(len(sites.roots)))
         ended = journal.operation.replace(ending="rolled back", left=tuple(left), marks=marks, notes=tuple(notes))

@@ -33,9 +33,17 @@ class Sites:
     def __init__(self, state: bytes, staging: bytes = b"") -> None:
         self.state = state
         self.staging = staging
-        self.operations = Beneath(os.open(state + b"/operations", _DIRECTORY), open_to_owner)
+        self.operations = self._open_operations()
         self.roots: list[Beneath] = []
         self.staged: list[bool] = []
+
+    def _open_operations(self) -> Beneath:
+        return Beneath(os.open(self.state + b"/operations", _DIRECTORY), open_to_owner)
+
+    def look_anew(self) -> None:
+        """Forget which directories of operations were opened to their owner: a scan of them closes them again."""
+        self.operations.close()
+        self.operations = self._open_operations()
 
     def open_roots(self, roots: Sequence[bytes], *, patience_s: float = PATIENCE_S) -> None:
         """Open and lock live roots; those of one operation always in the same order, so that nobody waits in a ring.

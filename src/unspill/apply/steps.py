@@ -114,6 +114,7 @@ def git_step_from(plain: dict[str, Any]) -> GitStep:
             "move": plain["move"] and _move_from(plain["move"]),
             "arrival": tuple(_ref_from(ref) for ref in plain["arrival"]),
             "dependent": tuple(plain["dependent"]),
+            "committed": tuple(plain.get("committed", ())),
             "lock": _bytes(plain["lock"]),
         }
     )

@@ -7,7 +7,7 @@ The texts are a stranger's, so the time is bounded: common ends are cut off, the
 
 from __future__ import annotations
 
-from unspill.changes.quote import show_line
+from unspill.changes.quote import COLUMNS, show_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,12 +22,13 @@ SNIFFED = 8192
 NO_NEWLINE = "\\ No newline at end of file"
 
 
-def hunks(old: bytes, new: bytes) -> Iterator[str]:
-    """Yield the lines of all hunks, without a header. Where there are several, each tells its number."""
+def hunks(old: bytes, new: bytes, *, columns: int = COLUMNS, token: str = "") -> Iterator[str]:
+    """Yield the lines of all hunks, without a header. Where there are several, each tells its number and the token."""
     before, after = lines_of(old), lines_of(new)
     groups = grouped_edits(before, after)
     for number, group in enumerate(groups, 1):
-        yield from _hunk(group, before, after, f" hunk {number}" if len(groups) > 1 else "")
+        name = f" hunk {number}" + (f"@{token}" if token else "")
+        yield from _hunk(group, before, after, name if len(groups) > 1 else "", columns)
 
 
 def grouped_edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[list[Edit]]:
@@ -111,19 +112,19 @@ def _grouped(edits: list[Edit]) -> Iterator[list[Edit]]:
         yield group
 
 
-def _hunk(group: list[Edit], before: Sequence[bytes], after: Sequence[bytes], number: str) -> Iterator[str]:
+def _hunk(group: list[Edit], before: Sequence[bytes], after: Sequence[bytes], name: str, columns: int) -> Iterator[str]:
     start = max(0, group[0][0] - CONTEXT)
     end = min(len(before), group[-1][1] + CONTEXT)
     new_start = group[0][2] - (group[0][0] - start)
     new_end = group[-1][3] + (end - group[-1][1])
-    yield f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@{number}"
+    yield f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@{name}"
     at = start
     for a, b, c, d in group:
-        yield from _marked(" ", before[at:a])
-        yield from _marked("-", before[a:b])
-        yield from _marked("+", after[c:d])
+        yield from _marked(" ", before[at:a], columns)
+        yield from _marked("-", before[a:b], columns)
+        yield from _marked("+", after[c:d], columns)
         at = b
-    yield from _marked(" ", before[at:end])
+    yield from _marked(" ", before[at:end], columns)
 
 
 def _range(start: int, end: int) -> str:
@@ -133,8 +134,8 @@ def _range(start: int, end: int) -> str:
     return f"{start + 1 if length else start},{length}"
 
 
-def _marked(mark: str, lines: Sequence[bytes]) -> Iterator[str]:
+def _marked(mark: str, lines: Sequence[bytes], columns: int) -> Iterator[str]:
     for line in lines:
-        yield mark + show_line(line.removesuffix(b"\n"))
+        yield mark + show_line(line.removesuffix(b"\n"), columns)
         if not line.endswith(b"\n"):
             yield NO_NEWLINE

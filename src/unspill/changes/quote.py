@@ -54,6 +54,12 @@ def show_line(raw: bytes, columns: int = COLUMNS) -> str:
     return f"{text[:columns]} [cut: {len(raw)} bytes in this line]"
 
 
+def is_cut(raw: bytes, columns: int = COLUMNS) -> bool:
+    """Tell whether `show_line` leaves something of a line out; also of one that only looks like it."""
+    # A byte takes eight columns at most, as a tab or as an escape
+    return 8 * len(raw) > columns and show_line(raw, columns).endswith(" bytes in this line]")
+
+
 def is_mixed_script(name: bytes) -> bool:
     """Tell whether one word of a name mixes letters of scripts that look alike, such as Latin and Cyrillic."""
     if name.isascii():

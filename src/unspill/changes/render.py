@@ -140,12 +140,15 @@ def safe_text(text: str) -> str:
 def applied_part(changes: ChangeSet, operation: Operation) -> ChangeSet:
     """Return the changes that an operation did not leave alone."""
     left = {(operation.roots[one.root], one.path) for one in operation.left}
+    # A repository that was left stands for all in it that moves with it
+    repositories = tuple(root + b"/" + path + b"/" for root, path in left if path.endswith(b".git"))
     parts = []
     for part in changes.roots:
         # What is in a new directory can't be where that directory is not
-        outer = [c.path + b"/" for c in part.changes if c.kind == "added" and (part.root, c.path) in left]
-        kept = (c for c in part.changes if (part.root, c.path) not in left and not c.path.startswith(tuple(outer)))
-        parts.append(part.replace(changes=tuple(kept)))
+        outer = tuple(c.path + b"/" for c in part.changes if c.kind == "added" and (part.root, c.path) in left)
+        kept = [c for c in part.changes if (part.root, c.path) not in left and not c.path.startswith(outer)]
+        own = [c for c in kept if (part.root + b"/" + c.path).startswith(repositories) and not without_own_files([c])]
+        parts.append(part.replace(changes=tuple(c for c in kept if c not in own) if own else tuple(kept)))
     return changes.replace(roots=tuple(parts))
 
 
@@ -219,6 +222,11 @@ def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: M
     return lines
 
 
+def without_own_files(changes: Iterable[Change]) -> list[Change]:
+    """Return changes without those of the files that git keeps for itself."""
+    return _without_git(list(changes))[0]
+
+
 def _without_git(changes: list[Change]) -> tuple[list[Change], dict[bytes, int]]:
     """Take away what git keeps for itself, and count it by git directory; settings, hooks and the like stay."""
     kept: list[Change] = []
@@ -226,7 +234,8 @@ def _without_git(changes: list[Change]) -> tuple[list[Change], dict[bytes, int]]
     for change in changes:
         above, mark, inner = change.path.rpartition(b".git/")
         is_known = inner.partition(b"/")[0] in _OF_GIT and not _is_new_program(change)
-        is_own = mark and (not above or above.endswith(b"/")) and not remarks(change)
+        # Whether a file of git's own had a second name says nothing: the layer that shows it frozen may have one
+        is_own = mark and (not above or above.endswith(b"/")) and not remarks(change.replace(broke_link=False))
         if is_own and (is_known or inner.endswith(b".sample")):
             counts[above + b".git"] = counts.get(above + b".git", 0) + 1
         else:

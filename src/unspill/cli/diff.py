@@ -15,6 +15,7 @@ from unspill.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.cli.options import Arguments
+    from unspill.sandbox.sandbox import Sandbox
 
 COMMAND = Command(
     name="diff",
@@ -33,6 +34,8 @@ def run(arguments: Arguments) -> int:
     if operation is not None and arguments.flag("--run"):
         raise UsageError("--run and --op were both given", remedy="Give one of them.")
     as_json = arguments.flag("--json")
+    if sys.stdout.isatty() and operation is None and not as_json and not arguments.flag("--run"):
+        return _review(arguments.words, paths, sandbox)
     colour = sys.stdout.isatty() and not as_json and "NO_COLOR" not in os.environ
     text = sandbox.diff(
         paths,
@@ -46,6 +49,17 @@ def run(arguments: Arguments) -> int:
         print_json({"sandbox": sandbox.name, "diff": text})
     else:
         sys.stdout.write(text)
+    return 0
+
+
+def _review(words: list[str], paths: list[str], sandbox: Sandbox) -> int:
+    """Show what is held on a terminal, which counts: what was seen to its end can be named by its token."""
+    from unspill.cli.consent import show
+
+    review = sandbox.reviews.diff(paths, colour="NO_COLOR" not in os.environ)
+    if not review.text:
+        _check_paths(words, sandbox.project)
+    show(sandbox, review)
     return 0
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from unspill.changes.render import applied_part, count_changes, safe_text, summary_lines
+from unspill.changes.render import applied_part, count_changes, safe_text, summary_lines, without_own_files
 from unspill.cli.telling import count_text, flagged_lines, indented, left_lines, without_git
 
 TYPE_CHECKING = False
@@ -46,4 +46,6 @@ def _applied(result: RunResult, operation: Operation, sandbox: str) -> list[str]
 def _listed(changes: ChangeSet, what: str, project: bytes) -> list[str]:
     count = count_changes(changes)
     listed = summary_lines(changes, fold_git=True, project=project)[bool(count) :]
-    return [f"{count or 'only times of files'}: {what}", *indented(listed)]
+    # A commit is many files of git's own, which one line stands for
+    plain = count_changes(change for part in changes.roots for change in without_own_files(part.changes))
+    return [f"{plain or ('only git' if count else 'only times of files')}: {what}", *indented(listed)]

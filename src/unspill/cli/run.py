@@ -97,6 +97,8 @@ def run(arguments: Arguments) -> int:
         __import__("unspill.cli.json_form")
     if sandbox.view == "rootfs":
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
+    if not as_json and not arguments.flag("--quiet"):
+        _tell_hidden(sandbox)
     output = Output()
     if sandbox.policy.network.ask:
         options["approver"] = _person(arguments)
@@ -120,6 +122,15 @@ def run(arguments: Arguments) -> int:
 
         error.add_note(cancelled_line(result))
         raise
+
+
+def _tell_hidden(sandbox: Sandbox) -> None:
+    hidden = sandbox.hidden_by_held()
+    if hidden:
+        from unspill.sandbox.ending import hidden_notes
+
+        for note in hidden_notes(hidden, sandbox.project):
+            print(marked(note), file=sys.stderr)
 
 
 class _Signals:

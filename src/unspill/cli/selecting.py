@@ -8,6 +8,7 @@ import os
 from unspill.cli.options import Option
 from unspill.errors import UsageError
 from unspill.model.selection import Hunks, Selection
+from unspill.store.shown import SHORTEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="what it matches; ** crosses slashes (repeatable)")
 HUNK = Option(
-    name="--hunk", metavar="PATH:N", repeated=True, help="hunks of a file as `diff` counts them: PATH:1,3 (repeatable)"
+    name="--hunk", metavar="PATH:N[@TOKEN]", repeated=True, help="hunks as `diff` counts them: PATH:1,3 (repeatable)"
 )
 _MOST_HUNKS = 100_000
+_DIGITS = "0123456789abcdef"
+_LONGEST = 64
 
 
 def path_from_project(word: str, project: bytes) -> bytes:
@@ -40,12 +43,13 @@ def selection_of(arguments: Arguments, sandbox: Sandbox) -> Selection:
     )
 
 
-def with_consent(selection: Selection, arguments: Arguments, sandbox: Sandbox) -> Selection:
-    """Add what --include and --overwrite consent to: each means all changes at or below it.
+def with_named(selection: Selection, arguments: Arguments, sandbox: Sandbox) -> Selection:
+    """Add what --include and --overwrite name: each means all changes at or below it.
 
-    With nothing else chosen, only these are meant.
+    With nothing else chosen, only these are meant. What is included is only chosen here: consent is asked for apart.
     """
-    included = [path_from_project(word, sandbox.project) for word in arguments.values("--include")]
+    words = [split_token(word)[0] for word in arguments.values("--include")]
+    included = [path_from_project(word, sandbox.project) for word in words]
     overwrite = [path_from_project(word, sandbox.project) for word in arguments.values("--overwrite")]
     if not included and not overwrite:
         return selection
@@ -55,9 +59,15 @@ def with_consent(selection: Selection, arguments: Arguments, sandbox: Sandbox) -
         selection = selection.replace(paths=tuple(dict.fromkeys(wanted)))
     known = [(part.root, change.path) for part in changes.roots for change in part.changes]
     return selection.replace(
-        included=_at_or_below(included, known, sandbox.project),
         overwrite=tuple(dict.fromkeys((*overwrite, *_at_or_below(overwrite, known, sandbox.project)))),
     )
+
+
+def split_token(word: str) -> tuple[str, str]:
+    """Return a path and the token after it, none for none: what looks like a token is one."""
+    path, _, token = word.rpartition("@")
+    is_token = path and SHORTEST <= len(token) <= _LONGEST and not token.strip(_DIGITS)
+    return (path, token) if is_token else (word, "")
 
 
 def _change_that_hides(path: bytes, changes: ChangeSet) -> bytes:
@@ -86,6 +96,7 @@ def _glob_from_project(pattern: str, project: bytes) -> bytes:
 
 def _hunks(text: str, project: bytes) -> Hunks:
     name, colon, numbers = text.rpartition(":")
+    numbers, token = split_token(numbers)
     chosen: list[int] = []
     for part in numbers.split(","):
         first, dash, last = part.partition("-")
@@ -94,4 +105,4 @@ def _hunks(text: str, project: bytes) -> Hunks:
         if int(last or first) > _MOST_HUNKS:
             raise UsageError(f"there is no hunk {last or first}", remedy="See `unspill diff PATH`.")
         chosen += range(int(first), int(last or first) + 1)
-    return Hunks(path=path_from_project(name, project), numbers=tuple(dict.fromkeys(chosen)))
+    return Hunks(path=path_from_project(name, project), numbers=tuple(dict.fromkeys(chosen)), digest=token)

@@ -27,10 +27,11 @@ LIMIT = 20
 # To tell what an operation changed is to read all that it changed
 _LISTED = 1000
 
+_NAMED = 3
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 _REMEDIES: dict[Why, str] = {
-    "held": "unspill apply --include {path}",
+    "held": "unspill apply --include {path}{token}",
     "conflict": "unspill diff {path}, then unspill apply --overwrite {path} or unspill discard {path}",
     "stale": "unspill diff {path}, then unspill apply {path}",
     "earlier": "unspill apply, which applies all that is held",
@@ -63,6 +64,8 @@ def left_lines(operation: Operation, of: int | None = None) -> list[str]:
         lines += [f"      {remedy}"] if remedy else []
     if len(groups) > LIMIT:
         lines.append(f"  ! and {len(groups) - LIMIT} more: see unspill changes")
+    if operation.kind == "apply" and any(left.why == "held" for left in operation.left):
+        lines.append("  To drop what is held: unspill discard PATH")
     return lines
 
 
@@ -76,10 +79,10 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
         nothing: What to say if nothing was done.
         of: The number of the operation that is taken back or done again.
     """
+    paths = count_text(operation.changed, "path")
     if operation.number:
-        paths = count_text(operation.changed, "path")
-        what = f"{word} op {of}: {paths}" if of is not None else f"{word} {paths}"
-        print(f"{what} (op {operation.number}). {done_text(operation.kind)}")
+        what = f"{word} {paths}" if of is None else f"{word} op {of} ({paths})"
+        print(f"{what}: op {operation.number} ({done_text(operation.kind)})")
         for line in change_lines(sandbox, operation):
             print(line)
     else:
@@ -93,6 +96,29 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
         print(f"unspill: left {count_text(count, 'path')} {where}:", file=sys.stderr)
     for line in left_lines(operation, of):
         print(line, file=sys.stderr)
+    for line in _held_lines(sandbox, operation):
+        print(line, file=sys.stderr)
+
+
+def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
+    """Say what is on hold of the runs that an operation came from, besides what it has just left."""
+    left = {(operation.roots[one.root], one.path) for one in operation.left}
+    held = sandbox.held_of(operation)
+    held = held.replace(
+        roots=tuple(
+            part.replace(changes=tuple(one for one in part.changes if (part.root, one.path) not in left))
+            for part in held.roots
+        )
+    )
+    count = count_changes(held)
+    if not count:
+        return []
+    listed = summary_lines(held, limit=LIMIT, fold_git=True, project=sandbox.project)[1:]
+    words = [
+        shell_word(seen_from_here(os.path.join(part.root, one.path))) for part in held.roots for one in part.changes
+    ]
+    drop = " ".join(["unspill discard", *words]) if len(words) <= _NAMED else "unspill discard PATH ..."
+    return [f"unspill: On hold, and seen by the next run: {count}. Drop it: {drop}", *indented(listed)]
 
 
 def change_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
@@ -124,7 +150,7 @@ def _remedy(operation: Operation, left: Left, of: int | None) -> str:
     if is_repository:
         return _REPOSITORY.format(path=path) if operation.kind == "apply" else ""
     if operation.kind == "apply":
-        return _REMEDIES[left.why].format(path=path)
+        return _REMEDIES[left.why].format(path=path, token=f"@{left.token}" if left.token else "")
     return _REVERSED.format(path=path, number=of) if of is not None and left.why == "conflict" else ""
 
 
@@ -159,7 +185,7 @@ def count_text(count: int, what: str) -> str:
 
 def done_text(kind: OperationKind) -> str:
     """Return how to take back what has just been done."""
-    return "Redo: unspill redo" if kind == "undo" else "Undo: unspill undo"
+    return "redo: unspill redo" if kind == "undo" else "undo: unspill undo"
 
 
 def seen_from_here(path: bytes) -> bytes:

@@ -9,11 +9,12 @@ until something of this changes.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
 
-from unspill.git.layout import LOCKS, SPARSE, STASH_LOG, STATE_DIRECTORIES, STATE_FILES
+from unspill.git.layout import LOCKS, SPARSE, STASH_LOG, STATE_DIRECTORIES, STATE_FILES, part_of
 from unspill.layers.make import user_attributes
 from unspill.layers.mask import find_layer, hide
 from unspill.layers.remove import remove_tree
@@ -88,6 +89,37 @@ def keep_frozen(layer: bytes, dest: bytes) -> None:
                     os.link(layer + inner, new + inner, follow_symlinks=False)
         os.chmod(copy, stat.S_IMODE(found.st_mode) | 0o700)
     os.rename(new, dest)
+
+
+def keep_objects(root: bytes, layer: bytes) -> None:
+    """Give the objects that the repository of a root has a second name each in a layer.
+
+    What is held needs them, whatever git removes from the repository later: the commit that a run built on is nobody's
+    once it was amended. On another filesystem than the repository's nothing is kept.
+    """
+    try:
+        for member in _members(root + _GIT):
+            if not os.path.lexists(member + b"/commondir"):
+                _link_objects(member + b"/objects", layer + member[len(root) :] + b"/objects")
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+            raise
+
+
+def _link_objects(source: bytes, dest: bytes) -> None:
+    os.makedirs(dest, exist_ok=True)
+    for directory in _names(source):
+        if len(directory) != 2 and directory != b"pack":
+            continue
+        above = dest + b"/" + directory
+        os.makedirs(above, exist_ok=True)
+        for name in _names(source + b"/" + directory):
+            if part_of(b"objects/%b/%b" % (directory, name)) in ("object", "pack") or name.endswith(b".idx"):
+                try:
+                    os.link(source + b"/" + directory + b"/" + name, above + b"/" + name, follow_symlinks=False)
+                except (FileExistsError, FileNotFoundError):
+                    # Kept before, or removed by git right now
+                    continue
 
 
 class _Moved(Exception):

@@ -74,6 +74,16 @@ def _part_of_objects(names: list[bytes]) -> Part:
     return "derived"
 
 
+def is_state(path: bytes) -> bool:
+    """Tell whether a path, relative to a root, says where the root's repository stands; not so a hook or an object."""
+    if not path.startswith(b".git/"):
+        return False
+    names = path.split(b"/")[1:]
+    # Where the directory of a submodule begins can't be told from its path
+    starts = range(1, len(names)) if names[0] in (b"modules", b"worktrees") else (0,)
+    return any(part_of(b"/".join(names[start:])) in ("ref", "file") for start in starts)
+
+
 def is_object_name(text: bytes) -> bool:
     """Tell whether this is the name of an object."""
     return len(text) in _NAME_LENGTHS and _HEX.issuperset(text)

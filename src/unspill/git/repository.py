@@ -26,9 +26,9 @@ _BARE = frozenset((b"objects", b"refs", b"HEAD", b"packed-refs"))
 class Repository(Record):
     """What layers changed in one repository. `base` is where it stood before them, `after` where it stands with them.
 
-    `changes` are all that does not go file by file, with the part each has; `tied` are those of worktrees and
-    submodules that come or go, which need the rest. `is_frozen` if `base` is how it stood when the first run began;
-    else it is how it stands now, and only times tell whether the person moved it.
+    `changes` are all that does not go file by file, with the part each has; `tied` are those of worktrees that
+    come or go and of submodules that come, which need the rest. `is_frozen` if `base` is how it stood when the first
+    run began; else it is how it stands now, and only times tell whether the person moved it.
     """
 
     root: bytes
@@ -167,8 +167,12 @@ def _read(part: RootChanges, top: bytes, before: MergedTree, now: MergedTree, *,
 
 
 def _tied(changes: Sequence[Change], top: bytes, base: GitState, after: GitState) -> Iterable[Change]:
-    """Yield the changes of worktrees and submodules that come or go."""
-    others = tuple(top + b"/" + member for member in set(base.members) ^ set(after.members))
+    """Yield the changes of worktrees and submodules that come, and of worktrees that go.
+
+    The repository of a submodule that goes is held by itself, and nothing waits for it.
+    """
+    gone = {member for member in set(base.members) - set(after.members) if b"worktrees/" in member}
+    others = tuple(top + b"/" + member for member in gone | (set(after.members) - set(base.members)))
     return (change for change in changes if others and (change.path + b"/").startswith(others))
 
 

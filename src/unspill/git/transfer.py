@@ -11,7 +11,8 @@ import os
 import zlib
 
 from unspill.git.layout import is_object_name
-from unspill.git.objects import Broken, Objects, Pack, check_loose, parse
+from unspill.git.objects import Objects, check_loose, parse
+from unspill.git.packs import Broken, Pack
 from unspill.model.record import Record
 
 TYPE_CHECKING = False

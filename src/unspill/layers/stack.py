@@ -15,7 +15,7 @@ from unspill.model.layer import SealedLayer, Stack, TimeMark
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from unspill.model.layer import SandboxId
     from unspill.store.db import Store
@@ -71,3 +71,22 @@ def find_base(state: bytes, layers: Iterable[SealedLayer]) -> bytes | None:
 def _to_stack(root: bytes, sealed: Iterable[SealedLayer], mask: bytes | None, base: bytes | None) -> Stack:
     live = stat_root(root)
     return Stack(live=root, device=live.st_dev, inode=live.st_ino, sealed=tuple(sealed), mask=mask, base=base)
+
+
+def find_hidden(stacks: Iterable[Stack]) -> tuple[bytes, ...]:
+    """Return what is in the top directory of a root but not seen by a run, because its deletion is held."""
+    return tuple(sorted(path for stack in stacks if stack.sealed for path in _hidden_in(stack)))
+
+
+def _hidden_in(stack: Stack) -> Iterator[bytes]:
+    seen: set[bytes] = set()
+    for layer in reversed(stack.sealed):
+        with os.scandir(layer.upper) as entries:
+            for entry in entries:
+                if entry.name in seen:
+                    continue
+                seen.add(entry.name)
+                status = entry.stat(follow_symlinks=False)
+                path = stack.live + b"/" + entry.name
+                if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0 and os.path.lexists(path):
+                    yield path

@@ -112,8 +112,9 @@ class GitStep(Record):
 
     `top` is the git directory, `members` the prefixes of the ones that belong to it. `objects` are paths and the places
     that they come from. `move` is None where somebody else moved it since; then, or if that shows under the locks, the
-    references of `arrival` are made instead. Groups of steps that are `dependent` are done only if it moves. `lock` is
-    the file that stands for all its locks, with its inode.
+    references of `arrival` are made instead. Groups of steps that are `dependent` are done only if it moves, and
+    `committed` ones unless the work arrives, where the reference has them. `lock` is the file that stands for all its
+    locks, with its inode.
     """
 
     root: int
@@ -125,6 +126,7 @@ class GitStep(Record):
     move: GitMove | None = None
     arrival: tuple[RefMove, ...] = ()
     dependent: tuple[int, ...] = ()
+    committed: tuple[int, ...] = ()
     lock: bytes = b""
     lock_inode: int = 0
 
@@ -135,12 +137,16 @@ class Left(Record):
     conflict: the live entry is not what the change was made from. held: needs the person's consent for this path.
     refused: of a kind that is never applied, or the filesystem said no. stale: not what was reviewed.
     earlier: an earlier held run touches it as well.
+
+    Of what is held, `digest` stands for all that would go there, and `token` names it: told to whoever asked, not kept.
     """
 
     root: int
     path: bytes
     why: Why
     reason: str
+    digest: str = ""
+    token: str = ""
 
 
 class Operation(Record):

@@ -51,7 +51,7 @@ def head_of_held(change: Change, reader: Reader) -> tuple[bytes, str]:
 def digest_of_held(change: Change, reader: Reader) -> str:
     """Return the digest of a change: what becomes of the path, its kind and mode, its content or target.
 
-    A deletion has one too, so that a grant to delete is no grant to write.
+    A deletion has one too, so that a grant to delete is no grant to write; and a file that goes is no directory.
 
     Raises:
         SandboxUnavailable: The layer no longer holds what was scanned.
@@ -60,7 +60,8 @@ def digest_of_held(change: Change, reader: Reader) -> str:
     from hashlib import blake2b
 
     entry = change.entry
-    parts: tuple[str, ...] = ("deleted",)
+    gone = change.base_kind or "" if change.kind in ("deleted", "replaced") else ""
+    parts: tuple[str, ...] = ("deleted", gone)
     if entry is not None:
-        parts = ("left", entry.kind, f"{entry.mode & 0o7777:o}", digest_of(change, reader) or "")
+        parts = ("left", gone, entry.kind, f"{entry.mode & 0o7777:o}", digest_of(change, reader) or "")
     return blake2b("\0".join(parts).encode("ascii"), digest_size=32).hexdigest()

@@ -27,6 +27,7 @@ from unspill.model.permission import (
 from unspill.permissions.escaping import is_text, shorten, show_command, show_word, wrap
 from unspill.permissions.held import LINK
 from unspill.store.request_form import digest_of_question
+from unspill.store.shown import SHORTEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def _held_lines(request: HeldPath) -> Iterator[str]:
     elif request.head:
         yield f"{'leads to' if request.becomes == LINK else 'has'}:".ljust(11) + shorten(show_word(request.head), 400)
     yield f"digest:    {request.digest}"
+    yield f"token:     {shorten(show_word(request.path))}@{request.digest[:SHORTEST]}"
 
 
 def _words(request: Request) -> tuple[bytes, ...]:

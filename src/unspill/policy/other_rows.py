@@ -138,6 +138,12 @@ REPOSITORY = OtherRow(
     reason="a repository goes, with its history",
     deleted="flagged",
 )
+MODULE = OtherRow(
+    what="the repository of a submodule in `.git/modules`, if it is replaced",
+    verdict="held",
+    reason="the repository of a submodule goes, with its history",
+    deleted="held",
+)
 OPEN_TO_ALL = OtherRow(
     what="a file or directory that becomes writable for everybody; a program that gets the set-user or set-group bit",
     verdict="flagged",
@@ -183,5 +189,5 @@ PARTS_OF_GIT = OtherRow(
 OTHERS = (
     HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, LINK_OUT,
     SECRET, SECRET_BELOW, PROJECT_MARK, GONE_WITH_IT, OPEN_GIT, CLOSED_ROOT, ALTERNATES, REPLACED_OBJECT, SHALLOW,
-    REPOSITORY, OPEN_TO_ALL, TODO, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
+    REPOSITORY, MODULE, OPEN_TO_ALL, TODO, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
 )  # fmt: skip

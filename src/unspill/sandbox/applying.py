@@ -19,7 +19,8 @@ from unspill.apply.touched import Touched
 from unspill.changes.closed import open_to_owner
 from unspill.changes.select import rest
 from unspill.errors import ApplyFailed, RootRefused
-from unspill.git.frozen import keep_frozen
+from unspill.git.frozen import keep_frozen, keep_objects
+from unspill.git.layout import is_state
 from unspill.host.beneath import Beneath
 from unspill.layers.discard import discard_stacks
 from unspill.layers.locks import StackUse
@@ -117,6 +118,7 @@ class _Apply:
         self._contents = self._partial_contents()
         self._unedited: dict[int, set[bytes]] = {}
         self._packs: dict[bytes, bytes] = {}
+        self._left = self._with_tokens()
 
     def run(self) -> Operation:
         taken = {layer.id for stack in self._stacks for layer in stack.sealed}
@@ -133,7 +135,7 @@ class _Apply:
             settle=self._settle,
             trees=() if self._is_shared else trees,
             dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
-            left=self._choice.left,
+            left=self._left,
             check=lambda: refuse_given_up(self._wish.cancel_fd),
         )
         with self._index_packs() as packs:
@@ -146,6 +148,15 @@ class _Apply:
             self._drop_links(operation.id)
         left = {one.path for one in operation.left}
         return operation.replace(flagged=tuple(found for found in self._choice.flagged if found[0] not in left))
+
+    def _with_tokens(self) -> tuple[Left, ...]:
+        choice, store = self._choice, self._opened.store
+        if not choice.held:
+            return choice.left
+        from unspill.sandbox.consent import with_tokens
+
+        roots = tuple(stack.live for stack in self._stacks)
+        return with_tokens(choice.left, choice.held, roots, store.shown, self._opened.row.id)
 
     def _index_packs(self) -> PackIndexes:
         """Have an index made of each pack that the chosen changes bring."""
@@ -276,8 +287,9 @@ class _Apply:
             build_residue(
                 residue_dir(self._state, operation, layer), tuple(sources.values()), remaining, locate, stack.live
             )
-            if stack.base is not None and any(change.path.startswith(b".git/") for change in remaining):
+            if stack.base is not None and any(is_state(change.path) for change in remaining):
                 keep_frozen(stack.base, base_dir(self._state, layer))
+                keep_objects(stack.live, base_dir(self._state, layer))
             older = carry_over(
                 stack.live,
                 remaining,

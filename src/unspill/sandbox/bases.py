@@ -6,13 +6,15 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.git.frozen import find_frozen, keep_frozen
+from unspill.git.frozen import find_frozen, keep_frozen, keep_objects
+from unspill.git.layout import is_state
 from unspill.layers.places import base_dir, base_link
 from unspill.layers.stack import find_base
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.layers.create import OpenRun
+    from unspill.model.change import ChangeSet
     from unspill.model.layer import LayerId
     from unspill.sandbox.opening import Opened
 
@@ -29,14 +31,29 @@ def find_bases(opened: Opened) -> tuple[tuple[bytes, bytes], ...]:
     return tuple((root, base) for root, base in found if base is not None)
 
 
-def keep_bases(opened: Opened, under_way: OpenRun) -> None:
-    """Keep repositories that a run wrote to as they stood when it began, for as long as its changes are held."""
+def keep_bases(opened: Opened, under_way: OpenRun, changes: ChangeSet | None) -> None:
+    """Keep repositories that a run moved as they stood when it began, for as long as its changes are held.
+
+    Not those in which it wrote a hook, say: the next run shall see what the person commits meanwhile. `changes` is None
+    where what the run wrote can't be read.
+    """
     state = opened.store.state
+    found = {} if changes is None else {part.root: part.changes for part in changes.roots}
     for stack in under_way.stacks:
         if stack.base is None or stack.open is None or find_base(state, stack.sealed) is not None:
             continue
-        if os.path.lexists(stack.open.upper + b"/.git"):
+        if changes is None or any(is_state(change.path) for change in found.get(stack.live, ())):
             keep_frozen(stack.base, base_dir(state, stack.open.id))
+
+
+def keep_base_objects(opened: Opened, under_way: OpenRun) -> None:
+    """Keep the objects that a run built on whose changes are held: git may remove them from the project at any time."""
+    state = opened.store.state
+    for stack in under_way.stacks:
+        if stack.open is not None and os.path.lexists(stack.open.upper + b"/.git"):
+            base = find_base(state, stack.sealed) or base_dir(state, stack.open.id)
+            if os.path.lexists(base):
+                keep_objects(stack.live, base)
 
 
 def left_base(opened: Opened, layer: LayerId) -> bytes | None:

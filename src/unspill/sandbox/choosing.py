@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from unspill.model.change import RootChanges
     from unspill.model.layer import Stack
     from unspill.model.operation import Why
+    from unspill.sandbox.consent import HeldPart
     from unspill.sandbox.opening import Opened
 
 EARLIER = "an earlier run that is held changed it too"
 STALE = "it is not what was reviewed"
+CHANGED = "it is not what you were shown, but changed since"
 
 
 class Wish(Record):
@@ -61,6 +63,7 @@ class Choice(Record):
     """All that is held, what of it is chosen, what was left out and why, and what of the chosen is flagged.
 
     `repositories` are those that the chosen changes move; what does not go file by file in them is chosen whole.
+    `held` has by root what needs consent, where something of it was left for lack of one.
     """
 
     changes: ChangeSet
@@ -68,6 +71,7 @@ class Choice(Record):
     left: tuple[Left, ...]
     flagged: tuple[tuple[bytes, str], ...]
     repositories: tuple[Repository, ...] = ()
+    held: tuple[HeldPart, ...] = ()
 
 
 def choose(opened: Opened, stacks: tuple[Stack, ...], wish: Wish) -> Choice:
@@ -79,6 +83,12 @@ def choose(opened: Opened, stacks: tuple[Stack, ...], wish: Wish) -> Choice:
     return _Choosing(opened, stacks, wish).run()
 
 
+def find_held(opened: Opened, stacks: tuple[Stack, ...]) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
+    """Return all that stacks hold, and what of it needs consent."""
+    choosing = _Choosing(opened, stacks, Wish())
+    return choosing.changes, tuple(choosing.held_part(part.root) for part in choosing.changes.roots)
+
+
 class _Choosing:
     def __init__(self, opened: Opened, stacks: tuple[Stack, ...], wish: Wish) -> None:
         self._opened = opened
@@ -88,23 +98,53 @@ class _Choosing:
         self._left: list[Left] = []
         self._flagged: list[tuple[bytes, str]] = []
         self._judged: dict[bytes, Judged] = {}
-        self._changes = self._find_changes()
+        self._repositories: dict[bytes, tuple[Repository, ...]] = {}
+        self._held: dict[bytes, HeldPart] = {}
+        self._released: dict[bytes, set[bytes]] = {}
+        self._void: dict[bytes, set[bytes]] = {}
+        self.changes = self._find_changes()
+
+    def held_part(self, root: bytes) -> HeldPart:
+        """Return what needs consent in a root."""
+        from unspill.sandbox.consent import HeldPart
+
+        if root not in self._held:
+            self._held[root] = HeldPart(self._whole(root), self._judge(root).held, self._repositories_of(root))
+        return self._held[root]
 
     def run(self) -> Choice:
-        changes = self._changes
+        changes = self.changes
         if self._wish.reviewed is not None and changes is not self._wish.reviewed:
             changes = self._as_reviewed(self._wish.reviewed)
         if self._wish.run is not None:
             changes = self._of_run(changes, self._wish.run)
+        self._check_consents()
         chosen = self._without_held(select(changes, self._wish.selection))
         chosen, repositories = self._whole_repositories(chosen)
+        roots = {left.root for left in self._left if left.why == "held"}
         return Choice(
-            changes=self._changes,
+            changes=self.changes,
             chosen=chosen,
             left=tuple(self._left),
             flagged=tuple(self._flagged),
             repositories=repositories,
+            held=tuple(self.held_part(self._stacks[root].live) for root in sorted(roots)),
         )
+
+    def _check_consents(self) -> None:
+        """Find out which consents are for what is held now; what the others were for stays held."""
+        roots = {part.root for part in self.changes.roots}
+        for consent in self._wish.selection.consents:
+            if consent.root in roots:
+                part = self.held_part(consent.root)
+                is_same = part.digest(consent.path) == consent.digest
+                where = self._released if is_same else self._void
+                where.setdefault(consent.root, set()).update(part.names(consent.path))
+
+    def _needing_consent(self, root: bytes, found: dict[bytes, str]) -> dict[bytes, str]:
+        """Return those of the held paths to which nobody has consented as they are now."""
+        released, void = self._released.get(root, set()), self._void.get(root, set())
+        return {path: CHANGED if path in void else why for path, why in found.items() if path not in released}
 
     def _find_changes(self) -> ChangeSet:
         """Return all that is held; what was reviewed, where nothing was added since."""
@@ -118,13 +158,13 @@ class _Choosing:
         """Return those changes that are what was reviewed; the others are left as stale."""
         known = {part.root: {change.path: change for change in part.changes} for part in reviewed.roots}
         parts = []
-        for part in self._changes.roots:
+        for part in self.changes.roots:
             seen = known.get(part.root, {})
             same = tuple(change for change in part.changes if seen.get(change.path) == change)
             kept = {change.path for change in same}
             self._leave(part.root, [(path, STALE) for path in seen if path not in kept], "stale")
             parts.append(part.replace(changes=same))
-        return self._changes.replace(roots=tuple(parts))
+        return self.changes.replace(roots=tuple(parts))
 
     def _of_run(self, changes: ChangeSet, run: str | int) -> ChangeSet:
         """Return what one run changed, where no other held run changed it too."""
@@ -161,6 +201,7 @@ class _Choosing:
             )
         # Where the reason that the earlier one is held is the person's consent, that is what is missing here, too
         held = still_held(self._judge(root), self._wish.selection.included) if paths else {}
+        held = self._needing_consent(root, held)
         self._leave(root, [(path, held[path]) for path in sorted(paths) if path in held], "held")
         self._leave(root, [(path, EARLIER) for path in sorted(paths) if path not in held], "earlier")
 
@@ -169,7 +210,7 @@ class _Choosing:
         parts = []
         for part in chosen.roots:
             judged = self._judge(part.root)
-            held = still_held(judged, self._wish.selection.included)
+            held = self._needing_consent(part.root, still_held(judged, self._wish.selection.included))
             back = [(change.path, held[change.path]) for change in part.changes if change.path in held]
             self._leave(part.root, back, "held")
             parts.append(part.replace(changes=tuple(change for change in part.changes if change.path not in held)))
@@ -178,13 +219,12 @@ class _Choosing:
 
     def _whole_repositories(self, chosen: ChangeSet) -> tuple[ChangeSet, tuple[Repository, ...]]:
         """Choose of each repository all that does not go file by file, or nothing of it."""
-        stacks = {stack.live: stack for stack in self._stacks}
         parts, moving = [], []
         for part in chosen.roots:
-            whole = next(found for found in self._changes.roots if found.root == part.root)
+            whole = self._whole(part.root)
             paths = {change.path for change in part.changes}
             refused = {left.path for left in self._left if left.root == self._indices[part.root]}
-            for repository in repositories_of(whole, stacks[part.root]):
+            for repository in self._repositories_of(part.root):
                 own = repository.paths
                 if not own & (paths | refused):
                     continue
@@ -211,15 +251,25 @@ class _Choosing:
         included = self._wish.selection.included
         found = [(repository.top + b"/" + name, REPLACED_OBJECT.reason) for name in repository.replaced()]
         found += [(repository.top, repository.problem)] if repository.problem else []
-        held = [
-            (path, why) for path, why in found if not any(lies_in(path, one) or lies_in(one, path) for one in included)
-        ]
-        self._leave(repository.root, held, "held")
+        held = {
+            path: why for path, why in found if not any(lies_in(path, one) or lies_in(one, path) for one in included)
+        }
+        held = self._needing_consent(repository.root, held)
+        self._leave(repository.root, held.items(), "held")
         return bool(held)
+
+    def _whole(self, root: bytes) -> RootChanges:
+        return next(found for found in self.changes.roots if found.root == root)
+
+    def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
+        if root not in self._repositories:
+            stack = self._stacks[self._indices[root]]
+            self._repositories[root] = repositories_of(self._whole(root), stack)
+        return self._repositories[root]
 
     def _judge(self, root: bytes) -> Judged:
         if root not in self._judged:
-            part = next(found for found in self._changes.roots if found.root == root)
+            part = self._whole(root)
             below = next(stack.below() for stack in self._stacks if stack.live == root)
             self._judged[root] = judge(part, below, self._opened.policy.secrets)
         return self._judged[root]

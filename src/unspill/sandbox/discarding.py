@@ -17,6 +17,7 @@ from unspill.changes.reader import Reader
 from unspill.changes.select import select, without
 from unspill.errors import RootRefused
 from unspill.git.frozen import keep_frozen
+from unspill.git.layout import is_state
 from unspill.layers.discard import refuse_if_used
 from unspill.layers.duplicate import copy_look
 from unspill.layers.locks import lock_sandbox
@@ -139,7 +140,7 @@ class _Discard:
         dest = residue_dir(self._state, operation, layer)
         os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
         build_residue(dest, tuple(sources.values()), remaining, locate, stack.live)
-        if stack.base is not None and any(change.path.startswith(b".git/") for change in remaining):
+        if stack.base is not None and any(is_state(change.path) for change in remaining):
             keep_frozen(stack.base, base_dir(self._state, layer))
         # Before anything live is looked at: what changes from now on is not older
         mark = take_mark(stack.live, stat_root(stack.live), renew(dest, os.lstat(dest))).ctime_ns

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.masking import Masks
     from unspill.sandbox.opening import Opened
 
+_NAMED = 3
 ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
 
 
@@ -101,6 +102,19 @@ def _warnings(opened: Opened, plan: Plan, traffic: Traffic | None) -> tuple[str,
     about_us = () if opened.facts.uid else (ROOT_NOTE,)
     about_caller = (opened.warning,) if opened.warning else ()
     return (*about_us, *about_caller, *plan.warnings, *faults)
+
+
+def hidden_notes(hidden: tuple[bytes, ...], project: bytes) -> tuple[str, ...]:
+    """Say which entries of a root a run does not see, because their deletion is held."""
+    if not hidden:
+        return ()
+    from unspill.changes.quote import quote
+    from unspill.policy.words import shell_word
+
+    paths = [path.removeprefix(project + b"/") for path in hidden]
+    names = ", ".join(map(quote, paths[:_NAMED])) + (f" and {len(paths) - _NAMED} more" if paths[_NAMED:] else "")
+    words = " ".join(map(shell_word, paths[:_NAMED]))
+    return (f"This run does not see {names}: the deletion is held. To see it again: unspill discard {words}",)
 
 
 def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:

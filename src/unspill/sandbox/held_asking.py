@@ -12,7 +12,8 @@ import posixpath
 from unspill.changes.reader import Reader
 from unspill.errors import DeniedError
 from unspill.model.permission import HeldPath
-from unspill.permissions.held import describe_held, digest_of_held, head_of_held
+from unspill.model.selection import Consent
+from unspill.permissions.held import describe_held, head_of_held
 from unspill.policy.folding import alias_of, fold
 from unspill.policy.project_secrets import masked_names
 from unspill.sandbox.applying import apply_held
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.policy import Secrets
     from unspill.permissions.desk import Desk
-    from unspill.sandbox.choosing import Wish
+    from unspill.sandbox.choosing import Choice, Wish
     from unspill.sandbox.opening import Opened
 
 # A reason may name what a command has written
@@ -62,21 +63,15 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
         choice = choose(opened, stacks, wish)
         roots = tuple(stack.live for stack in stacks)
         held = {(roots[left.root], left.path): left.reason for left in choice.left if left.why == "held"}
-        changes = {(part.root, change.path): change for part in choice.changes.roots for change in part.changes}
-        asked = tuple(_requests(opened, held, changes)) if held else ()
-    refused = set(held).difference((request.root, request.path) for request in asked)
+        asked = tuple(_requests(opened, held, choice)) if held else ()
     allowed = []
     for request in asked:
         try:
             _obtain(desk, request, wish.cancel_fd)
         except DeniedError:
-            refused.add((request.root, request.path))
-        else:
-            allowed.append(request.path)
-    # Consent is by path alone, so what is refused in one root is not allowed by the same path in another
-    refused_paths = {path for _root, path in refused}
-    included = tuple(path for path in allowed if path not in refused_paths)
-    selection = wish.selection.replace(included=(*wish.selection.included, *included))
+            continue
+        allowed.append(Consent(root=request.root, path=request.path, digest=request.digest))
+    selection = wish.selection.replace(consents=(*wish.selection.consents, *allowed))
     reviewed = choice.changes if held else wish.reviewed
     with lock_unless_given_up(opened.store.state, opened.row.id, wish.cancel_fd):
         return apply_held(opened, wish.replace(selection=selection, reviewed=reviewed))
@@ -91,17 +86,16 @@ def _obtain(desk: Desk, request: HeldPath, cancel_fd: int | None) -> None:
     permit.take(request)
 
 
-def _requests(
-    opened: Opened, held: dict[tuple[bytes, bytes], str], changes: dict[tuple[bytes, bytes], Change]
-) -> Iterator[HeldPath]:
+def _requests(opened: Opened, held: dict[tuple[bytes, bytes], str], choice: Choice) -> Iterator[HeldPath]:
     is_secret = _secrets(opened.policy.secrets)
+    changes = {(part.root, change.path): change for part in choice.changes.roots for change in part.changes}
+    parts = {part.root: part for part in choice.held}
     for (root, path), why in held.items():
         change = changes.get((root, path))
         if change is None or not _is_one_file(change):
             continue
         becomes = describe_held(change)
         with Reader(root) as reader:
-            digest = digest_of_held(change, reader)
             head, rest = (b"", "") if is_secret(path) else head_of_held(change, reader)
         if change.entry is not None and is_secret(path):
             becomes += "; what it has is not shown, because of its name: see `unspill diff`"
@@ -110,7 +104,7 @@ def _requests(
             sandbox=opened.row.id,
             root=root,
             path=path,
-            digest=digest,
+            digest=parts[root].digest(path),
             why=why[:_WHY] if why.isprintable() else "",
             becomes=becomes,
             head=head,

@@ -24,10 +24,11 @@ from unspill.layers.places import spill_dir, upper_dir, work_dir
 from unspill.layers.remove import remove_tree
 from unspill.layers.seal import drop_run, seal_run
 from unspill.layers.sweep import drop_caches, end_processes, remove_run
+from unspill.model.change import ChangeSet
 from unspill.model.layer import OpenLayer, TimeMark
 from unspill.model.policy import Limits
 from unspill.model.run import Cancelled, LimitReached
-from unspill.sandbox.bases import keep_bases, left_base
+from unspill.sandbox.bases import keep_base_objects, keep_bases, left_base
 from unspill.sandbox.masking import load_masked
 from unspill.sandbox.recording import record_failure, record_run
 from unspill.sandbox.scanning import excess_of, is_unwritten, scan_run
@@ -126,15 +127,18 @@ def _reopened(opened: Opened, sandbox: SandboxRow, run: Run, rows: list[LayerRow
 def _hold_written(opened: Opened, under_way: OpenRun, limits: Limits) -> Run:
     """Seal the layers of a run whose processes are dead. Drop them if nothing was changed, or too much written."""
     ended = under_way.run.replace(ended_ns=time.time_ns(), outcome=excess_of(under_way, limits))
+    changes: ChangeSet | None = None
     try:
-        changes = scan_run(under_way) if ended.outcome is None else ()
+        changes = scan_run(under_way) if ended.outcome is None else ChangeSet(roots=())
         ended = ended.replace(changed=sum(not change.is_mere_touch for change in changes), held=bool(changes))
     except (OSError, UnspillError):
         # What can't be read now is kept all the same
         ended = ended.replace(held=True)
     if ended.held:
-        keep_bases(opened, under_way)
+        keep_bases(opened, under_way, changes)
     (seal_run if ended.held else drop_run)(opened.store, under_way, ended, fold=False)
+    if ended.held:
+        keep_base_objects(opened, under_way)
     return ended
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from unspill.layers.stack import find_hidden, load_stacks
 from unspill.model.layer import SandboxId
 from unspill.sandbox.opening import with_held_roots
 from unspill.sandbox.requesting import make_request
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.records import Backup
     from unspill.sandbox.requesting import Command
+    from unspill.sandbox.reviews import Reviews
     from unspill.store.files import FileRow
 
 
@@ -87,6 +89,17 @@ class Looking:
 
         return changes_of(with_held_roots(self._opened), run)
 
+    def held_of(self, operation: Operation) -> ChangeSet:
+        """Return what is held of the runs that an operation came from."""
+        from unspill.sandbox.reading import changes_of_runs
+
+        return changes_of_runs(with_held_roots(self._opened), operation.runs)
+
+    def hidden_by_held(self) -> tuple[bytes, ...]:
+        """Return what is in the top directory of a root but not seen by a run, because its deletion is held."""
+        opened = self._opened
+        return find_hidden(load_stacks(opened.store, opened.row.id, opened.roots))
+
     def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
         """Return what is held as lines for a person: counts, one line a path, renames recognised."""
         from unspill.sandbox.reading import summary_of
@@ -114,6 +127,13 @@ class Looking:
         from unspill.sandbox.reading import diff_of
 
         return diff_of(with_held_roots(self._opened), paths, run, colour=colour, skip=skip)
+
+    @property
+    def reviews(self) -> Reviews:
+        """What is held as a person reviews it on a terminal, and the tokens that name it."""
+        from unspill.sandbox.reviews import Reviews
+
+        return Reviews(with_held_roots(self._opened))
 
     def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
         """Return the project's latest operations, the youngest first."""

@@ -8,12 +8,13 @@ import os
 from unspill.apply.journal import read_journal
 from unspill.apply.later import Later
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import journal_file
+from unspill.apply.places import journal_file, tree_dir
 from unspill.apply.reversing import Reversal
 from unspill.errors import RootRefused, UsageError
 from unspill.git.layout import repository_of
+from unspill.layers.places import upper_dir
 from unspill.layers.stack import stat_root
-from unspill.model.layer import SandboxId
+from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import OperationId
 from unspill.sandbox.claims import forget_untracked
 from unspill.sandbox.held_again import HeldAgain
@@ -185,7 +186,7 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
     """Return the task of a reversal with what it does to the layers of the sandbox.
 
     Raises:
-        UsageError: what was held again by an undo is not held any more.
+        UsageError: what was held again by an undo is not held any more, or what was discarded lies elsewhere by now.
     """
     end = journal.end
     assert end is not None
@@ -199,12 +200,15 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
                 remedy="See `unspill log`, and undo that instead.",
             )
         is_discard = not journal.steps and not journal.git
+        if is_discard:
+            _refuse_built_on(store, wanted, held, [*known])
         return task.replace(trees=trees, changed=wanted.changed if is_discard else 0)
     first = read_journal(journal_file(store.state, wanted.origin or wanted.id), with_steps=False)
     if first is None:
         return task
     if not journal.steps and not journal.git:
         if not journal.paths:
+            _refuse_if_done_again(store, wanted, journal)
             return task.replace(restored=journal.trees, changed=wanted.changed)
         paths = set(journal.paths)
         again = HeldAgain(store, journal, lambda root, path: (root, path) in paths)
@@ -212,10 +216,36 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
     return task.replace(settle=HeldAgain(store, first, _applied(wanted, journal), wanted.roots).settle)
 
 
+def _refuse_built_on(store: Store, wanted: Operation, held: Sequence[str], layers: Sequence[str]) -> None:
+    """Stop where a later layer that stays has to do with a repository that the layers to be taken changed.
+
+    Its references may lead to commits that only these have.
+    """
+    with_git = [layer for layer in layers if os.path.lexists(upper_dir(store.state, LayerId(layer)) + b"/.git")]
+    first = next((at for at, layer in enumerate(with_git) if layer in held), len(with_git))
+    if any(layer not in held for layer in with_git[first:]):
+        raise UsageError(
+            f"a later run built on the git repository that operation {wanted.number} put on hold again",
+            remedy="Discard or apply all that is held instead.",
+        )
+
+
+def _refuse_if_done_again(store: Store, discard: Operation, journal: Journal) -> None:
+    """Stop where a discard does not have its layers any more: its undo held them again, and the redo has them now."""
+    if all(os.path.lexists(tree_dir(store.state, discard.id, tree.layer)) for tree in journal.trees):
+        return
+    raise UsageError(
+        f"what operation {discard.number} discarded was held again and discarded since",
+        remedy="See `unspill log`, and undo the redo instead.",
+    )
+
+
 def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes], bool]:
     """Return what tells whether an operation applied a path, by itself or with its repository."""
     assert journal.end is not None
     paths = {(operation.roots[step.root], step.path) for step in (journal.steps[index] for index in journal.end.done)}
+    # A directory that was only opened and closed again has steps too
+    paths -= {(operation.roots[left.root], left.path) for left in operation.left}
     tops = {
         (operation.roots[git.root], git.top)
         for git, ending in zip(journal.git, journal.end.git, strict=True)

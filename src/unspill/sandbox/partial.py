@@ -11,6 +11,7 @@ from unspill.changes.select import select
 from unspill.errors import UsageError
 from unspill.model.record import Record
 from unspill.model.selection import Selection
+from unspill.sandbox.consent import digest_of_hunks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
     """Find the file that hunks are of, however its path is written, and read both sides of it.
 
     Raises:
-        UsageError: there is no such change, or it is too large or has no text to choose from.
+        UsageError: there is no such change, it is too large or has no text to choose from, or it is not what was shown.
     """
     (change,) = select(changes, Selection(hunks=(some,)), parents=False)
     root = next(part.root for part in changes.roots if change in part.changes)
@@ -44,6 +45,11 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
     with Reader(root) as reader:
         old = read_up_to(reader.open_before(change), LARGEST)
         new = read_up_to(reader.open_after(change), LARGEST)
+    if some.digest and not digest_of_hunks(change.path, old, new).startswith(some.digest):
+        raise UsageError(
+            f"the hunks of {os.fsdecode(change.path)!r} are not those that you were shown",
+            remedy="Look again: `unspill diff PATH`, on a terminal.",
+        )
     return PartlyChosen(root=root, change=change, old=old, new=new)
 
 

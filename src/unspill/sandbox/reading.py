@@ -57,6 +57,18 @@ def _read_changes(opened: Opened, run: str | int | None) -> ChangeSet:
     return join(parts)
 
 
+def changes_of_runs(opened: Opened, runs: Sequence[RunId]) -> ChangeSet:
+    """Return of what is held the part that came from some runs."""
+    wanted = {layer.upper for stack in load_masked(opened) for layer in stack.sealed if layer.run in runs}
+    changes = changes_of(opened, None)
+    return changes.replace(
+        roots=tuple(
+            part.replace(changes=tuple(change for change in part.changes if change.layer in wanted))
+            for part in changes.roots
+        )
+    )
+
+
 def fold_changes(stacks: Sequence[Stack]) -> ChangeSet:
     """Return what whole stacks change in their live trees."""
     held = [stack for stack in stacks if stack.sealed]
@@ -80,21 +92,28 @@ def diff_of(
     """Return what is held as a text that is safe to print; without paths, absolute ones, that `skip` is true of."""
     from unspill.changes.diff import diff_lines
 
-    changes = changes_of(opened, run)
-    wanted = tuple(path.encode("utf-8", "surrogateescape").strip(b"/") for path in paths) or (b"",)
-    changes = changes.replace(
+    changes = changes_below(changes_of(opened, run), paths, skip)
+    return "".join(line + "\n" for line in diff_lines(changes, layers_below(opened, run), colour=colour))
+
+
+def changes_below(
+    changes: ChangeSet, paths: Sequence[str], skip: Callable[[bytes], bool] = lambda _path: False
+) -> ChangeSet:
+    """Return the changes at or below paths, all for none; relative ones count from every root."""
+    wanted = tuple(path.encode("utf-8", "surrogateescape").rstrip(b"/") for path in paths) or (b"",)
+    return changes.replace(
         roots=tuple(
             part.replace(
                 changes=tuple(
                     change
                     for change in part.changes
-                    if _is_below(change.path, wanted) and not skip(part.root + b"/" + change.path)
+                    if (_is_below(change.path, wanted) or _is_below(part.root + b"/" + change.path, wanted))
+                    and not skip(part.root + b"/" + change.path)
                 )
             )
             for part in changes.roots
         )
     )
-    return "".join(line + "\n" for line in diff_lines(changes, _below(opened, run), colour=colour))
 
 
 def summary_of(opened: Opened, run: str | int | None, *, colour: bool) -> list[str]:
@@ -104,7 +123,7 @@ def summary_of(opened: Opened, run: str | int | None, *, colour: bool) -> list[s
     from unspill.changes.render import summary_lines
 
     changes = changes_of(opened, run)
-    below = _below(opened, run)
+    below = layers_below(opened, run)
     renames: dict[bytes, bytes] = {}
     for part in changes.roots:
         with Reader(part.root, below.get(part.root, ())) as reader:
@@ -112,7 +131,7 @@ def summary_of(opened: Opened, run: str | int | None, *, colour: bool) -> list[s
     return summary_lines(changes, limit=_ALL, colour=colour, renames=renames, project=opened.project)
 
 
-def _below(opened: Opened, run: str | int | None) -> dict[bytes, tuple[bytes, ...]]:
+def layers_below(opened: Opened, run: str | int | None) -> dict[bytes, tuple[bytes, ...]]:
     """Return, for each root, the layers that lay under the ones whose changes are asked, the topmost first."""
     stacks = load_masked(opened)
     if run is None:

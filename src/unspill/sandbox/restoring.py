@@ -98,8 +98,13 @@ def _find_newest(opened: Opened, root: bytes, path: bytes) -> _Source:
 
 
 def _draft(draft: Draft, sites: Sites, path: bytes, source: _Source) -> None:
-    fd, name = sites.operations.parent(source.place)
-    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    try:
+        fd, name = sites.operations.parent(source.place)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{show(path)} has no backup there any more: an undo or a redo has put it back", remedy=LIST
+        ) from None
     _verify(fd, name, status, source, draft)
     live = sites.roots[0]
     group = draft.next_group()

@@ -18,6 +18,7 @@ from unspill.layers.locks import SandboxLock, StackUse
 from unspill.layers.mask import MaskUse
 from unspill.layers.places import spill_dir
 from unspill.layers.seal import drop_run, seal_run
+from unspill.layers.stack import find_hidden
 from unspill.model.change import ChangeSet
 from unspill.model.event import Ended
 from unspill.model.plan import NoNetwork, ProxyNetwork
@@ -28,8 +29,8 @@ from unspill.runner.limits import FREE_SPACE_KEPT, free_bytes
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
-from unspill.sandbox.bases import find_bases, keep_bases
-from unspill.sandbox.ending import Applied, make_result, never_begun, with_hints
+from unspill.sandbox.bases import find_bases, keep_base_objects, keep_bases
+from unspill.sandbox.ending import Applied, hidden_notes, make_result, never_begun, with_hints
 from unspill.sandbox.masking import find_masks, remember_revealed, with_covers
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.scanning import is_unwritten, scan_run, with_last_look
@@ -224,11 +225,11 @@ def _close(
     ended = _ended(under_way.run, performed).replace(changed=changed)
     if traffic is not None:
         opened.store.traffic.put(under_way.run.id, traffic)
-    notes: tuple[str, ...] = ()
+    notes = hidden_notes(find_hidden(under_way.stacks), opened.project)
     if under_way.rootfs and not is_dropped and after != "discard":
         from unspill.sandbox.rootfs_layers import notes_of
 
-        notes = notes_of(under_way.rootfs)
+        notes += notes_of(under_way.rootfs)
     if not changes or after == "discard" or is_dropped:
         drop_run(opened.store, under_way, ended, fold=not is_dropped, rootfs=after != "discard")
         applied = Applied()
@@ -260,13 +261,16 @@ def _checked_plan(opened: Opened, request: Request, places: Places, under_way: O
 
 
 def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
-    keep_bases(opened, under_way)
+    keep_bases(opened, under_way, changes)
     closed = seal_run(opened.store, under_way, ended)
-    if after != "apply":
-        return Applied(is_held=True)
-    from unspill.sandbox.after_run import apply_run
+    applied = Applied(is_held=True)
+    if after == "apply":
+        from unspill.sandbox.after_run import apply_run
 
-    return apply_run(opened, under_way.run.id, changes, closed.stacks)
+        applied = apply_run(opened, under_way.run.id, changes, closed.stacks)
+    if applied.is_held:
+        keep_base_objects(opened, under_way)
+    return applied
 
 
 def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:

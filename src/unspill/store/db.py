@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from unspill.store.grants import GrantTable
     from unspill.store.requests import RequestTable
+    from unspill.store.shown import ShownTable
     from unspill.store.traffic import TrafficTable
 
 
@@ -80,6 +81,13 @@ class Store:
 
             self._requests = RequestTable(self.transaction)
         return self._requests
+
+    @property
+    def shown(self) -> ShownTable:
+        """The table of what was shown on a terminal."""
+        from unspill.store.shown import ShownTable
+
+        return ShownTable(self.transaction)
 
     @property
     def traffic(self) -> TrafficTable:

@@ -298,6 +298,24 @@ def m016_after_cancel(db: Connection) -> None:
     db.change("ALTER TABLE runs ADD COLUMN layer_entries INTEGER DEFAULT 500000")
 
 
+def m017_shown(db: Connection) -> None:
+    """Make the table of what was shown whole on a terminal, by the digest of its content."""
+    db.change("""
+        CREATE TABLE shown (
+            sandbox TEXT NOT NULL,
+            root BLOB NOT NULL,
+            path BLOB NOT NULL,
+            digest TEXT NOT NULL,
+            at_ns INTEGER NOT NULL,
+            PRIMARY KEY (sandbox, root, path, digest)
+        ) WITHOUT ROWID
+    """)
+    db.change("""
+        CREATE TRIGGER shown_goes_with_its_sandbox AFTER DELETE ON sandboxes
+        BEGIN DELETE FROM shown WHERE sandbox = OLD.id; END
+    """)
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -315,6 +333,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m014_marked,
     m015_layer_order,
     m016_after_cancel,
+    m017_shown,
 )
 
 

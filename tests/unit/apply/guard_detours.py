@@ -76,6 +76,19 @@ MARKS = [
     Case("a", {"a": GONE}, rows.REPOSITORY, {"a/b/.git/HEAD": SHA}, deleted=True),
     Case("a", {"a": "x"}, rows.REPOSITORY, {"a/b/.git/HEAD": SHA}),
     Case("a", {"a": GONE}, None, {"a/.git": "gitdir: ../.git/modules/a\n"}, deleted=True),
+    *(
+        Case(
+            name,
+            {name: GONE},
+            rows.MODULE,
+            {".git/modules/a/b/HEAD": SHA, ".git/modules/a/b/objects/x": ""},
+            deleted=True,
+        )
+        for name in (".git/modules", ".git/modules/a", ".git/modules/a/b")
+    ),
+    Case(
+        ".git/modules/a/refs/x", {".git/modules/a/refs/x": GONE}, None, {".git/modules/a/refs/x/y": SHA}, deleted=True
+    ),
 ]
 _KEPT = (".claude/settings.json", ".unspill.toml", ".mcp.json", "deep/.github/hooks/x.json", "deep/down/.Cursor/x")
 GOING = [

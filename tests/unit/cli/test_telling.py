@@ -53,7 +53,8 @@ def test_a_path_is_named_as_seen_from_where_the_person_stands(tmp_path: Path, mo
 def test_each_reason_has_what_to_type() -> None:
     lines = left_lines(
         operation(
-            left(b".envrc", "held", "direnv runs it"),
+            left(b".envrc", "held", "direnv runs it").replace(token="7f3a9c"),
+            left(b"large", "held", "direnv runs it"),
             left(b"a", "conflict"),
             left(b"b", "earlier"),
             left(b"c", "refused"),
@@ -63,7 +64,9 @@ def test_each_reason_has_what_to_type() -> None:
     )
     assert lines == [
         "  ! .envrc: held: direnv runs it",
-        "      unspill apply --include /home/ann/project/.envrc",
+        "      unspill apply --include /home/ann/project/.envrc@7f3a9c",
+        "  ! large: held: direnv runs it",
+        "      unspill apply --include /home/ann/project/large",
         "  ! a: conflict: because",
         "      unspill diff /home/ann/project/a, then unspill apply --overwrite /home/ann/project/a or unspill discard "
         "/home/ann/project/a",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from unspill.git.objects import Broken, Objects, Pack, check_loose, make_object
+from unspill.git.objects import Objects, check_loose, make_object
+from unspill.git.packs import Broken, Pack
 
 ENVIRONMENT = {
     "PATH": os.defpath,

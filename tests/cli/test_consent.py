@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`diff` and `apply` at a terminal: a person consents to what they were shown there, by its token or by an answer."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.terminal_person import Person, at_terminal, seated
+from tests.support import Ground, kinds, run_cli
+from unspill import Callback, Hunks, Question, Sandbox, Selection
+from unspill.model.selection import Consent
+
+pytestmark = pytest.mark.kernel
+
+LINES = "".join(f"{number}\n" for number in range(40))
+
+
+def hold(ground: Ground, script: str) -> None:
+    assert ground.sandbox().run(script).ok
+
+
+def advised(text: str, option: str = "--include") -> str:
+    """Return the word that the last advice has for an option."""
+    return str(re.findall(rf"{option} (\S+@\w+)", text)[-1])
+
+
+def summary(ground: Ground) -> str:
+    return run_cli("apply", cwd=ground.project).stderr.decode()
+
+
+def applied(ground: Ground, name: str = ".envrc") -> str | None:
+    path = ground.project / name
+    return path.read_text() if path.exists() else None
+
+
+def test_what_was_shown_on_a_terminal_is_applied_by_its_token(ground: Ground) -> None:
+    hold(ground, "echo one > .envrc")
+    _code, seen = at_terminal("diff", cwd=ground.project)
+    assert "+one\n" in seen
+    assert advised(seen) == advised(summary(ground))
+    # By then nobody need sit at a terminal
+    assert run_cli("apply", "--include", advised(seen), cwd=ground.project).returncode == 0
+    assert applied(ground) == "one\n"
+
+
+@pytest.mark.parametrize(
+    "change", ["echo two > .envrc", "echo more >> .envrc", "chmod 755 .envrc", "rm .envrc; ln -s a .envrc"]
+)
+def test_what_changed_after_it_was_shown_is_not_applied_by_the_token(ground: Ground, change: str) -> None:
+    hold(ground, "echo one > .envrc")
+    word = advised(at_terminal("diff", cwd=ground.project)[1])
+    hold(ground, change)
+    done = run_cli("apply", "--include", word, cwd=ground.project)
+    assert done.returncode == 4
+    assert b"ERROR: Not applied: .envrc is not what you were shown: it changed since.\n" in done.stderr
+    assert not os.path.lexists(ground.project / ".envrc")
+
+
+UNSEEN: dict[str, tuple[str, ...]] = {
+    "a summary": ("apply",),
+    "a summary as JSON": ("apply", "--json"),
+    "changes": ("changes",),
+    "a diff in a pipe": ("diff",),
+    "a diff of the file in a pipe": ("diff", ".envrc"),
+    "a diff as JSON": ("diff", "--json"),
+}
+
+
+@pytest.mark.parametrize("how", UNSEEN)
+def test_what_was_not_shown_on_a_terminal_was_not_shown(ground: Ground, how: str) -> None:
+    hold(ground, "echo one > .envrc")
+    run_cli(*UNSEEN[how], cwd=ground.project)
+    done = run_cli("apply", "--include", advised(summary(ground)), cwd=ground.project)
+    assert done.returncode == 4
+    assert b"ERROR: Not applied: .envrc was not shown on your terminal.\n" in done.stderr
+    assert applied(ground) is None
+
+
+def test_a_diff_as_json_or_of_a_run_counts_for_nothing_on_a_terminal_either(ground: Ground) -> None:
+    hold(ground, "echo one > .envrc")
+    for words in (("diff", "--json"), ("diff", "--run", "1"), ("changes",), ("show", "1")):
+        assert at_terminal(*words, cwd=ground.project)[0] == 0
+    assert run_cli("apply", "--include", advised(summary(ground)), cwd=ground.project).returncode == 4
+
+
+def test_a_name_alone_is_refused_without_a_terminal(ground: Ground) -> None:
+    hold(ground, "echo one > .envrc")
+    word = advised(at_terminal("diff", cwd=ground.project)[1])
+    done = run_cli("apply", "--include", ".envrc", cwd=ground.project)
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert done.stderr.decode() == (
+        "ERROR: Not applied: .envrc is only a name: give the token of what you were shown.\n"
+        f"  On a terminal: unspill diff .envrc, then unspill apply --include {word}\n"
+    )
+
+
+@pytest.mark.parametrize("streams", ["0", "1", "1 2", "0 2"])
+def test_the_question_needs_a_terminal_to_be_read_on_and_to_be_answered_at(ground: Ground, streams: str) -> None:
+    hold(ground, "echo one > .envrc")
+    person = Person()
+    try:
+        with seated(person, "apply", "--include", ".envrc", cwd=ground.project, streams=streams) as process:
+            process.communicate(timeout=30)
+        assert process.returncode == 4
+    finally:
+        person.hang_up()
+    assert applied(ground) is None
+
+
+def test_as_json_nobody_is_asked(ground: Ground) -> None:
+    hold(ground, "echo one > .envrc")
+    assert at_terminal("apply", "--json", "--include", ".envrc", cwd=ground.project)[0] == 4
+
+
+def test_a_name_alone_is_shown_and_asked_about_on_a_terminal(ground: Ground) -> None:
+    hold(ground, "echo one > .envrc; touch other")
+    code, seen = at_terminal("apply", "--include", ".envrc", cwd=ground.project, answer="y\n")
+    assert code == 0
+    assert seen.startswith("added .envrc\n--- /dev/null\n+++ b/.envrc\n@@ -0,0 +1 @@\n+one\n")
+    assert "Apply what is held at .envrc, as shown above?" in seen
+    assert applied(ground) == "one\n"
+    assert kinds(ground.sandbox().changes()) == {"other": "added"}
+
+
+def test_after_a_no_it_is_held_and_its_token_is_worth_nothing(ground: Ground) -> None:
+    hold(ground, "echo one > .envrc")
+    word = advised(at_terminal("diff", cwd=ground.project)[1])
+    code, seen = at_terminal("apply", "--include", ".envrc", cwd=ground.project, answer="n\n")
+    assert code == 4
+    assert "Not applied: you did not agree." in seen
+    assert run_cli("apply", "--include", word, cwd=ground.project).returncode == 4
+    assert applied(ground) is None
+
+
+def test_what_changes_while_the_person_reads_is_not_applied_by_their_yes(ground: Ground) -> None:
+    hold(ground, "echo one > .envrc")
+    person = Person()
+    try:
+        with seated(person, "apply", "--include", ".envrc", cwd=ground.project) as process:
+            person.wait_for("anything else = Deny] ")
+            hold(ground, "echo two > .envrc")
+            person.look(0.6)
+            person.type("y\n")
+            while process.poll() is None:
+                person.look(0.05)
+        seen = person.look(0.05)
+    finally:
+        person.hang_up()
+    assert process.returncode == 6
+    assert ".envrc: held: it is not what you were shown, but changed since" in seen
+    assert applied(ground) is None
+
+
+def test_a_token_that_was_never_on_a_terminal_is_asked_about_there(ground: Ground) -> None:
+    hold(ground, "echo one > .envrc")
+    word = advised(summary(ground))
+    code, seen = at_terminal("apply", "--include", word, cwd=ground.project, answer="y\n")
+    assert code == 0
+    assert "+one\n" in seen
+    assert applied(ground) == "one\n"
+
+
+def test_an_old_token_is_told_from_a_new_content_on_a_terminal(ground: Ground) -> None:
+    hold(ground, "echo one > .envrc")
+    word = advised(at_terminal("diff", cwd=ground.project)[1])
+    hold(ground, "echo two > .envrc")
+    _code, seen = at_terminal("apply", "--include", word, cwd=ground.project, answer="n\n")
+    assert "unspill: .envrc is not what you were shown: it changed since.\n" in seen
+    assert "+two\n" in seen
+
+
+def test_one_diff_covers_all_that_is_held_in_a_directory(ground: Ground) -> None:
+    hold(ground, "mkdir .vscode; echo 1 > .vscode/tasks.json; echo 2 > .vscode/settings.json")
+    word = advised(at_terminal("diff", ".vscode", cwd=ground.project)[1])
+    assert word.startswith(".vscode@")
+    hold(ground, "echo 3 > .vscode/launch.json")
+    assert run_cli("apply", "--include", word, cwd=ground.project).returncode == 4
+    word = advised(at_terminal("diff", ".vscode", cwd=ground.project)[1])
+    assert run_cli("apply", "--include", word, cwd=ground.project).returncode == 0
+    assert sorted(os.listdir(ground.project / ".vscode")) == ["launch.json", "settings.json", "tasks.json"]
+
+
+def test_a_diff_of_a_part_is_none_of_the_whole(ground: Ground) -> None:
+    hold(ground, "mkdir .vscode; echo 1 > .vscode/tasks.json; echo 2 > .vscode/settings.json")
+    word = advised(at_terminal("diff", ".vscode/tasks.json", cwd=ground.project)[1])
+    whole = advised(summary(ground))
+    assert (word.split("@")[0], whole.split("@")[0]) == (".vscode/tasks.json", ".vscode")
+    assert run_cli("apply", "--include", whole, cwd=ground.project).returncode == 4
+    assert run_cli("apply", "--include", word, cwd=ground.project).returncode == 0
+    assert os.listdir(ground.project / ".vscode") == ["tasks.json"]
+
+
+CUT = {
+    "many lines": "seq 3000 > .envrc",
+    "a long line": "head -c 1000 /dev/zero | tr '\\0' x > .envrc; echo >> .envrc",
+    "a line of tabs": "head -c 100 /dev/zero | tr '\\0' '\\t' > .envrc; echo >> .envrc",
+    "a large file": "yes | head -c 600000 > .envrc",
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_what_was_cut_was_not_shown_but_is_shown_whole_where_it_is_named(ground: Ground, case: str) -> None:
+    hold(ground, CUT[case])
+    assert "is held. To apply it as shown" not in at_terminal("diff", cwd=ground.project)[1]
+    assert run_cli("apply", "--include", advised(summary(ground)), cwd=ground.project).returncode == 4
+    word = advised(at_terminal("diff", ".envrc", cwd=ground.project)[1])
+    assert run_cli("apply", "--include", word, cwd=ground.project).returncode == 0
+
+
+def test_a_binary_content_is_always_asked_about(ground: Ground) -> None:
+    hold(ground, "printf 'a\\0b' > .envrc")
+    assert "is held. To apply it as shown" not in at_terminal("diff", ".envrc", cwd=ground.project)[1]
+    word = advised(summary(ground))
+    code, seen = at_terminal("apply", "--include", word, cwd=ground.project, answer="y\n")
+    assert code == 0
+    assert "careful:   not all of it could be shown: it is binary, too large or unreadable" in seen
+
+
+def test_ordinary_paths_need_no_token(ground: Ground) -> None:
+    hold(ground, "touch plain; echo one > .envrc")
+    assert run_cli("apply", "--include", "plain", cwd=ground.project).returncode == 0
+    assert os.listdir(ground.project) == ["plain"]
+
+
+def test_hunks_are_those_that_were_read(ground: Ground) -> None:
+    ground.write("text", LINES)
+    hold(ground, "sed -i 's/^2$/two/; s/^30$/thirty/' text")
+    _code, seen = at_terminal("diff", cwd=ground.project)
+    token = re.findall(r"@@ hunk 1@(\w+)", seen)[0]
+    assert f"@@ hunk 2@{token}\n" in seen
+    hold(ground, "sed -i '1i evil' text")
+    done = run_cli("apply", "--hunk", f"text:1@{token}", cwd=ground.project)
+    assert done.returncode == 4
+    assert b"text is not what you were shown: it changed since" in done.stderr
+    hold(ground, "sed -i '1d' text")
+    assert run_cli("apply", "--hunk", f"text:1@{token}", cwd=ground.project).returncode == 0
+    assert applied(ground, "text") == LINES.replace("2\n", "two\n", 1)
+
+
+def test_hunks_without_a_token_are_shown_and_asked_about(ground: Ground) -> None:
+    ground.write("text", LINES)
+    hold(ground, "sed -i 's/^2$/two/; s/^30$/thirty/' text")
+    done = run_cli("apply", "--hunk", "text:2", cwd=ground.project)
+    assert done.returncode == 4
+    assert b"text is only a name" in done.stderr
+    assert advised(done.stderr.decode(), "--hunk").startswith("text:2@")
+    code, seen = at_terminal("apply", "--hunk", "text:2", cwd=ground.project, answer="y\n")
+    assert code == 0
+    assert "Apply of text only hunk 2, as shown above?" in seen
+    assert applied(ground, "text") == LINES.replace("30\n", "thirty\n", 1)
+
+
+def test_a_program_can_consent_by_content_too(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    sandbox.run("echo one > .envrc")
+    (left,) = sandbox.apply().left
+    assert left.digest.startswith(left.token)
+    assert len(left.digest) == 64
+    consent = Consent(root=sandbox.project, path=left.path, digest=left.digest)
+    sandbox.run("echo two > .envrc")
+    (refused,) = sandbox.apply(Selection(consents=(consent,))).left
+    assert (refused.why, refused.reason) == ("held", "it is not what you were shown, but changed since")
+    sandbox.run("echo one > .envrc")
+    assert sandbox.apply(Selection(consents=(consent,))).left == ()
+    assert applied(ground) == "one\n"
+
+
+def test_hunks_of_a_program_can_be_held_to_a_content(ground: Ground) -> None:
+    ground.write("text", LINES)
+    sandbox = ground.sandbox()
+    sandbox.run("sed -i 's/^2$/two/' text")
+    digest = sandbox.reviews.hunks_at(Hunks(path=b"text", numbers=(1,))).digest
+    sandbox.run("sed -i 's/^two$/evil/' text")
+    with pytest.raises(Exception, match="are not those that you were shown"):
+        sandbox.apply(Selection(hunks=(Hunks(path=b"text", numbers=(1,), digest=digest),)))
+
+
+def test_a_question_carries_the_token_that_a_summary_prints(ground: Ground) -> None:
+    asked: list[Question] = []
+
+    def answer(question: Question) -> bool:
+        asked.append(question)
+        return True
+
+    sandbox = Sandbox(ground.project, policy=ground.policy(), approver=Callback(answer))
+    ground.opened.append(sandbox)
+    sandbox.run("echo one > .envrc")
+    word = advised(summary(ground))
+    assert sandbox.apply(asked_by="model").left == ()
+    assert f"token:     {word}" in asked[0].lines
+
+
+def test_a_group_that_is_large_is_told_without_reading_it(ground: Ground) -> None:
+    hold(ground, "truncate -s 70M .envrc")
+    assert "      unspill apply --include .envrc\n" in summary(ground)
+
+
+def test_another_root_is_reviewed_by_its_path(ground: Ground) -> None:
+    library: Path = ground.home / "library"
+    library.mkdir()
+    ground.configure('roots = ["~/library"]')
+    run_cli("run", "--hold", "-c", f"echo one > {library}/.envrc", cwd=ground.project)
+    word = advised(at_terminal("diff", f"{library}/.envrc", cwd=ground.project)[1])
+    assert word.startswith(f"{library}/.envrc@")
+    assert run_cli("apply", "--include", word, cwd=ground.project).returncode == 0
+    assert (library / ".envrc").read_text() == "one\n"

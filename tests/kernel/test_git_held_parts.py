@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of a repository that waits for consent keeps nothing else back: neither the commit nor what comes later."""
+
+import subprocess
+from typing import Literal
+
+import pytest
+
+from tests.kernel.test_git_apply import IDENTITY, do
+from tests.support import Ground, printed, run_cli
+
+pytestmark = pytest.mark.kernel
+
+COMMIT = "echo {0} > {0} && git add {0} && git commit -qm {0}"
+LOG = "git log --format=%s"
+
+
+@pytest.fixture
+def repository(ground: Ground) -> Ground:
+    """A project that is a repository with one commit."""
+    (ground.home / ".gitconfig").write_text(IDENTITY + "[protocol]\n\tallow = always\n")
+    ground.configure('readable = ["~/.gitconfig"]\n')
+    do(f"git init -q . && {COMMIT.format('first')}", ground.project)
+    return ground
+
+
+def said(ground: Ground, script: str) -> list[str]:
+    """Run a script by the program and return the summary."""
+    done = run_cli("run", "-c", script, cwd=ground.project)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stderr.decode().splitlines()
+
+
+@pytest.mark.parametrize("after", ["apply", "hold"])
+def test_a_hook_that_is_held_does_not_keep_later_commits_from_the_next_run(
+    repository: Ground, after: Literal["apply", "hold"]
+) -> None:
+    sandbox = repository.sandbox()
+    script = "echo true > .git/hooks/post-checkout"
+    assert sandbox.run(script if after == "hold" else f"{script} && {COMMIT.format('run')}", after=after).ok
+    do(COMMIT.format("mine"), repository.project)
+    expected = "mine\nfirst\n" if after == "hold" else "mine\nrun\nfirst\n"
+    assert do(LOG, repository.project) == expected
+    assert printed(sandbox.run(f"{LOG}; cat .git/hooks/post-checkout", after="discard")) == expected + "true\n"
+    assert sandbox.run(COMMIT.format("later"), after="apply").ok
+    assert do(LOG, repository.project) == "later\n" + expected
+    assert do("git for-each-ref refs/unspill/run-*", repository.project) == ""
+
+
+def test_a_commit_that_is_held_is_seen_by_the_next_run_whatever_the_person_commits(repository: Ground) -> None:
+    sandbox = repository.sandbox()
+    assert sandbox.run(COMMIT.format("run"), after="hold").ok
+    do(COMMIT.format("mine"), repository.project)
+    assert printed(sandbox.run(LOG, after="discard")) == "run\nfirst\n"
+
+
+def test_the_repository_of_a_submodule_goes_only_with_consent_and_keeps_no_commit_back(repository: Ground) -> None:
+    module = repository.home / "module"
+    subprocess.run(["git", "init", "-q", module], check=True)
+    do(COMMIT.format("inside"), module)
+    do(
+        f"git -c protocol.file.allow=always submodule --quiet add {module} sub && git commit -qm sub",
+        repository.project,
+    )
+    lines = said(repository, "git rm -q sub && rm -rf .git/modules/sub && git commit -qm gone")
+    assert "  ! .git/modules/sub: held: the repository of a submodule goes, with its history" in lines
+    assert do(LOG, repository.project) == "gone\nsub\nfirst\n"
+    assert do("git status --porcelain", repository.project) == ""
+    assert (repository.project / ".git/modules/sub/HEAD").exists()
+
+
+def test_a_summary_counts_files_of_the_project_and_says_in_one_line_what_git_did(repository: Ground) -> None:
+    first, *rest = said(repository, COMMIT.format("new"))
+    assert first == "unspill: 1 added: applied as op 1 (undo: unspill undo)"
+    assert rest[0] == "  A new"
+    assert rest[1].startswith("  git: main ")
+    assert len(rest) == 2
+    assert said(repository, "git tag done")[0] == "unspill: only git: applied as op 2 (undo: unspill undo)"

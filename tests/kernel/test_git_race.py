@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A person commits with git in the very moment in which a run's commit is applied: neither of both is lost."""
+
+import os
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.figures import record_figure
+from tests.kernel.twin_arms import ARMS
+from tests.kernel.twin_world import FIXED, IDENTITY, World, lines, sh, world
+from tests.support import Ground, printed
+from unspill.apply.git_move import Repository
+
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(3600)]
+
+# As somebody does whom git told that another git is at work
+COMMITS = """
+while read -r number; do
+    echo "$number" > "person-$number"
+    until git add "person-$number" 2>/dev/null; do :; done
+    until git commit -qm "person $number" 2>/dev/null; do :; done
+    echo "done $number"
+done
+"""
+# Moves nothing but the branch, so that nothing else of an apply stumbles over it
+EMPTY = """
+while read -r number; do
+    until git commit -q --allow-empty -m "person $number" 2>/dev/null; do :; done
+    echo "done $number"
+done
+"""
+AGENT = "echo {0} > agent-{0}; git add agent-{0}; git commit -qm 'agent {0}'; git rev-parse HEAD"
+AGENT_EMPTY = "git commit -q --allow-empty -m agent; git rev-parse HEAD"
+
+
+class Person:
+    """Somebody who commits when they are told to."""
+
+    def __init__(self, project: Path, script: str = COMMITS) -> None:
+        self._process = subprocess.Popen(
+            ["sh", "-c", script],
+            cwd=project,
+            env={**os.environ, **FIXED},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+
+    def begin(self, number: int) -> None:
+        """Have them commit; does not wait."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%d\n" % number)
+
+    def wait(self, number: int) -> None:
+        """Wait until they have."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"done %d\n" % number
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+
+@pytest.fixture
+def beside(ground: Ground) -> Iterator[World]:
+    (ground.home / ".gitconfig").write_text(IDENTITY)
+    with world(ground, "race", "plain") as made:
+        yield made
+
+
+def off_their_branch(project: Path, numbers: Iterable[int]) -> set[int]:
+    """Return the commits of the person that their branch does not lead to."""
+    subjects = set(lines(project, "log", "--format=%s", "main"))
+    return {number for number in numbers if f"person {number}" not in subjects}
+
+
+def not_in_the_tip(project: Path, numbers: Iterable[int]) -> set[int]:
+    """Return the commits of the person whose content their branch does not have."""
+    files = set(lines(project, "ls-tree", "--name-only", "main"))
+    return {number for number in numbers if f"person-{number}" not in files}
+
+
+def test_commits_raced_against_applies_stay_on_their_branch(beside: World, full: bool) -> None:
+    rounds = 1000 if full else 25
+    chance = random.Random(13)
+    person, agents = Person(beside.project), set()
+    arrived = 0
+    for number in range(rounds):
+        result = beside.sandbox.run(AGENT.format(number), after="hold")
+        agents.add(printed(result).strip())
+        # An apply takes some ten milliseconds until it has its locks, and git as many for a commit
+        timer = threading.Timer(chance.uniform(0, 0.1), person.begin, [number])
+        timer.start()
+        time.sleep(chance.uniform(0, 0.02))
+        operation = beside.sandbox.apply()
+        timer.join()
+        person.wait(number)
+        assert operation.left == (), operation.left
+        arrived += any("beside" in note for note in operation.notes)
+    person.close()
+    assert off_their_branch(beside.project, range(rounds)) == set()
+    assert not_in_the_tip(beside.project, range(rounds)) == set()
+    assert agents <= set(lines(beside.project, "rev-list", "--all"))
+    assert sh(beside.project, "git fsck --full --no-dangling; git status --short").stdout == ""
+    assert 0 < arrived < rounds, arrived
+    record_figure(
+        "commits raced against applies",
+        f"0 of {rounds} off their branch",
+        f"{rounds} applies of a run's commit: {rounds - arrived} moved the branch, {arrived} arrived beside it",
+    )
+
+
+def commit_in(monkeypatch: pytest.MonkeyPatch, method: str, commit: Callable[[], None]) -> None:
+    """Have the person begin to commit right before a method of an apply, which goes on when git has ended or waits."""
+    inner = getattr(Repository, method)
+
+    def outer(self: Repository, *rest: object) -> object:
+        commit()
+        time.sleep(0.2)
+        return inner(self, *rest)
+
+    monkeypatch.setattr(Repository, method, outer)
+
+
+# In which moment the person commits, and what keeps that commit on its branch
+MOMENTS = {"locks": "_do", "compare under locks": "move"}
+
+
+@pytest.mark.parametrize("rule", MOMENTS)
+@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+def test_a_commit_in_the_middle_of_an_apply_is_lost_without_the_rule(
+    beside: World, monkeypatch: pytest.MonkeyPatch, rule: str, is_on: bool
+) -> None:
+    agent = printed(beside.sandbox.run(AGENT_EMPTY, after="hold")).strip()
+    person = Person(beside.project, EMPTY)
+    commit_in(monkeypatch, MOMENTS[rule], lambda: person.begin(1))
+    if not is_on:
+        ARMS[rule](monkeypatch)
+    beside.sandbox.apply()
+    person.wait(1)
+    person.close()
+    assert off_their_branch(beside.project, [1]) == (set() if is_on else {1})
+    assert agent in lines(beside.project, "rev-list", "--all")
+
+
+def test_the_files_of_a_commit_that_arrives_after_all_stay_in_it(
+    beside: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert beside.sandbox.run(f"echo loose > loose; {AGENT.format(1)}", after="hold").held
+    person = Person(beside.project)
+    commit_in(monkeypatch, "move", lambda: person.begin(1))
+    assert beside.sandbox.apply().left == ()
+    person.wait(1)
+    person.close()
+    assert sh(beside.project, "git status --short").stdout == "?? loose\n"
+    sh(beside.project, "git merge -q unspill/run-1/heads/main")
+    assert {"agent-1", "person-1"} <= set(os.listdir(beside.project))
