@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person reads about a repository that they and a run both moved: branches by name, commands that work."""
 
+import os
 import re
 import subprocess
 import sys
@@ -83,7 +84,7 @@ def test_an_undo_that_leaves_git_says_what_you_did_and_is_possible_afterwards(
 
 def test_a_branch_that_a_run_deleted_is_named_where_it_stays(repository: Ground) -> None:
     script = "git branch -D old >&2; git tag made; echo ready; read line"
-    program = [Path(sys.executable).with_name("unspill"), "run", "-c", script]
+    program = [os.fspath(Path(sys.executable).with_name("unspill")), "run", "-c", script]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         program, cwd=repository.project, text=True, stdin=pipe, stdout=pipe, stderr=pipe
