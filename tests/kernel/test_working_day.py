@@ -64,7 +64,7 @@ class Day:
         advice = [line.strip() for line in inside.stderr.decode().splitlines() if line.startswith(ADVICE)]
         self.questions += [*(f"{line}: on the terminal" for _ in range(inside.questions)), *advice]
         for command in advice:
-            self._person.type(command, self.project)
+            self._person.agree(command, self.project)
         outside = self._person.type(as_outside(line), self.twin)
         differing = differences(*(look.entries() for look in self._looks))
         found = [*self._otherwise(inside, outside), *differing.values()]

@@ -157,6 +157,10 @@ class Person:
             stderr.seek(0)
             return Typed(line, process.returncode, stdout.read(), stderr.read(), questions)
 
+    def agree(self, command: str, cwd: Path) -> Typed:
+        """Type a command whose output is read on the terminal too, where it asks."""
+        return self.type(f"{command} <{self._terminal} >{self._terminal} 2>&1", cwd)
+
     def _answer_until_end(self, process: "subprocess.Popen[bytes]") -> int:
         questions, seen, last = 0, b"", 0.0
         deadline = time.monotonic() + 120

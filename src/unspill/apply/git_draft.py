@@ -11,6 +11,7 @@ import os
 import stat
 
 from unspill.apply.git_live import LiveRepository, core_names, resolve, stashed
+from unspill.apply.git_notes import deletion_notes
 from unspill.changes.reader import MergedTree
 from unspill.git import index
 from unspill.git.layout import OWN_REFS, STASH_LOG, STATE_DIRECTORIES, is_object_name
@@ -153,11 +154,18 @@ class GitDraft:
             reason = UNCHECKED if self._has_unchecked() else WRONG if transfer.refused else NEEDS
             self._leave("refused", f"{reason}: {missing[:12].decode()}")
             return
+        if self.is_diverged:
+            self._draft.notes += deletion_notes(self._repository.top, self._deleted())
         move = None if self.is_diverged else self._make_move(transfer)
         arrival = self._make_arrival(transfer)
         if transfer.paths or move is not None or arrival:
             places = tuple(self._places(transfer))
             self._live.add_step(move, arrival, places, sorted(dependent), sorted(committed))
+
+    def _deleted(self) -> list[bytes]:
+        """Return the references that the run deleted and that are still there."""
+        assert self._live.state is not None
+        return [name for name in self._moved if self._after.value(name) is None and name in self._live.state.refs]
 
     def _leave(self, why: Why, reason: str) -> None:
         self._draft.leave(Left(root=self._live.root, path=self._repository.top, why=why, reason=reason))

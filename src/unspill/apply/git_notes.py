@@ -10,6 +10,8 @@ from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unspill.model.operation import GitStep, RefMove
 
 _MOST_LINES = 21
@@ -55,4 +57,20 @@ def arrival_notes(step: GitStep) -> list[str]:
             lines += [f"  {git} log --oneline HEAD..{word}", f"  {git} merge {word}"]
         else:
             lines.append(f"  {git} show {word}")
+    # Where only the locks showed that somebody else moved it
+    gone = [ref.name for ref in step.move.refs if ref.new is None] if step.move is not None else []
+    return [*lines[:_MOST_LINES], *deletion_notes(step.top, gone)]
+
+
+def deletion_notes(top: bytes, names: Iterable[bytes]) -> list[str]:
+    """Name branches and tags that a run deleted and that stay, because the repository did not move with the run."""
+    above = top.rpartition(b"/")[0]
+    git = f"git -C {shell_word(above)}" if above else "git"
+    lines = []
+    for name in sorted(names):
+        for kind, delete in ((b"refs/heads/", "branch -D"), (b"refs/tags/", "tag -d")):
+            if name.startswith(kind):
+                short = name.removeprefix(kind)
+                lines.append(f"git: the run deleted {quote(short)}. You still have it; to delete it too:")
+                lines.append(f"  {git} {delete} {shell_word(short)}")
     return lines[:_MOST_LINES]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unspill.model.operation import GitEnding, GitMove, GitStep, Step
 
 GONE = "the repository is not there any more"
-STAYS = "you moved {name} since, so it stays where it is"
+STAYS = "you {what} since, so git stays as it is{advice}"
 LOST = "{name} can't go back: the commit it was at is not there any more"
 
 
@@ -44,7 +44,7 @@ def draft_reversal(draft: Draft, sites: Sites, step: GitStep, ending: GitEnding,
         _Reversal(draft, sites, live, step.move, message).draft()
 
 
-def is_along(step: GitStep, left: Left) -> bool:
+def is_along(step: GitStep, left: Left | Step) -> bool:
     """Tell whether what is left only goes along with a repository, and decides nothing there."""
     top = step.top + b"/"
     if left.root != step.root or not left.path.startswith(top):
@@ -102,9 +102,10 @@ class _Reversal:
         """Say why the repository can't go back, empty if it can."""
         state = self._live.state
         assert state is not None
-        for name, value in self._move.after:
-            if state.value(name) != value:
-                return STAYS.format(name=_shown(name))
+        moved = [name for name, value in self._move.after if state.value(name) != value]
+        if moved:
+            what, advice = self._describe(moved)
+            return STAYS.format(what=what, advice=advice)
         for ref in self._move.refs:
             if ref.old is not None and is_object_name(ref.old) and not self._live.objects.has(ref.old):
                 return LOST.format(name=_shown(ref.name))
@@ -112,6 +113,30 @@ class _Reversal:
             problem = None if step.before is None else backup_problem(self._sites, step, step.before, self._draft.loans)
             if problem is not None:
                 return problem[1]
+        return ""
+
+    def _describe(self, names: Sequence[bytes]) -> tuple[str, str]:
+        """Return what the person did, and what to do about it; after a commit the branch says more than the index."""
+        refs = [name for name in names if b"refs/" in name and not name.endswith(STASH_LOG)]
+        if refs:
+            name = min(refs, key=lambda name: b"refs/heads/" not in name)
+            return f"moved {_shown(name)}", self._by_hand(name)
+        inner = {self._live.inner(name) for name in names}
+        if b"HEAD" in inner:
+            return "switched to another branch", ""
+        if inner == {b"index"}:
+            return "staged something", ""
+        return "began or ended a merge, a rebase or the like", ""
+
+    def _by_hand(self, name: bytes) -> str:
+        """Return the command that undoes the commits of the operation on top of the person's, or does them again."""
+        for ref in self._move.refs:
+            old, new = ref.old, ref.new
+            if ref.name == name and old is not None and new is not None:
+                if self._live.objects.is_ancestor(old, new):
+                    return f"; to undo its commits: git revert {old[:7].decode()}..{new[:7].decode()}"
+                if self._live.objects.is_ancestor(new, old):
+                    return f"; to have its commits again: git cherry-pick {new[:7].decode()}..{old[:7].decode()}"
         return ""
 
     def _invert(self, step: Step) -> Step:

@@ -72,6 +72,11 @@ class Reversal:
         for left in self._failed.values():
             if not self._matters_to_nobody(left):
                 draft.leave(left)
+        self._draft_git(draft, sites)
+        rest = [step for step in self._steps if step.group not in self._failed and step.action != "dress"]
+        if rest and not draft.git and all(self._matters_to_nobody(step) for step in rest):
+            # That alone is no reason to call the operation undone
+            return
         dresses: list[Step] = []
         remade: set[tuple[int, bytes]] = set()
         skipped = self._lost | (self._unchanged - self._busy())
@@ -88,6 +93,8 @@ class Reversal:
                 draft.add_in_order(inverse)
         for step in reversed(dresses):
             draft.add_in_order(step)
+
+    def _draft_git(self, draft: Draft, sites: Sites) -> None:
         for (root, top), steps in self._old_moves.items():
             from unspill.apply.git_old import draft_old_move
 
@@ -98,13 +105,13 @@ class Reversal:
             for git, ending in reversed(self._git):
                 draft_reversal(draft, sites, git, ending, self._message)
 
-    def _matters_to_nobody(self, left: Left) -> bool:
+    def _matters_to_nobody(self, at: Left | Step) -> bool:
         """Tell whether git writes a file anew with its next command, the message of the last commit for example."""
         if not self._git:
             return False
         from unspill.apply.git_reversal import is_along
 
-        return any(is_along(git, left) for git, _ending in self._git)
+        return any(is_along(git, at) for git, _ending in self._git)
 
     def _check(self, sites: Sites, step: Step, loans: Loans) -> None:
         try:

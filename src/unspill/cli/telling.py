@@ -44,6 +44,8 @@ _WORDS: dict[Why, str] = {
     "earlier": "kept back",
     "refused": "refused",
 }
+# Of a repository there is nothing to compare line by line, and its reason says what to do
+_REPOSITORY = "unspill apply, which tries again, or unspill discard {path}"
 _REVERSED = "unspill diff --op op{number} {path}, then unspill restore {path} --from op{number}"
 
 
@@ -149,6 +151,9 @@ def indented(lines: Iterable[str]) -> list[str]:
 
 def _remedy(operation: Operation, left: Left, of: int | None) -> str:
     path = shell_word(seen_from_here(os.path.join(operation.roots[left.root], left.path)))
+    is_repository = os.path.basename(left.path) == b".git" and left.why == "conflict"
+    if is_repository:
+        return _REPOSITORY.format(path=path) if operation.kind == "apply" else ""
     if operation.kind == "apply":
         return _REMEDIES[left.why].format(path=path, token=f"@{left.token}" if left.token else "")
     return _REVERSED.format(path=path, number=of) if of is not None and left.why == "conflict" else ""
