@@ -46,7 +46,7 @@ def main() -> None:
         from unspill.cli import output
         from unspill.sandbox import preload
 
-        vars(preload).update(_TO_THE_END=(), _TO_TELL=())
+        vars(preload).update(_TO_THE_END=(), _TO_TELL=(), _OF_REPOSITORIES=())
         vars(output).update(_LOADED=())
     if order["fails"]:
         from unspill.apply import operate

@@ -30,7 +30,10 @@ TOOL: Final = "from unspill.adapters.toolbox import call_tool\n" + OPEN
 
 @dataclass(frozen=True)
 class Case:
-    """What is done after some preparation. `layers` have changed where nothing live does."""
+    """What is done after some preparation. `layers` have changed where nothing live does.
+
+    `git` is the path of the repository in which something changes first, where there is one.
+    """
 
     words: tuple[str, ...] = ()
     code: str = ""
@@ -39,10 +42,13 @@ class Case:
     layers: bool = False
     fails: bool = False
     no_audit: bool = False
+    git: str = ""
 
 
 RUN: Final = ("run", "-c", "echo new > file; touch made")
 HOLD: Final = ("run", "--hold", "-c", f"echo new > file; echo two >> lines; touch made; {HELD}")
+COMMIT: Final = "git add file && git commit -qm x; touch made"
+HEADS: Final = ".git/refs/heads"
 CASES: Final = {
     "run": Case(RUN),
     "run, for the first time": Case(RUN, no_audit=True),
@@ -70,6 +76,16 @@ CASES: Final = {
     "discard, as JSON": Case(("discard", "--json"), before=(HOLD,), layers=True),
     "discard of a path": Case(("discard", "made"), before=(HOLD,), layers=True),
     "discard of a hunk": Case(("discard", "--hunk", "lines:1"), before=(HOLD,), layers=True),
+    "run in a repository": Case(("run", "-c", COMMIT), git=".git/objects"),
+    "run of which some is held in a repository": Case(("run", "-c", f"{COMMIT}; {HELD}"), git=".git/objects"),
+    "run in a repository while the disk fails": Case(("run", "-c", COMMIT), git=".git/objects", fails=True),
+    "apply in a repository": Case(("apply",), before=(("run", "--hold", "-c", COMMIT),), git=".git/objects"),
+    "apply of files in a repository": Case(("apply", "made"), before=(("run", "--hold", "-c", COMMIT),), git="."),
+    "undo in a repository": Case(("undo",), before=(("run", "-c", COMMIT),), git=HEADS),
+    "redo in a repository": Case(("redo",), before=(("run", "-c", COMMIT), ("undo",)), git=HEADS),
+    "undo of an apply in a repository": Case(
+        ("undo",), before=(("run", "--hold", "-c", COMMIT), ("apply",)), git=HEADS
+    ),
     "library: run": Case(code=f"{OPEN}sandbox.run('echo new > file; exit 3').text()"),
     "library: arun": Case(code=f"{OPEN}import asyncio; asyncio.run(sandbox.arun('echo new > file'))"),
     "library: apply": Case(code=f"{OPEN}sandbox.operation_changes(sandbox.apply().number)", before=(HOLD,)),
@@ -89,7 +105,7 @@ def imported(ground: Ground, case: Case, *, taken_away: bool = False) -> list[st
     seen = ground.top / "seen"
     order: dict[str, Any] = {
         "project": os.fspath(ground.project),
-        "watched": os.fspath(ground.state / "layers" if case.layers else ground.project / "file"),
+        "watched": os.fspath(ground.state / "layers" if case.layers else ground.project / (case.git or "file")),
         "seen": os.fspath(seen),
         "taken_away": taken_away,
         "fails": case.fails,
@@ -109,6 +125,10 @@ def prepared(request: pytest.FixtureRequest, ground: Ground) -> Case:
     ground.write("file", "old\n")
     ground.write("lines", "one\n")
     ground.write(".env", "SECRET=1\n")
+    if case.git:
+        (ground.home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n")
+        subprocess.run(["git", "init", "-q"], cwd=ground.project, check=True)
+        subprocess.run(["git", "commit", "-q", "--allow-empty", "-m", "first"], cwd=ground.project, check=True)
     for words in (("run", "-c", "touch first"), *case.before):
         assert run_cli(*words, cwd=ground.project).returncode == 0
     return replace(case, words=tuple(shown(ground, word) for word in case.words))
@@ -135,7 +155,10 @@ def test_e12_an_operation_imports_nothing_after_its_first_step(case: Case, groun
 
 @pytest.mark.parametrize(
     "case",
-    ["run", "apply", "undo", "redo", "restore", "discard of a path", "library: run", "library: undo"],
+    [
+        *("run", "apply", "undo", "redo", "restore", "discard of a path", "library: run", "library: undo"),
+        *("run in a repository", "apply of files in a repository", "undo in a repository"),
+    ],
     indirect=True,
 )
 def test_e12_control_without_loading_ahead_something_is_imported(case: Case, ground: Ground) -> None:

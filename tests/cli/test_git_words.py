@@ -74,7 +74,7 @@ def test_an_undo_that_leaves_git_says_what_you_did_and_is_possible_afterwards(
     person(repository, script)
     assert undo(repository).splitlines() == [
         "Nothing of op 1 was undone.",
-        "unspill: left 1 path as it is:",
+        "unspill: 1 path was left as it is:",
         f"  ! .git: conflict: {words}",
     ]
     person(repository, "git reset -q; git switch -q main")

@@ -17,7 +17,7 @@ from tests.kernel.twin_draw import PIECES, Sequence, Step, every_action
 from tests.kernel.twin_play import Game
 from tests.kernel.twin_world import IDENTITY, world
 from tests.support import Ground
-from unspill.sandbox import bases
+from unspill.git import frozen
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(8 * 3600)]
 
@@ -151,7 +151,7 @@ def test_what_held_work_builds_on_outlives_gits_cleaning(repository_ground: Grou
 def test_held_work_breaks_in_gits_cleaning_where_no_objects_are_kept(
     repository_ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bases, "keep_objects", lambda root, layer: None)
+    monkeypatch.setattr(frozen, "keep_objects", lambda root, layer: None)
     for steps in VANISHED.values():
         found = problems(repository_ground, Sequence("plain", (*steps, *CLEANED)), Counter())
         assert "sandbox default: " in "\n".join(found)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unspill.apply import git_draft, git_live, git_move, git_reversal
-from unspill.sandbox import bases
+from unspill.git import frozen
 
 
 def remove_objects(patch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def pin_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def freeze_nothing(patch: pytest.MonkeyPatch) -> None:
     """Have a run see what the person does meanwhile."""
-    patch.setattr(bases, "find_frozen", lambda state, root: None)
+    patch.setattr(frozen, "find_frozen", lambda state, root: None)
 
 
 ARMS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

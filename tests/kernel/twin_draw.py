@@ -155,6 +155,8 @@ def _steps(actions: tuple[str, ...], chance: random.Random) -> Iterator[Step]:
     while at < len(actions):
         first = at + _count(actions[at:], _LONGEST, inside=True)
         others = first + _count(actions[first:], _MEANWHILE, inside=False)
+        # What is dropped and pruned within one run is gone before anything of it is kept: docs/reference.md says so
+        others = first + 1 if "person: gc now" in actions[first + 1 : others] else others
         last = others + _count(actions[others:], _LONGEST, inside=True)
         is_while_it_runs = others > first and (first > at or last > others) and chance.random() < 0.6
         end = last if is_while_it_runs else max(first, at + 1)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def apply_run(opened: Opened, run: RunId, changes: ChangeSet, stacks: tuple[Stack, ...]) -> Applied:
     """Apply the changes of a run that is sealed on top of its stacks; a failure to apply leaves them held."""
-    preload(after_run=True)
+    preload(opened.roots, after_run=True)
     uppers = tuple(layer.upper for stack in stacks for layer in stack.sealed)
     # With nothing beneath, what the run changed is all that is held, and it has just been read
     is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)

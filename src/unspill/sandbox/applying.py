@@ -10,16 +10,13 @@ import os
 import stat
 
 from unspill.apply.drafting import RootDraft, Upper
-from unspill.apply.git_draft import GitSource
 from unspill.apply.journal import Residue
 from unspill.apply.operate import Task, operate
 from unspill.apply.places import residue_dir, tree_dir
-from unspill.apply.repositories import draft_with_repositories
 from unspill.apply.touched import Touched
 from unspill.changes.closed import open_to_owner
 from unspill.changes.select import rest
 from unspill.errors import ApplyFailed, RootRefused
-from unspill.git.frozen import keep_frozen, keep_objects
 from unspill.git.layout import is_state
 from unspill.host.beneath import Beneath
 from unspill.layers.discard import discard_stacks
@@ -218,17 +215,29 @@ class _Apply:
                     must_copy=self._is_shared,
                     touched=Touched(self._opened.store, self._opened.project, stack.live),
                 )
-                source = GitSource(
-                    layers=tuple(uppers[layer.upper].path for layer in reversed(stack.sealed)),
-                    below=stack.below(),
-                    uppers={path: upper.path for path, upper in uppers.items()},
-                    packs=self._packs,
-                    name=self._name_of_runs(stack),
-                )
-                draft_with_repositories(draft, sites, index, part, self._git[stack.live], source, files)
+                if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
+                    self._draft_repositories(draft, sites, index, part, uppers, files)
+                else:
+                    files.add(part.changes)
             finally:
                 for upper in uppers.values():
                     upper.tree.close()
+
+    def _draft_repositories(
+        self, draft: Draft, sites: Sites, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
+    ) -> None:
+        from unspill.apply.git_draft import GitSource  # lazy: git
+        from unspill.apply.repositories import draft_with_repositories  # lazy: git
+
+        stack = self._stacks[index]
+        source = GitSource(
+            layers=tuple(uppers[layer.upper].path for layer in reversed(stack.sealed)),
+            below=stack.below(),
+            uppers={path: upper.path for path, upper in uppers.items()},
+            packs=self._packs,
+            name=self._name_of_runs(stack),
+        )
+        draft_with_repositories(draft, sites, index, part, self._git[stack.live], source, files)
 
     def _name_of_runs(self, stack: Stack) -> bytes:
         """Return what the last of the runs is called in references."""
@@ -288,6 +297,8 @@ class _Apply:
                 residue_dir(self._state, operation, layer), tuple(sources.values()), remaining, locate, stack.live
             )
             if stack.base is not None and any(is_state(change.path) for change in remaining):
+                from unspill.git.frozen import keep_frozen, keep_objects  # lazy: git
+
                 keep_frozen(stack.base, base_dir(self._state, layer))
                 keep_objects(stack.live, base_dir(self._state, layer))
             older = carry_over(

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.git.frozen import find_frozen, keep_frozen, keep_objects
-from unspill.git.layout import is_state
 from unspill.layers.places import base_dir, base_link
 from unspill.layers.stack import find_base
 
@@ -21,8 +19,13 @@ if TYPE_CHECKING:
 
 def find_bases(opened: Opened) -> tuple[tuple[bytes, bytes], ...]:
     """Return the repositories of the roots as they stand now: a run sees them so, whatever happens meanwhile."""
+    roots = [root for root in opened.roots if os.path.lexists(root + b"/.git")]
+    if not roots:
+        return ()
+    from unspill.git import frozen  # lazy: git
+
     try:
-        found = [(root, find_frozen(opened.store.state, root)) for root in opened.roots]
+        found = [(root, frozen.find_frozen(opened.store.state, root)) for root in roots]
     except OSError as error:
         raise SandboxUnavailable(
             f"The state of a git repository can't be kept for the run: {error.strerror}.",
@@ -42,7 +45,11 @@ def keep_bases(opened: Opened, under_way: OpenRun, changes: ChangeSet | None) ->
     for stack in under_way.stacks:
         if stack.base is None or stack.open is None or find_base(state, stack.sealed) is not None:
             continue
+        from unspill.git.layout import is_state  # lazy: git
+
         if changes is None or any(is_state(change.path) for change in found.get(stack.live, ())):
+            from unspill.git.frozen import keep_frozen  # lazy: git
+
             keep_frozen(stack.base, base_dir(state, stack.open.id))
 
 
@@ -53,6 +60,8 @@ def keep_base_objects(opened: Opened, under_way: OpenRun) -> None:
         if stack.open is not None and os.path.lexists(stack.open.upper + b"/.git"):
             base = find_base(state, stack.sealed) or base_dir(state, stack.open.id)
             if os.path.lexists(base):
+                from unspill.git.frozen import keep_objects  # lazy: git
+
                 keep_objects(stack.live, base)
 
 

@@ -11,7 +11,6 @@ import os
 from unspill.apply.guard import judge, lies_in, still_held
 from unspill.changes.select import select, with_parents
 from unspill.errors import UsageError
-from unspill.git.repository import find_repositories
 from unspill.model.change import ChangeSet
 from unspill.model.operation import Left
 from unspill.model.record import Record
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from unspill.sandbox.consent import HeldPart
     from unspill.sandbox.opening import Opened
 
+# One of these is in every path of a repository, also of a bare one, that says where it stands
+_IN_REPOSITORIES = (b".git", b"objects", b"refs", b"HEAD")
 EARLIER = "an earlier run that is held changed it too"
 STALE = "it is not what was reviewed"
 CHANGED = "it is not what you were shown, but changed since"
@@ -281,6 +282,10 @@ class _Choosing:
 
 def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:
     """Return the repositories that the sealed layers of a stack changed and that live on."""
+    if not any(word in change.path for change in part.changes for word in _IN_REPOSITORIES):
+        return ()
+    from unspill.git.repository import find_repositories  # lazy: git
+
     uppers = tuple(layer.upper for layer in reversed(stack.sealed))
     return find_repositories(part, uppers, stack.below(), is_frozen=stack.base is not None)
 

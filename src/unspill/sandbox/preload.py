@@ -7,6 +7,12 @@ wrote there does not run it.
 
 from __future__ import annotations
 
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 # Imported by functions, late, because most runs change nothing; tests/attack/test_late_imports.py finds what is missing
 _TO_THE_END = (
     "_json",
@@ -19,11 +25,16 @@ _TO_THE_END = (
     "unspill.sandbox.recording",
     "unspill.sandbox.tracked",
 )
+# Only where there is a repository
+_OF_REPOSITORIES = ("hashlib", "mmap", "unspill.apply.git_move", "unspill.git.frozen")
 # Who asks for an operation asks next what it changed; a run knows that already
 _TO_TELL = ("unspill.sandbox.retracing",)
 
 
-def preload(*, after_run: bool = False) -> None:
-    """Load all that an operation needs after its first step; `after_run` is the apply at the end of a run."""
-    for name in _TO_THE_END if after_run else (*_TO_THE_END, *_TO_TELL):
+def preload(roots: Sequence[bytes], *, after_run: bool = False) -> None:
+    """Load all that an operation on some roots needs after its first step; `after_run` if it is that of a run."""
+    names = _TO_THE_END if after_run else (*_TO_THE_END, *_TO_TELL)
+    if any(os.path.lexists(root + b"/.git") for root in roots):
+        names = (*names, *_OF_REPOSITORIES)
+    for name in names:
         __import__(name)

@@ -292,7 +292,7 @@ class Sandbox(Looking):
         from unspill.sandbox.preload import preload
         from unspill.sandbox.recording import record_operation
 
-        preload()
+        preload(self._opened.roots)
         return record_operation(self._opened.store, do())
 
     def close(self) -> None:
