@@ -65,6 +65,8 @@ class Seen:
 
     def content(self, path: str) -> bytes | None:
         """Return all of a new file, or where a new link leads; None where it was not shown."""
+        if f"added {path}\n(empty)\n" in self.text:
+            return b""
         lines = self._lines_of(path)
         if lines and lines[0].startswith("-> "):
             return lines[0].encode()

@@ -82,6 +82,8 @@ class Table:
         self._sandbox: Sandbox = ground.sandbox()
         self._reviewer = reviewer
         self._tally = Tally()
+        # What the terminal has ever shown, by the token that it printed with it
+        self._shown: dict[str, bytes | None] = {}
 
     def play(self, seed: int, *, by_name: bool) -> Tally:
         """Play one interleaving; in the control arm consent is by name, as it was before."""
@@ -123,18 +125,17 @@ class Table:
         assert seen.code == 0, seen
         self._last["terminal" if on_terminal else "pipe"] = seen
         self._last["any"] = seen
+        if on_terminal and (token := seen.token(".envrc")) is not None:
+            self._shown[token] = seen.content(".envrc")
 
     def _apply_by_token(self) -> None:
         """Paste the token that was printed last, wherever, on a terminal or not; nobody answers a question."""
-        terminal, summary = self._last.get("terminal"), self._last.get("summary")
-        for seen in filter(None, (summary, terminal)):
+        for seen in filter(None, (self._last.get("summary"), self._last.get("terminal"))):
             token = seen.token(".envrc")
-            if token is None:
-                continue
-            self._reviewer.types("apply", "--include", f".envrc@{token}", on_terminal=False)
-            # A token out of a summary is worth something only if the same was on the terminal
-            is_shown = terminal is not None and terminal.token(".envrc") == token
-            self._judge("token", terminal.content(".envrc") if terminal is not None and is_shown else None)
+            if token is not None:
+                self._reviewer.types("apply", "--include", f".envrc@{token}", on_terminal=False)
+                # One out of a summary is worth something only if the same was on the terminal
+                self._judge("token", self._shown.get(token))
 
     def _apply_bare(self, meanwhile: str) -> None:
         refused = self._reviewer.types("apply", "--include", ".envrc", on_terminal=False)
@@ -207,6 +208,7 @@ def total(tallies: list[Tally]) -> Tally:
     )
 
 
+@pytest.mark.timeout(1800)
 def test_nothing_is_let_in_but_what_was_shown_on_the_terminal(table: Table, full: bool) -> None:
     count = 500 if full else 40
     found = total([table.play(seed, by_name=False) for seed in range(count)])

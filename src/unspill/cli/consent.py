@@ -34,7 +34,7 @@ def with_consent(selection: Selection, arguments: Arguments, sandbox: Sandbox) -
     words = arguments.values("--include")
     if not (words or selection.hunks):
         return selection
-    asking = _Asking(sandbox, is_possible=not arguments.flag("--json") and sys.stdin.isatty() and sys.stdout.isatty())
+    asking = _Asking(sandbox, is_possible=not arguments.flag("--json") and sys.stdin.isatty() and _is_own_terminal(1))
     consents = [consent for word in words for consent in asking.about_held(word)]
     hunks = tuple(map(asking.about_hunks, selection.hunks))
     return selection.replace(consents=tuple(consents), hunks=hunks)
@@ -103,6 +103,14 @@ class _Asking:
             )
         if is_other:
             print(f"unspill: {quote(os.fsencode(given))} {what}.", file=sys.stderr)
+
+
+def _is_own_terminal(number: int) -> bool:
+    """Tell whether a stream is the terminal that questions are asked on: what is shown elsewhere is not read there."""
+    try:
+        return os.tcgetpgrp(number) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def _print(review: Review) -> None:

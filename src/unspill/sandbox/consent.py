@@ -127,13 +127,14 @@ def with_tokens(
             continue
         last, told = left, told + 1
         size += part.size(left.path)
-        digest = _readable_digest(part, left.path) if size <= _TOLD_BYTES else ""
+        digest = readable_digest(part, left.path) if size <= _TOLD_BYTES else ""
         token = shown.token_of(sandbox, part.root, left.path, digest) if digest else ""
         result.append(left.replace(digest=digest, token=token))
     return tuple(result)
 
 
-def _readable_digest(part: HeldPart, path: bytes) -> str:
+def readable_digest(part: HeldPart, path: bytes) -> str:
+    """Return the digest of a path, nothing where it can't be read."""
     try:
         return part.digest(path)
     except OSError:

@@ -20,7 +20,7 @@ from unspill.model.selection import Consent
 from unspill.permissions.terminal import Terminal
 from unspill.permissions.wording import make_question
 from unspill.sandbox.choosing import find_held
-from unspill.sandbox.consent import digest_of_hunks
+from unspill.sandbox.consent import digest_of_hunks, readable_digest
 from unspill.sandbox.masking import load_masked
 from unspill.sandbox.partial import LARGEST, read_partly_chosen
 from unspill.sandbox.reading import changes_below, layers_below
@@ -131,11 +131,11 @@ class Reviews:
         question = question.replace(text=text, lines=(*question.lines, *careful))
         answer = Terminal(lock=self._opened.store.state + b"/locks/terminal").ask(question)
         if isinstance(answer, Denied):
-            self._table.drop(self._sandbox, consent)
-            because = f" ({answer.reason})" if answer.reason else ""
-            raise DeniedError(
-                f"Not applied: you did not agree{because}.", remedy="Nothing was changed; it is still held."
-            )
+            if not answer.is_unseen:
+                self._table.drop(self._sandbox, consent)
+            because = "nobody could be asked" if answer.is_unseen else "you did not agree"
+            because += f" ({answer.reason})" if answer.reason else ""
+            raise DeniedError(f"Not applied: {because}.", remedy="Nothing was changed; it is still held.")
 
     def _look(self) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
         try:
@@ -174,8 +174,9 @@ class Reviews:
         held, shown = [], [consent for consent in hunks if (consent.root, consent.path) in seen]
         for part, path in wanted:
             covered = {(part.root, change.path) for change in part.covered(path)}
-            if covered and covered <= there:
-                held.append(self._consent(part.root, path, part.digest(path)))
+            digest = readable_digest(part, path) if covered and covered <= there else ""
+            if digest:
+                held.append(self._consent(part.root, path, digest))
                 shown += held[-1:] if covered <= seen else []
         return Review(text="".join(line + "\n" for line in lines), held=tuple(held), shown=tuple(shown))
 
