@@ -319,3 +319,14 @@ def test_an_undo_that_can_not_hold_the_changes_again_is_taken_back_whole(
     assert sandbox.undo().left == ()
     assert (ground.project / "closed/a").read_text() == "old\n"
     assert {"c", "closed/a", "closed/b"} <= kinds(sandbox.changes()).keys()
+
+
+def test_what_a_run_held_and_a_later_one_deleted_is_kept_when_nothing_is_left_to_apply(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    assert sandbox.run("echo kept > a").held
+    assert sandbox.run("rm a", after="apply").ok
+    assert not sandbox.changes()
+    (operation,) = sandbox.operations()
+    assert operation.kind == "discard"
+    kept = [path.read_text() for path in (ground.state / "operations" / operation.id).rglob("a") if path.is_file()]
+    assert kept == ["kept\n"]
