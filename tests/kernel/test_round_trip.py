@@ -39,6 +39,8 @@ FOUND = {
     ),
     # So is any other directory, though nobody chose its bits
     3324: Sequence.drawn(3324),
+    # But bits that a run gave to a directory are held again, though special ones are not applied
+    914: Sequence.drawn(914),
 }
 
 

@@ -228,8 +228,9 @@ def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes],
     """Return what tells whether an operation applied a path, by itself or with its repository."""
     assert journal.end is not None
     steps = [journal.steps[index] for index in journal.end.done]
-    # A directory that was only opened and closed again has steps too
-    unchanged = opened_and_closed(steps)
+    # A directory that was only opened and closed again has steps too; one whose special bits were left out has not
+    changed = {(step.root, step.path) for step in steps if step.action == "dress" and step.was != step.becomes}
+    unchanged = opened_and_closed(steps) & changed
     paths = {
         (operation.roots[step.root], step.path)
         for step in steps
