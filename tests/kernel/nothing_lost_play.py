@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tests.kernel.round_trip_inside import Operation
 from tests.kernel.round_trip_play import KINDS as UNDISTURBED
 from tests.kernel.round_trip_play import Game, Sequence, Step
 from tests.kernel.round_trip_stage import INSIDE, PYTHON, WholeStage
-from tests.kernel.round_trip_tree import Tree, ancestors
+from tests.kernel.round_trip_tree import Node, Tree, ancestors
 from tests.support import VIEW_LINES
 from unspill import Sandbox
 from unspill.apply.places import operation_dir
@@ -117,14 +117,16 @@ class VersionGame(Game):
         self._follow(self._oracle.live)
         live, view = written(self._oracle.live), written(self._oracle.view())
         found = super()._play(step)
-        live_now, view_now = written(self._oracle.live), written(self._oracle.view())
+        view_now = written(self._oracle.view())
         if step.kind == "person":
-            for gone in live - live_now:
+            for gone in live - written(self._oracle.live):
                 self._paths.pop(gone, None)
         else:
             self._follow(self._oracle.view())
             if step.kind.startswith("run"):
                 self._covered |= view - view_now - live
+        # What comes back below the changes of a later run
+        self._covered |= {content for layer in self._oracle.stack for content in written(layer.entries)}
         self._covered -= view_now
         return [*self._missing(), *found]
 
@@ -156,18 +158,24 @@ class VersionGame(Game):
         def undos() -> list[Act]:
             return [partial(sandbox.undo, one.number) for one in done() if one.kind != "undo"]
 
+        def one_by_one() -> Iterator[Act]:
+            for one in done():
+                if one.kind != "undo":
+                    yield from (partial(sandbox.undo, one.number), partial(sandbox.redo, one.number))
+
         def redos() -> list[Act]:
             return [partial(sandbox.redo, one.number) for one in reversed(done())]
 
         # Where a directory is in the way of a file after a redo, or before an undo, it is restored at another time
         ways: list[tuple[str, Callable[[], Iterable[Act]]]] = [
             ("live or held", lambda: [lambda: None]),
+            ("undo", one_by_one),
             ("undo", undos),
             ("restore", lambda: self._restores(sandbox, left)),
             ("redo", redos),
             ("restore", lambda: self._restores(sandbox, left)),
             # What a later run holds may hide what an undo holds again
-            ("discard and undo", lambda: [sandbox.discard, *undos()]),
+            ("discard and undo", lambda: [sandbox.discard, *one_by_one()]),
         ]
         for way, acts in ways:
             for act in acts():
@@ -210,6 +218,6 @@ class VersionGame(Game):
             os.rename(project + b"/" + path, b"%b-moved-%d" % (project, time.monotonic_ns()))
 
 
-def written(tree: Tree) -> set[bytes]:
-    """Return the contents of the files of a tree."""
-    return {node.content for node in tree.values() if node.kind == "file" and node.content}
+def written(tree: Mapping[bytes, Node | None]) -> set[bytes]:
+    """Return the contents of the files of a tree or a layer."""
+    return {node.content for node in tree.values() if node is not None and node.kind == "file" and node.content}

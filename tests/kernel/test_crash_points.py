@@ -256,6 +256,13 @@ def test_a_fault_is_survived_where_the_project_is_on_another_filesystem(ordeal_e
     end(tally, "crash points, two filesystems", "every third of the changing system calls", least=500 if full else 4)
 
 
+def test_a_reference_that_was_about_to_be_written_leaves_no_file_behind(ordeal: Ordeal) -> None:
+    renames = [call for call in ordeal.calls("apply") if call.name == "renameat"]
+    ordeal.crash("apply", renames[len(renames) // 2])
+    assert len(list(ordeal.scene.project.glob("**/*.unspill.lock"))) == 1
+    assert apart(verify, ordeal.scene, ordeal.reference, "apply") == []
+
+
 def test_the_suite_sees_a_mixed_state(ordeal: Ordeal) -> None:
     """The control arm: before the start that recovers it, a kill among the steps is found out."""
     calls = ordeal.calls("apply")

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discarding a part of what is held, or all: the project is not touched, and undo brings it back."""
 
+import errno
 import os
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,10 @@ from tests.support import Ground, kinds, lasting, printed, short
 from unspill import Sandbox
 from unspill.errors import ApplyFailed, SandboxUnavailable, UsageError
 from unspill.layers.marks import Marks
+from unspill.layers.residue import build_residue
 from unspill.layers.stack import load_stacks
 from unspill.model.selection import Hunks, Selection
-from unspill.sandbox import discarding
+from unspill.sandbox import discarding, held_again
 from unspill.store.db import Store
 
 pytestmark = pytest.mark.kernel
@@ -165,7 +168,7 @@ def test_a_discard_that_is_killed_is_done_or_not_and_leaves_nothing_behind(groun
 import os, signal
 from unspill import Policy, Sandbox
 from unspill.apply import finish, operate
-from unspill.sandbox import discarding
+from unspill.sandbox import discarding, held_again
 sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}))
 {moment} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 sandbox.discard(["a"])
@@ -292,3 +295,38 @@ def test_a_backup_that_an_undo_has_put_back_is_not_restored_again(ground: Ground
     with pytest.raises(UsageError, match="an undo or a redo has put it back"):
         sandbox.restore("a", f"op{operation.number}")
     assert (ground.project / "a").read_text() == "a\n"
+
+
+def test_an_undo_that_can_not_hold_the_changes_again_is_taken_back_whole(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.write("closed/a", "old\n")
+    sandbox = ground.sandbox()
+    command = "echo new > closed/a; echo b > closed/b; echo c > c; chmod 555 closed"
+    assert sandbox.run(command).held
+    assert sandbox.apply().left == ()
+
+    def fail(*arguments: Any) -> None:
+        build_residue(*arguments)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(held_again, "build_residue", fail)
+        with pytest.raises(ApplyFailed, match="nothing was changed"):
+            sandbox.undo()
+    assert (ground.project / "closed/a").read_text() == "new\n"
+    assert not sandbox.changes()
+    assert sandbox.undo().left == ()
+    assert (ground.project / "closed/a").read_text() == "old\n"
+    assert {"c", "closed/a", "closed/b"} <= kinds(sandbox.changes()).keys()
+
+
+def test_what_a_run_held_and_a_later_one_deleted_is_kept_when_nothing_is_left_to_apply(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    assert sandbox.run("echo kept > a").held
+    assert sandbox.run("rm a", after="apply").ok
+    assert not sandbox.changes()
+    (operation,) = sandbox.operations()
+    assert operation.kind == "discard"
+    kept = [path.read_text() for path in (ground.state / "operations" / operation.id).rglob("a") if path.is_file()]
+    assert kept == ["kept\n"]

@@ -36,7 +36,11 @@ FOUND = {
             Step("apply", ()),
             Step("undo", ()),
         ),
-    )
+    ),
+    # So is any other directory, though nobody chose its bits
+    3324: Sequence.drawn(3324),
+    # But bits that a run gave to a directory are held again, though special ones are not applied
+    914: Sequence.drawn(914),
 }
 
 

@@ -8,6 +8,7 @@ somebody changed since is left alone, and the record names the path where the en
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -50,8 +51,7 @@ def roll_back(store: Store, sites: Sites, journal: Journal, gone: Collection[int
     recorded = store.operations.find(operation)
     if recorded is None:
         sites.look_anew()
-        # Its files may be those that go back, which so get a new ctime: before the marks that explain it
-        remove_tree(operation_dir(sites.state, operation) + b"/residue")
+        _remove_residues(sites.state, operation)
         left, notes = _take_steps_back(sites, journal, gone)
         marks = tuple(settle_mark(sites, index, journal.steps[::-1]) for index in range(len(sites.roots)))
         ended = journal.operation.replace(ending="rolled back", left=tuple(left), marks=marks, notes=tuple(notes))
@@ -61,6 +61,16 @@ def roll_back(store: Store, sites: Sites, journal: Journal, gone: Collection[int
     give_layers_back(sites.state, operation)
     sync_directory(sites.state + b"/layers")
     return recorded
+
+
+def _remove_residues(state: bytes, operation: OperationId) -> None:
+    """Remove what would have been held. Its files are links to those that go back, whose ctime this changes.
+
+    So it is done before the marks are taken that explain a new ctime, and not at the end.
+    """
+    path = operation_dir(state, operation) + b"/residue"
+    if not remove_tree(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
 
 def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> tuple[list[Left], list[str]]:

@@ -139,8 +139,7 @@ class _Apply:
             self._packs = packs.indexes
             operation = operate(self._opened.store, task)
         if not operation.number and not operation.left and not self._rest:
-            # Nothing of it means anything to the project: what git did for itself, or what is there already
-            discard_stacks(self._opened.store, self._opened.row.id)
+            self._drop_layers()
         if operation.number and not self._is_shared:
             self._drop_links(operation.id)
         left = {one.path for one in operation.left}
@@ -154,6 +153,18 @@ class _Apply:
 
         roots = tuple(stack.live for stack in self._stacks)
         return with_tokens(choice.left, choice.held, roots, store.shown, self._opened.row.id)
+
+    def _drop_layers(self) -> None:
+        """Drop layers that mean nothing to the project: what git did for itself, or what is there already.
+
+        What a run held and a later one has deleted or written over is kept by an operation, as with any discard.
+        """
+        if any(len(stack.sealed) > 1 for stack in self._stacks):
+            from unspill.sandbox.discarding import discard_all
+
+            discard_all(self._opened, self._wish.asked_by)
+        else:
+            discard_stacks(self._opened.store, self._opened.row.id)
 
     def _index_packs(self) -> PackIndexes:
         """Have an index made of each pack that the chosen changes bring."""

@@ -62,12 +62,12 @@ def discard_held(opened: Opened, selection: Selection, asked_by: str = "person")
     with lock_sandbox(opened.store.state, opened.row.id):
         refuse_if_used(opened.store, opened.row.id)
         if selection.is_everything:
-            return _discard_all(opened, asked_by)
+            return discard_all(opened, asked_by)
         return _Discard(opened, selection, asked_by).run()
 
 
-def _discard_all(opened: Opened, asked_by: str) -> Operation:
-    """Discard every layer; the live directories may be gone by now."""
+def discard_all(opened: Opened, asked_by: str) -> Operation:
+    """Discard every layer; the live directories may be gone by now. The sandbox's lock is held."""
     trees = taken_layers(opened.store, opened.row.id)
     changed = _count_all(opened) if trees else 0
     return operate(opened.store, _task(opened, asked_by, trees, changed, None))

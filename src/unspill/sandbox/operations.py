@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+from unspill.apply.dressing import opened_and_closed
 from unspill.apply.journal import read_journal
 from unspill.apply.later import Later
 from unspill.apply.operate import Task, operate
@@ -243,9 +244,15 @@ def _refuse_if_done_again(store: Store, discard: Operation, journal: Journal) ->
 def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes], bool]:
     """Return what tells whether an operation applied a path, by itself or with its repository."""
     assert journal.end is not None
-    paths = {(operation.roots[step.root], step.path) for step in (journal.steps[index] for index in journal.end.done)}
-    # A directory that was only opened and closed again has steps too
-    paths -= {(operation.roots[left.root], left.path) for left in operation.left}
+    steps = [journal.steps[index] for index in journal.end.done]
+    # A directory that was only opened and closed again has steps too; one whose special bits were left out has not
+    changed = {(step.root, step.path) for step in steps if step.action == "dress" and step.was != step.becomes}
+    unchanged = opened_and_closed(steps) & changed
+    paths = {
+        (operation.roots[step.root], step.path)
+        for step in steps
+        if step.action != "dress" or (step.root, step.path) not in unchanged
+    }
     tops = {
         (operation.roots[git.root], git.top)
         for git, ending in zip(journal.git, journal.end.git, strict=True)
