@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MARK = "user.overlay.unspill.mode"
 LOAN = "user.unspill.loan."
 PATIENCE_S = 30.0
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def take_turn(upper: bytes) -> int:
@@ -148,3 +149,12 @@ def with_marked_mode(status: os.stat_result, mark: bytes) -> os.stat_result:
     kind, (values, named) = reduced
     result: os.stat_result = kind((stat.S_IFMT(status.st_mode) | int(mark, 8), *values[1:]), named)
     return result
+
+
+def open_closed(path: bytes) -> int:
+    """Return a descriptor of a directory of ours, also where a command has closed it to its owner."""
+    try:
+        return os.open(path, _DIRECTORY)
+    except PermissionError:
+        open_to_owner(path, stat.S_IMODE(os.lstat(path).st_mode))
+        return os.open(path, _DIRECTORY)

@@ -7,14 +7,13 @@ The sandbox's lock is held by the caller. Nothing here writes to the live tree; 
 from __future__ import annotations
 
 import os
-import stat
 
 from unspill.apply.drafting import RootDraft, Upper
 from unspill.apply.journal import Residue
 from unspill.apply.operate import Task, operate
 from unspill.apply.places import residue_dir, tree_dir
 from unspill.apply.touched import Touched
-from unspill.changes.closed import open_to_owner
+from unspill.changes.closed import open_closed, open_to_owner
 from unspill.changes.select import rest
 from unspill.errors import ApplyFailed, RootRefused
 from unspill.git.layout import is_state
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from unspill.sandbox.choosing import Wish
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.pack_index import PackIndexes
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def apply_held(opened: Opened, wish: Wish) -> Operation:
@@ -263,7 +260,7 @@ class _Apply:
         for layer in stack.sealed:
             path = layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id)
             place = b"%b/tree/%b" % (operation.encode(), layer.id.encode())
-            tree = Beneath(_open_tree(path), open_to_owner)
+            tree = Beneath(open_closed(path), open_to_owner)
             found[layer.upper] = Upper(path=path, place=place, tree=tree)
         return found
 
@@ -374,15 +371,6 @@ def _is_new(change: Change) -> bool:
 def _gives_way(change: Change) -> bool:
     """Tell whether a live directory goes, with all in it."""
     return change.base_kind == "dir" and change.kind in ("deleted", "replaced")
-
-
-def _open_tree(path: bytes) -> int:
-    try:
-        return os.open(path, _DIRECTORY)
-    except PermissionError:
-        # A command has closed the project's own directory
-        open_to_owner(path, stat.S_IMODE(os.lstat(path).st_mode))
-        return os.open(path, _DIRECTORY)
 
 
 def _is_there(change: Change, sources: Mapping[bytes, bytes]) -> bool:
