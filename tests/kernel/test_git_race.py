@@ -89,15 +89,16 @@ def test_commits_raced_against_applies_stay_on_their_branch(beside: World, full:
     rounds = 1000 if full else 25
     chance = random.Random(13)
     person, agents = Person(beside.project), set()
-    arrived = 0
+    arrived, lasted_s = 0, 0.1
     for number in range(rounds):
         result = beside.sandbox.run(AGENT.format(number), after="hold")
         agents.add(printed(result).strip())
-        # An apply takes some ten milliseconds until it has its locks, and git as many for a commit
-        timer = threading.Timer(chance.uniform(0, 0.1), person.begin, [number])
+        # At any moment of an apply, as long as they take on this machine right now
+        timer = threading.Timer(chance.uniform(0, 1.5 * lasted_s), person.begin, [number])
         timer.start()
-        time.sleep(chance.uniform(0, 0.02))
+        begun = time.monotonic()
         operation = beside.sandbox.apply()
+        lasted_s = time.monotonic() - begun
         timer.join()
         person.wait(number)
         assert operation.left == (), operation.left
