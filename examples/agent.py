@@ -168,7 +168,8 @@ def main(project: Path, model: Model) -> int:
             return 1
         print(f"The tests {'pass' if passes(sandbox) else 'fail'} on the project itself now.")
         if ask("Keep it? [Y/n] ") == "n":
-            print(f"Taken back by operation {sandbox.undo().number}.")
+            print(f"Undone by operation {sandbox.undo().number}; on hold again until it is dropped.")
+            sandbox.discard()
             print(f"The tests {'pass' if passes(sandbox) else 'fail'} again.")
     return 0
 

@@ -163,7 +163,8 @@ budget = %d
 for line in open("/proc/self/mountinfo"):
     words = line.split()
     point, kind = words[4].encode().decode("unicode_escape"), words[words.index("-") + 1]
-    found = os.statvfs(point)
+    try: found = os.statvfs(point)
+    except FileNotFoundError: continue  # another mount lies over it
     # What lies on the disk is bounded by watching it, the rest by its own size
     if found.f_flag & os.ST_RDONLY or kind not in ("tmpfs", "devtmpfs", "ramfs") or not os.path.isdir(point): continue
     if not os.access(point, os.W_OK): continue

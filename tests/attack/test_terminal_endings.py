@@ -154,4 +154,4 @@ def test_what_unspill_says_of_its_own_failure_is_seen_too(ground: Ground) -> Non
     cancelled = f"{PROGRAM} run -c 'cat ending; sleep 50' & sleep 2; kill -INT $!; wait $!"
     with shown(f"set -m; {cancelled}", ground.project, ground.top) as pane:
         lines = pane.lines(with_attributes=True)
-        assert lines[-1] == "unspill: cancelled; nothing was changed", lines
+        assert lines[-1] == "unspill: Cancelled. It had changed nothing.", lines

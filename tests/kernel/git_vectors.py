@@ -191,7 +191,9 @@ VECTORS = [
     ),
     Vector(
         "a repository hidden among the objects",
-        'mkdir sub; fake .git/objects/fake; echo "gitdir: ../.git/objects/fake" > sub/.git',
+        # With an object that is new: else all of it is taken for what git did for itself, and goes
+        'mkdir sub; fake .git/objects/fake; echo "gitdir: ../.git/objects/fake" > sub/.git;'
+        " git hash-object -w sub/.git",
         (".git/objects/fake/config",),
         where="sub",
     ),

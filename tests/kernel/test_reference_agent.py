@@ -131,7 +131,8 @@ def test_the_agent_mends_the_test_and_the_person_applies_and_undoes_it(person: P
     assert is_passing(project)
 
     person.answer("n")
-    assert person.read_all() == ("Taken back by operation 2.\nThe tests fail again.\n", 0)
+    undone = "Undone by operation 2; on hold again until it is dropped.\nThe tests fail again.\n"
+    assert person.read_all() == (undone, 0)
     assert content(project) == PROJECT
     assert not is_passing(project)
 

@@ -133,7 +133,7 @@ def test_nothing_is_discarded_beneath_a_run(ground: Ground) -> None:
 
     at_once(runner, discarder)
     assert ended == ["go\nheld\n"]
-    assert sandbox.discard() == 1
+    assert sandbox.discard().changed == 1
 
 
 def test_two_runs_in_one_second_get_layers_of_their_own(ground: Ground) -> None:
@@ -141,7 +141,7 @@ def test_two_runs_in_one_second_get_layers_of_their_own(ground: Ground) -> None:
     results = [sandbox.run(f"touch f{number}") for number in range(10)]
     assert len({result.run for result in results}) == 10
     assert len(list((ground.state / "layers").iterdir())) == 10
-    assert sandbox.discard() == 10
+    assert len(sandbox.discard().runs) == 10
 
 
 def test_a_fork_of_a_caller_starts_a_spawner_of_its_own(ground: Ground) -> None:

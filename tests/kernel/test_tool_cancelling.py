@@ -89,8 +89,8 @@ def test_what_is_given_up_right_before_the_first_step_does_not_happen_and_leaves
     was = made.exists()
     ready = durable.sync_staged
 
-    def sync_staged(*arguments: object) -> None:
-        ready(*arguments)  # type: ignore[arg-type]
+    def sync_staged(*arguments: object, **options: object) -> None:
+        ready(*arguments, **options)  # type: ignore[arg-type]
         if gives_up:
             caller.give_up()
 

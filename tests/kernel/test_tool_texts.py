@@ -287,4 +287,5 @@ def test_what_the_project_never_had_is_not_told_as_applied(ground: Ground) -> No
     )
     assert (answer.values["held"], answer.values["operation"]) == (False, None)
     control = call_run_command(sandbox, {"command": "rm b"}).text
-    assert "Changes of run 3 (applied to the project as operation 1):\n1 deleted\n  D b\n" in control
+    # What run 1 had held and run 2 dropped is kept by operation 1
+    assert "Changes of run 3 (applied to the project as operation 2):\n1 deleted\n  D b\n" in control

@@ -81,12 +81,15 @@ def find_hidden(stacks: Iterable[Stack]) -> tuple[bytes, ...]:
 def _hidden_in(stack: Stack) -> Iterator[bytes]:
     seen: set[bytes] = set()
     for layer in reversed(stack.sealed):
-        with os.scandir(layer.upper) as entries:
-            for entry in entries:
-                if entry.name in seen:
-                    continue
-                seen.add(entry.name)
-                status = entry.stat(follow_symlinks=False)
-                path = stack.live + b"/" + entry.name
-                if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0 and os.path.lexists(path):
-                    yield path
+        try:
+            entries = sorted(os.listdir(layer.upper))
+        except PermissionError:
+            # A command has closed the project's own directory, which is said elsewhere
+            continue
+        for name in entries:
+            if name in seen:
+                continue
+            seen.add(name)
+            status = os.lstat(layer.upper + b"/" + name)
+            if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0 and os.path.lexists(stack.live + b"/" + name):
+                yield stack.live + b"/" + name

@@ -92,6 +92,10 @@ def _hold(opened: Opened, sandbox: SandboxRow, left: UnfinishedRun) -> list[Run]
         return []  # another process was faster
     if may_live(left) and not end_processes(store, left.id):
         return []  # what can't be killed may still write
+    if opened.facts.cgroup != "none":
+        from unspill.host.cgroup import sweep_groups
+
+        sweep_groups(opened.facts.cgroup, (left.id,))
     rows = [row for row in store.layers.open_of_run(run.id) if os.path.isdir(upper_dir(store.state, row.id))]
     if not rows:
         remove_run(store, run.id)

@@ -28,7 +28,7 @@ _TO_THE_END = (
 # Only where there is a repository
 _OF_REPOSITORIES = ("hashlib", "mmap", "unspill.apply.git_move", "unspill.git.frozen")
 # Who asks for an operation asks next what it changed; a run knows that already
-_TO_TELL = ("unspill.sandbox.retracing",)
+_TO_TELL = ("unspill.sandbox.reading", "unspill.sandbox.retracing")
 
 
 def preload(roots: Sequence[bytes], *, after_run: bool = False) -> None:
