@@ -26,7 +26,7 @@ HEAVY: Final = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_it_costs_is_known(ground: Ground) -> None:
+def test_what_it_costs_is_known(ground: Ground, full: bool) -> None:
     """File-heavy commands with and without, by turns, in open sandboxes. More than a tenth, so it is off by default."""
     setup = """
     mkdir many; cd many; i=0
@@ -39,7 +39,7 @@ def test_what_it_costs_is_known(ground: Ground) -> None:
     sandboxes = {name: ground.sandbox(str(name), after="discard", explain=name) for name in (False, True)}
     for what, command in HEAVY.items():
         took: dict[bool, list[float]] = {False: [], True: []}
-        for _ in range(5):
+        for _ in range(5 if full else 3):
             for name, sandbox in sandboxes.items():
                 begun = time.monotonic()
                 result = sandbox.run(command)
