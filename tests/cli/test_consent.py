@@ -248,7 +248,7 @@ def test_hunks_without_a_token_are_shown_and_asked_about(ground: Ground) -> None
     assert advised(done.stderr.decode(), "--hunk").startswith("text:2@")
     code, seen = at_terminal("apply", "--hunk", "text:2", cwd=ground.project, answer="y\n")
     assert code == 0
-    assert "Apply of text only hunk 2, as shown above?" in seen
+    assert "Apply only hunk 2 of text, as shown above?" in seen
     assert applied(ground, "text") == LINES.replace("30\n", "thirty\n", 1)
 
 

@@ -10,7 +10,7 @@ from tests.support import Ground
 
 pytestmark = pytest.mark.kernel
 
-HIDDEN = "unspill: This run does not see .git: the deletion is held. To see it again: unspill discard .git"
+HIDDEN = "unspill: This run does not see .git: held changes delete it. To see it: unspill discard .git"
 
 
 def on_hold(stderr: str) -> list[str]:
@@ -45,6 +45,8 @@ def test_a_run_that_does_not_see_git_says_so_before_it_starts(wiped: Ground) -> 
     lines = typed(wiped, "run", "--", "git", "status", code=128)[1].splitlines()
     assert lines[0] == HIDDEN
     assert lines[1].startswith("fatal: not a git repository")
+    (wiped.project / "below").mkdir()
+    assert f"unspill discard {wiped.project}/.git" in typed(wiped, "run", "--", "true", cwd="below")[1]
     result = wiped.sandbox().run("true")
     assert any(note.startswith("This run does not see .git") for note in result.warnings)
     typed(wiped, "discard", ".git")

@@ -46,7 +46,7 @@ def arrival_notes(step: GitStep) -> list[str]:
     """Say where the work of a run is that its repository could not move with, and how to get it."""
     above = step.top.rpartition(b"/")[0]
     git = f"git -C {shell_word(above)}" if above else "git"
-    lines = ["git stays as you left it, because you moved it too. The run's work is beside it:"]
+    lines = ["git: your branches stay as they are, because you changed them too. To get the run's work:"]
     for ref in step.arrival:
         short = ref.name.removeprefix(b"refs/")
         kind = ref.name.removeprefix(OWN_REFS + b"/").split(b"/")[1:2]

@@ -136,7 +136,7 @@ class _Reversal:
                 if self._live.objects.is_ancestor(old, new):
                     return f"; to undo its commits: git revert {old[:7].decode()}..{new[:7].decode()}"
                 if self._live.objects.is_ancestor(new, old):
-                    return f"; to have its commits again: git cherry-pick {new[:7].decode()}..{old[:7].decode()}"
+                    return f"; to get its commits back: git cherry-pick {new[:7].decode()}..{old[:7].decode()}"
         return ""
 
     def _invert(self, step: Step) -> Step:

@@ -87,8 +87,11 @@ class _Asking:
         _print(review)
         seen = next((one for one in review.shown if one == found), None)
         if seen is None:
-            raise DeniedError(f"Not applied: {quote(name)} could not be shown whole, or changed meanwhile.")
-        self._reviews.ask(seen, f"Apply of {quote(name)} only hunk {numbers}, as shown above?", is_whole=True)
+            raise DeniedError(
+                f"Not applied: {quote(name)} could not be shown whole, or changed meanwhile.",
+                remedy=f"Look again: unspill diff {_word(found)}",
+            )
+        self._reviews.ask(seen, f"Apply only hunk {numbers} of {quote(name)}, as shown above?", is_whole=True)
         return hunks.replace(digest=seen.digest)
 
     def _refuse_unseen(self, given: str, option: str, token: str, found: Consent) -> None:

@@ -24,7 +24,7 @@ VERBS = {
     "changes": "list what is held",
     "diff": "show what is held, or what an operation changed, line by line",
     "apply": "bring what is held into the project",
-    "discard": "throw away what is held",
+    "discard": "drop what is held; undo brings it back",
     "log": "list runs and operations",
     "show": "show one run or one operation",
     "files": "list the files that operations touched, and their backups",

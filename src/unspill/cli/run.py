@@ -127,9 +127,10 @@ def run(arguments: Arguments) -> int:
 def _tell_hidden(sandbox: Sandbox) -> None:
     hidden = sandbox.hidden_by_held()
     if hidden:
+        from unspill.cli.telling import seen_from_here
         from unspill.sandbox.ending import hidden_notes
 
-        for note in hidden_notes(hidden, sandbox.project):
+        for note in hidden_notes(hidden, sandbox.project, seen_from_here):
             print(marked(note), file=sys.stderr)
 
 

@@ -13,6 +13,8 @@ from unspill.sandbox.result import RunResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unspill.model.egress import Traffic
     from unspill.model.operation import Operation
     from unspill.model.plan import Plan
@@ -104,17 +106,21 @@ def _warnings(opened: Opened, plan: Plan, traffic: Traffic | None) -> tuple[str,
     return (*about_us, *about_caller, *plan.warnings, *faults)
 
 
-def hidden_notes(hidden: tuple[bytes, ...], project: bytes) -> tuple[str, ...]:
-    """Say which entries of a root a run does not see, because their deletion is held."""
+def hidden_notes(
+    hidden: tuple[bytes, ...], project: bytes, name: Callable[[bytes], bytes] | None = None
+) -> tuple[str, ...]:
+    """Say which entries of a root a run does not see, because their deletion is held; `name` is how to type one."""
     if not hidden:
         return ()
     from unspill.changes.quote import quote
     from unspill.policy.words import shell_word
 
-    paths = [path.removeprefix(project + b"/") for path in hidden]
-    names = ", ".join(map(quote, paths[:_NAMED])) + (f" and {len(paths) - _NAMED} more" if paths[_NAMED:] else "")
-    words = " ".join(map(shell_word, paths[:_NAMED]))
-    return (f"This run does not see {names}: the deletion is held. To see it again: unspill discard {words}",)
+    more = f" and {len(hidden) - _NAMED} more" if hidden[_NAMED:] else ""
+    names = ", ".join(quote(path.removeprefix(project + b"/")) for path in hidden[:_NAMED])
+    typed = [shell_word(path if name is None else name(path)) for path in hidden]
+    words = "PATH ..." if more else " ".join(typed)
+    what = "it" if len(hidden) == 1 else "them"
+    return (f"This run does not see {names}{more}: held changes delete {what}. To see {what}: unspill discard {words}",)
 
 
 def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:

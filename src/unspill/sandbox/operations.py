@@ -145,7 +145,8 @@ def _reverse(
     if wanted.id in reversed_by:
         by = reversed_by[wanted.id]
         raise UsageError(
-            f"operation {wanted.number} was taken back by operation {by.number}", remedy=f"Undo {by.number} instead."
+            f"operation {wanted.number} was taken back by operation {by.number}",
+            remedy=f"To do it again: unspill undo op{by.number}",
         )
     journal = read_journal(journal_file(opened.store.state, wanted.id))
     if journal is None or journal.end is None:
