@@ -80,3 +80,11 @@ def test_an_undo_of_an_apply_says_that_its_changes_are_on_hold_again(ground: Gro
     said = ["unspill: On hold, and seen by the next run: 1 added. Drop it: unspill discard a", "  A a"]
     assert on_hold(typed(ground, "undo")[1]) == said
     assert on_hold(typed(ground, "redo")[1]) == []
+
+
+def test_a_project_that_can_be_listed_but_not_entered_is_refused_in_words(ground: Ground) -> None:
+    ground.write("file", "x\n")
+    typed(ground, "run", "-q", "--hold", "-c", "rm file; chmod 644 .")
+    stderr = typed(ground, "run", "--", "true", code=125)[1]
+    assert "the working directory can't be entered" in stderr
+    assert "`unspill discard`" in stderr

@@ -2,12 +2,15 @@
 """A part of a repository that waits for consent keeps nothing else back: neither the commit nor what comes later."""
 
 import subprocess
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from tests.kernel.test_git_apply import IDENTITY, do
 from tests.support import Ground, printed, run_cli
+from unspill.git.frozen import keep_frozen
+from unspill.git.state import LINKED
 
 pytestmark = pytest.mark.kernel
 
@@ -76,3 +79,34 @@ def test_a_summary_counts_files_of_the_project_and_says_in_one_line_what_git_did
     assert rest[1].startswith("  git: main ")
     assert len(rest) == 2
     assert said(repository, "git tag done")[0] == "unspill: only git: applied as op 2 (undo: unspill undo)"
+
+
+def test_a_repository_with_a_link_in_it_is_seen_as_it_is_and_held_as_a_whole(repository: Ground) -> None:
+    do("mkdir meta && mv .git/refs meta/refs && ln -s ../meta/refs .git/refs", repository.project)
+    sandbox = repository.sandbox()
+    assert printed(sandbox.run(LOG, after="discard")) == "first\n"
+    result = sandbox.run("echo x > new && git add new", after="apply")
+    assert result.operation is not None
+    assert [left.reason for left in result.operation.left if left.path == b".git"] == [LINKED]
+    assert do("git status --porcelain", repository.project) == "?? meta/\n?? new\n"
+    assert do("git fsck --full", repository.project) == ""
+
+
+def test_objects_that_nobody_can_read_do_not_keep_a_commit_from_being_held(repository: Ground) -> None:
+    do("git commit -q --allow-empty -m second", repository.project)
+    closed = repository.project / ".git/objects" / do("git hash-object -w --stdin < /dev/null", repository.project)[:2]
+    closed.chmod(0)
+    try:
+        result = repository.sandbox().run(COMMIT.format("run"), after="hold")
+        assert (result.ok, result.held) == (True, True)
+    finally:
+        closed.chmod(0o755)
+
+
+def test_a_base_that_was_kept_before_a_crash_is_kept_once(tmp_path: Path) -> None:
+    layer, dest = tmp_path / "layer", tmp_path / "bases" / "one"
+    (layer / ".git").mkdir(parents=True)
+    (layer / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    for _ in range(2):
+        keep_frozen(bytes(layer), bytes(dest))
+    assert (dest / ".git/HEAD").read_text() == "ref: refs/heads/main\n"

@@ -69,6 +69,8 @@ def keep_frozen(layer: bytes, dest: bytes) -> None:
     Raises:
         OSError: it can't be made.
     """
+    if os.path.lexists(dest):
+        return  # whoever made it was killed right after: it came by a rename, so it is complete
     new = dest + b".new"
     remove_tree(new)
     os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
@@ -102,7 +104,7 @@ def keep_objects(root: bytes, layer: bytes) -> None:
             if not os.path.lexists(member + b"/commondir"):
                 _link_objects(member + b"/objects", layer + member[len(root) :] + b"/objects")
     except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+        if error.errno not in (errno.EXDEV, errno.EACCES):
             raise
 
 
@@ -113,13 +115,18 @@ def _link_objects(source: bytes, dest: bytes) -> None:
             continue
         above = dest + b"/" + directory
         os.makedirs(above, exist_ok=True)
-        for name in _names(source + b"/" + directory):
+        try:
+            names = _names(source + b"/" + directory)
+        except PermissionError:
+            continue
+        for name in names:
             if part_of(b"objects/%b/%b" % (directory, name)) in ("object", "pack") or name.endswith(b".idx"):
                 try:
                     os.link(source + b"/" + directory + b"/" + name, above + b"/" + name, follow_symlinks=False)
-                except (FileExistsError, FileNotFoundError):
-                    # Kept before, or removed by git right now
-                    continue
+                except OSError as error:
+                    # Kept before, removed by git right now, somebody else's, or with too many names
+                    if error.errno not in (errno.EEXIST, errno.ENOENT, errno.EPERM, errno.EACCES, errno.EMLINK):
+                        raise
 
 
 class _Moved(Exception):

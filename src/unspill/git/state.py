@@ -34,12 +34,15 @@ SYMBOLIC = b"ref: "
 _LARGEST_REF = 4096
 _LARGEST_FILE = 16 << 20
 _LARGEST_CONFIG = 1 << 20
+# `git-new-workdir` makes such links
+_NO_LINKS = (b"refs", b"packed-refs", b"objects", b"logs", b"index")
 _MOST_REFS = 200_000
 _MOST_FILES = 10_000
 _MOST_MEMBERS = 1000
 
 REFTABLE = "git keeps its references in a reftable, which unspill can't move"
 ODD_INDEX = "its index is of a form that unspill can't read, a split index for example"
+LINKED = "a part of it is a symbolic link, which is not followed"
 ODD_REF = "a reference in it is none that git would write"
 TOO_MANY = "it has more references than unspill reads"
 
@@ -153,6 +156,8 @@ class _StateReader:
                 self.add(member, name)
         if self._settings.get("extensions.refstorage") == "reftable" or self._kind(b"reftable") is not None:
             self._problem = REFTABLE
+        if any(self._kind(member + name) == "symlink" for member in members for name in _NO_LINKS):
+            self._problem = LINKED
         return self.state(members)
 
     def state(self, members: tuple[bytes, ...]) -> GitState:

@@ -82,14 +82,12 @@ def _hidden_in(stack: Stack) -> Iterator[bytes]:
     seen: set[bytes] = set()
     for layer in reversed(stack.sealed):
         try:
-            entries = sorted(os.listdir(layer.upper))
-        except PermissionError:
-            # A command has closed the project's own directory, which is said elsewhere
+            entries = {name: os.lstat(layer.upper + b"/" + name) for name in sorted(os.listdir(layer.upper))}
+        except (PermissionError, FileNotFoundError):
+            # A command has closed the project's own directory, which is said elsewhere; or an apply has the layer
             continue
-        for name in entries:
-            if name in seen:
-                continue
-            seen.add(name)
-            status = os.lstat(layer.upper + b"/" + name)
-            if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0 and os.path.lexists(stack.live + b"/" + name):
+        for name, status in entries.items():
+            is_gone = stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+            if name not in seen and is_gone and os.path.lexists(stack.live + b"/" + name):
                 yield stack.live + b"/" + name
+        seen.update(entries)
