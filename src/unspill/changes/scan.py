@@ -227,6 +227,9 @@ class _Scan:
                 bases, end = open_merged(frame.bases, name)
                 if end == "other" and not bases:
                     base = find_entry(frame.bases, name)
+                if base is not None and base[3] == "dir":
+                    # It was something else a moment ago: somebody changes it right now
+                    raise BlockingIOError
         except OSError:
             self._report.add(path, "replaced", top.upper, entry, None, unreadable=True)
             return []
