@@ -97,6 +97,12 @@ class LiveRepository:
         """Return what references lead to now that are about to move; pins are no loss."""
         return [(self.common(ref.name), ref.old) for ref in refs if ref.old is not None and not self._is_own(ref.name)]
 
+    def kept_by(self, refs: Iterable[RefMove]) -> list[bytes]:
+        """Return what the live references lead to when some of them have moved."""
+        moved = {ref.name: ref.new for ref in refs}
+        refs_now = {} if self.state is None else self.state.refs
+        return [value for value in {**refs_now, **moved}.values() if value is not None]
+
     def lost_blobs(self, name: bytes, new: bytes, objects: Objects) -> list[Displaced]:
         """Return a tree of what an index has staged that neither another index nor the commit it is for has."""
         assert self.state is not None
