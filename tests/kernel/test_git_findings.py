@@ -155,3 +155,17 @@ def test_a_discard_is_not_redone_below_a_run_that_built_on_it(beside: World) -> 
     assert printed(beside.sandbox.run("git fsck --full --no-dangling 2>&1; git log -1 --format=%s later")) == "agent\n"
     beside.sandbox.discard()
     assert printed(beside.sandbox.run("git log -1 --format=%s; git branch --list later")) == "deep\n"
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "kept"])
+def test_a_commit_is_pinned_when_the_person_deletes_the_only_other_branch_that_led_to_it(
+    beside: World, is_deleted: bool
+) -> None:
+    sh(beside.project, "echo mine > mine; git add mine; git commit -qm mine; git branch feature")
+    tip = lines(beside.project, "rev-parse", "HEAD")
+    assert beside.sandbox.run("git reset -q --hard HEAD~1", after="hold").held
+    if is_deleted:
+        sh(beside.project, "git branch -D feature")
+    assert beside.sandbox.apply().left == ()
+    refs = lines(beside.project, "for-each-ref", "--format=%(refname)", f"--contains={tip[0]}")
+    assert refs == (["refs/unspill/op-1/0"] if is_deleted else ["refs/heads/feature"])

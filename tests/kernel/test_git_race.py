@@ -15,7 +15,9 @@ from tests.figures import record_figure
 from tests.kernel.twin_arms import ARMS
 from tests.kernel.twin_world import FIXED, IDENTITY, World, lines, sh, world
 from tests.support import Ground, printed
+from unspill.apply.git_draft import GitDraft
 from unspill.apply.git_move import Repository
+from unspill.apply.git_reversal import _Reversal
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(3600)]
 
@@ -161,3 +163,28 @@ def test_the_files_of_a_commit_that_arrives_after_all_stay_in_it(
     assert sh(beside.project, "git status --short").stdout == "?? loose\n"
     sh(beside.project, "git merge -q unspill/run-1/heads/main")
     assert {"agent-1", "person-1"} <= set(os.listdir(beside.project))
+
+
+# Where each of both has read the repository, and has not looked at the index that it replaces
+READ = {"apply": (GitDraft, "_make_move"), "undo": (_Reversal, "_invert")}
+
+
+@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+@pytest.mark.parametrize("verb", READ)
+def test_what_the_person_stages_after_the_repository_was_read_stays_staged(
+    beside: World, monkeypatch: pytest.MonkeyPatch, verb: str, is_on: bool
+) -> None:
+    printed(beside.sandbox.run(AGENT.format(1), after="hold" if verb == "apply" else "apply"))
+    sh(beside.project, "echo mine > mine")
+    owner, method = READ[verb]
+    inner = getattr(owner, method)
+
+    def outer(self: object, *rest: object) -> object:
+        sh(beside.project, "git add mine")
+        return inner(self, *rest)
+
+    monkeypatch.setattr(owner, method, outer)
+    if not is_on:
+        ARMS["compare under locks"](monkeypatch)
+    getattr(beside.sandbox, verb)()
+    assert ("A  mine" in lines(beside.project, "status", "--short")) == is_on

@@ -319,7 +319,7 @@ class GitDraft:
 
     def _make_pins(self, refs: Sequence[RefMove], files: Sequence[bytes]) -> list[RefMove]:
         displaced = self._live.displaced_by(refs)
-        kept = [*self._after.refs.values()]
+        kept = self._live.kept_by(refs)
         for name in files:
             if name.endswith(STASH_LOG):
                 displaced += [(self._live.common(name), entry) for entry in stashed(self._live.read(name))]

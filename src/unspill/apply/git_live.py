@@ -16,7 +16,7 @@ from unspill.changes.reader import MergedTree
 from unspill.git import index
 from unspill.git.layout import OWN_REFS, is_object_name
 from unspill.git.objects import Objects, make_object
-from unspill.git.state import SYMBOLIC, common_of, owner_of, read_state
+from unspill.git.state import SYMBOLIC, common_of, owner_of, read_members, read_state
 from unspill.model.operation import GitMove, GitStep, RefMove
 
 TYPE_CHECKING = False
@@ -45,6 +45,8 @@ class LiveRepository:
         self.is_staged = draft.is_staged(root)
         self.here = b"/proc/self/fd/%d/." % self.files.root_fd
         with MergedTree(self.here) as tree:
+            # First, so that an index that somebody writes meanwhile is not taken for the one that is read
+            self._known = dict(self._index_numbers(read_members(tree, top)))
             self.state: GitState | None = read_state(tree, top)
         self.size = 20 if self.state is None else self.state.hash_size
         self.members: tuple[bytes, ...] = (b"",) if self.state is None else self.state.members
@@ -97,6 +99,12 @@ class LiveRepository:
         """Return what references lead to now that are about to move; pins are no loss."""
         return [(self.common(ref.name), ref.old) for ref in refs if ref.old is not None and not self._is_own(ref.name)]
 
+    def kept_by(self, refs: Iterable[RefMove]) -> list[bytes]:
+        """Return what the live references lead to when some of them have moved."""
+        moved = {ref.name: ref.new for ref in refs}
+        refs_now = {} if self.state is None else self.state.refs
+        return [value for value in {**refs_now, **moved}.values() if value is not None]
+
     def lost_blobs(self, name: bytes, new: bytes, objects: Objects) -> list[Displaced]:
         """Return a tree of what an index has staged that neither another index nor the commit it is for has."""
         assert self.state is not None
@@ -146,15 +154,18 @@ class LiveRepository:
             logs=tuple(logs),
             before=tuple(sorted(before.items())),
             after=tuple(sorted(after.items())),
-            known=tuple(self._known(before)),
+            known=tuple((name, *numbers) for name, numbers in self._known.items() if name in before),
             locks=tuple(dict.fromkeys(self._locks(refs, before))),
         )
 
-    def _known(self, names: Iterable[bytes]) -> Iterator[tuple[bytes, int, int, int]]:
-        for name in names:
-            found = self.files.find(self.top + name) if self.inner(name) == b"index" else None
+    def _index_numbers(self, members: Iterable[bytes]) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
+        for name in (member + b"index" for member in members):
+            try:
+                found = self.files.find(self.top + name)
+            except OSError:
+                continue
             if found is not None and stat.S_ISREG(found.st_mode):
-                yield name, found.st_ino, found.st_size, found.st_ctime_ns
+                yield name, (found.st_ino, found.st_size, found.st_ctime_ns)
 
     def _locks(self, refs: Sequence[RefMove], names: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the locks of all that moves or must not move meanwhile, as git takes them."""

@@ -61,8 +61,7 @@ def _remove_arrived(live: LiveRepository, step: GitStep) -> None:
         for ref in step.arrival
         if live.state.refs.get(ref.name) == ref.new
     ]
-    gone = {ref.name for ref in refs}
-    kept = [value for name, value in live.state.refs.items() if name not in gone]
+    kept = live.kept_by(refs)
     # What arrived is below our own name, and yet all that leads to it
     displaced = [(live.common(ref.name), ref.old) for ref in refs if ref.old is not None]
     refs += live.pins(displaced, kept, live.objects)
@@ -145,12 +144,8 @@ class _Reversal:
         return self._draft.complete(invert(self._draft, self._sites, step, there))
 
     def _pins(self, refs: Sequence[RefMove], steps: Sequence[Step]) -> list[RefMove]:
-        state = self._live.state
-        assert state is not None
-        moved = {ref.name: ref.new for ref in refs}
-        kept = [value for name, value in state.refs.items() if name not in moved]
-        kept += [value for value in moved.values() if value is not None]
         displaced = self._live.displaced_by(refs)
+        kept = self._live.kept_by(refs)
         for step in steps:
             name = step.path[len(self._live.top) :]
             if name.endswith(STASH_LOG):

@@ -100,12 +100,13 @@ def _open_roots(sites: Sites, journal: Journal) -> set[int]:
     """Open the roots that are still the same directories; return the indices of the others."""
     roots: list[bytes] = []
     gone: set[int] = set()
-    for index, (root, identity) in enumerate(zip(journal.operation.roots, journal.identities, strict=True)):
+    for index, (root, (_device, inode)) in enumerate(zip(journal.operation.roots, journal.identities, strict=True)):
         try:
             found = os.lstat(root)
         except OSError:
             found = None
-        is_same = found is not None and (found.st_dev, found.st_ino) == identity
+        # By the inode alone: on some filesystems the device has another number after a reboot
+        is_same = found is not None and found.st_ino == inode
         if not is_same:
             gone.add(index)
         # A stand-in, so that the others keep their numbers; no step of it is looked at

@@ -97,6 +97,11 @@ def read_state(tree: MergedTree, top: bytes) -> GitState | None:
     return _StateReader(tree, top).read()
 
 
+def read_members(tree: MergedTree, top: bytes) -> tuple[bytes, ...]:
+    """Return the prefixes of a git directory, of its worktrees and of its submodules."""
+    return _StateReader(tree, top).members()
+
+
 def read_values(tree: MergedTree, top: bytes, members: tuple[bytes, ...], names: Iterable[bytes]) -> GitState:
     """Return what some references and files say; for those that are compared once more under locks."""
     reader = _StateReader(tree, top)
@@ -149,8 +154,11 @@ class _StateReader:
         self._refs: dict[bytes, bytes] = {}
         self._files: dict[bytes, bytes] = {}
 
+    def members(self) -> tuple[bytes, ...]:
+        return tuple(itertools.islice(self._members(b""), _MOST_MEMBERS))
+
     def read(self) -> GitState:
-        members = tuple(itertools.islice(self._members(b""), _MOST_MEMBERS))
+        members = self.members()
         for member in members:
             for name in (*self._ref_names(member), *self._file_names(member)):
                 self.add(member, name)
