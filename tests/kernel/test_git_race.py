@@ -104,7 +104,7 @@ def test_commits_raced_against_applies_stay_on_their_branch(beside: World, full:
         timer.join()
         person.wait(number)
         assert operation.left == (), operation.left
-        arrived += any("beside" in note for note in operation.notes)
+        arrived += any("your branches stay" in note for note in operation.notes)
     person.close()
     assert off_their_branch(beside.project, range(rounds)) == set()
     assert not_in_the_tip(beside.project, range(rounds)) == set()

@@ -39,6 +39,8 @@ class Draft:
     def __init__(self, operation: OperationId, sites: Sites, next_number: Callable[[], int]) -> None:
         self.left: list[Left] = []
         self.git: list[GitStep] = []
+        # By root and repository the paths that only its commit brings
+        self.arriving: dict[tuple[int, bytes], list[bytes]] = {}
         # Paths that nobody would undo anything for: only their times differ, or they go along with something else
         self.slight: set[tuple[int, bytes]] = set()
         self.notes: list[str] = []

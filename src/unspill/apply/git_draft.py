@@ -7,15 +7,15 @@ arrive as references of their own below `refs/unspill`.
 
 from __future__ import annotations
 
-import os
 import stat
 
+from unspill.apply.git_committed import CommittedPaths
 from unspill.apply.git_live import LiveRepository, core_names, resolve, stashed
 from unspill.apply.git_notes import deletion_notes
 from unspill.changes.reader import MergedTree
 from unspill.git import index
 from unspill.git.layout import OWN_REFS, STASH_LOG, STATE_DIRECTORIES, is_object_name
-from unspill.git.objects import Objects, blob_name, make_object
+from unspill.git.objects import Objects
 from unspill.git.state import SYMBOLIC, common_of, owner_of
 from unspill.git.transfer import UNCHECKED, WRONG, choose_objects
 from unspill.model.operation import Left, RefMove
@@ -72,6 +72,9 @@ class GitDraft:
         # The objects of the repository and of the run together
         self._all_objects = Objects(self._live.object_directories(tops), self._live.size)
         self.is_diverged = not files.is_overwritten(repository.top) and self._find_divergence()
+        self._transfer = self._choose_objects()
+        self.problem = self._find_problem()
+        self._arrival = () if self.problem is not None else self._make_arrival(self._transfer)
 
     def _free_name(self, wanted: bytes) -> bytes:
         """Return a name below our own references that nothing has yet."""
@@ -100,67 +103,56 @@ class GitDraft:
         return False
 
     def committed(self, changes: Iterable[Change]) -> set[bytes]:
-        """Return the paths of changes that the run's own commit has: in its reference they are safe."""
+        """Return the paths of changes that the run's own commit has."""
+        base, tip = resolve(self._base, b"HEAD"), resolve(self._after, b"HEAD")
+        if base == tip:
+            return set()
         above = self._repository.top.rpartition(b"/")[0]
         prefix = above + b"/" if above else b""
-        tree = self._all_objects.tree_of(resolve(self._after, b"HEAD") or b"")
-        if tree is None:
-            return set()
-        inside = [change for change in changes if change.path.startswith(prefix)]
-        found = {change.path for change in inside if self._is_committed(change, tree, prefix)}
-        # A directory is only made for what is in it
-        kept = {change.path for change in inside} - found
-        return {path for path in found if not any(other.startswith(path + b"/") for other in kept)}
+        return CommittedPaths(self._all_objects, base, tip, prefix, self._live.size, self._path_of).of(changes)
 
-    def _is_committed(self, change: Change, tree: bytes, prefix: bytes) -> bool:
-        entry = self._all_objects.entry_at(tree, change.path[len(prefix) :])
-        if change.entry is None or entry is None:
-            return change.entry is None and entry is None
-        mode, name = entry
-        if change.entry.kind == "dir":
-            return mode == b"40000" and change.kind == "added"
-        if change.entry.kind == "symlink":
-            return mode == b"120000" and make_object("blob", change.target or b"", self._live.size)[0] == name
-        is_executable = bool(change.entry.mode & 0o100)
-        if change.entry.kind != "file" or mode != (b"100755" if is_executable else b"100644"):
+    @property
+    def keeps_commit(self) -> bool:
+        """Whether a reference leads to the run's commit even if nothing moves: one that arrives, or the person's."""
+        tip = resolve(self._after, b"HEAD")
+        if self._live.state is None or self.problem is not None or tip is None:
             return False
-        try:
-            fd = os.open(self._path_of(change), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return False
-        return blob_name(fd, change.entry.size, self._live.size) == name
+        arriving = [ref.new for ref in self._arrival if ref.new is not None]
+        return tip in self._live.state.refs.values() or any(
+            self._all_objects.is_ancestor(tip, value) for value in arriving
+        )
 
     def _path_of(self, change: Change) -> bytes:
         """Return where the entry of a change lies now."""
         assert change.layer is not None
         return self._source.uppers[change.layer] + b"/" + change.path
 
-    @property
-    def has_commits(self) -> bool:
-        """Whether HEAD leads to another commit than before."""
-        return resolve(self._after, b"HEAD") != resolve(self._base, b"HEAD")
+    def _find_problem(self) -> tuple[Why, str] | None:
+        """Say why the repository has to be left as it is, if it has."""
+        if self._live.state is None:
+            return "conflict", GONE
+        missing = self._find_missing(self._transfer)
+        if not missing:
+            return None
+        reason = UNCHECKED if self._has_unchecked() else WRONG if self._transfer.refused else NEEDS
+        return "refused", f"{reason}: {missing[:12].decode()}"
 
-    def add(self, dependent: Iterable[int] = (), committed: Iterable[int] = ()) -> None:
+    def add(self, dependent: Iterable[int] = (), committed: Iterable[int] = (), arriving: Iterable[bytes] = ()) -> None:
         """Draft what becomes of it. Groups of steps that are `dependent` are done only if it moves.
 
-        Those of what is `committed` are done unless it turns out that the run's work can only arrive.
+        Those of what is `committed` are done unless it turns out that the run's work can only arrive. Of paths that are
+        `arriving` there are no steps: they are left if the work can't arrive either.
         """
-        if self._live.state is None:
-            self._leave("conflict", GONE)
-            return
-        transfer = self._choose_objects()
-        missing = self._find_missing(transfer)
-        if missing:
-            reason = UNCHECKED if self._has_unchecked() else WRONG if transfer.refused else NEEDS
-            self._leave("refused", f"{reason}: {missing[:12].decode()}")
+        if self.problem is not None:
+            self._leave(*self.problem)
             return
         if self.is_diverged:
             self._draft.notes += deletion_notes(self._repository.top, self._deleted())
-        move = None if self.is_diverged else self._make_move(transfer)
-        arrival = self._make_arrival(transfer)
-        if transfer.paths or move is not None or arrival:
-            places = tuple(self._places(transfer))
-            self._live.add_step(move, arrival, places, sorted(dependent), sorted(committed))
+        move = None if self.is_diverged else self._make_move(self._transfer)
+        if self._transfer.paths or move is not None or self._arrival:
+            places = tuple(self._places(self._transfer))
+            self._live.add_step(move, self._arrival, places, sorted(dependent), sorted(committed))
+            self._draft.arriving[self._live.root, self._repository.top] = sorted(arriving)
 
     def _deleted(self) -> list[bytes]:
         """Return the references that the run deleted and that are still there."""
@@ -172,8 +164,10 @@ class GitDraft:
 
     def _has_unchecked(self) -> bool:
         """Tell whether there are packs that nobody could make an index of."""
-        return any(part == "pack" and change.entry is not None and change.path not in self._source.packs
-                   for change, part in self._repository.changes)  # fmt: skip
+        # Git renews the time of a pack that has what it would write
+        packs = {change.path for change, part in self._repository.changes
+                 if part == "pack" and change.entry is not None and change.kind != "metadata"}  # fmt: skip
+        return not packs <= self._source.packs.keys()
 
     def _choose_objects(self) -> Transfer:
         loose: dict[bytes, bytes] = {}

@@ -157,6 +157,7 @@ class _Work:
         self._id = operation
         self._left: list[Left] = []
         self._slight: set[tuple[int, bytes]] = set()
+        self._arriving: dict[tuple[int, bytes], list[bytes]] = {}
         # Somebody edited an entry of ours while it was live, and it is not live any more
         self._is_edited = False
         self._operation = Operation(
@@ -198,6 +199,7 @@ class _Work:
         left = (*self._task.left, *draft.left)
         self._left = list(left)
         self._slight = draft.slight
+        self._arriving = draft.arriving
         is_recorded = bool(steps or draft.git or self._task.changed)
         number = draft.number() if is_recorded else 0
         self._operation = self._operation.replace(number=number, notes=tuple(draft.notes))
@@ -287,7 +289,8 @@ class _Work:
             ending, reason = perform_git(self._sites, step)
             endings.append(ending)
             if ending == "left" and (step.move is not None or step.arrival):
-                self._left.append(Left(root=step.root, path=step.top, why="conflict", reason=reason))
+                paths = (step.top, *self._arriving.get((step.root, step.top), ()))
+                self._left += [Left(root=step.root, path=path, why="conflict", reason=reason) for path in paths]
             elif ending == "arrived":
                 self._note(arrival_notes(step))
             elif ending == "moved" and (step.move is None or step.move.refs or step.move.files):

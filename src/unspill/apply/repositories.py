@@ -40,20 +40,20 @@ def draft_with_repositories(
     for top in (*new_repositories(part), *members):
         changes = _with_new(draft, root, top, changes, source, files)
     drafts = [GitDraft(draft, sites, root, repository, source, files) for repository in repositories]
-    for git in drafts:
-        if git.is_diverged:
-            committed = git.committed(changes)
-            changes = [change for change in changes if change.path not in committed]
+    # What stays in a commit that only arrives; where that commit can't come, its files are files like any other
+    arriving = [git.committed(changes) if git.is_diverged and git.keeps_commit else set() for git in drafts]
+    changes = [change for change in changes if not any(change.path in paths for paths in arriving)]
     files.add(changes)
     files.leave_incomplete()
-    for git, repository in zip(drafts, repositories, strict=True):
+    for git, repository, paths in zip(drafts, repositories, arriving, strict=True):
         if not git.is_diverged:
             files.add_quietly([change for change, part in repository.changes if part == "along"])
         along = {change.path for change, part in repository.changes if part == "along"}
         new = tuple(repository.top + b"/" + member for member in repository.new_members())
         git.add(
             {group for path, group in files.groups.items() if path in along or path.startswith(new)},
-            () if git.is_diverged or not git.has_commits else _committed_groups(git, changes, files),
+            () if git.is_diverged else _committed_groups(git, changes, files),
+            paths,
         )
 
 
