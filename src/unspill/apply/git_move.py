@@ -14,7 +14,7 @@ import stat
 import time
 
 from unspill.apply.git_packed import PACKED_LOCK, lock_packed, without_ref
-from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, take_back
+from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, problem_of_taking_back, take_back
 from unspill.changes.reader import MergedTree
 from unspill.git.state import SYMBOLIC, common_of, owner_of, parse_packed, parse_ref, read_values
 from unspill.host.writing import write_whole
@@ -188,6 +188,10 @@ class Repository:
             self._lock(move.locks)
             if any(self.value(ref.name) not in (ref.old, ref.new) for ref in move.refs):
                 return CHANGED
+            for step in move.files:
+                problem = problem_of_taking_back(self._sites, step)
+                if problem is not None:
+                    return problem
             self._take_back(move.refs, move.files)
         except Unfit as unfit:
             return str(unfit)

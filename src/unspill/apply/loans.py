@@ -53,7 +53,7 @@ def end_loan(state: bytes, operation: OperationId) -> None:
     note = operation_dir(state, operation) + b"/loan"
     try:
         with open(note, "rb") as file:
-            device, inode, mode, path = file.read().split(b" ", 3)
+            _device, inode, mode, path = file.read().split(b" ", 3)
     except FileNotFoundError:
         return
     except ValueError:
@@ -66,8 +66,8 @@ def end_loan(state: bytes, operation: OperationId) -> None:
         os.unlink(note)
         return
     try:
-        found = os.fstat(fd)
-        if (found.st_dev, found.st_ino) == (int(device), int(inode)):
+        # By the inode alone: on some filesystems the device has another number after a reboot
+        if os.fstat(fd).st_ino == int(inode):
             os.chmod(b"/proc/self/fd/%d" % fd, int(mode, 8))
     finally:
         os.close(fd)

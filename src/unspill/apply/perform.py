@@ -252,6 +252,38 @@ def take_back(sites: Sites, step: Step) -> str | None:
         return explain_error(error)[1]
 
 
+def problem_of_taking_back(sites: Sites, step: Step) -> str | None:
+    """Tell why a put or a take that was done can't be taken back as things are; None where it can, or was not done.
+
+    A directory that has to stay because something is in it is no reason.
+
+    Raises:
+        OSError: the filesystem fails.
+    """
+    try:
+        if not _is_begun(step, _find(*sites.place(step))):
+            return None
+        live_fd, name = sites.live(step)
+        if step.action == "take":
+            return None if _find(live_fd, name) is None else _OF_THE_ENTRY[errno.EEXIST][1]
+        assert step.after is not None
+        return None if step.after.kind == "dir" else misfit(live_fd, name, step.after) or None
+    except OSError as error:
+        if step.action == "take" and error.errno == errno.ENOENT:
+            # The directory that it goes back to was taken too, and goes back before it
+            return None
+        return explain_error(error)[1]
+
+
+def _is_begun(step: Step, there: os.stat_result | None) -> bool:
+    """Tell by what lies at its place whether a put or a take was done."""
+    if step.action == "take":
+        return there is not None
+    if step.before is None:
+        return there is None
+    return there is not None and step.after is not None and there.st_ino != step.after.inode
+
+
 def _undress(sites: Sites, step: Step) -> str | None:
     before, was, becomes = _dress_of(step)
     try:
@@ -279,9 +311,7 @@ def _give_back(sites: Sites, step: Step) -> str | None:
 def _put_back(sites: Sites, step: Step) -> str | None:
     assert step.after is not None
     place_fd, place = sites.place(step)
-    there = _find(place_fd, place)
-    is_begun = there is None if step.before is None else there is not None and there.st_ino != step.after.inode
-    if not is_begun:
+    if not _is_begun(step, _find(place_fd, place)):
         return None
     live_fd, name = sites.live(step)
     ours = _find(live_fd, name)

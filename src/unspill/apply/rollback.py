@@ -27,11 +27,11 @@ from unspill.model.operation import Left
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from unspill.apply.journal import Journal
     from unspill.apply.sites import Sites
-    from unspill.model.operation import Operation, OperationId, Step
+    from unspill.model.operation import GitStep, Operation, OperationId, Step
     from unspill.store.db import Store
 
 GONE = "the project's directory is not there any more"
@@ -80,18 +80,22 @@ def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> t
     if journal.git:
         from unspill.apply.git_move import take_git_back
 
-        for git in reversed(journal.git):
-            problem = GONE if git.root in gone else take_git_back(sites, git)
+        for git, files in reversed([*_numbered_files(journal)]):
+            is_kept = any(_is_kept(sites, journal, index, step) for index, step in files)
+            problem = GONE if git.root in gone else CHANGED if is_kept else take_git_back(sites, git)
             if problem is not None:
+                for index, step in files:
+                    notes += _keep_displaced(sites, journal, index, step)
                 left.append(Left(root=git.root, path=git.top, why="conflict", reason=problem))
     steps = journal.steps
     stays: set[int] = set()
     for index in reversed(range(len(steps))):
         step = steps[index]
-        reason = GONE if step.root in gone else CHANGED if _is_kept(sites, journal, index) else take_back(sites, step)
+        is_kept = _is_kept(sites, journal, index, step)
+        reason = GONE if step.root in gone else CHANGED if is_kept else take_back(sites, step)
         if reason is not None:
             stays.add(index)
-            notes += _keep_displaced(sites, journal, index)
+            notes += _keep_displaced(sites, journal, index, step)
             left.append(Left(root=step.root, path=step.path, why="conflict", reason=reason))
     sync_done(sites, [step for step in steps if step.root not in gone], everything=bool(journal.git))
     wait_for_opens()
@@ -100,6 +104,15 @@ def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> t
         index for index, step in enumerate(steps) if step.root not in gone and (index not in stays or step.staged)
     ]
     return left, [*notes, *keep_edits(sites, journal.operation.id, steps, stays, looked_at)]
+
+
+def _numbered_files(journal: Journal) -> Iterator[tuple[GitStep, list[tuple[int, Step]]]]:
+    """Yield what is done to each repository, and its steps for files with numbers that no other step has."""
+    count = len(journal.steps)
+    for git in journal.git:
+        files = () if git.move is None else git.move.files
+        yield git, [*enumerate(files, count)]
+        count += len(files)
 
 
 def forget(state: bytes, operation: OperationId) -> bool:
@@ -162,9 +175,8 @@ def tidy_up(state: bytes, operation: Operation) -> bool:
     return sum(remove_tree(top + b"/" + name) for name in names) == len(names)
 
 
-def _is_kept(sites: Sites, journal: Journal, index: int) -> bool:
+def _is_kept(sites: Sites, journal: Journal, index: int, step: Step) -> bool:
     """Tell whether a rollback that was interrupted has moved away what a step displaced."""
-    step = journal.steps[index]
     return (
         step.before is not None
         and not step.staged
@@ -173,9 +185,9 @@ def _is_kept(sites: Sites, journal: Journal, index: int) -> bool:
     )
 
 
-def _keep_displaced(sites: Sites, journal: Journal, index: int) -> list[str]:
+def _keep_displaced(sites: Sites, journal: Journal, index: int, step: Step) -> list[str]:
     """Say where an entry is that can't go back. It leaves the layer, which would otherwise show it as the command's."""
-    step, operation = journal.steps[index], journal.operation.id
+    operation = journal.operation.id
     if step.action == "dress" or step.before is None:
         return []
     path = b"%b/operations/%b" % (sites.state, step.backup)

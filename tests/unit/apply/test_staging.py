@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.apply.loans import Loans
+from unspill.apply.loans import Loans, end_loan
 from unspill.apply.staging import copy_entry, drop_marks, has_command_marks
 from unspill.model.operation import OperationId
 
@@ -57,3 +57,22 @@ def test_a_file_with_marks_of_the_kernel_alone_goes_itself_without_them(tmp_path
     finally:
         os.close(top)
     assert os.listxattr(tmp_path / "file") == ["user.mine"]
+
+
+@pytest.mark.parametrize(("more", "mode"), [((1, 0), 0o200), ((0, 1), 0o600)], ids=["another device", "another inode"])
+def test_a_loan_ends_after_a_reboot_that_gave_the_device_another_number(
+    tmp_path: Path, loans: Loans, more: tuple[int, int], mode: int
+) -> None:
+    """A changed note stands for the reboot."""
+    operation = OperationId("0" * 16)
+    note = tmp_path / "state" / "operations" / operation / "loan"
+    note.parent.mkdir()
+    (tmp_path / "file").touch(0o200)
+    handle = os.open(tmp_path / "file", os.O_PATH)
+    loans.lend(handle, 0o200, 0o400)
+    os.close(handle)
+    device, inode, rest = note.read_text().split(" ", 2)
+    note.write_text(f"{int(device) + more[0]} {int(inode) + more[1]} {rest}")
+    end_loan(os.fsencode(tmp_path / "state"), operation)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+    assert not note.exists()
