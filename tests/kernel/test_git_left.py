@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A repository that is left when a held run is applied: no file of the run's commit is lost with it."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from tests.kernel.twin_world import IDENTITY, World, lines, sh, world
 from tests.support import Ground
+from unspill.layers.sweep import Swept, sweep
+from unspill.runner.perform import perform
+from unspill.sandbox import pack_index
+from unspill.store.db import Store
 
 pytestmark = pytest.mark.kernel
 
@@ -78,3 +84,19 @@ def test_a_file_that_git_does_not_track_is_deleted_though_the_commit_only_arrive
     # What the commit deletes is gone once it is merged
     assert (beside.project / "base2").exists()
     assert lines(beside.project, "for-each-ref", "--format=%(refname)", "refs/unspill") != []
+
+
+def test_a_pack_is_checked_and_applied_while_others_sweep(beside: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert beside.sandbox.run(f"{COMMIT}; git repack -q -d", after="hold").held
+    swept = []
+
+    def perform_after_a_sweep(*rest: Any) -> object:
+        with Store.open(os.fsencode(beside.ground.state)) as store:
+            swept.append(sweep(store))
+        return perform(*rest)
+
+    monkeypatch.setattr(pack_index, "perform", perform_after_a_sweep)
+    assert beside.sandbox.apply().left == ()
+    assert swept == [Swept()]
+    assert lines(beside.project, "log", "--format=%s", "-1") == ["agent"]
+    assert os.listdir(beside.ground.state / "work") == []

@@ -13,6 +13,7 @@ import time
 
 from unspill.errors import SandboxUnavailable
 from unspill.layers.places import lock_file
+from unspill.layers.remove import open_private, remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,6 +140,44 @@ class StackUse:
 
     def __exit__(self, *_rest: object) -> None:
         os.close(self._fd)
+
+
+def make_in_use(path: bytes) -> int:
+    """Make a directory of `work` that no row names; while the descriptor that is returned is open, no sweep removes it.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    while True:
+        os.mkdir(path, 0o700)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # A sweep found it before it was locked
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.path.lexists(path):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def remove_unused(path: bytes) -> bool:
+    """Remove what is at a path of `work`, unless a living process has it in use; tell whether it is gone."""
+    try:
+        fd = open_private(path)
+    except OSError:
+        return remove_tree(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return remove_tree(path)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def _open(path: bytes) -> int:

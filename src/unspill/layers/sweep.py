@@ -15,7 +15,7 @@ import os
 import time
 
 from unspill.layers.garbage import Garbage, clean
-from unspill.layers.locks import SandboxLock
+from unspill.layers.locks import SandboxLock, remove_unused
 from unspill.layers.manifest import write_manifests
 from unspill.layers.owner import is_abandoned, may_live
 from unspill.layers.places import spill_dir
@@ -97,9 +97,8 @@ def _remove_half_folded(store: Store, row: LayerRow) -> None:
 
 def _sweep_works(store: Store) -> int:
     path, names = _list(store.state, b"work")
-    return (
-        _remove_all(path, names - (store.layers.ids(only_open=True) | store.caches.ids(only_open=True))) if names else 0
-    )
+    unknown = names - (store.layers.ids(only_open=True) | store.caches.ids(only_open=True)) if names else names
+    return sum(remove_unused(os.path.join(path, os.fsencode(name))) for name in unknown)
 
 
 def _sweep_uppers(store: Store) -> int:
@@ -118,10 +117,13 @@ def _sweep_bases(store: Store) -> int:
         path, names = _list(store.state, b"bases")
     except FileNotFoundError:
         return 0
-    unknown = names - store.layers.ids() if names else names
-    # The layers of an operation that is under way lie in its own directory
-    if not unknown or _list(store.state, b"pending")[1]:
+    # The layers of an operation that is under way lie in its own directory. It has rows for them before it ends, so
+    # this is looked at before the rows are.
+    if not names or _list(store.state, b"pending")[1]:
         return 0
+    known = store.layers.ids()
+    # Whoever fills one that is new does so for a layer that is known
+    unknown = {name for name in names if name.removesuffix(".new") not in known}
     return _remove_all(path, unknown - lost_layers(store.state).keys())
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UnspillError
+from unspill.layers.locks import make_in_use
 from unspill.layers.make import make_upper, new_id
-from unspill.layers.places import spill_dir, work_dir
+from unspill.layers.places import work_dir
 from unspill.layers.remove import remove_tree
 from unspill.model.layer import OpenLayer, RunId, Stack, TimeMark
 from unspill.model.policy import Policy
@@ -45,6 +46,7 @@ class PackIndexes:
         self._packs = packs
         self._format = b"sha1" if hash_size == 20 else b"sha256"
         self._top = work_dir(opened.store.state, new_id())
+        self._use_fd: int | None = None
         self.indexes: dict[bytes, bytes] = {}
 
     def __enter__(self) -> Self:
@@ -58,9 +60,11 @@ class PackIndexes:
 
     def __exit__(self, *_details: object) -> None:
         remove_tree(self._top)
+        if self._use_fd is not None:
+            os.close(self._use_fd)
 
     def _make(self) -> None:
-        os.mkdir(self._top, 0o700)
+        self._use_fd = make_in_use(self._top)
         directories: dict[bytes, list[bytes]] = {}
         for path, place in self._packs.items():
             directories.setdefault(os.path.dirname(place), []).append(path)
@@ -93,7 +97,6 @@ class PackIndexes:
         # The one root of it lies among our own files, where no other may be
         places = get_places(opened).replace(state=opened.store.state + b"/empty", own=())
         plan = make_plan(opened, request, places, (stack,), ())
-        performed = perform(plan, opened.facts, Wishes(run=run, spill_dir=spill_dir(opened.store.state, run)))
-        remove_tree(spill_dir(opened.store.state, run))
+        performed = perform(plan, opened.facts, Wishes(run=run, spill_dir=self._top + b"/output"))
         if not isinstance(performed.outcome, Exited):
             raise OSError("git did not end by itself")

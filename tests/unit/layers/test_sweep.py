@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.layers.ground import NOTHING, Ground, ended, leave_work, upper, write
+from tests.unit.layers.ground import NOTHING, Ground, ended, layers_of, leave_work, upper, write
 from unspill.layers.create import open_run
 from unspill.layers.discard import discard_stacks
+from unspill.layers.locks import make_in_use
 from unspill.layers.owner import FOREIGN_NS, is_abandoned, may_live, this_process
 from unspill.layers.places import upper_dir
 from unspill.layers.seal import seal_run
-from unspill.layers.sweep import Swept, lost_layers, sweep
+from unspill.layers.sweep import Swept, _sweep_bases, lost_layers, sweep
 from unspill.model.layer import RunId
 from unspill.store.db import Store
 from unspill.store.runs import Owner, UnfinishedRun
@@ -161,6 +162,46 @@ def test_the_work_directory_of_a_sealed_layer_is_garbage(ground: Ground) -> None
     assert ground.left() == NOTHING | {b"layers": 1}
 
 
+def test_a_directory_without_a_row_stays_while_its_maker_has_it_in_use(ground: Ground) -> None:
+    path = ground.store.state + b"/work/0123456789abcdef"
+    fd = make_in_use(path)
+    write(path + b"/a/b")
+    assert sweep(ground.store) == Swept()
+    assert os.path.exists(path + b"/a/b")
+    os.close(fd)
+    assert sweep(ground.store) == Swept(directories=1)
+
+
+def test_a_base_that_is_being_filled_stays_for_as_long_as_its_layer_is_known(ground: Ground) -> None:
+    (stack,) = ground.hold(b"a").stacks
+    opened = ground.open()
+    known = [stack.sealed[0].id, *(layer.id for layer in layers_of(opened))]
+    bases = ground.store.state + b"/bases/"
+    for layer in (*known, "0123456789abcdef"):
+        write(bases + layer.encode() + b".new/file")
+    assert sweep(ground.store) == Swept(directories=1)
+    assert set(os.listdir(bases)) == {layer.encode() + b".new" for layer in known}
+
+
+def test_a_base_of_an_operation_that_ends_during_a_sweep_stays(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = ground.store.state + b"/bases/0123456789abcdef"
+    marker = ground.store.state + b"/pending/fedcba9876543210"
+    write(base + b"/file")
+    write(marker)
+    rows = type(ground.store.layers)
+    ids = rows.ids
+
+    def ids_before_the_end(self: object, *, only_open: bool = False) -> set[str]:
+        found = ids(ground.store.layers, only_open=only_open)
+        if os.path.exists(marker):
+            os.unlink(marker)
+        return found
+
+    monkeypatch.setattr(rows, "ids", ids_before_the_end)
+    _sweep_bases(ground.store)
+    assert os.path.exists(base + b"/file")
+
+
 def test_spilled_output_of_ended_runs_is_kept(ground: Ground) -> None:
     opened = ground.open()
     path = os.path.join(ground.store.state, b"runs", opened.run.id.encode(), b"stdout")
@@ -280,3 +321,19 @@ def test_a_run_may_be_opened_while_others_sweep(ground: Ground, cache: bytes) ->
             assert len(seal_run(ground.store, opened, ended(opened)).stacks[0].sealed) > 0
         sweeper.kill()
     assert len(ground.store.layers.sealed(ground.sandbox.id)) == 150
+
+
+def test_a_directory_may_be_taken_in_use_while_others_sweep(ground: Ground, cache: bytes) -> None:
+    program = CHURN.partition("print(")[0] + (
+        "from unspill.layers.sweep import sweep\nprint('begun', flush=True)\nwhile True: sweep(store)"
+    )
+    with start(program, ground, cache) as sweeper:
+        assert line(sweeper) == "begun"
+        for number in range(300):
+            path = b"%b/work/%016x" % (ground.store.state, number)
+            fd = make_in_use(path)
+            write(path + b"/file")
+            time.sleep(0.001)
+            assert os.path.exists(path + b"/file")
+            os.close(fd)
+        sweeper.kill()
