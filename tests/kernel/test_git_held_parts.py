@@ -7,10 +7,12 @@ from typing import Literal
 
 import pytest
 
+from tests.kernel.answering import Person, opened
 from tests.kernel.test_git_apply import IDENTITY, do
 from tests.support import Ground, printed, run_cli
 from unspill.git.frozen import keep_frozen
 from unspill.git.state import LINKED
+from unspill.model.selection import Selection
 
 pytestmark = pytest.mark.kernel
 
@@ -110,3 +112,34 @@ def test_a_base_that_was_kept_before_a_crash_is_kept_once(tmp_path: Path) -> Non
     for _ in range(2):
         keep_frozen(bytes(layer), bytes(dest))
     assert (dest / ".git/HEAD").read_text() == "ref: refs/heads/main\n"
+
+
+def test_yes_to_a_hook_is_no_yes_to_a_repository_that_is_held(repository: Ground) -> None:
+    person = Person()
+    sandbox = opened(repository, person)
+    junk = ".git/objects/aa/" + "b" * 38
+    script = f"""
+        echo fine > .git/hooks/pre-push; mkdir -p .git/refs/heads .git/objects/aa
+        echo garbage > .git/refs/heads/odd; git checkout -q --orphan other
+        echo junk > {junk}; echo x > .git/objects/info/commit-graph
+    """
+    assert sandbox.run(script, after="hold").ok
+    operation = sandbox.apply(asked_by="model")
+    assert person.texts == ["Apply the held change of .git/hooks/pre-push?"]
+    assert [(left.path, left.why) for left in operation.left] == [(b".git", "held")]
+    assert (repository.project / ".git/hooks/pre-push").read_text() == "fine\n"
+    assert do("git log --format=%s --all", repository.project) == "first\n"
+    for name in ("refs/heads/odd", "objects/info/commit-graph", junk.removeprefix(".git/")):
+        assert not (repository.project / ".git" / name).exists()
+
+
+def test_a_path_in_a_repository_that_is_held_includes_only_itself(repository: Ground) -> None:
+    sandbox = repository.sandbox()
+    script = "echo fine > .git/hooks/pre-push; mkdir -p .git/refs/heads; echo garbage > .git/refs/heads/odd"
+    assert sandbox.run(script, after="hold").ok
+    operation = sandbox.apply(Selection(included=(b".git/hooks/pre-push",)))
+    assert [(left.path, left.why) for left in operation.left] == [(b".git", "held")]
+    assert (repository.project / ".git/hooks/pre-push").exists()
+    assert not (repository.project / ".git/refs/heads/odd").exists()
+    assert sandbox.apply(Selection(included=(b".git",))).left == ()
+    assert (repository.project / ".git/refs/heads/odd").exists()

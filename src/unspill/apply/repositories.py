@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from unspill.apply.git_draft import GitDraft
+from unspill.git.index import SHA1
 from unspill.git.repository import new_repositories
 from unspill.git.transfer import check_new_repository
 from unspill.model.operation import Left
@@ -32,13 +33,13 @@ def draft_with_repositories(
     """Draft all changes of a root; `repositories` are those that move with them."""
     own = {change.path for repository in repositories for change, _part in repository.changes}
     changes = [change for change in part.changes if change.path not in own]
-    members = [
-        repository.top + b"/" + member.rstrip(b"/")
+    members = {
+        repository.top + b"/" + member.rstrip(b"/"): repository.after.hash_size
         for repository in repositories
         for member in repository.new_members()
-    ]
-    for top in (*new_repositories(part), *members):
-        changes = _with_new(draft, root, top, changes, source, files)
+    }
+    for top, size in (dict.fromkeys(new_repositories(part), SHA1) | members).items():
+        changes = _with_new(draft, root, top, size, changes, source, files)
     drafts = [GitDraft(draft, sites, root, repository, source, files) for repository in repositories]
     # What stays in a commit that only arrives; where that commit can't come, its files are files like any other
     arriving = [git.committed(changes) if git.is_diverged and git.keeps_commit else set() for git in drafts]
@@ -65,7 +66,7 @@ def _committed_groups(git: GitDraft, changes: Sequence[Change], files: RootDraft
 
 
 def _with_new(
-    draft: Draft, root: int, top: bytes, changes: Sequence[Change], source: GitSource, files: RootDraft
+    draft: Draft, root: int, top: bytes, hash_size: int, changes: Sequence[Change], source: GitSource, files: RootDraft
 ) -> list[Change]:
     """Return the changes with what is applied of a repository that comes as a whole: all of it, or nothing."""
 
@@ -74,7 +75,7 @@ def _with_new(
         return source.uppers[change.layer] + b"/" + change.path
 
     inside = [change for change in changes if change.path.startswith(top + b"/")]
-    checked = check_new_repository(inside, place_of, source.packs)
+    checked = check_new_repository(inside, place_of, source.packs, hash_size)
     kept = {change.path for change in checked.changes}
     if checked.problem:
         draft.leave(Left(root=root, path=top, why="refused", reason=checked.problem))

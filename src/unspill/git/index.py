@@ -11,6 +11,8 @@ import itertools
 import os
 import stat
 
+from unspill.git.index_names import is_link, is_refused, lie_in_links
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +27,7 @@ _HEADER = 12
 # Times, device, inode, mode, owner and size are 4 bytes each but for the times; then the name of the object
 _MODE, _OBJECT = 24, 40
 _EXTENDED = 0x4000
+_STAGE, _LENGTH = 0x3000, 0x0FFF
 # Entries are sorted, and names with a dot are among the first
 _FIRST_LOOK = 256 << 10
 _LONGEST_NAME = 4096
@@ -32,6 +35,7 @@ _LONGEST_NAME = 4096
 _MOST_ENTRIES = 250_000
 # Extensions in small letters change what the index says; `sdir` only marks that some entries are directories
 _HARMLESS = frozenset({b"sdir"})
+_END_OF_ENTRIES, _BLOCKS = b"EOIE", b"IEOT"
 
 
 def is_index(path: bytes) -> bool:
@@ -119,12 +123,15 @@ def _entries(text: bytes, hash_size: int) -> Iterator[IndexEntry]:
 
     Raises:
         IndexError: it ends too early.
-        ValueError: it is of a form that is not read here.
+        ValueError: it is of a form that is not read here, or has a name that git would refuse to stage.
     """
     version, count = _number(text, 4), _number(text, 8)
     if text[:4] != b"DIRC" or version not in (2, 3, 4):
         raise ValueError("not an index")
     at, name = _HEADER, b""
+    starts: list[int] = []
+    links: set[bytes] = set()
+    directories: set[bytes] = set()
     for _ in range(count):
         start, flags_at = at, at + _OBJECT + hash_size
         flags = int.from_bytes(text[flags_at : flags_at + 2], "big")
@@ -135,23 +142,52 @@ def _entries(text: bytes, hash_size: int) -> Iterator[IndexEntry]:
             end = text.index(b"\0", at)
             if dropped > len(name) or len(name) - dropped + end - at > _LONGEST_NAME:
                 raise ValueError("not a name that git writes")
+            starts.append(start if dropped == len(name) else -1)
             name = name[: len(name) - dropped] + text[at:end]
             at = end + 1
         else:
+            starts.append(start)
             end = text.index(b"\0", at)
             name = text[at:end]
             at = start + (end - start + 8) // 8 * 8
+        # Git goes by the length in the flags, not by where the name ends
+        if flags & _LENGTH != (len(name) if len(name) < _LENGTH else _LENGTH) or is_refused(name, mode):
+            raise ValueError("a name that git would refuse")
+        # Only while a merge is under way can there be both a link and what is in a directory of its name
+        if not flags & _STAGE:
+            directories.add(name.rpartition(b"/")[0])
+            if is_link(mode):
+                links.add(name)
         yield mode, oid, known, name
-    _refuse_extensions(text, at, hash_size)
+    if lie_in_links(directories, links):
+        raise ValueError("an entry is in a link")
+    _refuse_extensions(text, at, hash_size, starts)
 
 
-def _refuse_extensions(text: bytes, at: int, hash_size: int) -> None:
-    """Stop at an index that says more than its entries do: whose entries are in another file as well, for one."""
+def _refuse_extensions(text: bytes, at: int, hash_size: int, starts: Sequence[int]) -> None:
+    """Stop at an index that says more than its entries do, or elsewhere: git would not read what was read here."""
+    for size in {SHA1, hash_size}:
+        # Git looks at this place for where the extensions begin
+        place = len(text) - hash_size - size - _HEADER
+        if text[place : place + 4] == _END_OF_ENTRIES and place >= at and _number(text, place + 8) != at:
+            raise ValueError("entries that end elsewhere")
     while at + 8 <= len(text) - hash_size:
-        name = text[at : at + 4]
+        name, size = text[at : at + 4], _number(text, at + 4)
         if name[:1].islower() and name not in _HARMLESS:
             raise ValueError("an extension that changes what the entries say")
-        at += 8 + _number(text, at + 4)
+        if name == _BLOCKS and not _are_blocks(text[at + 12 : at + 8 + size], starts):
+            raise ValueError("blocks of entries that are elsewhere")
+        at += 8 + size
+
+
+def _are_blocks(table: bytes, starts: Sequence[int]) -> bool:
+    """Tell whether a table, by which git reads a large index in several threads, has all entries where they are."""
+    count = 0
+    for place in range(0, len(table), 8):
+        if count >= len(starts) or _number(table, place) != starts[count]:
+            return False
+        count += _number(table, place + 4)
+    return count == len(starts)
 
 
 def _number(text: bytes, at: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.changes.reader import MergedTree
 from unspill.git.layout import GIT, OWN_REFS, REPLACE, part_of, repository_of
-from unspill.git.state import GitState, owner_of, read_state
+from unspill.git.state import ODD_FORMAT, GitState, owner_of, read_state
 from unspill.model.record import Record
 
 TYPE_CHECKING = False
@@ -47,7 +47,8 @@ class Repository(Record):
     @property
     def problem(self) -> str:
         """Why it can't be moved, where it can't."""
-        return self.base.problem or self.after.problem
+        changed = ODD_FORMAT if self.base.hash_size != self.after.hash_size else ""
+        return self.base.problem or self.after.problem or changed
 
     def moved(self) -> tuple[bytes, ...]:
         """Return the names of references and files that do not say what they said; our own references never count."""

@@ -41,7 +41,8 @@ _MOST_FILES = 10_000
 _MOST_MEMBERS = 1000
 
 REFTABLE = "git keeps its references in a reftable, which unspill can't move"
-ODD_INDEX = "its index is of a form that unspill can't read, a split index for example"
+ODD_INDEX = "its index is of a form that unspill can't read, or has a path that git would refuse, in .git for example"
+ODD_FORMAT = "the names of its objects would be of another kind than they were"
 LINKED = "a part of it is a symbolic link, which is not followed"
 ODD_REF = "a reference in it is none that git would write"
 TOO_MANY = "it has more references than unspill reads"
@@ -162,6 +163,10 @@ class _StateReader:
         for member in members:
             for name in (*self._ref_names(member), *self._file_names(member)):
                 self.add(member, name)
+            config = self._tree.read(self._top + common_of(member) + b"config", _LARGEST_CONFIG)
+            if config is not None and hash_size_of(config) != self._hash_size:
+                # Git would not read its index as it is read here
+                self._problem = ODD_FORMAT
         if self._settings.get("extensions.refstorage") == "reftable" or self._kind(b"reftable") is not None:
             self._problem = REFTABLE
         if any(self._kind(member + name) == "symlink" for member in members for name in _NO_LINKS):
@@ -240,15 +245,15 @@ class _StateReader:
 
     def _file(self, member: bytes, name: bytes) -> bytes | None:
         """Return a digest of what a file says."""
-        if self._kind(member + name) != "file":
-            return None
-        content = self._tree.read(self._top + member + name, index.LARGEST)
-        if content is None:
-            return None
-        if name == b"index":
-            says = index.digest(content, self._hash_size)
+        kind = self._kind(member + name)
+        content = self._tree.read(self._top + member + name, index.LARGEST) if kind == "file" else None
+        if name == b"index" and kind is not None:
+            is_whole = content is not None and len(content) < index.LARGEST
+            says = index.digest(content or b"", self._hash_size) if is_whole else b""
             self._problem = self._problem if says else ODD_INDEX
             return says
+        if content is None:
+            return None
         import hashlib
 
         return hashlib.blake2b(content, digest_size=16).digest()

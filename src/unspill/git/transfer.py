@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import zlib
 
+from unspill.git.index import LARGEST, digest
 from unspill.git.layout import is_object_name
 from unspill.git.objects import Objects, check_loose, parse
 from unspill.git.packs import Broken, Pack
+from unspill.git.state import ODD_FORMAT, ODD_INDEX, hash_size_of
 from unspill.model.record import Record
 
 TYPE_CHECKING = False
@@ -149,11 +151,17 @@ class NewRepository(Record):
 
 
 def check_new_repository(
-    changes: Iterable[Change], place_of: Callable[[Change], bytes], indexes: Mapping[bytes, bytes]
+    changes: Iterable[Change], place_of: Callable[[Change], bytes], indexes: Mapping[bytes, bytes], hash_size: int
 ) -> NewRepository:
-    """Check the objects of a repository that comes as a whole, and leave out what git makes anew by itself."""
+    """Check the objects and the index of a repository that comes as a whole; leave out what git makes anew by itself.
+
+    `hash_size` is that of names, where no configuration comes with it.
+    """
     kept: list[Change] = []
     contents: dict[bytes, bytes] = {}
+    changes = tuple(changes)
+    if problem := _index_problem(changes, place_of, hash_size):
+        return NewRepository(changes=(), contents={}, problem=problem)
     for change in changes:
         *_above, first, second, name = (b"", b"", *change.path.split(b"/"))
         if change.entry is None or change.entry.kind != "file":
@@ -175,3 +183,31 @@ def check_new_repository(
         elif not (first == b"objects" and second == b"info" and name != b"alternates"):
             kept.append(change)
     return NewRepository(changes=tuple(kept), contents=contents)
+
+
+def _index_problem(changes: Iterable[Change], place_of: Callable[[Change], bytes], hash_size: int) -> str:
+    """Return why an index among the changes can't be applied, where one can't; submodules have theirs as well."""
+    named = [(change, change.path.rpartition(b"/")[2]) for change in changes if change.layer is not None]
+    configs = [change for change, name in named if name == b"config" and _is_file(change)]
+    sizes = {hash_size_of(_read(place_of(change))) for change in configs} or {hash_size}
+    if len(sizes) > 1:
+        return ODD_FORMAT
+    is_refused = any(name == b"index" and _is_refused(change, place_of, max(sizes)) for change, name in named)
+    return ODD_INDEX if is_refused else ""
+
+
+def _is_refused(change: Change, place_of: Callable[[Change], bytes], hash_size: int) -> bool:
+    if not _is_file(change):
+        return change.entry is not None and change.entry.kind != "dir"
+    content = _read(place_of(change))
+    # A branch may have this name, too
+    return content.startswith(b"DIRC") and (len(content) >= LARGEST or not digest(content, hash_size))
+
+
+def _is_file(change: Change) -> bool:
+    return change.entry is not None and change.entry.kind == "file"
+
+
+def _read(place: bytes) -> bytes:
+    with open(os.open(place, _FILE), "rb") as file:
+        return file.read(LARGEST)

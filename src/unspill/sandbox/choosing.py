@@ -252,9 +252,7 @@ class _Choosing:
         included = self._wish.selection.included
         found = [(repository.top + b"/" + name, REPLACED_OBJECT.reason) for name in repository.replaced()]
         found += [(repository.top, repository.problem)] if repository.problem else []
-        held = {
-            path: why for path, why in found if not any(lies_in(path, one) or lies_in(one, path) for one in included)
-        }
+        held = {path: why for path, why in found if not any(lies_in(path, one) for one in included)}
         held = self._needing_consent(repository.root, held)
         self._leave(repository.root, held.items(), "held")
         return bool(held)

@@ -43,15 +43,19 @@ class HeldPart:
         self._digests: dict[bytes, str] = {}
 
     def names(self, path: bytes) -> set[bytes]:
-        """Return the held paths that a consent to a path is for: those at or below it, and what they need above."""
+        """Return the held paths that a consent to a path is for: those at or below it, and what they need above.
+
+        A repository that is held is not what a file in it needs: who is asked about a hook is shown only the hook.
+        """
         named = {name for names, _ in self._together for name in names}
-        return {name for name in named.union(held for held, _ in self.held) if _concerns(name, path)}
+        concerned = {name for name, _ in self.held if name not in named and _concerns(name, path)}
+        return concerned | {name for name in named if _is_at(name, path)}
 
     def covered(self, path: bytes) -> tuple[Change, ...]:
         """Return the changes that a consent to a path lets in, by path."""
         paths = {name for name in self.names(path) if lies_in(name, path) or path == b"." or self._does_more(name)}
         for names, repository in self._together:
-            if any(_concerns(name, path) for name in names):
+            if any(_is_at(name, path) for name in names):
                 paths |= repository.paths
         return tuple(self._changes[name] for name in sorted(paths) if name in self._changes)
 
@@ -141,5 +145,9 @@ def readable_digest(part: HeldPart, path: bytes) -> str:
         return ""
 
 
+def _is_at(name: bytes, path: bytes) -> bool:
+    return path == b"." or lies_in(name, path)
+
+
 def _concerns(name: bytes, path: bytes) -> bool:
-    return path == b"." or lies_in(name, path) or lies_in(path, name)
+    return _is_at(name, path) or lies_in(path, name)
