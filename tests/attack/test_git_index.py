@@ -91,6 +91,18 @@ def test_the_index_of_a_repository_that_comes_is_looked_at(repository: Ground, w
     assert any("index" in left.reason for left in lefts(result))
 
 
+@pytest.mark.parametrize("last", ["git init -q sub", "cp -r .git/HEAD .git/config .git/refs sub/.git"])
+def test_a_repository_that_comes_in_parts_is_looked_at(repository: Ground, last: str) -> None:
+    make, index = NEW["a repository"]
+    sandbox = repository.sandbox()
+    assert sandbox.run("mkdir -p sub/.git", after="apply").ok
+    assert (repository.project / "sub/.git").is_dir()
+    forge = f"{make} && python3 forge.py {index} {HOOK}"
+    assert sandbox.run(forge if "init" in last else f"{forge} && rm sub/.git/HEAD", after="apply").ok
+    assert sandbox.run(last, after="apply").ok
+    assert not (repository.project / index).exists()
+
+
 def test_a_repository_that_comes_with_an_index_as_git_writes_it_is_applied(repository: Ground) -> None:
     result = repository.sandbox().run(f"{NEW['a repository'][0]} && git -C sub branch -q index", after="apply")
     assert (repository.project / "sub/.git/index").exists(), lefts(result)

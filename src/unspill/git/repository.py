@@ -6,6 +6,8 @@ A repository that is new or goes as a whole is not among them: its files are fil
 
 from __future__ import annotations
 
+import os
+
 from unspill.changes.reader import MergedTree
 from unspill.git.layout import GIT, OWN_REFS, REPLACE, part_of, repository_of
 from unspill.git.state import ODD_FORMAT, GitState, owner_of, read_state
@@ -124,15 +126,12 @@ def _is_repository(tree: MergedTree, top: bytes) -> bool:
 
 
 def new_repositories(part: RootChanges) -> tuple[bytes, ...]:
-    """Return the git directories that come as a whole."""
-    return tuple(
-        change.path
-        for change in part.changes
-        if change.kind == "added"
-        and change.path.rpartition(b"/")[2] == GIT
-        and change.entry is not None
-        and change.entry.kind == "dir"
-    )
+    """Return the git directories that something is written into and that are no repositories yet.
+
+    An empty one may have come earlier, so that it is there already does not tell.
+    """
+    tops = dict.fromkeys(repository_of(change.path) for change in part.changes if change.entry is not None)
+    return tuple(top for top in tops if top and not os.path.lexists(b"%b/%b/HEAD" % (part.root, top)))
 
 
 def find_noise(repositories: Iterable[Repository]) -> set[bytes]:
