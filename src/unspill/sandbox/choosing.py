@@ -229,7 +229,7 @@ class _Choosing:
                 own = repository.paths
                 if not own & (paths | refused):
                     continue
-                if own & refused or self._is_held_whole(repository):
+                if self._is_held_whole(repository) or own & refused:
                     paths -= own
                     self._leave_as_one(repository, own)
                 else:
