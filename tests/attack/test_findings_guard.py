@@ -68,7 +68,9 @@ def consent_to_all(sandbox: Sandbox) -> None:
     """Apply everything that is held, by name."""
     paths = tuple(change.path for change in sandbox.changes())
     assert paths
-    sandbox.apply(Selection(included=paths))
+    # Yes to what is in a repository that is held as a whole is no yes to the repository
+    whole = (b".git",) if any(path.startswith(b".git/") for path in paths) else ()
+    sandbox.apply(Selection(included=(*paths, *whole)))
 
 
 @pytest.mark.parametrize("steps", IN_STEPS, ids=str)
