@@ -163,6 +163,11 @@ class VersionGame(Game):
                 if one.kind != "undo":
                     yield from (partial(sandbox.undo, one.number), partial(sandbox.redo, one.number))
 
+        def after_discard() -> Iterator[Act]:
+            yield sandbox.discard
+            # Looked up now: what a redo discarded again is brought back by an undo of that redo
+            yield from one_by_one()
+
         def redos() -> list[Act]:
             return [partial(sandbox.redo, one.number) for one in reversed(done())]
 
@@ -170,12 +175,12 @@ class VersionGame(Game):
         ways: list[tuple[str, Callable[[], Iterable[Act]]]] = [
             ("live or held", lambda: [lambda: None]),
             ("undo", one_by_one),
+            # What a later run holds may hide what an undo holds again
+            ("discard and undo", after_discard),
             ("undo", undos),
             ("restore", lambda: self._restores(sandbox, left)),
             ("redo", redos),
             ("restore", lambda: self._restores(sandbox, left)),
-            # What a later run holds may hide what an undo holds again
-            ("discard and undo", lambda: [sandbox.discard, *one_by_one()]),
         ]
         for way, acts in ways:
             for act in acts():
