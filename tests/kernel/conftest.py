@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offers the fixtures of a person's machine to the tests that run real commands on it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.alpine_mirror import alpine_mirror
 from tests.kernel.debian_roots import workshop
-from tests.support import ground, known_facts, no_spawner_survives, parametrise_engines, trusted_bwrap
+from tests.kernel.twin_world import IDENTITY, World, world
+from tests.support import Ground, ground, known_facts, no_spawner_survives, parametrise_engines, trusted_bwrap
 
 __all__ = ["alpine_mirror", "ground", "known_facts", "no_spawner_survives", "trusted_bwrap", "workshop"]
+
+
+@pytest.fixture
+def beside(ground: Ground) -> Iterator[World]:
+    """A repository that a person and an agent share."""
+    (ground.home / ".gitconfig").write_text(IDENTITY)
+    with world(ground, "beside", "plain") as made:
+        yield made
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.kernel.round_trip_play import Game, Sequence
 from tests.kernel.round_trip_stage import Inside, Stage
+from tests.kernel.shortening import shortened
 from tests.support import Ground
 from unspill.layers.remove import remove_tree
 
@@ -57,23 +58,12 @@ class Player:
         """Count what was done."""
         self.operations += game.operations
 
-    def shortened(self, sequence: Sequence) -> Sequence:
-        """Leave out what is not needed to fail, as far as a bounded number of attempts gets."""
-        attempts = ATTEMPTS
-        candidates = sequence.shorter()
-        while attempts and (candidate := next(candidates, None)) is not None:
-            attempts -= 1
-            if self.problems(candidate):
-                sequence = candidate
-                candidates = sequence.shorter()
-        return sequence
-
 
 def play(player: Player, sequences: Iterable[tuple[int, Sequence]]) -> None:
     """Play sequences, each with its seed; stop at the first that comes out otherwise."""
     for seed, sequence in sequences:
         problems = player.problems(sequence)
         if problems:
-            least = player.shortened(sequence)
+            least = shortened(sequence, player.problems, ATTEMPTS)
             shown = "\n".join(player.problems(least) or problems)
             pytest.fail(f"seed {seed}, shortened to {least}:\n{shown}", pytrace=False)

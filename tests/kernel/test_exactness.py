@@ -17,6 +17,7 @@ import pytest
 from tests.figures import record_figure
 from tests.kernel.exactness_engines import Engine, Mounts, Played, Sandboxes
 from tests.kernel.exactness_oracle import Picture, expected
+from tests.kernel.shortening import shortened
 from tests.support import Ground
 from unspill.layers.remove import remove_tree
 from unspill.model.change import ChangeSet
@@ -83,17 +84,6 @@ class Player:
         remove_tree(os.fsencode(place))
         return found
 
-    def shortened(self, sequence: Sequence) -> Sequence:
-        """Leave out what is not needed to fail, as far as a bounded number of attempts gets."""
-        attempts = ATTEMPTS
-        candidates = sequence.shorter()
-        while attempts and (candidate := next(candidates, None)) is not None:
-            attempts -= 1
-            if self.problems(candidate):
-                sequence = candidate
-                candidates = sequence.shorter()
-        return sequence
-
 
 def wrong(what: str, before: Picture, after: Picture, changes: ChangeSet, played: list[Played]) -> list[str]:
     """Return the differences between what is told and what has to be, and any finding."""
@@ -113,7 +103,7 @@ def play(player: Player, seeds: range) -> None:
         sequence = Sequence.drawn(seed)
         problems = player.problems(sequence)
         if problems:
-            least = player.shortened(sequence)
+            least = shortened(sequence, player.problems, ATTEMPTS)
             shown = "\n".join(player.problems(least) or problems)
             pytest.fail(f"seed {seed}, shortened to {least}:\n{shown}", pytrace=False)
 

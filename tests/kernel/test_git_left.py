@@ -2,14 +2,12 @@
 """A repository that is left when a held run is applied: no file of the run's commit is lost with it."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.kernel.twin_world import IDENTITY, World, lines, sh, world
-from tests.support import Ground
+from tests.kernel.twin_world import World, lines, sh
 from unspill.layers.sweep import Swept, sweep
 from unspill.runner.perform import perform
 from unspill.sandbox import pack_index
@@ -20,14 +18,6 @@ pytestmark = pytest.mark.kernel
 COMMIT = "echo work > made; rm base2; git add -A; git commit -qm agent; echo loose > loose"
 PERSON = "echo mine > mine; git add mine; git commit -qm person"
 SPOIL = "object=.git/objects/$(git rev-parse HEAD:made | sed 's,..,&/,'); chmod u+w $object; echo spoilt > $object"
-
-
-@pytest.fixture
-def beside(ground: Ground) -> Iterator[World]:
-    """A repository that a person and an agent share."""
-    (ground.home / ".gitconfig").write_text(IDENTITY)
-    with world(ground, "left", "plain") as made:
-        yield made
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ import random
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.figures import record_figure
 from tests.kernel.twin_arms import ARMS
-from tests.kernel.twin_world import FIXED, IDENTITY, World, lines, sh, world
-from tests.support import Ground, printed
+from tests.kernel.twin_world import FIXED, World, lines, sh
+from tests.support import printed
 from unspill.apply.git_draft import GitDraft
 from unspill.apply.git_move import Repository
 from unspill.apply.git_reversal import _Reversal
@@ -66,13 +66,6 @@ class Person:
 
     def close(self) -> None:
         self._process.communicate(timeout=60)
-
-
-@pytest.fixture
-def beside(ground: Ground) -> Iterator[World]:
-    (ground.home / ".gitconfig").write_text(IDENTITY)
-    with world(ground, "race", "plain") as made:
-        yield made
 
 
 def off_their_branch(project: Path, numbers: Iterable[int]) -> set[int]:

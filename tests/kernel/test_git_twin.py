@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 from tests.figures import record_figure
+from tests.kernel.shortening import shortened
 from tests.kernel.twin_arms import ARMS
 from tests.kernel.twin_draw import PIECES, Sequence, Step, every_action
 from tests.kernel.twin_play import Game
@@ -34,17 +35,6 @@ def problems(ground: Ground, sequence: Sequence, pairs: Counter[tuple[str, str]]
         return found
 
 
-def shortened(ground: Ground, sequence: Sequence, attempts: int = 40) -> Sequence:
-    """Leave out what is not needed to fail, as far as some attempts get."""
-    candidates = sequence.shorter()
-    while attempts and candidates:
-        attempts -= 1
-        candidate = candidates.pop(0)
-        if problems(ground, candidate, Counter()):
-            sequence, candidates = candidate, candidate.shorter()
-    return sequence
-
-
 @pytest.fixture
 def repository_ground(ground: Ground) -> Ground:
     (ground.home / ".gitconfig").write_text(IDENTITY)
@@ -61,7 +51,7 @@ def test_nothing_of_a_person_is_lost_beside_an_agent(repository_ground: Ground, 
         sequence = Sequence.drawn(seed)
         found = problems(repository_ground, sequence, pairs)
         if found:
-            least = shortened(repository_ground, sequence)
+            least = shortened(sequence, lambda other: problems(repository_ground, other, Counter()), 40)
             shown = "\n".join(problems(repository_ground, least, Counter()) or found)
             pytest.fail(f"seed {seed}, shortened to {least}:\n{shown}", pytrace=False)
     actions = [*every_action()]

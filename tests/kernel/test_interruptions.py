@@ -89,6 +89,19 @@ def start_busy(ground: Ground, name: str = "file") -> "subprocess.Popen[bytes]":
     return program
 
 
+def start_on_terminal(ground: Ground) -> "tuple[subprocess.Popen[bytes], int]":
+    """Start the program on a terminal and wait until its command is at work; return the terminal's other end too."""
+    ours, theirs = pty.openpty()
+    # It leads a session of its own with the terminal as its controlling one, as from a login shell
+    command = ("setsid", "--ctty", "--wait", UNSPILL, "run", "-q", "--", "sh", "-c", BUSY, "file")
+    program = subprocess.Popen([*command], cwd=ground.project, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"ready" not in shown:
+        shown += os.read(ours, 1024)
+    return program, ours
+
+
 def held_in(ground: Ground) -> set[str]:
     """Return the names at the top of the project that a new process finds on hold."""
     done = run_cli("changes", "--json", cwd=ground.project)
@@ -130,14 +143,7 @@ def test_an_interrupt_is_heard_while_nobody_reads_the_output(prepared: Ground) -
 
 
 def test_ctrl_c_on_a_terminal_interrupts_unspill_and_not_the_command(prepared: Ground) -> None:
-    ours, theirs = pty.openpty()
-    # It leads a session of its own with the terminal as its controlling one, as from a login shell
-    command = ("setsid", "--ctty", "--wait", UNSPILL, "run", "-q", "--", "sh", "-c", BUSY, "file")
-    program = subprocess.Popen([*command], cwd=prepared.project, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    while b"ready" not in shown:
-        shown += os.read(ours, 1024)
+    program, ours = start_on_terminal(prepared)
     os.write(ours, b"\x03")
     assert program.wait(10) == 130
     os.close(ours)
@@ -146,13 +152,7 @@ def test_ctrl_c_on_a_terminal_interrupts_unspill_and_not_the_command(prepared: G
 
 
 def test_a_terminal_that_is_lost_ends_the_run_and_holds_what_it_changed(prepared: Ground) -> None:
-    ours, theirs = pty.openpty()
-    command = ("setsid", "--ctty", "--wait", UNSPILL, "run", "-q", "--", "sh", "-c", BUSY, "file")
-    program = subprocess.Popen([*command], cwd=prepared.project, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    while b"ready" not in shown:
-        shown += os.read(ours, 1024)
+    program, ours = start_on_terminal(prepared)
     os.close(ours)
     assert program.wait(10) == 129
     assert state_problems(prepared.state) == []

@@ -99,8 +99,13 @@ class Scenario:
     def points(self, *, step: int | None, of_each: int) -> list[Point]:
         """Return every `step`-th system call of each process, or some of each."""
         chosen: list[Point] = []
+        counts = []
+        for _ in range(3):
+            # A run over another held layer has more system calls
+            hold_something(self.ground)
+            counts.append(self.counts())
         # What all of three runs had: under load one may have a process or some system calls more than others
-        for depth, count in sorted((self.counts() & self.counts() & self.counts()).items()):
+        for depth, count in sorted((counts[0] & counts[1] & counts[2]).items()):
             some = {count * (2 * part + 1) // (2 * of_each) + 1 for part in range(of_each)}
             # Most that a caller does is to start; what it does when the command has ended is in its last tenth
             some |= {count * part // 100 for part in LATE} if depth == 0 else set()
@@ -147,20 +152,22 @@ def unswept(ground: Ground, traced: Traced, expected: bytes) -> list[str]:
     return problems + [f"unswept: {problem}" for problem in state_problems(ground.state)]
 
 
-def kill_at(scenario: Scenario, points: list[Point]) -> tuple[Counter[str], list[str]]:
-    """Kill at each point; return the number of kills by role, and all that went wrong."""
+def kill_at(scenario: Scenario, points: list[Point]) -> tuple[Counter[str], list[Point], list[str]]:
+    """Kill at each point; return the number of kills by role, the points that did not come up, and what went wrong."""
     ground = scenario.ground
     before = tree_of(ground.project)
     kills: Counter[str] = Counter()
+    missed = []
     problems = []
     for depth, number in points:
         traced = scenario.trace(depth, number)
+        missed += [] if traced["killed"] else [(depth, number)]
         kills[scenario.role(depth)] += traced["killed"]
         found = [*unlike(ground, before, traced), *unswept(ground, traced, b"precious\n")]
         problems += [f"{scenario.role(depth)}, system call {number}: {problem}" for problem in found]
         # So that what one run has written is not taken for what the next has
         hold_something(ground)
-    return kills, problems
+    return kills, missed, problems
 
 
 def record(name: str, kills: Counter[str], problems: list[str], step: int) -> None:
@@ -180,13 +187,16 @@ def test_a_kill_at_any_system_call_of_a_run_leaves_what_it_has_written_on_hold(
     prepare(ground)
     scenario = Scenario(ground, way)
     points = scenario.points(step=STEP if full else None, of_each=2)
-    # Which calls there are depends on who runs first: on a busy machine some points may not come up
+    kills: Counter[str] = Counter()
+    missed = points
+    # Which calls there are depends on who runs first: on a busy machine some points do not come up at once
     for _ in range(6):
-        kills, problems = kill_at(scenario, points)
-        record(way, kills, problems, STEP)
+        struck, missed, problems = kill_at(scenario, missed)
+        kills += struck
         assert problems == []
-        if kills.total() > 0.9 * len(points):
+        if len(missed) < 0.1 * len(points):
             break
+    record(way, kills, problems, STEP)
     assert set(kills) == set(MOUNT_ROLES)
     assert kills.total() >= (200 if full else 10)
     assert kills.total() > 0.9 * len(points)
@@ -208,7 +218,7 @@ def test_a_kill_leaves_nothing_where_the_spawner_has_no_namespace_of_its_own(
     for engine in set(engines_of(os.fspath(bwrap))) - {"mount"}:
         scenario = Scenario(without_own_namespace, "library", engine)
         points = scenario.points(step=5 * STEP if full else None, of_each=1)
-        kills, problems = kill_at(scenario, points)
+        kills, _missed, problems = kill_at(scenario, points)
         record(f"engine {engine} without a namespace", kills, problems, 5 * STEP)
         assert problems == []
         assert set(kills) == set(scenario.roles)

@@ -5,12 +5,11 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.twin_world import IDENTITY, World, lines, sh, world
+from tests.kernel.twin_world import World, lines, sh
 from tests.support import Ground
 from unspill import Sandbox
 from unspill.apply import recover, rollback
@@ -41,13 +40,6 @@ def recovered(ground: Ground, sandbox: Sandbox) -> Operation:
     (operation,) = ground.sandbox(project=Path(os.fsdecode(sandbox.project))).recovered
     assert operation.ending == "rolled back"
     return operation
-
-
-@pytest.fixture
-def beside(ground: Ground) -> Iterator[World]:
-    (ground.home / ".gitconfig").write_text(IDENTITY)
-    with world(ground, "rolled", "plain") as made:
-        yield made
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["the same inode", "another inode"])

@@ -119,7 +119,7 @@ def test_a_kill_at_any_system_call_of_a_run_with_a_proxy_leaves_nothing(ground: 
     ground.configure('[network]\nhosts = ["example.org"]\n')
     scenario = Scenario(ground, "command line")
     step = 5 * STEP
-    kills, problems = kill_at(scenario, scenario.points(step=step if full else None, of_each=1))
+    kills, _missed, problems = kill_at(scenario, scenario.points(step=step if full else None, of_each=1))
     record("command line with a proxy", kills, problems, step)
     assert problems == []
     assert set(kills) == set(MOUNT_ROLES)

@@ -16,10 +16,10 @@ from unspill.layers.create import open_run
 from unspill.layers.discard import discard_stacks
 from unspill.layers.locks import make_in_use
 from unspill.layers.owner import FOREIGN_NS, is_abandoned, may_live, this_process
-from unspill.layers.places import upper_dir
+from unspill.layers.places import upper_dir, work_dir
 from unspill.layers.seal import seal_run
 from unspill.layers.sweep import Swept, _sweep_bases, lost_layers, sweep
-from unspill.model.layer import RunId
+from unspill.model.layer import LayerId, RunId
 from unspill.store.db import Store
 from unspill.store.runs import Owner, UnfinishedRun
 
@@ -163,7 +163,7 @@ def test_the_work_directory_of_a_sealed_layer_is_garbage(ground: Ground) -> None
 
 
 def test_a_directory_without_a_row_stays_while_its_maker_has_it_in_use(ground: Ground) -> None:
-    path = ground.store.state + b"/work/0123456789abcdef"
+    path = work_dir(ground.store.state, LayerId("0123456789abcdef"))
     fd = make_in_use(path)
     write(path + b"/a/b")
     assert sweep(ground.store) == Swept()
@@ -330,7 +330,7 @@ def test_a_directory_may_be_taken_in_use_while_others_sweep(ground: Ground, cach
     with start(program, ground, cache) as sweeper:
         assert line(sweeper) == "begun"
         for number in range(300):
-            path = b"%b/work/%016x" % (ground.store.state, number)
+            path = work_dir(ground.store.state, LayerId(f"{number:016x}"))
             fd = make_in_use(path)
             write(path + b"/file")
             time.sleep(0.001)
