@@ -2,27 +2,19 @@
 """What undo and apply once broke in repositories: objects that later commits need, and a unit applied in parts."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.kernel.twin_world import IDENTITY, World, lines, sh, world
-from tests.support import Ground, printed, run_cli
+from tests.kernel.twin_world import World, lines, sh
+from tests.support import printed, run_cli
+from unspill.apply.own_refs import remove_own_refs
 from unspill.errors import UsageError
 from unspill.model.selection import Selection
 
 pytestmark = pytest.mark.kernel
 
 COMMIT = "echo agent >> base1; git commit -qam agent"
-
-
-@pytest.fixture
-def beside(ground: Ground) -> Iterator[World]:
-    """A repository that a person and an agent share."""
-    (ground.home / ".gitconfig").write_text(IDENTITY)
-    with world(ground, "u", "plain") as made:
-        yield made
 
 
 @dataclass(frozen=True)
@@ -143,6 +135,14 @@ def test_u10_looking_is_no_undo_step(beside: World) -> None:
     undone = beside.sandbox.undo()
     assert undone.left == ()
     assert lines(beside.project, "log", "--format=%s", "-1") == ["deep"]
+
+
+def test_a_branch_with_a_name_like_ours_stays_when_its_operation_is_forgotten(beside: World) -> None:
+    operation = beside.sandbox.run("git branch refs/unspill/mine").operation
+    assert operation is not None
+    assert operation.notes == ("git: new refs/unspill/mine",)
+    assert remove_own_refs(os.fsencode(beside.ground.state), operation.id)
+    assert "refs/heads/refs/unspill/mine" in lines(beside.project, "for-each-ref", "--format=%(refname)")
 
 
 def test_a_discard_is_not_redone_below_a_run_that_built_on_it(beside: World) -> None:

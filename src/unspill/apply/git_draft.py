@@ -10,7 +10,7 @@ from __future__ import annotations
 import stat
 
 from unspill.apply.git_committed import CommittedPaths
-from unspill.apply.git_live import LiveRepository, core_names, resolve, stashed
+from unspill.apply.git_live import GONE, LiveRepository, core_names, resolve, stashed
 from unspill.apply.git_notes import deletion_notes
 from unspill.changes.reader import MergedTree
 from unspill.git import index
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from unspill.model.change import Change
     from unspill.model.operation import GitMove, Step, Why
 
-GONE = "the repository is not there any more"
 NEEDS = "it needs an object that is not in your repository any more"
 _MOST_TIPS = 100
 

@@ -16,7 +16,7 @@ from unspill.changes.reader import MergedTree
 from unspill.git import index
 from unspill.git.layout import OWN_REFS, is_object_name
 from unspill.git.objects import Objects, make_object
-from unspill.git.state import SYMBOLIC, common_of, owner_of, read_members, read_state
+from unspill.git.state import SYMBOLIC, common_of, is_own_ref, owner_of, read_members, read_state
 from unspill.model.operation import GitMove, GitStep, RefMove
 
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Displaced = tuple[bytes, bytes]
 
 LARGEST = 64 << 20
+GONE = "the repository is not there any more"
 
 
 class LiveRepository:
@@ -97,7 +98,11 @@ class LiveRepository:
 
     def displaced_by(self, refs: Iterable[RefMove]) -> list[Displaced]:
         """Return what references lead to now that are about to move; pins are no loss."""
-        return [(self.common(ref.name), ref.old) for ref in refs if ref.old is not None and not self._is_own(ref.name)]
+        return [
+            (self.common(ref.name), ref.old)
+            for ref in refs
+            if ref.old is not None and not is_own_ref(ref.name, self.members)
+        ]
 
     def kept_by(self, refs: Iterable[RefMove]) -> list[bytes]:
         """Return what the live references lead to when some of them have moved."""
@@ -178,11 +183,8 @@ class LiveRepository:
         moving = {ref.name for ref in refs} | {name for name in names if self.inner(name).startswith(b"refs/")}
         for name in sorted(moving):
             # Nobody can make a reference below another one that is locked
-            if not any(name.startswith(other + b"/") for other in gone) and not self._is_own(name):
+            if not any(name.startswith(other + b"/") for other in gone) and not is_own_ref(name, self.members):
                 yield name + b".lock"
-
-    def _is_own(self, name: bytes) -> bool:
-        return self.inner(name).startswith(OWN_REFS + b"/")
 
     def add_step(
         self,

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from unspill.changes.quote import quote
-from unspill.git.layout import OWN_REFS
-from unspill.git.state import SYMBOLIC
+from unspill.git.layout import OWN_REFS, short_ref
+from unspill.git.state import SYMBOLIC, is_own_ref
 from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
@@ -21,17 +21,17 @@ _MOST_WORDS = 4
 def moved_note(step: GitStep) -> str:
     """Say in one line what moved in a repository."""
     assert step.move is not None
-    refs = [ref for ref in step.move.refs if b"/" + OWN_REFS + b"/" not in b"/" + ref.name]
+    refs = [ref for ref in step.move.refs if not is_own_ref(ref.name, step.members)]
     words = [_moved_word(ref) for ref in refs if not ref.name.endswith(b"HEAD")]
     words += [f"now at {_short(ref.new)}" for ref in refs if ref.name.endswith(b"HEAD") and ref.new is not None]
     more = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
     shown = ", ".join(words[:_MOST_WORDS]) + more
     place = quote(step.top.rpartition(b"/")[0])
-    return f"git{f' in {place}' if b'/' in step.top else ''}: {shown or 'what is staged'}"
+    return f"git{f' in {place}' if b'/' in step.top else ''}: {shown or 'index or merge state changed'}"
 
 
 def _moved_word(ref: RefMove) -> str:
-    name = quote(ref.name.removeprefix(b"refs/heads/").removeprefix(b"refs/"))
+    name = quote(short_ref(ref.name))
     if ref.old is None or ref.new is None:
         return f"new {name}" if ref.old is None else f"{name} deleted"
     return f"{name} {_short(ref.old)} -> {_short(ref.new)}"
@@ -42,10 +42,15 @@ def _short(value: bytes | None) -> str:
     return quote(text.removeprefix(b"refs/heads/")) if text != value else text[:7].decode()
 
 
+def _git_in(top: bytes) -> str:
+    """Return how to call git for a repository, from the root's directory."""
+    above = top.rpartition(b"/")[0]
+    return f"git -C {shell_word(above)}" if above else "git"
+
+
 def arrival_notes(step: GitStep) -> list[str]:
     """Say where the work of a run is that its repository could not move with, and how to get it."""
-    above = step.top.rpartition(b"/")[0]
-    git = f"git -C {shell_word(above)}" if above else "git"
+    git = _git_in(step.top)
     lines = ["git: your branches stay as they are, because you changed them too. To get the run's work:"]
     for ref in step.arrival:
         short = ref.name.removeprefix(b"refs/")
@@ -64,8 +69,7 @@ def arrival_notes(step: GitStep) -> list[str]:
 
 def deletion_notes(top: bytes, names: Iterable[bytes]) -> list[str]:
     """Name branches and tags that a run deleted and that stay, because the repository did not move with the run."""
-    above = top.rpartition(b"/")[0]
-    git = f"git -C {shell_word(above)}" if above else "git"
+    git = _git_in(top)
     lines = []
     for name in sorted(names):
         for kind, delete in ((b"refs/heads/", "branch -D"), (b"refs/tags/", "tag -d")):

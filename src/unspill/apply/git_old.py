@@ -11,7 +11,7 @@ import os
 
 from unspill.apply.entries import entry_of, matches
 from unspill.apply.git_live import LiveRepository, core_names
-from unspill.apply.reversing import backup_problem, invert
+from unspill.apply.inverse import backup_problem, invert
 from unspill.git.index import is_index, says_at
 from unspill.git.layout import is_ref_name, part_of, repository_of
 from unspill.git.state import parse_packed, parse_ref
@@ -75,9 +75,7 @@ def draft_old_move(draft: Draft, sites: Sites, root: int, top: bytes, steps: Seq
     ]
     inverse = [draft.complete(invert(draft, sites, step, _entry(live, step))) for step in reversed(files)]
     moved = {move.name: move.new for move in moves}
-    kept = [value for name, value in state.refs.items() if name not in moved]
-    kept += [value for value in moved.values() if value is not None]
-    moves += live.pins(live.displaced_by(moves), kept, live.objects)
+    moves += live.pins(live.displaced_by(moves), live.kept_by(moves), live.objects)
     names = core_names(state, members=()) | set(moved)
     before = {name: state.value(name) for name in names}
     after = before | moved

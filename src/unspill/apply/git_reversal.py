@@ -11,11 +11,11 @@ import os
 import time
 
 from unspill.apply.entries import entry_of
-from unspill.apply.git_live import LiveRepository, stashed
-from unspill.apply.reversing import backup_problem, invert
+from unspill.apply.git_live import GONE, LiveRepository, stashed
+from unspill.apply.inverse import backup_problem, invert
 from unspill.changes.quote import quote
-from unspill.git.layout import OWN_REFS, STASH_LOG, is_object_name, part_of
-from unspill.git.state import SYMBOLIC, owner_of
+from unspill.git.layout import STASH_LOG, is_object_name, part_of, short_ref
+from unspill.git.state import SYMBOLIC, is_own_ref, owner_of
 from unspill.model.operation import Left, RefMove
 
 TYPE_CHECKING = False
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from unspill.apply.sites import Sites
     from unspill.model.operation import GitEnding, GitMove, GitStep, Step
 
-GONE = "the repository is not there any more"
 STAYS = "you {what} since, so git stays as it is{advice}"
 LOST = "{name} can't go back: the commit it was at is not there any more"
 
@@ -167,7 +166,7 @@ class _Reversal:
         """Yield a line for each log of what moves, as git itself would write it."""
         values = {ref.name: (ref.old, ref.new) for ref in refs}
         for name, (old, new) in values.items():
-            if new is not None and not _is_pin(name) and not name.endswith(b"refs/stash"):
+            if new is not None and not is_own_ref(name, self._live.members) and not name.endswith(b"refs/stash"):
                 log = self._live.log_of(name)
                 if self._live.files.find(self._live.top + log) is not None:
                     yield log, self._line(self._resolved(name, old), self._resolved(name, new))
@@ -194,9 +193,5 @@ class _Reversal:
         return b"%b %b unspill <unspill> %d +0000\t%b\n" % (before, after, int(time.time()), self._message.encode())
 
 
-def _is_pin(name: bytes) -> bool:
-    return b"/" + OWN_REFS + b"/" in b"/" + name
-
-
 def _shown(name: bytes) -> str:
-    return quote(name.removeprefix(b"refs/heads/").removeprefix(b"refs/"))
+    return quote(short_ref(name))

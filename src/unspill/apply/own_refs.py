@@ -10,7 +10,7 @@ from unspill.apply.journal import read_journal
 from unspill.apply.places import journal_file
 from unspill.apply.sites import Sites
 from unspill.errors import UnspillError
-from unspill.git.layout import OWN_REFS
+from unspill.git.state import is_own_ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def own_refs(step: GitStep, ending: GitEnding) -> list[RefMove]:
     """Return the references below our own name that were made in a repository."""
     arrived = step.arrival if ending == "arrived" else ()
     moved = step.move.refs if step.move is not None and ending == "moved" else ()
-    own = b"/" + OWN_REFS + b"/"
-    return [ref for ref in (*arrived, *moved) if own in b"/" + ref.name and ref.new is not None]
+    return [ref for ref in (*arrived, *moved) if is_own_ref(ref.name, step.members) and ref.new is not None]
 
 
 def _remove(state: bytes, root: bytes, step: GitStep, refs: list[RefMove]) -> bool:

@@ -101,6 +101,12 @@ def is_ref_name(name: bytes) -> bool:
     )
 
 
+def short_ref(name: bytes) -> bytes:
+    """Return what git itself shows of a reference: a branch by its name, anything else below `refs`."""
+    branch = name.removeprefix(b"refs/heads/")
+    return name.removeprefix(b"refs/") if branch == name else branch
+
+
 def repository_of(path: bytes) -> bytes | None:
     """Return the part of a path that ends with the first `.git`, None where there is none or it is the path itself."""
     if b"/.git/" not in b"/" + path:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from unspill.changes.reader import MergedTree
-from unspill.git.layout import GIT, OWN_REFS, REPLACE, part_of, repository_of
-from unspill.git.state import ODD_FORMAT, GitState, owner_of, read_state
+from unspill.git.layout import GIT, REPLACE, part_of, repository_of
+from unspill.git.state import ODD_FORMAT, GitState, is_own_ref, owner_of, read_state
 from unspill.model.record import Record
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ class Repository(Record):
             if self.base.value(name) != self.after.value(name)
             and owner_of(name, self.after.members) in members
             and owner_of(name, self.base.members) in members
-            and not self._is_own(name)
+            and not is_own_ref(name, self.after.members)
         )
 
     @property
@@ -80,9 +80,6 @@ class Repository(Record):
     def replaced(self) -> tuple[bytes, ...]:
         """Return the references that make git take one object for another, as far as they are new."""
         return tuple(name for name in self.moved() if REPLACE in name and self.after.value(name) is not None)
-
-    def _is_own(self, name: bytes) -> bool:
-        return name[len(owner_of(name, self.after.members)) :].startswith(OWN_REFS + b"/")
 
 
 def find_repositories(

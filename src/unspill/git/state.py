@@ -12,6 +12,7 @@ import itertools
 from unspill.errors import UsageError
 from unspill.git import index
 from unspill.git.layout import (
+    OWN_REFS,
     SPARSE,
     STASH_LOG,
     STATE_DIRECTORIES,
@@ -83,6 +84,11 @@ class GitState(Record):
 def common_of(member: bytes) -> bytes:
     """Return the prefix of the directory whose references a member has."""
     return member.rpartition(b"worktrees/")[0] if b"worktrees/" in member else member
+
+
+def is_own_ref(name: bytes, members: tuple[bytes, ...]) -> bool:
+    """Tell whether a reference is one that we made, in a repository or in one of its worktrees and submodules."""
+    return name[len(owner_of(name, members)) :].startswith(OWN_REFS + b"/")
 
 
 def owner_of(name: bytes, members: tuple[bytes, ...]) -> bytes:

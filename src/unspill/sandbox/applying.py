@@ -16,7 +16,6 @@ from unspill.apply.touched import Touched
 from unspill.changes.closed import open_closed, open_to_owner
 from unspill.changes.select import rest
 from unspill.errors import ApplyFailed, RootRefused
-from unspill.git.layout import is_state
 from unspill.host.beneath import Beneath
 from unspill.layers.discard import discard_stacks
 from unspill.layers.locks import StackUse
@@ -24,6 +23,7 @@ from unspill.layers.make import new_id
 from unspill.layers.marks import Marks, carry_over, unedited_directories
 from unspill.layers.places import base_dir
 from unspill.layers.residue import build_residue
+from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import ancestors, choose
 from unspill.sandbox.claims import concerns_git, entries_of, mark_written, remember_claims
 from unspill.sandbox.layer_rows import taken_layers
@@ -304,11 +304,7 @@ class _Apply:
             build_residue(
                 residue_dir(self._state, operation, layer), tuple(sources.values()), remaining, locate, stack.live
             )
-            if stack.base is not None and any(is_state(change.path) for change in remaining):
-                from unspill.git.frozen import keep_frozen, keep_objects  # lazy: git
-
-                keep_frozen(stack.base, base_dir(self._state, layer))
-                keep_objects(stack.live, base_dir(self._state, layer))
+            keep_base(stack.base, stack.live, remaining, base_dir(self._state, layer))
             older = carry_over(
                 stack.live,
                 remaining,

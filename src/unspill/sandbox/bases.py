@@ -11,8 +11,10 @@ from unspill.layers.stack import find_base
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unspill.layers.create import OpenRun
-    from unspill.model.change import ChangeSet
+    from unspill.model.change import Change, ChangeSet
     from unspill.model.layer import LayerId
     from unspill.sandbox.opening import Opened
 
@@ -51,6 +53,19 @@ def keep_bases(opened: Opened, under_way: OpenRun, changes: ChangeSet | None) ->
             from unspill.git.frozen import keep_frozen  # lazy: git
 
             keep_frozen(stack.base, base_dir(state, stack.open.id))
+
+
+def keep_base(base: bytes | None, root: bytes, changes: Sequence[Change], dest: bytes) -> None:
+    """Keep a repository as a stack was written over it for what of its changes remains, with the objects it needs."""
+    if base is None:
+        return
+    from unspill.git.layout import is_state  # lazy: git
+
+    if any(is_state(change.path) for change in changes):
+        from unspill.git.frozen import keep_frozen, keep_objects  # lazy: git
+
+        keep_frozen(base, dest)
+        keep_objects(root, dest)
 
 
 def keep_base_objects(opened: Opened, under_way: OpenRun) -> None:

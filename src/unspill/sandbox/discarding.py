@@ -16,8 +16,6 @@ from unspill.changes.partial import apply_hunks, numbered_hunks
 from unspill.changes.reader import Reader
 from unspill.changes.select import select, without
 from unspill.errors import RootRefused
-from unspill.git.frozen import keep_frozen
-from unspill.git.layout import is_state
 from unspill.layers.discard import refuse_if_used
 from unspill.layers.duplicate import copy_look
 from unspill.layers.locks import lock_sandbox
@@ -27,6 +25,7 @@ from unspill.layers.marks import Marks, carry_over
 from unspill.layers.places import base_dir
 from unspill.layers.residue import build_residue
 from unspill.layers.stack import stat_root
+from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import with_whole_repositories
 from unspill.sandbox.layer_rows import taken_layers
 from unspill.sandbox.masking import carry_changed, load_masked
@@ -140,8 +139,7 @@ class _Discard:
         dest = residue_dir(self._state, operation, layer)
         os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
         build_residue(dest, tuple(sources.values()), remaining, locate, stack.live)
-        if stack.base is not None and any(is_state(change.path) for change in remaining):
-            keep_frozen(stack.base, base_dir(self._state, layer))
+        keep_base(stack.base, stack.live, remaining, base_dir(self._state, layer))
         # Before anything live is looked at: what changes from now on is not older
         mark = take_mark(stack.live, stat_root(stack.live), renew(dest, os.lstat(dest))).ctime_ns
         marks = Marks([(sources[upper], mark_ns, single) for upper, mark_ns, single in self._older[stack.live]])

@@ -12,8 +12,7 @@ import os
 from unspill.apply.journal import Residue
 from unspill.apply.places import kept_base_dir, residue_dir, tree_dir
 from unspill.changes.scan import scan
-from unspill.git.frozen import keep_frozen, keep_objects
-from unspill.git.layout import is_state, repository_of
+from unspill.git.layout import repository_of
 from unspill.layers.make import new_id
 from unspill.layers.mark import renew, take_mark
 from unspill.layers.marks import Marks, carry_over
@@ -21,6 +20,7 @@ from unspill.layers.places import base_dir
 from unspill.layers.residue import build_residue
 from unspill.layers.stack import stat_root
 from unspill.model.layer import LayerId
+from unspill.sandbox.bases import keep_base
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ class HeldAgain:
         dest = residue_dir(state, operation, layer)
         os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
         build_residue(dest, uppers, changes, _locate, root)
-        if base is not None and any(is_state(change.path) for change in changes):
-            keep_frozen(base, base_dir(state, layer))
-            keep_objects(root, base_dir(state, layer))
+        keep_base(base, root, changes, base_dir(state, layer))
         older: dict[bytes, int] = {}
         if moment is None:
             moment = take_mark(root, stat_root(root), renew(dest, os.lstat(dest))).ctime_ns
