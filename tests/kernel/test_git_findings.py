@@ -145,6 +145,20 @@ def test_a_branch_with_a_name_like_ours_stays_when_its_operation_is_forgotten(be
     assert "refs/heads/refs/unspill/mine" in lines(beside.project, "for-each-ref", "--format=%(refname)")
 
 
+def test_a_run_does_not_switch_to_a_branch_that_the_person_deleted_meanwhile(beside: World) -> None:
+    sh(beside.project, "git branch doomed")
+    result = beside.run(
+        "git checkout -q doomed", "", meanwhile=lambda: sh(beside.project, "git branch -q -D doomed"), then="apply"
+    )
+    assert lines(beside.project, "symbolic-ref", "HEAD") == ["refs/heads/main"]
+    assert result.operation is not None
+    assert result.operation.notes == (
+        "git: you changed it during the run, so HEAD and the index stay as you left them",
+    )
+    sh(beside.project, "git checkout -q -b mine")
+    assert lines(beside.project, "rev-parse", "mine") == lines(beside.project, "rev-parse", "main")
+
+
 def test_a_discard_is_not_redone_below_a_run_that_built_on_it(beside: World) -> None:
     assert beside.sandbox.run(COMMIT, after="hold").held
     beside.sandbox.discard()

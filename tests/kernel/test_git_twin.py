@@ -5,7 +5,10 @@ After every step git finds nothing broken, neither in the project nor in the san
 they committed it; nothing that the twin can reach is unreachable; and no commit of a run is lost.
 """
 
+import functools
 import itertools
+import multiprocessing
+import os
 import random
 from collections import Counter
 
@@ -23,16 +26,30 @@ from unspill.git import frozen
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(8 * 3600)]
 
 WHOLE = 3000
-_names = (f"w{number}" for number in itertools.count())
+# The whole game goes on after a failure, so that one long run shows what there is
+MOST_FAILURES = 5
+_names = itertools.count()
 
 
 def problems(ground: Ground, sequence: Sequence, pairs: Counter[tuple[str, str]]) -> list[str]:
     """Play a sequence in a world of its own."""
-    with world(ground, next(_names), sequence.kind) as made:
+    with world(ground, f"w{os.getpid()}.{next(_names)}", sequence.kind) as made:
         game = Game(made)
         found = game.problems(sequence)
         pairs.update(game.pairs)
         return found
+
+
+def play(ground: Ground, seed: int) -> tuple[Counter[tuple[str, str]], str]:
+    """Play the sequence of a seed; return the pairs of actions in it, and what went wrong."""
+    pairs: Counter[tuple[str, str]] = Counter()
+    sequence = Sequence.drawn(seed)
+    found = problems(ground, sequence, pairs)
+    if not found:
+        return pairs, ""
+    least = shortened(sequence, lambda other: problems(ground, other, Counter()), 40)
+    shown = "\n".join(problems(ground, least, Counter()) or found)
+    return pairs, f"seed {seed}, shortened to {least}:\n{shown}"
 
 
 @pytest.fixture
@@ -47,13 +64,14 @@ def test_nothing_of_a_person_is_lost_beside_an_agent(repository_ground: Ground, 
     fixed = WHOLE // 2 if full else 3
     seeds = [*range(fixed), *range(fresh, fresh + (WHOLE - fixed if full else 5))]
     pairs: Counter[tuple[str, str]] = Counter()
-    for seed in seeds:
-        sequence = Sequence.drawn(seed)
-        found = problems(repository_ground, sequence, pairs)
-        if found:
-            least = shortened(sequence, lambda other: problems(repository_ground, other, Counter()), 40)
-            shown = "\n".join(problems(repository_ground, least, Counter()) or found)
-            pytest.fail(f"seed {seed}, shortened to {least}:\n{shown}", pytrace=False)
+    failures = []
+    with multiprocessing.get_context("fork").Pool(os.cpu_count() if full else 1) as pool:
+        for played, failure in pool.imap_unordered(functools.partial(play, repository_ground), seeds):
+            pairs += played
+            if failure:
+                failures.append(failure)
+                assert len(failures) < MOST_FAILURES, "\n\n".join(failures)
+    assert not failures, "\n\n".join(failures)
     actions = [*every_action()]
     rarest = min(pairs[pair] for pair in itertools.product(actions, actions))
     assert not full or rarest >= 20

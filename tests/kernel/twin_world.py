@@ -111,7 +111,7 @@ class World:
         before: str,
         after: str,
         *,
-        meanwhile: Callable[[], None] | None,
+        meanwhile: Callable[[], object] | None,
         then: str,
         sandbox: Sandbox | None = None,
     ) -> RunResult:

@@ -11,7 +11,7 @@ import stat
 
 from unspill.apply.git_committed import CommittedPaths
 from unspill.apply.git_live import GONE, LiveRepository, core_names, resolve, stashed
-from unspill.apply.git_notes import deletion_notes
+from unspill.apply.git_notes import deletion_notes, stayed_note
 from unspill.changes.reader import MergedTree
 from unspill.git import index
 from unspill.git.layout import OWN_REFS, STASH_LOG, STATE_DIRECTORIES, is_object_name
@@ -87,7 +87,8 @@ class GitDraft:
         if live is None:
             return True
         members = {owner_of(name, self._after.members) for name in self._moved}
-        names = core_names(self._base, live, members=members) | set(self._moved)
+        # Also the branch that the run is on at its end: without it HEAD would lead nowhere
+        names = core_names(self._base, live, self._after, members=members) | set(self._moved)
         if any(live.value(name) not in (self._base.value(name), self._after.value(name)) for name in names):
             return True
         return not self._repository.is_frozen and any(self._is_newer(name) for name in names)
@@ -146,7 +147,10 @@ class GitDraft:
             self._leave(*self.problem)
             return
         if self.is_diverged:
-            self._draft.notes += deletion_notes(self._repository.top, self._deleted())
+            notes = deletion_notes(self._repository.top, self._deleted())
+            self._draft.notes += notes or (
+                [] if self._arrival or not self._moved else [stayed_note(self._repository.top)]
+            )
         move = None if self.is_diverged else self._make_move(self._transfer)
         if self._transfer.paths or move is not None or self._arrival:
             places = tuple(self._places(self._transfer))

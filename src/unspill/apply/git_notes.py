@@ -26,8 +26,16 @@ def moved_note(step: GitStep) -> str:
     words += [f"now at {_short(ref.new)}" for ref in refs if ref.name.endswith(b"HEAD") and ref.new is not None]
     more = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
     shown = ", ".join(words[:_MOST_WORDS]) + more
-    place = quote(step.top.rpartition(b"/")[0])
-    return f"git{f' in {place}' if b'/' in step.top else ''}: {shown or 'index or merge state changed'}"
+    return f"{_where(step.top)}: {shown or 'index or merge state changed'}"
+
+
+def stayed_note(top: bytes) -> str:
+    """Say that what a run did to HEAD or the index is dropped, where nothing of it can arrive under another name."""
+    return f"{_where(top)}: you changed it during the run, so HEAD and the index stay as you left them"
+
+
+def _where(top: bytes) -> str:
+    return f"git in {quote(top.rpartition(b'/')[0])}" if b"/" in top else "git"
 
 
 def _moved_word(ref: RefMove) -> str:
