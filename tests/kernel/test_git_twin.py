@@ -10,7 +10,9 @@ import itertools
 import multiprocessing
 import os
 import random
+import shutil
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +24,7 @@ from tests.kernel.twin_play import Game
 from tests.kernel.twin_world import IDENTITY, world
 from tests.support import Ground
 from unspill.git import frozen
+from unspill.layers.remove import remove_tree
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(8 * 3600)]
 
@@ -32,12 +35,18 @@ _names = itertools.count()
 
 
 def problems(ground: Ground, sequence: Sequence, pairs: Counter[tuple[str, str]]) -> list[str]:
-    """Play a sequence in a world of its own."""
-    with world(ground, f"w{os.getpid()}.{next(_names)}", sequence.kind) as made:
-        game = Game(made)
-        found = game.problems(sequence)
-        pairs.update(game.pairs)
-        return found
+    """Play a sequence in a world and a state directory of its own: commits of two worlds have the same names."""
+    name = f"{os.getpid()}.{next(_names)}"
+    own = replace(ground, state=ground.top / f"state-{name}", opened=[])
+    shutil.copytree(ground.state, own.state)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNSPILL_STATE_DIR", os.fspath(own.state))
+        with world(own, f"w{name}", sequence.kind) as made:
+            game = Game(made)
+            found = game.problems(sequence)
+            pairs.update(game.pairs)
+    remove_tree(os.fsencode(own.state))
+    return found
 
 
 def play(ground: Ground, seed: int) -> tuple[Counter[tuple[str, str]], str]:
