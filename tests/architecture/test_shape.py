@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shape of the code: few files, small packages, imports that stand at the top and lead in one direction.
+
+Each bound is a ratchet: it only goes down until it is at its goal. Lines are reported by scripts/shape.py, not bounded.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.architecture.sources import ROOT
+
+# What is there now, and where it is to go
+BOUNDS = {
+    "files": (521, 130),
+    "most_files_in_a_package": (77, 15),
+    "circles": (9, 0),
+    "modules in circles": (59, 0),
+    "class_names_twice": (35, 0),
+    "late_imports": (445, 80),
+    "late_imports_without_a_feature": (436, 0),
+    "private_modules": (31, 0),
+    "names of what somebody does": (59, 0),
+}
+# Steps of the one flow from a command to its result
+STEPS = frozenset("opening planning running staging".split())
+
+
+def load_script(name: str) -> ModuleType:
+    """Load a script of the project as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+shape = load_script("shape")
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """The shape of the package as it is."""
+    return measured(shape.load())
+
+
+def measured(modules: dict[str, Any]) -> dict[str, Any]:
+    """Return the shape, and what only the rules about names need."""
+    counted: dict[str, Any] = shape.shape(modules)
+    counted["modules in circles"] = sum(len(group) for group in counted["circles"])
+    counted["names of what somebody does"] = [name for name in modules if is_gerund(name.rpartition(".")[2])]
+    return counted
+
+
+def is_gerund(name: str) -> bool:
+    """Tell whether a file is named after an activity, `asking` or `held_asking`, that is no step of the flow."""
+    return name not in STEPS and any(re.fullmatch(r".{2,}ing", word) for word in name.split("_"))
+
+
+def count(value: Any) -> int:
+    return value if isinstance(value, int) else len(value)
+
+
+@pytest.mark.parametrize("what", BOUNDS)
+def test_the_code_keeps_its_shape(found: dict[str, Any], what: str) -> None:
+    bound, goal = BOUNDS[what]
+    assert goal <= bound
+    assert count(found[what]) <= bound, found[what]
+
+
+def test_what_breaks_a_rule_is_seen(tmp_path: Path) -> None:
+    """The control arm: a small package in which everything is wrong."""
+    files = {
+        "host/spawner.py": "import _socket\n",
+        "a/asking.py": "from p.b import two\nimport _json\nclass Twice: pass\n",
+        "b/two.py": "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from p.a.asking import Twice\nclass Twice: pass\n",
+        "b/three.py": "def f():\n    import os\n    import sys  # lazy: x\n",
+        "b/four.py": '"""One.\n\nTwo."""\n\n# Three\nx = """\n"""\n',
+    }
+    for name, text in files.items():
+        path = tmp_path / "p" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    seen = measured(shape.load(tmp_path))
+    assert (seen["files"], seen["most_files_in_a_package"]) == (5, 3)
+    assert seen["circles"] == [["p.a", "p.b"]]
+    assert seen["class_names_twice"] == ["Twice"]
+    assert (seen["late_imports"], seen["late_imports_without_a_feature"]) == (2, 1)
+    assert seen["private_modules"] == ["p.a.asking: _json", "p.host.spawner: _socket"]
+    assert seen["names of what somebody does"] == ["p.a.asking"]
+    assert seen["packages"]["p.b"]["longest"] == 4
+
+
+def test_circles_are_found_by_every_way_through_them() -> None:
+    edges = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set(), "f": {"f2"}, "f2": {"f"}}
+    assert shape.circles(edges) == [["a", "b", "c"], ["f", "f2"]]
