@@ -2,9 +2,9 @@
 """A repository as it stood when a run began: a layer between the project and what the run writes.
 
 Without it, a person's commit between a command's `git add` and `git commit` becomes the parent of a commit that reverts
-it. The layer has copies of HEAD, the index and the state of a merge, all references as one `packed-refs`, and hides
-what is absent and every lock. Objects, logs, settings and working files are the live ones. One layer serves all runs
-until something of this changes.
+it. The layer has copies of HEAD, the index, the state of a merge and the logs, all references as one `packed-refs`, and
+hides what is absent and every lock. Objects, settings and working files are the live ones; a live log may name objects
+that what is held hides. One layer serves all runs until something of this changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import stat
 import time
 
-from unspill.git.layout import LOCKS, SPARSE, STASH_LOG, STATE_DIRECTORIES, STATE_FILES, part_of
+from unspill.git.layout import LOCKS, SPARSE, STATE_DIRECTORIES, STATE_FILES, part_of
 from unspill.layers.make import user_attributes
 from unspill.layers.mask import find_layer, hide
 from unspill.layers.remove import remove_tree
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from unspill.git.state import GitState
 
 _GIT = b"/.git"
-_COPIED = (b"HEAD", b"index", SPARSE, STASH_LOG, *STATE_FILES)
+_COPIED = (b"HEAD", b"index", SPARSE, *STATE_FILES)
+_COPIED_DIRECTORIES = (*STATE_DIRECTORIES, b"logs")
 _WATCHED = (*_COPIED, b"packed-refs", b"config")
 _TRIES = 20
 _PAUSE_S = 0.005
@@ -160,7 +161,7 @@ def _about(root: bytes) -> bytes:
     for member in _members(root + _GIT):
         names = [*_WATCHED, b"refs"]
         lines += [line for name in names if (line := _line(member + b"/" + name)) is not None]
-        for directory in (b"refs", *STATE_DIRECTORIES):
+        for directory in (b"refs", *_COPIED_DIRECTORIES):
             lines += _lines_below(member + b"/" + directory)
     return b"frozen\n" + b"\n".join(lines)
 
@@ -266,7 +267,7 @@ class _Writer:
         top = _GIT + b"/" + member
         for name in _COPIED:
             self._copy_or_hide(top + name)
-        for directory in STATE_DIRECTORIES:
+        for directory in _COPIED_DIRECTORIES:
             self._copy_directory(top + directory)
         for name in LOCKS:
             self._hide(top + name)
