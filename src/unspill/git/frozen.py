@@ -14,7 +14,7 @@ import os
 import stat
 import time
 
-from unspill.git.layout import LOCKS, SPARSE, STATE_DIRECTORIES, STATE_FILES, part_of
+from unspill.git.layout import LOCKS, SPARSE, STASH_LOG, STATE_DIRECTORIES, STATE_FILES, part_of
 from unspill.layers.make import user_attributes
 from unspill.layers.mask import find_layer, hide
 from unspill.layers.remove import remove_tree
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 _GIT = b"/.git"
 _COPIED = (b"HEAD", b"index", SPARSE, *STATE_FILES)
 _COPIED_DIRECTORIES = (*STATE_DIRECTORIES, b"logs")
-_WATCHED = (*_COPIED, b"packed-refs", b"config")
+_WATCHED = (*_COPIED, STASH_LOG, b"packed-refs", b"config")
 _TRIES = 20
 _PAUSE_S = 0.005
 _FRESH_S = 2.0
 _OPAQUE = "user.overlay.opaque"
 _MOST_MODULES = 1000
+_LINKS_OF_A_LEAF = 2
 
 
 def find_frozen(state_dir: bytes, root: bytes) -> bytes | None:
@@ -161,8 +162,10 @@ def _about(root: bytes) -> bytes:
     for member in _members(root + _GIT):
         names = [*_WATCHED, b"refs"]
         lines += [line for name in names if (line := _line(member + b"/" + name)) is not None]
-        for directory in (b"refs", *_COPIED_DIRECTORIES):
+        for directory in (b"refs", *STATE_DIRECTORIES):
             lines += _lines_below(member + b"/" + directory)
+        # A line is added together with a reference that moves, and a log that loses lines comes by a rename
+        lines += _directories_below(member + b"/logs")
     return b"frozen\n" + b"\n".join(lines)
 
 
@@ -194,6 +197,21 @@ def _lines_below(top: bytes) -> list[bytes]:
                     else:
                         found = entry.stat(follow_symlinks=False)
                         lines.append(b"%b %d %d %d" % (entry.path, found.st_ino, found.st_size, found.st_ctime_ns))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return sorted(lines)
+
+
+def _directories_below(top: bytes) -> list[bytes]:
+    lines, waiting = [], [top]
+    for directory in waiting:
+        try:
+            found = os.lstat(directory)
+            lines.append(b"%b %o %d %d" % (directory, found.st_mode, found.st_ino, found.st_mtime_ns))
+            # Each directory in it is one link to it more: most have none
+            if stat.S_ISDIR(found.st_mode) and found.st_nlink != _LINKS_OF_A_LEAF:
+                with os.scandir(directory) as entries:
+                    waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
             continue
     return sorted(lines)
