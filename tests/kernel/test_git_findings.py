@@ -159,6 +159,33 @@ def test_a_run_does_not_switch_to_a_branch_that_the_person_deleted_meanwhile(bes
     assert lines(beside.project, "rev-parse", "mine") == lines(beside.project, "rev-parse", "main")
 
 
+def test_a_stash_whose_log_a_run_expired_is_still_there_after_the_next_one(beside: World) -> None:
+    sh(beside.project, "echo one > base1; git stash push -q -m first")
+    assert beside.sandbox.run("git reflog expire --expire=now --all").operation is not None
+    sh(beside.project, "echo two > base1; git stash push -q -m second; git gc -q --prune=now")
+    assert {"On main: first", "On main: second"} <= set(lines(beside.project, "log", "--all", "--format=%s"))
+
+
+def test_a_held_run_sees_no_log_of_what_came_after_it(beside: World) -> None:
+    """Such a log may name commits that are hidden from it, which git calls an error."""
+    # So that there is a directory for every object, which a cleaning removes
+    names = [beside.top / f"blob{number}" for number in range(1500)]
+    for name in names:
+        name.write_text(name.name)
+    sh(beside.project, f"ls {beside.top}/blob* | git hash-object -w --stdin-paths > /dev/null")
+    assert beside.sandbox.run(f"{COMMIT}; git gc -q --prune=now", after="hold").held
+    sh(beside.project, "git checkout -q -b later; git commit -q --allow-empty -m mine")
+    found = beside.sandbox.run("git fsck --full --no-dangling 2>&1; git reflog --format=%gs -1", after="discard")
+    assert printed(found) == "commit: agent\n"
+
+
+def test_a_log_line_that_the_person_expired_meanwhile_does_not_come_back(beside: World) -> None:
+    assert beside.sandbox.run(COMMIT, after="hold").held
+    sh(beside.project, "git reflog expire --expire=now --all")
+    beside.sandbox.apply()
+    assert lines(beside.project, "reflog", "--format=%gs") == ["commit: agent"]
+
+
 def test_a_discard_is_not_redone_below_a_run_that_built_on_it(beside: World) -> None:
     assert beside.sandbox.run(COMMIT, after="hold").held
     beside.sandbox.discard()

@@ -10,9 +10,13 @@ import pytest
 from tests.kernel.answering import Person, opened
 from tests.kernel.test_git_apply import IDENTITY, do
 from tests.support import Ground, printed, run_cli
+from unspill.apply import guard_gone
+from unspill.errors import ApplyFailed
+from unspill.git import state
 from unspill.git.frozen import keep_frozen
 from unspill.git.state import LINKED
 from unspill.model.selection import Selection
+from unspill.policy.other_rows import MODULE
 
 pytestmark = pytest.mark.kernel
 
@@ -59,7 +63,12 @@ def test_a_commit_that_is_held_is_seen_by_the_next_run_whatever_the_person_commi
     assert printed(sandbox.run(LOG, after="discard")) == "run\nfirst\n"
 
 
-def test_the_repository_of_a_submodule_goes_only_with_consent_and_keeps_no_commit_back(repository: Ground) -> None:
+@pytest.mark.parametrize("is_defended", [True, False], ids=["defended", "control"])
+def test_the_repository_of_a_submodule_goes_only_with_consent_and_keeps_no_commit_back(
+    repository: Ground, is_defended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_defended:
+        monkeypatch.setattr(guard_gone, "_has_repository", lambda _path: False)
     module = repository.home / "module"
     subprocess.run(["git", "init", "-q", module], check=True)
     do(COMMIT.format("inside"), module)
@@ -67,11 +76,13 @@ def test_the_repository_of_a_submodule_goes_only_with_consent_and_keeps_no_commi
         f"git -c protocol.file.allow=always submodule --quiet add {module} sub && git commit -qm sub",
         repository.project,
     )
-    lines = said(repository, "git rm -q sub && rm -rf .git/modules/sub && git commit -qm gone")
-    assert "  ! .git/modules/sub: held: the repository of a submodule goes, with its history" in lines
+    result = repository.sandbox().run("git rm -q sub && rm -rf .git/modules/sub && git commit -qm gone", after="apply")
+    assert result.operation is not None
+    held = [(left.path, left.reason) for left in result.operation.left]
+    assert held == ([(b".git/modules/sub", MODULE.reason)] if is_defended else [])
     assert do(LOG, repository.project) == "gone\nsub\nfirst\n"
     assert do("git status --porcelain", repository.project) == ""
-    assert (repository.project / ".git/modules/sub/HEAD").exists()
+    assert (repository.project / ".git/modules/sub/HEAD").exists() is is_defended
 
 
 def test_a_summary_counts_files_of_the_project_and_says_in_one_line_what_git_did(repository: Ground) -> None:
@@ -92,6 +103,18 @@ def test_a_repository_with_a_link_in_it_is_seen_as_it_is_and_held_as_a_whole(rep
     assert [left.reason for left in result.operation.left if left.path == b".git"] == [LINKED]
     assert do("git status --porcelain", repository.project) == "?? meta/\n?? new\n"
     assert do("git fsck --full", repository.project) == ""
+
+
+def test_a_link_in_a_repository_that_is_not_noticed_makes_every_apply_fail(
+    repository: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control arm of the test above."""
+    monkeypatch.setattr(state, "_NO_LINKS", ())
+    do("mkdir meta && mv .git/refs meta/refs && ln -s ../meta/refs .git/refs", repository.project)
+    sandbox = repository.sandbox()
+    assert sandbox.run(COMMIT.format("new"), after="hold").ok
+    with pytest.raises(ApplyFailed, match="symbolic links"):
+        sandbox.apply()
 
 
 def test_objects_that_nobody_can_read_do_not_keep_a_commit_from_being_held(repository: Ground) -> None:

@@ -118,7 +118,7 @@ HARM = {
 
 SHOWN_BY = {
     "object rule": "missing blob",
-    "unit rule": "is not in the tip of HEAD",
+    "unit rule": "is not in the tip of refs/heads/person/4",
     "compare": "is not in the tip of refs/heads/main",
     "pins": "not reachable any more: person",
     "freeze": "is not in the tip of refs/heads/main",

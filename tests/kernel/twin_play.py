@@ -32,6 +32,9 @@ class Game:
     _committed: dict[str, str] = field(default_factory=dict)
     _made: set[str] = field(default_factory=set)
     _deleted: set[str] = field(default_factory=set)
+    # What the person's commands made here, and what they themselves left behind with a HEAD on no branch
+    _seen: set[str] = field(default_factory=set)
+    _left: set[str] = field(default_factory=set)
 
     def problems(self, sequence: Sequence) -> list[str]:
         """Play until something is wrong; return that, with what was done before."""
@@ -86,8 +89,13 @@ class Game:
         self.told.append(f"person: {text}")
         world = self.world
         before = {where: lines(where, "rev-parse", "HEAD") for where in (world.project, world.twin)}
-        branches = self._branches_here()
+        branches, reachable = self._branches_here(), self._subjects()
+        is_detached = not lines(world.project, "symbolic-ref", "-q", "HEAD")
         world.person(text)
+        self._seen |= self._subjects("--reflog")
+        if is_detached:
+            self._left |= reachable - self._subjects()
+            self._take_along()
         # Git lets them delete here what in the twin they stand on
         self._deleted |= branches - self._branches_here()
         if action in ("commit", "amend") and all(
@@ -95,6 +103,22 @@ class Game:
         ):
             (branch,) = lines(world.project, "rev-parse", "--symbolic-full-name", "HEAD")
             self._committed[f"person-{self._number}"] = branch
+
+    def _take_along(self) -> None:
+        """Note what became of commits on no branch when the person went to one."""
+        (branch,) = lines(self.world.project, "rev-parse", "--symbolic-full-name", "HEAD") or ["HEAD"]
+        tip = set(lines(self.world.project, "ls-tree", "--name-only", "HEAD"))
+        for name in [name for name, old in self._committed.items() if old == "HEAD" != branch]:
+            del self._committed[name]
+            if name in tip:
+                self._committed[name] = branch
+
+    def _subjects(self, *more: str) -> set[str]:
+        """Return the subjects of what can be reached in the project."""
+        return {
+            *lines(self.world.project, "log", "--all", *more, "--format=%s"),
+            *lines(self.world.project, "log", "-g", "--format=%s", "refs/stash"),
+        }
 
     def _branches_here(self) -> set[str]:
         return set(lines(self.world.project, "for-each-ref", "--format=%(refname)", "refs/heads"))
@@ -213,12 +237,13 @@ class Game:
     def _commits(self) -> list[str]:
         """Look whether every commit that the twin can reach can be reached here."""
         there = set(lines(self.world.twin, "log", "--all", "--format=%s"))
-        here = set(lines(self.world.project, "log", "--all", "--format=%s"))
-        missing = {subject for subject in there - here if subject.startswith("person")}
+        here = self._subjects()
+        # What failed here alone can't be lost
+        missing = {subject for subject in (there - here) & self._seen - self._left if subject.startswith("person")}
         # A stash names the branch that it was made on, which may be one of the agent's here
-        kept = "\n".join((*here, *lines(self.world.project, "stash", "list")))
         stashed = re.findall(r"person stash \d+", "\n".join(lines(self.world.twin, "stash", "list")))
-        missing |= {entry for entry in stashed if not re.search(rf"{entry}\b", kept)}
+        kept, seen = "\n".join(here), "\n".join(self._seen)
+        missing |= {entry for entry in stashed if re.search(rf"{entry}\b", seen) and not re.search(rf"{entry}\b", kept)}
         return [f"not reachable any more: {subject}" for subject in sorted(missing)]
 
     def _runs(self) -> list[str]:

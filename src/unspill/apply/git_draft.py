@@ -297,11 +297,14 @@ class GitDraft:
         gone = {self._live.log_of(ref.name) for ref in refs if ref.new is None}
         for name in self._changed_logs():
             if name not in gone:
-                lines = new_lines(self._live.read(name), self._read_after(name))
+                # What the person has expired since does not come back
+                known = set(self._live.read(name).splitlines(keepends=True))
+                lines = new_lines(self._live.read(name, self._source.below), self._read_after(name))
                 kept = [
                     line
                     for line in lines
-                    if len(named := line.split(b" ", 2)[:2]) == 2
+                    if line not in known
+                    and len(named := line.split(b" ", 2)[:2]) == 2
                     and all(is_object_name(oid) and self._is_there(oid, transfer) for oid in named)
                 ]
                 if kept:
@@ -385,9 +388,9 @@ class GitDraft:
         return self._live.make_tree(self._live.common(name), sorted(staged)) if staged else None
 
 
-def new_lines(live: bytes, after: bytes) -> list[bytes]:
-    """Return the lines of a log that another one does not have yet."""
-    if after.startswith(live):
-        return after[len(live) :].splitlines(keepends=True)
-    known = set(live.splitlines(keepends=True))
+def new_lines(before: bytes, after: bytes) -> list[bytes]:
+    """Return the lines of a log that it did not have before."""
+    if after.startswith(before):
+        return after[len(before) :].splitlines(keepends=True)
+    known = set(before.splitlines(keepends=True))
     return [line for line in after.splitlines(keepends=True) if line not in known]

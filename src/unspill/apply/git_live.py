@@ -105,10 +105,14 @@ class LiveRepository:
         ]
 
     def kept_by(self, refs: Iterable[RefMove]) -> list[bytes]:
-        """Return what the live references lead to when some of them have moved."""
+        """Return what the live references lead to when some of them have moved, but for the stash: its log counts."""
         moved = {ref.name: ref.new for ref in refs}
         refs_now = {} if self.state is None else self.state.refs
-        return [value for value in {**refs_now, **moved}.values() if value is not None]
+        return [
+            value
+            for name, value in {**refs_now, **moved}.items()
+            if value is not None and self.inner(name) != b"refs/stash"
+        ]
 
     def lost_blobs(self, name: bytes, new: bytes, objects: Objects) -> list[Displaced]:
         """Return a tree of what an index has staged that neither another index nor the commit it is for has."""

@@ -2,9 +2,9 @@
 """A repository as it stood when a run began: a layer between the project and what the run writes.
 
 Without it, a person's commit between a command's `git add` and `git commit` becomes the parent of a commit that reverts
-it. The layer has copies of HEAD, the index and the state of a merge, all references as one `packed-refs`, and hides
-what is absent and every lock. Objects, logs, settings and working files are the live ones. One layer serves all runs
-until something of this changes.
+it. The layer has copies of HEAD, the index, the state of a merge and the logs, all references as one `packed-refs`, and
+hides what is absent and every lock. Objects, settings and working files are the live ones; a live log may name objects
+that what is held hides. One layer serves all runs until something of this changes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from unspill.git.state import GitState
 
 _GIT = b"/.git"
-_COPIED = (b"HEAD", b"index", SPARSE, STASH_LOG, *STATE_FILES)
-_WATCHED = (*_COPIED, b"packed-refs", b"config")
+_COPIED = (b"HEAD", b"index", SPARSE, *STATE_FILES)
+_COPIED_DIRECTORIES = (*STATE_DIRECTORIES, b"logs")
+_WATCHED = (*_COPIED, STASH_LOG, b"packed-refs", b"config")
 _TRIES = 20
 _PAUSE_S = 0.005
 _FRESH_S = 2.0
 _OPAQUE = "user.overlay.opaque"
 _MOST_MODULES = 1000
+_LINKS_OF_A_LEAF = 2
 
 
 def find_frozen(state_dir: bytes, root: bytes) -> bytes | None:
@@ -162,6 +164,8 @@ def _about(root: bytes) -> bytes:
         lines += [line for name in names if (line := _line(member + b"/" + name)) is not None]
         for directory in (b"refs", *STATE_DIRECTORIES):
             lines += _lines_below(member + b"/" + directory)
+        # A line is added together with a reference that moves, and a log that loses lines comes by a rename
+        lines += _directories_below(member + b"/logs")
     return b"frozen\n" + b"\n".join(lines)
 
 
@@ -193,6 +197,21 @@ def _lines_below(top: bytes) -> list[bytes]:
                     else:
                         found = entry.stat(follow_symlinks=False)
                         lines.append(b"%b %d %d %d" % (entry.path, found.st_ino, found.st_size, found.st_ctime_ns))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return sorted(lines)
+
+
+def _directories_below(top: bytes) -> list[bytes]:
+    lines, waiting = [], [top]
+    for directory in waiting:
+        try:
+            found = os.lstat(directory)
+            lines.append(b"%b %o %d %d" % (directory, found.st_mode, found.st_ino, found.st_mtime_ns))
+            # Each directory in it is one link to it more: most have none
+            if stat.S_ISDIR(found.st_mode) and found.st_nlink != _LINKS_OF_A_LEAF:
+                with os.scandir(directory) as entries:
+                    waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
             continue
     return sorted(lines)
@@ -266,7 +285,7 @@ class _Writer:
         top = _GIT + b"/" + member
         for name in _COPIED:
             self._copy_or_hide(top + name)
-        for directory in STATE_DIRECTORIES:
+        for directory in _COPIED_DIRECTORIES:
             self._copy_directory(top + directory)
         for name in LOCKS:
             self._hide(top + name)
