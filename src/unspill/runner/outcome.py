@@ -100,7 +100,7 @@ _EXPLAINED = (
         os.strerror(errno.EROFS).encode(),
         "read-only",
         "Something was to be written where the sandbox is read-only (EROFS).",
-        "Write to the project, the playground or /tmp, or allow its directory with `--root DIR`.",
+        "Write to the project, the playground or /tmp. `--root DIR` allows another directory.",
     ),
     (
         os.strerror(errno.EXDEV).encode(),
