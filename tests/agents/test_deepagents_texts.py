@@ -109,8 +109,8 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
     "write where nothing can be": (
         "write_file",
         {"file_path": "/usr/x", "content": ""},
-        "Error: permission_denied: /usr/x: it is read-only in the sandbox. What the user can do: `unspill run --why` "
-        "says which path, and what would allow it.",
+        "Error: permission_denied: /usr/x: it is read-only in the sandbox. Write to the project, the playground "
+        "or /tmp. What the user can do: `--root DIR` allows another directory.",
     ),
     "write where nothing is kept": (
         "write_file",

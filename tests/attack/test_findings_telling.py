@@ -11,51 +11,71 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.support import is_rootfs_chosen, run_cli
-from unspill.plan.denied import Judge
-from unspill.runner.witness import Witness
+from tests.support import run_cli
+from unspill.plan.denied import Judge, Refusal, remedy_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support import Ground
-    from unspill.plan.denied import Refusal
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 
 
-def told(ground: Ground, name: str) -> list[tuple[str, str]]:
-    """Return what is told of each path that a model guesses, with its name left out."""
-    guesses = [ground.home / ".ssh" / f"id_{word}" for word in ("real", "none")]
-    guesses += [ground.home / f"{word}.txt" for word in ("real", "none")]
-    guesses += [Path("/net/attacker.example.org/x"), Path("/srv/none"), ground.project / ".env.local"]
-    result = ground.sandbox(name, explain=True).run(["stat", *map(os.fspath, guesses)])
-    return [(os.path.basename(os.fsdecode(denied.path)), denied.access) for denied in result.denied_paths]
+def told(ground: Ground, guesses: tuple[str, str]) -> set[str]:
+    """Return what is told of two paths that a model guesses, one that exists and one that does not."""
+    texts = [ground.run(["stat", guess]).text().replace(guess, "GUESS") for guess in guesses]
+    assert all("No such file" in text for text in texts)
+    return set(texts)
 
 
-def test_a8_explanations_do_not_tell_which_hidden_paths_exist(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for guessed paths in the home directory, on other hosts and among secrets with `--why`, and read from the
-    answer which exist.
+def test_a8_hints_do_not_tell_which_hidden_paths_exist(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for guessed paths in the home directory and elsewhere, and read from the hints which exist.
 
-    Control: where the host is asked, only those that exist are told.
+    Control: where the host is asked first, what is told of the two differs.
     """
-    (ground.home / ".ssh").mkdir()
-    (ground.home / ".ssh" / "id_real").write_text("k")
-    (ground.home / "real.txt").write_text("k")
-    every = ["id_real", "id_none", "real.txt", "none.txt", "x", "none", ".env.local"]
-    # In a rootfs nobody misses what the host has
-    expected = every[-1:] if is_rootfs_chosen() else every
-    assert told(ground, "first") == [(name, "read") for name in expected]
+    for directory in (ground.home / ".ssh", ground.home):
+        directory.mkdir(exist_ok=True)
+        (directory / "real").write_text("k")
+    places = [f"{ground.home}/.ssh/", f"{ground.home}/"]
+    pairs = [(f"{place}real", f"{place}none") for place in places] + [("/var/lib/dpkg/status", "/var/lib/dpkg/none")]
+    assert [len(told(ground, pair)) for pair in pairs] == [1, 1, 1]
 
-    def is_there(_witness: Witness, refusal: Refusal, *, is_write: bool) -> bool:
-        return not is_write and os.path.lexists(refusal.path)
+    refusal_of = Judge.refusal
 
-    monkeypatch.setattr(Witness, "_is_ours", is_there)
-    monkeypatch.setattr("unspill.runner.witness.Judge", lambda mounts, secrets, **_named: Judge(mounts, secrets))
-    assert told(ground, "second") == [("id_real", "read"), ("real.txt", "read")]
+    def refusal(judge: Judge, path: bytes, *, is_write: bool) -> Refusal | None:
+        found = refusal_of(judge, path, is_write=is_write)
+        # In a rootfs nobody misses what the host has, so there only a careless rule could tell of it
+        found = found or Refusal(kind="outside", path=path, rule="not shown")
+        return found if os.path.lexists(path) else None
+
+    monkeypatch.setattr(Judge, "refusal", refusal)
+    assert [len(told(ground, pair)) for pair in pairs] == [2, 2, 2]
 
 
 HOSTILE: Final = ("a;touch PWNED;", "$(touch PWNED)", "`touch PWNED`", "a\ntouch PWNED\n", "x y")
+# What a hint finds in an output has neither blanks nor quotes
+PRINTED: Final = (
+    "a;touch${IFS}PWNED;",
+    "a|touch${IFS}PWNED|a",
+    "a&touch${IFS}PWNED&a",
+    "a;>PWNED;",
+    "*",
+    "$HOME",
+)
+
+
+def check_pasted(ground: Ground, path: str, remedy: str) -> None:
+    """Paste the option that a remedy proposes into a shell, and for control the same path without quotes."""
+    option = remedy.partition("`")[2].rpartition("` or")[0]
+    assert option.startswith("--root ")
+    pasted = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {option}"], cwd=ground.top, capture_output=True, check=True
+    ).stdout.split(b"\0")
+    assert pasted == [b"--root", os.path.dirname(path).encode(), b""]
+    assert not (ground.top / "PWNED").exists()
+    subprocess.run(["bash", "-c", f"printf '%s\\0' --root {path}"], cwd=ground.top, capture_output=True, check=False)
+    assert (ground.top / "PWNED").exists() == ("PWNED" in path)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -65,17 +85,21 @@ def test_c8_a_remedy_can_be_pasted(ground: Ground, name: str) -> None:
     Control: the same path without quotes makes a shell run what is in it.
     """
     path = f"/absent/{name}/x"
-    result = ground.sandbox(explain=True).run(["mkdir", path])
-    [denied] = result.denied_paths
-    option = denied.remedy.partition("`")[2].rpartition("` or")[0]
-    assert option.startswith("--root ")
-    pasted = subprocess.run(
-        ["bash", "-c", f"printf '%s\\0' {option}"], cwd=ground.top, capture_output=True, check=True
-    ).stdout.split(b"\0")
-    assert pasted == [b"--root", os.path.dirname(path).encode(), b""]
-    assert not (ground.top / "PWNED").exists()
-    subprocess.run(["bash", "-c", f"printf '%s\\0' --root {path}"], cwd=ground.top, capture_output=True, check=False)
-    assert (ground.top / "PWNED").exists() == ("PWNED" in name)
+    refusal = Judge(ground.sandbox().plan("true").mounts).refusal(path.encode(), is_write=True)
+    assert refusal is not None
+    check_pasted(ground, path, remedy_of(refusal, is_write=True, home=bytes(ground.home)))
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_c8_a_remedy_for_what_a_command_printed_can_be_pasted(ground: Ground, name: str) -> None:
+    """Print a path so that what the hint proposes does something else in a shell.
+
+    Control: the same path without quotes makes a shell run what is in it.
+    """
+    path = f"/absent/{name}/x"
+    said = 'printf "tool: %s: Read-only file system\\n" "$1" >&2; exit 1'
+    [hint] = ground.run(["sh", "-c", said, "sh", path]).hints
+    check_pasted(ground, path, hint.remedy)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ CASES: Final = {
     "run over what is held": Case(RUN, before=(("run", "--hold", "-c", "touch other; mkdir d; touch d/e"),)),
     "run with names of strangers": Case(("run", "-c", "echo new > file; touch '\u0430bc' 'ü' \"$(printf '\\033')\"")),
     "run with git": Case(("run", "-c", "git init -q . && git add -f .env; echo new > file")),
-    "run with reasons": Case(("run", "--why", "-c", "echo new > file; cat /root/x"), exit_code=1),
+    "run with reasons": Case(("run", "-c", "echo new > file; cat /root/x"), exit_code=1),
     "run while the disk fails": Case(RUN, fails=True),
     "apply": Case(("apply",), before=(HOLD,), exit_code=6),
     "apply, as JSON": Case(("apply", "--json"), before=(HOLD,), exit_code=6),

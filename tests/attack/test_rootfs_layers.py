@@ -17,11 +17,10 @@ import pytest
 from tests.rootfs_tree import BUSYBOX, make_small_tree
 from tests.support import NamedByHost, printed
 from unspill import RootfsShelf, RootfsWish
-from unspill.errors import HostError, RootfsError, RootfsUnsafe, UsageError
+from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.layers import caches, squash
 from unspill.model.permission import Allowed, Question
-from unspill.model.plan import Overlay
-from unspill.plan import first, visible
+from unspill.plan import visible
 from unspill.sandbox import rootfs_program, rootfs_use
 from unspill.sandbox.rootfs_layers import discard_layers, layers_of
 
@@ -88,21 +87,6 @@ def make_again(tree: Path) -> Path:
     other = make_small_tree(tree.parent / "other")
     shutil.copy(BUSYBOX, other / "usr/bin/echo")
     return other
-
-
-def test_no_fence_is_made_by_a_python_that_a_command_put_there(
-    ground: Ground, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Control: where such an overlay counts as the rootfs, the command's own program is the first to run."""
-    (tree / "usr/bin/python3").write_text("#!/bin/sh\nexit 0\n")
-    (tree / "usr/bin/python3").chmod(0o755)
-    sandbox = writable(ground, tree, Longest(), profile="strict", readable=(b"/usr/share/doc",))
-    with pytest.raises(HostError, match="no Python that no command"):
-        sandbox.run("true")
-    monkeypatch.setattr(first, "is_written", visible.is_writable_mount)
-    plan = sandbox.plan("true")
-    assert plan.first is not None
-    assert any(isinstance(op, Overlay) and op.written and op.dest == b"/usr" for op in plan.mounts)
 
 
 def test_a_python_that_reads_the_projects_packages_is_allowed_once_only(ground: Ground, tree: Path) -> None:

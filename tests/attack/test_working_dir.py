@@ -77,6 +77,29 @@ def test_a23_a_link_of_an_earlier_run_leads_nowhere_as_a_working_directory(
         assert is_outside(sandbox, cwds, target)
 
 
+def test_a24_the_pipe_of_the_shell_that_goes_there_is_gone_before_the_command_starts(
+    arena: Arena, ground: Ground
+) -> None:
+    """Write words of that shell to every descriptor from 3 to 255, and look for pipes of pid 1 to take over.
+
+    Control: the shell itself has the pipe, or a program that is not found could not be told.
+    """
+    (ground.project / "sub").mkdir()
+    script = """
+    for number in range(3, 256):
+        try: os.write(number, b"program")
+        except OSError: continue
+        won(number)
+    for name in os.listdir("/proc/1/fd"):
+        try: target = os.readlink(f"/proc/1/fd/{name}")
+        except PermissionError: continue
+        if int(name) > 2 and "pipe" in target: won("of pid 1:", name)
+    """
+    for profile in ("default", "strict"):
+        assert not arena.attack(script, options={"cwd": "sub"}, profile=profile).won
+        assert ground.sandbox(profile=profile).run(["no-such-program"], cwd="sub").exit_code == 127
+
+
 def test_a23_what_goes_to_the_working_directory_leaves_no_descriptor(arena: Arena, ground: Ground) -> None:
     """Look for descriptors in a run that a shell has led to its directory, and for those of its ancestors.
 

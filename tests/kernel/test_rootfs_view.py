@@ -138,19 +138,9 @@ def test_nothing_of_the_host_is_seen_but_what_is_named(ground: Ground, tree: Pat
 def test_the_strict_profile_holds(ground: Ground, engine: str) -> None:
     sandbox = rooted(ground, profile="strict")
     assert printed(sandbox.run("echo x > file; cat file /etc/hostname > /dev/null; echo ok")) == "ok\n"
-    serve = "import socket; socket.create_server(('127.0.0.1', 0))"
-    assert b"PermissionError" in sandbox.run(["python3", "-c", serve]).stderr.kept()
+    serve = "import socket; socket.socket(socket.AF_UNIX).bind('place')"
+    assert b"Address family not supported" in sandbox.run(["python3", "-c", serve]).stderr.kept()
     assert rooted(ground, "control").run(["python3", "-c", serve]).ok
-
-
-def test_the_strict_profile_needs_a_python_of_the_tree(ground: Ground, tree: Path) -> None:
-    with pytest.raises(UnspillError, match="no Python that no command can have changed"):
-        rooted(ground, rootfs=os.fspath(tree), profile="strict").run("true")
-    # Neither one of the host's nor one that a command could have written will do
-    (tree / "usr/bin/python3").symlink_to("/workspace/python3")
-    ground.write("python3", "#!/bin/sh\necho mine\n").chmod(0o755)
-    with pytest.raises(UnspillError, match="no Python that no command can have changed"):
-        rooted(ground, rootfs=os.fspath(tree), profile="strict").run("true")
 
 
 def test_temporary_files_persist_in_this_sandbox_alone_if_the_policy_says_so(ground: Ground, engine: str) -> None:
@@ -221,21 +211,19 @@ def test_a_project_may_be_named_by_both_of_its_paths(ground: Ground, engine: str
 
 
 def test_a_refused_write_is_explained_by_the_rootfs(ground: Ground) -> None:
-    result = rooted(ground, explain=True).run("echo x > /etc/evil; cat /etc/passwd /etc/none /tmp/none; true")
-    [denied] = result.denied_paths
-    assert (denied.path, denied.access) == (b"/etc/evil", "write")
-    assert "of the rootfs" in denied.rule
-    assert "`rootfs_writable = true`" in denied.remedy
-    [hint] = rooted(ground).run(["mkdir", "/usr/evil"]).hints
+    result = rooted(ground).run("mkdir /etc/evil; cat /etc/passwd /etc/none /tmp/none; false")
+    [hint] = result.hints
+    assert hint.text.startswith("/etc/evil: /etc is read-only: ")
+    assert "of the rootfs" in hint.text
     assert "`rootfs_writable = true`" in hint.remedy
 
 
 def test_a_masked_secret_is_revealed_by_the_path_that_is_told(ground: Ground) -> None:
     ground.write(".env", "TOKEN=x\n")
-    sandbox = opened(ground, Person(), view="rootfs", rootfs=HOST_ROOT, explain=True)
-    [denied] = sandbox.run(["cat", ".env"]).denied_paths
-    told = denied.remedy.partition("`--reveal ")[2].partition("`")[0]
-    assert told == "/workspace/.env"
+    sandbox = opened(ground, Person(), view="rootfs", rootfs=HOST_ROOT)
+    [hint] = sandbox.run(["cat", ".env"]).hints
+    told = hint.remedy.partition("`--reveal ")[2].partition("`")[0]
+    assert told == ".env"
     assert printed(sandbox.run(["cat", ".env"], reveal=[told])) == "TOKEN=x\n"
 
 

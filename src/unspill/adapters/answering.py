@@ -15,7 +15,7 @@ from unspill.errors import DeniedError, FileError, HostError, RootRefused, Sandb
 from unspill.model.policy import Policy
 from unspill.model.record import Record
 from unspill.model.run import Cancelled, LimitReached, NeverStarted, TimedOut
-from unspill.sandbox.result import became, denied_lines, describe_end, place_told
+from unspill.sandbox.result import became, describe_end, place_told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,7 +136,6 @@ def our_notes(result: RunResult, policy: Policy | None = None) -> Iterator[str]:
     """Yield what the sandbox kept from a command, and what to do about it."""
     policy = policy or Policy()
     yield from (f"Note: {hint.text} {advice_of_hint(hint, policy)}".rstrip() for hint in result.hints[:_MOST])
-    yield from denied_lines(result.denied_paths)
     for denial in result.denials[:_MOST]:
         # The other rules have it in their remedy
         why = f": {denial.reason}" if denial.reason and denial.rule in ("host", "port", "budget") else ""

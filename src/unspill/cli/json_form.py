@@ -74,7 +74,6 @@ def result_form(result: RunResult) -> dict[str, Any]:
         "problem": result.problem,
         "duration_s": result.duration_s,
         "hints": [hint.as_dict() for hint in result.hints],
-        "denied_paths": [{**denied.as_dict(), **named("path", denied.path)} for denied in result.denied_paths],
         "warnings": list(result.warnings),
         "sandboxed": result.sandboxed,
         **traffic_form(result.connections, result.denials),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NUMBERS = {"stdout": 1, "stderr": 2}
 # What records a run and what tells of it
-_LOADED = ("sandbox.recording", "cli.outcome", "cli.denied", "cli.traffic", "model.rootfs")
+_LOADED = ("sandbox.recording", "cli.outcome", "cli.traffic", "model.rootfs")
 
 
 class Output:

@@ -39,6 +39,7 @@ COMMAND = Command(
     summary="Run a command sealed; when it has ended, apply what it changed, unless it is to be held or discarded.",
     positional="-- COMMAND [ARGUMENT ...]",
     takes_command=True,
+    dropped=(("--why", "Leave it out. When a command fails, unspill explains the paths that its output names."),),
     options=(
         Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
         Option(
@@ -61,7 +62,6 @@ COMMAND = Command(
         Option(name="--unsandboxed", help="ask to run it WITHOUT a sandbox"),
         Option(name="--ask", metavar="WHOM", help="whom to ask: terminal, queue or deny (nobody)"),
         Option(name="--explain", help="print the whole sandbox, and run nothing"),
-        Option(name="--why", help="say which files the sandbox kept from it, and what would allow them; slower"),
         Option(name="--quiet", short="-q", help="no summary"),
         *EVERYWHERE,
     ),
@@ -211,7 +211,6 @@ def _options(arguments: Arguments) -> dict[str, Any]:
         "timeout": seconds,
         "stdin": _stdin(arguments),
         "after": _after(arguments),
-        "explain": arguments.flag("--why"),
     }
 
 
@@ -267,10 +266,11 @@ def _working_dir(arguments: Arguments) -> str | None:
 def _summarise(result: RunResult, sandbox: Sandbox) -> None:
     """Say on stderr how it ended, where that is not plain, and what it changed."""
     from unspill.model.rootfs import NOTE
-    from unspill.sandbox.ending import ROOT_NOTE
+    from unspill.sandbox.ending import ROOT_NOTE, STRICT_NOTE
     from unspill.sandbox.masking import is_about_secret
 
-    lines = [ROOT_NOTE] if ROOT_NOTE in result.warnings else []
+    always = (ROOT_NOTE, STRICT_NOTE)
+    lines = [warning for warning in result.warnings if warning in always]
     if not result.sandboxed:
         lines += list(result.warnings)
     if not isinstance(result.outcome, Exited):
@@ -281,14 +281,10 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
         lines.append(f"  {result.outcome.remedy}")
     if result.exit_code in _NOT_FOUND:
         # What the sandbox does not show of this host may be what is missing
-        lines += [warning for warning in result.warnings if warning != ROOT_NOTE]
+        lines += [warning for warning in result.warnings if warning not in always]
     else:
         lines += [warning for warning in result.warnings if is_about_secret(warning) or warning.startswith(NOTE)]
     lines += ["\n  ".join(filter(None, (hint.text, hint.remedy))) for hint in result.hints]
-    if result.denied_paths:
-        from unspill.cli.denied import denied_lines
-
-        lines += denied_lines(result.denied_paths)
     if result.denials:
         from unspill.cli.traffic import refused_lines
 

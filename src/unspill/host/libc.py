@@ -40,7 +40,6 @@ RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
-RESOLVE_IN_ROOT = 0x10
 
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_MOVE_MOUNT = 429
@@ -55,8 +54,6 @@ _libc.syscall.restype = ctypes.c_long
 # Declared once: an apply makes these calls by the ten thousand
 _renameat2 = _libc.renameat2
 _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-process_vm_readv = _libc.process_vm_readv
-process_vm_readv.restype = ctypes.c_ssize_t
 
 
 def _check(result: int, what: str) -> int:

@@ -10,13 +10,12 @@ import os
 import stat
 
 from unspill.errors import RootfsError
-from unspill.host.inside import find_inside, resolve_inside
+from unspill.host.inside import find_inside
 from unspill.model.rootfs import RootfsBase
 
 MOST_AT_TOP = 256
 SHELLS = (b"/bin/bash", b"/usr/bin/bash", b"/bin/sh")
 _POINTS = (b"/var/tmp", b"/etc/resolv.conf", b"/etc/passwd")
-_INTERPRETERS = (b"/usr/bin/python3", b"/usr/local/bin/python3")
 _MOST_PASSWD = 64 * 1024
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -38,7 +37,6 @@ def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsB
         # Whatever runs texts, it is this one that goes to a working directory
         if shell is None or not _is_program(fd, b"/bin/sh"):
             raise RootfsError(f"The rootfs {name} has no /bin/sh.", remedy="Choose another one: `unspill rootfs use`.")
-        found = (resolve_inside(fd, path) for path in _INTERPRETERS)
         points = tuple(point for point in _POINTS if _is_point(fd, point))
         return RootfsBase(
             name=name,
@@ -47,7 +45,6 @@ def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsB
             empty=empty,
             links=links,
             shell=shell,
-            interpreters=tuple(b"/" + path for path in found if path),
             points=points,
             passwd=_passwd_without(fd, uid) if b"/etc/passwd" in points else b"",
             is_own=is_own,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from errno import ENOSYS
 
 from unspill.host.seccomp_rules import Allow, Refuse, RefuseIf, verdicts
-from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,22 +25,14 @@ AUDIT_ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # Only what kernels since 5.11 can follow ahead of time: they keep a bitmap of the numbers that are always allowed
 _LOAD, _JUMP, _IF_EQUAL, _IF_ABOVE, _IF_AT_LEAST, _IF_BITS, _RETURN = 0x20, 0x05, 0x15, 0x25, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
-_RET_ALLOW, _RET_ERRNO, _RET_USER_NOTIF = 0x7FFF0000, 0x00050000, 0x7FC00000
+_RET_ALLOW, _RET_ERRNO = 0x7FFF0000, 0x00050000
 # How far a conditional jump reaches, and what may still be put in between
 _REACH, _SPARE = 255, 2
 
 
-class Tell(Record):
-    """The call is made after somebody outside was told, but not if an argument has a bit of `unless`."""
-
-    argument: int = 0
-    unless: int = 0
-
-
 if TYPE_CHECKING:
-    Laid = Verdict | Tell
     # What is laid out from a number on, up to the next one's
-    Range = tuple[int, Laid]
+    Range = tuple[int, Verdict]
 
 
 def program_for(machine: str, profile: Profile) -> bytes:
@@ -54,7 +45,7 @@ def program_for(machine: str, profile: Profile) -> bytes:
     return assemble(AUDIT_ARCHES[machine], known)
 
 
-def assemble(arch: int, known: Sequence[Laid]) -> bytes:
+def assemble(arch: int, known: Sequence[Verdict]) -> bytes:
     """Return a program that gives call n the n-th verdict; other numbers and architectures do not exist."""
     program = _Program()
     start = program.tree(_merged(enumerate(known)))
@@ -77,7 +68,7 @@ def _merged(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
-def _target(verdict: Laid) -> object:
+def _target(verdict: Verdict) -> object:
     """Return what the program does for a verdict, the same for two that differ only in their reason."""
     match verdict:
         case Allow():
@@ -86,8 +77,6 @@ def _target(verdict: Laid) -> object:
             return _RET_ERRNO | verdict.error
         case RefuseIf():
             return verdict.argument, verdict.test, verdict.values, verdict.error
-        case Tell():
-            return verdict
 
 
 def _values(verdict: RefuseIf) -> list[Range]:
@@ -98,7 +87,7 @@ def _values(verdict: RefuseIf) -> list[Range]:
     return _merged((start, Allow() if start in allowed else refused) for start in starts)
 
 
-def _weight(verdict: Laid) -> int:
+def _weight(verdict: Verdict) -> int:
     """Return how many plain verdicts one weighs: the longer its own check, the nearer to the root it has to be."""
     match verdict:
         case RefuseIf(test="is-none-of"):
@@ -165,7 +154,7 @@ class _Program:
         left = self.tree(ranges[:middle])
         return self.branch(_IF_AT_LEAST, ranges[middle][0], right, left)
 
-    def _leaf(self, verdict: Laid) -> int:
+    def _leaf(self, verdict: Verdict) -> int:
         match verdict:
             case Allow():
                 return self.give(_RET_ALLOW)
@@ -176,12 +165,6 @@ class _Program:
                 if target not in self._checks:
                     self._checks[target] = self._check(verdict)
                 return self._checks[target]
-            case Tell():
-                told = self.give(_RET_USER_NOTIF)
-                if not verdict.unless:
-                    return told
-                self.branch(_IF_BITS, verdict.unless, self.give(_RET_ALLOW), told)
-                return self.add(_LOAD, _ARGUMENTS + 8 * verdict.argument)
 
     def _check(self, verdict: RefuseIf) -> int:
         if verdict.test == "is-none-of":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unspill.model.facts import Facts
     from unspill.model.full_network import IpVersion
     from unspill.model.layer import Stack
-    from unspill.model.policy import EngineName, Policy
+    from unspill.model.policy import EngineName, Policy, Profile
     from unspill.model.rootfs import RootfsBase
 
     FenceAccess = Literal["list", "read", "device", "process", "write"]
@@ -175,7 +175,7 @@ class FenceRule(Record):
 
 
 class Fence(Record):
-    """What Landlock lets the command do, independent of every mount: nothing but its rules.
+    """What Landlock lets a process do, independent of every mount: nothing but its rules.
 
     `ports` are where TCP connections may lead; None: TCP is not fenced.
     """
@@ -183,26 +183,6 @@ class Fence(Record):
     abi: int
     rules: tuple[FenceRule, ...]
     ports: tuple[int, ...] | None = ()
-
-
-class FirstProgram(Record):
-    """A program of ours that runs inside before the command and becomes it: `source` is its text.
-
-    `notices` is a filter in the kernel's own form that has the caller hear of file accesses; empty: none.
-    """
-
-    interpreter: bytes
-    source: bytes
-    fence: Fence | None = None
-    notices: bytes = b""
-
-
-class FirstInput(Record):
-    """What the host has for a first program: its text, who could run it, and the filter if accesses are to be told."""
-
-    source: bytes
-    interpreters: tuple[bytes, ...]
-    notices: bytes = b""
 
 
 class Home(Record):
@@ -281,7 +261,6 @@ class PlanInput(Record):
     extra_environ: tuple[tuple[bytes, bytes], ...] = ()
     command_file: bytes | None = None
     network: NetworkPlan = NoNetwork()
-    first: FirstInput | None = None
     uid: int | None = None
     gid: int = 0
 
@@ -289,7 +268,8 @@ class PlanInput(Record):
 class Plan(Record):
     """The whole sandbox of one run, ready to be printed or performed.
 
-    `filter` is the program that judges each system call, in the kernel's own form; empty: none, as no run has it.
+    `filter` is the program that judges each system call, in the kernel's own form (empty: none, as no run has it);
+    `profile` chose it.
     `uid` is who the command seems to be inside, None: the caller. `rootfs` is the tree that is shown in the place of
     the host's system directories, empty: none; `skeleton` is what has to be made for mount points.
     `staged`: not bwrap but a shell that it starts goes to `cwd` and becomes the command (`plan.stage` says why).
@@ -304,17 +284,12 @@ class Plan(Record):
     argv: tuple[bytes, ...]
     limits: Limits
     filter: bytes
+    profile: Profile = "default"
     uid: int | None = None
     rootfs: bytes = b""
     skeleton: tuple[Point, ...] = ()
     measured: tuple[bytes, ...] = ()
     staged: bool = False
     network: NetworkPlan = NoNetwork()
-    first: FirstProgram | None = None
     hostname: str = "unspill"
     warnings: tuple[str, ...] = ()
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether bwrap itself goes to the working directory and starts the command."""
-        return not self.staged and self.first is None

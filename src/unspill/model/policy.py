@@ -98,7 +98,6 @@ class Policy(Record):
     permissions: Rules = Rules()
     secrets: Secrets = Secrets()
     profile: Profile = "default"
-    explain: bool = False
     after: After = "apply"
     after_timeout: After = "hold"
     after_cancel: After = "hold"

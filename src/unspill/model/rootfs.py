@@ -90,10 +90,10 @@ class Rootfs(Record):
 class RootfsBase(Record):
     """What a plan has to know of a rootfs: `directories` and `links` are the entries at its top; some are `empty`.
 
-    `shell` runs commands that are given as a text; `interpreters` could run a first program; `points` are those of the
-    usual mount points that are directories of it (or, in /etc, plain files), reached without a link. `passwd` is its
-    /etc/passwd where that is such a file and does not know the caller. `is_own`: we unpacked it, so it has neither
-    sockets nor FIFOs. `note` is what whoever runs something in it has to be told.
+    `shell` runs commands that are given as a text; `points` are those of the usual mount points that are directories
+    of it (or, in /etc, plain files), reached without a link. `passwd` is its /etc/passwd where that is such a file and
+    does not know the caller. `is_own`: we unpacked it, so it has neither sockets nor FIFOs. `note` is what whoever runs
+    something in it has to be told.
     """
 
     name: str
@@ -102,7 +102,6 @@ class RootfsBase(Record):
     empty: tuple[bytes, ...] = ()
     links: tuple[tuple[bytes, bytes], ...] = ()
     shell: bytes = b"/bin/sh"
-    interpreters: tuple[bytes, ...] = ()
     points: tuple[bytes, ...] = ()
     passwd: bytes = b""
     is_own: bool = False

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from unspill.model.layer import RunId
 
     StreamName = Literal["stdout", "stderr"]
-    FileAccess = Literal["read", "write"]
     LimitName = Literal[
         "output",
         "layer_bytes",
@@ -125,19 +124,6 @@ class Remains(Record):
     paths: tuple[bytes, ...] = ()
     killed: int = 0
     commands: tuple[bytes, ...] = ()
-
-
-class FileDenial(Record):
-    """A path that the command named and that a rule of the plan keeps from it, with what would allow it.
-
-    Told only where that is asked for, by the path as it was named. `times` is how often.
-    """
-
-    path: bytes
-    access: FileAccess
-    rule: str
-    remedy: str
-    times: int = 1
 
 
 class Hint(Record):

@@ -81,7 +81,7 @@ def to_options(
     options.append(b"--clearenv")
     for name, value in plan.environ:
         options += (b"--setenv", name, value)
-    options += (b"--chdir", plan.cwd if plan.is_direct else b"/")
+    options += (b"--chdir", b"/" if plan.staged else plan.cwd)
     return options
 
 

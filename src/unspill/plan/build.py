@@ -46,7 +46,6 @@ def build_plan(given: PlanInput) -> Plan:
     Raises:
         UsageError: the policy asks for something that can't be done with these roots, or one can't be a root.
         BwrapMissing: no bubblewrap was found.
-        HostError: the profile `strict` is not to be had here.
     """
     if given.facts.bwrap is None:
         raise BwrapMissing("bubblewrap was not found.")
@@ -60,12 +59,6 @@ def build_plan(given: PlanInput) -> Plan:
 
         operations, skeleton = with_skeleton(given, operations)
     mounts = in_mount_order(operations)
-    first = None
-    if given.first is not None or given.policy.profile == "strict":
-        from unspill.plan.first import first_file, plan_first
-
-        first = plan_first(given, mounts)
-        mounts = mounts if first is None else in_mount_order((*mounts, first_file(first)))
     check_no_mounts_beneath_roots(mounts)
     return Plan(
         engine=given.engine,
@@ -74,14 +67,14 @@ def build_plan(given: PlanInput) -> Plan:
         environ=build_environ(given, mounts),
         cwd=given.cwd,
         argv=given.argv if given.command_file is None else (_shell(given), b"-c", b". " + COMMAND_FILE),
-        staged=first is None and is_staged(mounts, given.cwd),
+        staged=is_staged(mounts, given.cwd),
         limits=given.policy.limits,
+        profile=given.policy.profile,
         filter=given.filter,
         uid=given.uid,
         rootfs=b"" if given.places.rootfs is None else given.places.rootfs.tree,
         skeleton=skeleton,
         network=given.network,
-        first=first,
         warnings=(*warnings, *((HOST_NETWORK,) if isinstance(given.network, HostNetwork) else ())),
     )
 

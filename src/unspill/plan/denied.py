@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from unspill.model.plan import MountOp
 
-    RefusalKind = Literal["outside", "read-only", "hidden", "masked", "secret"]
+    RefusalKind = Literal["outside", "read-only", "hidden", "masked"]
 
 _MOST_LINKS = 8
 _ELSEWHERE = "write to the project, the playground or /tmp instead"
@@ -34,7 +34,7 @@ _OF_ROOTFS = "of the rootfs"
 
 class Refusal(Record):
     """Why a path can't be had: `outside` all that is shown, `read-only`, `hidden` by something fresh
-    (of a write: its directory is, unless the command has made it), `masked`, or the `secret` of a root.
+    (of a write: its directory is, unless the command has made it), or `masked`.
 
     `path` is where it really lies.
     """
@@ -47,16 +47,10 @@ class Refusal(Record):
 class Judge:
     """The mounts of one plan, asked many times."""
 
-    def __init__(
-        self, mounts: tuple[MountOp, ...], secrets: frozenset[bytes] = frozenset(), *, has_rootfs: bool = False
-    ) -> None:
-        """Take the mounts, and the paths in roots that a mask has deleted.
-
-        In a rootfs nobody expects what the host has, so nothing but masks keeps anything from a reader.
-        """
+    def __init__(self, mounts: tuple[MountOp, ...], *, has_rootfs: bool = False) -> None:
+        """Take the mounts. In a rootfs nobody expects what the host has, so only masks keep anything from a reader."""
         self._mounts = mounts
         self._has_rootfs = has_rootfs
-        self._secrets = secrets
         self._closed = {operation.dest for operation in mounts if isinstance(operation, ReadOnly)}
 
     def refusal(self, path: bytes, *, is_write: bool) -> Refusal | None:
@@ -112,8 +106,6 @@ class Judge:
                 return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is masked: {cover.why}")
             case Tmpfs() if not self._has_rootfs:
                 return Refusal(kind="hidden", path=path, rule=f"{show(cover.dest)} is fresh: {cover.why}")
-            case Overlay() if path in self._secrets:
-                return Refusal(kind="secret", path=path, rule="masked in the project: it has the name of a secret")
         return None
 
 
@@ -142,8 +134,6 @@ def remedy_of(refusal: Refusal, *, is_write: bool, home: bytes) -> str:
             f"(a directory of yours: make it if there is none), or {_ELSEWHERE}."
         )
     word = shell_word(refusal.path)
-    if refusal.kind == "secret":
-        return f"If it is there and a command may know it: `--reveal {word}`, or `reveal` in `[secrets]`."
     if "unspill's own files" in refusal.rule:
         return "It is never shown."
     if "hidden by your policy" in refusal.rule:

@@ -47,8 +47,7 @@ def explain(plan: Plan, facts: Facts) -> str:
         f"network: {_describe_network(plan.network)}",
         f"command {' '.join(repr(show(word)) for word in plan.argv)}",
         f"in {show(plan.cwd)}",
-        f"system calls: {_describe_filter(plan.filter)}",
-        *_describe_first(plan),
+        f"system calls: {_describe_filter(plan)}",
         "",
         "mounts, in order:",
         *_aligned([(describe(operation), operation.why) for operation in plan.mounts]),
@@ -106,32 +105,14 @@ def _describe_network(network: NetworkPlan) -> str:
             return "THE HOST'S OWN, with its loopback and its neighbours"
 
 
-def _describe_filter(program: bytes) -> str:
-    if not program:
+def _describe_filter(plan: Plan) -> str:
+    if not plan.filter:
         return "not filtered"
-    return (
-        f"a filter of {len(program) // _INSTRUCTION} instructions refuses what no namespace covers: keyrings, "
+    text = (
+        f"a filter of {len(plan.filter) // _INSTRUCTION} instructions refuses what no namespace covers: keyrings, "
         "io_uring, rare families of sockets, 32-bit calls; mounts and namespaces once more; all it does not know"
     )
-
-
-def _describe_first(plan: Plan) -> Iterator[str]:
-    """Yield what stands between bwrap and the command, and what it does."""
-    first = plan.first
-    if first is None:
-        return
-    yield f"before the command: a program of unspill's, run by {show(first.interpreter)}, which becomes the command"
-    if first.notices:
-        yield "file accesses: told to the caller before they are made, to explain those that are refused"
-    if first.fence is not None:
-        yield f"fence: Landlock, ABI {first.fence.abi}; {_describe_ports(first.fence.ports)}; allowed are:"
-        yield from _aligned([(show(rule.path), rule.access) for rule in first.fence.rules])
-
-
-def _describe_ports(ports: tuple[int, ...] | None) -> str:
-    if ports is None:
-        return "TCP is not fenced"
-    return f"TCP to port {', '.join(map(str, ports))} only, no server" if ports else "no TCP, not even on loopback"
+    return text if plan.profile == "default" else f"{text}; {plan.profile}: tracing and Unix sockets too; no Landlock"
 
 
 def _describe_overlay(operation: Overlay) -> str:

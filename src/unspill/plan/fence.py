@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fence of the profile `strict`: what Landlock allows, from the mounts of a plan.
+"""Plan a Landlock fence from the mounts of a plan. No run has one today; live sandboxes will set it.
 
 A second layer that knows nothing of mounts: what it does not name is refused even to somebody who holds a descriptor
 of it. Rules add up from the top down and never take away, so what is mounted read-only below a writable directory is
-read-only by its mount alone. Which numbers the kernel is told is here too; telling it is for the first program.
+read-only by its mount alone. Which numbers the kernel is told is here too; `host.landlock` tells it.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def build_fence(mounts: tuple[MountOp, ...], facts: Facts, network: NetworkPlan)
     """Return the fence around what a plan mounts.
 
     Raises:
-        HostError: this kernel has no Landlock, and nothing runs with a weaker profile than was asked for.
+        HostError: this kernel has no Landlock.
     """
     if not facts.landlock_abi:
         raise HostError(
-            "The kernel of this host has no Landlock, and the profile `strict` is not run without it.",
-            remedy='Use a kernel from 5.13 on with "landlock" in its `lsm=`, or choose `profile = "default"`.',
+            "The kernel of this host has no Landlock.",
+            remedy='Use a kernel from 5.13 on with "landlock" in its `lsm=`.',
         )
     # Of two mounts at one place the later is what is seen there
     rules = {rule.path: rule for rule in (FenceRule(path=b"/", access="list"), *_rules(mounts))}

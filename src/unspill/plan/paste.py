@@ -16,8 +16,8 @@ from unspill.plan.argv import (
     mounted_by_bwrap,
     to_options,
 )
-from unspill.plan.first import command_words
 from unspill.plan.shell import Words, printf_format
+from unspill.plan.stage import command_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

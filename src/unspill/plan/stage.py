@@ -15,9 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unspill.model.plan import MountOp
+    from unspill.model.plan import MountOp, Plan
 
-NO_STAGE_FD = 2
+_STDERR = 2
 
 _SHELL = b"/bin/sh"
 # Says on its descriptor why the command can't be started, and closes that before it becomes the command
@@ -38,8 +38,12 @@ def is_staged(mounts: Sequence[MountOp], cwd: bytes) -> bool:
     return not any(isinstance(op, Bind | Overlay | Tmpfs) and op.dest == cwd for op in mounts)
 
 
-def staged_words(cwd: bytes, argv: tuple[bytes, ...], fd: int) -> tuple[bytes, ...]:
-    """Return what bwrap starts: a shell that goes there and becomes the command; `fd` is where it says why not."""
-    # By hand that is stderr, which the command keeps
-    close = b"exec %d>&-; " % fd if fd > NO_STAGE_FD else b""
-    return (_SHELL, b"-c", _SCRIPT % {b"fd": fd, b"close": close}, b"sh", cwd, *argv)
+def command_words(plan: Plan, fd: int = _STDERR) -> tuple[bytes, ...]:
+    """Return what bwrap starts: the command, or a shell that goes to its directory and becomes it.
+
+    `fd` is where the shell says why it could not: by hand that is stderr, which the command keeps.
+    """
+    if not plan.staged:
+        return plan.argv
+    close = b"exec %d>&-; " % fd if fd > _STDERR else b""
+    return (_SHELL, b"-c", _SCRIPT % {b"fd": fd, b"close": close}, b"sh", plan.cwd, *plan.argv)

@@ -22,7 +22,6 @@
     [secrets] names, directories  any            adds
     [secrets] mask, reveal    any                only `mask = true`
     profile                   any                only "strict"
-    explain                   any                -
     engine, bwrap, allow_root any                -
     keep_days, keep_bytes     any                -
 
@@ -98,7 +97,6 @@ class Settings(Record):
     permissions: tuple[tuple[str, Any], ...] = ()
     secrets: tuple[tuple[str, Any], ...] = ()
     profile: Profile | None = None
-    explain: bool | None = None
     after: After | None = None
     after_timeout: After | None = None
     after_cancel: After | None = None

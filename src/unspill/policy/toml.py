@@ -69,6 +69,8 @@ def parse_policy(text: str, *, where: str, trusted: bool, home: bytes, base: byt
     values: dict[str, Any] = {}
     for key, value in document.items():
         read = _READERS.get(key)
+        if key in _DROPPED:
+            raise PolicyError(f"{where}: {key}: this setting was removed", remedy=_DROPPED[key])
         if read is None:
             raise reader.wrong(key, "there is no such setting")
         if not trusted and key not in PROJECT_KEYS:
@@ -265,7 +267,6 @@ _READERS: dict[str, Callable[[Reader, str, object], object]] = {
     "network": Reader.network,
     "permissions": Reader.permissions,
     "profile": _one_of(PROFILES),
-    "explain": Reader.boolean,
     "secrets": Reader.secrets,
     "after": _one_of(AFTER),
     "after_timeout": _one_of(AFTER),
@@ -277,4 +278,8 @@ _READERS: dict[str, Callable[[Reader, str, object], object]] = {
     "shown_bytes": Reader.size,
     "keep_days": Reader.count,
     "keep_bytes": Reader.size,
+}
+# Settings of earlier versions, each with what to do instead
+_DROPPED = {
+    "explain": "Delete the line. When a command fails, unspill explains the paths that its output names.",
 }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks for paths in the output of a command that failed, and explains those that its plan keeps from it.
 
-Costs nothing where nothing fails. Output is words of a stranger and may not name what was refused: these are hints,
-and `explain` is what knows. Never asks the host what it has there, so a model that reads a hint does not learn it.
+Costs nothing where nothing fails. Output is words of a stranger and may not name what was refused: these are hints, no
+more. Never asks the host what it has there, so a model that reads a hint does not learn it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _NO_DIRECTORY = b"Directory nonexistent"
 _MAKING = (_NO_DIRECTORY, b"cannot create", b"can't create", b"failed to create", b"cannot touch")
 # Said by bash of `<` and `>` alike, by Python of every mode
 _UNCLEAR = (b": line ", b"FileNotFoundError")
-_SOCKET_WORDS = (b"bind", b"listen", b"socket", b"http.server")
 _QUOTES = (b"\xe2\x80\x98", b"\xe2\x80\x99", b"'", b'"', b"`", b"(", b")", b",", b"=")
 
 
@@ -110,16 +109,12 @@ def _is_telling(refusal: Refusal, home: bytes, *, is_missing: bool) -> bool:
 
 
 def _strict_hints(plan: Plan, outputs: tuple[bytes, ...]) -> Iterator[Hint]:
-    """Name the profile where it fences the run in and words speak of a socket that was refused."""
-    if plan.first is None or plan.first.fence is None:
-        return
-    said = b"\n".join(output[-_TAIL:] for output in outputs).lower()
-    refusals = (os.strerror(code).encode().lower() for code in (errno.EACCES, errno.EPERM))
-    # An interpreter that was given its program as a word shows none of it in a traceback
-    spoken = b"\n".join((said, *plan.argv)).lower()
-    if any(words in said for words in refusals) and any(word in spoken for word in _SOCKET_WORDS):
+    """Name the profile where it is likely what refused a socket."""
+    # What the filter answers; the other families that it refuses are rare
+    words = os.strerror(errno.EAFNOSUPPORT).encode().lower()
+    if plan.profile == "strict" and any(words in output[-_TAIL:].lower() for output in outputs):
         yield Hint(
             code="strict-profile",
-            text='`profile = "strict"` lets no program open a port or a Unix socket, not even on loopback.',
-            remedy='If it is to serve inside the sandbox: `profile = "default"` in your configuration.',
+            text='`profile = "strict"` lets no program open a Unix socket.',
+            remedy='If the command needs one, set `profile = "default"` in your configuration.',
         )

@@ -100,7 +100,7 @@ _EXPLAINED = (
         os.strerror(errno.EROFS).encode(),
         "read-only",
         "Something was to be written where the sandbox is read-only (EROFS).",
-        "`unspill run --why` says which path, and what would allow it.",
+        "Write to the project, the playground or /tmp. `--root DIR` allows another directory.",
     ),
     (
         os.strerror(errno.EXDEV).encode(),

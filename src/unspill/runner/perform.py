@@ -15,6 +15,7 @@ from unspill.model.plan import PROXY_PORT, Bind, File, Overlay, PastaNetwork, Pr
 from unspill.model.record import Record
 from unspill.model.run import Cancelled, Exited, NeverStarted, Output, Remains
 from unspill.plan.argv import bwrap_options
+from unspill.plan.stage import command_words
 from unspill.runner.budget import Budget
 from unspill.runner.launcher import get_launcher
 from unspill.runner.limits import name_limit, rlimits
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from unspill.model.facts import Facts
     from unspill.model.full_network import IpVersion
     from unspill.model.plan import Plan
-    from unspill.model.run import FileDenial, Hint, Outcome
-    from unspill.runner.channel import Channel
+    from unspill.model.run import Hint, Outcome
     from unspill.runner.launcher import Launched
     from unspill.runner.stage import Stage
     from unspill.runner.wishes import Wishes
@@ -47,7 +47,6 @@ class Performed(Record):
     stdout: Output
     stderr: Output
     hints: tuple[Hint, ...] = ()
-    denied_paths: tuple[FileDenial, ...] = ()
     remains: Remains = Remains()
     raised: BaseException | None = None
 
@@ -60,13 +59,13 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
     """
     streams = Pipes(wishes.stdin is not None)
     group = _group(plan, facts, wishes)
-    channel = _channel(plan)
+    stage = _stage(plan)
     try:
-        launched = _launch(plan, facts, wishes, streams, group, channel)
+        launched = _launch(plan, facts, wishes, streams, group, stage)
     except BaseException:
         streams.close()
-        if channel is not None:
-            channel.end()
+        if stage is not None:
+            stage.end()
         if group is not None:
             group.remove()
         raise
@@ -97,15 +96,15 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
         stdout, stderr = (collector.finish() for collector in collectors)
         if group is not None:
             group.remove()
-        if channel is not None:
-            channel.end()
+        if stage is not None:
+            stage.end()
     outcome = outcome_from(status, stderr.kept()) if stopped is None else stopped
-    outcome = outcome if channel is None else channel.outcome(outcome)
+    outcome = outcome if stage is None else stage.outcome(outcome)
     if raised is None and not isinstance(outcome, NeverStarted):
         watch.release()
     performed = _performed(name_limit(outcome, reached, plan.limits), stdout, stderr)
     performed = performed.replace(remains=watch.remains, raised=raised)
-    return _explained(plan, performed, channel)
+    return _explained(plan, performed)
 
 
 def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
@@ -116,32 +115,16 @@ def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
     return make_group(facts.cgroup, wishes.run, plan.limits)
 
 
-def _channel(plan: Plan) -> Channel | Stage | None:
-    if plan.is_direct:
+def _stage(plan: Plan) -> Stage | None:
+    if not plan.staged:
         return None
-    if plan.staged:
-        from unspill.runner.stage import Stage
+    from unspill.runner.stage import Stage
 
-        return Stage(plan)
-    from unspill.runner.channel import Channel
-
-    return Channel(plan)
+    return Stage(plan)
 
 
-def _words(plan: Plan, channel_fd: int) -> tuple[bytes, ...]:
-    """Return what bwrap starts: the command, or what becomes it."""
-    if plan.is_direct:
-        return plan.argv
-    from unspill.plan.first import command_words
-
-    return command_words(plan, channel_fd)
-
-
-def _explained(plan: Plan, performed: Performed, channel: Channel | Stage | None) -> Performed:
-    """Add what is known, or can be guessed, of files that the plan kept from the command."""
-    denied = () if channel is None else channel.denied()
-    if denied:
-        return performed.replace(denied_paths=denied)
+def _explained(plan: Plan, performed: Performed) -> Performed:
+    """Add what can be guessed of files that the plan kept from the command."""
     if performed.outcome == Exited(code=0) or isinstance(performed.outcome, NeverStarted):
         return performed
     from unspill.runner.named import hints_about
@@ -166,10 +149,10 @@ def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
 
 
 def _launch(
-    plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Group | None, channel: Channel | Stage | None
+    plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Group | None, stage: Stage | None
 ) -> Launched:
-    # What becomes the command has its descriptor before the files: a shell can't name one above 9
-    told = () if channel is None else (channel.theirs(),)
+    # The shell that becomes the command has its descriptor before the files: it can't name one above 9
+    told = () if stage is None else (stage.theirs(),)
     options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD + len(told))
     umask = _umask()
     # Not every engine needs it, but only in a pid namespace does nothing outlive a spawner that is killed
@@ -184,7 +167,7 @@ def _launch(
             run_name(wishes.run),
             *(b"--args", b"%d" % ARGS_FD, b"--json-status-fd", b"%d" % STATUS_FD),
             *(b"--info-fd", b"%d" % INFO_FD, b"--block-fd", b"%d" % BLOCK_FD, b"--"),
-            *_words(plan, FIRST_FILE_FD),
+            *command_words(plan, FIRST_FILE_FD),
         ),
         limits=rlimits(plan.limits, has_group=group is not None),
         cgroups=() if group is None else group.member_files(),
@@ -205,8 +188,8 @@ def _launch(
         for fd in given:
             os.close(fd)
         streams.close_theirs()
-        if channel is not None:
-            channel.launched()
+        if stage is not None:
+            stage.launched()
 
 
 def _without_parent(options: tuple[bytes, ...]) -> tuple[bytes, ...]:

@@ -16,7 +16,7 @@ from unspill.runner.outcome import not_entered, not_executed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.plan import Plan
-    from unspill.model.run import FileDenial, Outcome
+    from unspill.model.run import Outcome
 
 _LONGEST = 64
 _DIRECTORIES = {b"none": errno.ENOENT, b"file": errno.ENOTDIR, b"closed": errno.EACCES}
@@ -24,7 +24,7 @@ _PROGRAMS = {b"program": errno.ENOENT, b"mode": errno.EACCES}
 
 
 class Stage:
-    """The caller's end of the pipe, with the same steps as the channel of a first program."""
+    """The caller's end of the pipe, from before the run is launched until every process of it is dead."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -57,10 +57,6 @@ class Stage:
         if self._said in _DIRECTORIES:
             return not_entered(_DIRECTORIES[self._said])
         return not_executed(self._plan.argv[0], _PROGRAMS.get(self._said, errno.EACCES))
-
-    def denied(self) -> tuple[FileDenial, ...]:
-        """Return nothing: a shell tells of no file accesses."""
-        return ()
 
     def _close_theirs(self) -> None:
         if self._theirs >= 0:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _NAMED = 3
 ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
+STRICT_NOTE = '`profile = "strict"` refuses more system calls; it has no Landlock fence. unspill says this once.'
+_STRICT_KEY = "said that strict has no Landlock"
 
 
 class Applied(Record):
@@ -62,8 +64,7 @@ def make_result(
         problem=applied.problem,
         duration_s=duration_s,
         hints=(*performed.hints, *_remains_hints(plan, performed)),
-        denied_paths=performed.denied_paths,
-        warnings=(*_warnings(opened, plan, traffic), *notes, *news_of(opened, masks)),
+        warnings=(*_warnings(opened, plan, traffic), *_news_of_profile(opened, plan), *notes, *news_of(opened, masks)),
         shown_lines=opened.policy.shown_lines,
         shown_bytes=opened.policy.shown_bytes,
         connections=() if traffic is None else traffic.connections,
@@ -104,6 +105,14 @@ def _warnings(opened: Opened, plan: Plan, traffic: Traffic | None) -> tuple[str,
     about_us = () if opened.facts.uid else (ROOT_NOTE,)
     about_caller = (opened.warning,) if opened.warning else ()
     return (*about_us, *about_caller, *plan.warnings, *faults)
+
+
+def _news_of_profile(opened: Opened, plan: Plan) -> tuple[str, ...]:
+    """Say once, whatever the project, what `strict` is not: its name promises more than a filter."""
+    if plan.profile != "strict" or opened.store.facts.find(_STRICT_KEY) is not None:
+        return ()
+    opened.store.facts.put(_STRICT_KEY, "")
+    return (STRICT_NOTE,)
 
 
 def hidden_notes(

@@ -13,7 +13,7 @@ from unspill.errors import HostError, UsageError
 from unspill.host.places import find_places, read_git_configs
 from unspill.host.seccomp import build_filter
 from unspill.layers.playground import playground_dir
-from unspill.model.plan import FirstInput, HostNetwork, NoNetwork, Overlay, PlanInput, ProxyNetwork
+from unspill.model.plan import HostNetwork, NoNetwork, Overlay, PlanInput, ProxyNetwork
 from unspill.plan.build import build_plan
 from unspill.policy.defaults import cache_candidates, toolchain_candidates
 from unspill.policy.secrets import secret_paths
@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.layer import Stack
     from unspill.model.plan import CacheLayer, MountOp, NetworkPlan, Places, Plan
-    from unspill.model.policy import Policy
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
 
@@ -103,7 +102,7 @@ def make_plan(
         raise HostError("in container mode no sandbox is made", remedy="See what it lacks here: `unspill doctor`.")
     base = places.rootfs
     given = PlanInput(
-        policy=opened.policy.replace(limits=request.limits, explain=opened.policy.explain or request.explain),
+        policy=opened.policy.replace(limits=request.limits),
         facts=opened.facts,
         places=places,
         engine=opened.engine,
@@ -117,7 +116,6 @@ def make_plan(
         extra_environ=request.environ,
         command_file=request.script,
         network=_plan_network(opened, is_granted=request.network),
-        first=_first_input(opened.policy, is_explained=opened.policy.explain or request.explain),
         uid=0 if base is not None and opened.policy.rootfs_writable else None,
         gid=os.getgid(),
     )
@@ -131,20 +129,6 @@ def make_plan(
         make_skeleton(plan.skeleton)
     _planned[opened.project] = (given, plan)
     return plan
-
-
-def _first_input(policy: Policy, *, is_explained: bool) -> FirstInput | None:
-    """Return what the host has for a first program, None where the run needs none."""
-    if policy.profile != "strict" and not is_explained:
-        return None
-    from unspill.host.first import find_interpreters, read_first_program
-
-    notices = b""
-    if is_explained:
-        from unspill.host.seccomp_notices import build_notices
-
-        notices = build_notices(os.uname().machine)
-    return FirstInput(source=read_first_program(), interpreters=find_interpreters(), notices=notices)
 
 
 def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:

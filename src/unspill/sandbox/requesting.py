@@ -44,7 +44,6 @@ class Request(Record):
     environ: tuple[tuple[bytes, bytes], ...]
     limits: Limits
     network: bool = False
-    explain: bool = False
     revealed: tuple[bytes, ...] = ()
     program: str | None = None
     stdin: bytes | int | None = None

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from unspill.model.egress import Connection, Denial
     from unspill.model.layer import RunId
     from unspill.model.operation import Operation
-    from unspill.model.run import FileDenial, Hint, Outcome, Output
+    from unspill.model.run import Hint, Outcome, Output
 
     State = Literal["held", "thrown away", "applied", "needless", "left"]
 
-_MOST_DENIED = 10
 _MOST_DENIALS = 10
 _OF_PLACES = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[]_*")
 _HEADINGS: dict[State, str] = {
@@ -56,7 +55,6 @@ class RunResult(Record):
     flagged: tuple[tuple[bytes, str], ...] = ()
     problem: str = ""
     hints: tuple[Hint, ...] = ()
-    denied_paths: tuple[FileDenial, ...] = ()
     warnings: tuple[str, ...] = ()
     connections: tuple[Connection, ...] = ()
     denials: tuple[Denial, ...] = ()
@@ -85,23 +83,12 @@ class RunResult(Record):
         lines += [truncate(printed, self.shown_lines, self.shown_bytes)] if printed else []
         lines += [describe_end(self.outcome)] if not self.ok else []
         lines += [f"Note: {hint.text} {hint.remedy}".rstrip() for hint in self.hints]
-        lines += denied_lines(self.denied_paths)
         lines += network_lines(self.denials)
         if not lines:
             lines.append("No output received from command")
         if self.changes:
             lines += ["", *_change_lines(self)]
         return "\n".join(lines) + "\n"
-
-
-def denied_lines(denied: tuple[FileDenial, ...]) -> list[str]:
-    """Tell a model what it could not write; what it could not read would tell it which files the host has."""
-    if not denied:
-        return []
-    from unspill.changes.quote import quote
-
-    written = [denial for denial in denied if denial.access == "write"]
-    return [f"Note: {quote(denial.path)} was not written: {denial.rule}." for denial in written[:_MOST_DENIED]]
 
 
 def network_lines(denials: tuple[Denial, ...]) -> list[str]:

@@ -106,7 +106,6 @@ class Sandbox(Looking):
         after_cancel: After | None = None,
         on_event: Callable[[Event], None] | None = None,
         cancel_fd: int | None = None,
-        explain: bool = False,
         network: bool = False,
         hosts: Sequence[str] = (),
         readable: Sequence[str] = (),
@@ -132,7 +131,6 @@ class Sandbox(Looking):
                 by default the policy's where `after` is `apply`, else as `after`.
             on_event: Called with Started, OutputChunk and Ended.
             cancel_fd: A descriptor that becomes readable to cancel.
-            explain: Say in `denied_paths` which files the sandbox kept from it and why, which makes it slower.
             network: Any public host, for this command and this time; `hosts`: those named, besides the policy's.
             readable: Paths that it sees besides the policy's; `reveal`: secrets of the project that it sees.
             roots: Directories that it may change besides the policy's, each in a layer.
@@ -147,7 +145,7 @@ class Sandbox(Looking):
         bounds = self._opened.policy.limits if limits is None else limits
         bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
         wishes = self._wishes(stdin, after, after_cancel, bounds.wall_s)
-        request = make_request(self._opened, command, cwd, env, bounds).replace(explain=explain, stdin=wishes.stdin)
+        request = make_request(self._opened, command, cwd, env, bounds).replace(stdin=wishes.stdin)
         wishes = wishes.replace(on_event=on_event, cancel_fd=cancel_fd)
         more = {"network": network, "hosts": hosts, "readable": readable, "reveal": reveal, "roots": roots}
         return self._run(request, wishes, approver, {**more, "plain": unsandboxed})

@@ -3,6 +3,7 @@
 
 import pytest
 
+from unspill.cli import run
 from unspill.cli.options import EVERYWHERE, Command, Option, help_text, parse
 from unspill.errors import UsageError
 
@@ -70,6 +71,15 @@ def test_what_is_wrong_is_named_with_where_to_look(words: list[str], message: st
         parse(SHOW, words)
     assert refused.value.message == message
     assert refused.value.remedy == "See `unspill show --help`."
+
+
+@pytest.mark.parametrize("words", [["--why"], ["--why", "--", "true"], ["-q", "--why=x"]])
+def test_an_option_of_an_earlier_version_is_refused_with_what_to_do_instead(words: list[str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse(run.COMMAND, words)
+    assert refused.value.message == "--why was removed"
+    assert "unspill explains the paths that its output names" in refused.value.remedy
+    assert "--why" not in help_text(run.COMMAND)
 
 
 def test_the_help_comes_from_the_same_table() -> None:

@@ -20,7 +20,7 @@ MOUNTS = (
     Tmpfs(dest=b"/home/ann/read/private", size_bytes=1, mode=0o555, why="hidden by your policy"),
     ReadOnly(dest=b"/home/ann/read/private", why=""),
 )
-JUDGE = Judge(MOUNTS, frozenset([b"/workspace/.env"]), has_rootfs=True)
+JUDGE = Judge(MOUNTS, has_rootfs=True)
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,10 @@ def test_nothing_is_told_of_a_file_that_a_rootfs_does_not_have(path: bytes) -> N
     assert JUDGE.refusal(path, is_write=False) is None
 
 
-@pytest.mark.parametrize(("path", "kind"), [(b"/workspace/.env", "secret"), (b"/home/ann/read/private/x", "masked")])
-def test_masks_are_told_as_anywhere(path: bytes, kind: str) -> None:
-    refusal = JUDGE.refusal(path, is_write=False)
+def test_masks_are_told_as_anywhere() -> None:
+    refusal = JUDGE.refusal(b"/home/ann/read/private/x", is_write=False)
     assert refusal is not None
-    assert refusal.kind == kind
+    assert refusal.kind == "masked"
 
 
 @pytest.mark.parametrize("path", [b"/usr/x", b"/bin/x", b"/etc/x", b"/srv/x"])

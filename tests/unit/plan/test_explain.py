@@ -54,6 +54,8 @@ def test_held_layers_are_counted() -> None:
 def test_the_filter_is_explained() -> None:
     assert "system calls: a filter of 2 instructions refuses what no namespace covers" in explained(filter=bytes(16))
     assert "system calls: not filtered" in explained(filter=b"")
+    assert "strict: tracing and Unix sockets too; no Landlock" in explained(policy=Policy(profile="strict"))
+    assert "Landlock" not in explained()
 
 
 def test_warnings_are_shown() -> None:

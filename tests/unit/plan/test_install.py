@@ -82,7 +82,7 @@ def test_the_whole_tree_is_measured_and_the_time_is_bounded() -> None:
 
 def test_bwrap_is_started_in_the_root_and_by_no_shell_of_the_tree() -> None:
     plan = build_install(GIVEN)
-    assert (plan.cwd, plan.argv, plan.is_direct) == (b"/", ARGV, True)
+    assert (plan.cwd, plan.argv, plan.staged) == (b"/", ARGV, False)
     assert plan.filter == FILTER
 
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.plan.given import HOME, PROJECT, facts, given
-from unspill.model.plan import FirstInput
 from unspill.plan.argv import bwrap_options
 from unspill.plan.build import build_plan
-from unspill.plan.first import command_words
+from unspill.plan.stage import command_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,16 +46,6 @@ def test_to_everything_else_a_shell_goes(cwd: bytes) -> None:
     assert options[options.index(b"--chdir") + 1] == b"/"
     words = command_words(made, 7)
     assert (words[:2], words[3:]) == ((b"/bin/sh", b"-c"), (b"sh", cwd, b"true"))
-
-
-def test_a_first_program_goes_there_itself() -> None:
-    first = FirstInput(source=b"", interpreters=(b"/usr/bin/python3",), notices=b"x" * 8)
-    made = build_plan(given(cwd=PROJECT + b"/sub", argv=(b"./x",), first=first))
-    assert not made.staged
-    assert not made.is_direct
-    assert command_words(made, 9)[-3:] == (b"9", PROJECT + b"/sub", b"./x")
-    options, _contents = bwrap_options(made, facts(), 8)
-    assert options[options.index(b"--chdir") + 1] == b"/"
 
 
 def test_by_hand_the_shell_speaks_on_stderr_and_closes_nothing() -> None:

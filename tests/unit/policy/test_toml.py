@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,9 @@ from unspill.model.policy import GIB, MIB
 from unspill.model.rootfs import RootfsWish
 from unspill.policy.settings import PROJECT_KEYS, Settings
 from unspill.policy.toml import parse_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HOME = b"/home/ann"
 PROJECT = b"/home/ann/shop"
@@ -261,6 +265,16 @@ def test_what_is_not_understood_stops_the_run_and_is_named(text: str, named: str
         own(text)
     assert str(wrong.value).startswith(f"config.toml: {named}")
     assert wrong.value.remedy
+
+
+@pytest.mark.parametrize("read", [own, of_project])
+@pytest.mark.parametrize("value", ["true", "false", "'x'"])
+def test_a_setting_of_an_earlier_version_is_refused_with_what_to_do_instead(
+    read: Callable[[str], Settings], value: str
+) -> None:
+    with pytest.raises(PolicyError, match="explain: this setting was removed") as wrong:
+        read(f"explain = {value}")
+    assert wrong.value.remedy.startswith("Delete the line.")
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second layer of the profile `strict`: what holds when a mount, a namespace or a closed descriptor does not.
+"""A Landlock fence inside a real sandbox: what holds when a mount, a namespace or a closed descriptor does not.
 
-Each attack is given what the first layer keeps from it, and fails all the same. The control arm is the same leak in
-the default profile, which has no second layer.
+No run sets one; live sandboxes will. Here the command sets it itself, with the text of `host.landlock` and the fence
+that `plan.fence` makes of the sandbox's own plan. The control arm is the same command without it.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
+import textwrap
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.attack.arena import Arena
+from tests.kernel.test_strict import TOOLS
+from tests.support import printed
+from unspill.host import landlock
 from unspill.model.plan import Bind
-from unspill.plan import fence, first
-from unspill.plan.fence import handled_rights
+from unspill.plan.fence import build_fence, handled_rights, rule_rights
 from unspill.runner.launcher import Launched, Launcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support import Ground
     from unspill.host.job import Job
     from unspill.model.plan import Fence
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def arena(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Arena:
+    return Arena(ground, monkeypatch)
+
+
+def fence_of(ground: Ground) -> Fence:
+    """Return the fence around what every sandbox of this person shows."""
+    sandbox = ground.sandbox()
+    plan = sandbox.plan("true")
+    return build_fence(plan.mounts, sandbox._opened.facts, plan.network)
+
+
+def fenced(fence: Fence, script: str, *, without: int = 0) -> str:
+    """Return a script that sets a fence before it begins; `without` are rights of files that it does not refuse."""
+    files, tcp, scoped = handled_rights(fence)
+    files &= ~without
+    rules = tuple((path, rights & files) for path, rights in rule_rights(fence) if rights & files)
+    lines = (
+        f"exec(compile({inspect.getsource(landlock)!r}, 'landlock', 'exec'))",
+        f"fence_in({(files, tcp, scoped)!r}, {rules!r}, {fence.ports or ()!r})",
+        textwrap.dedent(script),
+    )
+    return "\n".join(lines)
 
 
 @contextmanager
@@ -85,15 +115,14 @@ def victim(arena: Arena) -> Path:
     return directory
 
 
-def test_a23_a_leaked_directory_is_of_no_use_to_a_fenced_command(arena: Arena) -> None:
-    """Hand the run a descriptor of a host directory, and read, write, rename, link and run through it. Names that an
-    open directory has can still be listed. Control: in the default profile the same descriptor gives all of that."""
-    outside = victim(arena)
+def test_a_leaked_directory_is_of_no_use_inside_a_fence(arena: Arena) -> None:
+    """Names that an open directory has can still be listed."""
+    outside, fence = victim(arena), fence_of(arena.ground)
     fd = os.open(outside, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with leaked(arena, fd):
             before = sorted(os.listdir(outside))
-            assert arena.attack(THROUGH, profile="strict").won == ("list names",)
+            assert arena.attack(fenced(fence, THROUGH)).won == ("list names",)
             assert sorted(os.listdir(outside)) == before
             assert (outside / "old").read_text() == "old"
             naive = set(arena.attack(THROUGH).won)
@@ -127,31 +156,21 @@ ALSO = {"execute": {"read a file"}, "make files": {"make a hard link"}}
 
 
 @pytest.mark.parametrize("right", RIGHTS)
-def test_a23_each_right_of_the_fence_is_needed(arena: Arena, right: str) -> None:
-    """Take one right out of those that the fence refuses, and try all of them through a leaked directory.
-    Control: exactly what belongs to that right succeeds again."""
+def test_each_right_of_the_fence_is_needed(arena: Arena, right: str) -> None:
+    """A fence that refuses one right less gives back exactly what belongs to that right."""
     bit, regained = RIGHTS[right]
-
-    def weaker(planned: Fence) -> tuple[int, int, int]:
-        files, tcp, scoped = handled_rights(planned)
-        return files & ~bit, tcp, scoped
-
-    outside = victim(arena)
+    outside, fence = victim(arena), fence_of(arena.ground)
     fd = os.open(outside, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with leaked(arena, fd), arena.patch.context() as patch:
-            patch.setattr(fence, "handled_rights", weaker)
-            patch.setattr(first, "handled_rights", weaker)
-            won = set(arena.attack(THROUGH, profile="strict").won)
+        with leaked(arena, fd):
+            won = set(arena.attack(fenced(fence, THROUGH, without=bit)).won)
     finally:
         os.close(fd)
     assert regained in won
     assert won <= {regained, "list names"} | ALSO.get(right, set())
 
 
-def test_a23_a_leaked_file_can_be_reopened_no_more_than_it_is_open(arena: Arena) -> None:
-    """Hand the run a read-only descriptor of a host file, and open the file for writing by /proc/self/fd.
-    Control: in the default profile the file is written."""
+def test_a_leaked_file_can_be_reopened_no_more_than_it_is_open(arena: Arena) -> None:
     target = arena.ground.top / "record"
     target.write_text("old")
     script = """
@@ -160,10 +179,11 @@ def test_a23_a_leaked_file_can_be_reopened_no_more_than_it_is_open(arena: Arena)
         except OSError: continue
         if regular: attempt("write", lambda: os.write(os.open(f"/proc/self/fd/{number}", os.O_WRONLY), b"new"))
     """
+    fence = fence_of(arena.ground)
     fd = os.open(target, os.O_RDONLY)
     try:
         with leaked(arena, fd):
-            assert not arena.attack(script, profile="strict").won
+            assert not arena.attack(fenced(fence, script)).won
             assert target.read_text() == "old"
             assert arena.attack(script).won == ("write",)
     finally:
@@ -171,10 +191,8 @@ def test_a23_a_leaked_file_can_be_reopened_no_more_than_it_is_open(arena: Arena)
     assert target.read_text() == "new"
 
 
-def test_a1_a_writable_mount_that_the_fence_does_not_know_stays_closed(arena: Arena) -> None:
-    """Take a bug of ours for granted: a directory of the host is mounted writable although no rule has it.
-    Control: in the default profile the command writes there."""
-    outside = victim(arena)
+def test_a_writable_mount_that_the_fence_does_not_know_stays_closed(arena: Arena) -> None:
+    outside, fence = victim(arena), fence_of(arena.ground)
 
     def mistaken(mounts: Any) -> Any:
         mistake = Bind(source=os.fsencode(outside), dest=b"/mistake", why="a mistake", writable=True)
@@ -182,15 +200,13 @@ def test_a1_a_writable_mount_that_the_fence_does_not_know_stays_closed(arena: Ar
 
     script = "attempt('write', open, '/mistake/made', 'w')"
     with arena.plan_changed(mistaken):
-        assert not arena.attack(script, profile="strict").won
+        assert not arena.attack(fenced(fence, script)).won
         assert not (outside / "made").exists()
         assert arena.attack(script).won
     assert (outside / "made").exists()
 
 
-def test_a12_a_fenced_command_signals_nobody_but_its_own(arena: Arena) -> None:
-    """Signal pid 1 of the sandbox, which is not the command's own process, and a child of the command.
-    Control: in the default profile pid 1 may be signalled; the child may be in both."""
+def test_a_fenced_process_signals_nobody_but_its_own(arena: Arena) -> None:
     script = """
     child = os.fork()
     if not child: signal.pause()
@@ -198,57 +214,56 @@ def test_a12_a_fenced_command_signals_nobody_but_its_own(arena: Arena) -> None:
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     attempt("pid 1", os.kill, 1, 0)
     """
-    assert not arena.attack(script, profile="strict").won
+    assert not arena.attack(fenced(fence_of(arena.ground), script)).won
     assert arena.attack(script).won == ("pid 1",)
 
 
-def test_a15_an_abstract_socket_outside_the_fence_is_not_reached(arena: Arena) -> None:
-    """Hand the run a socket, and connect it to an abstract one of the host, in the host's own network namespace.
-    Control: in the default profile, with the same network, it connects."""
+def test_an_abstract_socket_outside_the_fence_is_not_reached(arena: Arena) -> None:
     name = f"\0unspill-{os.getpid()}"
-    script = f"""
-    for number in range(3, 64):
-        try: kind = os.fstat(number).st_mode
-        except OSError: continue
-        if stat.S_ISSOCK(kind):
-            attempt("connect", socket.socket(fileno=number).connect, {name!r})
-    """
-    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as one, socket.socket(1) as two:
+    script = f"attempt('connect', socket.socket(socket.AF_UNIX).connect, {name!r})"
+    fence = fence_of(arena.ground)
+    with socket.socket(socket.AF_UNIX) as server:
         server.bind(name)
         server.listen()
         with arena.without(b"--unshare-net"):
-            with leaked(arena, one.fileno()):
-                assert not arena.attack(script, profile="strict").won
-            with leaked(arena, two.fileno()):
-                assert arena.attack(script).won == ("connect",)
+            assert not arena.attack(fenced(fence, script)).won
+            assert arena.attack(script).won == ("connect",)
 
 
-def test_a16_tcp_is_fenced_even_in_the_network_of_the_host(arena: Arena) -> None:
-    """Connect to a server of the host's loopback, and be one, in the host's own network namespace.
-    Control: in the default profile, with the same network, both work."""
+def test_tcp_is_fenced_even_in_the_network_of_the_host(arena: Arena) -> None:
+    fence = fence_of(arena.ground)
     with socket.create_server(("127.0.0.1", 0)) as server:
         script = f"""
         attempt("connect", socket.create_connection, ("127.0.0.1", {server.getsockname()[1]}), 2)
         attempt("serve", socket.create_server, ("127.0.0.1", 0))
         """
         with arena.without(b"--unshare-net"):
-            assert not arena.attack(script, profile="strict").won
+            assert not arena.attack(fenced(fence, script)).won
             assert arena.attack(script).won == ("connect", "serve")
 
 
-def test_a24_the_first_programs_channel_is_gone_before_the_command_starts(arena: Arena) -> None:
-    """Write words of the first program to every descriptor from 3 to 255, and look for sockets of pid 1 to take over.
-    Control: the first program itself has the channel, or a command that is not found could not be told."""
-    script = """
-    for number in range(3, 256):
-        try: os.write(number, b"failed command 2")
-        except OSError: continue
-        won(number)
-    for name in os.listdir("/proc/1/fd"):
-        try: target = os.readlink(f"/proc/1/fd/{name}")
-        except PermissionError: continue
-        if int(name) > 2 and "socket" in target: won("of pid 1:", name)
+BECOME = """
+import os, signal, sys
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+# A fence without a network refuses every server
+@pytest.mark.parametrize("name", [name for name in TOOLS if name != "a server on loopback"])
+def test_a_tool_works_inside_a_fence(ground: Ground, name: str) -> None:
+    script = fenced(fence_of(ground), BECOME)
+    result = ground.run(["/usr/bin/python3", "-I", "-c", script, *TOOLS[name]])
+    assert printed(result).splitlines()[-1:] == ["ok"]
+
+
+def test_a_rule_for_what_does_not_exist_is_an_error_that_names_it(arena: Arena) -> None:
+    script = f"""
+    exec(compile({inspect.getsource(landlock)!r}, 'landlock', 'exec'))
+    try: fence_in((4, 0, 0), ((b"/none", 4),), ())
+    except FileNotFoundError as error: print(error.filename)
+    attempt("read", open, "/etc/passwd")
     """
-    for settings in ({"profile": "strict"}, {"explain": True}):
-        assert not arena.attack(script, **settings).won
-        assert arena.ground.sandbox(**settings).run(["no-such-program"]).exit_code == 127
+    found = arena.attack(script)
+    assert "b'/none'" in found.lines
+    assert found.won == ("read",), "it was fenced in all the same"
