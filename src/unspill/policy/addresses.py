@@ -83,15 +83,6 @@ def _table(text: str) -> tuple[tuple[int, int, str], ...]:
 _TABLES = {4: _table(_V4), 16: _table(_V6)}
 
 
-def forbidden_networks() -> tuple[tuple[bytes, int], ...]:
-    """Return the tables as networks, packed address and number of bits each, for who can only decide by prefixes."""
-    return tuple(
-        ((prefix << shift).to_bytes(length), length * 8 - shift)
-        for length, rows in _TABLES.items()
-        for prefix, shift, _why in rows
-    )
-
-
 def why_forbidden(packed: bytes, own: Iterable[bytes] = ()) -> str:
     """Return why nothing may be sent to an address, the empty text if it is public.
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # A sandbox that runs many short commands looks around once a second, not for each of them
 _PLACES_S = 1.0
+_RESOLVER_FILE = b"/etc/resolv.conf"
 _found: dict[bytes, tuple[Opened, float, Places]] = {}
 _planned: dict[bytes, tuple[PlanInput, Plan]] = {}
 
@@ -151,13 +152,7 @@ def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:
     """Return what a run reaches: what its policy names, and what was granted to this one command."""
     network = opened.policy.network
     if is_granted and network.mode == "host":
-        from unspill.sandbox.full_network import find_resolver_file
-
-        return HostNetwork(resolver_file=find_resolver_file())
-    if is_granted and network.mode == "pasta":
-        from unspill.sandbox.full_network import plan_pasta
-
-        return plan_pasta(has_own_namespace=opened.engine == "mount" or opened.facts.own_namespace)
+        return HostNetwork(resolver_file=_find_resolver_file())
     if not is_granted and not network.hosts and not network.ask:
         return NoNetwork()
     from unspill.policy.egress import parse_rules
@@ -172,6 +167,12 @@ def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:
         up_bytes=network.up_bytes,
         down_bytes=network.down_bytes,
     )
+
+
+def _find_resolver_file() -> bytes:
+    """Return where /etc/resolv.conf really is, nothing if it is nowhere."""
+    found = os.path.realpath(_RESOLVER_FILE)
+    return found if os.path.isfile(found) else b""
 
 
 def _is_like(last: PlanInput, given: PlanInput) -> bool:

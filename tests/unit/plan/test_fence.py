@@ -16,7 +16,6 @@ from unspill.model.plan import (
     FirstInput,
     HostNetwork,
     NoNetwork,
-    PastaNetwork,
     Plan,
     ProxyNetwork,
 )
@@ -102,7 +101,6 @@ def test_all_that_a_kernel_can_fence_is_fenced_and_no_more(abi: int, expected: t
     [
         (NoNetwork(), ()),
         (ProxyNetwork(hosts=("example.org",)), (PROXY_PORT,)),
-        (PastaNetwork(program=b"/usr/bin/pasta"), None),
         (HostNetwork(), None),
     ],
 )
