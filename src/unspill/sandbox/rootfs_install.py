@@ -144,12 +144,12 @@ def find_endpoints(hosts: Sequence[str]) -> frozenset[Endpoint]:
         PolicyError: a host can't be understood.
     """
     from unspill.network.resolve import Endpoint
+    from unspill.policy.addresses import pack_address
     from unspill.policy.egress import parse_rules
-    from unspill.policy.literals import find_literal
 
     found = []
     for rule in parse_rules(hosts).allowed:
-        packed = find_literal((f"[{rule.host}]" if ":" in rule.host else rule.host).encode("ascii"))
+        packed = pack_address(rule.host)
         ports = _WEB_PORTS if rule.port is None else (rule.port,)
         found += [Endpoint(address=packed, port=port) for port in ports if packed]
     return frozenset(found)
