@@ -105,6 +105,11 @@ def address_text(packed: bytes) -> str:
     return str(IPv6Address(packed))
 
 
+def bracketed(host: str) -> str:
+    """Return a name or an address as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
 def _table(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return prefix, shift and reason of each line: an address is in it if it is the prefix once shifted."""
     rows = []

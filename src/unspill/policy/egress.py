@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.errors import PolicyError
 from unspill.model.record import Record
-from unspill.policy.addresses import address_text, find_literal, pack_address, why_forbidden
+from unspill.policy.addresses import address_text, bracketed, find_literal, pack_address, why_forbidden
 from unspill.policy.hosts import parse_host, parse_port
 from unspill.policy.refusal import Refused
 from unspill.policy.suffixes import is_public_suffix
@@ -51,7 +51,7 @@ class Allowed(Record):
     @property
     def text(self) -> str:
         """The rule in the one form that it is compared by."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = bracketed(self.host)
         return f"{'*.' * self.subdomains}{host}{'' if self.port is None else f':{self.port}'}"
 
 
