@@ -74,11 +74,22 @@ def test_whoever_is_not_asked_does_not_get_it(ground: Ground) -> None:
     assert HOST_NETWORK.encode() not in done.stderr
 
 
-@pytest.mark.parametrize("mode", ["host", "pasta", "proxy"])
+@pytest.mark.parametrize("mode", ["host", "proxy"])
 def test_a_file_of_the_project_can_not_choose_the_mode(ground: Ground, mode: str) -> None:
     (ground.project / ".unspill.toml").write_text(f'[network]\nmode = "{mode}"\n')
     with pytest.raises(PolicyError, match=r"network\.mode"):
         Sandbox(ground.project)
+
+
+def test_an_old_configuration_with_pasta_is_told_what_to_write(ground: Ground) -> None:
+    ground.configure('[network]\nmode = "pasta"\n')
+    done = run_cli("run", "--", "true", cwd=ground.project)
+    assert done.returncode == 125
+    assert b'network.mode: "pasta" is no longer supported' in done.stderr
+    assert b'Write `mode = "proxy"`' in done.stderr
+    with pytest.raises(PolicyError) as refused:
+        Sandbox(ground.project, policy=ground.policy(network=Network(mode="pasta")))  # type: ignore[arg-type]
+    assert 'Write `mode = "proxy"`' in refused.value.remedy
 
 
 def test_doctor_calls_it_a_weaker_mode_that_was_configured(ground: Ground) -> None:
@@ -90,9 +101,8 @@ def test_doctor_calls_it_a_weaker_mode_that_was_configured(ground: Ground) -> No
     assert "abstract sockets" in rows["network"]["consequence"]
 
 
-@pytest.mark.parametrize("mode", ["proxy", "pasta"])
-def test_doctor_finds_nothing_weak_in_the_other_modes(ground: Ground, mode: str) -> None:
-    ground.configure(f'bwrap = "{ground.bwrap.decode()}"\n[network]\nmode = "{mode}"\n')
+def test_doctor_finds_nothing_weak_in_the_proxy(ground: Ground) -> None:
+    ground.configure(f'bwrap = "{ground.bwrap.decode()}"\n[network]\nmode = "proxy"\n')
     value = json.loads(run_cli("doctor", "--json", cwd=ground.project).stdout)
     assert value["level"] in ("A", "B")
     assert {row["standing"] for row in value["rows"] if row["fact"] == "network"} <= {"ok"}

@@ -10,7 +10,8 @@ from tests.unit.network.host_vectors import VECTORS, asking
 from tests.unit.network.scene import PUBLIC, Names, echo, read_all, scene, server
 from tests.unit.network.web import Web
 from unspill.network.loop import open_connection
-from unspill.network.resolve import Endpoint, pack
+from unspill.network.resolve import Endpoint
+from unspill.policy.addresses import pack_address
 from unspill.policy.egress import Rules
 
 pytestmark = pytest.mark.kernel
@@ -50,7 +51,7 @@ def web() -> Iterator[Web]:
 )
 def test_a_name_with_an_answer_that_is_not_public_is_not_connected_to(answers: list[str]) -> None:
     names = Names({"example.org": answers})
-    with scene(["example.org"], names=names, own=frozenset((pack("23.23.23.23"),))) as stage:
+    with scene(["example.org"], names=names, own=frozenset((pack_address("23.23.23.23"),))) as stage:
         assert stage.status("example.org:443").startswith(b"HTTP/1.1 403 Address not allowed")
     assert stage.doorman.asked == []
     assert [denial.rule for denial in stage.proxy.denials()] == ["address"]
@@ -72,7 +73,7 @@ def test_a_name_that_changes_between_check_and_use_is_asked_once_only(web: Web) 
 
 def test_a_named_endpoint_is_the_only_way_to_loopback(web: Web) -> None:
     names = Names(others=["127.0.0.1"])
-    endpoint = Endpoint(address=pack("127.0.0.1"), port=web.port)
+    endpoint = Endpoint(address=pack_address("127.0.0.1"), port=web.port)
     request = b"GET http://example.org:%d/ HTTP/1.1\r\n\r\n" % web.port
     rules = [f"example.org:{web.port}"]
     with scene(rules, names=names, connect=open_connection) as stage:

@@ -17,7 +17,7 @@ from tests.figures import record_figure
 from tests.unit.network.host_vectors import VECTORS
 from tests.unit.network.scene import Names, Scene, scene
 from tests.unit.network.test_http import AMBIGUOUS
-from unspill.network.resolve import pack
+from unspill.policy.addresses import pack_address
 from unspill.policy.egress import parse_rules
 
 pytestmark = pytest.mark.kernel
@@ -125,7 +125,7 @@ def test_no_made_up_request_reaches_what_an_independent_judge_forbids(full: bool
     count, seed = (100_000, random.randrange(1 << 32)) if full else (4_000, 4)
     chance = random.Random(seed)
     names = Addressed()
-    with scene(parse_rules(RULES), names=names, own=frozenset((pack(OWN),))) as stage:
+    with scene(parse_rules(RULES), names=names, own=frozenset((pack_address(OWN),))) as stage:
         for _ in range(count):
             send(stage, made_up(chance))
     forbidden = []

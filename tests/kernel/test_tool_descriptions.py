@@ -28,7 +28,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "host": {"view": "host"},
     "hosts": {"network": Network(hosts=("example.org", "*.example.net")), "permissions": Rules(network="deny")},
     "asking": {"network": Network(ask=True)},
-    "any protocol": {"network": Network(mode="pasta")},
     "network of the host": {"network": Network(mode="host", hosts=("example.org",))},
     "tools in the home": {"made": (".cache/pip", ".cargo/bin")},
     "narrow": {"tmp": "persistent", "limits": Limits(wall_s=5.0), "shown_lines": 7, "shown_bytes": 1000},

@@ -226,10 +226,9 @@ NETWORKS: dict[str, tuple[dict[str, Any], list[str], bool]] = {
         False,
     ),
     "asked for": ({"network": Network(ask=True)}, ["The user is asked about each host", BY_PROXY], False),
-    "any protocol": ({"network": Network(mode="pasta")}, ["reaches any public address, by any protocol"], True),
     "the host's": ({"network": Network(mode="host")}, ["has the network of the user's machine"], True),
-    "hosts, else any protocol": (
-        {"network": Network(mode="pasta", hosts=("example.org",))},
+    "hosts, else the host's": (
+        {"network": Network(mode="host", hosts=("example.org",))},
         [f"Without that, hosts {BY_PROXY}"],
         False,
     ),
@@ -250,7 +249,7 @@ def test_the_network_is_what_is_told_of_it(person: Ground, view: str, kind: str)
     result = sandbox.run(["python3", "-c", CONNECT], approver=approver, **options)
     found = json.loads(printed(result))
     assert found["proxy"] == (BY_PROXY in told)
-    assert found["udp"] == ("by any protocol" in sentences[0] or "user's machine" in sentences[0])
+    assert found["udp"] == ("user's machine" in sentences[0])
     assert not found["raw"], "no capability is left for one"
     assert (found["namespace"] == os.readlink("/proc/self/ns/net")) == (kind == "the host's")
     if not found["udp"]:

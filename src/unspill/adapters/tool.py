@@ -31,7 +31,6 @@ _AFTER = {
 }
 _GRANTED = {
     "proxy": "reaches any public host, on ports 80 and 443",
-    "pasta": "reaches any public address, by any protocol",
     "host": "has the network of the user's machine",
 }
 _PROXY = (

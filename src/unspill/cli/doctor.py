@@ -95,7 +95,6 @@ def run(arguments: Arguments) -> int:
         profile=policy.profile,
         bwrap_error=refused,
         mode=policy.network.mode,
-        mode_error=_mode_error(policy.network.mode, facts),
         container=_container_mode(facts) if policy.container else None,
         rootfs=rootfs_row(policy, locations),
     )
@@ -114,7 +113,6 @@ def doctor(
     profile: Profile = "default",
     bwrap_error: HostError | None = None,
     mode: NetworkMode = "proxy",
-    mode_error: HostError | None = None,
     container: tuple[str, bool] | None = None,
     distribution: Distribution | None = None,
     rootfs: Row | None = None,
@@ -132,7 +130,6 @@ def doctor(
         profile=profile,
         bwrap_error=bwrap_error,
         mode=mode,
-        mode_error=mode_error,
     )
     if container is not None:
         found = with_container_mode(found, container[0], can_seal=container[1])
@@ -154,19 +151,6 @@ def _container_mode(facts: Facts) -> tuple[str, bool]:
     from unspill.sandbox.contained import can_seal
 
     return find_engine(os.environ), can_seal(facts)
-
-
-def _mode_error(mode: NetworkMode, facts: Facts) -> HostError | None:
-    """Return why a network of this mode could not be had here."""
-    if mode != "pasta":
-        return None
-    from unspill.sandbox.full_network import plan_pasta
-
-    try:
-        plan_pasta(has_own_namespace=facts.own_namespace)
-    except HostError as error:
-        return error
-    return None
 
 
 def _row_lines(row: Row) -> Iterator[str]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar
 
     from unspill.host.remains import Temporary
-    from unspill.model.full_network import IpVersion
 
     Overlays = tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]
 
@@ -41,9 +40,8 @@ class Job(Record):
     """One bwrap to start. In the child the descriptors are 0 to 6 in this order, the generated files from 7 on.
 
     `kept` are directories below an overlay that the command writes itself. `port` is where a listener is made inside;
-    0 for none. `pasta` is the program, the versions of IP, those of them that there is a resolver for, and the
-    networks that are closed, where the run has a network by way of pasta. `temporary` are directories in memory that
-    are looked into at the end, each with what the plan has made there.
+    0 for none. `temporary` are directories in memory that are looked into at the end, each with what the plan has made
+    there.
     """
 
     DESCRIPTORS: ClassVar[tuple[str, ...]] = ("stdin", "stdout", "stderr", "args", "status")
@@ -55,7 +53,6 @@ class Job(Record):
     umask: int = 0o022
     kept: tuple[bytes, ...] = ()
     port: int = 0
-    pasta: tuple[bytes, tuple[IpVersion, ...], tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]] | None = None
     temporary: tuple[Temporary, ...] = ()
 
 

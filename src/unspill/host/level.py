@@ -56,11 +56,10 @@ def report(
     profile: Profile = "default",
     bwrap_error: HostError | None = None,
     mode: NetworkMode = "proxy",
-    mode_error: HostError | None = None,
 ) -> DoctorReport:
     """Judge the facts for a policy's `allow_root`, `engine`, `profile` and `mode` of a network.
 
-    `bwrap_error` is why `find_bwrap` found none, `mode_error` why the mode is not to be had.
+    `bwrap_error` is why `find_bwrap` found none.
     """
     judge = _Judge(facts, distribution)
     rows = (
@@ -77,7 +76,7 @@ def report(
         judge.seccomp(),
         judge.landlock(profile),
         judge.kernel("openat2", "on" if facts.openat2 else "", "Paths are opened without following a link."),
-        *judge.network(mode, mode_error),
+        *judge.network(mode),
         *judge.surroundings(),
     )
     level = level_of(rows)
@@ -142,21 +141,15 @@ class _Judge:
         text = "Runs of root are refused: a way out of the sandbox would be a way to everything."
         return Row(fact="caller", value=value, standing="missing", consequence=text, remedy=self._remedy("root-caller"))
 
-    def network(self, mode: NetworkMode, error: HostError | None) -> tuple[Row, ...]:
+    def network(self, mode: NetworkMode) -> tuple[Row, ...]:
         if mode == "proxy":
             return ()
-        value = f'mode = "{mode}"'
-        if mode == "host":
-            text = (
-                "A command that a network is allowed to gets this host's own: all that listens on its loopback, its "
-                "neighbours, and abstract sockets of every program of yours."
-            )
-            remedy = 'set `mode = "proxy"` or `mode = "pasta"` under `[network]` in your configuration'
-            return (Row(fact="network", value=value, standing="weak", consequence=text, remedy=remedy),)
-        if error is not None:
-            return (Row(fact="network", value=value, standing="note", consequence=error.message, remedy=error.remedy),)
-        text = "A command that a network is allowed to reaches public addresses by any protocol, and nothing else."
-        return (Row(fact="network", value=value, standing="ok", consequence=text),)
+        text = (
+            "A command that a network is allowed to gets this host's own: all that listens on its loopback, its "
+            "neighbours, and abstract sockets of every program of yours."
+        )
+        remedy = 'set `mode = "proxy"` under `[network]` in your configuration'
+        return (Row(fact="network", value='mode = "host"', standing="weak", consequence=text, remedy=remedy),)
 
     def bwrap(self, error: HostError | None) -> Row:
         bwrap = self._facts.bwrap

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from _socket import socket as Socket
 
     from unspill.host.job import Job
-    from unspill.host.pasta import Pasta
 
 # The mount namespaces of bwrap and of the sandbox's pid 1
 _BOTH = 2
@@ -42,8 +41,6 @@ class SpawnedRun:
         self.init_fd: int | None = None
         self.awaited: tuple[int, ...] = ()
         self.mounts: list[int] = []
-        self.pasta: Pasta | None = None
-        self.is_network_made = True
         self.is_ended = False
         self.processes: tuple[int, list[bytes]] = (0, [])
 
@@ -58,46 +55,19 @@ class SpawnedRun:
             self._release()
 
     def _release(self) -> None:
+        assert self.block is not None
         try:
             self.init_fd = os.pidfd_open(self.init)
             self._hold_mounts()
             self._set_limits()
-            if self.job.pasta is not None:
-                from unspill.host.pasta import Pasta
-
-                self.pasta = Pasta(self.init, self.init_fd, *self.job.pasta, cgroups=self.job.cgroups)
-                self.is_network_made = False
-                return
-        except OSError as error:
-            self._give_up(f"limits: {error}")
-            return
-        self._let_go()
-
-    def hear_of_network(self) -> None:
-        """Let the command go when its network is ready, or give the run up."""
-        assert self.pasta is not None
-        self.is_network_made = True
-        problem = self.pasta.result()
-        if problem:
-            self._give_up(problem)
-        else:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        assert self.block is not None
-        assert self.init_fd is not None
-        try:
             self._tell_start(self.init_fd)
             os.write(self.block, b"x")
         except OSError as error:
-            self._give_up(f"limits: {error}")
+            self.kill()
+            try_send(self.reply, ("failed", f"limits: {error}"))
             return
         os.close(self.block)
         self.block = None
-
-    def _give_up(self, problem: str) -> None:
-        self.kill()
-        try_send(self.reply, ("failed", problem))
 
     def _set_limits(self) -> None:
         import resource
@@ -175,13 +145,10 @@ class SpawnedRun:
         if self.status is not None:
             return () if self.init_fd is None else (self.init_fd,)
         info = () if self.is_info_read else (self.info,)
-        network = () if self.pasta is None or self.is_network_made else (self.pasta.fileno(),)
-        return (self.bwrap_fd, self.reply.fileno(), *info, *network)
+        return (self.bwrap_fd, self.reply.fileno(), *info)
 
     def finish(self) -> None:
         """Tell the caller and let go of everything."""
-        if self.pasta is not None:
-            self.pasta.end()
         files: tuple[int, list[bytes]] = (0, [])
         if self.job.temporary and len(self.mounts) == _BOTH:
             files = find_files(self.mounts[-1], self.job.temporary)

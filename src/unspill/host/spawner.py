@@ -91,8 +91,6 @@ class Spawner:
     def _serve(self, run: SpawnedRun, ready: list[int]) -> None:
         if not run.is_info_read and run.info in ready:
             run.read_info()
-        if not run.is_network_made and run.pasta is not None and run.pasta.fileno() in ready:
-            run.hear_of_network()
         # Nothing but "kill" ever comes from the caller: a byte, or the end of a caller that went away
         if run.status is None and run.reply.fileno() in ready:
             _try_read(run.reply)

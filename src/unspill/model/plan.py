@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from unspill.model.facts import Facts
-    from unspill.model.full_network import IpVersion
     from unspill.model.layer import Stack
     from unspill.model.policy import EngineName, Policy, Profile
     from unspill.model.rootfs import RootfsBase
@@ -136,21 +135,6 @@ class ProxyNetwork(Record):
     down_bytes: int | None = None
 
 
-class PastaNetwork(Record):
-    """Its own namespace with an interface that leads to public addresses only.
-
-    `versions` of IP are those that the host has a way out for; `own` are its packed addresses, which are closed too.
-    `resolver_file` is where /etc/resolv.conf really is, empty if it is nowhere; `resolvers` are the versions of IP that
-    it names a resolver by.
-    """
-
-    program: bytes
-    versions: tuple[IpVersion, ...] = (4,)
-    own: tuple[bytes, ...] = ()
-    resolver_file: bytes = b""
-    resolvers: tuple[IpVersion, ...] = ()
-
-
 class HostNetwork(Record):
     """The host's own namespace: everything that the person reaches, loopback and the local network too.
 
@@ -161,7 +145,7 @@ class HostNetwork(Record):
 
 
 if TYPE_CHECKING:
-    NetworkPlan = NoNetwork | ProxyNetwork | PastaNetwork | HostNetwork
+    NetworkPlan = NoNetwork | ProxyNetwork | HostNetwork
 
 # Above the ports that the kernel gives out by itself, and unlike those that servers are started on
 PROXY_PORT = 62080

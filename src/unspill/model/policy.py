@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     After = Literal["apply", "hold", "discard"]
     EngineName = Literal["mount", "native", "copy"]
     Profile = Literal["default", "strict"]
-    NetworkMode = Literal["proxy", "pasta", "host"]
+    NetworkMode = Literal["proxy", "host"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -46,9 +46,8 @@ class Network(Record):
     """What every run of a sandbox may reach, and what a network is that was granted to one command.
 
     `hosts` are reached by every run, by way of the sandbox's own proxy; with `ask` others are asked for while the
-    command waits. `mode` is for a granted network: `proxy` (any
-    public host, by the same proxy), `pasta` (any protocol to public addresses, in the sandbox's own namespace), `host`
-    (the host's own namespace: weaker, and said so at each run). The bytes bound one run.
+    command waits. `mode` is for a granted network: `proxy` (any public host, by the same proxy) or `host` (the host's
+    own namespace: weaker, and said so at each run). The bytes bound one run.
     """
 
     hosts: tuple[str, ...] = ()

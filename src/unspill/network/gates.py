@@ -13,10 +13,6 @@ from unspill.network.sni import ALERT, parse_hello
 from unspill.policy.hosts import Destination, parse_host
 from unspill.policy.refusal import Refused
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Gate = "HelloGate | RequestGate | BodyGate"
-
 _TLS = 0x16
 
 

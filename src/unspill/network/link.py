@@ -14,8 +14,8 @@ from _socket import IPPROTO_TCP, MSG_PEEK, SHUT_WR, SO_ERROR, SOL_SOCKET, TCP_NO
 from unspill.model.egress import Denial
 from unspill.network.opening import Asked, HttpOpening, opening_for
 from unspill.network.relay import Relay, gate_for
+from unspill.policy.addresses import address_text
 from unspill.policy.hosts import Destination
-from unspill.policy.literals import written
 from unspill.policy.refusal import Refused
 
 TYPE_CHECKING = False
@@ -186,7 +186,7 @@ class Link:
         self._drop_server("failed")
         while self._addresses:
             address = self._addresses.pop(0)
-            self._entry = self._begin_entry(written(address))
+            self._entry = self._begin_entry(address_text(address))
             try:
                 self._server = self._loop.connect(address, self._asked.destination.port)
             except OSError:

@@ -17,7 +17,7 @@ from unspill.network.ledger import Ledger
 from unspill.network.link import Link
 from unspill.network.questions import Questions
 from unspill.network.resolve import Lookups
-from unspill.policy.literals import written
+from unspill.policy.addresses import address_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def open_connection(address: bytes, port: int) -> socket:
     server = socket(AF_INET if len(address) == 4 else AF_INET6, SOCK_STREAM)
     try:
         server.setblocking(False)
-        server.connect((written(address), port))
+        server.connect((address_text(address), port))
     except BlockingIOError:
         return server
     except OSError:

@@ -13,10 +13,6 @@ from unspill.network.refusal import shown
 from unspill.policy.hosts import Destination
 from unspill.policy.refusal import Refused
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Opening = "HttpOpening | SocksOpening"
-
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import _socket
 import os
-from _socket import AF_INET, AF_INET6, AF_UNSPEC, SOCK_STREAM, inet_pton
+from _socket import AF_UNSPEC, SOCK_STREAM
 from _thread import allocate_lock, start_new_thread
 
 from unspill.model.record import Record
-from unspill.policy.addresses import why_forbidden
+from unspill.policy.addresses import pack_address, why_forbidden
 from unspill.policy.refusal import Refused
 
 TYPE_CHECKING = False
@@ -56,19 +56,10 @@ class AddressRules(Record):
         Raises:
             Refused: One of them is not public.
         """
-        packed = [pack(answer) for answer in answers]
+        packed = [pack_address(answer) for answer in answers]
         for address in packed:
             self.check(address, port)
         return tuple(dict.fromkeys(packed))[:_TRIED]
-
-
-def pack(answer: str) -> bytes:
-    """Return an address of a resolver in bytes, none if it is no plain address (one with a zone, for instance)."""
-    family = AF_INET6 if ":" in answer else AF_INET
-    try:
-        return inet_pton(family, answer)
-    except (OSError, ValueError):
-        return b""
 
 
 def system_resolver(host: str) -> list[str]:

@@ -7,7 +7,7 @@ Pure: everything it needs is in its argument, so a plan can be printed, compared
 from __future__ import annotations
 
 from unspill.errors import BwrapMissing, UsageError
-from unspill.model.plan import File, HostNetwork, Overlay, PastaNetwork, Plan, ProxyNetwork, ReadOnly
+from unspill.model.plan import Bind, File, HostNetwork, Overlay, Plan, ProxyNetwork, ReadOnly
 from unspill.plan.environ import build_environ
 from unspill.plan.home import (
     cache_operations,
@@ -102,14 +102,20 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
         from unspill.plan.node_script import PLACE, SCRIPT
 
         operations.append(File(content=SCRIPT, dest=PLACE, why="leads older versions of node to the proxy"))
-    if isinstance(given.network, PastaNetwork | HostNetwork):
-        from unspill.plan.full_network import resolver_operations
-
-        operations += resolver_operations(given.network, is_host_root=given.policy.view != "rootfs")
+    if isinstance(given.network, HostNetwork):
+        operations += _resolver_operations(given.network.resolver_file, is_host_root=given.policy.view != "rootfs")
     operations = without_hidden(given, operations)
     operations += mask_operations(given, operations)
     operations.append(ReadOnly(dest=b"/", why="nothing is made outside the directories above"))
     return operations
+
+
+def _resolver_operations(place: bytes, *, is_host_root: bool) -> Iterator[Bind]:
+    """Yield the host's /etc/resolv.conf, nothing where it has none or it is shown anyway."""
+    # On hosts with a resolver of their own it is a link into /run, which is fresh inside
+    if place and (not is_host_root or place.startswith(b"/run/")):
+        dest = place if is_host_root else b"/etc/resolv.conf"
+        yield Bind(source=place, dest=dest, why="names are asked for as on the host")
 
 
 def _shell(given: PlanInput) -> bytes:

@@ -14,7 +14,6 @@ from unspill.model.plan import (
     HostNetwork,
     NoNetwork,
     Overlay,
-    PastaNetwork,
     Proc,
     ProxyNetwork,
     ReadOnly,
@@ -97,10 +96,6 @@ def _describe_network(network: NetworkPlan) -> str:
         case ProxyNetwork():
             hosts = ["any public host"] * network.public + [*network.hosts] + ["what is asked for"] * network.ask
             return f"{', '.join(hosts)}; through a proxy of this run, which is all there is inside"
-        case PastaNetwork():
-            return (
-                "any public address, through an interface of the sandbox's own; no way to this host or its neighbours"
-            )
         case HostNetwork():
             return "THE HOST'S OWN, with its loopback and its neighbours"
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from unspill.errors import UsageError
 from unspill.model.plan import Bind, Directory, File, Overlay, Point, ReadOnly, Symlink
 from unspill.model.rootfs import NOTE
-from unspill.plan.full_network import RESOLVER_FILE
 from unspill.plan.visible import is_writable_mount
 from unspill.policy.paths import contains, show
 
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
 
 # What every sandbox has of its own; what a tree has there is never shown
 OWN_PLACES = (b"/dev", b"/proc", b"/sys", b"/run", b"/tmp", b"/workspace", b"/playground")
-_NOT_FOR_MOUNTS = (*OWN_PLACES, b"/etc/passwd", b"/etc/resolv.conf")
 PASSWD = b"/etc/passwd"
+RESOLVER_FILE = b"/etc/resolv.conf"
+_NOT_FOR_MOUNTS = (*OWN_PLACES, PASSWD, RESOLVER_FILE)
 
 
 def get_base(given: PlanInput) -> RootfsBase:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses are public: our own table, decided on packed bytes.
+"""How addresses are read and written, and which of them are public: our own table, decided on packed bytes.
 
 Python's `is_global` calls NAT64, IPv4-compatible, multicast and a cloud's metadata address global, and its answer
 depends on the version of Python. Of IPv6 only 2000::/3 is ever public, so an unknown form is refused.
@@ -7,7 +7,7 @@ depends on the version of Python. Of IPv6 only 2000::/3 is ever public, so an un
 
 from __future__ import annotations
 
-from unspill.policy.literals import find_literal
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +64,50 @@ fec0::/10         site-local
 ff00::/8          multicast
 """
 
+# Python also reads zones, and may read more in another version
+_CHARACTERS = frozenset("0123456789abcdefABCDEF.:")
+_MAPPED, _COMPATIBLE = bytes(10) + b"\xff\xff", bytes(12)
 # An interface identifier of ISATAP carries an IPv4 address, to which a host with such a tunnel would send.
 _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
+
+
+def pack_address(text: str) -> bytes:
+    """Return the packed bytes of an IPv4 or IPv6 address, nothing if it is neither.
+
+    IPv4 is four plain decimal numbers: `127.1`, `0x7f.1` and `0177.0.0.1` are no addresses. IPv6 has no zone.
+    """
+    if not _CHARACTERS.issuperset(text):
+        return b""
+    try:
+        return (IPv6Address if ":" in text else IPv4Address)(text).packed
+    except AddressValueError:
+        return b""
+
+
+def find_literal(raw: bytes) -> bytes:
+    """Return the packed bytes of a literal IPv4 or bracketed IPv6 address, nothing if it is neither."""
+    is_bracketed = raw[:1] == b"[" and raw[-1:] == b"]"
+    if is_bracketed != (b":" in raw):
+        return b""
+    # As text: Python takes bytes for an address that is packed already, so `a.de` would be 97.46.100.101
+    return pack_address((raw[1:-1] if is_bracketed else raw).decode("latin-1"))
+
+
+def address_text(packed: bytes) -> str:
+    """Return a packed address in its canonical form."""
+    if len(packed) == 4:
+        return str(IPv4Address(packed))
+    # Python writes the IPv4 address in these by its version, or never
+    if packed[:12] == _MAPPED:
+        return f"::ffff:{IPv4Address(packed[12:])}"
+    if packed[:12] == _COMPATIBLE and any(packed[12:14]):
+        return f"::{IPv4Address(packed[12:])}"
+    return str(IPv6Address(packed))
+
+
+def bracketed(host: str) -> str:
+    """Return a name or an address as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _table(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -74,22 +116,13 @@ def _table(text: str) -> tuple[tuple[int, int, str], ...]:
     for line in text.strip().splitlines():
         network, why = line.split(maxsplit=1)
         prefix, _, bits = network.partition("/")
-        packed = find_literal((f"[{prefix}]" if ":" in prefix else prefix).encode())
+        packed = pack_address(prefix)
         shift = len(packed) * 8 - int(bits)
         rows.append((int.from_bytes(packed) >> shift, shift, why))
     return tuple(rows)
 
 
 _TABLES = {4: _table(_V4), 16: _table(_V6)}
-
-
-def forbidden_networks() -> tuple[tuple[bytes, int], ...]:
-    """Return the tables as networks, packed address and number of bits each, for who can only decide by prefixes."""
-    return tuple(
-        ((prefix << shift).to_bytes(length), length * 8 - shift)
-        for length, rows in _TABLES.items()
-        for prefix, shift, _why in rows
-    )
 
 
 def why_forbidden(packed: bytes, own: Iterable[bytes] = ()) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from unspill.errors import PolicyError
 from unspill.model.record import Record
+from unspill.policy.addresses import address_text, bracketed, find_literal, pack_address, why_forbidden
 from unspill.policy.hosts import parse_host, parse_port
-from unspill.policy.literals import find_literal, written
 from unspill.policy.refusal import Refused
 from unspill.policy.suffixes import is_public_suffix
 
@@ -51,7 +51,7 @@ class Allowed(Record):
     @property
     def text(self) -> str:
         """The rule in the one form that it is compared by."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = bracketed(self.host)
         return f"{'*.' * self.subdomains}{host}{'' if self.port is None else f':{self.port}'}"
 
 
@@ -64,7 +64,7 @@ def parse_allowed(text: str) -> Allowed:
     try:
         host, port = _split_port(_without_others(text.encode("ascii")))
         if packed := find_literal(host):
-            return Allowed(host=written(packed), port=port)
+            return Allowed(host=address_text(packed), port=port)
         if not host.startswith(b"*."):
             return Allowed(host=parse_host(host), port=port)
         suffix = parse_host(host[2:])
@@ -84,12 +84,10 @@ def parse_reachable(text: str) -> Allowed:
         PolicyError: It is none, or an address to which nothing is ever sent.
     """
     rule = parse_allowed(text)
-    packed = find_literal((f"[{rule.host}]" if ":" in rule.host else rule.host).encode())
-    if packed:
-        from unspill.policy.addresses import why_forbidden
-
-        if why := why_forbidden(packed):
-            raise PolicyError(f"the address {rule.text} can never be allowed: it is not public ({why})", remedy=_PUBLIC)
+    packed = pack_address(rule.host)
+    why = why_forbidden(packed) if packed else ""
+    if why:
+        raise PolicyError(f"the address {rule.text} can never be allowed: it is not public ({why})", remedy=_PUBLIC)
     return rule
 
 

@@ -8,7 +8,7 @@ getaddrinfo, full-width and circled digits become digits, `0x7f.1`, `01770000000
 from __future__ import annotations
 
 from unspill.model.record import Record
-from unspill.policy.literals import find_literal, written
+from unspill.policy.addresses import address_text, bracketed, find_literal
 from unspill.policy.refusal import Refused
 
 _NAME_BYTES = 253
@@ -33,7 +33,7 @@ class Destination(Record):
     @property
     def authority(self) -> str:
         """Return it as it stands in a Host field."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = bracketed(self.host)
         return host if self.port == 80 else f"{host}:{self.port}"
 
 
@@ -82,7 +82,7 @@ def parse_port(raw: bytes) -> int:
 
 def literal(packed: bytes, port: int) -> Destination:
     """Return the destination of a packed address."""
-    return Destination(host=written(packed), port=port, address=packed)
+    return Destination(host=address_text(packed), port=port, address=packed)
 
 
 def parse_authority(raw: bytes, *, port: int | None = None) -> Destination:

@@ -6,6 +6,7 @@ Every check of hosts and connections raises `Refused`; the proxy makes a Denial 
 
 from __future__ import annotations
 
+from unspill.policy.addresses import bracketed
 from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
@@ -35,7 +36,7 @@ class Refused(Exception):
             case "host":
                 return _allowing(_named(host, port))
             case "port":
-                return f"{_allowing(f'{_bracketed(host)}:{port}')} Without a port, a host means 80 and 443."
+                return f"{_allowing(f'{bracketed(host)}:{port}')} Without a port, a host means 80 and 443."
             case "address":
                 return f"Nothing allows it: {self.because}, and only public addresses can be reached."
             case "server name":
@@ -53,8 +54,4 @@ def _allowing(rule: str) -> str:
 
 
 def _named(host: str, port: int) -> str:
-    return _bracketed(host) if port in (80, 443) else f"{_bracketed(host)}:{port}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return bracketed(host) if port in (80, 443) else f"{bracketed(host)}:{port}"

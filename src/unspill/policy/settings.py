@@ -48,9 +48,16 @@ TMP = ("fresh", "persistent")
 AFTER = ("apply", "hold", "discard")
 ENGINES = ("mount", "native", "copy")
 PROFILES = ("default", "strict")
-MODES = ("proxy", "pasta", "host")
+MODES = ("proxy", "host")
 STANCES = ("ask", "deny")
 APPROVERS = ("terminal", "queue", "deny")
+# Values that earlier versions knew, each with what to write instead
+DROPPED = {
+    ("network.mode", "pasta"): (
+        'Write `mode = "proxy"`: commands reach any public host by HTTP, HTTPS or SOCKS. For other protocols write '
+        '`mode = "host"`: commands get the network of this machine, and nothing that listens on it is protected.'
+    ),
+}
 
 # What a project's file may set at all; `merge` decides whether the value is tighter.
 PROJECT_KEYS = (

@@ -11,7 +11,7 @@ import os
 
 from unspill.errors import SandboxUnavailable, UnspillError
 from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_files, run_name
-from unspill.model.plan import PROXY_PORT, Bind, File, Overlay, PastaNetwork, ProxyNetwork, Tmpfs
+from unspill.model.plan import PROXY_PORT, Bind, File, Overlay, ProxyNetwork, Tmpfs
 from unspill.model.record import Record
 from unspill.model.run import Cancelled, Exited, NeverStarted, Output, Remains
 from unspill.plan.argv import bwrap_options
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from unspill.host.cgroup import Group
     from unspill.host.remains import Temporary
     from unspill.model.facts import Facts
-    from unspill.model.full_network import IpVersion
     from unspill.model.plan import Plan
     from unspill.model.run import Hint, Outcome
     from unspill.runner.launcher import Launched
@@ -174,7 +173,6 @@ def _launch(
         umask=umask,
         kept=_kept_below(plan),
         port=PROXY_PORT if isinstance(plan.network, ProxyNetwork) else 0,
-        pasta=_pasta(plan.network) if isinstance(plan.network, PastaNetwork) else None,
         temporary=_temporary(plan) if own_namespace else (),
     )
     try:
@@ -211,16 +209,6 @@ def _temporary(plan: Plan) -> tuple[Temporary, ...]:
     tops = [place for place in places if place in fresh]
     made = {op.dest: op.content if isinstance(op, File) and not op.over else None for op in plan.mounts}
     return tuple((top, {dest: made[dest] for dest in made if dest.startswith(top + b"/")}) for top in tops)
-
-
-def _pasta(
-    network: PastaNetwork,
-) -> tuple[bytes, tuple[IpVersion, ...], tuple[IpVersion, ...], tuple[tuple[bytes, int], ...]]:
-    from unspill.policy.addresses import forbidden_networks
-
-    own = tuple((address, 8 * len(address)) for address in network.own)
-    closed = tuple(dict.fromkeys((*forbidden_networks(), *own)))
-    return network.program, network.versions, network.resolvers, closed
 
 
 def _overlays(plan: Plan) -> tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]:

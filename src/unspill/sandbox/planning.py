@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Request and what the host has to a Plan.
 
-What was found and planned last is kept for a moment: a sandbox runs many short commands one after the other.
+What the host has is looked for once a second: a sandbox runs many short commands one after the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unspill.errors import HostError, UsageError
 from unspill.host.places import find_places, read_git_configs
 from unspill.host.seccomp import build_filter
 from unspill.layers.playground import playground_dir
-from unspill.model.plan import HostNetwork, NoNetwork, Overlay, PlanInput, ProxyNetwork
+from unspill.model.plan import HostNetwork, NoNetwork, PlanInput, ProxyNetwork
 from unspill.plan.build import build_plan
 from unspill.policy.defaults import cache_candidates, toolchain_candidates
 from unspill.policy.secrets import secret_paths
@@ -21,14 +21,14 @@ from unspill.policy.secrets import secret_paths
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.layer import Stack
-    from unspill.model.plan import CacheLayer, MountOp, NetworkPlan, Places, Plan
+    from unspill.model.plan import CacheLayer, NetworkPlan, Places, Plan
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
 
 # A sandbox that runs many short commands looks around once a second, not for each of them
 _PLACES_S = 1.0
+_RESOLVER_FILE = b"/etc/resolv.conf"
 _found: dict[bytes, tuple[Opened, float, Places]] = {}
-_planned: dict[bytes, tuple[PlanInput, Plan]] = {}
 
 
 def get_places(opened: Opened) -> Places:
@@ -92,8 +92,6 @@ def make_plan(
 ) -> Plan:
     """Return the whole sandbox of one run.
 
-    A run like the last one, but for its command and its layers, gets the last plan with those exchanged.
-
     Raises:
         UnspillError: as `build_plan`.
         HostError: unspill does not know this machine's system calls, or container mode makes no sandbox.
@@ -119,15 +117,11 @@ def make_plan(
         uid=0 if base is not None and opened.policy.rootfs_writable else None,
         gid=os.getgid(),
     )
-    last = _planned.get(opened.project)
-    if last is not None and _is_like(last[0], given):
-        return _with_layers(last[1], given)
     plan = build_plan(given)
     if plan.skeleton:
         from unspill.layers.skeleton import make_skeleton
 
         make_skeleton(plan.skeleton)
-    _planned[opened.project] = (given, plan)
     return plan
 
 
@@ -135,13 +129,7 @@ def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:
     """Return what a run reaches: what its policy names, and what was granted to this one command."""
     network = opened.policy.network
     if is_granted and network.mode == "host":
-        from unspill.sandbox.full_network import find_resolver_file
-
-        return HostNetwork(resolver_file=find_resolver_file())
-    if is_granted and network.mode == "pasta":
-        from unspill.sandbox.full_network import plan_pasta
-
-        return plan_pasta(has_own_namespace=opened.engine == "mount" or opened.facts.own_namespace)
+        return HostNetwork(resolver_file=_find_resolver_file())
     if not is_granted and not network.hosts and not network.ask:
         return NoNetwork()
     from unspill.policy.egress import parse_rules
@@ -158,29 +146,7 @@ def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:
     )
 
 
-def _is_like(last: PlanInput, given: PlanInput) -> bool:
-    return (
-        given.places is last.places
-        and given.facts is last.facts
-        and given.command_file is None is last.command_file
-        and (given.cwd, given.environ, given.extra_environ) == (last.cwd, last.environ, last.extra_environ)
-        and given.policy == last.policy
-        and given.filter is last.filter
-        and given.network == last.network
-        and [stack.live for stack in given.stacks] == [stack.live for stack in last.stacks]
-        and [cache.path for cache in given.caches] == [cache.path for cache in last.caches]
-        and not given.rootfs_layers
-    )
-
-
-def _with_layers(plan: Plan, given: PlanInput) -> Plan:
-    stacks = {stack.live: stack for stack in (*given.stacks, *(cache.stack for cache in given.caches))}
-    return plan.replace(argv=given.argv, mounts=tuple(_with_layer(op, stacks) for op in plan.mounts))
-
-
-def _with_layer(op: MountOp, stacks: dict[bytes, Stack]) -> MountOp:
-    if not isinstance(op, Overlay) or op.lowers[-1] not in stacks:
-        return op
-    stack = stacks[op.lowers[-1]]
-    assert stack.open is not None
-    return op.replace(lowers=stack.lowers(), upper=stack.open.upper, work=stack.open.work, mask=stack.mask)
+def _find_resolver_file() -> bytes:
+    """Return where /etc/resolv.conf really is, nothing if it is nowhere."""
+    found = os.path.realpath(_RESOLVER_FILE)
+    return found if os.path.isfile(found) else b""

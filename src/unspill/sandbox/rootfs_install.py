@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 STEP = "installing packages"
 _LONGEST_LINE = 512
-_WEB_PORTS = (80, 443)
 _FAILED_TO_START = 125
 
 
@@ -144,13 +143,13 @@ def find_endpoints(hosts: Sequence[str]) -> frozenset[Endpoint]:
         PolicyError: a host can't be understood.
     """
     from unspill.network.resolve import Endpoint
-    from unspill.policy.egress import parse_rules
-    from unspill.policy.literals import find_literal
+    from unspill.policy.addresses import pack_address
+    from unspill.policy.egress import WEB_PORTS, parse_rules
 
     found = []
     for rule in parse_rules(hosts).allowed:
-        packed = find_literal((f"[{rule.host}]" if ":" in rule.host else rule.host).encode("ascii"))
-        ports = _WEB_PORTS if rule.port is None else (rule.port,)
+        packed = pack_address(rule.host)
+        ports = WEB_PORTS if rule.port is None else (rule.port,)
         found += [Endpoint(address=packed, port=port) for port in ports if packed]
     return frozenset(found)
 

@@ -31,7 +31,6 @@ FAKES: Final = (
     "sqlite3",
     "cp",
     "id",
-    "pasta",
     "socat",
 )
 

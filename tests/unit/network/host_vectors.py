@@ -80,6 +80,24 @@ FAMILIES: Final[dict[str, tuple[bytes, ...]]] = {
         b"[example.org]", b"[127.0.0.1]", b"[0x7f000001]", b"[v1.fe80::1]", b"[ ::1]", b"[::1 ]",
         b"[::ffff:0x7f000001]", b"[::ffff:127.1]", b"[::ffff:0177.0.0.1]",
     ),
+    "numbers in an address of version 6 that are too many, too few or too long": (
+        b"[::00001]", b"[::ffff:127.0.0.01]", b"[::ffff:127.0.0.1.]", b"[::ffff:127.0.0.256]", b"[127.0.0.1::]",
+        b"[::127.0.0.1:0]", b"[0:0:0:0:0:0:0:0:1]", b"[0:0:0:0:0:0:1]", b"[1::2::3]", b"[1:2:3:4::5:6:7:8]",
+        b"[1:2:3:4:5:6:7:127.0.0.1]", b"[:1]", b"[1:]", b"[::1%lo%lo]", b"[::+1]", b"[::0x1]", b"[::1_0]",
+    ),
+    "bytes that are an address already": (
+        b"\x7f\x00\x00\x01", b"\x0a\x00\x00\x01", b"\xa9\xfe\xa9\xfe", b"\x7f\x01\x01\x01", bytes(4), bytes(16),
+        bytes(15) + b"\x01", bytes(10) + b"\xff\xff\x7f\x00\x00\x01", b"\xfd\x00\x0e\xc2" + bytes(10) + b"\x02\x54",
+        b"1234", b"abcdefghijklmnop", b"[\x7f\x00\x00\x01]", b"[" + bytes(15) + b"\x01]",
+    ),
+    "what Python's int() reads as a number": (
+        b"1_0.0.0.1", b"1_27.0.0.1", b" 127.0.0.1", b"127.0.0.1 ", b"127. 0.0.1", b"127.0.0.1\n", b"127.0.0.1\t",
+        b"\xb9\xb2\xb7.0.0.1", "\xb9\xb2\xb7.0.0.1".encode(), b"127.0.0.+1", b"127.0.0.1\x0b",
+        b"0b1.0.0.1", b"0o177.0.0.1",
+    ),
+    "a network instead of an address": (
+        b"127.0.0.1/32", b"127.0.0.0/8", b"127.0.0.1/255.0.0.0", b"[::1/128]", b"[::1]/128", b"0.0.0.0/0", b"[::/0]",
+    ),
     "characters that end a host for somebody": (
         b"example.org/", b"example.org/.evil.org", b"evil.org#.example.org", b"evil.org?.example.org",
         b"evil.org\\.example.org", b"example.org\\@evil.org", b"evil.org;.example.org", b"evil.org,example.org",

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from unspill.network.resolve import AddressRules, Endpoint, Lookups, pack, system_resolver
+from unspill.network.resolve import AddressRules, Endpoint, Lookups, system_resolver
+from unspill.policy.addresses import pack_address
 from unspill.policy.refusal import Refused
 
 PUBLIC, OTHER, PRIVATE = "93.184.215.14", "2606:4700:4700::1111", "10.0.0.1"
@@ -16,7 +17,7 @@ PUBLIC, OTHER, PRIVATE = "93.184.215.14", "2606:4700:4700::1111", "10.0.0.1"
 
 def test_all_public_answers_are_tried_in_their_order_and_once() -> None:
     packed = AddressRules().check_answers([OTHER, PUBLIC, OTHER], 443)
-    assert packed == (pack(OTHER), pack(PUBLIC))
+    assert packed == (pack_address(OTHER), pack_address(PUBLIC))
 
 
 @pytest.mark.parametrize(
@@ -43,11 +44,11 @@ def test_one_answer_that_is_not_public_refuses_the_name(answers: list[str]) -> N
 
 
 def test_an_endpoint_is_one_address_and_one_port() -> None:
-    rules = AddressRules(endpoints=frozenset((Endpoint(address=pack(PRIVATE), port=8443),)))
-    rules.check(pack(PRIVATE), 8443)
+    rules = AddressRules(endpoints=frozenset((Endpoint(address=pack_address(PRIVATE), port=8443),)))
+    rules.check(pack_address(PRIVATE), 8443)
     for address, port in ((PRIVATE, 443), ("10.0.0.2", 8443)):
         with pytest.raises(Refused):
-            rules.check(pack(address), port)
+            rules.check(pack_address(address), port)
 
 
 def test_the_systems_resolver_is_given_bytes_that_it_can_not_change() -> None:

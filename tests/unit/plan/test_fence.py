@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.plan.given import HOME, PROJECT, facts, given, home, places
 from unspill.errors import HostError
-from unspill.model.plan import PROXY_PORT, Fence, HostNetwork, NoNetwork, PastaNetwork, ProxyNetwork
+from unspill.model.plan import PROXY_PORT, Fence, HostNetwork, NoNetwork, ProxyNetwork
 from unspill.model.policy import Policy
 from unspill.plan.build import build_plan
 from unspill.plan.fence import RIGHTS, build_fence, handled_rights, rule_rights
@@ -73,7 +73,6 @@ def test_all_that_a_kernel_can_fence_is_fenced_and_no_more(abi: int, expected: t
     [
         (NoNetwork(), ()),
         (ProxyNetwork(hosts=("example.org",)), (PROXY_PORT,)),
-        (PastaNetwork(program=b"/usr/bin/pasta"), None),
         (HostNetwork(), None),
     ],
 )

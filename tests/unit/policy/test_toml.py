@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from unspill.errors import PolicyError
 from unspill.model.policy import GIB, MIB
 from unspill.model.rootfs import RootfsWish
-from unspill.policy.settings import PROJECT_KEYS, Settings
+from unspill.policy.settings import DROPPED, PROJECT_KEYS, Settings
 from unspill.policy.toml import parse_policy
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ layer_bytes = "unlimited"
 file_bytes = 100
 [network]
 hosts = ["Example.org", "example.org.", "*.example.com:8443", "[2A00::1]"]
-mode = "pasta"
+mode = "host"
 up_bytes = "1 MiB"
 down_bytes = "unlimited"
 [permissions]
@@ -139,7 +139,7 @@ def test_every_setting_is_read() -> None:
         ),
         network=(
             ("hosts", ("example.org", "*.example.com:8443", "[2a00::1]")),
-            ("mode", "pasta"),
+            ("mode", "host"),
             ("up_bytes", MIB),
             ("down_bytes", None),
         ),
@@ -275,6 +275,14 @@ def test_a_setting_of_an_earlier_version_is_refused_with_what_to_do_instead(
     with pytest.raises(PolicyError, match="explain: this setting was removed") as wrong:
         read(f"explain = {value}")
     assert wrong.value.remedy.startswith("Delete the line.")
+
+
+@pytest.mark.parametrize(("key", "value"), DROPPED)
+def test_a_value_of_an_earlier_version_is_refused_with_what_to_write_instead(key: str, value: str) -> None:
+    table, _, name = key.rpartition(".")
+    with pytest.raises(PolicyError, match=f'{key}: "{value}" is no longer supported') as refused:
+        own(f"[{table}]\n{name} = '{value}'" if table else f"{name} = '{value}'")
+    assert refused.value.remedy == DROPPED[key, value]
 
 
 @pytest.mark.parametrize(

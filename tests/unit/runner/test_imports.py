@@ -6,7 +6,7 @@ import sys
 
 HEAVY = (
     "typing dataclasses enum re json contextlib functools collections pathlib argparse subprocess socket threading "
-    "asyncio inspect tempfile shutil logging datetime signal tomllib hashlib difflib secrets random"
+    "asyncio inspect tempfile shutil logging datetime signal tomllib hashlib difflib secrets random ipaddress"
 ).split()
 
 WAY = "unspill.cli.main, unspill.cli.run, unspill.cli.choosing, unspill.sandbox.sandbox"
