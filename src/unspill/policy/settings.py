@@ -47,11 +47,16 @@ VIEWS = ("sealed", "host", "rootfs")
 EVER_LESS = ("host", "sealed", "rootfs")
 TMP = ("fresh", "persistent")
 AFTER = ("apply", "hold", "discard")
-ENGINES = ("mount", "native", "copy")
+ENGINES = ("mount", "native")
 PROFILES = ("default", "strict")
 MODES = ("proxy", "pasta", "host")
 STANCES = ("ask", "deny")
 APPROVERS = ("terminal", "queue", "deny")
+# What to do about a value that earlier versions took, by key and value
+DROPPED_VALUES = {
+    ("engine", "copy"): "unspill no longer copies the project for a run. Remove the setting `engine`: unspill then uses"
+    " `mount` or `native`, whichever works. `unspill doctor` says which.",
+}
 
 # What a project's file may set at all; `merge` decides whether the value is tighter.
 PROJECT_KEYS = (

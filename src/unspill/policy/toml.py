@@ -17,6 +17,7 @@ from unspill.policy.rootfs_toml import read_mounts, read_provision, read_rootfs,
 from unspill.policy.settings import (
     AFTER,
     APPROVERS,
+    DROPPED_VALUES,
     ENGINES,
     MODES,
     PROFILES,
@@ -85,9 +86,9 @@ class Reader:
         self.home = home
         self.base = base
 
-    def wrong(self, key: str, reason: str) -> PolicyError:
+    def wrong(self, key: str, reason: str, *, remedy: str = "") -> PolicyError:
         # The key may come from a hostile project
-        return PolicyError(f"{self.where}: {ascii(key)[1:-1]}: {reason}")
+        return PolicyError(f"{self.where}: {ascii(key)[1:-1]}: {reason}", remedy=remedy)
 
     def boolean(self, key: str, value: object) -> bool:
         if not isinstance(value, bool):
@@ -240,7 +241,8 @@ class Reader:
 def _one_of(choices: tuple[str, ...]) -> Callable[[Reader, str, object], str]:
     def read(reader: Reader, key: str, value: object) -> str:
         if value not in choices:
-            raise reader.wrong(key, "must be one of " + ", ".join(f'"{choice}"' for choice in choices))
+            known = ", ".join(f'"{choice}"' for choice in choices)
+            raise reader.wrong(key, f"must be one of {known}", remedy=DROPPED_VALUES.get((key, str(value)), ""))
         return str(value)
 
     return read

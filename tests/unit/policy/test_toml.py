@@ -45,7 +45,7 @@ profile = "strict"
 after = "discard"
 after_timeout = "apply"
 after_cancel = "discard"
-engine = "copy"
+engine = "native"
 bwrap = "/usr/local/bin/bwrap"
 allow_root = true
 shown_lines = 80
@@ -104,7 +104,7 @@ def test_every_setting_is_read() -> None:
         after="discard",
         after_timeout="apply",
         after_cancel="discard",
-        engine="copy",
+        engine="native",
         bwrap=b"/usr/local/bin/bwrap",
         allow_root=True,
         shown_lines=80,
@@ -263,12 +263,18 @@ def test_what_is_not_understood_stops_the_run_and_is_named(text: str, named: str
     assert wrong.value.remedy
 
 
+def test_an_engine_that_is_gone_is_refused_with_what_to_do() -> None:
+    with pytest.raises(PolicyError, match='engine: must be one of "mount", "native"') as refused:
+        own("engine = 'copy'")
+    assert "Remove the setting `engine`" in refused.value.remedy
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "roots = []",
         "readable = ['/etc']",
-        "engine = 'copy'",
+        "engine = 'native'",
         "bwrap = '/tmp/bwrap'",
         "allow_root = true",
         "rootfs = 'alpine'",
