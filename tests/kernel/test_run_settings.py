@@ -201,7 +201,7 @@ def test_how_much_a_model_is_shown_can_be_set(ground: Ground) -> None:
         ({"after": "held"}, "after is not one of apply, hold, discard: 'held'"),
         ({"after_timeout": "held"}, "after_timeout is not one of apply, hold, discard: 'held'"),
         ({"after_cancel": "held"}, "after_cancel is not one of apply, hold, discard: 'held'"),
-        ({"engine": "quick"}, "engine is not one of mount, native, copy: 'quick'"),
+        ({"engine": "quick"}, "engine is not one of mount, native: 'quick'"),
         ({"network": Network(mode="open")}, "network.mode is not one of proxy, pasta, host: 'open'"),  # type: ignore[arg-type]
         ({"permissions": Rules(network="allow")}, "permissions.network is not one of ask, deny: 'allow'"),  # type: ignore[arg-type]
         ({"permissions": Rules(longest="ever")}, "permissions.longest is not one of once, run,"),  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import ExitStack, closing
 
 from unspill.errors import UsageError
 from unspill.layers.chain import OPEN_AT_MOST, Chain
@@ -37,13 +38,15 @@ def flatten(base: bytes, uppers: Sequence[bytes], dest: bytes) -> int:
         SandboxUnavailable: a layer has marks that unspill never makes.
         UsageError: `dest` lies in `base`.
     """
-    flattening = _Flattening()
-    try:
-        flattening.open(base, uppers, dest)
-        flattening.walk()
+    # The base needs two: in a directory that can be listed but not searched ".." can't be looked up.
+    window = max(1, OPEN_AT_MOST // (len(uppers) + 1))
+    with ExitStack() as opened:
+        trees = [opened.enter_context(closing(Chain(path, rights=0o500, window=window))) for path in reversed(uppers)]
+        trees.append(opened.enter_context(closing(Chain(base))))
+        copy = opened.enter_context(closing(Chain(dest, rights=0o700)))
+        flattening = _Flattening(copy, dest)
+        flattening.walk(trees)
         return flattening.unreadable
-    finally:
-        flattening.close()
 
 
 class _Frame:
@@ -60,29 +63,14 @@ class _Frame:
 class _Flattening:
     """One copy in the making."""
 
-    def __init__(self) -> None:
-        self.trees: list[Chain] = []
-        self.copy: Chain  # set last by `open`
-        self.dest = b""
-        self.dest_id = (0, 0)
+    def __init__(self, copy: Chain, dest: bytes) -> None:
+        self.copy = copy
+        self.dest, self.dest_id = dest, copy.id
         self.copier = Copier()
         self.unreadable = 0
 
-    def open(self, base: bytes, uppers: Sequence[bytes], dest: bytes) -> None:
-        # The base needs two: in a directory that can be listed but not searched ".." can't be looked up.
-        window = max(1, OPEN_AT_MOST // (len(uppers) + 1))
-        for path in reversed(uppers):
-            self.trees.append(Chain(path, rights=0o500, window=window))
-        self.trees.append(Chain(base))
-        self.copy = Chain(dest, rights=0o700)
-        self.dest, self.dest_id = dest, self.copy.id
-
-    def close(self) -> None:
-        for tree in (*self.trees, *([self.copy] if hasattr(self, "copy") else [])):
-            tree.close()
-
-    def walk(self) -> None:
-        frames = [_Frame(self.trees)]
+    def walk(self, trees: list[Chain]) -> None:
+        frames = [_Frame(trees)]
         self._arrive(frames[0])
         while frames:
             frame = frames[-1]
