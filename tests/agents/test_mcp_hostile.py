@@ -92,7 +92,7 @@ MORE: Final[dict[str, Any]] = {
     "project": "/",
     "sandbox": "other",
     "bwrap": "/bin/true",
-    "engine": "copy",
+    "engine": "native",
     "readable": ["/"],
     "writable": ["/"],
     "hosts": ["example.org"],

@@ -4,9 +4,17 @@
 import pytest
 
 from tests.attack.arena import Arena
-from tests.support import Ground, ground, known_facts, no_spawner_survives, parametrise_engines, trusted_bwrap
+from tests.support import (
+    Ground,
+    ground,
+    known_facts,
+    no_spawner_survives,
+    parametrise_engines,
+    trusted_bwrap,
+    without_own_namespace,
+)
 
-__all__ = ["arena", "ground", "known_facts", "no_spawner_survives", "trusted_bwrap"]
+__all__ = ["arena", "ground", "known_facts", "no_spawner_survives", "trusted_bwrap", "without_own_namespace"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

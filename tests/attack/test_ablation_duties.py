@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from tests.support import Ground
+
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 
 
@@ -117,14 +119,14 @@ def test_a_run_whose_processes_are_not_waited_for_leaves_some_alive(arena: Arena
     assert processes_with(mark) == []
 
 
-def survivors(arena: Arena, *, own_namespace: bool) -> bool:
+def survivors(arena: Arena, ground: Ground, *, own_namespace: bool) -> bool:
     """Kill the spawner of a run and tell whether the command lives on."""
     mark = f"unspill-orphan-{os.urandom(4).hex()}"
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            arena.ground.sandbox(engine="copy").run(["sh", "-c", "while :; do sleep 1; done", mark])
+            ground.sandbox(engine="native").run(["sh", "-c", "while :; do sleep 1; done", mark])
         except SandboxUnavailable as error:
             failed.append(error)
 
@@ -150,10 +152,12 @@ def survivors(arena: Arena, *, own_namespace: bool) -> bool:
             thread.join(20)
 
 
-def test_a_spawner_that_is_no_pid_1_leaves_commands_when_it_is_killed(arena: Arena) -> None:
+def test_a_spawner_that_is_no_pid_1_leaves_commands_when_it_is_killed(
+    arena: Arena, without_own_namespace: Ground
+) -> None:
     """Off are `--die-with-parent`, the search for strays by their names, and that the caller waits for pid 1 inside."""
-    assert not survivors(arena, own_namespace=True)
-    assert survivors(arena, own_namespace=False)
+    assert not survivors(arena, without_own_namespace, own_namespace=True)
+    assert survivors(arena, without_own_namespace, own_namespace=False)
 
 
 def test_a_command_that_does_not_get_the_umask_of_the_person_makes_files_for_everybody(arena: Arena) -> None:

@@ -75,7 +75,7 @@ def found_outside(ground: Ground, script: str) -> set[Canary]:
     return found_by(done.stdout)
 
 
-def test_a8_canaries_that_are_known_secrets_are_not_found_in_view_host(arena: Arena, overlay_engine: str) -> None:
+def test_a8_canaries_that_are_known_secrets_are_not_found_in_view_host(arena: Arena, engine: str) -> None:
     """The same search in view `host`, where the home directory is shown, for all but ordinary files of the person.
     Control: the search of the sealed view has shown on the host that it finds every single one."""
     ordinary = {"Documents/taxes.txt", "other-project/.env", "other-project/src/main.py", ".Xauthority"}

@@ -66,7 +66,7 @@ def test_cve_2026_46406_a_file_in_tmp_that_others_have_planted_is_not_written(ar
             # The home directory, which lies there too, is hidden no longer
             nullcontext() if is_rootfs_chosen() else arena.plan_changed(lambda mounts: replaced(mounts, home)),
         ):
-            arena.attack(script, name="other", engine="copy")
+            arena.attack(script, name="other")
         assert victim.read_text() == "answer"
     finally:
         trap.unlink()

@@ -60,7 +60,7 @@ def test_c7_marks_that_a_command_sets_do_not_reach_the_live_tree(ground: Ground,
     assert not sandbox.changes()
 
 
-def test_c7_control_marks_in_the_live_tree_hide_a_live_file(ground: Ground, overlay_engine: str) -> None:
+def test_c7_control_marks_in_the_live_tree_hide_a_live_file(ground: Ground, engine: str) -> None:
     """Give live files the attributes under the names that the command knows them by, as an apply must not.
 
     Control: this is the control of the test above; the file that is there is not seen.

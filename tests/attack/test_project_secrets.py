@@ -133,7 +133,7 @@ def test_a9_a_second_run_sees_no_more_than_the_first(arena: Arena, engine: str) 
         assert arena.attack(script, sandbox=sandbox).won
 
 
-def test_a9_a_secret_made_while_the_command_runs_is_not_seen(arena: Arena, overlay_engine: str) -> None:
+def test_a9_a_secret_made_while_the_command_runs_is_not_seen(arena: Arena, engine: str) -> None:
     """Start where there is no secret, and wait for one. Control: a file by another name, made at the same time, is
     seen."""
     reading, writing = os.pipe()
@@ -155,7 +155,7 @@ def test_a9_a_secret_made_while_the_command_runs_is_not_seen(arena: Arena, overl
 
 @pytest.mark.parametrize("path", ["config/.env", "config/deep/.env"])
 def test_a9_a_secret_in_a_directory_made_while_the_command_runs_is_not_seen(
-    arena: Arena, overlay_engine: str, path: str
+    arena: Arena, engine: str, path: str
 ) -> None:
     """Start where a directory that the policy names does not exist, and wait for it and for a secret in it. Control:
     the same file in a directory that no policy names is seen."""

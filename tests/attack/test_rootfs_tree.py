@@ -67,7 +67,6 @@ def test_cve_2026_87766_setting_up_follows_no_link_of_the_tree(arena: Arena, num
         {"mounts": ((b"/opt/x/y", skills), (b"/etc/a/b", skills), (b"/skills", skills))},
         {"readable": (shown,)},
         {"tmp": "persistent"},
-        {"engine": "copy"},
     ]
     # Each point has one of the shapes, and all of them in the long run
     shapes = SHAPES if full else (SHAPES[number % len(SHAPES)],)
@@ -100,7 +99,7 @@ def test_cve_2026_87766_a_plan_that_trusted_the_tree_would_write_to_the_host(
 
 
 @pytest.mark.parametrize("point", ["tmp", "var/tmp", "etc/resolv.conf", "etc/passwd", "workspace", "run", "dev"])
-def test_a_tree_with_a_link_at_a_mount_point_can_be_used(ground: Ground, point: str, overlay_engine: str) -> None:
+def test_a_tree_with_a_link_at_a_mount_point_can_be_used(ground: Ground, point: str, engine: str) -> None:
     tree = make_tree(ground.top / "tree")
     put_link(tree, point, "/nowhere")
     sandbox = rooted(ground, tree)
@@ -122,7 +121,7 @@ def test_a_tree_whose_link_stands_above_a_mount_point_is_refused_in_words(ground
 KNOCK = "echo talk | timeout 1 socat -u - UNIX-CONNECT:/opt/socket; echo talk > /opt/pipe"
 
 
-def test_a14_no_socket_and_no_fifo_of_a_persons_own_tree_can_be_reached(arena: Arena, overlay_engine: str) -> None:
+def test_a14_no_socket_and_no_fifo_of_a_persons_own_tree_can_be_reached(arena: Arena, engine: str) -> None:
     """A service of the host listens inside the tree; connect to it and write to its FIFO.
     Control: with plain read-only binds both arrive."""
     ground = arena.ground
@@ -165,7 +164,7 @@ def secrets(ground: Ground) -> Path:
 
 @pytest.mark.parametrize("way", ["readable", "mounts", "readable link", "mounts link"])
 def test_a9_what_is_shown_around_the_project_does_not_show_its_masked_secrets(
-    arena: Arena, secrets: Path, overlay_engine: str, way: str
+    arena: Arena, secrets: Path, engine: str, way: str
 ) -> None:
     """Show a directory that holds the project, at its own path or elsewhere, by its name or by a link.
     Control: without the masks the project's secret is read there."""
@@ -185,7 +184,7 @@ def test_a9_what_is_shown_around_the_project_does_not_show_its_masked_secrets(
         assert found("masked") == {"other"}
         with arena.plan_changed(lambda mounts: [op for op in mounts if not is_mask(op)]):
             # With `mount` the layer over the project is seen there as well
-            assert found("masked") == {"other", "private"} | ({"project"} if overlay_engine == "native" else set())
+            assert found("masked") == {"other", "private"} | ({"project"} if engine == "native" else set())
 
 
 def is_mask(operation: MountOp) -> bool:

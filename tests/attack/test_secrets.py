@@ -110,7 +110,7 @@ def test_a8_no_secret_of_the_person_can_be_found_in_view_sealed(arena: Arena, en
             path.unlink()
 
 
-def test_a8_known_secrets_are_masked_in_view_host(arena: Arena, overlay_engine: str) -> None:
+def test_a8_known_secrets_are_masked_in_view_host(arena: Arena, engine: str) -> None:
     """The same in view `host`, which shows the home directory, for what is known to be secret, and for unspill's own.
     Control: without the masks the same script finds them."""
     own = [".config/unspill/config.toml", ".local/share/unspill/playground/another-0000/x"]

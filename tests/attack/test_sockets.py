@@ -113,11 +113,9 @@ def test_a14_no_socket_and_no_fifo_of_the_host_can_be_reached(
         assert len(opened) == 7 * len(everywhere) >= 7 * 12
         script = KNOCK % list(opened)
         for engine in known_facts[1].engines:
-            # The copy engine shows toolchains by plain binds, there being no overlay: see docs/attacks.md
-            if engine != "copy":
-                sandbox = arena.ground.sandbox(view=view, readable=readable, engine=engine)
-                assert arena.attack(script, sandbox=sandbox).won == (), engine
-                assert reached(opened) == [], engine
+            sandbox = arena.ground.sandbox(view=view, readable=readable, engine=engine)
+            assert arena.attack(script, sandbox=sandbox).won == (), engine
+            assert reached(opened) == [], engine
         with arena.plan_changed(as_plain_binds):
             won = arena.attack(script, sandbox=sandbox).won
         # A rootfs has its playground elsewhere, and the home directory's own lies in it

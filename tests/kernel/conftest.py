@@ -9,9 +9,25 @@ import pytest
 from tests.kernel.alpine_mirror import alpine_mirror
 from tests.kernel.debian_roots import workshop
 from tests.kernel.twin_world import IDENTITY, World, world
-from tests.support import Ground, ground, known_facts, no_spawner_survives, parametrise_engines, trusted_bwrap
+from tests.support import (
+    Ground,
+    ground,
+    known_facts,
+    no_spawner_survives,
+    parametrise_engines,
+    trusted_bwrap,
+    without_own_namespace,
+)
 
-__all__ = ["alpine_mirror", "ground", "known_facts", "no_spawner_survives", "trusted_bwrap", "workshop"]
+__all__ = [
+    "alpine_mirror",
+    "ground",
+    "known_facts",
+    "no_spawner_survives",
+    "trusted_bwrap",
+    "without_own_namespace",
+    "workshop",
+]
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_a_conflict_is_still_one_after_a_discard_of_something_else(ground: Groun
     assert marks.of(b"old/x") < marks.of(b"new/g")
 
 
-def test_layers_that_a_run_stands_on_are_not_taken_away(ground: Ground, overlay_engine: str) -> None:
+def test_layers_that_a_run_stands_on_are_not_taken_away(ground: Ground, engine: str) -> None:
     sandbox = held(ground)
     begun = threading.Event()
     word = lasting()

@@ -93,16 +93,13 @@ def test_a_bwrap_that_others_may_write_is_refused_by_name(state: Path, tmp_path:
     assert "setuid" in text
 
 
-def test_where_only_bwrap_may_mount_its_overlays_are_used_or_copying_must_be_configured(
-    trusted: bytes, state: Path
-) -> None:
+def test_where_only_bwrap_may_mount_its_overlays_are_used_or_a_newer_one_is_needed(trusted: bytes, state: Path) -> None:
     facts = masked(["own-namespace"], trusted, state)
     text, code = doctor(None, as_json=False, facts=facts, distribution=DEBIAN)
     has_native = "native" in facts.engines
     assert code == (0 if has_native else 3)
     assert ("bwrap mounts overlays" in text) is has_native
-    assert ('set engine = "copy"' in text) is not has_native
-    assert doctor(None, as_json=False, facts=facts, engine="copy")[1] == 0
+    assert ("bubblewrap 0.11 or later" in text) is not has_native
 
 
 def test_a_project_is_looked_through(trusted: bytes, state: Path, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_listing_is_bounded_and_says_so(ground: Ground) -> None:
     (ground.project / "locked").chmod(0o700)
 
 
-def test_a_write_that_fails_midway_leaves_what_was_there(ground: Ground, overlay_engine: str) -> None:
+def test_a_write_that_fails_midway_leaves_what_was_there(ground: Ground, engine: str) -> None:
     ground.write("file", "old")
     sandbox, files = opened(ground, limits=short(file_bytes=64 * 1024))
     for path in ("file", "made/of/none"):

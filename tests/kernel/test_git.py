@@ -69,14 +69,14 @@ def test_work_goes_on_in_a_repository(repository: Ground, engine: str) -> None:
     assert host_git(repository, "-c", "core.fsmonitor=", "log", "--format=%s") == "first\n"
 
 
-def test_looking_changes_nothing(repository: Ground, overlay_engine: str) -> None:
+def test_looking_changes_nothing(repository: Ground, engine: str) -> None:
     result = repository.run("git status --short; git diff; git log --oneline >/dev/null; git branch; git stash list")
     assert printed(result) == "* trunk\n"
     assert kinds(result.changes) == {}
     assert not result.held
 
 
-def test_git_trusts_its_index_and_reads_no_file_again(repository: Ground, overlay_engine: str) -> None:
+def test_git_trusts_its_index_and_reads_no_file_again(repository: Ground, engine: str) -> None:
     index = (repository.project / ".git" / "index").read_bytes()
     sandbox = repository.sandbox()
     opened = "strace -f -qq -e trace=openat -o /tmp/trace git status --short && grep -c '\"b\"\\|dir/a' /tmp/trace"

@@ -11,17 +11,13 @@ import shutil
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.figures import record_figure
 from tests.kernel.leftovers import mounts_of, state_problems, tree_of
 from tests.kernel.tracing import Order, Traced, trace
-from tests.support import VIEW_LINES, Ground, engines_of, run_cli
-from unspill.host.probe_cache import facts_to_text
-from unspill.model.facts import Facts
-from unspill.store.db import Store
+from tests.support import VIEW_LINES, Ground, run_cli
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -202,26 +198,16 @@ def test_a_kill_at_any_system_call_of_a_run_leaves_what_it_has_written_on_hold(
     assert kills.total() > 0.9 * len(points)
 
 
-@pytest.fixture
-def without_own_namespace(ground: Ground, known_facts: tuple[str, Facts]) -> Ground:
-    """A host where only bwrap may make user namespaces, as far as unspill knows."""
-    prepare(ground)
-    key, facts = known_facts
-    with Store.open(os.fsencode(ground.state)) as store:
-        store.facts.put(key, facts_to_text(facts.replace(own_namespace=False)))
-    return ground
-
-
 def test_a_kill_leaves_nothing_where_the_spawner_has_no_namespace_of_its_own(
-    without_own_namespace: Ground, bwrap: Path, full: bool
+    without_own_namespace: Ground, full: bool
 ) -> None:
-    for engine in set(engines_of(os.fspath(bwrap))) - {"mount"}:
-        scenario = Scenario(without_own_namespace, "library", engine)
-        points = scenario.points(step=5 * STEP if full else None, of_each=1)
-        kills, _missed, problems = kill_at(scenario, points)
-        record(f"engine {engine} without a namespace", kills, problems, 5 * STEP)
-        assert problems == []
-        assert set(kills) == set(scenario.roles)
+    prepare(without_own_namespace)
+    scenario = Scenario(without_own_namespace, "library", "native")
+    points = scenario.points(step=5 * STEP if full else None, of_each=1)
+    kills, _missed, problems = kill_at(scenario, points)
+    record("engine native without a namespace", kills, problems, 5 * STEP)
+    assert problems == []
+    assert set(kills) == set(scenario.roles)
 
 
 @pytest.mark.parametrize("way", ["library", "library without the search for strays"])
@@ -229,7 +215,8 @@ def test_a_spawner_without_a_namespace_that_dies_while_a_run_starts_up_takes_it_
     without_own_namespace: Ground, full: bool, way: str
 ) -> None:
     """The control arm lets the caller not look for what has lost its spawner."""
-    scenario = Scenario(without_own_namespace, way, "copy")
+    prepare(without_own_namespace)
+    scenario = Scenario(without_own_namespace, way, "native")
     spawner, init = SHARED_ROLES.index("spawner"), SHARED_ROLES.index("sandbox's pid 1")
     count = scenario.counts()[init]
     steps = range(5, count, 10) if full else range(count // 8, count, count // 4)

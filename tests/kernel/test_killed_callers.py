@@ -54,10 +54,10 @@ def test_what_a_killed_run_has_written_is_held_and_told_once(
     assert not (ground.project / "deleted").exists()
 
 
-def test_a_copy_that_was_not_reduced_to_its_changes_is_not_held(ground: Ground, callers: Callers, engine: str) -> None:
+def test_with_every_engine_it_is_held(ground: Ground, callers: Callers, engine: str) -> None:
     ground.write("kept", "same")
     kill(callers, ground, "echo x > file", after="apply")
-    assert kinds(ground.sandbox().changes()) == ({} if engine == "copy" else {"file": "added"})
+    assert kinds(ground.sandbox().changes()) == {"file": "added"}
     assert state_problems(ground.state) == []
     assert processes_with("written") == []
 

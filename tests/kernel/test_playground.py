@@ -90,7 +90,7 @@ def test_what_the_person_has_there_is_neither_seen_nor_touched(own: str, somewhe
 
 
 @pytest.mark.view("sealed", reason="about the view host")
-def test_the_rest_of_the_home_stays_read_only_in_the_host_view(somewhere: Ground, overlay_engine: str) -> None:
+def test_the_rest_of_the_home_stays_read_only_in_the_host_view(somewhere: Ground, engine: str) -> None:
     (somewhere.home / "letter").write_text("mine")
     sandbox = somewhere.sandbox(view="host")
     for text in (

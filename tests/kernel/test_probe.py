@@ -52,7 +52,6 @@ def test_everything_that_runs_need_works_here(trusted: bytes, state: Path) -> No
     assert facts.proc_mount
     assert facts.own_namespace
     assert facts.engines[0] == "mount"
-    assert facts.engines[-1] == "copy"
     assert facts.seccomp
     assert facts.openat2
     assert (facts.uid, facts.gid) == (os.getuid(), os.getgid())
@@ -122,12 +121,12 @@ def shared_memory() -> Iterator[Path]:
         yield Path(os.fsdecode(scratch.path))
 
 
-def test_a_state_directory_on_an_overlay_leaves_only_copying(trusted: bytes, tmp_path: Path) -> None:
+def test_a_state_directory_on_an_overlay_leaves_no_engine(trusted: bytes, tmp_path: Path) -> None:
     for part in ("lower", "upper", "work", "merged"):
         (tmp_path / part).mkdir()
     facts = masked([f"overlay-state={tmp_path}"], trusted, tmp_path / "merged")
     assert facts.state_filesystem == "overlay"
-    assert facts.engines == ("copy",)
+    assert facts.engines == ()
     assert facts.own_namespace
     assert "Invalid argument" in reason(facts, "mount")
 
@@ -150,7 +149,7 @@ def test_a_limit_of_no_user_namespaces_is_found_and_named(trusted: bytes, state:
     facts = masked(["no-more-namespaces"], trusted, state)
     assert not facts.namespaces
     assert not facts.own_namespace
-    assert facts.engines == ("copy",)
+    assert facts.engines == ()
     assert reason(facts, "max-user-namespaces") == "user.max_user_namespaces is 0"
 
 

@@ -162,7 +162,7 @@ def test_neither_persistent_temporary_files_nor_the_playground_grow_without_boun
 
 
 @pytest.mark.parametrize("place", ["/skills", "/opt/x/y", "/usr/share/skills", "/new/deep/er", "/home/skills/of/ann"])
-def test_a_directory_is_shown_anywhere_and_read_only(ground: Ground, overlay_engine: str, place: str) -> None:
+def test_a_directory_is_shown_anywhere_and_read_only(ground: Ground, engine: str, place: str) -> None:
     skills = ground.home / "skills"
     skills.mkdir()
     (skills / "skill").write_text("how to\n")
@@ -188,7 +188,7 @@ def test_a_resolver_is_named_only_with_the_network(ground: Ground, tree: Path, e
     assert printed(sandbox.run("cat /etc/resolv.conf")) == ""
 
 
-def test_the_resolver_of_the_host_can_not_be_written(ground: Ground, overlay_engine: str) -> None:
+def test_the_resolver_of_the_host_can_not_be_written(ground: Ground, engine: str) -> None:
     sandbox = opened(ground, Person(), view="rootfs", rootfs=HOST_ROOT, network=Network(mode="host"))
     result = sandbox.run("cat /etc/resolv.conf; echo x > /etc/resolv.conf", network=True)
     assert result.stdout.kept() == Path("/etc/resolv.conf").read_bytes()

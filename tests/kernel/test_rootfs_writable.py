@@ -173,9 +173,22 @@ def test_a_sandbox_that_wrote_nothing_has_nothing_to_keep(ground: Ground, tree: 
         keep_rootfs(writable(ground, tree)._opened, "mine", lambda progress: None)
 
 
-def test_without_layers_or_with_another_owner_it_is_refused(ground: Ground, tree: Path) -> None:
-    with pytest.raises(UsageError, match="engine `copy`"):
-        writable(ground, tree, engine="copy").run("true")
+def test_what_could_not_be_read_is_counted_in_a_rootfs_that_is_kept(ground: Ground, tree: Path) -> None:
+    for path in (tree / "etc" / "closed", tree / "etc" / "open"):
+        path.write_text("x")
+    (tree / "etc" / "closed").chmod(0)
+    sandbox = writable(ground, tree)
+    sandbox.run("touch /usr/tool")
+    made = keep_rootfs(sandbox._opened, "mine", lambda progress: None)
+    assert made.manifest is not None
+    assert dict(made.manifest.left_out) == {"unreadable": 1}
+    assert {name: os.path.getsize(made.tree + b"/etc/" + name) for name in (b"closed", b"open")} == {
+        b"closed": 0,
+        b"open": 1,
+    }
+
+
+def test_with_another_owner_it_is_refused(ground: Ground, tree: Path) -> None:
     sandbox = writable(ground, tree)
     if os.geteuid():
         host = ground.sandbox("third", view="rootfs", rootfs="/opt/unspill-ci/host-root", rootfs_writable=True)

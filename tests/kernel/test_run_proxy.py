@@ -16,11 +16,8 @@ from tests.support import Ground
 from tests.unit.network.scene import wait_until
 from unspill import Exited, RunResult, Sandbox
 from unspill.errors import PolicyError, SandboxUnavailable
-from unspill.host.probe_cache import facts_to_text
-from unspill.model.facts import Facts
 from unspill.model.policy import Network
 from unspill.runner.launcher import get_launcher
-from unspill.store.db import Store
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(120)]
 
@@ -41,12 +38,8 @@ def test_every_engine_has_a_proxy(ground: Ground, engine: str) -> None:
     assert is_refused(ground.sandbox(network=NETWORK).run(REFUSED))
 
 
-def test_a_spawner_without_a_namespace_of_its_own_makes_the_listener_too(
-    ground: Ground, known_facts: tuple[str, Facts]
-) -> None:
-    with Store.open(os.fsencode(ground.state)) as store:
-        store.facts.put(known_facts[0], facts_to_text(known_facts[1].replace(own_namespace=False)))
-    sandbox = ground.sandbox(network=NETWORK, engine="copy")
+def test_a_spawner_without_a_namespace_of_its_own_makes_the_listener_too(without_own_namespace: Ground) -> None:
+    sandbox = without_own_namespace.sandbox(network=NETWORK, engine="native")
     assert not sandbox.facts.own_namespace
     assert is_refused(sandbox.run(REFUSED))
 

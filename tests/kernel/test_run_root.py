@@ -123,21 +123,6 @@ print(result.exit_code, [(change.path, change.kind) for change in result.changes
     assert path.read_text() == "x"
 
 
-def test_the_copy_engine_takes_files_of_a_foreign_group(person: Path, trusted_bwrap: bytes) -> None:
-    path = person / "project" / "foreign"
-    path.write_text("x")
-    os.chown(path, PERSON, 0)
-    path.chmod(0o644)
-    program = f"""
-from unspill import Policy, Sandbox
-policy = Policy(bwrap={trusted_bwrap!r}, engine="copy", after="hold")
-sandbox = Sandbox({os.fspath(person / "project")!r}, policy=policy)
-result = sandbox.run("echo y >> foreign; cat foreign")
-print(result.exit_code, result.stdout.kept(), [(change.path, change.kind) for change in result.changes])
-"""
-    assert as_person(person, program) == "0 b'xy\\n' [(b'foreign', 'modified')]\n"
-
-
 def test_doctor_lists_such_files(person: Path) -> None:
     path = person / "project" / "foreign"
     path.write_text("x")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Ground, kinds, printed
+from tests.support import Ground, find_native_bwrap, kinds, printed
 from unspill import Limits, Policy, Sandbox, TimedOut
 from unspill.errors import PolicyError, SandboxUnavailable, UsageError
 from unspill.model.policy import Network
@@ -122,7 +122,7 @@ def test_a_project_may_tighten(ground: Ground) -> None:
         'environment = ["AWS_SECRET_ACCESS_KEY"]',
         "allow_root = true",
         'bwrap = "/tmp/bwrap"',
-        'engine = "copy"',
+        'engine = "native"',
         "[limits]\nwall_s = 6000",
         '[limits]\nlayer_bytes = "unlimited"',
         "shown_lines = 1000000",
@@ -170,12 +170,22 @@ def test_a_projects_file_is_not_applied_without_consent(ground: Ground) -> None:
     assert result.held
 
 
-def test_a_policy_may_switch_the_engine(ground: Ground) -> None:
-    ground.configure('engine = "copy"\n')
+def test_a_policy_may_switch_the_engine(ground: Ground, trusted_bwrap: bytes) -> None:
+    bwrap = find_native_bwrap(os.fsdecode(trusted_bwrap))
+    ground.configure(f'engine = "native"\nbwrap = "{os.path.realpath(bwrap)}"\n')
     sandbox = opened(ground)
-    assert sandbox.engine == "copy"
-    result = sandbox.run("touch file")
-    assert any("copied" in finding for finding in result.changes.findings)
+    assert sandbox.engine == "native"
+    assert sandbox.run("touch file").ok
+
+
+def test_an_engine_that_is_gone_is_refused_with_what_to_do(ground: Ground) -> None:
+    with pytest.raises(PolicyError, match="engine is not one of mount, native: 'copy'") as by_a_program:
+        ground.sandbox(engine="copy")
+    ground.configure('engine = "copy"\n')
+    with pytest.raises(PolicyError, match='engine: must be one of "mount", "native"') as by_a_file:
+        opened(ground)
+    for refused in (by_a_program, by_a_file):
+        assert "Remove the setting `engine`" in refused.value.remedy
 
 
 def test_how_much_a_model_is_shown_can_be_set(ground: Ground) -> None:
@@ -191,7 +201,7 @@ def test_how_much_a_model_is_shown_can_be_set(ground: Ground) -> None:
         ({"after": "held"}, "after is not one of apply, hold, discard: 'held'"),
         ({"after_timeout": "held"}, "after_timeout is not one of apply, hold, discard: 'held'"),
         ({"after_cancel": "held"}, "after_cancel is not one of apply, hold, discard: 'held'"),
-        ({"engine": "quick"}, "engine is not one of mount, native, copy: 'quick'"),
+        ({"engine": "quick"}, "engine is not one of mount, native: 'quick'"),
         ({"network": Network(mode="open")}, "network.mode is not one of proxy, host: 'open'"),  # type: ignore[arg-type]
         ({"network": Network(mode="pasta")}, "network.mode is not one of proxy, host: 'pasta'"),  # type: ignore[arg-type]
         ({"network": Network(mode=["pasta"])}, "network.mode is not one of proxy, host: ['pasta']"),  # type: ignore[arg-type]

@@ -26,9 +26,7 @@ def put(ground: Ground, path: str, content: str = "", mode: int = 0o644) -> Path
     return target
 
 
-def test_a_toolchain_runs_from_its_own_path(
-    ground: Ground, overlay_engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_toolchain_runs_from_its_own_path(ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put(ground, ".cargo/bin/cargo", "#!/bin/sh\necho cargo of $HOME\n", 0o755)
     put(ground, ".pyenv/versions/3.99/bin/python3.99", "#!/bin/sh\necho python\n", 0o755)
     monkeypatch.setenv("PATH", f"{ground.home}/.cargo/bin:/usr/bin:/bin")
@@ -37,7 +35,7 @@ def test_a_toolchain_runs_from_its_own_path(
 
 
 def test_a_program_directory_on_the_path_is_a_toolchain(
-    ground: Ground, overlay_engine: str, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(ground, "tools/special/bin/special", "#!/bin/sh\necho special\n", 0o755)
     put(ground, "tools/special/secret", "secret")
@@ -47,7 +45,7 @@ def test_a_program_directory_on_the_path_is_a_toolchain(
     assert not ground.run("cat ~/tools/special/secret").ok
 
 
-def test_a_toolchain_can_not_be_changed(ground: Ground, overlay_engine: str) -> None:
+def test_a_toolchain_can_not_be_changed(ground: Ground, engine: str) -> None:
     program = put(ground, ".local/bin/tool", "#!/bin/sh\necho real\n", 0o755)
     for attempt in (
         "echo evil > ~/.local/bin/tool",
@@ -60,7 +58,7 @@ def test_a_toolchain_can_not_be_changed(ground: Ground, overlay_engine: str) -> 
     assert printed(ground.run("~/.local/bin/tool")) == "real\n"
 
 
-def test_no_credential_comes_along_with_a_toolchain(ground: Ground, overlay_engine: str) -> None:
+def test_no_credential_comes_along_with_a_toolchain(ground: Ground, engine: str) -> None:
     put(ground, ".cargo/bin/cargo", "#!/bin/sh\n", 0o755)
     put(ground, ".rustup/toolchains/stable/bin/rustc", "#!/bin/sh\n", 0o755)
     for secret in (".cargo/credentials.toml", ".cargo/config.toml", ".rustup/settings.toml", ".npmrc", ".pypirc"):
@@ -107,7 +105,7 @@ def test_toolchains_can_be_switched_off(ground: Ground) -> None:
     assert not ground.sandbox(toolchains=False).run("test -e ~/.cargo").ok
 
 
-def test_a_cache_is_read_and_added_to_without_touching_the_hosts(ground: Ground, overlay_engine: str) -> None:
+def test_a_cache_is_read_and_added_to_without_touching_the_hosts(ground: Ground, engine: str) -> None:
     wheel = put(ground, ".cache/pip/wheel", "host\n")
     sandbox = ground.sandbox()
     result = sandbox.run("cd ~/.cache/pip && cat wheel && echo new > added && echo changed > wheel")
@@ -119,9 +117,7 @@ def test_a_cache_is_read_and_added_to_without_touching_the_hosts(ground: Ground,
     assert printed(sandbox.run("cat ~/.cache/pip/*")) == "new\nchanged\n"
 
 
-def test_every_sandbox_of_a_project_shares_its_caches_and_other_projects_do_not(
-    ground: Ground, overlay_engine: str
-) -> None:
+def test_every_sandbox_of_a_project_shares_its_caches_and_other_projects_do_not(ground: Ground, engine: str) -> None:
     put(ground, ".cache/uv/x")
     ground.run("echo ours > ~/.cache/uv/added")
     assert printed(ground.sandbox("second").run("cat ~/.cache/uv/added")) == "ours\n"
@@ -130,7 +126,7 @@ def test_every_sandbox_of_a_project_shares_its_caches_and_other_projects_do_not(
     assert not ground.sandbox(project=other).run("cat ~/.cache/uv/added").ok
 
 
-def test_discarding_leaves_the_caches(ground: Ground, overlay_engine: str) -> None:
+def test_discarding_leaves_the_caches(ground: Ground, engine: str) -> None:
     put(ground, ".cache/pip/x")
     sandbox = ground.sandbox()
     sandbox.run("echo 1 > ~/.cache/pip/added; echo 2 > file")
@@ -138,7 +134,7 @@ def test_discarding_leaves_the_caches(ground: Ground, overlay_engine: str) -> No
     assert printed(sandbox.run("cat ~/.cache/pip/added; ls")) == "1\n"
 
 
-def test_many_additions_are_all_seen(ground: Ground, overlay_engine: str) -> None:
+def test_many_additions_are_all_seen(ground: Ground, engine: str) -> None:
     put(ground, ".npm/_cacache/x")
     sandbox = ground.sandbox()
     for number in range(12):
@@ -147,7 +143,7 @@ def test_many_additions_are_all_seen(ground: Ground, overlay_engine: str) -> Non
     assert not (ground.home / ".npm/_cacache/n1").exists()
 
 
-def test_of_two_runs_at_once_one_is_folded_back_and_the_other_dropped(ground: Ground, overlay_engine: str) -> None:
+def test_of_two_runs_at_once_one_is_folded_back_and_the_other_dropped(ground: Ground, engine: str) -> None:
     put(ground, ".cache/pip/x")
     sandboxes = [ground.sandbox(name) for name in ("one", "two")]
     both_run = threading.Barrier(2, timeout=20)
@@ -196,7 +192,7 @@ def test_a_cache_that_is_a_link_out_of_the_home_is_not_shown(ground: Ground) -> 
     assert not ground.run("cat ~/.cache/pip/file").ok
 
 
-def test_a_project_inside_a_cache_or_around_one_is_still_a_project(ground: Ground, overlay_engine: str) -> None:
+def test_a_project_inside_a_cache_or_around_one_is_still_a_project(ground: Ground, engine: str) -> None:
     inner = put(ground, ".cache/pip/project/file", "x\n").parent
     result = ground.sandbox(project=inner).run("echo y > file; ls ..")
     assert result.ok

@@ -14,7 +14,7 @@ import stat
 
 from unspill.changes.kinds import ESCAPED, OWN, is_plain_attribute
 from unspill.host.writing import write_whole
-from unspill.layers.copy_content import Copier, digest_of
+from unspill.layers.content import Copier, digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

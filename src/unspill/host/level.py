@@ -187,29 +187,20 @@ class _Judge:
     def engines(self, wanted: EngineName | None) -> Row:
         engines = self._facts.engines
         value = ", ".join(engines) or "none"
-        if not engines:
+        if "state" in self._problems:
             return self._fails("engines", "state", "No layer can be put over a project.", "state", value=value)
+        if not engines:
+            why = self._problems.get("mount", "") or self._problems.get("own_namespace", "")
+            text = f"No overlay can be mounted: {why}"
+            return Row(fact="engines", value=value, standing="missing", consequence=text, remedy=self._engine_remedy())
         if wanted is not None and wanted not in engines:
             why = f"The configuration asks for {wanted}, which does not work here: {self._problems.get(wanted, '')}"
             how = f"Configure no engine, or one of these. {self._engine_remedy()}"
             return Row(fact="engines", value=value, standing="missing", consequence=why, remedy=how)
-        match wanted or engines[0]:
-            case "mount":
-                return Row(fact="engines", value=value, standing="ok", consequence="We mount overlays ourselves.")
-            case "native":
-                text = f"bwrap mounts overlays; ours would be faster: {self._problems.get('mount', '')}"
-                return Row(fact="engines", value=value, standing="note", consequence=text)
-        return self._copying(value, is_wanted=wanted == "copy")
-
-    def _copying(self, value: str, *, is_wanted: bool) -> Row:
-        """Judge a host where no overlay works, or a person who wants none: never chosen by itself."""
-        if is_wanted:
-            text = "Projects are copied, as configured: a run's cost grows with the project."
-            return Row(fact="engines", value=value, standing="less", consequence=text, remedy=self._engine_remedy())
-        why = self._problems.get("mount", "") or self._problems.get("own_namespace", "")
-        how = f'{self._engine_remedy()} Or set engine = "copy" in your configuration: a run then copies the project.'
-        text = f"No overlay can be mounted: {why}"
-        return Row(fact="engines", value=value, standing="missing", consequence=text, remedy=how)
+        if (wanted or engines[0]) == "mount":
+            return Row(fact="engines", value=value, standing="ok", consequence="We mount overlays ourselves.")
+        text = f"bwrap mounts overlays; ours would be faster: {self._problems.get('mount', '')}"
+        return Row(fact="engines", value=value, standing="note", consequence=text)
 
     def layers(self) -> Row:
         if self._facts.lowerdir_plus:

@@ -123,13 +123,13 @@ def _try_scratch(problems: Problems, bwrap: bytes | None, scratch: Scratch) -> t
 
 
 def _engines(*, mount: bool, native: bool) -> tuple[EngineName, ...]:
-    """Return what works, the best first; copying needs nothing but the state directory."""
+    """Return what works, the best first."""
     found: list[EngineName] = []
     if mount:
         found.append("mount")
     if native:
         found.append("native")
-    return (*found, "copy")
+    return tuple(found)
 
 
 def _printable(reason: str) -> str:

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_FORMAT = "unspill facts 1"
+_FORMAT = "unspill facts 2"
 _NUMBERS = ("uid", "gid", "landlock_abi")
 _TEXTS = ("kernel", "boot_id", "cgroup", "container", "state_filesystem")
 _ANSWERS = (
@@ -56,7 +56,7 @@ def facts_key(bwrap: bytes, state_dir: bytes) -> str:
 
 def should_keep(facts: Facts) -> bool:
     """Tell whether facts may be remembered: a refusal may not, since its remedy changes nothing that a key sees."""
-    return facts.namespaces and facts.disable_userns and facts.proc_mount and facts.engines not in ((), ("copy",))
+    return facts.namespaces and facts.disable_userns and facts.proc_mount and bool(facts.engines)
 
 
 def _group_above() -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.layers.copy_content import Copier
-from unspill.layers.copy_form import list_attributes, shown_name
+from unspill.layers.content import Copier
+from unspill.layers.overlay_form import list_attributes, shown_name
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -12,8 +12,8 @@ import os
 import stat
 
 from unspill.errors import SandboxUnavailable
-from unspill.layers.copy_chain import Chain
-from unspill.layers.copy_form import OPAQUE, list_attributes, make_whiteout, shown_name
+from unspill.layers.chain import Chain
+from unspill.layers.overlay_form import OPAQUE, list_attributes, make_whiteout, shown_name
 from unspill.layers.reach import MODE_MARK, Reach, true_mode
 
 TYPE_CHECKING = False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     View = Literal["sealed", "host", "rootfs"]
     Tmp = Literal["fresh", "persistent"]
     After = Literal["apply", "hold", "discard"]
-    EngineName = Literal["mount", "native", "copy"]
+    EngineName = Literal["mount", "native"]
     Profile = Literal["default", "strict"]
     NetworkMode = Literal["proxy", "host"]
 

@@ -31,7 +31,8 @@ def bwrap_options(plan: Plan, facts: Facts, first_fd: int) -> tuple[tuple[bytes,
         OverlayUnsupported: the stack is too deep for the engine `native`.
         UsageError: a path, name or value has a NUL.
     """
-    overlay = {"mount": _mounted_before, "native": mounted_by_bwrap, "copy": _copied}[plan.engine]
+    # The engine `mount` has laid the overlay over the live directory by then
+    overlay = mounted_by_bwrap if plan.engine == "native" else _live
     return _with_files(plan, facts, first_fd, overlay)
 
 
@@ -148,16 +149,6 @@ def filter_options(facts: Facts, fd: int) -> tuple[bytes, ...]:
 def bind_options(source: bytes, dest: bytes, *, writable: bool) -> tuple[bytes, ...]:
     """Return the options for a bind, read-only unless `writable`."""
     return (b"--bind" if writable else b"--ro-bind", source, dest)
-
-
-def _mounted_before(overlay: Overlay) -> tuple[bytes, ...]:
-    return bind_options(overlay.lowers[-1], overlay.dest, writable=overlay.upper is not None)
-
-
-def _copied(overlay: Overlay) -> tuple[bytes, ...]:
-    if overlay.upper is None:
-        return _live(overlay)
-    return bind_options(overlay.upper, overlay.dest, writable=True)
 
 
 def _live(overlay: Overlay) -> tuple[bytes, ...]:

@@ -82,7 +82,7 @@ def build_plan(given: PlanInput) -> Plan:
 def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
     caches = chosen_caches(given, warnings)
     operations = [
-        *_mountable(given, system_operations(given, warnings), warnings),
+        *_mountable(given, system_operations(given), warnings),
         *kernel_operations(),
         *fresh_operations(given),
         *home_operations(given, warnings),
@@ -95,7 +95,7 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
     if given.policy.mounts:
         from unspill.plan.rootfs import mount_operations
 
-        operations += mount_operations(given, warnings)
+        operations += mount_operations(given)
     if given.command_file is not None:
         operations.append(File(content=given.command_file, dest=COMMAND_FILE, why="the command, too long to pass"))
     if isinstance(given.network, ProxyNetwork):
@@ -165,10 +165,10 @@ def _check_places(given: PlanInput) -> None:
     for stack in given.stacks:
         # The caller has checked too; here it is what keeps every mount below out of the roots
         check_root(stack.live, home=home, own=(given.places.state, *given.places.own))
-        point = None if given.engine == "copy" else find_mount_beneath(given, stack.live)
+        point = find_mount_beneath(given, stack.live)
         if point is not None:
             raise UsageError(
                 f"Something is mounted on {show(point)}, inside the root {show(stack.live)}: "
                 "the kernel puts no overlay over a mount point.",
-                remedy='Unmount it, or set `engine = "copy"`, whose cost grows with the project.',
+                remedy="Unmount it, mount it outside the project, or choose a directory without it as the project.",
             )

@@ -180,9 +180,6 @@ def check_readable(given: PlanInput, path: bytes) -> None:
 
 def overlay_problem(given: PlanInput, path: bytes, *, is_read_only: bool = False) -> str:
     """Tell why the kernel would refuse an overlay over `path`, "" where it would not."""
-    if given.engine == "copy":
-        # What the person named as readable is shown all the same
-        return "without an overlay its sockets and FIFOs would come along" if is_read_only else ""
     point = find_mount_beneath(given, path)
     if point is not None:
         return f"something is mounted on {show(point)}, inside it"

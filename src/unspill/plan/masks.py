@@ -139,12 +139,7 @@ class _Masks:
         return sorted(path for path in sockets if path.startswith(binds))
 
     def _passes_sockets(self, operation: MountOp | None) -> bool:
-        match operation:
-            case Bind():
-                return operation.source == operation.dest
-            case Overlay():
-                return self.given.engine == "copy" and operation.upper is None
-        return False
+        return isinstance(operation, Bind) and operation.source == operation.dest
 
     def add_socket(self, path: bytes) -> None:
         if not self._passes_sockets(find_cover(self._seen, path)):

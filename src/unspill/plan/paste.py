@@ -113,15 +113,9 @@ class _Paste:
         return fd
 
     def _overlay(self, operation: Overlay) -> tuple[bytes, ...]:
-        writable = operation.upper is not None
-        match self.plan.engine:
-            case "mount":
-                return bind_options(self._mounted(operation), operation.dest, writable=writable)
-            case "native":
-                return self._by_bwrap(operation)
-            case "copy":
-                source = self._copied(operation) if writable else operation.lowers[-1]
-                return bind_options(source, operation.dest, writable=writable)
+        if self.plan.engine == "native":
+            return self._by_bwrap(operation)
+        return bind_options(self._mounted(operation), operation.dest, writable=operation.upper is not None)
 
     def _mounted(self, operation: Overlay) -> bytes:
         merged = self._name("merged")
@@ -152,11 +146,3 @@ class _Paste:
         upper, work = self._name("upper"), self._name("work")
         self.steps.append(f"mkdir {upper} {work}")
         return (*sources, b"--overlay", _SCRATCH + upper.encode(), _SCRATCH + work.encode(), operation.dest)
-
-    def _copied(self, operation: Overlay) -> bytes:
-        name = self._name("copy")
-        if len(operation.lowers) > 1:
-            # No tool of a shell can lay a layer over a copy
-            self.steps.append("echo 'unspill: without the held changes' >&2")
-        self.steps.append(f"cp -a {self.words.word(operation.lowers[-1])}/. {name}")
-        return _SCRATCH + name.encode()

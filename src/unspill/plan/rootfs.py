@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from unspill.errors import UsageError
 from unspill.model.plan import Bind, Directory, File, Overlay, Point, ReadOnly, Symlink
-from unspill.model.rootfs import NOTE
 from unspill.plan.visible import is_writable_mount
 from unspill.policy.paths import contains, show
 
@@ -40,13 +39,9 @@ def get_base(given: PlanInput) -> RootfsBase:
     return given.places.rootfs
 
 
-def rootfs_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
+def rootfs_operations(given: PlanInput) -> Iterator[MountOp]:
     """Yield the top-level directories of the tree, and the links among them."""
     base = get_base(given)
-    if given.engine == "copy" and not base.is_own:
-        warnings.append(
-            f"{NOTE}without an overlay its sockets and FIFOs come along; `unspill rootfs pull` leaves them out"
-        )
     layers = {layer.path: layer for layer in given.rootfs_layers}  # by the path of the directory in the tree
     for dest in base.directories:
         if dest in OWN_PLACES:
@@ -64,7 +59,7 @@ def rootfs_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp
             )
         elif dest in base.empty:
             yield Directory(dest=dest, why="of the rootfs, empty")
-        elif base.is_own or given.engine == "copy":
+        elif base.is_own:
             yield Bind(source=source, dest=dest, why="of the rootfs, read-only")
         else:
             # Nobody knows what somebody's own tree has: an overlay lets neither a socket nor a FIFO through
@@ -79,7 +74,7 @@ def rootfs_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp
         yield File(content=base.passwd + line, dest=PASSWD, over=True, why="the caller has a name inside")
 
 
-def mount_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
+def mount_operations(given: PlanInput) -> Iterator[MountOp]:
     """Yield the directories that the policy shows at places of its own.
 
     Raises:
@@ -103,9 +98,6 @@ def mount_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]
                 f"{show(source)} can't be shown at {show(dest)}: it is no directory.",
                 remedy="Make it, or take it out of `mounts` in your configuration.",
             )
-        if given.engine == "copy":
-            warnings.append(f"{show(source)} is not shown: without an overlay its sockets and FIFOs would come along.")
-            continue
         lowers = (given.places.state + b"/empty", real)
         yield Overlay(lowers=lowers, dest=dest, why="shown by your policy, read-only, without its sockets")
 
@@ -146,7 +138,7 @@ def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list
     """Return the operations with every mount point given for, and what has to be made for that.
 
     Raises:
-        UsageError: a mount point lies behind a link of the tree, or can't be made with the engine `copy`.
+        UsageError: a mount point lies behind a link of the tree.
     """
     base = get_base(given)
     links = tuple(dest for dest, _target in base.links if dest not in OWN_PLACES)
@@ -169,11 +161,6 @@ def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list
             missing.setdefault(top, []).append(operation)
     if not missing:
         return list(operations), ()
-    if given.engine == "copy":
-        inner = next(iter(missing.values()))[0]
-        raise UsageError(
-            f"Nothing can be mounted at {show(inner.dest)} with the engine `copy`: the rootfs has no directory there."
-        )
     return _lay_skeleton(given, operations, missing)
 
 

@@ -24,13 +24,13 @@ RUN_BYTES = 64 * MIB
 STICKY = 0o1777
 
 
-def system_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
+def system_operations(given: PlanInput) -> Iterator[MountOp]:
     """Yield the host's system directories, read-only, and the links among them."""
     places = given.places
     if given.policy.view == "rootfs":
         from unspill.plan.rootfs import rootfs_operations
 
-        yield from rootfs_operations(given, warnings)
+        yield from rootfs_operations(given)
         return
     shown = places.system if given.policy.view == "sealed" else (*places.system, *places.top)
     for path in dict.fromkeys(shown):

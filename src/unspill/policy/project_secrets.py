@@ -3,7 +3,7 @@
 
 Only files of these names, only in the top directory of a root and in the directories that the policy names. Examples
 and templates have other names (`.env.example`), so they are never meant. Names are compared byte by byte: the kernel
-puts no overlay over a directory that ignores case, and the copy engine folds it. Knows names only, no disk.
+puts no overlay over a directory that ignores case. Knows names only, no disk.
 """
 
 from __future__ import annotations

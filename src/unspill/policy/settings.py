@@ -46,13 +46,17 @@ VIEWS = ("sealed", "host", "rootfs")
 EVER_LESS = ("host", "sealed", "rootfs")
 TMP = ("fresh", "persistent")
 AFTER = ("apply", "hold", "discard")
-ENGINES = ("mount", "native", "copy")
+ENGINES = ("mount", "native")
 PROFILES = ("default", "strict")
 MODES = ("proxy", "host")
 STANCES = ("ask", "deny")
 APPROVERS = ("terminal", "queue", "deny")
 # Values that earlier versions knew, each with what to write instead
 DROPPED = {
+    ("engine", "copy"): (
+        "unspill no longer copies the project for a run. Remove the setting `engine`: unspill then uses `mount` or "
+        "`native`, whichever works. `unspill doctor` says which."
+    ),
     ("network.mode", "pasta"): (
         'Write `mode = "proxy"`: commands reach any public host by HTTP, HTTPS or SOCKS. For other protocols write '
         '`mode = "host"`: commands get the network of this machine, and nothing that listens on it is protected.'

@@ -34,7 +34,7 @@ _CLOSED = (
 MOUNT_REMEDIES = {
     errno.EINVAL: (
         "a file system is mounted below it, which the kernel does not let an ordinary user cover",
-        'Unmount what is mounted inside the project, or choose `engine = "copy"` in your configuration.',
+        "Unmount it, mount it outside the project, or choose a directory without it as the project.",
     ),
     errno.EPERM: ("the kernel does not let this user mount an overlay", "Run `unspill doctor`."),
     errno.ENOENT: ("it is not there any more", "Check that the directory still exists."),

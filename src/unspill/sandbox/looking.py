@@ -59,8 +59,8 @@ class Looking:
         return self._opened.policy.view
 
     @property
-    def engine(self) -> EngineName:
-        """How layers are put over the project here."""
+    def engine(self) -> EngineName | None:
+        """How layers are put over the project here; None in container mode, where there are none."""
         return self._opened.engine
 
     @property

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 class Opened(Record):
     """A project that is ready to have runs. `container` takes the place of a sandbox where a person wants that.
 
+    Then there is no `engine`.
     `warning` is about the calling program, where that imports from a root.
     """
 
@@ -42,7 +43,7 @@ class Opened(Record):
     locations: Locations
     policy: Policy
     facts: Facts
-    engine: EngineName
+    engine: EngineName | None
     roots: tuple[bytes, ...]
     store: Store
     row: SandboxRow
@@ -97,8 +98,8 @@ def open_project(
     )
 
 
-def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> tuple[Facts, EngineName, str]:
-    """Return what a run is made with: the host's facts, an engine, and in container mode the container's name."""
+def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> tuple[Facts, EngineName | None, str]:
+    """Return what a run is made with: the host's facts, and an engine or, in container mode, the container's name."""
     try:
         facts = get_facts(store, policy, roots)
         return facts, choose_engine(policy, facts), ""
@@ -108,7 +109,7 @@ def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> tuple
         from unspill.sandbox.contained import find_container
 
         facts, container = find_container(store, policy, roots, error)
-        return facts, "copy", container
+        return facts, None, container
 
 
 def _row_of(store: Store, project: bytes, name: str, found: os.stat_result) -> SandboxRow:
@@ -182,8 +183,7 @@ def choose_engine(policy: Policy, facts: Facts) -> EngineName:
     Raises:
         HostError: there is no sandbox to be had here, why, and the remedy for this distribution.
     """
-    overlays = [engine for engine in facts.engines if engine != "copy"]
-    wanted = policy.engine or (overlays[0] if overlays else None)
+    wanted = policy.engine or next(iter(facts.engines), None)
     if facts.namespaces and facts.disable_userns and facts.proc_mount and wanted in facts.engines:
         return wanted
     raise _refusal(policy, facts)

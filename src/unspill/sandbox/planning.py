@@ -96,7 +96,7 @@ def make_plan(
         UnspillError: as `build_plan`.
         HostError: unspill does not know this machine's system calls, or container mode makes no sandbox.
     """
-    if opened.container:
+    if opened.engine is None:
         raise HostError("in container mode no sandbox is made", remedy="See what it lacks here: `unspill doctor`.")
     base = places.rootfs
     given = PlanInput(

@@ -193,9 +193,7 @@ def stacks_as_if(
         run=RunId("next"),
     )
     stacks = load_masked(opened)
-    # The engine `copy` has none: they would have to be copied for every run
-    shown = places.home.caches if opened.engine != "copy" else ()
-    caches = (Stack(live=path, device=0, inode=0, open=layer) for path in shown)
+    caches = (Stack(live=path, device=0, inode=0, open=layer) for path in places.home.caches)
     written: tuple[CacheLayer, ...] = ()
     if opened.policy.rootfs_writable:
         from unspill.sandbox.rootfs_layers import stacks_over, writable_directories

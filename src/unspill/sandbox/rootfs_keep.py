@@ -10,7 +10,7 @@ import os
 import time
 
 from unspill.errors import RootfsError, UsageError
-from unspill.layers.copy_fill import fill
+from unspill.layers.flatten import flatten
 from unspill.layers.locks import lock_sandbox
 from unspill.model.rootfs import Installed, RootfsKey, RootfsWish
 from unspill.policy.rootfs_wish import is_label
@@ -78,13 +78,15 @@ class _Kept:
         return Resolved(key=key, wish=wish)
 
     def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+        unreadable = 0
         for top in self._base.directories:
             os.mkdir(tree + top, 0o755)
             source = self._base.tree + top
-            fill(source, self._layers.get(source, ()), tree + top)
+            unreadable += flatten(source, self._layers.get(source, ()), tree + top)
         for dest, target in self._base.links:
             os.symlink(target, tree + dest)
-        return Filled(proof="none", fetched=(("base", self._base.name),))
+        left_out = (("unreadable", unreadable),) if unreadable else ()
+        return Filled(proof="none", fetched=(("base", self._base.name),), left_out=left_out)
 
 
 def _install(tree: bytes, argv: Sequence[bytes], hosts: Sequence[str]) -> Installed:

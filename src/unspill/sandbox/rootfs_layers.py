@@ -35,14 +35,10 @@ def writable_directories(opened: Opened, base: RootfsBase | None) -> tuple[bytes
     """Return the directories of the tree that a run may write to, each under a layer; none unless the policy says so.
 
     Raises:
-        UsageError: the engine has no layers, or the tree is somebody else's, which no overlay copies up.
+        UsageError: the tree is somebody else's, which no overlay copies up, or there are too many layers over it.
     """
     if base is None or not opened.policy.rootfs_writable:
         return ()
-    if opened.engine == "copy":
-        raise UsageError(
-            "A rootfs can't be writable with the engine `copy`.", remedy="Use another engine, or a read-only rootfs."
-        )
     if os.lstat(base.tree).st_uid != os.geteuid():
         raise UsageError(
             f"The rootfs {base.name} can't be writable: it belongs to somebody else.",

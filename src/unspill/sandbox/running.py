@@ -161,19 +161,17 @@ def _run_with_masks(opened: Opened, request: Request, wishes: RunWishes, places:
 
 def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Masks, places: Places) -> RunResult:
     begun = time.monotonic()
-    # A copy that was not reduced to its changes can't be told from the project
-    after_cancel = wishes.after_cancel if opened.engine != "copy" else "discard"
     under_way = open_run(
         opened.store,
         opened.row,
         argv=request.argv,
         cwd=request.cwd,
         roots=opened.roots,
-        caches=places.home.caches if opened.engine != "copy" else (),
+        caches=places.home.caches,
         masks=masks.layers,
         bases=find_bases(opened),
         rootfs=_writable_rootfs(opened, places),
-        after_cancel=after_cancel,
+        after_cancel=wishes.after_cancel,
         limits=request.limits,
     )
     try:
@@ -187,7 +185,7 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
     except BaseException as error:
         from unspill.sandbox.interrupted import hold_failed
 
-        _tell_interrupted(wishes, hold_failed(opened, request, under_way, after_cancel, error))
+        _tell_interrupted(wishes, hold_failed(opened, request, under_way, wishes.after_cancel, error))
         raise
     result = None
     try:
@@ -310,12 +308,7 @@ def _perform_and_scan(
         returns_raised=True,
     )
     try:
-        if opened.engine == "copy":
-            from unspill.sandbox.copying import perform_on_copy
-
-            performed, findings = perform_on_copy(plan, opened.facts, asked, under_way.stacks)
-        else:
-            performed, findings = perform(plan, opened.facts, asked), ()
+        performed = perform(plan, opened.facts, asked)
     finally:
         traffic = None if gate is None else gate.close()
         if wishes.desk is not None:
@@ -328,10 +321,7 @@ def _perform_and_scan(
         if is_unwritten(under_way):
             return performed, ChangeSet(roots=()), traffic
     performed = with_last_look(performed, under_way, plan.limits)
-    changes = scan_run(under_way)
-    if findings:
-        changes = changes.replace(findings=(*changes.findings, *findings))
-    return performed, changes, traffic
+    return performed, scan_run(under_way), traffic
 
 
 def _is_dropped(outcome: Outcome) -> bool:

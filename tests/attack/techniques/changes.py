@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.attack.arena import Arena, naive_bwrap, processes_with
 from tests.attack.techniques.case import Case, by_path, case, listed, ours
 from tests.attack.techniques.record import Defence, Listed
-from tests.kernel.laying import lay
 from unspill import UnspillError
-from unspill.changes.scan import scan
 from unspill.model.selection import Selection
 
 if TYPE_CHECKING:
@@ -106,43 +104,6 @@ LIST.add(
     "Mark a directory as one that hides all beneath it, to have the files in it deleted",
     lambda arena: deletes(case(arena)),
     Defence("the exact names of an overlay's marks", matched_by_its_end),
-)
-
-
-def forged_in_a_copy(script: str) -> Callable[[Arena], object]:
-    def attack(arena: Arena) -> object:
-        one = case(arena, engine="copy")
-        try:
-            ours(one, one.hold(script))
-        except UnspillError:
-            return False
-        return not (one.project / "d/f").exists()
-
-    return attack
-
-
-def read_as_a_layer(script: str) -> Callable[[Arena], object]:
-    """Let the command write to a plain directory, and read that as if an overlay had written it."""
-
-    def control(arena: Arena) -> object:
-        one = case(arena)
-        upper = arena.ground.top / "upper"
-        (upper / "d").mkdir(parents=True, exist_ok=True)
-        words = ("--bind", os.fspath(upper), os.fspath(upper), "--chdir", os.fspath(upper), "sh", "-c", script)
-        assert naive_bwrap(arena.ground.bwrap, *words).returncode == 0
-        changes = scan((os.fsencode(upper),), (), os.fsencode(one.project))
-        lay(changes, one.project)
-        return not (one.project / "d/f").exists()
-
-    return control
-
-
-LIST.add_pair(
-    "C2",
-    "Set the same mark where there is no overlay that would escape it",
-    forged_in_a_copy("python3 -c \"import os; os.setxattr('d', 'user.overlay.opaque', b'y')\""),
-    "by reading a directory as a layer that a command could write to directly",
-    read_as_a_layer("python3 -c \"import os; os.setxattr('d', 'user.overlay.opaque', b'y')\""),
 )
 
 

@@ -30,7 +30,7 @@ WIDER: Final = {
     "make answers last longer": "[permissions]\ngrant_days = 3000",
     "have root's commands run": "allow_root = true",
     "choose another bwrap": 'bwrap = "/usr/bin/bwrap"',
-    "choose another engine": 'engine = "copy"',
+    "choose another engine": 'engine = "mount"',
 }
 
 

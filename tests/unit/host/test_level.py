@@ -30,7 +30,7 @@ BEST = Facts(
     disable_userns=True,
     proc_mount=True,
     own_namespace=True,
-    engines=("mount", "native", "copy"),
+    engines=("mount", "native"),
     lowerdir_plus=True,
     seccomp=True,
     landlock_abi=4,
@@ -42,7 +42,7 @@ BEST = Facts(
     state_filesystem="ext4",
 )
 OLD = BWRAP.replace(version="0.9.0", has_overlay=False, symlink_flaw=True)
-NOT_OURS = {"own_namespace": False, "engines": ("native", "copy"), "problems": (("mount", "could not be tried"),)}
+NOT_OURS = {"own_namespace": False, "engines": ("native",), "problems": (("mount", "could not be tried"),)}
 
 # Name: what is otherwise, the level, the row it shows in, words of its remedy.
 CASES: dict[str, tuple[dict[str, object], str, str, str]] = {
@@ -55,13 +55,13 @@ CASES: dict[str, tuple[dict[str, object], str, str, str]] = {
     "old kernel": ({"lowerdir_plus": False}, "A", "lowerdir+", ""),
     "flaw": ({"bwrap": OLD}, "A", "symlink-flaw", "0.12 or later"),
     "state on overlayfs": (
-        {"engines": ("copy",), "state_filesystem": "overlay", "problems": (("mount", "Invalid argument"),)},
+        {"engines": (), "state_filesystem": "overlay", "problems": (("mount", "Invalid argument"),)},
         "D",
         "engines",
         "UNSPILL_STATE_DIR",
     ),
     "apparmor with an old bwrap": (
-        {"bwrap": OLD, "own_namespace": False, "engines": ("copy",), "problems": (("apparmor", "is 1"),)},
+        {"bwrap": OLD, "own_namespace": False, "engines": (), "problems": (("apparmor", "is 1"),)},
         "D",
         "engines",
         "0.11 or later",
@@ -149,18 +149,14 @@ def test_allowing_root_repairs_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("engines", "wanted", "level"),
     [
-        (("mount", "native", "copy"), "mount", "A"),
-        (("mount", "native", "copy"), "native", "A"),
-        (("mount", "copy"), "native", "D"),
-        (("mount", "copy"), "copy", "B"),
-        (("copy",), None, "D"),
-        (("copy",), "mount", "D"),
-        (("copy",), "copy", "B"),
+        (("mount", "native"), "mount", "A"),
+        (("mount", "native"), "native", "A"),
+        (("mount",), "native", "D"),
+        ((), None, "D"),
+        ((), "mount", "D"),
     ],
 )
-def test_copying_is_never_chosen_and_a_configured_engine_must_work(
-    engines: tuple[str, ...], wanted: EngineName | None, level: str
-) -> None:
+def test_a_configured_engine_must_work(engines: tuple[str, ...], wanted: EngineName | None, level: str) -> None:
     found = report(BEST.replace(engines=engines), distribution=UBUNTU, engine=wanted)
     assert found.level == level
     assert (find_refusal(found) is not None) is (level == "D")
@@ -190,7 +186,7 @@ def test_being_surrounded_never_decides(name: str) -> None:
             "disable_userns": st.booleans(),
             "proc_mount": st.booleans(),
             "bwrap": st.sampled_from([None, BWRAP, OLD]),
-            "engines": st.sampled_from([(), ("copy",), ("native", "copy"), ("mount", "copy")]),
+            "engines": st.sampled_from([(), ("native",), ("mount",)]),
             "uid": st.sampled_from([0, 1000]),
             "cgroup": st.sampled_from(["none", "v1", "v2"]),
             "seccomp": st.booleans(),
@@ -201,7 +197,7 @@ def test_being_surrounded_never_decides(name: str) -> None:
 def test_nothing_is_run_unless_all_that_seals_works(otherwise: dict[str, object], allow_root: bool) -> None:
     found = report(BEST.replace(**otherwise), distribution=UBUNTU, allow_root=allow_root)
     needed = ("namespaces", "disable_userns", "proc_mount", "bwrap", "engines", "seccomp")
-    is_sealed = all(otherwise[name] for name in needed) and otherwise["engines"] != ("copy",)
+    is_sealed = all(otherwise[name] for name in needed)
     may = otherwise["uid"] != 0 or allow_root
     assert (found.level != "D") is (is_sealed and may)
 

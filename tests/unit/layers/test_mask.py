@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import SandboxUnavailable
-from unspill.layers.copy_fill import fill
 from unspill.layers.mask import MaskUse, find_mask, remove_old_masks
 
 NAMES = (b".env", b"id_rsa")
@@ -154,49 +153,3 @@ def test_old_masks_go_unless_somebody_uses_one(state: bytes, live: Path) -> None
     assert remove_old_masks(state, later) == 1
     assert os.listdir(state + b"/masks") == [b".lock"]
     assert mask_of(state, live, {b"": NAMES}) == mask
-
-
-def filled(state: bytes, live: Path, names: Mapping[bytes, tuple[bytes, ...]], *sealed: Path) -> Path:
-    """Return a copy as the copy engine makes it, over a mask."""
-    upper = live.parent / f"copy-{os.urandom(4).hex()}"
-    upper.mkdir()
-    mask = os.fsencode(mask_of(state, live, names))
-    fill(os.fsencode(live), [os.fsencode(path) for path in sealed], os.fsencode(upper), mask)
-    return upper
-
-
-def test_a_copy_leaves_out_masked_files_in_whatever_letters_but_no_directory(state: bytes, live: Path) -> None:
-    for name in (".env", ".ENV", "config/.env", "config/deep/.env", "ID_RSA", "seen"):
-        (live / name).write_text(name)
-    (live / "Id_Rsa").mkdir()
-    copy = filled(state, live, {b"": NAMES, b"config": NAMES})
-    assert sorted(os.listdir(copy)) == ["Id_Rsa", "config", "seen"]
-    assert os.listdir(copy / "config") == ["deep"]
-    assert os.listdir(copy / "config/deep") == [".env"]
-
-
-def test_a_copy_looks_like_the_live_tree_and_not_like_the_mask(state: bytes, live: Path) -> None:
-    names = {b"": NAMES, b"config": NAMES}
-    mask_of(state, live, names)
-    for path, mtime in ((live / "config", 1_000_000_000), (live, 1_100_000_000)):
-        os.utime(path, (mtime, mtime))
-    copy = filled(state, live, names)
-    assert [path.stat().st_mtime for path in (copy / "config", copy)] == [1_000_000_000, 1_100_000_000]
-
-
-def test_a_copy_has_what_a_layer_over_the_mask_has(state: bytes, live: Path, tmp_path: Path) -> None:
-    sealed = tmp_path / "sealed"
-    sealed.mkdir()
-    (sealed / ".env").write_text("the command's own")
-    (live / ".env").write_text("the person's")
-    assert (filled(state, live, {b"": NAMES}, sealed) / ".env").read_text() == "the command's own"
-
-
-def test_a_directory_that_only_the_mask_has_is_not_copied(state: bytes, live: Path, tmp_path: Path) -> None:
-    mask = mask_of(state, live, {b"": NAMES, b"config": NAMES})
-    (live / "config/deep").rmdir()
-    (live / "config").rmdir()
-    upper = tmp_path / "upper"
-    upper.mkdir()
-    fill(os.fsencode(live), (), os.fsencode(upper), os.fsencode(mask))
-    assert os.listdir(upper) == []

@@ -31,7 +31,7 @@ def facts(**values: Any) -> Facts:
         disable_userns=True,
         proc_mount=True,
         own_namespace=True,
-        engines=("mount", "native", "copy"),
+        engines=("mount", "native"),
         lowerdir_plus=True,
         seccomp=True,
         landlock_abi=4,

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support import find_native_bwrap
 from tests.unit.plan.given import FILTER, facts, stack
 from unspill.model.facts import Facts
 from unspill.model.plan import Home, Places, Plan, PlanInput
@@ -55,13 +56,14 @@ class Ground:
         return usual.replace(**values)
 
     def given(self, *argv: str | bytes, engine: EngineName = "mount", **values: Any) -> PlanInput:
+        """Return a plan's input; with the engine `native` its bwrap is one that has overlays."""
         held = stack(self.project, layers=self.state + b"/layers")
         assert held.open is not None
         for path in (held.open.upper, held.open.work):
             os.makedirs(path, exist_ok=True)
         usual = PlanInput(
             policy=Policy(),
-            facts=self.facts(),
+            facts=self.facts(engine),
             places=self.places(),
             engine=engine,
             stacks=(held,),
@@ -72,10 +74,11 @@ class Ground:
         )
         return usual.replace(**values)
 
-    def facts(self) -> Facts:
+    def facts(self, engine: EngineName = "mount") -> Facts:
         usual = facts()
         assert usual.bwrap is not None
-        return usual.replace(bwrap=usual.bwrap.replace(path=os.fsencode(bwrap())))
+        path = find_native_bwrap(bwrap()) if engine == "native" else bwrap()
+        return usual.replace(bwrap=usual.bwrap.replace(path=os.fsencode(path)))
 
 
 def bwrap() -> str:
@@ -84,14 +87,8 @@ def bwrap() -> str:
     return found
 
 
-def can_overlay() -> bool:
-    """Tell whether the chosen bwrap has overlays of its own: 0.8.0 does not, 0.11 does."""
-    shown = subprocess.run([bwrap(), "--help"], capture_output=True, text=True, check=False)
-    return "--overlay-src" in shown.stdout + shown.stderr
-
-
 def perform(given: PlanInput) -> subprocess.CompletedProcess[bytes]:
-    """Run a plan whose overlays need nobody's help: engines `native` and `copy`."""
+    """Run a plan of the engine `native`, whose overlays need nobody's help."""
     plan: Plan = build_plan(given)
     first = 100
     options, contents = bwrap_options(plan, given.facts, first)

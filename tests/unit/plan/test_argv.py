@@ -77,7 +77,6 @@ def test_each_operation_has_its_options(operation: MountOp, expected: str) -> No
             "--overlay-src /p --overlay-src /s1 --overlay-src /s2 --overlay /u /w /p",
             "--overlay-src /t --overlay-src /empty --ro-overlay /t",
         ),
-        ("copy", "--bind /u /p", "--ro-bind /t /t"),
     ],
 )
 def test_each_engine_has_its_own_way_to_an_overlay(engine: EngineName, writable: str, shown: str) -> None:
@@ -85,7 +84,7 @@ def test_each_engine_has_its_own_way_to_an_overlay(engine: EngineName, writable:
     assert options(SHOWN, engine=engine) == shown.encode().split()
 
 
-@pytest.mark.parametrize("engine", ["mount", "native", "copy"])
+@pytest.mark.parametrize("engine", ["mount", "native"])
 def test_the_baseline_differs_in_the_overlays_only(engine: EngineName) -> None:
     whole = build_plan(given(engine=engine))
     bare, contents = bare_options(whole, facts(), 7)
@@ -198,7 +197,7 @@ def count_of_names(request: pytest.FixtureRequest) -> int:
     return 10_000 if request.config.getoption("--full") else 500
 
 
-@pytest.mark.parametrize("engine", ["mount", "native", "copy"])
+@pytest.mark.parametrize("engine", ["mount", "native"])
 def test_no_name_is_taken_for_an_option(engine: EngineName, request: pytest.FixtureRequest) -> None:
     chance = random.Random(6)
     for _ in range(count_of_names(request)):

@@ -69,7 +69,7 @@ def test_view_host_has_its_own_git_configuration() -> None:
     ]
 
 
-@pytest.mark.parametrize("engine", ["mount", "native", "copy"])
+@pytest.mark.parametrize("engine", ["mount", "native"])
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_view_host_has_a_playground_unless_bwrap_would_follow_what_is_there(engine: Any, is_taken: bool) -> None:
     policy, found = Policy(view="host"), places(top=TOP, no_playground=is_taken)
@@ -101,14 +101,6 @@ def test_a_socket_in_an_overlay_needs_no_mask(view: Any) -> None:
     assert mounts(policy=Policy(view=view), places=found) == mounts(
         policy=Policy(view=view), places=found.replace(sockets=())
     )
-
-
-def test_the_copy_engine_masks_the_sockets_that_no_overlay_cuts() -> None:
-    readable = b"/srv/books"
-    found = places(sockets=(PROJECT + b"/s", readable + b"/x/s"))
-    ordered = mounts(engine="copy", policy=Policy(readable=(readable,)), places=found)
-    assert is_masked(ordered, readable + b"/x/s")
-    assert not is_masked(ordered, PROJECT + b"/s")
 
 
 def test_a_socket_in_the_system_directories_is_masked_in_every_view() -> None:

@@ -180,7 +180,7 @@ PLACES = st.lists(TOPS, min_size=1, max_size=4).map(lambda parts: b"/" + b"/".jo
     links=st.sets(TOPS),
     is_own=st.booleans(),
     points=st.sets(st.sampled_from(BASE.points)),
-    engine=st.sampled_from(["mount", "native", "copy"]),
+    engine=st.sampled_from(["mount", "native"]),
 )
 def test_nothing_is_ever_mounted_beneath_a_link_or_a_writable_mount(
     mounts: list[bytes], readable: list[bytes], links: set[bytes], is_own: bool, points: set[bytes], engine: Any

@@ -49,7 +49,7 @@ profile = "strict"
 after = "discard"
 after_timeout = "apply"
 after_cancel = "discard"
-engine = "copy"
+engine = "native"
 bwrap = "/usr/local/bin/bwrap"
 allow_root = true
 shown_lines = 80
@@ -108,7 +108,7 @@ def test_every_setting_is_read() -> None:
         after="discard",
         after_timeout="apply",
         after_cancel="discard",
-        engine="copy",
+        engine="native",
         bwrap=b"/usr/local/bin/bwrap",
         allow_root=True,
         shown_lines=80,
@@ -290,7 +290,7 @@ def test_a_value_of_an_earlier_version_is_refused_with_what_to_write_instead(key
     [
         "roots = []",
         "readable = ['/etc']",
-        "engine = 'copy'",
+        "engine = 'native'",
         "bwrap = '/tmp/bwrap'",
         "allow_root = true",
         "rootfs = 'alpine'",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process in its own user and mount namespace that works in plain directories and in overlays.
 
-Started as `unshare --user --map-root-user --mount python copy_inside.py`; one JSON request per line. It sees
+Started as `unshare --user --map-root-user --mount python flatten_inside.py`; one JSON request per line. It sees
 what is closed to the user, as far as it is the user's.
 """
 

@@ -23,10 +23,9 @@ _BLOCK = 512
 
 
 class Copier:
-    """Copies files, and remembers from which filesystems blocks can't be shared. `cloned` counts the others."""
+    """Copies files, and remembers from which filesystems blocks can't be shared."""
 
     def __init__(self) -> None:
-        self.cloned = 0
         self._never_clone: set[int] = set()
 
     def copy(self, source: int, dest: int, status: os.stat_result) -> None:
@@ -49,7 +48,6 @@ class Copier:
             if error.errno in _NEVER_CLONES:
                 self._never_clone.add(device)
             return False
-        self.cloned += 1
         return True
 
 

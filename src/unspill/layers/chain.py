@@ -76,8 +76,8 @@ class Chain:
         """Let the directory have these permissions when the walk leaves it."""
         self._modes[-1] = mode
 
-    def leave(self) -> int:
-        """Go up; return the permissions that the directory has now."""
+    def leave(self) -> None:
+        """Go up."""
         fd, mode = self._fds.pop(), self._modes.pop()
         del self._ids[-1], self._names[-1]
         try:
@@ -88,10 +88,8 @@ class Chain:
             try:
                 if mode is not None:
                     os.fchmod(fd, mode)
-                left = stat.S_IMODE(os.fstat(fd).st_mode)
             finally:
                 os.close(fd)
-        return left
 
     def close(self) -> None:
         """Leave every directory, and so the tree."""
@@ -158,9 +156,7 @@ class Chain:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != self._ids[-1]:
             os.close(fd)
-            raise SandboxUnavailable(
-                "A directory of the project was moved while it was copied.", remedy="Run the command again."
-            )
+            raise SandboxUnavailable("A directory was moved while it was being read.", remedy="Try again.")
         self._fds[-1] = fd
         self._first_open = len(self._fds) - 1
 
