@@ -27,6 +27,8 @@ class Option(Record):
 class Command(Record):
     """One verb. `positional` names its arguments for the help; `most` bounds how many there may be.
 
+    `removed` are options of earlier versions, each with what to do instead.
+
     With `takes_command`, everything from the first word that is no option (or after `--`) is the command to run.
     """
 
@@ -36,6 +38,7 @@ class Command(Record):
     positional: str = ""
     most: int | None = 0
     takes_command: bool = False
+    removed: tuple[tuple[str, str], ...] = ()
 
 
 PROJECT = Option(name="--project", metavar="DIR", help="the project (default: the one around the current directory)")
@@ -103,6 +106,9 @@ def _take_option(
     name, equals, value = word.partition("=")
     option = by_name.get(name)
     if option is None:
+        instead = dict(command.removed).get(name)
+        if instead is not None:
+            raise UsageError(f"there is no {name} any more", remedy=instead)
         raise _usage(command, f"unknown option {name}")
     if not option.metavar:
         if equals:
