@@ -24,7 +24,6 @@ from unspill.model import run as run_module
 from unspill.model.change import Change, Identity
 from unspill.model.permission import Grant, NetworkForCommand
 from unspill.model.run import exit_code_of
-from unspill.permissions.audit_verify import Broken, Verified
 from unspill.permissions.wording import make_question
 from unspill.store.state import PARTS
 
@@ -181,9 +180,6 @@ def test_json_of_permissions_has_the_documented_fields(tmp_path: Path, bwrap: Pa
     assert set(answer(demo, "grants")) == fields("`grants`")
     assert set(answer(demo, "grants", "revoke", "--all")) == fields("`grants revoke`")
     assert set(answer(demo, "audit")) == fields("`audit`")
-    verified = set(answer(demo, "audit", "--verify"))
-    assert verified == {"whole", *Verified.__match_args__}
-    assert verified | set(Broken.__match_args__) == fields("`audit --verify`")
     request = NetworkForCommand(project=b"/p", argv=(b"true",))
     assert set(question_form(make_question(request, request.scopes))) == fields("request")
     assert set(Grant.__match_args__) == fields("grant")

@@ -9,19 +9,14 @@ import stat
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.kernel.answering import Person, opened
-from tests.support import Ground, is_rootfs_chosen, kinds, printed, shell_of_texts
+from tests.support import Ground, is_rootfs_chosen, kinds, printed
 from unspill import Callback, DeniedError, Network, Question, Rules, Sandbox, UnspillError
 from unspill.errors import UsageError
-from unspill.model.event import OutputChunk
-from unspill.permissions.audit_verify import Verified, read_events, verify
-
-if TYPE_CHECKING:
-    from unspill.model.event import Event
 
 pytestmark = pytest.mark.kernel
 
@@ -278,59 +273,6 @@ def test_who_asks_too_often_is_paused(ground: Ground) -> None:
         with pytest.raises(DeniedError):
             sandbox.run("true", network=True)
     assert len(person.asked) == 3
-
-
-def test_requests_answers_runs_and_operations_are_in_one_chain(ground: Ground, other: Path) -> None:
-    person = Person()
-    sandbox = opened(ground, person, after="apply")
-    sandbox.run("echo x > file", network=True)
-    sandbox.undo()
-    person.answer = False
-    with pytest.raises(DeniedError):
-        sandbox.run("echo x > file", network=True)
-    sandbox.run("echo y > file", after="hold")
-    sandbox.discard()
-    directory = os.fsencode(ground.state / "audit")
-    events = list(read_events(directory))
-    assert [event["kind"] for event in events] == [
-        *("request", "answer", "run", "operation", "operation"),
-        *("request", "answer", "run", "operation"),
-    ]
-    assert [event["answer"] for event in events if event["kind"] == "answer"] == ["allowed", "denied"]
-    assert [event["what"] for event in events if event["kind"] == "operation"] == ["apply", "undo", "discard"]
-    run = events[2]
-    assert (run["command"], run["ending"], run["network"]) == (
-        [shell_of_texts(), "-c", "echo x > file"],
-        "Exited 0",
-        "proxy",
-    )
-    assert isinstance(verify(directory), Verified)
-
-
-@pytest.mark.parametrize("unsandboxed", [False, True])
-def test_a_run_that_its_caller_broke_off_is_in_the_audit_too(ground: Ground, unsandboxed: bool) -> None:
-    def give_up(event: Event) -> None:
-        if isinstance(event, OutputChunk):
-            raise KeyboardInterrupt
-
-    sandbox = opened(ground, Person(), permissions=Rules(unsandboxed="ask"))
-    with pytest.raises(KeyboardInterrupt) as raised:
-        sandbox.run("echo x; sleep 9", on_event=give_up, unsandboxed=unsandboxed)
-    told = "It ran without a sandbox: what it has changed is not known" if unsandboxed else "It had changed nothing."
-    assert told in raised.value.__notes__[0]
-    *_asked, event = read_events(os.fsencode(ground.state / "audit"))
-    assert (event["kind"], event["command"]) == ("run", [shell_of_texts(), "-c", "echo x; sleep 9"])
-    ending = "failed: KeyboardInterrupt" if unsandboxed else "Cancelled 130"
-    assert (event["ending"], event["sandboxed"]) == (ending, not unsandboxed)
-
-
-def test_a_run_that_can_not_be_recorded_says_so(ground: Ground) -> None:
-    sandbox = ground.sandbox()
-    assert not any("audit" in warning for warning in sandbox.run("true").warnings)
-    directory = ground.state / "audit"
-    (directory / "lock").unlink()
-    (directory / "lock").mkdir()
-    assert any("audit" in warning for warning in sandbox.run("true").warnings)
 
 
 def test_who_gives_up_while_the_person_thinks_is_free_at_once(ground: Ground) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.old_state import OldState, unpacked
-from tests.support import XDG
+from tests.support import XDG, run_cli
 from unspill import Policy, Sandbox
 from unspill.host.probe_cache import facts_to_text
 from unspill.model.facts import Facts
+from unspill.permissions.audit import Audit
 from unspill.sandbox.rootfs import RootfsShelf
 from unspill.store.db import Store
 
@@ -83,6 +84,26 @@ def test_everything_is_listed(old: OldState, opened: Open) -> None:
         (waiting,) = store.requests.waiting(time.time_ns())
         assert waiting.is_genuine
     assert [made.name for made in RootfsShelf().list()] == ["small-daab678e5ccb-x86_64"]
+
+
+def test_the_chained_lines_of_the_audit_are_listed_and_added_to(old: OldState, opened: Open) -> None:
+    audit = Audit(os.fsencode(old.state / "audit"))
+    before = list(audit.events())
+    assert before
+    assert {event["kind"] for event in before} == {"run", "operation", "request", "answer"}
+    assert all("prev" in event for event in before)
+    opened("main").run("touch made", after="apply")
+    events = list(audit.events())
+    assert events[: len(before)] == before
+    added = [(event["kind"], event.get("ending"), event["paths"]) for event in events[len(before) :]]
+    assert added == [
+        ("operation", "rolled back", []),
+        ("operation", "done", ["f1", "f2", "f3", "f4", "f5"]),
+        ("run", "Exited 0", ["made"]),
+        ("operation", "done", ["made"]),
+    ]
+    listed = run_cli("audit", "--limit", "999", cwd=old.home).stdout.splitlines()
+    assert len(listed) == len(events)
 
 
 def test_what_was_undone_is_redone_and_undone_again(old: OldState, opened: Open) -> None:

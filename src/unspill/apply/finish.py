@@ -19,8 +19,10 @@ from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Set
+
     from unspill.apply.journal import End, Journal
-    from unspill.model.operation import Operation, OperationId
+    from unspill.model.operation import GitEnding, Operation, OperationId
     from unspill.store.db import Store
 
 
@@ -51,7 +53,21 @@ def finish(store: Store, journal: Journal) -> Operation:
         _move_layer(store, journal, row)
     for tree in journal.trees:
         _keep_base(store.state, journal.operation.id, LayerId(tree.layer))
-    return recorded
+    return recorded.replace(paths=operation.paths or _paths_of(journal, end))
+
+
+def changed_paths(
+    journal: Journal, done: Iterable[int], git: Iterable[GitEnding], slight: Set[tuple[int, bytes]] = frozenset()
+) -> tuple[bytes, ...]:
+    """Return the paths that steps changed, and the repositories that moved; without those that are `slight`."""
+    roots, steps = journal.operation.roots, (journal.steps[index] for index in done)
+    moved = [(step.root, step.top) for step, ending in zip(journal.git, git, strict=True) if ending != "left"]
+    changed = dict.fromkeys((step.root, step.path) for step in steps if (step.root, step.path) not in slight)
+    return tuple(b"%b/%b" % (roots[root], path) for root, path in (*sorted(changed), *moved))
+
+
+def _paths_of(journal: Journal, end: End) -> tuple[bytes, ...]:
+    return changed_paths(journal, end.done, end.git) or tuple(b"%b/%b" % pair for pair in journal.paths)
 
 
 def _coming(end: End) -> tuple[Residue, ...]:

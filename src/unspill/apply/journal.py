@@ -233,6 +233,7 @@ def _plain_operation(operation: Operation) -> dict[str, Any]:
         "roots": [_text(root) for root in operation.roots],
         "left": [[left.root, _text(left.path), left.why, left.reason] for left in operation.left],
         "flagged": [],
+        "paths": [],
     }
 
 
@@ -247,6 +248,7 @@ def _operation(value: dict[str, Any]) -> Operation:
             "marks": tuple(value["marks"]),
             "notes": tuple(value["notes"]),
             "flagged": (),
+            "paths": (),
             "left": tuple(
                 Left(root=root, path=_bytes(path), why=why, reason=reason) for root, path, why, reason in value["left"]
             ),

@@ -15,7 +15,7 @@ import time
 from unspill.apply.draft import Draft
 from unspill.apply.dressing import opened_and_closed
 from unspill.apply.durable import sync_done, sync_staged
-from unspill.apply.finish import finish
+from unspill.apply.finish import changed_paths, finish
 from unspill.apply.journal import End, Journal, Unsettled, write_end, write_journal
 from unspill.apply.last_look import keep_edits, look_again, wait_for_opens
 from unspill.apply.marking import settle_mark
@@ -35,7 +35,7 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence, Set
+    from collections.abc import Callable, Iterable, Sequence
 
     from unspill.apply.journal import Residue, Taken
     from unspill.model.operation import GitEnding, OperationKind, Step
@@ -254,10 +254,12 @@ class _Work:
         sync_done(self._sites, steps, everything=bool(residues) or bool(git))
         # As late as can be: who was opening a displaced file when it was displaced has had it open for a while
         notes += keep_edits(self._sites, self._id, journal.steps, set(done), done)
+        paths = changed_paths(journal, done, git, self._slight)
         operation = self._operation.replace(
             left=tuple(left),
             marks=marks,
-            changed=_count(steps, self._slight) + sum(ending != "left" for ending in git) + self._task.changed,
+            changed=len(paths) + self._task.changed,
+            paths=paths,
             notes=(*self._operation.notes, *notes),
         )
         end = End(
@@ -363,7 +365,3 @@ class _Work:
 def _changes_nothing(steps: Sequence[Step]) -> bool:
     unchanged = opened_and_closed(steps)
     return all(step.action == "dress" and (step.root, step.path) in unchanged for step in steps)
-
-
-def _count(steps: Sequence[Step], slight: Set[tuple[int, bytes]]) -> int:
-    return len({(step.root, step.path) for step in steps} - slight)

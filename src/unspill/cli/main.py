@@ -33,7 +33,7 @@ VERBS = {
     "approve": "allow what waits",
     "deny": "deny what waits",
     "grants": "list or take back what you allowed for longer than once",
-    "audit": "list or check the record of what was asked, answered, run and applied",
+    "audit": "list what was asked, answered, run and applied",
     "rootfs": "list, fetch, choose, check and remove root file systems for the view `rootfs`",
     "mcp": "serve the tools of a sandbox to any client that speaks MCP",
     "hook": "be the hook of a coding agent, so that its commands are run sealed",

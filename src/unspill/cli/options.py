@@ -27,7 +27,8 @@ class Option(Record):
 class Command(Record):
     """One verb. `positional` names its arguments for the help; `most` bounds how many there may be.
 
-    `dropped` are options of earlier versions, each with what to do instead.
+    `removed` are options of earlier versions, each with what to do instead.
+
     With `takes_command`, everything from the first word that is no option (or after `--`) is the command to run.
     """
 
@@ -37,7 +38,7 @@ class Command(Record):
     positional: str = ""
     most: int | None = 0
     takes_command: bool = False
-    dropped: tuple[tuple[str, str], ...] = ()
+    removed: tuple[tuple[str, str], ...] = ()
 
 
 PROJECT = Option(name="--project", metavar="DIR", help="the project (default: the one around the current directory)")
@@ -105,9 +106,9 @@ def _take_option(
     name, equals, value = word.partition("=")
     option = by_name.get(name)
     if option is None:
-        for dropped, remedy in command.dropped:
-            if name == dropped:
-                raise UsageError(f"{name} was removed", remedy=remedy)
+        instead = dict(command.removed).get(name)
+        if instead is not None:
+            raise UsageError(f"{name} was removed", remedy=instead)
         raise _usage(command, f"unknown option {name}")
     if not option.metavar:
         if equals:

@@ -39,7 +39,7 @@ COMMAND = Command(
     summary="Run a command sealed; when it has ended, apply what it changed, unless it is to be held or discarded.",
     positional="-- COMMAND [ARGUMENT ...]",
     takes_command=True,
-    dropped=(("--why", "Leave it out. When a command fails, unspill explains the paths that its output names."),),
+    removed=(("--why", "Leave it out. When a command fails, unspill explains the paths that its output names."),),
     options=(
         Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
         Option(

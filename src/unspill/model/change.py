@@ -10,6 +10,7 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Literal
 
     EntryKind = Literal["file", "dir", "symlink", "special"]
@@ -76,6 +77,11 @@ class ChangeSet(Record):
     def __iter__(self):  # type: ignore[no-untyped-def]
         for part in self.roots:
             yield from part.changes
+
+    def paths(self) -> Iterator[bytes]:
+        """Yield the absolute paths of what differs in more than its time."""
+        for part in self.roots:
+            yield from (part.root + b"/" + change.path for change in part.changes if not change.is_mere_touch)
 
     def __len__(self) -> int:
         return sum(len(part.changes) for part in self.roots)

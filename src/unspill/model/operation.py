@@ -154,8 +154,9 @@ class Operation(Record):
 
     `of` is the operation that an undo or redo reverses. `origin` is the operation in whose directory the displaced
     entries lie: itself, or for undo and redo the one that was first. `marks` has one moment per root that all of its
-    own changes precede. `changed` counts paths, but for those of which only the times changed. `flagged` are applied
-    paths that run when somebody builds, tests or pushes, and why: told to whoever asked, not kept.
+    own changes precede. `changed` counts paths, but for those of which only the times changed; `paths` names them,
+    absolute. `flagged` are applied paths that run when somebody builds, tests or pushes, and why. Both are told to
+    whoever asked, not kept.
     """
 
     id: OperationId
@@ -175,3 +176,4 @@ class Operation(Record):
     left: tuple[Left, ...] = ()
     notes: tuple[str, ...] = ()
     flagged: tuple[tuple[bytes, str], ...] = ()
+    paths: tuple[bytes, ...] = ()

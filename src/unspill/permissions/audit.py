@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the audit: append-only, hash-chained, durable when `append` returns, by many processes at once.
+"""The audit: what was asked, answered, run and applied, as JSON lines that are only ever added to.
 
-After a crash the next writer keeps what is whole, cuts what is not, and says so in a record of its own. It never
-repairs what a crash can't have done: that is recorded as missing, and `verify` reports it for ever.
+audit/log-000001, log-000002, ...   one JSON object per line; the last file is written, a full one gets a successor
+audit/lock                          locked by whoever writes
+
+Many processes write at once. A writer that dies in the middle of a line spoils that line alone. Whoever can write the
+directory can rewrite it: the audit tells a person what happened, it proves nothing to others. Loaded by every run.
 """
 
 from __future__ import annotations
@@ -12,99 +15,154 @@ import os
 import time
 
 from unspill.errors import StoreError
-from unspill.host.writing import sync_directory
-from unspill.permissions.audit_chain import (
-    GENESIS,
-    Head,
-    chained,
-    follow,
-    log_file,
-    log_numbers,
-    parse,
-    read_head,
-    write_head,
-)
-from unspill.permissions.audit_tail import ROTATE_BYTES, Tail, hash_of, read_tail, this_boot, write_tail
+from unspill.host.writing import sync_directory, write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Iterable, Iterator
+    from typing import Any
 
-    from unspill.permissions.events import Event
+    Event = dict[str, Any]
+
+FILE_BYTES = 8 * 1024 * 1024
+# Of one line, so that a run with a million files does not fill the disk with their names
+MOST_PATHS = 1000
+MOST_PATH_BYTES = 64 * 1024
+
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Audit:
     """The audit in one directory, which is made for its owner alone."""
 
-    __slots__ = ("_directory", "_rotate_bytes")
+    __slots__ = ("_directory", "_file_bytes")
 
-    def __init__(self, directory: bytes, *, rotate_bytes: int = ROTATE_BYTES) -> None:
+    def __init__(self, directory: bytes, *, file_bytes: int = FILE_BYTES) -> None:
         self._directory = directory
-        self._rotate_bytes = rotate_bytes
+        self._file_bytes = file_bytes
 
-    def append(self, *events: Event) -> None:
-        """Add events; they are on the disk afterwards, all of them or none.
+    def append(self, *events: Event, durable: bool = True) -> None:
+        """Add events, all of them or none. If `durable`, they are on the disk afterwards.
 
         Raises:
-            StoreError: they can't be written. What was to be recorded must not happen then.
+            StoreError: they can't be written. Something that was to be recorded first must not happen then.
         """
+        at_ns = time.time_ns()
+        text = "".join(to_json({"at_ns": at_ns, **event}) + "\n" for event in events).encode("ascii")
         try:
             _make_directory(self._directory)
-            with Locked(self._directory, fcntl.LOCK_EX) as lock:
-                boot = this_boot()
-                head, recovered = _end(self._directory, read_tail(lock), boot)
-                if head.size >= self._rotate_bytes:
-                    head = head.replace(file=head.file + 1, size=0)
-                text, after = chained(head, (*recovered, *events), time.time_ns())
-                self._write(head, text)
-                write_head(self._directory, after)
-                write_tail(lock, Tail(**after.as_dict(), boot=boot))
+            lock = os.open(self._directory + b"/lock", _LOCK, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._write(text, durable=durable)
+            finally:
+                os.close(lock)
         except OSError as error:
             raise StoreError(
                 f"The audit {os.fsdecode(self._directory)} can't be written: {error.strerror}.",
-                remedy="Look for free space; nothing is done that can't be recorded.",
+                remedy="Free some disk space: unspill does nothing that it can't record.",
             ) from error
 
-    def _write(self, head: Head, text: bytes) -> None:
-        path = log_file(self._directory, head.file)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    def _write(self, text: bytes, *, durable: bool) -> None:
+        number = max(_log_numbers(self._directory), default=1)
+        log = os.open(_log_file(self._directory, number), _APPEND, 0o600)
         try:
-            os.ftruncate(fd, head.size)
-            rest = memoryview(text)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            os.fsync(fd)
-        except OSError:
-            os.ftruncate(fd, head.size)
-            raise
+            size = os.fstat(log).st_size
+            if size >= self._file_bytes:
+                os.close(log)
+                log = os.open(_log_file(self._directory, number + 1), _APPEND, 0o600)
+                size = 0
+            if size == 0:
+                sync_directory(self._directory)
+            elif os.pread(log, 1, size - 1) != b"\n":
+                # Somebody died in the middle of the last line
+                text = b"\n" + text
+            try:
+                write_whole(log, text)
+                if durable:
+                    os.fsync(log)
+            except OSError:
+                os.ftruncate(log, size)
+                raise
         finally:
-            os.close(fd)
-        if head.size == 0:
-            sync_directory(self._directory)
+            os.close(log)
 
+    def events(self, *, newest_first: bool = False) -> Iterator[Event]:
+        """Yield what was recorded. A line that can't be read is an event of the kind `unreadable`.
 
-class Locked:
-    """The lock of an audit directory, while in a `with`."""
-
-    __slots__ = ("_fd", "_how", "_path")
-
-    def __init__(self, directory: bytes, how: int) -> None:
-        self._path = directory + b"/lock"
-        self._how = how
-
-    def __enter__(self) -> int:
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        Raises:
+            StoreError: a file can't be read.
+        """
         try:
-            fcntl.flock(self._fd, self._how)
-        except BaseException:
-            os.close(self._fd)
-            raise
-        return self._fd
+            for number in sorted(_log_numbers(self._directory), reverse=newest_first):
+                with open(_log_file(self._directory, number), "rb") as file:
+                    lines = file.read().split(b"\n")
+                yield from (_parse(line) for line in (lines[::-1] if newest_first else lines) if line)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"The audit {os.fsdecode(self._directory)} can't be read: {error.strerror}.") from error
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        os.close(self._fd)
+
+def as_text(value: bytes) -> str:
+    """Return bytes as a line of the audit has them."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def command_text(argv: tuple[bytes, ...], *, most_bytes: int, most_words: int | None = None) -> list[str]:
+    """Return the words of a command, cut where they are too long or too many, and then saying so."""
+    kept: list[str] = []
+    left = most_bytes
+    for word in argv[:most_words]:
+        if len(word) > left:
+            return [*kept, as_text(word[:left]), f"[cut: {sum(map(len, argv))} bytes in all]"]
+        kept.append(as_text(word))
+        left -= len(word) + 1
+    return kept if len(kept) == len(argv) else [*kept, f"[cut: {len(argv)} words in all]"]
+
+
+def path_fields(paths: Iterable[bytes], project: bytes) -> Event:
+    """Return the fields of a line that name paths; `more_paths` says how many there was no room for.
+
+    Paths of the project are relative to it, all others absolute.
+    """
+    named: list[str] = []
+    more, room, inside = 0, MOST_PATH_BYTES, project + b"/"
+    for path in paths:
+        name = path.removeprefix(inside)
+        room -= len(name)
+        if len(named) < MOST_PATHS and room >= 0:
+            named.append(as_text(name))
+        else:
+            more += 1
+    return {"paths": named, "more_paths": more} if more else {"paths": named}
+
+
+def to_json(value: Any) -> str:
+    """Return plain values as JSON in ASCII. Importing `json` would cost each run as much as all else done here."""
+    if isinstance(value, str):
+        return f'"{value.translate(_ESCAPES)}"'
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{to_json(key)}:{to_json(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(to_json, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return repr(value)
+
+
+class _Escapes(dict[int, str]):
+    """What stands for a character in a JSON text, by its number."""
+
+    def __missing__(self, code: int) -> str:
+        if code < 0x10000:
+            return f"\\u{code:04x}"
+        high, low = divmod(code - 0x10000, 0x400)
+        return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
+_ESCAPES = _Escapes({code: chr(code) for code in range(0x20, 0x7F)} | {ord('"'): '\\"', ord("\\"): "\\\\"})
 
 
 def _make_directory(directory: bytes) -> None:
@@ -115,90 +173,20 @@ def _make_directory(directory: bytes) -> None:
     os.chmod(directory, 0o700)
 
 
-def _end(directory: bytes, tail: Tail | None, boot: str) -> tuple[Head, tuple[Event, ...]]:
-    """Return where to go on, and a record of what had to be mended for that."""
-    head, numbers = read_head(directory), log_numbers(directory)
-    if head is None and not numbers:
-        # So that a log without a head is never what a crash left behind
-        write_head(directory, Head())
-        return Head(), ()
-    if head is None or not _reaches(directory, head, numbers):
-        return _after_loss(directory, head, numbers)
-    if tail is not None and tail.boot == boot and tail.lines > head.lines and not _is_reached(directory, tail):
-        return _after_loss(directory, head.replace(lines=tail.lines, hash=tail.hash), numbers)
-    return _after_crash(directory, head, tail)
+def _log_file(directory: bytes, number: int) -> bytes:
+    return b"%b/log-%06d" % (directory, number)
 
 
-def _is_reached(directory: bytes, tail: Tail) -> bool:
+def _log_numbers(directory: bytes) -> list[int]:
+    names = (name.removeprefix(b"log-") for name in os.listdir(directory) if name.startswith(b"log-"))
+    return [int(name) for name in names if name.isdigit()]
+
+
+def _parse(line: bytes) -> Event:
+    import json
+
     try:
-        return os.stat(log_file(directory, tail.file)).st_size >= tail.size
-    except FileNotFoundError:
-        return False
-
-
-def _reaches(directory: bytes, head: Head, numbers: list[int]) -> bool:
-    if head.file not in numbers:
-        return head.size == 0 and not numbers
-    return os.stat(log_file(directory, head.file)).st_size >= head.size
-
-
-def _after_crash(directory: bytes, head: Head, tail: Tail | None) -> tuple[Head, tuple[Event, ...]]:
-    """Keep what was written after the head and belongs there; the rest of it was never acknowledged to anybody.
-
-    Lines that were only noted are behind the head as a rule; if the tail names more of them, a power cut has taken
-    some.
-    """
-    end, dropped = head, b""
-    while not dropped and (found := _read_from(directory, end)) is not None:
-        end, dropped = _valid_part(end, found)
-        if dropped or _read_from(directory, end.replace(file=end.file + 1, size=0)) is None:
-            break
-        end = end.replace(file=end.file + 1, size=0)
-    lost = 0 if tail is None else max(0, tail.lines - end.lines)
-    is_noted = tail is not None and (tail.lines, tail.hash) == (end.lines, end.hash)
-    if (end.lines == head.lines or is_noted) and not dropped and not lost:
-        return end, ()
-    event = {"kind": "recovered", "kept": end.lines - head.lines, "dropped_bytes": len(dropped), "missing": 0}
-    event |= {"lost": lost} if lost else {}
-    return end, (event | {"dropped": hash_of(dropped)},)
-
-
-def _valid_part(head: Head, found: bytes) -> tuple[Head, bytes]:
-    """Return the head after the lines that belong there, and what comes behind them."""
-    while (length := found.find(b"\n")) >= 0:
-        after = follow(head, found[:length])
-        if after is None:
-            break
-        head, found = after, found[length + 1 :]
-    return head, found
-
-
-def _after_loss(directory: bytes, head: Head | None, numbers: list[int]) -> tuple[Head, tuple[Event, ...]]:
-    """Go on behind whatever is still there, and keep the evidence that there was more."""
-    expected = 0 if head is None else head.lines
-    number = numbers[-1] if numbers else 1
-    text = _read_from(directory, Head(file=number)) or b""
-    whole = text[: text.rfind(b"\n") + 1]
-    last = whole[:-1].rpartition(b"\n")[2]
-    event = parse(last) or {}
-    lines = event["n"] if isinstance(event.get("n"), int) else expected
-    end = Head(file=number, size=len(whole), lines=lines, hash=hash_of(last) if last else GENESIS)
-    return end, (
-        {
-            "kind": "recovered",
-            "kept": 0,
-            "dropped_bytes": len(text) - len(whole),
-            "missing": max(1, expected - lines),
-            "head_was": None if head is None else head.hash,
-        },
-    )
-
-
-def _read_from(directory: bytes, head: Head) -> bytes | None:
-    """Return what a file of the log has from the head's end on; None if there is no such file."""
-    try:
-        with open(log_file(directory, head.file), "rb") as file:
-            file.seek(head.size)
-            return file.read()
-    except FileNotFoundError:
-        return None
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = None
+    return event if isinstance(event, dict) else {"kind": "unreadable", "bytes": len(line)}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from unspill.model.permission import Allowed, HeldPath, Unsandboxed
-from unspill.permissions.audit_tail import as_text, command_text
+from unspill.permissions.audit import as_text, command_text
 from unspill.store.request_form import key_of, plain_request
 
 TYPE_CHECKING = False
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from unspill.model.permission import Answer, Grant, Question, Request
+    from unspill.permissions.audit import Event
 
-    Event = dict[str, Any]
     Verdict = Literal["allowed", "denied"]
 
 KEPT_BYTES = 16 * 1024

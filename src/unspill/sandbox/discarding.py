@@ -68,15 +68,16 @@ def discard_held(opened: Opened, selection: Selection, asked_by: str = "person")
 def discard_all(opened: Opened, asked_by: str) -> Operation:
     """Discard every layer; the live directories may be gone by now. The sandbox's lock is held."""
     trees = taken_layers(opened.store, opened.row.id)
-    changed = _count_all(opened) if trees else 0
-    return operate(opened.store, _task(opened, asked_by, trees, changed, None))
+    paths = _held_paths(opened) if trees else ()
+    changed = max(1, len(paths)) if trees else 0
+    return operate(opened.store, _task(opened, asked_by, trees, changed, None)).replace(paths=paths)
 
 
-def _count_all(opened: Opened) -> int:
+def _held_paths(opened: Opened) -> tuple[bytes, ...]:
     try:
-        return max(1, sum(not change.is_mere_touch for change in fold_changes(load_masked(opened))))
+        return tuple(fold_changes(load_masked(opened)).paths())
     except (OSError, RootRefused):
-        return 1
+        return ()
 
 
 def _task(opened: Opened, asked_by: str, trees: tuple[Taken, ...], changed: int, settle: Settler | None) -> Task:

@@ -11,7 +11,6 @@ import os
 from unspill.errors import UsageError
 from unspill.model.permission import GrantId, RequestId
 from unspill.permissions.audit import Audit
-from unspill.permissions.audit_verify import read_events, verify
 from unspill.permissions.events import revoke_event
 from unspill.permissions.queue import answer_question, find_question, open_questions
 from unspill.sandbox.upkeep import find_own_locations
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
     from unspill.model.permission import Grant, Question
     from unspill.model.rules import Scope
-    from unspill.permissions.audit_verify import Verdict
-    from unspill.permissions.events import Event
+    from unspill.permissions.audit import Event
 
 _SHORTEST_ID = 4
 
@@ -39,7 +37,7 @@ class Office:
             StoreError: the state directory can't be used.
         """
         self._store = Store.open(find_own_locations().state)
-        self._audit = self._store.state + b"/audit"
+        self._audit = Audit(self._store.state + b"/audit")
 
     def __enter__(self) -> Office:
         return self
@@ -81,27 +79,23 @@ class Office:
         known = {grant.id: grant for grant in self.grants()}
         grant = known[GrantId(_the_one(name, known, "grant", "unspill grants"))]
         self._store.grants.revoke(grant.id)
-        Audit(self._audit).append(revoke_event(grant))
+        self._audit.append(revoke_event(grant))
         return grant
 
     def revoke_all(self, project: bytes | None = None) -> tuple[Grant, ...]:
         """Take back all grants, or those of a project."""
         revoked = tuple(grant for grant in self.grants(project) if self._store.grants.revoke(grant.id))
         if revoked:
-            Audit(self._audit).append(*map(revoke_event, revoked))
+            self._audit.append(*map(revoke_event, revoked))
         return revoked
 
     def events(self) -> Iterator[Event]:
-        """Yield what the audit has, the oldest first."""
-        return read_events(self._audit)
-
-    def verify(self) -> Verdict:
-        """Check the whole audit.
+        """Yield what the audit has, the newest first.
 
         Raises:
             StoreError: it can't be read.
         """
-        return verify(self._audit)
+        return self._audit.events(newest_first=True)
 
 
 def _the_one(name: str, known: Iterable[str], what: str, verb: str) -> str:

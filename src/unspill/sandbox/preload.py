@@ -21,7 +21,6 @@ _TO_THE_END = (
     "unspill.changes.render",
     "unspill.changes.scan",
     "unspill.layers.duplicate",
-    "unspill.permissions.audit",
     "unspill.sandbox.recording",
     "unspill.sandbox.tracked",
 )

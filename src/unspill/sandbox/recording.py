@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put runs and operations into the audit when they have happened. Loaded by every run, so it must cost little.
+"""Put runs and operations into the audit when they have happened, with the paths they changed. Loaded by every run.
 
-What can't be recorded any more is said where it is told: undoing it would be worse.
+They are not synchronised: a power cut can take the last lines. If one can't be written, the result says so: undoing
+what happened would be worse.
 """
 
 from __future__ import annotations
 
 from unspill.errors import StoreError
-from unspill.layers.owner import this_process
 from unspill.model.run import exit_code_of
-from unspill.permissions.audit_tail import as_text, command_text, note
+from unspill.permissions.audit import Audit, as_text, command_text, path_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from unspill.model.operation import Operation
     from unspill.model.run import Run
+    from unspill.permissions.audit import Event
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
     from unspill.sandbox.result import RunResult
@@ -36,6 +35,7 @@ def record_run(opened: Opened, request: Request, result: RunResult) -> RunResult
         "connections": len(result.connections),
         "denials": len(result.denials),
         "changed": len(result.changes),
+        **path_fields(result.changes.paths(), opened.project),
     }
     applied = [] if result.operation is None or not result.operation.number else [_event(result.operation)]
     problem = _note(opened.store, event, *applied)
@@ -50,7 +50,7 @@ def record_failure(
     _note(opened.store, event | {"sandboxed": is_sandboxed})
 
 
-def _run(opened: Opened, request: Request, run: str, number: int, ending: str) -> dict[str, Any]:
+def _run(opened: Opened, request: Request, run: str, number: int, ending: str) -> Event:
     network = opened.policy.network
     return {
         "kind": "run",
@@ -72,15 +72,19 @@ def record_operation(store: Store, operation: Operation) -> Operation:
     return operation if problem is None else operation.replace(notes=(*operation.notes, problem))
 
 
-def _note(store: Store, *events: dict[str, Any]) -> str | None:
+def _note(store: Store, *events: Event) -> str | None:
     try:
-        note(store.state + b"/audit", this_process().boot, *events)
+        Audit(store.state + b"/audit").append(*events, durable=False)
     except StoreError as error:
         return error.message
     return None
 
 
-def _event(operation: Operation) -> dict[str, Any]:
+def _event(operation: Operation) -> Event:
+    paths = operation.paths
+    if operation.ending == "rolled back":
+        # What could not be taken back is what it changed
+        paths = tuple(operation.roots[left.root] + b"/" + left.path for left in operation.left)
     return {
         "kind": "operation",
         "operation": operation.id,
@@ -94,4 +98,5 @@ def _event(operation: Operation) -> dict[str, Any]:
         "runs": list(operation.runs[:_MOST]),
         "changed": operation.changed,
         "left": len(operation.left),
+        **path_fields(paths, operation.project),
     }

@@ -16,7 +16,6 @@ from unspill.model.permission import Question
 from unspill.model.policy import Policy
 from unspill.permissions.approver import Callback
 from unspill.permissions.audit import Audit
-from unspill.permissions.audit_verify import read_events
 from unspill.permissions.desk import Desk
 from unspill.store.db import Store
 from unspill.store.grants import GrantTable
@@ -54,7 +53,7 @@ class Office:
         )
 
     def recorded(self) -> list[dict[str, Any]]:
-        return list(read_events(self.directory))
+        return list(Audit(self.directory).events())
 
     def pass_time(self, seconds: float) -> None:
         self.now_ns += int(seconds * 1_000_000_000)

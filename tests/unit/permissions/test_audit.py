@@ -1,37 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit: whole across files, processes and crashes; whatever else happens to it is found."""
+"""The audit: every line whole, whoever writes beside, dies or runs out of space; bounded; old files are read."""
 
+import fcntl
+import json
 import os
 import random
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH
 from unspill.errors import StoreError
 from unspill.model.permission import NetworkForCommand
-from unspill.permissions.audit import Audit
-from unspill.permissions.audit_chain import Head, log_file, log_numbers, read_head, write_head
-from unspill.permissions.audit_tail import Tail, hash_of, this_boot, write_tail
-from unspill.permissions.audit_verify import Broken, Verified, read_events, verify
+from unspill.permissions import audit as audit_module
+from unspill.permissions.audit import MOST_PATH_BYTES, MOST_PATHS, Audit, path_fields, to_json
 from unspill.permissions.events import decision_event
 
+# Says which lines it was told are safe
 APPEND = """
 import os, sys
 from unspill.permissions.audit import Audit
-audit = Audit(os.fsencode(sys.argv[1]), rotate_bytes=4000)
+audit = Audit(os.fsencode(sys.argv[1]), file_bytes=4000)
 for number in range(int(sys.argv[3])):
-    audit.append({"kind": "test", "who": sys.argv[2], "number": number})
+    audit.append({"kind": "test", "who": sys.argv[2], "number": number}, durable=number % 2 == 0)
+    print(number, flush=True)
 """
-
-Files = dict[bytes, bytes]
+CHAINED = b'{"n":1,"at_ns":5,"prev":"%b","kind":"run","number":1}\n' % (
+    b"0" * 64
+) + b'{"n":2,"at_ns":6,"prev":"%b","kind":"recovered","kept":0,"missing":0}\n' % (b"a7" * 32)
 
 
 @pytest.fixture
@@ -39,69 +44,48 @@ def directory(tmp_path: Path) -> bytes:
     return os.fsencode(tmp_path / "audit")
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """An audit of ten lines in three files."""
-    directory = os.fsencode(tmp_path_factory.mktemp("audit") / "audit")
-    fill(directory, 10, rotate_bytes=500)
-    assert log_numbers(directory) == [1, 2, 3]
-    return load(directory)
+def log_file(directory: bytes, number: int = 1) -> bytes:
+    return b"%b/log-%06d" % (directory, number)
 
 
-def fill(directory: bytes, count: int, rotate_bytes: int = 1 << 20) -> None:
-    audit = Audit(directory, rotate_bytes=rotate_bytes)
+def logs(directory: bytes) -> list[bytes]:
+    return sorted(name for name in os.listdir(directory) if name.startswith(b"log-"))
+
+
+def fill(directory: bytes, count: int, file_bytes: int = 1 << 20) -> None:
+    audit = Audit(directory, file_bytes=file_bytes)
     for number in range(count):
         audit.append({"kind": "test", "number": number})
 
 
-def load(directory: bytes) -> Files:
-    found: Files = {}
-    for name in os.listdir(directory):
-        with open(os.path.join(directory, name), "rb") as file:
-            found[name] = file.read()
-    return found
+def numbers(directory: bytes, *, newest_first: bool = False) -> list[Any]:
+    return [event.get("number") for event in Audit(directory).events(newest_first=newest_first)]
 
 
-def put(tmp_path: Path, files: Files) -> bytes:
-    directory = os.fsencode(tmp_path / "put")
-    os.makedirs(directory, exist_ok=True)
-    for name in os.listdir(directory):
-        os.unlink(os.path.join(directory, name))
-    for name, content in files.items():
-        with open(os.path.join(directory, name), "wb") as file:
-            file.write(content)
-    return directory
+def content(directory: bytes) -> bytes:
+    with open(log_file(directory), "rb") as file:
+        return file.read()
 
 
-def set_tail(directory: bytes, head: Head) -> None:
-    fd = os.open(directory + b"/lock", os.O_RDWR)
-    try:
-        write_tail(fd, Tail(**head.as_dict(), boot=this_boot()))
-    finally:
-        os.close(fd)
+def add_raw(directory: bytes, text: bytes) -> None:
+    with open(log_file(directory), "ab") as file:
+        file.write(text)
 
 
-def logs(files: Files) -> list[bytes]:
-    return sorted(name for name in files if name.startswith(b"log-"))
+def test_where_nothing_was_recorded_there_is_nothing_to_read(directory: bytes) -> None:
+    assert list(Audit(directory).events()) == []
 
 
-def test_nothing_recorded_is_whole(directory: bytes) -> None:
-    assert verify(directory) == Verified(lines=0, files=0, hash="0" * 64)
-    assert list(read_events(directory)) == []
-
-
-def test_what_was_written_is_read_back_in_order_and_verified(directory: bytes) -> None:
+def test_what_was_written_is_read_back_in_order(directory: bytes) -> None:
     audit = Audit(directory)
-    audit.append({"kind": "a", "text": "\x1b[2J\n\udcff"}, {"kind": "b"})
-    audit.append({"kind": "c"})
-    events = list(read_events(directory))
-    assert [(event["n"], event["kind"]) for event in events] == [(1, "a"), (2, "b"), (3, "c")]
-    assert events[0]["text"] == "\x1b[2J\n\udcff"
-    verdict = verify(directory)
-    assert isinstance(verdict, Verified)
-    assert (verdict.lines, verdict.files, verdict.recovered) == (3, 1, ())
-    with open(log_file(directory, 1), "rb") as file:
-        assert all(line.decode("ascii").rstrip("\n").isprintable() for line in file)
+    before = time.time_ns()
+    audit.append({"kind": "a", "text": "\x1b[2J\n\udcff\U0001f600"}, {"kind": "b"})
+    audit.append({"kind": "c"}, durable=False)
+    events = list(audit.events())
+    assert [event["kind"] for event in events] == ["a", "b", "c"]
+    assert events[0]["text"] == "\x1b[2J\n\udcff\U0001f600"
+    assert all(before <= event["at_ns"] <= time.time_ns() for event in events)
+    assert all(line.decode("ascii").isprintable() for line in content(directory).splitlines())
 
 
 def test_it_is_for_the_owner_alone_whatever_the_umask(directory: bytes) -> None:
@@ -112,235 +96,234 @@ def test_it_is_for_the_owner_alone_whatever_the_umask(directory: bytes) -> None:
         os.umask(before)
     assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
     modes = {name: stat.S_IMODE(os.stat(os.path.join(directory, name)).st_mode) for name in os.listdir(directory)}
-    assert modes == {b"log-000001": 0o600, b"head": 0o600, b"lock": 0o600}
+    assert modes == {b"log-000001": 0o600, b"lock": 0o600}
 
 
-def test_the_chain_goes_on_across_files(directory: bytes) -> None:
-    fill(directory, 30, rotate_bytes=500)
-    numbers = log_numbers(directory)
-    assert len(numbers) > 3
-    assert numbers == list(range(1, len(numbers) + 1))
-    verdict = verify(directory)
-    assert isinstance(verdict, Verified)
-    assert (verdict.lines, verdict.files) == (30, len(numbers))
+def test_a_full_file_is_followed_by_another_and_both_are_read_either_way(directory: bytes) -> None:
+    fill(directory, 30, file_bytes=500)
+    assert len(logs(directory)) > 3
+    assert numbers(directory) == list(range(30))
+    assert numbers(directory, newest_first=True) == list(range(30))[::-1]
+    fill(directory, 1)
+    assert numbers(directory)[-1] == 0
+
+
+def writer_of(directory: bytes, who: int, count: int) -> list[str]:
+    return [sys.executable, "-c", APPEND, os.fsdecode(directory), str(who), str(count)]
 
 
 @pytest.mark.slow
-def test_many_processes_write_one_chain(directory: bytes) -> None:
-    writers = [subprocess.Popen([sys.executable, "-c", APPEND, directory, str(number), "25"]) for number in range(6)]
+def test_many_processes_write_at_once_and_no_line_is_lost_or_broken(directory: bytes) -> None:
+    """Six writers of 25 lines each, so that files are changed under them many times."""
+    writers = [subprocess.Popen(writer_of(directory, who, 25), stdout=subprocess.DEVNULL) for who in range(6)]
     assert [writer.wait(60) for writer in writers] == [0] * 6
-    verdict = verify(directory)
-    assert isinstance(verdict, Verified), verdict
-    assert (verdict.lines, verdict.recovered) == (150, ())
-    for number in range(6):
-        mine = [event["number"] for event in read_events(directory) if event["who"] == str(number)]
-        assert mine == list(range(25))
+    events = list(Audit(directory).events())
+    assert len(events) == 150
+    for who in range(6):
+        assert [event["number"] for event in events if event["who"] == str(who)] == list(range(25))
 
 
 @pytest.mark.slow
-def test_writers_that_are_killed_at_any_moment_leave_a_chain_that_the_next_one_mends(directory: bytes) -> None:
+def test_a_writer_that_is_killed_at_any_moment_spoils_at_most_its_own_last_line(directory: bytes) -> None:
     chance = random.Random(4)
-    for number in range(8):
-        writer = subprocess.Popen([sys.executable, "-c", APPEND, directory, str(number), "100000"])
-        time.sleep(0.25 + chance.random() * 0.2)
-        writer.kill()
-        writer.wait()
-        verdict = verify(directory)
-        assert isinstance(verdict, Verified) or verdict.is_crash, verdict
+    for who in range(8):
+        with subprocess.Popen(writer_of(directory, who, 100_000), stdout=subprocess.PIPE) as writer:
+            time.sleep(0.25 + chance.random() * 0.2)
+            writer.kill()
+            told = writer.communicate()[0].split(b"\n")[:-1]
+        written = [event["number"] for event in Audit(directory).events() if event.get("who") == str(who)]
+        assert told
+        assert written[: len(told)] == list(map(int, told))
+        assert len(written) <= len(told) + 1
     fill(directory, 1)
-    verdict = verify(directory)
-    assert isinstance(verdict, Verified), verdict
-    assert verdict.lines > 8
+    events = list(Audit(directory).events())
+    assert events[-1]["number"] == 0
+    assert sum(event["kind"] == "unreadable" for event in events) <= 8
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(choice=st.data())
-def test_any_other_byte_in_any_line_or_the_head_is_found(tmp_path: Path, written: Files, choice: st.DataObject) -> None:
-    name = choice.draw(st.sampled_from([*logs(written), b"head"]))
-    content = bytearray(written[name])
-    content[choice.draw(st.integers(0, len(content) - 1))] ^= choice.draw(st.integers(1, 255))
-    verdict = verify(put(tmp_path, written | {name: bytes(content)}))
-    assert isinstance(verdict, Broken)
-    assert not verdict.is_crash
+def write_in_halves(fd: int, text: bytes) -> None:
+    """Write as a slow disk might: another writer has time to come in between."""
+    half = len(text) // 2
+    os.write(fd, text[:half])
+    time.sleep(0.01)
+    os.write(fd, text[half:])
 
 
-def lines_of(files: Files) -> list[tuple[bytes, bytes]]:
-    return [(name, line) for name in logs(files) for line in files[name].splitlines(keepends=True)]
+def unreadable_lines(directory: bytes) -> int:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: fill(directory, 5), range(4)))
+    return sum(event["kind"] == "unreadable" for event in Audit(directory).events())
 
 
-def with_lines(files: Files, lines: list[tuple[bytes, bytes]]) -> Files:
-    changed = files | dict.fromkeys(logs(files), b"")
-    for name, line in lines:
-        changed[name] += line
-    return changed
+def test_writers_wait_for_one_another(directory: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "write_whole", write_in_halves)
+    assert unreadable_lines(directory) == 0
+    assert len(numbers(directory)) == 20
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("at", range(10))
-def test_removed_lines_are_found_wherever_they_were(tmp_path: Path, written: Files, at: int, count: int) -> None:
-    lines = lines_of(written)
-    verdict = verify(put(tmp_path, with_lines(written, lines[:at] + lines[at + count :])))
-    assert isinstance(verdict, Broken)
-    assert not verdict.is_crash
+def test_control_without_the_lock_lines_are_mixed_up(directory: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "write_whole", write_in_halves)
+    monkeypatch.setattr(fcntl, "flock", lambda _fd, _how: None)
+    assert unreadable_lines(directory) > 0
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(order=st.permutations(range(10)))
-def test_another_order_is_found(tmp_path: Path, written: Files, order: list[int]) -> None:
-    lines = lines_of(written)
-    changed = [(lines[place][0], lines[number][1]) for place, number in enumerate(order)]
-    verdict = verify(put(tmp_path, with_lines(written, changed)))
-    assert isinstance(verdict, Verified if order == sorted(order) else Broken)
+TORN = [b"{", b'{"at_ns":1,"kind":"ru', b"\0" * 100, b'{"kind":"a"}\n{"ki', b"\xff\xfe"]
 
 
-@pytest.mark.parametrize("at", range(11))
-def test_an_inserted_line_is_found(tmp_path: Path, written: Files, at: int) -> None:
-    lines = lines_of(written)
-    forged = (lines[min(at, 9)][0], lines[at - 1][1].replace(b'"number":', b'"number":1'))
-    verdict = verify(put(tmp_path, with_lines(written, [*lines[:at], forged, *lines[at:]])))
-    assert isinstance(verdict, Broken)
-
-
-@pytest.mark.parametrize("name", [b"log-000001", b"log-000002", b"log-000003", b"head", b"lock"])
-def test_a_removed_file_is_found(tmp_path: Path, written: Files, name: bytes) -> None:
-    left = {other: content for other, content in written.items() if other != name}
-    verdict = verify(put(tmp_path, left))
-    assert isinstance(verdict, Broken)
-    assert not verdict.is_crash
-
-
-def test_without_the_head_a_removed_end_would_not_be_found(tmp_path: Path, written: Files) -> None:
-    shorter = with_lines(written, lines_of(written)[:-1])
-    directory = put(tmp_path, shorter)
-    assert isinstance(verify(directory), Broken)
-    name, last = lines_of(shorter)[-1]
-    head = Head(file=logs(shorter).index(name) + 1, size=len(shorter[name]), lines=9, hash=hash_of(last[:-1]))
-    write_head(directory, head)
-    assert isinstance(verify(directory), Broken), "the tail knows better"
-    set_tail(directory, head)
-    assert isinstance(verify(directory), Verified)
-
-
-def torn(files: Files, extra: bytes) -> Files:
-    name = logs(files)[-1]
-    return files | {name: files[name] + extra}
-
-
-@pytest.mark.parametrize("extra", [b"{", b'{"n":11,"at_ns":1,"prev":"', b"\0" * 100, b"\n", b"garbage\nmore\n"])
-def test_a_crash_in_the_middle_of_a_line_is_found_and_mended_by_a_record_of_it(
-    tmp_path: Path, written: Files, extra: bytes
+@pytest.mark.parametrize("torn", TORN)
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_line_that_a_crash_tore_is_named_and_the_next_one_is_whole(
+    directory: bytes, torn: bytes, durable: bool
 ) -> None:
-    directory = put(tmp_path, torn(written, extra))
-    verdict = verify(directory)
-    assert isinstance(verdict, Broken)
-    assert verdict.is_crash
-    fill(directory, 1)
-    verdict = verify(directory)
-    assert isinstance(verdict, Verified)
-    assert (verdict.lines, verdict.recovered) == (12, (11,))
-    mended = list(read_events(directory))[10]
-    assert (mended["kind"], mended["kept"], mended["dropped_bytes"]) == ("recovered", 0, len(extra))
-
-
-def test_lines_that_the_head_does_not_know_yet_are_kept(tmp_path: Path, directory: bytes) -> None:
-    fill(directory, 3)
-    before = load(directory)
     fill(directory, 2)
-    behind = put(tmp_path, load(directory) | {name: before[name] for name in (b"head", b"lock")})
-    assert isinstance(verify(behind), Verified)
-    fill(behind, 1)
-    verdict = verify(behind)
-    assert isinstance(verdict, Verified)
-    assert (verdict.lines, verdict.recovered) == (7, (6,))
-    assert list(read_events(behind))[5]["kept"] == 2
+    add_raw(directory, torn)
+    Audit(directory).append({"kind": "after"}, durable=durable)
+    *before, spoilt, after = Audit(directory).events()
+    assert [event["kind"] for event in before] == ["test", "test", *["a"] * torn.count(b"\n")]
+    assert spoilt == {"kind": "unreadable", "bytes": len(torn.rpartition(b"\n")[2])}
+    assert after["kind"] == "after"
 
 
-@pytest.mark.parametrize("kept", [0, 1, 60, -1])
-def test_a_crash_at_the_beginning_of_a_new_file_is_mended(tmp_path: Path, directory: bytes, kept: int) -> None:
-    fill(directory, 4, rotate_bytes=500)
-    before = load(directory)
-    assert logs(before) == [b"log-000001"]
-    fill(directory, 1, rotate_bytes=500)
-    after = load(directory)
-    content = after[b"log-000002"]
-    crashed = put(
-        tmp_path,
-        after
-        | {b"head": before[b"head"], b"lock": before[b"lock"], b"log-000002": content[: kept % (len(content) + 1)]},
-    )
-    fill(crashed, 1, rotate_bytes=500)
-    verdict = verify(crashed)
-    assert isinstance(verdict, Verified), verdict
-    assert verdict.files == 2
-
-
-@pytest.mark.parametrize("removed", [1, 2, 5])
-@pytest.mark.parametrize("extra", [b"", b'{"n":'])
-def test_a_removed_end_that_looks_like_a_crash_is_reported_for_ever(
-    tmp_path: Path, written: Files, removed: int, extra: bytes
+def test_control_without_looking_at_the_end_a_torn_line_takes_the_next_one_along(
+    directory: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = put(tmp_path, torn(with_lines(written, lines_of(written)[:-removed]), extra))
-    fill(directory, 20)
-    verdict = verify(directory)
-    assert isinstance(verdict, Broken)
-    assert not verdict.is_crash
-
-
-def test_a_log_whose_head_is_gone_goes_on_and_says_so(tmp_path: Path, written: Files) -> None:
-    directory = put(tmp_path, {name: content for name, content in written.items() if name != b"head"})
-    fill(directory, 3)
-    verdict = verify(directory)
-    assert isinstance(verdict, Broken)
-    assert (verdict.file, verdict.reason, verdict.is_crash) == (3, "lines before this one are gone", False)
-
-
-def test_a_full_disk_leaves_what_was_there(directory: bytes) -> None:
     fill(directory, 2)
-    before = load(directory)
-    code = (
-        "import os, resource, signal, sys\n"
-        "from unspill.permissions.audit import Audit\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "size = os.stat(sys.argv[1] + '/log-000001').st_size\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, size + 20))\n"
-        "Audit(os.fsencode(sys.argv[1])).append({'kind': 'test'})\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, check=False)
+    add_raw(directory, b"{")
+    monkeypatch.setattr(os, "pread", lambda _fd, _count, _at: b"\n")
+    Audit(directory).append({"kind": "after"})
+    assert [event["kind"] for event in Audit(directory).events()] == ["test", "test", "unreadable"]
+
+
+def test_what_must_be_recorded_first_is_on_the_disk_and_what_has_happened_waits_for_no_disk(
+    directory: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    really: Callable[[int], None] = os.fsync
+
+    def sync(fd: int) -> None:
+        # What a directory holds has no size; of a file, how much of it is safe
+        synced.append(os.fstat(fd).st_size if stat.S_ISREG(os.fstat(fd).st_mode) else -1)
+        really(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    audit = Audit(directory)
+    audit.append({"kind": "run"}, durable=False)
+    assert synced == [-1], "the name of a new file is safe before the first line"
+    audit.append({"kind": "run"}, durable=False)
+    assert synced == [-1]
+    audit.append({"kind": "request"})
+    assert synced == [-1, len(content(directory))]
+
+
+FULL = """
+import os, resource, signal, sys
+from unspill.permissions.audit import Audit
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+size = os.stat(sys.argv[1] + '/log-000001').st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 60, size + 60))
+Audit(os.fsencode(sys.argv[1])).append({'kind': 'first'}, {'kind': 'second'}, durable=bool(int(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("durable", [0, 1])
+def test_events_for_which_there_is_no_room_are_not_written_in_part(directory: bytes, durable: int) -> None:
+    fill(directory, 2)
+    before = content(directory)
+    result = subprocess.run([sys.executable, "-c", FULL, directory, str(durable)], capture_output=True, check=False)
     assert b"StoreError" in result.stderr
-    assert {name: content for name, content in load(directory).items() if name != b"head.new"} == before
+    assert content(directory) == before
     fill(directory, 1)
-    assert isinstance(verify(directory), Verified)
+    assert numbers(directory) == [0, 1, 0]
 
 
 def test_a_link_in_the_place_of_the_log_is_not_followed(tmp_path: Path, directory: bytes) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     os.mkdir(directory, 0o700)
-    os.symlink(victim, log_file(directory, 1))
+    os.symlink(victim, log_file(directory))
     with pytest.raises(StoreError):
         fill(directory, 1)
     assert victim.read_text() == "mine"
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_can_not_be_written_is_an_error(directory: bytes, durable: bool) -> None:
+    os.mkdir(directory)
+    os.mkdir(directory + b"/lock")
+    with pytest.raises(StoreError):
+        Audit(directory).append({"kind": "test"}, durable=durable)
+
+
+def test_what_can_not_be_read_is_an_error(directory: bytes) -> None:
+    os.makedirs(log_file(directory))
+    with pytest.raises(StoreError):
+        list(Audit(directory).events())
+
+
+def test_files_of_earlier_versions_are_read_and_added_to(directory: bytes) -> None:
+    os.mkdir(directory, 0o700)
+    for name, text in ((b"log-000001", CHAINED), (b"log-000002", CHAINED), (b"lock", b"000002 x\n"), (b"head", b"{}")):
+        with open(os.path.join(directory, name), "wb") as file:
+            file.write(text)
+    fill(directory, 1)
+    assert [event["kind"] for event in Audit(directory).events()] == [*["run", "recovered"] * 2, "test"]
+    assert content(directory) == CHAINED
+    assert logs(directory) == [b"log-000001", b"log-000002"]
+
+
 def test_every_request_can_be_recorded(directory: bytes) -> None:
-    events: list[dict[str, Any]] = [decision_event(request, "denied", "rule") for request in ONE_OF_EACH]
-    Audit(directory).append(*events)
-    verdict = verify(directory)
-    assert isinstance(verdict, Verified)
-    assert verdict.lines == len(ONE_OF_EACH)
+    Audit(directory).append(*(decision_event(request, "denied", "rule") for request in ONE_OF_EACH))
+    assert [event["kind"] for event in Audit(directory).events()] == ["decision"] * len(ONE_OF_EACH)
 
 
 def test_a_huge_command_is_recorded_in_part_and_by_its_digest(directory: bytes) -> None:
     huge = NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x" * 10, b"y" * 200_000, b"z")})
     Audit(directory).append(decision_event(huge, "denied", "rule"))
-    (event,) = read_events(directory)
+    (event,) = Audit(directory).events()
     assert event["request"]["argv"][-1] == "[cut: 200011 bytes in all]"
     assert len(event["request"]["key"]) == 64
-    assert os.stat(log_file(directory, 1)).st_size < 20_000
+    assert len(content(directory)) < 20_000
 
 
-def test_the_head_says_where_the_log_ends(directory: bytes) -> None:
-    fill(directory, 3)
-    head = read_head(directory)
-    assert head is not None
-    assert (head.file, head.lines, head.size) == (1, 3, os.stat(log_file(directory, 1)).st_size)
+PROJECT = b"/home/ann/project"
+
+
+@pytest.mark.parametrize(
+    ("paths", "fields"),
+    [
+        ([], {"paths": []}),
+        ([PROJECT + b"/a", PROJECT + b"/b\xff", PROJECT + b"/."], {"paths": ["a", "b\udcff", "."]}),
+        ([b"/srv/other/a", PROJECT + b"s/a"], {"paths": ["/srv/other/a", "/home/ann/projects/a"]}),
+    ],
+)
+def test_paths_are_named_from_the_project_on_or_from_the_root(paths: list[bytes], fields: dict[str, Any]) -> None:
+    assert path_fields(paths, PROJECT) == fields
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "named"), [(MOST_PATHS, 10, MOST_PATHS), (5 * MOST_PATHS, 10, MOST_PATHS), (100, 1024, 64)]
+)
+def test_of_many_or_long_paths_some_are_named_and_the_others_counted(count: int, length: int, named: int) -> None:
+    fields = path_fields([PROJECT + b"/%0*d" % (length, number) for number in range(count)], PROJECT)
+    assert (len(fields["paths"]), fields.get("more_paths", 0)) == (named, count - named)
+    assert sum(map(len, fields["paths"])) <= MOST_PATH_BYTES
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def as_json_has_it(value: Any) -> Any:
+    """Two halves of a character, one after the other, are that character in any JSON."""
+    return json.loads(json.dumps(value))
+
+
+@given(JSON)
+def test_lines_are_json_in_printable_ascii(value: Any) -> None:
+    text = to_json(value)
+    assert json.loads(text) == as_json_has_it(value)
+    assert text.isascii()
+    assert text.isprintable()
