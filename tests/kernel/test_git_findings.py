@@ -166,17 +166,28 @@ def test_a_stash_whose_log_a_run_expired_is_still_there_after_the_next_one(besid
     assert {"On main: first", "On main: second"} <= set(lines(beside.project, "log", "--all", "--format=%s"))
 
 
+def fill_every_directory(world: World) -> None:
+    """Give the repository so many objects that there is a directory for any other one, which a cleaning removes."""
+    for number in range(1500):
+        (world.top / f"blob{number}").write_text(str(number))
+    sh(world.project, f"ls {world.top}/blob* | git hash-object -w --stdin-paths > /dev/null")
+
+
 def test_a_held_run_sees_no_log_of_what_came_after_it(beside: World) -> None:
     """Such a log may name commits that are hidden from it, which git calls an error."""
-    # So that there is a directory for every object, which a cleaning removes
-    names = [beside.top / f"blob{number}" for number in range(1500)]
-    for name in names:
-        name.write_text(name.name)
-    sh(beside.project, f"ls {beside.top}/blob* | git hash-object -w --stdin-paths > /dev/null")
+    fill_every_directory(beside)
     assert beside.sandbox.run(f"{COMMIT}; git gc -q --prune=now", after="hold").held
     sh(beside.project, "git checkout -q -b later; git commit -q --allow-empty -m mine")
     found = beside.sandbox.run("git fsck --full --no-dangling 2>&1; git reflog --format=%gs -1", after="discard")
     assert printed(found) == "commit: agent\n"
+
+
+def test_a_held_cleaning_hides_no_object_that_comes_later(beside: World) -> None:
+    fill_every_directory(beside)
+    assert beside.sandbox.run(f"{COMMIT}; git gc -q --prune=now", after="hold").held
+    sh(beside.project, "git commit -q --allow-empty -m mine")
+    (tip,) = lines(beside.project, "rev-parse", "HEAD")
+    assert printed(beside.sandbox.run(f"git cat-file -t {tip} 2>&1", after="discard")) == "commit\n"
 
 
 def test_a_log_line_that_the_person_expired_meanwhile_does_not_come_back(beside: World) -> None:

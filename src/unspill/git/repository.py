@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # What a bare repository has in it that commands write
 _BARE = frozenset((b"objects", b"refs", b"HEAD", b"packed-refs"))
+_OBJECT_PARTS = ("object", "pack", "promisor", "derived")
 
 
 class Repository(Record):
@@ -132,13 +133,21 @@ def new_repositories(part: RootChanges) -> tuple[bytes, ...]:
 
 
 def find_noise(repositories: Iterable[Repository]) -> set[bytes]:
-    """Return the paths of what git did for itself in repositories that stand where they stood and have nothing new."""
-    return {
-        change.path
-        for repository in repositories
-        if not repository.problem and not repository.moved() and not repository.brings_anything
-        for change, _part in repository.changes
-    }
+    """Return the paths of what git did for itself.
+
+    In a repository that stands where it stood and has nothing new, that is all. In others it is what was deleted of the
+    objects: that is never applied, and held it would hide what the person's git puts into the same directories.
+    """
+    noise = set()
+    for repository in repositories:
+        is_still = not repository.problem and not repository.moved() and not repository.brings_anything
+        objects = repository.top + b"/objects"
+        noise |= {
+            change.path
+            for change, part in repository.changes
+            if is_still or (change.kind == "deleted" and part in _OBJECT_PARTS and change.path != objects)
+        }
+    return noise
 
 
 def _with_parents(path: bytes) -> Iterable[bytes]:

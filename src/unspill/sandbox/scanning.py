@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+from unspill.changes.kinds import OPAQUE
 from unspill.changes.measure import is_empty
 from unspill.model.change import ChangeSet
 from unspill.model.run import LimitReached
@@ -36,7 +37,7 @@ def is_unwritten(under_way: OpenRun) -> bool:
 
 
 def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -> ChangeSet:
-    """Leave out what git did for itself: an index that was only refreshed, objects that were only packed.
+    """Leave out what git did for itself: an index that was only refreshed, objects that were packed or cleaned away.
 
     It goes from the layer too. Held, it would show the next run a repository that the person has left behind.
     """
@@ -49,8 +50,19 @@ def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -
         noise = find_noise(find_repositories(part, (upper,), below, is_frozen=True))
         for path in sorted(noise, reverse=True):
             _remove(upper + b"/" + path)
+        for directory in {path.rpartition(b"/")[0] for path in noise}:
+            _make_transparent(upper + b"/" + directory)
         parts.append(part.replace(changes=tuple(change for change in part.changes if change.path not in noise)))
     return changes.replace(roots=tuple(part for part in parts if part.changes))
+
+
+def _make_transparent(directory: bytes) -> None:
+    """Show again what lies below a directory that was removed and made anew."""
+    try:
+        os.removexattr(directory, OPAQUE, follow_symlinks=False)
+    except OSError:
+        # It hides nothing, or is not there
+        return
 
 
 def _remove(path: bytes) -> None:
