@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Opened(Record):
     """A project that is ready to have runs. `container` takes the place of a sandbox where a person wants that.
 
-    Then there is no `engine`.
+    In container mode `engine` is None.
     `warning` is about the calling program, where that imports from a root.
     """
 
