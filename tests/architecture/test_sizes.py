@@ -23,7 +23,7 @@ ADAPTERS = {
 }
 
 # Path of a module that may be longer, and why it is better whole.
-LONG_MODULES: dict[str, str] = {}
+LONG_MODULES: dict[str, str] = {"src/unspill/adapters/mcp/http.py": "the whole way in by HTTP"}
 
 
 def package_functions() -> list[Function]:
