@@ -48,10 +48,10 @@ def tell(url, socket=""):
 
 
 if given["guarded"]:
-    from unspill.adapters.mcp import door, http
+    from unspill.adapters.mcp import http
 
     for name, value in given["bounds"].items():
-        setattr(door, name, value)
+        setattr(http, name, value)
     http.serve_http(
         server._lowlevel_server,
         given["address"],
@@ -60,7 +60,7 @@ if given["guarded"]:
         on_ready=lambda serving: tell(serving.url, serving.socket),
     )
 else:
-    # As a server is that nobody thought about
+    # As a server is that nobody thought about, or that leaves all checks to the SDK
     import asyncio
     import socket as sockets
 
@@ -68,8 +68,12 @@ else:
     from mcp.server.transport_security import TransportSecuritySettings
 
     listener = sockets.create_server(("127.0.0.1", 0))
-    off = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    config = uvicorn.Config(server.streamable_http_app(transport_security=off), log_level="critical")
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=given["checked"],
+        allowed_hosts=["127.0.0.1:*"],
+        allowed_origins=given["origins"],
+    )
+    config = uvicorn.Config(server.streamable_http_app(transport_security=security), log_level="critical")
     tell(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp")
     asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
 """
@@ -229,10 +233,11 @@ def serving(
     address: str = "127.0.0.1:0",
     *,
     guarded: bool = True,
+    checked: bool = False,
     token: str = "",
     bounds: dict[str, float] | None = None,
 ) -> Iterator[Served]:
-    """Run a server until the block is left."""
+    """Run a server until the block is left; one that is not guarded may be `checked` by the SDK alone."""
     directory.mkdir(mode=0o700, exist_ok=True)
     token_file, mark, log = directory / "token", directory / "mark", directory / "log"
     if token:
@@ -241,6 +246,7 @@ def serving(
     given = {
         "address": address,
         "guarded": guarded,
+        "checked": checked,
         "mark": os.fspath(mark),
         "token_file": os.fspath(token_file),
         "origins": [ALLOWED_ORIGIN],

@@ -242,6 +242,16 @@ def test_control_an_origin_that_is_allowed_is_let_in_and_a_server_that_does_not_
     assert attack(naive, {"add": (("Origin", "http://evil.example.org"),)}) == (200, True)
 
 
+def test_control_the_sdk_alone_takes_an_empty_origin_for_none_and_of_two_the_first(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    evil = ("Origin", "http://evil.example.org")
+    with serving(tmp_path_factory.mktemp("checked"), guarded=False, checked=True) as alone:
+        assert attack(alone, {"add": (evil,)}) == (403, False)
+        assert attack(alone, {"add": (("Origin", ""),)}) == (200, True)
+        assert attack(alone, {"add": (("Origin", ALLOWED_ORIGIN), evil)}) == (200, True)
+
+
 KINDS: Final = (
     None,
     "",

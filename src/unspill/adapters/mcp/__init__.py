@@ -3,7 +3,7 @@
 
 One call of a tool, in this order:
 
-    stdio, pipes        a line from the client that started us, or by HTTP: http, door, guarding (see below)
+    stdio, pipes        a line from the client that started us, or by `http`: a request that shows the token
     server              what a request is answered with; a call begins, or goes on with its answers
     projects, schemas   which sandbox is meant; what a client is told of the tools, also of several projects
     asking              who is asked for more: the client, the queue of `unspill approve`, nobody
@@ -14,16 +14,6 @@ One call of a tool, in this order:
     eliciting           a question as a form, and what a form that comes back means
     progress            what a long run printed last
     outputs, resources  what runs printed, of this server's calls alone; the diff of what is held
-
-By HTTP there is more to pass, from outside to inside:
-
-    http       all of it together: one process on one socket, until a signal
-    listening  the place: a unix socket or a loopback port, no other
-    unseen     that no command can see token or socket
-    bearer     the token and its file
-    door       connections that have not said anything yet
-    guarding   stands before the server: judges a request, then reads its body
-    judging    what a request must show: token, host, origin, form
 
 Only `cli.mcp` and programs that serve sandboxes themselves import from here: it needs the extra `mcp`.
 """
