@@ -204,7 +204,7 @@ class StoreDamaged(StoreError):
     """The database is not readable as one."""
 
     code = "store-damaged"
-    default_remedy = "Run `unspill recover`: it keeps the file and rebuilds the store from what lies beside it."
+    default_remedy = "Run `unspill recover`: it puts the last copy of the database back, and removes nothing."
 
 
 class FileError(UnspillError):

@@ -119,11 +119,13 @@ def test_prune_obeys_the_persons_settings(ground: Ground) -> None:
     assert typed(ground, "prune") == "There is nothing to forget.\n"
 
 
-def test_recover_brings_back_what_a_lost_database_held(ground: Ground) -> None:
+def test_recover_puts_the_copy_of_a_lost_database_back_and_says_what_it_set_aside(ground: Ground) -> None:
     ground.write("file", "old\n")
     typed(ground, "run", "-q", "-c", "echo new > file")
-    typed(ground, "run", "-q", "--hold", "--", "touch", "held")
-    assert typed(ground, "recover") == "Nothing was missing.\n"
+    typed(ground, "run", "-q", "--hold", "-c", "echo known > held")
+    assert typed(ground, "recover") == "The database is whole.\n"
+    a_day_passes(ground)
+    typed(ground, "run", "-q", "--hold", "-c", "echo unknown > later")
     (ground.state / "store.db").write_bytes(b"not a database at all" * 1000)
     for end in ("-wal", "-shm"):
         (ground.state / f"store.db{end}").unlink(missing_ok=True)
@@ -131,12 +133,26 @@ def test_recover_brings_back_what_a_lost_database_held(ground: Ground) -> None:
     assert done.returncode == 7
     assert b"unspill recover" in done.stderr
     lines = typed(ground, "recover").splitlines()
-    assert lines[0].startswith("The database was damaged (")
-    assert lines[1] == "Brought back 1 held layer and 1 operation."
+    assert lines[0].startswith("The database was lost: ")
+    assert lines[1].startswith(f"The damaged file is kept as {ground.state}/store.db.damaged-")
+    assert lines[2].startswith("The copy of ")
+    assert lines[3].startswith("Set aside, ")
+    (aside,) = lines[4:]
+    assert Path(aside.strip(), "later").read_text() == "unknown\n"
+    assert aside.strip() in typed(ground, "status")
     assert typed(ground, "changes").splitlines()[-1] == "  A held"
     typed(ground, "undo")
     assert (ground.project / "file").read_text() == "old\n"
-    assert json.loads(typed(ground, "recover", "--json"))["layers"] == []
+    value = json.loads(typed(ground, "recover", "--json"))
+    assert value == {"reason": "", "database": None, "copied_ns": None, "interrupted": [], "aside": []}
+
+
+def a_day_passes(ground: Ground) -> None:
+    """Have the next opening take what is recorded as the last daily upkeep for that of yesterday."""
+    with closing(sqlite3.connect(ground.state / "store.db")) as db, db:
+        assert db.execute("UPDATE facts SET value = value - ? WHERE key = 'pruned'", (DAY_NS,)).rowcount == 1
+    typed(ground, "changes")
+    assert (ground.state / "copies" / "daily.db").exists()
 
 
 def interrupt(ground: Ground, *, kill_after: str) -> None:

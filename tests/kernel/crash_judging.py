@@ -274,7 +274,6 @@ def _leftovers(scene: Scene) -> list[str]:
         "pending": os.listdir(state / "pending"),
         "work": os.listdir(state / "work"),
         "layers": set(os.listdir(state / "layers")) ^ layers,
-        "manifests": set(os.listdir(state / "manifests")) ^ layers,
         "operations": set(os.listdir(state / "operations")) ^ operations,
         "residues": list((state / "operations").glob("*/residue")),
         "what was taken back": [

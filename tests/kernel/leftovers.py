@@ -18,7 +18,7 @@ from typing import Final
 
 STORE_FILES: Final = {"store.db", "store.db-wal", "store.db-shm"}
 PARTS: Final = {
-    *("layers", "bases", "work", "runs", "locks", "empty", "manifests", "operations", "pending"),
+    *("layers", "bases", "work", "runs", "locks", "empty", "copies", "operations", "pending"),
     *("masks", "audit", "skeletons"),
 }
 CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -45,7 +45,6 @@ def state_problems(state: Path) -> list[str]:
         "bases without a layer": sorted(set(os.listdir(state / "bases")) - sealed),
         "work directories": os.listdir(state / "work"),
         "outputs without a run": sorted(set(os.listdir(state / "runs")) - runs),
-        "manifests without a layer": sorted(set(os.listdir(state / "manifests")) - sealed),
         "operations under way": os.listdir(state / "pending"),
         "operations without a row": sorted(set(os.listdir(state / "operations")) - operations),
         "what is none of ours": sorted(set(os.listdir(state)) - STORE_FILES - PARTS),

@@ -58,8 +58,6 @@ def test_a_kill_at_any_system_call_of_sealing_leaves_either_the_unfinished_run_o
             db.executescript(REOPEN)
         for layer in layers:
             (ground.state / "work" / layer / "work").mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):
-                (ground.state / "manifests" / layer).unlink()
 
     def open_it(at: int) -> Any:
         words = [sys.executable, "-c", OPEN, os.fspath(ground.project), os.fsdecode(ground.bwrap)]

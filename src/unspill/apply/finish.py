@@ -12,7 +12,6 @@ import os
 from unspill.apply.journal import Residue
 from unspill.apply.moving import move_upper
 from unspill.apply.places import kept_base_dir, residue_dir, tree_dir
-from unspill.layers.manifest import remove_manifests, write_manifests
 from unspill.layers.places import base_dir, upper_dir
 from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.store.layers import LayerRow
@@ -86,7 +85,6 @@ def _keep_base(state: bytes, operation: OperationId, layer: LayerId) -> None:
 def _swap_layers(store: Store, journal: Journal, end: End, rows: list[LayerRow]) -> None:
     """Put the residues in the place of the layers that they were made from."""
     gone = [LayerId(tree.layer) for tree in journal.trees]
-    remove_manifests(store.state, gone)
     store.layers.remove(gone)
     store.layers.retire(LayerId(layer) for layer in end.dropped)
     for row, rest in zip(rows, _coming(end), strict=True):
@@ -115,7 +113,6 @@ def _move_layer(store: Store, journal: Journal, row: LayerRow) -> None:
     if operation.of is not None and os.path.lexists(base := kept_base_dir(state, operation.of, row.id)):
         os.makedirs(state + b"/bases", 0o700, exist_ok=True)
         os.rename(base, base_dir(state, row.id))
-    write_manifests(store, [row.id], durable=True)
     try:
         os.rmdir(os.path.dirname(source))
     except OSError as error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.retention import Pruned
     from unspill.sandbox.status import Status
-    from unspill.sandbox.upkeep import Repaired
+    from unspill.sandbox.upkeep import Recovered
     from unspill.store.files import FileRow
 
 
@@ -183,17 +183,14 @@ def pruned_form(pruned: Pruned) -> dict[str, Any]:
     }
 
 
-def repaired_form(repaired: Repaired) -> dict[str, Any]:
-    """Return what was brought back."""
-    found = repaired.recovered
+def recovered_form(done: Recovered) -> dict[str, Any]:
+    """Return what was done about a lost or damaged database."""
     return {
-        "database": None if found.database is None else _text(found.database),
-        "reason": found.reason,
-        "sandboxes": [{"name": row.name, "project": _text(row.project)} for row in found.sandboxes],
-        "layers": list(found.layers),
-        "operations": list(found.operations),
-        "interrupted": [operation_form(operation) for operation in repaired.operations],
-        "unknown": [_text(path) for path in found.unknown],
+        "reason": done.reason,
+        "database": None if done.database is None else _text(done.database),
+        "copied_ns": done.copied_ns,
+        "interrupted": [operation_form(operation) for operation in done.interrupted],
+        "aside": [_text(path) for path in done.aside],
     }
 
 

@@ -39,7 +39,7 @@ VERBS = {
     "hook": "be the hook of a coding agent, so that its commands are run sealed",
     "status": "say what is kept, and what that takes on the disk",
     "prune": "forget what is too old to be kept",
-    "recover": "rebuild a damaged store from what lies beside it",
+    "recover": "put the last copy of a lost database back",
     "doctor": "say what this machine can do, and what to do about the rest",
 }
 

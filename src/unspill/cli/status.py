@@ -55,7 +55,7 @@ def _lines(status: Status) -> Iterator[str]:
         yield _row(status.spilled_bytes, "output of runs that was too long for the database")
     yield _row(status.database_bytes, "database")
     if status.aside:
-        yield _row(status.aside_bytes, f"kept aside, see `unspill recover`: {', '.join(map(quote, status.aside))}")
+        yield _row(status.aside_bytes, f"set aside: {', '.join(map(quote, status.aside))}")
     for part in status.projects:
         if part.playground_bytes:
             yield f"outside of it, playground of {quote(part.path)}: {size_text(part.playground_bytes)}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open a run: its row, and an open layer over each root and cache, in one transaction.
 
-Rows come before directories. So a directory without a row is garbage at any moment, and a row whose
-process is dead says what to remove. Nothing is mounted here.
+Rows come before directories. So a directory never waits for its row, and a row whose process is dead says what to
+remove. Nothing is mounted here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 
 from unspill.errors import SandboxUnavailable
 from unspill.layers.caches import find_caches, make_caches, open_id, record_caches, rootfs_owner
-from unspill.layers.garbage import Garbage, clean
+from unspill.layers.garbage import Garbage, clean, drop
 from unspill.layers.make import make_layer, new_id
 from unspill.layers.mark import clock_mark, renew, take_mark
 from unspill.layers.owner import this_process
@@ -119,4 +119,5 @@ def _take_back(store: Store, run: Run, rows: list[LayerRow], caches: tuple[Cache
         store.layers.remove(layers)
         store.caches.remove(cache_ids)
         store.runs.remove(run.id)
+        drop(store.state, layers + cache_ids)
     clean(store.state, Garbage(uppers=layers + cache_ids, works=layers + cache_ids))

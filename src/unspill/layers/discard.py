@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discard a sandbox's whole stack: every held change of every root is gone at once.
 
-The rows go in one transaction; from then on the directories are garbage, whoever removes them.
+Rows and directories go in one transaction; whoever comes by removes what was dropped.
 """
 
 from __future__ import annotations
 
 from unspill.errors import SandboxUnavailable
-from unspill.layers.garbage import remove_uppers
-from unspill.layers.manifest import remove_manifests
+from unspill.layers.garbage import drop, remove_uppers
 from unspill.layers.owner import is_abandoned
 
 TYPE_CHECKING = False
@@ -27,8 +26,8 @@ def discard_stacks(store: Store, sandbox: SandboxId) -> int:
         refuse_if_used(store, sandbox)
         layers = tuple(row.id for row in store.layers.sealed(sandbox))
         store.layers.remove(layers)
-        remove_manifests(store.state, layers)
         store.runs.drop_held(sandbox)
+        drop(store.state, layers)
     remove_uppers(store.state, layers)
     return len(layers)
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove directories of layers that the store no longer knows, at once or when there is time.
+"""Drop upper directories, then remove them, at once or when there is time.
 
-Losing track of them costs nothing: the next sweep finds whatever a crash has left. So nobody who waits for
-the result of a run need wait for this.
+A dropped directory has another name: only by that name a sweep removes it. The name is given before the rows go, so a
+directory that has neither a row nor that name is one whose row was lost, and nobody removes it.
 """
 
 from __future__ import annotations
 
 import os
 
-from unspill.layers.places import base_dir, upper_dir, work_dir
+from unspill.layers.places import base_dir, dropped_dir, upper_dir, work_dir
 from unspill.layers.remove import remove_tree
 from unspill.model.record import Record
 
@@ -29,6 +29,19 @@ class Garbage(Record):
     works: tuple[LayerId, ...] = ()
 
 
+def drop(state: bytes, layers: Iterable[LayerId]) -> None:
+    """Take upper directories for good. Call it in the transaction that removes their rows, and `clean` afterwards."""
+    for layer in layers:
+        upper = upper_dir(state, layer)
+        try:
+            os.rmdir(upper)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            # In the same parent, which needs no right on the directory itself: a command may have closed it
+            os.rename(upper, dropped_dir(state, layer))
+
+
 def clean(state: bytes, garbage: Garbage) -> None:
     """Remove directories, whatever is in them; what resists is left for the next sweep."""
     for layer in garbage.works:
@@ -37,13 +50,11 @@ def clean(state: bytes, garbage: Garbage) -> None:
 
 
 def remove_uppers(state: bytes, layers: Iterable[LayerId]) -> None:
-    """Remove the upper directories of layers."""
+    """Remove the upper directories of layers, dropped or not."""
     for layer in layers:
-        upper = upper_dir(state, layer)
-        try:
-            os.rmdir(upper)
-        except OSError:
-            remove_tree(upper)
+        for path in (upper_dir(state, layer), dropped_dir(state, layer)):
+            if os.path.lexists(path):
+                remove_tree(path)
         if os.path.lexists(base := base_dir(state, layer)):
             remove_tree(base)
 

@@ -10,10 +10,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.layer import LayerId, RunId, SandboxId
 
+DROPPED = b".dropped"
+
 
 def upper_dir(state: bytes, layer: LayerId) -> bytes:
     """Return the upper directory of a layer."""
     return b"%b/layers/%b" % (state, layer.encode())
+
+
+def dropped_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return where an upper directory lies from when it is dropped until it is removed."""
+    return upper_dir(state, layer) + DROPPED
 
 
 def base_dir(state: bytes, layer: LayerId) -> bytes:
@@ -34,11 +41,6 @@ def base_link(state: bytes, layer: LayerId) -> bytes:
 def spill_dir(state: bytes, run: RunId) -> bytes:
     """Return the directory for output of a run that a row can't hold; whoever spills makes it, 0700."""
     return b"%b/runs/%b" % (state, run.encode())
-
-
-def manifest_file(state: bytes, layer: LayerId) -> bytes:
-    """Return the file that says what a sealed layer is."""
-    return b"%b/manifests/%b" % (state, layer.encode())
 
 
 def lock_file(state: bytes, sandbox: SandboxId) -> bytes:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from unspill.errors import SandboxUnavailable
 from unspill.layers.caches import fold_caches, open_id, rootfs_owner
-from unspill.layers.garbage import Garbage, clean
+from unspill.layers.garbage import Garbage, clean, drop
 from unspill.layers.make import is_untouched
-from unspill.layers.manifest import write_manifests
 from unspill.model.layer import SandboxId, SealedLayer, Stack
 from unspill.model.record import Record
 
@@ -80,7 +79,7 @@ def _close(
         store.caches.remove(left)
         unused = store.caches.take_unused() if caches else ()
         store.runs.end(ended.replace(held=bool(keep)))
-    _describe(store, keep)
+        drop(store.state, (*dropped, *left, *unused))
     stacks = tuple(_close_stack(stack, keep) for stack in opened.stacks)
     garbage = Garbage(uppers=(*dropped, *left, *unused), works=(*(layer.id for layer in layers), *caches))
     if defer:
@@ -94,14 +93,6 @@ def _fold(store: Store, opened: OpenRun, *, rootfs: bool) -> list[LayerId]:
     if rootfs and opened.rootfs:
         return left + fold_caches(store, rootfs_owner(SandboxId(opened.run.sandbox)), opened.rootfs)
     return left + [open_id(top) for top in opened.rootfs]
-
-
-def _describe(store: Store, layers: set[LayerId]) -> None:
-    try:
-        write_manifests(store, layers)
-    except OSError:
-        # A full disk, say. The layers are held all the same, and the next sweep writes what is missing.
-        return
 
 
 def _open_layers(opened: OpenRun) -> list[OpenLayer]:

@@ -9,7 +9,7 @@ written to a rootfs stays as it is then.
 from __future__ import annotations
 
 from unspill.layers.caches import ROOTFS_OWNER
-from unspill.layers.garbage import remove_uppers
+from unspill.layers.garbage import drop, remove_uppers
 from unspill.layers.make import make_upper, new_id
 from unspill.layers.merge import merge_uppers
 from unspill.layers.places import upper_dir
@@ -49,7 +49,9 @@ def squash(store: Store, project: bytes, path: bytes, run: RunId, fan: int) -> N
 
 
 def _forget(store: Store, row: CacheRow) -> None:
-    store.caches.remove((row.id,))
+    with store.transaction:
+        store.caches.remove((row.id,))
+        drop(store.state, (row.id,))
     remove_uppers(store.state, (row.id,))
 
 

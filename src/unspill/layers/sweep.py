@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove what dead processes left: layers of runs that were to keep nothing, and directories without a row.
+"""Remove what dead processes left: layers of runs that were to keep nothing, and directories that were dropped.
 
 Call it at each start. Rows are written before directories, and directories are listed before rows are read: so
 a directory that has no row then never gets one. Several processes may sweep at once.
 
 What other runs had written when their processes died stays: `sandbox.interrupted` seals it when the project is opened.
-A layer with a manifest or an operation with a journal is never removed for want of a row: that row may have been
-lost by a damaged database. Such a layer is set aside, where `unspill recover` finds it.
+Nothing with a content is removed because it has no row: the row may be one that a lost database had and its copy has
+not. Such a layer, operation or output is set aside.
 """
 
 from __future__ import annotations
@@ -14,24 +14,28 @@ from __future__ import annotations
 import os
 import time
 
-from unspill.layers.garbage import Garbage, clean
+from unspill.layers.garbage import Garbage, clean, drop
 from unspill.layers.locks import SandboxLock, remove_unused
-from unspill.layers.manifest import write_manifests
 from unspill.layers.owner import is_abandoned, may_live
-from unspill.layers.places import spill_dir
+from unspill.layers.places import DROPPED, spill_dir
 from unspill.layers.remove import remove_tree
+from unspill.model.layer import LayerId
 from unspill.model.record import Record
-from unspill.store.state import set_aside
+from unspill.store.cells import is_id
+from unspill.store.state import list_aside, set_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.layer import LayerId, RunId
+    from unspill.model.layer import RunId
     from unspill.store.db import Store
     from unspill.store.layers import LayerRow
 
+# In the directory of an operation that a prune has begun to forget
+PRUNED = b"pruned"
+
 
 class Swept(Record):
-    """What a sweep removed: runs whose owner was dead, and directories that belonged to nothing."""
+    """What a sweep removed: runs whose owner was dead, and directories that nobody needs."""
 
     runs: tuple[RunId, ...] = ()
     directories: int = 0
@@ -48,10 +52,12 @@ def sweep(store: Store) -> Swept:
         remove_run(store, identity)
     for row in store.layers.folding():
         _remove_half_folded(store, row)
-    unused = (*store.caches.take_unused(), *store.layers.take_unused())
+    with store.transaction:
+        unused = (*store.caches.take_unused(), *store.layers.take_unused())
+        drop(store.state, unused)
     clean(store.state, Garbage(uppers=unused))
-    directories = _sweep_works(store) + _sweep_uppers(store) + _sweep_bases(store) + _sweep_spills(store)
-    _sweep_manifests(store)
+    directories = _sweep_works(store) + _sweep_uppers(store) + _sweep_bases(store)
+    _set_outputs_aside(store)
     return Swept(runs=removed, directories=directories)
 
 
@@ -102,13 +108,29 @@ def _sweep_works(store: Store) -> int:
 
 
 def _sweep_uppers(store: Store) -> int:
+    """Remove what was dropped, and empty directories without a row; set aside those with a content."""
     path, names = _list(store.state, b"layers")
-    unknown = names - (store.layers.ids() | store.caches.ids()) if names else names
-    if not unknown:
-        return 0
-    held = unknown & _list(store.state, b"manifests")[1]
-    set_aside(store.state, held)
-    return _remove_all(path, unknown - held)
+    dropped = {name for name in names if name.endswith(os.fsdecode(DROPPED))}
+    unknown = names - dropped - (store.layers.ids() | store.caches.ids()) if names else names
+    if dropped:
+        # Whoever dropped a layer may have died before its row was gone
+        ids = [LayerId(name) for full in dropped if is_id(name := full.removesuffix(os.fsdecode(DROPPED)))]
+        with store.transaction:
+            store.layers.remove(ids)
+            store.caches.remove(ids)
+    lost = {name for name in unknown if not _remove_empty(os.path.join(path, os.fsencode(name)))}
+    set_aside(store.state, b"layers", lost)
+    return _remove_all(path, dropped) + len(unknown - lost)
+
+
+def _remove_empty(path: bytes) -> bool:
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _sweep_bases(store: Store) -> int:
@@ -124,65 +146,38 @@ def _sweep_bases(store: Store) -> int:
     known = store.layers.ids()
     # Whoever fills one that is new does so for a layer that is known
     unknown = {name for name in names if name.removesuffix(".new") not in known}
-    return _remove_all(path, unknown - lost_layers(store.state).keys())
+    return _remove_all(path, unknown - list_aside(store.state).keys())
 
 
-def _sweep_spills(store: Store) -> int:
-    path, names = _list(store.state, b"runs")
-    return _remove_all(path, names - store.runs.known(names)) if names else 0
+def _set_outputs_aside(store: Store) -> None:
+    """Set aside output of runs that have no row."""
+    names = _list(store.state, b"runs")[1]
+    if names:
+        set_aside(store.state, b"runs", names - store.runs.known(names))
 
 
 def sweep_operations(store: Store) -> int:
     """Remove directories of operations that never had a journal, or have none any more because they were pruned.
 
-    Takes as long as there are operations, so it is not done at each start.
+    One with a journal and without a row is set aside, unless a prune has begun to forget it. Takes as long as there
+    are operations, so it is not done at each start.
     """
     path, names = _list(store.state, b"operations")
+    # In this order: an operation is pending before its directory is there, and until its row is.
+    names -= _list(store.state, b"pending")[1]
     unknown = names - store.operations.ids() if names else names
-    # Listed after the directories: an operation is there before its directory, and until it has a journal.
-    unknown -= _list(store.state, b"pending")[1] if unknown else unknown
-    return _remove_all(path, {name for name in unknown if not os.path.lexists(_journal(path, name))})
+    whole = {name for name in unknown if os.path.lexists(_inside(path, name, b"journal"))}
+    set_aside(store.state, b"operations", {name for name in whole if not is_being_pruned(store.state, name)})
+    return _remove_all(path, unknown - whole)
 
 
-def _sweep_manifests(store: Store) -> None:
-    """Write manifests that are missing, and remove those of layers that are nowhere."""
-    path, names = _list(store.state, b"manifests")
-    sealed = store.layers.sealed_ids()
-    if missing := sealed - names:
-        _write_missing(store, missing)
-    unknown = names - store.layers.ids() if names - sealed else set()
-    if names - sealed:
-        _remove_all(path, names & store.layers.retired())
-    # The layers of an operation that is under way lie in its own directory
-    if unknown and not _list(store.state, b"pending")[1]:
-        _remove_all(path, unknown - lost_layers(store.state).keys())
+def is_being_pruned(state: bytes, operation: str) -> bool:
+    """Tell whether a prune has begun to forget an operation."""
+    return os.path.lexists(_inside(state + b"/operations", operation, PRUNED))
 
 
-def _write_missing(store: Store, layers: set[LayerId]) -> None:
-    try:
-        # Whoever removes a layer removes row and manifest in one transaction: that can't come between here
-        with store.transaction:
-            write_manifests(store, layers)
-    except OSError:
-        # A full disk is no reason not to start; the next sweep tries again
-        return
-
-
-def lost_layers(state: bytes) -> dict[str, bytes]:
-    """Return the layers that were set aside, by id, and where each lies."""
-    asides = sorted(name for name in os.listdir(state) if name.startswith(b"lost-"))
-    return {os.fsdecode(name): os.path.join(state, aside, name) for aside in asides for name in _names(state, aside)}
-
-
-def _names(state: bytes, aside: bytes) -> list[bytes]:
-    try:
-        return os.listdir(os.path.join(state, aside))
-    except OSError:
-        return []
-
-
-def _journal(path: bytes, name: str) -> bytes:
-    return os.path.join(path, os.fsencode(name), b"journal")
+def _inside(path: bytes, name: str, entry: bytes) -> bytes:
+    return os.path.join(path, os.fsencode(name), entry)
 
 
 def _list(state: bytes, part: bytes) -> tuple[bytes, set[str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import time
 
+from unspill.errors import StoreDamaged, StoreError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import Policy
@@ -14,18 +16,25 @@ DAY_NS = 24 * 3600 * 1_000_000_000
 STAMP = "pruned"
 
 
-def prune_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
-    """Forget what is outside the window if that was not done for a day; a failure is no reason not to run."""
+def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
+    """Copy the database and forget what is outside the window, if that was not done for a day.
+
+    A failure is no reason not to run.
+
+    Raises:
+        StoreDamaged: the database is not whole.
+    """
     now = time.time_ns() if now_ns is None else now_ns
     stamp = store.facts.find(STAMP)
     if stamp is None:
         # Nothing can be old in a store that was never looked at
         store.facts.put(STAMP, str(now))
         return
-    if stamp.isdecimal() and 0 <= now - int(stamp) < DAY_NS:
+    if stamp.isdecimal() and _is_today(int(stamp), now):
         return
     from unspill.sandbox.retention import prune_in_time
 
+    _copy_daily(store, now)
     try:
         is_complete = prune_in_time(store, now, days=policy.keep_days, budget=policy.keep_bytes)
     except OSError:
@@ -34,3 +43,22 @@ def prune_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None
     store.requests.remove_before(now - policy.keep_days * DAY_NS)
     if is_complete:
         store.facts.put(STAMP, str(now))
+
+
+def _copy_daily(store: Store, now: int) -> None:
+    from unspill.store.copies import copied_ns, make_copy
+
+    made = copied_ns(store.state)
+    # Pruning may take several starts of a day, one copy is enough
+    if made is not None and _is_today(made, now):
+        return
+    try:
+        make_copy(store.transaction, store.state)
+    except StoreDamaged:
+        raise
+    except (OSError, StoreError):
+        return
+
+
+def _is_today(moment: int, now: int) -> bool:
+    return 0 <= now - moment < DAY_NS

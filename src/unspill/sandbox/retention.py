@@ -18,7 +18,7 @@ from unspill.changes.measure import measure
 from unspill.layers.mask import remove_old_masks
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
-from unspill.layers.sweep import sweep_operations
+from unspill.layers.sweep import PRUNED, is_being_pruned, sweep_operations
 from unspill.model.operation import OperationId
 from unspill.model.record import Record
 from unspill.sandbox.daily import DAY_NS
@@ -172,10 +172,12 @@ def _with_family(pruned: Pruned, store: Store, family: Family) -> Pruned:
 
 
 def _forgotten(store: Store) -> list[Operation]:
-    """Return operations without a row: a prune was interrupted, or a database lost. Recovering is done by then."""
+    """Return operations whose rows are gone because a prune began to forget them, and was interrupted."""
     names = filter(is_id, os.listdir(os.fsdecode(store.state + b"/operations")))
     found = []
     for name in set(names) - store.operations.ids():
+        if not is_being_pruned(store.state, name):
+            continue
         try:
             journal = read_journal(journal_file(store.state, OperationId(name)), with_steps=False)
         except (OSError, ValueError, KeyError, TypeError):
@@ -189,6 +191,10 @@ def _remove_family(store: Store, family: Family) -> bool:
     """Forget operations, then remove what they displaced; tell whether nobody needed them after all."""
     names = tuple(operation.id for operation in family.operations)
     known = [operation for operation in family.operations if store.operations.find(operation.id) is not None]
+    # Without it, one that has no row any more would be taken for one whose row was lost
+    marks = [operation_dir(store.state, name) + b"/" + PRUNED for name in names]
+    for mark in marks:
+        _touch(mark)
     with store.durable:
         store.operations.remove(names)
     # Whoever began before the rows were gone is seen here; whoever begins later finds no rows
@@ -197,6 +203,8 @@ def _remove_family(store: Store, family: Family) -> bool:
             for operation in known:
                 store.operations.add(operation)
                 store.operations.claim(operation.id)
+        for mark in marks:
+            _unlink(mark)
         return False
     _forget_names(store, names)
     if not all(remove_own_refs(store.state, name) for name in names):
@@ -217,6 +225,14 @@ def _forget_names(store: Store, operations: Iterable[OperationId]) -> None:
     judge_files(store, files)
 
 
+def _touch(path: bytes) -> None:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except FileNotFoundError:
+        # A copy of the database that was put back may know an operation that is gone
+        return
+
+
 def _unlink(path: bytes) -> None:
     try:
         os.unlink(path)
@@ -225,6 +241,7 @@ def _unlink(path: bytes) -> None:
 
 
 def _remove_runs(store: Store, runs: tuple[RunId, ...]) -> None:
-    store.runs.remove_all(runs)
+    # Output without a row would be taken for that of a run whose row was lost
     for run in runs:
         remove_tree(spill_dir(store.state, run))
+    store.runs.remove_all(runs)

@@ -17,7 +17,7 @@ held is seen by the next run of that sandbox. Runs of one sandbox follow one ano
 
 from __future__ import annotations
 
-from unspill.sandbox.daily import prune_daily
+from unspill.sandbox.daily import do_daily
 from unspill.sandbox.looking import Looking
 from unspill.sandbox.opening import open_project, with_held_roots
 from unspill.sandbox.project import check_name
@@ -84,7 +84,7 @@ class Sandbox(Looking):
             for operation in self._recovered:
                 record_operation(self._opened.store, operation)
         self._interrupted = list(hold_interrupted(self._opened))
-        prune_daily(self._opened.store, self._opened.policy)
+        do_daily(self._opened.store, self._opened.policy)
 
     @property
     def desk(self) -> Desk:

@@ -13,11 +13,11 @@ from unspill.changes.measure import measure
 from unspill.errors import RootfsError
 from unspill.layers.places import spill_dir, upper_dir
 from unspill.layers.playground import project_key
-from unspill.layers.sweep import lost_layers
 from unspill.model.layer import LayerId, RunId
 from unspill.model.record import Record
 from unspill.sandbox.retention import measured
 from unspill.store.cells import is_id
+from unspill.store.state import list_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from unspill.store.sandboxes import SandboxRow
 
 _BLOCK = 512
+_DATABASE = (b"/store.db", b"/store.db-wal", b"/store.db-shm", b"/copies")
 
 
 class Held(Record):
@@ -63,7 +64,7 @@ class ShelfSize(Record):
 
 
 class Status(Record):
-    """Everything, part by part. `aside` are lost layers and databases that were damaged; `pending` are ids."""
+    """Everything, part by part. `aside` is what has no row, and databases that were damaged; `pending` are ids."""
 
     state: bytes
     database_bytes: int
@@ -94,10 +95,10 @@ def status(store: Store, data: bytes, rootfs: bytes) -> Status:
     sandboxes = store.sandboxes.all()
     operations = store.operations.all()
     sizes = measured(store, [operation.id for operation in operations]) or {}
-    aside = (*sorted(lost_layers(store.state).values()), *_databases_aside(store.state))
+    aside = (*sorted(list_aside(store.state).values()), *_databases_aside(store.state))
     return Status(
         state=store.state,
-        database_bytes=sum(_size(store.state + b"/store.db" + end) for end in (b"", b"-wal", b"-shm")),
+        database_bytes=sum(_size(store.state + part) for part in _DATABASE),
         held=tuple(held for sandbox in sandboxes if (held := _held(store, sandbox)).layers),
         displaced=tuple(Displaced(operation=one, bytes=sizes.get(one.id, 0)) for one in operations),
         projects=tuple(_project(store, data, path) for path in sorted({row.project for row in sandboxes})),

@@ -11,6 +11,7 @@ import os
 from _thread import RLock
 
 from unspill.errors import StoreDamaged, StoreError
+from unspill.store.cells import as_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _inherited: list[sqlite3.Connection] = []
 class Connection:
     """Statements and transactions on one database file."""
 
-    __slots__ = ("_depth", "_lock", "_pid", "_sqlite", "path")
+    __slots__ = ("_depth", "_inode", "_lock", "_pid", "_sqlite", "path")
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -56,6 +57,7 @@ class Connection:
             )
             # In WAL mode this never breaks the file; a power cut can only take back the last transactions.
             self._sqlite.execute("PRAGMA synchronous = NORMAL")
+            self._inode = self._find_inode()
         except _FAILURES as error:
             raise translate(error, self.path) from error
 
@@ -65,6 +67,13 @@ class Connection:
             _inherited.append(self._sqlite)
             self.reopen()
         self._lock.acquire()
+        if self._depth == 0 and self._find_inode() != self._inode:
+            self._lock.release()
+            # What is written to a file that has no name any more is lost
+            raise StoreDamaged(
+                f"{os.fsdecode(self.path)} was removed or replaced while it was open.",
+                remedy="Start this program anew. If it then says that the database is missing: unspill recover",
+            )
         try:
             if is_durable:
                 # Fails inside a transaction.
@@ -92,6 +101,12 @@ class Connection:
 
     def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
         self.end(is_good=kind is None)
+
+    def _find_inode(self) -> int:
+        try:
+            return os.stat(self.path).st_ino
+        except FileNotFoundError:
+            return 0
 
     def _end(self, verb: str) -> None:
         # SQLite has already rolled back by itself after some errors (disk full, out of memory).
@@ -128,6 +143,28 @@ class Connection:
         with self:
             try:
                 self._sqlite.executemany(sql, rows)
+            except _FAILURES as error:
+                raise translate(error, self.path) from error
+
+    def check(self) -> None:
+        """Read the whole file once, and compare indices with tables.
+
+        Raises:
+            StoreDamaged: something in it contradicts something else.
+        """
+        with open(self.path, "rb") as file:
+            # Bytes 18 and 19: from formats of the future SQLite reads, but does not write to them.
+            if max(file.read(20)[18:], default=0) > 2:
+                raise StoreDamaged(f"{os.fsdecode(self.path)} has a format that SQLite does not know.")
+        rows = self.rows("PRAGMA integrity_check(1)")
+        if rows != [("ok",)]:
+            raise StoreDamaged(f"{os.fsdecode(self.path)} is damaged: {as_text(rows[0][0])}.")
+
+    def copy_to(self, path: str) -> None:
+        """Write what is in the database now into another file, which must be empty. Others may write meanwhile."""
+        with self._lock:
+            try:
+                self._sqlite.execute("VACUUM INTO ?", (path,))
             except _FAILURES as error:
                 raise translate(error, self.path) from error
 

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
 from unspill.store.caches import CacheTable
-from unspill.store.cells import as_int, as_text
 from unspill.store.connection import Connection, Durable
 from unspill.store.facts import FactTable
 from unspill.store.files import FileTable
 from unspill.store.layers import LayerTable
 from unspill.store.marks import MarkTable
-from unspill.store.migrations import APPLICATION_ID, MIGRATIONS, SIGNED, migrate
+from unspill.store.migrations import MIGRATIONS, migrate, read_version, refuse_foreign
 from unspill.store.operations import OperationTable
 from unspill.store.runs import RunTable
 from unspill.store.sandboxes import SandboxTable
-from unspill.store.state import check_state_dir, make_parts, make_state_dir, set_aside
+from unspill.store.state import check_state_dir, is_used, make_parts, make_state_dir, remove_manifests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,7 +100,7 @@ class Store:
 
         Raises:
             StoreTooNew: a newer unspill wrote it.
-            StoreDamaged: the file is not a database.
+            StoreDamaged: the file is not a database, or is missing beside what it should know.
             StoreError: the directory is not ours alone, or can't be used.
         """
         path = state + b"/store.db"
@@ -111,13 +109,13 @@ class Store:
             check_state_dir(state)
             _make_private_file(path)
         db = Connection(path)
-        version = _version(db)
+        version = read_version(db)
         if version < len(MIGRATIONS):
             _upgrade(db, state)
         elif version > len(MIGRATIONS):
             raise StoreTooNew(f"{os.fsdecode(path)} has version {version}, this unspill knows {len(MIGRATIONS)}.")
         else:
-            _refuse_foreign(db, version)
+            refuse_foreign(db, version)
         return cls(state, db)
 
     def check(self) -> None:
@@ -126,13 +124,7 @@ class Store:
         Raises:
             StoreDamaged: something in it contradicts something else.
         """
-        with open(self.transaction.path, "rb") as file:
-            # Bytes 18 and 19: from formats of the future SQLite reads, but does not write to them.
-            if max(file.read(20)[18:], default=0) > 2:
-                raise StoreDamaged(f"{os.fsdecode(self.transaction.path)} has a format that SQLite does not know.")
-        rows = self.transaction.rows("PRAGMA integrity_check(1)")
-        if rows != [("ok",)]:
-            raise StoreDamaged(f"{os.fsdecode(self.transaction.path)} is damaged: {as_text(rows[0][0])}.")
+        self.transaction.check()
         for sandbox in self.sandboxes.all():
             self.layers.sealed(sandbox.id)
             self.layers.open(sandbox.id)
@@ -152,36 +144,6 @@ class Store:
         self.close()
 
 
-def set_database_aside(state: bytes) -> bytes:
-    """Give the database another name, under which SQLite can still open it; return that."""
-    path, aside = state + b"/store.db", b"%b/store.db.damaged-%d" % (state, time.time_ns())
-    lock = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # The log last: beside a database that is new SQLite takes it for a left-over.
-        for suffix in (b"", b"-wal", b"-shm"):
-            if os.path.lexists(path + suffix):
-                os.rename(path + suffix, aside + suffix)
-    finally:
-        os.close(lock)
-    return aside
-
-
-def _version(db: Connection) -> int:
-    return as_int(db.rows("PRAGMA user_version")[0][0])
-
-
-def _refuse_foreign(db: Connection, version: int) -> None:
-    """Refuse a database that another program made, before anything is written to it."""
-    if version >= SIGNED:
-        is_ours = db.rows("PRAGMA application_id") == [(APPLICATION_ID,)]
-    else:
-        tables = {row[0] for row in db.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        is_ours = "sandboxes" in tables if version else not tables
-    if not is_ours:
-        raise StoreDamaged(f"{os.fsdecode(db.path)} is not a store of unspill.")
-
-
 def _make_private_file(path: bytes) -> None:
     # SQLite gives the log beside the database the database's mode; by itself it would make all of them 0644.
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -197,15 +159,20 @@ def _upgrade(db: Connection, state: bytes) -> None:
     try:
         # SQLite's own waiting does not cover a change of the journal's mode.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        version = _version(db)
-        _refuse_foreign(db, version)
+        version = read_version(db)
+        refuse_foreign(db, version)
         make_parts(state)
         if version == 0:
+            if is_used(state):
+                raise StoreDamaged(f"{os.fsdecode(db.path)} is missing or empty.")
             _choose_journal(db)
-            # Without rows the next sweep would take the layers of a database that is gone for garbage.
-            set_aside(state, os.listdir(os.fsdecode(state + b"/layers")))
+        elif version < len(MIGRATIONS):
+            from unspill.store.copies import BEFORE_MIGRATION, make_copy  # lazy: upkeep
+
+            make_copy(db, state, BEFORE_MIGRATION)
         if version < len(MIGRATIONS):
             migrate(db, version)
+            remove_manifests(state)
     finally:
         os.close(lock)
 

@@ -90,11 +90,6 @@ class LayerTable:
         sql = f"SELECT {_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'sealed' ORDER BY seq"
         return tuple(map(_to_record, self._db.rows(sql, (sandbox,))))
 
-    def sealed_ids(self) -> set[LayerId]:
-        """Return the ids of the sealed layers of sandboxes that are known."""
-        sql = "SELECT id FROM layers WHERE state = 'sealed' AND sandbox IN (SELECT id FROM sandboxes)"
-        return {LayerId(as_id(row[0])) for row in self._db.rows(sql)}
-
     def open(self, sandbox: SandboxId) -> tuple[LayerRow, ...]:
         """Return the layers that runs of a sandbox are writing, or left when they died."""
         sql = f"SELECT {_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'open' ORDER BY seq"

@@ -6,6 +6,11 @@ A step that was once released is never edited; the next one changes what it made
 
 from __future__ import annotations
 
+import os
+
+from unspill.errors import StoreDamaged
+from unspill.store.cells import as_int
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -316,6 +321,11 @@ def m017_shown(db: Connection) -> None:
     """)
 
 
+def m018_held_runs(db: Connection) -> None:
+    """Find the runs that hold something without reading the others: an apply asks for them."""
+    db.change("CREATE INDEX runs_held ON runs (sandbox) WHERE held")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -334,6 +344,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     m015_layer_order,
     m016_after_cancel,
     m017_shown,
+    m018_held_runs,
 )
 
 
@@ -343,3 +354,23 @@ def migrate(db: Connection, version: int) -> None:
         for step in MIGRATIONS[version:]:
             step(db)
         db.change(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def read_version(db: Connection) -> int:
+    """Return how many steps a database has had; 0 for a new one."""
+    return as_int(db.rows("PRAGMA user_version")[0][0])
+
+
+def refuse_foreign(db: Connection, version: int) -> None:
+    """Refuse a database that another program made, before anything is written to it.
+
+    Raises:
+        StoreDamaged: it is none of ours.
+    """
+    if version >= SIGNED:
+        is_ours = db.rows("PRAGMA application_id") == [(APPLICATION_ID,)]
+    else:
+        tables = {row[0] for row in db.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        is_ours = "sandboxes" in tables if version else not tables
+    if not is_ours:
+        raise StoreDamaged(f"{os.fsdecode(db.path)} is not a store of unspill.")

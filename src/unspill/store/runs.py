@@ -131,26 +131,6 @@ class RunTable:
             ),
         )
 
-    def restore(self, run: Run) -> None:
-        """Record a run again that was found without a row; its number gives way where another has it."""
-        with self._db:
-            if self.find(run.id) is not None:
-                return
-            number = run.number
-            if self.find_number(SandboxId(run.sandbox), number) is not None:
-                number = (
-                    as_int(self._db.rows("SELECT max(number) FROM runs WHERE sandbox = ?", (run.sandbox,))[0][0]) + 1
-                )
-            self._db.change(
-                "INSERT INTO runs (id, sandbox, number, owner_pid, owner_started, owner_boot, owner_pids,"
-                " started_ns, ended_ns, cwd, argv) VALUES (?, ?, ?, 0, 0, '', 0, ?, ?, ?, ?)",
-                (
-                    *(run.id, run.sandbox, number, run.started_ns),
-                    *(run.started_ns if run.ended_ns is None else run.ended_ns, run.cwd, b"\0".join(run.argv)),
-                ),
-            )
-            self.end(run if run.ended_ns is not None else run.replace(ended_ns=run.started_ns))
-
     def find(self, run: RunId) -> Run | None:
         """Return a run by id."""
         rows = self._db.rows(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", (run,))

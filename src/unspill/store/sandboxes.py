@@ -71,26 +71,6 @@ class SandboxTable:
         """Return the sandboxes of all projects."""
         return tuple(map(_to_record, self._db.rows(f"SELECT {_ALL} FROM sandboxes ORDER BY project, name")))
 
-    def restore(self, sandbox: SandboxRow) -> SandboxRow:
-        """Record a sandbox again that was found without a row, under another name where its own is taken."""
-        with self._db:
-            found = self.find_id(sandbox.id)
-            if found is not None:
-                return found
-            number = 0
-            name = sandbox.name
-            while self.find(sandbox.project, name) is not None:
-                number += 1
-                name = f"{sandbox.name}-lost-{number}"
-            self._db.change(
-                f"INSERT INTO sandboxes ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    *(sandbox.id, sandbox.project, name, to_signed(sandbox.device), to_signed(sandbox.inode)),
-                    sandbox.created_ns,
-                ),
-            )
-        return sandbox.replace(name=name)
-
     def of_project(self, project: bytes) -> tuple[SandboxRow, ...]:
         """Return a project's sandboxes by name."""
         rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE project = ? ORDER BY name", (project,))

@@ -2,11 +2,11 @@
 """The state directory: made for its owner alone, refused when anyone else could reach into it.
 
 store.db, -wal, -shm      every record
+copies/                   copies of store.db: of the day, and from before the last migration
 layers/ID/                one upper directory each, with its root's own mode; `layers` keeps others out
 work/ID/                  the work directory of an open layer
 runs/ID/                  output that was too long for a row
 locks/                    one file per sandbox
-manifests/ID              what a sealed layer is, in a file: enough to find it again without the database
 operations/ID/            the journal of an operation and what it displaced
 pending/ID                an operation that is under way, or was when its process died
 masks/                    layers of deletions that hide a project's secrets, and repositories as they stand
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PARTS = (
-    *(b"layers", b"work", b"runs", b"locks", b"manifests", b"operations", b"pending", b"masks", b"bases", b"audit"),
+    *(b"layers", b"work", b"runs", b"locks", b"copies", b"operations", b"pending", b"masks", b"bases", b"audit"),
     *(b"empty", b"skeletons"),
 )
 
@@ -97,19 +97,65 @@ def _make_private(path: bytes) -> None:
     os.chmod(path, 0o700)
 
 
-def set_aside(state: bytes, layers: Iterable[str]) -> None:
-    """Keep layers that nothing in the store stands for: `lost-*` is never swept."""
+def is_used(state: bytes) -> bool:
+    """Tell whether a state directory holds what only a database can explain, or a copy of one."""
+    return any(_names(os.path.join(state, part)) for part in (b"layers", b"operations", b"pending", b"copies"))
+
+
+def set_aside(state: bytes, part: bytes, names: Iterable[str]) -> None:
+    """Keep directories of a part that have no row: nothing ever removes `lost-*`."""
     aside = b""
-    for layer in layers:
+    for name in map(os.fsencode, names):
         if not aside:
-            aside = b"%b/lost-%d" % (state, time.time_ns())
+            lost = b"%b/lost-%d" % (state, time.time_ns())
+            aside = os.path.join(lost, part)
+            _make_private(lost)
             _make_private(aside)
-        name = os.fsencode(layer)
         try:
-            os.rename(os.path.join(state, b"layers", name), os.path.join(aside, name))
+            _move(os.path.join(state, part, name), os.path.join(aside, name))
         except FileNotFoundError:
             # Another process was faster.
             continue
+
+
+def _move(source: bytes, dest: bytes) -> None:
+    try:
+        os.rename(source, dest)
+    except PermissionError:
+        # To move a directory is to write its "..", and a command may have closed it to its owner
+        mode = stat.S_IMODE(os.lstat(source).st_mode)
+        os.chmod(source, mode | 0o200)
+        os.rename(source, dest)
+        os.chmod(dest, mode)
+
+
+def list_aside(state: bytes) -> dict[str, bytes]:
+    """Return where everything lies that was set aside, by id: layers, operations and output of runs without a row."""
+    found: dict[str, bytes] = {}
+    for lost in (name for name in os.listdir(state) if name.startswith(b"lost-")):
+        top = os.path.join(state, lost)
+        for name in _names(top):
+            # unspill 0.1 kept layers only, and no directory for each part
+            places = [os.path.join(name, inner) for inner in _names(os.path.join(top, name))]
+            for place in places if name in PARTS else [name]:
+                found[os.fsdecode(os.path.basename(place))] = os.path.join(top, place)
+    return found
+
+
+def remove_manifests(state: bytes) -> None:
+    """Remove the file per layer that an older unspill kept; the copies of the database replace them."""
+    top = os.path.join(state, b"manifests")
+    for name in _names(top):
+        os.unlink(os.path.join(top, name))
+    if os.path.isdir(top):
+        os.rmdir(top)
+
+
+def _names(path: bytes) -> list[bytes]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
 
 
 def _refused(state: bytes, why: str, remedy: str) -> StoreError:

@@ -290,34 +290,38 @@ LIST.add_pair(
 )
 
 
-def lost_with_its_row(arena: Arena, *, has_manifests: bool) -> object:
+def lost_with_its_row(arena: Arena, *, is_set_aside: bool) -> object:
     one = case(arena)
     (layer,) = one.hold("echo ours > file").layers
     one.sandbox.close()
     with store_of(arena) as connection:
         connection.execute("DELETE FROM layers")
-    if not has_manifests:
-        for manifest in (arena.ground.state / "manifests").iterdir():
-            manifest.unlink()
+    from unspill.layers import sweep
+    from unspill.layers.remove import remove_tree
     from unspill.sandbox import sweeping
+
+    def remove(state: bytes, part: bytes, names: set[str]) -> None:
+        for name in names:
+            remove_tree(os.path.join(state, part, os.fsencode(name)))
 
     with arena.patch.context() as patch:
         # As a new process, which looks for what others have left
         patch.setattr(sweeping, "_swept", set())
+        if not is_set_aside:
+            patch.setattr(sweep, "set_aside", remove)
         with suppress(UnspillError):
             arena.ground.sandbox(project=one.project)
-    # What has no row is set aside, where it can be brought back from
     name = os.path.basename(os.fsdecode(layer))
-    kept = [arena.ground.state / "layers" / name, *arena.ground.state.glob(f"lost-*/{name}")]
+    kept = [arena.ground.state / "layers" / name, *arena.ground.state.glob(f"lost-*/layers/{name}")]
     return not any((path / "file").exists() for path in kept)
 
 
 LIST.add_pair(
     "C16",
     "Have the rows of layers lost, so that what is held is taken for garbage",
-    lambda arena: lost_with_its_row(arena, has_manifests=True),
-    "without the manifests beside the store",
-    lambda arena: lost_with_its_row(arena, has_manifests=False),
+    lambda arena: lost_with_its_row(arena, is_set_aside=True),
+    "by a sweep that removes what has no row",
+    lambda arena: lost_with_its_row(arena, is_set_aside=False),
 )
 
 HOOK: Final = (

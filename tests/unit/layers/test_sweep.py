@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dead processes leave is removed at the next start; what living ones use is not."""
+"""What dead processes leave is removed at the next start; what living ones use, and what only lacks a row, is not."""
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -17,11 +18,13 @@ from unspill.layers.discard import discard_stacks
 from unspill.layers.locks import make_in_use
 from unspill.layers.owner import FOREIGN_NS, is_abandoned, may_live, this_process
 from unspill.layers.places import upper_dir, work_dir
+from unspill.layers.remove import remove_tree
 from unspill.layers.seal import seal_run
-from unspill.layers.sweep import Swept, _sweep_bases, lost_layers, sweep
+from unspill.layers.sweep import Swept, _sweep_bases, sweep, sweep_operations
 from unspill.model.layer import LayerId, RunId
 from unspill.store.db import Store
 from unspill.store.runs import Owner, UnfinishedRun
+from unspill.store.state import list_aside
 
 # Opens a run with some content, says so, and waits to be killed.
 ABANDON = """
@@ -143,16 +146,136 @@ def test_a_sweep_does_not_take_a_run_of_its_own_process(ground: Ground) -> None:
     assert len(seal_run(ground.store, opened, ended(opened)).stacks[0].sealed) == 1
 
 
-@pytest.mark.parametrize("part", ["layers", "work", "runs"])
-@pytest.mark.parametrize("name", [b"0123456789abcdef", b"\xff not an id", b"x"])
-def test_directories_without_a_row_are_garbage(ground: Ground, part: str, name: bytes) -> None:
+@pytest.mark.parametrize(
+    "place", [b"work/0123456789abcdef", b"work/\xff not an id", b"layers/0123456789abcdef.dropped"]
+)
+def test_work_directories_without_a_row_and_dropped_layers_are_garbage(ground: Ground, place: bytes) -> None:
     ground.hold(b"kept")
-    path = os.path.join(ground.store.state, part.encode(), name)
+    path = os.path.join(ground.store.state, place)
     write(path + b"/a/b/c")
     os.chmod(path + b"/a", 0)
     assert sweep(ground.store) == Swept(directories=1)
     assert not os.path.lexists(path)
     assert ground.left() == NOTHING | {b"layers": 1}
+    assert list_aside(ground.store.state) == {}
+
+
+@pytest.mark.parametrize("part", [b"layers", b"runs"])
+@pytest.mark.parametrize("name", [b"0123456789abcdef", b"\xff not an id", b"x"])
+@pytest.mark.parametrize("mode", [0o700, 0o500, 0])
+def test_what_has_a_content_and_no_row_is_set_aside_and_never_swept(
+    ground: Ground, part: bytes, name: bytes, mode: int
+) -> None:
+    ground.hold(b"kept")
+    path = os.path.join(ground.store.state, part, name)
+    write(path + b"/a", b"precious")
+    os.chmod(path, mode)
+    for _ in range(2):
+        assert sweep(ground.store) == Swept()
+    assert ground.left() == NOTHING | {b"layers": 1}
+    ((found, aside),) = list_aside(ground.store.state).items()
+    assert os.fsencode(found) == name
+    assert os.stat(aside).st_mode & 0o777 == mode
+    os.chmod(aside, 0o700)
+    with open(aside + b"/a", "rb") as file:
+        assert file.read() == b"precious"
+
+
+def test_without_that_rule_it_would_be_swept(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control arm."""
+    path = os.path.join(ground.store.state, b"layers/0123456789abcdef")
+    write(path + b"/a", b"precious")
+
+    def remove(state: bytes, part: bytes, names: set[str]) -> None:
+        for name in names:
+            remove_tree(os.path.join(state, part, name.encode()))
+
+    monkeypatch.setattr("unspill.layers.sweep.set_aside", remove)
+    sweep(ground.store)
+    assert not os.path.lexists(path)
+    assert list_aside(ground.store.state) == {}
+
+
+def test_a_layer_that_lost_its_row_is_set_aside_with_its_base(ground: Ground) -> None:
+    (stack,) = ground.hold(b"precious").stacks
+    layer = stack.sealed[0].id
+    base = ground.store.state + b"/bases/" + layer.encode()
+    write(base + b"/object")
+    ground.store.layers.remove([layer])
+    for _ in range(2):
+        assert sweep(ground.store) == Swept()
+    assert ground.left() == NOTHING
+    assert os.listdir(list_aside(ground.store.state)[layer]) == [b"precious"]
+    assert os.path.exists(base + b"/object")
+    shutil.rmtree(os.path.dirname(list_aside(ground.store.state)[layer]))
+    assert sweep(ground.store) == Swept(directories=1)
+    assert not os.path.exists(base), "the person has removed the layer"
+
+
+def test_layers_that_unspill_0_1_set_aside_are_listed(ground: Ground) -> None:
+    write(ground.store.state + b"/lost-17/0123456789abcdef/file")
+    write(ground.store.state + b"/lost-18/layers/fedcba9876543210/file")
+    assert sweep(ground.store) == Swept()
+    assert set(list_aside(ground.store.state)) == {"0123456789abcdef", "fedcba9876543210"}
+
+
+def test_a_row_whose_layer_was_dropped_goes_with_it(ground: Ground) -> None:
+    """Killed after the directory was dropped and before the transaction ended."""
+    (stack,) = ground.hold(b"a").stacks
+    os.rename(stack.sealed[0].upper, stack.sealed[0].upper + b".dropped")
+    assert sweep(ground.store) == Swept(directories=1)
+    assert ground.rows() == 0
+    assert ground.left() == NOTHING
+
+
+def test_a_retired_layer_stays_until_nobody_uses_it(ground: Ground) -> None:
+    (stack,) = ground.hold(b"a").stacks
+    running = ground.open()
+    ground.store.layers.retire([stack.sealed[0].id])
+    sweep(ground.store)
+    assert os.path.exists(stack.sealed[0].upper)
+    ground.drop(running)
+    sweep(ground.store)
+    assert ground.left() == NOTHING
+    assert list_aside(ground.store.state) == {}
+
+
+def test_of_operations_without_a_row_those_without_a_journal_are_swept_and_the_others_set_aside(
+    ground: Ground,
+) -> None:
+    operations = ground.store.state + b"/operations/"
+    lost, pending, bare, pruned = (letter * 16 for letter in "abcd")
+    for name in (lost, pending, bare, pruned):
+        write(operations + name.encode() + b"/old/file", b"content")
+    for name in (lost, pruned):
+        write(operations + name.encode() + b"/journal", b"damaged")
+    write(operations + pruned.encode() + b"/pruned")
+    write(ground.store.state + b"/pending/" + pending.encode())
+    for swept in (1, 0):
+        assert sweep_operations(ground.store) == swept
+        assert set(os.listdir(operations)) == {pending.encode(), pruned.encode()}
+    (aside,) = list_aside(ground.store.state).values()
+    assert os.path.basename(aside) == lost.encode()
+    assert sorted(os.listdir(aside)) == [b"journal", b"old"]
+
+
+def test_an_operation_that_ends_while_others_look_is_not_set_aside(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(ground.store.state + b"/operations/0123456789abcdef/journal")
+    marker = ground.store.state + b"/pending/0123456789abcdef"
+    write(marker)
+    ids = type(ground.store.operations).ids
+
+    def ids_before_the_end(self: object) -> set[str]:
+        found = ids(ground.store.operations)
+        if os.path.exists(marker):
+            os.unlink(marker)
+        return found
+
+    monkeypatch.setattr(type(ground.store.operations), "ids", ids_before_the_end)
+    sweep_operations(ground.store)
+    assert list_aside(ground.store.state) == {}
 
 
 def test_the_work_directory_of_a_sealed_layer_is_garbage(ground: Ground) -> None:
@@ -276,8 +399,7 @@ def assert_in_agreement(store: Store) -> None:
     assert {row.id for run in store.runs.unfinished() for row in store.layers.open_of_run(run.id)} == left
     assert names | left == store.layers.ids() | store.caches.ids()
     assert set(os.listdir(os.fsdecode(store.state + b"/work"))) <= left
-    assert set(os.listdir(os.fsdecode(store.state + b"/manifests"))) == store.layers.sealed_ids()
-    assert lost_layers(store.state) == {}, "nothing was taken for lost that was only discarded"
+    assert list_aside(store.state) == {}, "nothing was taken for lost that was only discarded"
 
 
 def test_with_directories_before_rows_a_sweep_would_take_them(ground: Ground) -> None:

@@ -2,6 +2,9 @@
 """What is old goes, oldest first, and never what an operation inside the window needs."""
 
 import os
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,17 +14,22 @@ from hypothesis import strategies as st
 from tests.unit.layers.ground import Ground, ended, write
 from tests.unit.sandbox.ledger import DAY_NS, START_NS, Ledger
 from unspill.apply.places import journal_file, operation_dir
+from unspill.errors import StoreDamaged
 from unspill.layers.places import spill_dir
 from unspill.layers.seal import drop_run
+from unspill.layers.sweep import is_being_pruned
 from unspill.model.operation import Operation, OperationId
 from unspill.model.permission import Egress
 from unspill.model.policy import GIB, Policy
 from unspill.permissions.wording import make_question
-from unspill.sandbox.daily import prune_daily
+from unspill.sandbox.daily import do_daily
 from unspill.sandbox.records import backups_of, files_of
 from unspill.sandbox.retention import Family, Pruned, choose, find_families, prune
 from unspill.sandbox.status import status
+from unspill.store.copies import copied_ns
+from unspill.store.db import Store
 from unspill.store.requests import AskedRequest
+from unspill.store.state import list_aside
 
 WEEK_NS = 7 * DAY_NS
 MUCH = 100 * GIB
@@ -192,16 +200,77 @@ def test_an_operation_that_begins_meanwhile_finds_what_it_needs(
     assert prune(ledger.store, START_NS + 8 * DAY_NS, days=7, budget=MUCH) == Pruned()
     assert ledger.store.operations.all() == (operation,)
     assert os.path.exists(journal_file(ledger.state, operation.id))
+    assert not is_being_pruned(ledger.state, operation.id)
 
 
-def test_an_interrupted_prune_is_finished_by_the_next_one(ledger: Ledger) -> None:
+@pytest.mark.parametrize("moment", ["_touch", "_forget_names", "remove_own_refs", "_unlink", "remove_tree"])
+def test_an_interrupted_prune_is_finished_by_the_next_one(
+    ledger: Ledger, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = ledger.apply({b"f": b"1"}), ledger.apply({b"g": b"2"})
-    ledger.store.operations.remove([first.id, second.id])
-    os.unlink(journal_file(ledger.state, first.id))
-    assert prune(ledger.store, START_NS, days=7, budget=MUCH) == Pruned()
-    assert os.listdir(ledger.state + b"/operations") == [second.id.encode()]
-    assert prune(ledger.store, START_NS + 8 * DAY_NS, days=7, budget=MUCH).operations == (second.id,)
+
+    def stop(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"unspill.sandbox.retention.{moment}", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prune(ledger.store, START_NS + 8 * DAY_NS, days=7, budget=MUCH)
+    assert set(os.listdir(ledger.state + b"/operations")) == {first.id.encode(), second.id.encode()}
+    prune(ledger.store, START_NS, days=7, budget=MUCH)
+    gone = set(prune(ledger.store, START_NS + 8 * DAY_NS, days=7, budget=MUCH).operations)
+    assert gone == ({second.id} if moment == "remove_tree" else {first.id, second.id})
     assert os.listdir(ledger.state + b"/operations") == []
+    assert list_aside(ledger.state) == {}
+
+
+def test_an_operation_whose_row_was_lost_is_set_aside_and_never_pruned(ledger: Ledger) -> None:
+    ledger.write(b"f", b"displaced")
+    operation = ledger.apply({b"f": b"1"})
+    ledger.store.operations.remove([operation.id])
+    for days in (1, 800):
+        assert prune(ledger.store, START_NS + days * DAY_NS, days=7, budget=0) == Pruned()
+    ((name, aside),) = list_aside(ledger.state).items()
+    assert name == operation.id
+    assert sorted(os.listdir(aside)) == [b"journal", b"tree"]
+    with open(aside + b"/tree/0", "rb") as file:
+        assert file.read() == b"displaced"
+
+
+def test_the_database_is_copied_once_a_day_before_anything_is_forgotten(ledger: Ledger) -> None:
+    operation = ledger.apply({b"f": b"1"})
+    now = time.time_ns()
+    do_daily(ledger.store, Policy(), now)
+    assert copied_ns(ledger.state) is None, "there was nothing to lose yet"
+    do_daily(ledger.store, Policy(), now + DAY_NS)
+    copied = copied_ns(ledger.state)
+    with closing(sqlite3.connect(ledger.state + b"/copies/daily.db")) as db:
+        assert db.execute("SELECT id FROM operations").fetchall() == [(operation.id,)]
+    assert ledger.store.operations.all() == ()
+    do_daily(ledger.store, Policy(), now + DAY_NS + 1)
+    assert copied_ns(ledger.state) == copied
+    do_daily(ledger.store, Policy(), now + 2 * DAY_NS)
+    assert copied_ns(ledger.state) != copied
+
+
+def test_a_day_without_room_for_a_copy_is_no_reason_not_to_run(ledger: Ledger) -> None:
+    do_daily(ledger.store, Policy(), START_NS)
+    os.chmod(ledger.state + b"/copies", 0o500)
+    do_daily(ledger.store, Policy(), START_NS + DAY_NS)
+    assert copied_ns(ledger.state) is None
+    os.chmod(ledger.state + b"/copies", 0o700)
+
+
+def test_damage_that_the_daily_look_finds_is_said(ledger: Ledger) -> None:
+    operation = ledger.apply({b"f": b"1"})
+    do_daily(ledger.store, Policy(), START_NS)
+    ledger.store.close()
+    path = Path(os.fsdecode(ledger.state), "store.db")
+    path.write_bytes(path.read_bytes().replace(operation.id.encode(), b"0" * 16, 1))
+    ledger.store = Store.open(ledger.state)
+    with pytest.raises(StoreDamaged, match="damaged"):
+        do_daily(ledger.store, Policy(), START_NS + DAY_NS)
+    assert copied_ns(ledger.state) is None
 
 
 def test_old_runs_that_hold_nothing_go_with_their_output(ledger: Ledger) -> None:
@@ -230,7 +299,7 @@ def test_by_itself_it_happens_once_a_day(ledger: Ledger) -> None:
     policy, now = Policy(keep_days=1), START_NS + 3 * DAY_NS
 
     def left_after(moment_ns: int) -> int:
-        prune_daily(ledger.store, policy, moment_ns)
+        do_daily(ledger.store, policy, moment_ns)
         return len(ledger.store.operations.all())
 
     ledger.apply({b"f": b"1"})
@@ -259,11 +328,11 @@ def test_grants_that_have_expired_and_requests_of_long_ago_go_with_the_rest(ledg
             scopes=asked.scopes,
         )
     )
-    prune_daily(ledger.store, Policy(), START_NS)
-    prune_daily(ledger.store, Policy(), START_NS + 2 * DAY_NS)
+    do_daily(ledger.store, Policy(), START_NS)
+    do_daily(ledger.store, Policy(), START_NS + 2 * DAY_NS)
     assert len(grants.all()) == 1
     assert requests.find(question.id) is not None
-    prune_daily(ledger.store, Policy(), START_NS + 10 * DAY_NS)
+    do_daily(ledger.store, Policy(), START_NS + 10 * DAY_NS)
     assert requests.find(question.id) is None
 
 
@@ -271,19 +340,19 @@ def test_a_failure_to_prune_does_not_keep_anyone_from_running(ledger: Ledger, mo
     def fail(*_wishes: object, **_options: object) -> bool:
         raise OSError("an immutable file")
 
-    prune_daily(ledger.store, Policy(), START_NS)
+    do_daily(ledger.store, Policy(), START_NS)
     monkeypatch.setattr("unspill.sandbox.retention.prune_in_time", fail)
-    prune_daily(ledger.store, Policy(), START_NS + 2 * DAY_NS)
+    do_daily(ledger.store, Policy(), START_NS + 2 * DAY_NS)
 
 
 def test_what_takes_too_long_is_left_for_the_next_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.apply({b"f": b"1"})
     monkeypatch.setattr("unspill.sandbox.retention._PATIENCE_S", -1.0)
     for moment_ns in (START_NS, START_NS + 8 * DAY_NS):
-        prune_daily(ledger.store, Policy(), moment_ns)
+        do_daily(ledger.store, Policy(), moment_ns)
     assert len(ledger.store.operations.all()) == 1
     monkeypatch.undo()
-    prune_daily(ledger.store, Policy(), START_NS + 8 * DAY_NS + 1)
+    do_daily(ledger.store, Policy(), START_NS + 8 * DAY_NS + 1)
     assert ledger.store.operations.all() == ()
 
 

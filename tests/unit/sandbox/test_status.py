@@ -59,6 +59,7 @@ def test_what_was_set_aside_is_named(ledger: Ledger) -> None:
     write(ledger.state + b"/store.db.damaged-1", b"x" * SIZE)
     shown = status(ledger.store, ledger.state + b"-data", ledger.state + b"-rootfs")
     assert [os.path.basename(path) for path in shown.aside] == [row.id.encode(), b"store.db.damaged-1"]
+    assert os.path.basename(os.path.dirname(shown.aside[0])) == b"layers"
     assert shown.aside_bytes > SIZE
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
+from unspill.model.layer import SandboxId
 from unspill.store.db import Store
 from unspill.store.migrations import MIGRATIONS, migrate
 from unspill.store.state import PARTS
@@ -145,14 +146,63 @@ def test_migrations_are_numbered_in_order() -> None:
     assert [step.__name__[:5] for step in MIGRATIONS] == [f"m{n:03}_" for n in range(1, len(MIGRATIONS) + 1)]
 
 
-def test_layers_of_a_database_that_is_gone_are_set_aside_not_taken_for_garbage(state: bytes) -> None:
+@pytest.mark.parametrize("part", ["layers", "operations", "pending", "copies"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_missing_or_empty_database_beside_what_it_should_know_is_damage(
+    state: bytes, part: str, is_there: bool
+) -> None:
     Store.open(state).close()
-    os.mkdir(state + b"/layers/0123456789abcdef")
-    os.rename(state + b"/store.db", state + b"/store.db.damaged")
+    os.mkdir(os.path.join(state, part.encode(), b"0123456789abcdef"))
+    os.unlink(state + b"/store.db")
+    if is_there:
+        os.close(os.open(state + b"/store.db", os.O_CREAT | os.O_WRONLY, 0o600))
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match="missing or empty") as refusal:
+            Store.open(state)
+        assert "unspill recover" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_nothing_is_written_to_a_database_that_has_been_removed_or_replaced(
+    state: bytes, store: Store, is_replaced: bool
+) -> None:
+    os.rename(state + b"/store.db", state + b"/elsewhere.db")
+    if is_replaced:
+        os.close(os.open(state + b"/store.db", os.O_CREAT | os.O_WRONLY, 0o600))
+    with pytest.raises(StoreDamaged, match="removed or replaced") as refusal:
+        store.facts.put("key", "value")
+    assert "unspill recover" in refusal.value.remedy
+    with pytest.raises(StoreDamaged, match="removed or replaced"), store.durable:
+        pytest.fail("a transaction began")
+    os.rename(state + b"/elsewhere.db", state + b"/store.db")
+    store.facts.put("key", "value")
+
+
+def test_what_an_older_unspill_kept_beside_the_database_goes_when_it_is_brought_up_to_date(
+    state: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unspill.store.migrations.MIGRATIONS", MIGRATIONS[:17])
+    monkeypatch.setattr("unspill.store.db.MIGRATIONS", MIGRATIONS[:17])
     Store.open(state).close()
-    (aside,) = (name for name in os.listdir(state) if name.startswith(b"lost-"))
-    assert os.listdir(os.path.join(state, aside)) == [b"0123456789abcdef"]
-    assert os.listdir(state + b"/layers") == []
+    monkeypatch.undo()
+    os.mkdir(state + b"/manifests")
+    os.close(os.open(state + b"/manifests/0123456789abcdef", os.O_CREAT | os.O_WRONLY, 0o600))
+    Store.open(state).close()
+    assert not os.path.lexists(state + b"/manifests")
+
+
+def test_held_runs_are_found_by_their_index(store: Store) -> None:
+    said: list[str] = []
+    store.transaction._sqlite.set_trace_callback(said.append)
+    store.runs.drop_held(SandboxId("0" * 16))
+    store.transaction._sqlite.set_trace_callback(None)
+    (sql,) = (sql for sql in said if sql.startswith("UPDATE"))
+    (plan,) = store.transaction.rows(f"EXPLAIN QUERY PLAN {sql}")
+    assert str(plan[-1]).endswith("INDEX runs_held (sandbox=?)")
+    store.transaction.change("DROP INDEX runs_held")
+    (plan,) = store.transaction.rows(f"EXPLAIN  QUERY PLAN {sql}")
+    assert str(plan[-1]).endswith("(sandbox=?)"), "the control arm: every run of the sandbox is read"
+    assert "runs_held" not in str(plan[-1])
 
 
 def test_without_shared_memory_an_ordinary_journal_is_used(state: bytes) -> None:
