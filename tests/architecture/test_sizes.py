@@ -23,7 +23,10 @@ ADAPTERS = {
 }
 
 # Path of a module that may be longer, and why it is better whole.
-LONG_MODULES: dict[str, str] = {}
+LONG_MODULES: dict[str, str] = {
+    "src/unspill/rootfs/debian.py": "one source: names, the three steps of a build, and what a failure means",
+    "tests/unit/rootfs/test_debian.py": "the tests of that source",
+}
 
 
 def package_functions() -> list[Function]:
