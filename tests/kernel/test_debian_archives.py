@@ -6,6 +6,7 @@ The directory is laid out from packages that were fetched, with Debian's own sig
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -13,20 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.debian_roots import TOP, WISH, Workshop, ignore, means_below
+from tests.kernel.debian_roots import WISH, Workshop, means_below
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.model.rootfs import RootfsWish
 from unspill.rootfs.arch import DEBIAN_NAMES, detect_arch
-from unspill.rootfs.debian import DebianSource
-from unspill.rootfs.debian_apt import Apt
-from unspill.rootfs.debian_mirror import lay_mirror
-from unspill.rootfs.debian_names import archives_of, packages_of
-from unspill.rootfs.debian_sources import default_archives
+from unspill.rootfs.debian import Build, DebianSource, packages_of
+from unspill.rootfs.unpack import unpack
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
 
 ARCH = DEBIAN_NAMES[detect_arch()]
 PACKAGES = packages_of(WISH.tier, WISH.packages)
+SUITES = ("bookworm", "bookworm-updates", "bookworm-security")
 
 
 @dataclass(frozen=True)
@@ -37,27 +36,45 @@ class Directory:
 
     @property
     def mirror(self) -> str:
-        return f"file:{self.top}/0 bookworm bookworm-updates file:{self.top}/1 bookworm-security"
+        return f"file:{self.top} {' '.join(SUITES)}"
 
     @property
     def main(self) -> Path:
-        return self.top / "0/dists/bookworm"
+        return self.top / "dists/bookworm"
 
     def replace(self, path: Path, content: bytes) -> None:
         """Write a file anew: its old content has other names elsewhere."""
         path.unlink()
         path.write_bytes(content)
 
+    def build(self, top: Path) -> Build:
+        return Build(RootfsWish(source="debian", mirror=self.mirror), ARCH, means_below(top))
+
 
 @pytest.fixture(scope="module")
 def laid_out(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What was fetched for the workshop, as an archive of its own."""
-    top = tmp_path_factory.mktemp("archive") / "mirror"
-    kept = next(path for path in workshop.downloads.iterdir() if path.name.startswith("debian-"))
-    with Apt(bytes(kept), "bookworm", ARCH, default_archives("bookworm"), ignore) as apt:
-        apt.update()
-        lay_mirror(bytes(top), apt, ARCH, apt.fetch(PACKAGES))
-    return top
+    """What was fetched for the workshop, as an archive of its own with all suites at one address."""
+    top = tmp_path_factory.mktemp("archive")
+    kept = top / "kept"
+    for ending in ("lists", "packages"):
+        (kept / ending).mkdir(parents=True)
+        (path,) = workshop.downloads.glob(f"debian-*.{ending}")
+        unpack(bytes(path), bytes(kept / ending))
+    mirror = top / "mirror"
+    for path in (kept / "lists/lists").glob("*_dists_*"):
+        if path.is_file():
+            to = mirror / "dists" / path.name.rpartition("_dists_")[2].replace("_", "/")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(to)
+    lists = "".join(path.read_text() for path in mirror.glob(f"dists/*/main/binary-{ARCH}/Packages"))
+    places = {Path(name).name: name for name in re.findall("^Filename: (.*)$", lists, re.MULTILINE)}
+    for path in (kept / "packages/archives").glob("*.deb"):
+        # In a file's name apt writes the colon of a version so, and an archive leaves that part out
+        name = re.sub("_[^_]*%3a", "_", path.name)
+        to = mirror / places[name]
+        to.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(to)
+    return mirror
 
 
 @pytest.fixture
@@ -65,11 +82,6 @@ def directory(laid_out: Path, tmp_path: Path) -> Directory:
     """An archive for one test, of hard links."""
     shutil.copytree(laid_out, tmp_path / "mirror", copy_function=os.link)
     return Directory(tmp_path / "mirror")
-
-
-def apt_for(directory: Directory, top: Path) -> Apt:
-    top.mkdir()
-    return Apt(bytes(top), "bookworm", ARCH, archives_of(directory.mirror, "bookworm"), ignore)
 
 
 @pytest.fixture
@@ -81,10 +93,14 @@ def offline(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> Directory:
 
 
 def test_a_directory_of_packages_is_enough_without_a_network(offline: Directory, tmp_path: Path) -> None:
-    with apt_for(offline, tmp_path / "apt") as apt:
-        apt.update()
-        names = {deb.name for deb in apt.fetch(PACKAGES)}
-    assert {"gcc", "git", "python3", "dpkg"} <= names
+    build = offline.build(tmp_path / "build")
+    build.fetch_lists()
+    build.fetch_packages(PACKAGES)
+    fetched = tmp_path / "fetched"
+    fetched.mkdir()
+    (path,) = (tmp_path / "build/downloads").glob("debian-*.packages")
+    unpack(bytes(path), bytes(fetched))
+    assert {"gcc", "git", "python3", "dpkg"} <= {path.name.partition("_")[0] for path in fetched.rglob("*.deb")}
 
 
 def test_a_rootfs_is_built_from_a_directory_alone(offline: Directory, tmp_path: Path, full: bool) -> None:
@@ -106,18 +122,32 @@ def test_a_package_with_one_flipped_byte_is_refused(directory: Directory, tmp_pa
     content = bytearray(package.read_bytes())
     content[len(content) // 2] ^= 1
     directory.replace(package, bytes(content))
-    with apt_for(directory, tmp_path / "apt") as apt:
-        apt.update()
-        with pytest.raises(RootfsUnverified):
-            apt.fetch(("bash",))
+    build = directory.build(tmp_path / "build")
+    build.fetch_lists()
+    with pytest.raises(RootfsUnverified):
+        build.fetch_packages(("bash",))
+
+
+def test_what_was_fetched_before_something_failed_is_used(directory: Directory, tmp_path: Path) -> None:
+    build = directory.build(tmp_path / "build")
+    build.fetch_lists()
+    (missing,) = directory.top.rglob("git_*.deb")
+    missing.rename(tmp_path / "git.deb")
+    with pytest.raises(RootfsUnreachable):
+        build.fetch_packages(("git",))
+    # The others are not there any more
+    for package in directory.top.rglob("*.deb"):
+        package.unlink()
+    (tmp_path / "git.deb").rename(missing)
+    build.fetch_packages(("git",))
 
 
 @pytest.mark.parametrize("name", ["InRelease", "main/binary-{arch}/Packages"])
 def test_a_list_with_one_changed_word_is_refused(directory: Directory, tmp_path: Path, name: str) -> None:
     path = directory.main / name.format(arch=ARCH)
     directory.replace(path, path.read_bytes().replace(b"Debian", b"debian", 1))
-    with apt_for(directory, tmp_path / "apt") as apt, pytest.raises(RootfsUnverified):
-        apt.update()
+    with pytest.raises(RootfsUnverified):
+        directory.build(tmp_path / "build").fetch_lists()
 
 
 def test_an_archive_without_a_signature_is_refused_though_all_its_digests_are_right(
@@ -134,44 +164,30 @@ def test_an_archive_without_a_signature_is_refused_though_all_its_digests_are_ri
         f"Date: Sat, 14 Nov 2026 00:00:00 UTC\nSHA256:\n {digest} {len(content)} main/binary-{ARCH}/Packages\n"
     )
     (directory.main / "Release").write_text(release)
-    with apt_for(directory, tmp_path / "apt") as apt:
-        with pytest.raises(RootfsUnverified, match="not signed"):
-            apt.update()
-        trusting = tmp_path / "apt/etc/sources.list"
-        trusting.write_text(f"deb [trusted=yes] copy:{directory.top}/0 bookworm main\n")
-        environ = {"PATH": "/usr/bin:/bin", "APT_CONFIG": os.fspath(tmp_path / "apt/etc/apt.conf"), "LANG": "C.UTF-8"}
-        options = ["-o", "Acquire::AllowInsecureRepositories=true", "-o", "Acquire::AllowWeakRepositories=true"]
-        done = subprocess.run(["apt-get", *options, "update"], env=environ, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    with pytest.raises(RootfsUnverified, match="not signed"):
+        directory.build(tmp_path / "build").fetch_lists()
+    argv = ["mmdebstrap", "--mode=unshare", "--variant=extract", "--format=null", f"--architectures={ARCH}"]
+    argv += ['--aptopt=APT::Sandbox::User "root"', "--skip=check/signed-by", "bookworm", "-"]
+    enter = ["unshare", "--user", "--map-root-user", "--map-auto", "--"]
+    argv = [*enter, *argv, f"deb [trusted=yes] copy:{directory.top} bookworm main"]
+    environ = {"PATH": "/usr/sbin:/usr/bin:/bin", "TMPDIR": os.fspath(tmp_path), "LANG": "C.UTF-8"}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_package_that_does_not_exist_is_told(directory: Directory, tmp_path: Path) -> None:
-    with apt_for(directory, tmp_path / "apt") as apt:
-        apt.update()
+    build = directory.build(tmp_path / "build")
+    build.fetch_lists()
+    # apt would take the second for a pattern that many packages match
+    for name in ("no-such-package", "bas.h"):
         with pytest.raises(RootfsError, match="not in this suite"):
-            apt.fetch(("bash", "no-such-package"))
-        # apt would take this one for a pattern that many packages match
-        with pytest.raises(RootfsError, match="not in this suite"):
-            apt.fetch(("bas.h",))
+            build.fetch_packages(("bash", name))
 
 
 def test_a_suite_that_does_not_exist_is_told(directory: Directory, tmp_path: Path) -> None:
     shutil.rmtree(directory.main)
-    with (
-        apt_for(directory, tmp_path / "apt") as apt,
-        pytest.raises(RootfsUnreachable, match="does not have this suite"),
-    ):
-        apt.update()
-
-
-def test_what_apt_does_to_its_lists_does_not_reach_a_build_under_way(directory: Directory) -> None:
-    """While it works, apt takes others' right to read its lists away: from that very file, whatever its names are."""
-    for path in directory.top.glob("*/dists/*/InRelease"):
-        assert path.stat().st_mode & 0o444 == 0o444
-    lists = next(TOP.glob("rootfs/downloads/debian-*/lists"))
-    kept = {(path.stat().st_dev, path.stat().st_ino) for path in lists.iterdir()}
-    laid = {(path.stat().st_dev, path.stat().st_ino) for path in directory.top.rglob("*") if "dists" in path.parts}
-    assert not kept & laid
+    with pytest.raises(RootfsUnreachable, match="does not have this suite"):
+        directory.build(tmp_path / "build").fetch_lists()
 
 
 def test_an_archive_that_nobody_serves_is_unreachable(tmp_path: Path) -> None:

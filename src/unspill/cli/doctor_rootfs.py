@@ -38,7 +38,7 @@ def rootfs_row(policy: Policy, locations: Locations) -> Row | None:
 
 
 def _row(value: str, standing: Standing, consequence: str, remedy: str = "") -> Row:
-    from unspill.rootfs.debian_host import check_host
+    from unspill.rootfs.debian import check_host
 
     try:
         check_host()

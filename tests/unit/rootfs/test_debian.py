@@ -2,22 +2,36 @@
 """The parts of building a Debian rootfs that need neither a network nor namespaces."""
 
 import os
-import time
+import shlex
+import tarfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support import lasting, processes_with
+from tests.kernel.debian_roots import means_below
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.rootfs.debian import _up_to_date
-from unspill.rootfs.debian_apt import Apt
-from unspill.rootfs.debian_build import mmdebstrap_argv
-from unspill.rootfs.debian_child import Ended, child_environ, run_child
-from unspill.rootfs.debian_failures import explain_failure
-from unspill.rootfs.debian_host import check_host, has_ids
-from unspill.rootfs.debian_mirror import list_name
-from unspill.rootfs.debian_names import Archive, archives_of
-from unspill.rootfs.debian_status import installed_packages, paragraphs
+from unspill.model.rootfs import RootfsKey, RootfsWish
+from unspill.rootfs import debian
+from unspill.rootfs.debian import (
+    MIRROR,
+    SECURITY_MIRROR,
+    TIER_1,
+    TIER_2,
+    Build,
+    check_host,
+    checked_suite,
+    explain_failure,
+    installed_packages,
+    mmdebstrap_argv,
+    packages_of,
+    sources_of,
+    variant_of,
+)
+from unspill.rootfs.source import Resolved
+
+WISH = RootfsWish(source="debian")
 
 STATUS = """\
 Package: bash
@@ -39,10 +53,6 @@ Package: libc6
 Version: 2.36-9
 Status: hold ok installed
 """
-
-
-def test_fields_are_read_from_paragraphs() -> None:
-    assert list(paragraphs("A: 1\nB: x: y\n more\n\n\nA: 2\nnonsense\n")) == [{"a": "1", "b": "x: y"}, {"a": "2"}]
 
 
 def tree_with(top: Path, status: str) -> bytes:
@@ -90,13 +100,13 @@ def test_a_tree_that_says_nothing_has_no_known_packages(tmp_path: Path) -> None:
         ("E: Failed to fetch copy:/x.deb  Hash Sum mismatch", RootfsUnverified, "damaged"),
         ("E: Release file for x is expired (invalid since 1d)", RootfsUnverified, "expired"),
         ("E: Write error - write (28: No space left on device)", RootfsError, "disk is full"),
-        ("unshare: unshare failed: Operation not permitted", RootfsError, "does not let an ordinary user"),
+        ("unshare: unshare failed: Operation not permitted", RootfsError, "can't make the namespaces"),
         ("newuidmap: uid range [0-65536) -> [1-65537) not allowed", RootfsError, "subordinate ids"),
         ("E: setup failed: something new", RootfsError, "something new"),
     ],
 )
 def test_a_failure_is_told_with_its_cause_and_a_remedy(line: str, kind: type[RootfsError], said: str) -> None:
-    error = explain_failure(Ended(code=100, tail=("the line before", *line.split("\n"))), "program")
+    error = explain_failure("program", 100, ("the line before", *line.split("\n")))
     assert type(error) is kind
     assert said in error.message
     assert line.rsplit("\n", maxsplit=1)[-1].strip() in error.message
@@ -104,166 +114,304 @@ def test_a_failure_is_told_with_its_cause_and_a_remedy(line: str, kind: type[Roo
     assert error.remedy
 
 
-def host_with(top: Path, programs: str) -> str:
-    for name in programs.split():
-        path = top / name
-        path.write_text("#!/bin/sh\n")
+ALL = "apt-get mmdebstrap newuidmap newgidmap unshare bwrap"
+
+
+class Host:
+    """A machine that has what it takes to build."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        (top / "bin").mkdir()
+        for name in ALL.split():
+            self.program(name, "")
+        (top / "keyring").touch()
+        self.ids("echo 0 1001 1; echo 1 100000 65535; echo 0 1001 1; echo 1 100000 65535")
+
+    def program(self, name: str, script: str) -> None:
+        path = self.top / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
-    return os.fspath(top)
+
+    def ids(self, script: str) -> None:
+        """Say what the program prints that enters a namespace and shows its ids."""
+        self.program("unshare", script)
+
+    def check(self) -> None:
+        check_host(str(self.top / "bin"), str(self.top / "keyring"))
 
 
-ALL = "apt-get mmdebstrap newuidmap newgidmap unshare"
-
-
-@pytest.mark.parametrize("missing", ALL.split())
-def test_a_missing_program_is_named_with_its_package(tmp_path: Path, missing: str) -> None:
-    search = host_with(tmp_path, ALL.replace(missing, ""))
-    with pytest.raises(RootfsError, match=f"{missing} is needed") as error:
-        check_host(search)
+@pytest.mark.parametrize("missing", [*(f"bin/{name}" for name in ALL.split()), "keyring"])
+def test_what_is_missing_is_named_with_its_package(tmp_path: Path, missing: str) -> None:
+    host = Host(tmp_path)
+    host.check()
+    (tmp_path / missing).unlink()
+    with pytest.raises(RootfsError, match=f"{Path(missing).name} is needed") as error:
+        host.check()
     assert "apt install" in error.value.remedy
 
 
-@pytest.mark.parametrize("missing", ["subuid", "subgid"])
-def test_missing_ids_are_told(tmp_path: Path, missing: str) -> None:
-    (tmp_path / "bin").mkdir()
-    search = host_with(tmp_path / "bin", ALL)
-    for name in ("subuid", "subgid"):
-        (tmp_path / name).write_text("" if name == missing else f"{os.geteuid()}:100000:65536\n")
-    with pytest.raises(RootfsError, match=missing) as error:
-        check_host(search, bytes(tmp_path))
-    assert "usermod" in error.value.remedy
-    (tmp_path / missing).write_text(f"{os.geteuid()}:100000:65536\n")
-    check_host(search, bytes(tmp_path))
-
-
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "script",
     [
-        ("12345:100000:65536\n", True),
-        ("other:1:1\n12345:100000:65536\n", True),
-        ("12345:100000:1000\n", False),
-        ("1234:100000:65536\n", False),
-        ("12345:100000\n", False),
-        ("12345:x:y\n", False),
-        ("", False),
+        "echo 'unshare: no line matching user in /etc/subuid' >&2; exit 1",
+        "echo 'newuidmap: write to uid_map failed' >&2; exit 1",
+        "echo 0 1001 1; echo 1 100000 1000; echo 0 1001 1; echo 1 100000 65535",
+        "echo 0 1001 1; echo 1 100000 65535; echo 0 1001 1",
+        "exit 1",
     ],
 )
-def test_ids_are_enough_in_one_block_of_this_user(tmp_path: Path, text: str, expected: bool) -> None:
-    path = tmp_path / "subuid"
-    path.write_text(text)
-    assert has_ids(bytes(path), 12345) is expected
-    assert not has_ids(bytes(tmp_path / "missing"), 12345)
+def test_missing_ids_are_told(tmp_path: Path, script: str) -> None:
+    host = Host(tmp_path)
+    host.check()
+    host.ids(script)
+    with pytest.raises(RootfsError, match="65536 subordinate ids") as error:
+        host.check()
+    assert "usermod" in error.value.remedy
 
 
-def test_nothing_on_the_command_line_makes_apt_trust_more() -> None:
-    argv = mmdebstrap_argv("bookworm", "amd64", ("bash", "git"), archives_of("", "bookworm"))
+def test_nothing_on_the_command_line_makes_apt_trust_more(tmp_path: Path) -> None:
+    argv = mmdebstrap_argv(Build(WISH, "amd64", means_below(tmp_path)), "custom", "tar", ["--include=git"])
     assert argv[0] == "mmdebstrap"
     assert "--mode=unshare" in argv
-    assert "--include=bash,git" in argv
+    assert "--include=git" in argv
     assert argv[-5:] == [
         "bookworm",
         "-",
-        "deb copy:/mirror/0 bookworm main",
-        "deb copy:/mirror/0 bookworm-updates main",
-        "deb copy:/mirror/1 bookworm-security main",
+        f"deb {MIRROR} bookworm main",
+        f"deb {MIRROR} bookworm-updates main",
+        f"deb {SECURITY_MIRROR} bookworm-security main",
     ]
     said = " ".join(argv).lower()
     assert not any(word in said for word in ("trusted=", "unauthenticated", "insecure", "allow"))
 
 
-def test_the_environment_of_a_program_is_made_anew_but_for_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("API_TOKEN", "x")
-    monkeypatch.setenv("LD_PRELOAD", "/x.so")
-    monkeypatch.setenv("https_proxy", "http://proxy.example.org:3128")
-    monkeypatch.setenv("NO_PROXY", "example.org")
-    environ = child_environ(b"/scratch", {"APT_CONFIG": "/c"})
-    assert environ == {
-        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME": "/scratch",
-        "TMPDIR": "/scratch",
-        "LANG": "C.UTF-8",
-        "DEBIAN_FRONTEND": "noninteractive",
-        "APT_CONFIG": "/c",
-        "https_proxy": "http://proxy.example.org:3128",
-        "NO_PROXY": "example.org",
-    }
+class Recorded(Build):
+    """A build whose commands are not run but kept."""
+
+    commands: tuple[str, ...] = ()
+
+    def _fetch(self, more: list[str]) -> None:
+        self.commands = tuple(more)
+
+
+def test_a_package_is_one_word_of_apts_command(tmp_path: Path) -> None:
+    build = Recorded(WISH, "amd64", means_below(tmp_path))
+    build.fetch_packages(("g++", "libstdc++6"))
+    (hook,) = (word for word in build.commands if "install" in word)
+    _system, step, _clean = hook.split(";")[0].split(" && ")
+    words = shlex.split(step)
+    assert words[words.index("install") :] == ["install", "g++", "libstdc++6", ">&2"]
+    assert "-oAPT::Cmd::Pattern-Only=true" in words
+
+
+def test_keys_of_this_machine_count_for_archives_that_the_person_named_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argvs: list[list[str]] = []
+
+    def record(argv: list[str], *_words: object, **_options: object) -> None:
+        argvs.append(argv)
+
+    monkeypatch.setattr(debian, "run", record)
+    monkeypatch.setattr(debian, "HOST_KEYS", str(tmp_path))
+    means = means_below(tmp_path / "means")
+    for mirror in ("", "https://mirror.example.org/debian"):
+        Build(RootfsWish(source="debian", mirror=mirror), "amd64", means)._fetch([])
+    debians, named = ([word for word in argv if word.startswith("--keyring=")] for argv in argvs)
+    assert debians[0] == named[0] == f"--keyring={debian.KEYRING}"
+    assert named[1:] == [f"--keyring={tmp_path}"]
+    (nothing,) = (Path(word.removeprefix("--keyring=")) for word in debians[1:])
+    assert list(nothing.iterdir()) == []
+
+
+def lists_of(build: Build, date: str, suites: tuple[str, ...] = ("bookworm",)) -> None:
+    """Write what apt would have fetched from an archive."""
+    top = Path(os.fsdecode(build._means.scratch), "written")
+    top.mkdir()
+    with tarfile.open(build._lists, "w") as tar:
+        for suite in suites:
+            (top / suite).write_text(f"Origin: Debian\nDate: {date}\n")
+            tar.add(top / suite, f"lists/m.example.org_debian_dists_{suite}_InRelease")
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    wish = RootfsWish(source="debian", mirror="https://m.example.org/debian bookworm bookworm-updates")
+    return Build(wish, "amd64", means_below(tmp_path))
+
+
+def test_the_version_is_when_the_youngest_archive_changed(build: Build) -> None:
+    lists_of(build, "Sun, 01 Nov 2026 10:00:00 UTC", ("bookworm", "bookworm-updates"))
+    releases = build.read_releases()
+    assert releases.version == "bookworm.20261101.1000"
+    assert [name for name, _digest in releases.digests] == ["bookworm-updates/InRelease", "bookworm/InRelease"]
+
+
+def test_an_archive_without_a_signed_list_is_refused(build: Build) -> None:
+    lists_of(build, "Sun, 01 Nov 2026 10:00:00 UTC")
+    with pytest.raises(RootfsUnverified, match="no signed InRelease"):
+        build.read_releases()
+
+
+def test_what_an_archive_has_by_now_does_not_get_the_name_of_what_it_had(build: Build, tmp_path: Path) -> None:
+    """Somebody else may have fetched newer lists between `resolve` and `fill`."""
+    wish = RootfsWish(source="debian", mirror="https://m.example.org/debian bookworm bookworm-updates")
+    lists_of(build, "Sun, 01 Nov 2026 12:00:00 UTC", ("bookworm", "bookworm-updates"))
+    key = RootfsKey(source="debian", version="bookworm.20261101.1000", arch="amd64", tier=1)
+    with pytest.raises(RootfsError, match=r"had bookworm.20261101.1000, and has bookworm.20261101.1200") as error:
+        debian.DebianSource().fill(Resolved(key=key, wish=wish), bytes(tmp_path), build._means)
+    assert "Try again" in error.value.remedy
+
+
+@pytest.mark.parametrize("name", ["a b", 'a"b', "a;b", "a'b", "a$b", "é"])
+def test_a_directory_whose_path_apt_could_misread_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RootfsError, match="apt can't work below"):
+        Build(WISH, "amd64", means_below(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["bash", "g++", "libstdc++6", "python3.11", "7zip", "r-base-core", "libc6-dev"])
+def test_names_of_packages_are_taken(name: str) -> None:
+    assert name in packages_of(1, (name,))
 
 
 @pytest.mark.parametrize(
-    ("address", "expected"),
+    "name",
     [
-        ("http://m.example.org/debian", b"m.example.org_debian_dists_bookworm_InRelease"),
-        ("copy:/srv/a_b", b"_srv_a%5fb_dists_bookworm_InRelease"),
+        "",
+        "a",
+        "-o",
+        "--allow-unauthenticated",
+        "bash-",
+        "bash.",
+        "bash=5",
+        "bash/sid",
+        "bash:i386",
+        "Bash",
+        "a b",
+        "a\nb",
+        "ab\n",
+        "a,b",
+        "?essential",
+        "./x.deb",
+        "/x.deb",
+        "http://x",
+        "gcc*",
+        "$(id)",
+        "x" * 65,
     ],
 )
-def test_lists_are_found_by_the_names_that_apt_gives_them(address: str, expected: bytes) -> None:
-    assert list_name(Archive(address=address, suites=("bookworm",)), "bookworm", "InRelease") == expected
+def test_what_apt_reads_as_something_else_is_refused(name: str) -> None:
+    with pytest.raises(RootfsError, match="can't be the name of a package"):
+        packages_of(1, (name,))
 
 
-def test_the_last_lines_of_a_program_are_kept(tmp_path: Path) -> None:
-    script = "for i in $(seq 100); do echo line $i; done; echo dlstatus:1:2:x; exit 3"
-    ended = run_child(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, cwd=bytes(tmp_path))
-    assert ended.code == 3
-    assert len(ended.tail) == 40
-    assert ended.tail[-1] == "line 100"
+@given(st.text())
+def test_whatever_passes_is_one_plain_word(text: str) -> None:
+    try:
+        packages_of(1, (text,))
+    except RootfsError:
+        return
+    assert text.isascii()
+    assert not set(text) & set(" \t\n,:;/$'\"\\*?!()=~")
+    assert text[0].isalnum()
 
 
-PATH = {"PATH": "/usr/bin:/bin"}
-HANGING = {
-    "silently": "echo begun; sleep $0",
-    "with words": "while :; do echo waiting; sleep 0.01; done",
-    "with a line that has no end": "while :; do printf x; done",
-    "with its output closed": "exec >/dev/null 2>&1; sleep $0",
-    "while a child has its output": "sleep $0 & exit 0",
-}
+@pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid", "stable", "bookworm-backports"])
+def test_suites_are_taken(suite: str) -> None:
+    assert checked_suite(suite) == suite
 
 
-@pytest.mark.parametrize("script", HANGING.values(), ids=HANGING)
-def test_a_program_that_hangs_is_ended(tmp_path: Path, script: str) -> None:
-    word = lasting()
-    begin = time.monotonic()
-    with pytest.raises(RootfsError, match=r"did not come to an end in 0\.3 seconds"):
-        run_child(["sh", "-c", script, word], PATH, cwd=bytes(tmp_path), wall_s=0.3)
-    assert time.monotonic() - begin < 10
-    # What was started in its group is killed with it, though somebody else reaps it
-    while processes_with(word) and time.monotonic() - begin < 10:
-        time.sleep(0.01)
-    assert processes_with(word) == []
+@pytest.mark.parametrize("suite", ["-x", "a", "Bookworm", "bookworm main", "../x", "bookworm/x", "12", "x-", "[x]"])
+def test_what_is_no_suite_is_refused(suite: str) -> None:
+    with pytest.raises(RootfsError, match="can't be a suite"):
+        checked_suite(suite)
 
 
-def test_long_lines_come_in_parts_and_nothing_is_lost(tmp_path: Path) -> None:
-    lines: list[str] = []
-    script = "head -c 5000 /dev/zero | tr '\\0' x; echo; echo; echo short; printf end"
-    run_child(["sh", "-c", script], PATH, cwd=bytes(tmp_path), on_line=lines.append)
-    assert "".join(lines) == "x" * 5000 + "shortend"
-    assert lines[-3:] == ["", "short", "end"]
-    assert max(map(len, lines)) == 2000
+def test_without_a_version_it_is_the_stable_suite() -> None:
+    assert checked_suite("") == "bookworm"
 
 
-class Changing(Apt):
-    """An archive that has another version after each update; of apt itself nothing runs."""
-
-    def __init__(self, top: Path, hours: tuple[int, ...]) -> None:
-        super().__init__(bytes(top), "bookworm", "amd64", MINE, lambda _progress: None)
-        self._hours = list(hours)
-        (top / "lists").mkdir()
-        self.update()
-
-    def update(self) -> None:
-        """Take the next version."""
-        name = list_name(MINE[0], "bookworm", "InRelease")
-        text = f"Date: Sun, 01 Nov 2026 {self._hours.pop(0):02}:00:00 UTC\n"
-        Path(os.fsdecode(self.top), "lists", os.fsdecode(name)).write_text(text)
+def test_the_second_tier_has_the_first_and_more() -> None:
+    assert packages_of(1, ()) == TIER_1 == ("bash", "python3", "python3-pip", "coreutils", "grep", "sed")
+    assert packages_of(2, ("gcc", "git")) == (*TIER_1, *TIER_2, "gcc")
+    assert {"findutils", "curl", "wget", "git", "tar", "unzip", "jq", "gawk", "nodejs", "npm"} == set(TIER_2)
 
 
-MINE = (Archive(address="http://m.example.org/debian", suites=("bookworm",)),)
+@pytest.mark.parametrize("tier", [0, 3, -1])
+def test_there_is_no_other_tier(tier: int) -> None:
+    with pytest.raises(RootfsError, match="no tier"):
+        packages_of(tier, ())
 
 
-def test_what_an_archive_has_by_now_does_not_get_the_name_of_what_it_had(tmp_path: Path) -> None:
-    for name, hours in (("same", (10,)), ("again", (11, 10))):
-        (tmp_path / name).mkdir()
-        assert _up_to_date(Changing(tmp_path / name, hours), "bookworm", "bookworm.20261101.1000").epoch > 0
-    (tmp_path / "other").mkdir()
-    with pytest.raises(RootfsError, match=r"had bookworm.20261101.1000, and has bookworm.20261101.1200") as error:
-        _up_to_date(Changing(tmp_path / "other", (11, 12)), "bookworm", "bookworm.20261101.1000")
-    assert "Try again" in error.value.remedy
+def test_the_variant_stands_for_packages_in_any_order() -> None:
+    assert variant_of(()) == ""
+    assert variant_of(("git", "gcc")) == variant_of(("gcc", "git", "git"))
+    assert variant_of(("git",)) != variant_of(("gcc",))
+    assert len(variant_of(("git",))) == 8
+
+
+def test_debians_own_archives_are_the_default_with_updates_and_security() -> None:
+    assert sources_of("", "trixie") == (
+        (MIRROR, "trixie"),
+        (MIRROR, "trixie-updates"),
+        (SECURITY_MIRROR, "trixie-security"),
+    )
+    assert sources_of("", "sid") == ((MIRROR, "sid"),)
+
+
+@pytest.mark.parametrize(
+    ("mirror", "expected"),
+    [
+        ("https://m.example.org/debian/", [("https://m.example.org/debian", "bookworm")]),
+        ("http://m.example.org:8080/d", [("http://m.example.org:8080/d", "bookworm")]),
+        ("file:/srv/mirror", [("copy:/srv/mirror", "bookworm")]),
+        ("file:///srv/mirror/", [("copy:/srv/mirror", "bookworm")]),
+        ("copy:/srv/mirror", [("copy:/srv/mirror", "bookworm")]),
+        (
+            "https://m.example.org/d bookworm bookworm-updates https://m.example.org/s bookworm-security",
+            [
+                ("https://m.example.org/d", "bookworm"),
+                ("https://m.example.org/d", "bookworm-updates"),
+                ("https://m.example.org/s", "bookworm-security"),
+            ],
+        ),
+    ],
+)
+def test_a_mirror_is_an_address_or_several_with_their_suites(mirror: str, expected: list[tuple[str, str]]) -> None:
+    assert list(sources_of(mirror, "bookworm")) == expected
+
+
+@pytest.mark.parametrize(
+    "mirror",
+    [
+        "bookworm",
+        "ftp://m.example.org/debian",
+        "https:/m.example.org",
+        "https://",
+        "https://:80/x",
+        "https://user:word@m.example.org/debian",
+        "[trusted=yes] https://m.example.org/debian",
+        "https://m.example.org/debian [trusted=yes]",
+        "https://m.example.org/debian;x",
+        "https://m.example.org/debian Main",
+        "file:srv/mirror",
+        "file:/",
+        "file:/srv/../etc",
+        "cdrom:/x",
+        "https://m.example.org/a%0adeb",
+    ],
+)
+def test_what_is_no_mirror_is_refused(mirror: str) -> None:
+    with pytest.raises(RootfsError, match="can't be a mirror"):
+        sources_of(mirror, "bookworm")
+
+
+@given(st.text(alphabet="abz:/.-[]=@ \n#trusedy", max_size=40))
+def test_no_mirror_writes_an_option_into_the_sources(mirror: str) -> None:
+    try:
+        sources = sources_of(mirror, "bookworm")
+    except RootfsError:
+        return
+    for address, suite in sources:
+        assert not set(address + suite) & set("[]#@= \n")
