@@ -52,10 +52,12 @@ PROFILES = ("default", "strict")
 MODES = ("proxy", "pasta", "host")
 STANCES = ("ask", "deny")
 APPROVERS = ("terminal", "queue", "deny")
-# What to do about a value that earlier versions took, by key and value
-DROPPED_VALUES = {
-    ("engine", "copy"): "unspill no longer copies the project for a run. Remove the setting `engine`: unspill then uses"
-    " `mount` or `native`, whichever works. `unspill doctor` says which.",
+# Values that earlier versions knew, each with what to write instead
+DROPPED = {
+    ("engine", "copy"): (
+        "Remove the setting `engine`: unspill then uses `mount` or `native`, whichever works. `unspill doctor` says "
+        "which, and what to do where neither does."
+    ),
 }
 
 # What a project's file may set at all; `merge` decides whether the value is tighter.

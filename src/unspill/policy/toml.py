@@ -17,7 +17,7 @@ from unspill.policy.rootfs_toml import read_mounts, read_provision, read_rootfs,
 from unspill.policy.settings import (
     AFTER,
     APPROVERS,
-    DROPPED_VALUES,
+    DROPPED,
     ENGINES,
     MODES,
     PROFILES,
@@ -86,7 +86,7 @@ class Reader:
         self.home = home
         self.base = base
 
-    def wrong(self, key: str, reason: str, *, remedy: str = "") -> PolicyError:
+    def wrong(self, key: str, reason: str, remedy: str = "") -> PolicyError:
         # The key may come from a hostile project
         return PolicyError(f"{self.where}: {ascii(key)[1:-1]}: {reason}", remedy=remedy)
 
@@ -240,9 +240,10 @@ class Reader:
 
 def _one_of(choices: tuple[str, ...]) -> Callable[[Reader, str, object], str]:
     def read(reader: Reader, key: str, value: object) -> str:
+        if isinstance(value, str) and (key, value) in DROPPED:
+            raise reader.wrong(key, f'"{value}" is no longer supported', DROPPED[key, value])
         if value not in choices:
-            known = ", ".join(f'"{choice}"' for choice in choices)
-            raise reader.wrong(key, f"must be one of {known}", remedy=DROPPED_VALUES.get((key, str(value)), ""))
+            raise reader.wrong(key, "must be one of " + ", ".join(f'"{choice}"' for choice in choices))
         return str(value)
 
     return read

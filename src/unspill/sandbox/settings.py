@@ -85,7 +85,7 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
 def _check_given(policy: Policy) -> None:
     """Check of a policy that a program made what `policy.toml` checks of a file: that each word is a known one."""
     from unspill.model.rules import SCOPES
-    from unspill.policy.settings import AFTER, APPROVERS, DROPPED_VALUES, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
+    from unspill.policy.settings import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
 
     rules = policy.permissions
     stances = ("network", "egress", "roots", "readable", "secrets", "held", "unsandboxed", "as_root")
@@ -105,7 +105,7 @@ def _check_given(policy: Policy) -> None:
         if value not in known:
             raise PolicyError(
                 f"the policy's {name} is not one of {', '.join(filter(None, known))}: {value!a}",
-                remedy=DROPPED_VALUES.get((name, str(value)), ""),
+                remedy=DROPPED.get((name, str(value)), ""),
             )
     if policy.rootfs or policy.rootfs_dir or policy.mounts or policy.provision is not None:
         _check_given_rootfs(policy)

@@ -264,7 +264,7 @@ def test_what_is_not_understood_stops_the_run_and_is_named(text: str, named: str
 
 
 def test_an_engine_that_is_gone_is_refused_with_what_to_do() -> None:
-    with pytest.raises(PolicyError, match='engine: must be one of "mount", "native"') as refused:
+    with pytest.raises(PolicyError, match='engine: "copy" is no longer supported') as refused:
         own("engine = 'copy'")
     assert "Remove the setting `engine`" in refused.value.remedy
 
