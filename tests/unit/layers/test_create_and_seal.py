@@ -130,6 +130,7 @@ def test_a_dropped_run_leaves_nothing_but_its_record(ground: Ground) -> None:
 
 def test_directories_can_be_left_for_later(ground: Ground) -> None:
     opened = ground.open()
+    write(upper(opened) + b"/file")
     leave_work(opened)
     closed = drop_run(ground.store, opened, ended(opened), defer=True)
     assert ground.left() == {b"layers": 1, b"work": 1, b"runs": 0}
