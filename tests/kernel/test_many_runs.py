@@ -13,6 +13,7 @@ import statistics
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
 FEW, MANY = 100, 20_000
 BAR = 1.2
 ROUNDS = 15
-OF_EACH = {
+OF_EACH: dict[str, dict[str, Any]] = {
     # What of a generated row differs from the one that it is made like
     "runs": {"stdout_head": b"printed\n" * 50, "held": 0},
     "operations": {"is_recorded": 1},
