@@ -139,7 +139,7 @@ def test_several_who_ask_for_tools_at_once_do_not_disturb_each_other_and_leave_n
 
 def kept(ground: Ground) -> list[str]:
     """Return what is kept of runs and sandboxes, and where projects for asking are made."""
-    names = ("locks", "runs", "layers", "work", "manifests")
+    names = ("locks", "runs", "layers", "work")
     places = [path for name in names for path in ground.state.glob(f"{name}/*")]
     places += (ground.home / ".cache/unspill").glob("*")
     return sorted(os.fspath(path) for path in places)

@@ -34,7 +34,7 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         return
     from unspill.sandbox.retention import prune_in_time
 
-    _copy_daily(store, now)
+    _copy_daily(store, now, policy.keep_days)
     try:
         is_complete = prune_in_time(store, now, days=policy.keep_days, budget=policy.keep_bytes)
     except OSError:
@@ -45,8 +45,8 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         store.facts.put(STAMP, str(now))
 
 
-def _copy_daily(store: Store, now: int) -> None:
-    from unspill.store.copies import copied_ns, make_copy
+def _copy_daily(store: Store, now: int, keep_days: int) -> None:
+    from unspill.store.copies import copied_ns, make_copy, remove_older
 
     made = copied_ns(store.state)
     # Pruning may take several starts of a day, one copy is enough
@@ -54,6 +54,7 @@ def _copy_daily(store: Store, now: int) -> None:
         return
     try:
         make_copy(store.transaction, store.state)
+        remove_older(store.state, now - keep_days * DAY_NS)
     except StoreDamaged:
         raise
     except (OSError, StoreError):

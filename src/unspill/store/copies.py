@@ -67,6 +67,13 @@ def make_copy(db: Connection, state: bytes, name: bytes = DAILY) -> None:
         os.close(directory)
 
 
+def remove_older(state: bytes, moment_ns: int) -> None:
+    """Remove the copy from before the last migration if it was made before a moment."""
+    made = copied_ns(state, BEFORE_MIGRATION)
+    if made is not None and made < moment_ns:
+        os.unlink(_directory(state) + b"/" + BEFORE_MIGRATION)
+
+
 def put_back(state: bytes) -> PutBack:
     """Put the newest copy that is whole in the place of the database, or a new database where there is none.
 

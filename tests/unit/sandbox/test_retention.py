@@ -26,7 +26,7 @@ from unspill.sandbox.daily import do_daily
 from unspill.sandbox.records import backups_of, files_of
 from unspill.sandbox.retention import Family, Pruned, choose, find_families, prune
 from unspill.sandbox.status import status
-from unspill.store.copies import copied_ns
+from unspill.store.copies import BEFORE_MIGRATION, copied_ns, make_copy
 from unspill.store.db import Store
 from unspill.store.requests import AskedRequest
 from unspill.store.state import list_aside
@@ -251,6 +251,16 @@ def test_the_database_is_copied_once_a_day_before_anything_is_forgotten(ledger: 
     assert copied_ns(ledger.state) == copied
     do_daily(ledger.store, Policy(), now + 2 * DAY_NS)
     assert copied_ns(ledger.state) != copied
+
+
+def test_the_copy_from_before_a_migration_goes_with_what_is_too_old(ledger: Ledger) -> None:
+    now = time.time_ns()
+    make_copy(ledger.store.transaction, ledger.state, BEFORE_MIGRATION)
+    do_daily(ledger.store, Policy(keep_days=3), now)
+    for days, is_there in ((1, True), (4, False)):
+        do_daily(ledger.store, Policy(keep_days=3), now + days * DAY_NS)
+        assert (copied_ns(ledger.state, BEFORE_MIGRATION) is not None) == is_there
+        assert copied_ns(ledger.state) is not None
 
 
 def test_a_day_without_room_for_a_copy_is_no_reason_not_to_run(ledger: Ledger) -> None:
