@@ -45,7 +45,7 @@ def drop(state: bytes, layers: Iterable[LayerId]) -> None:
 def _rename(source: bytes, dest: bytes) -> None:
     try:
         os.rename(source, dest)
-    except OSError:
+    except PermissionError:
         # The result of the run counts more. The next sweep finds it without a row and sets it aside.
         return
 
