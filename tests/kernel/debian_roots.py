@@ -6,6 +6,7 @@ The packages that were fetched are kept in any case. All of it lies in the cache
 
 import fcntl
 import hashlib
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tests.figures import record_figure
 from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsWish
 from unspill.rootfs import debian
 from unspill.rootfs.build import prepare
-from unspill.rootfs.debian import DebianSource
+from unspill.rootfs.debian import DEFAULT_SUITE, DebianSource
 from unspill.rootfs.shelf import Shelf
 from unspill.rootfs.source import Means
 
@@ -57,6 +58,15 @@ def ignore(_progress: Progress) -> None:
     """Take a report and do nothing."""
 
 
+def reachable_wish() -> RootfsWish:
+    """Return the wish with the archives that this machine installs from: Debian's servers may be out of reach."""
+    argv = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"]
+    listed = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.splitlines()
+    # A machine can have archives of other projects too
+    lines = [line for line in listed if line.rpartition(" ")[2].startswith(DEFAULT_SUITE)]
+    return WISH.replace(mirror=" ".join(lines))
+
+
 @pytest.fixture(scope="session")
 def workshop(full: bool) -> Workshop:
     """A rootfs with Python, git and gcc, ready."""
@@ -69,7 +79,7 @@ def workshop(full: bool) -> Workshop:
                 shelf.remove(old.name, force=True)
         begun = time.monotonic()
         is_new = not shelf.list()
-        rootfs = prepare(shelf, WISH, DebianSource(), install=no_install, report=ignore)
+        rootfs = prepare(shelf, reachable_wish(), DebianSource(), install=no_install, report=ignore)
         if is_new:
             note = "tier 1 with git and gcc, packages fetched before if they were the same"
             record_figure("rootfs: building Debian", f"{time.monotonic() - begun:.0f} s", note)

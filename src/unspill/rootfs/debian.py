@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     Sources = tuple[tuple[str, str], ...]
 
 DEFAULT_SUITE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"
-SECURITY_MIRROR = "http://deb.debian.org/debian-security"
+MIRROR = "http://ftp.debian.org/debian"
+SECURITY_MIRROR = "http://security.debian.org/debian-security"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # Keys that root trusts on this machine; they count for archives that the person names
 HOST_KEYS = "/etc/apt/trusted.gpg.d"
