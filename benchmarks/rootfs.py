@@ -26,7 +26,7 @@ from measuring import Case, Turns, parse_arguments, report
 
 from unspill import Policy, RootfsShelf, RootfsWish, Sandbox
 from unspill.layers.remove import remove_tree
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs.tar import unpack
 
 UNPACK_BAR = 0.5
 START_BAR = 1.1

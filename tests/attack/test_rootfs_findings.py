@@ -16,7 +16,7 @@ from tests.support import printed, run_cli
 from unspill import RootfsShelf, RootfsWish
 from unspill.errors import RootfsUnsafe, UsageError
 from unspill.model.policy import Limits
-from unspill.rootfs import digest, tidy
+from unspill.rootfs import build
 from unspill.sandbox import tools
 from unspill.sandbox.rootfs_keep import keep_rootfs
 from unspill.store.db import Store
@@ -59,10 +59,10 @@ def test_marks_of_an_overlay_that_a_command_set_are_not_kept(ground: Ground, mon
     assert kept.manifest is not None
     assert dict(kept.manifest.left_out)["xattr"] >= 1
     assert printed(ground.sandbox("other", view="rootfs", rootfs="mine").run("cat /usr/bin/tool")) == "tool\n"
-    monkeypatch.setattr(tidy, "_strip", lambda _path, _mode, _taken: None)
+    monkeypatch.setattr(build, "_strip", lambda _path, _mode, _taken: None)
     with pytest.raises(RootfsUnsafe, match="other than it looks"):
         keep_rootfs(sandbox._opened, "marked", lambda _progress: None)
-    monkeypatch.setattr(digest, "is_unsafe", lambda _name: False)
+    monkeypatch.setattr(build, "is_unsafe", lambda _name: False)
     control = keep_rootfs(sandbox._opened, "marked", lambda _progress: None)
     assert "user.overlay.redirect" in attributes(control.tree)
 

@@ -20,7 +20,7 @@ from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsWish
 from unspill.rootfs import debian
 from unspill.rootfs.build import prepare
 from unspill.rootfs.debian import DebianSource
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Means
 
 TOP = CACHE / "debian"
@@ -31,7 +31,7 @@ WISH = RootfsWish(source="debian", packages=("git", "gcc", "libc6-dev"))
 class Workshop:
     """A directory in which rootfs are built; `downloads` has the packages of the last one."""
 
-    shelf: Shelf
+    shelf: Registry
     rootfs: Rootfs
 
     @property
@@ -63,7 +63,7 @@ def workshop(full: bool) -> Workshop:
     TOP.mkdir(parents=True, exist_ok=True, mode=0o700)
     stamp = TOP / "stamp"
     with _locked(TOP / "lock"):
-        shelf = Shelf(bytes(TOP / "rootfs"))
+        shelf = Registry(bytes(TOP / "rootfs"))
         if full or not stamp.exists() or stamp.read_text() != _code():
             for old in shelf.list():
                 shelf.remove(old.name, force=True)

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 
 from unspill.errors import UnspillError
 from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsKey, RootfsWish
-from unspill.rootfs.build import prepare
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.build import prepare, upgrade
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Filled, Means, Resolved
-from unspill.rootfs.unpack import unpack
-from unspill.rootfs.upgrade import upgrade
+from unspill.rootfs.tar import unpack
 
 WISH = RootfsWish(source="alpine")
 
@@ -58,7 +57,7 @@ def silent(_progress: Progress) -> None:
     """Tell nobody."""
 
 
-def act(action: str, shelf: Shelf, source: TarSource) -> dict[str, object]:
+def act(action: str, shelf: Registry, source: TarSource) -> dict[str, object]:
     """Do what is asked for, and say what came of it."""
     if action == "remove":
         return {"removed": shelf.remove("small", force=True)}
@@ -74,7 +73,7 @@ def act(action: str, shelf: Shelf, source: TarSource) -> dict[str, object]:
         return {"name": found.name, "inode": None}
 
 
-def act_on(action: str, shelf: Shelf, source: TarSource) -> Rootfs:
+def act_on(action: str, shelf: Registry, source: TarSource) -> Rootfs:
     """Do something with the one that is ready."""
     found = shelf.find("small")
     assert found is not None
@@ -93,7 +92,7 @@ def main() -> None:
     source = TarSource(os.fsencode(archive), os.fsencode(log), dies=action == "die")
     sys.stdin.read()
     try:
-        answer = act(action, Shelf(os.fsencode(directory)), source)
+        answer = act(action, Registry(os.fsencode(directory)), source)
     except UnspillError as error:
         answer = {"error": error.code, "text": str(error), "remedy": error.remedy}
     print(json.dumps(answer))

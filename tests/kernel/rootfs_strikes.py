@@ -16,9 +16,8 @@ from tests.kernel.rootfs_program import WISH, TarSource, no_install, silent
 from unspill.errors import RootfsError
 from unspill.layers.remove import remove_tree
 from unspill.model.rootfs import Rootfs
-from unspill.rootfs.build import prepare
-from unspill.rootfs.shelf import Shelf
-from unspill.rootfs.verify import verify
+from unspill.rootfs.build import prepare, verify
+from unspill.rootfs.registry import Registry
 
 PROGRAM: Final = Path(__file__).with_name("rootfs_program.py")
 LIMIT_S: Final = 120
@@ -42,8 +41,8 @@ class Scene:
     version: str = "1.0"
 
     @property
-    def shelf(self) -> Shelf:
-        return Shelf(os.fsencode(self.top / "rootfs"))
+    def shelf(self) -> Registry:
+        return Registry(os.fsencode(self.top / "rootfs"))
 
     @property
     def archive(self) -> Path:
@@ -154,7 +153,7 @@ def make_archive(path: Path, shell: bytes = b"#!/bin/true\n") -> None:
             archive.addfile(entry)
 
 
-def problems_of(shelf: Shelf) -> list[str]:
+def problems_of(shelf: Registry) -> list[str]:
     """Return what is wrong with a shelf that nobody works on: everything that is listed must be whole."""
     found = []
     ready = shelf.list()

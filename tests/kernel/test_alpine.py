@@ -19,7 +19,7 @@ from unspill.model.facts import Facts
 from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsManifest, RootfsWish
 from unspill.rootfs.alpine import TIER1_PACKAGES, TIER2_PACKAGES, AlpineSource
 from unspill.rootfs.build import obtain, prepare
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.sandbox.rootfs_install import InstallGround, install, open_ground
 
 pytestmark = pytest.mark.kernel
@@ -37,7 +37,7 @@ class Maker:
 
     def __init__(self, mirror: Mirror, ground: InstallGround, directory: Path) -> None:
         self.mirror, self.ground = mirror, ground
-        self.shelf = Shelf(os.fsencode(directory))
+        self.shelf = Registry(os.fsencode(directory))
         self.steps: list[Progress] = []
 
     def wish(self, **fields: object) -> RootfsWish:

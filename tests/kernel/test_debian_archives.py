@@ -17,9 +17,9 @@ import pytest
 from tests.kernel.debian_roots import WISH, Workshop, means_below
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.arch import DEBIAN_NAMES, detect_arch
 from unspill.rootfs.debian import Build, DebianSource, packages_of
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs.source import DEBIAN_NAMES, detect_arch
+from unspill.rootfs.tar import unpack
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
 

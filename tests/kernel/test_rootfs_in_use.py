@@ -17,9 +17,8 @@ from tests.support import Ground, printed, short
 from unspill import RunResult, Sandbox
 from unspill.errors import RootfsError
 from unspill.model.rootfs import Rootfs
-from unspill.rootfs.shelf import Shelf
-from unspill.rootfs.upgrade import upgrade
-from unspill.rootfs.verify import verify
+from unspill.rootfs.build import upgrade, verify
+from unspill.rootfs.registry import Registry
 
 pytestmark = pytest.mark.kernel
 
@@ -51,7 +50,7 @@ def scene(ground: Ground) -> Scene:
     return scene
 
 
-def sandbox_of(ground: Ground, shelf: Shelf, name: str) -> Sandbox:
+def sandbox_of(ground: Ground, shelf: Registry, name: str) -> Sandbox:
     """Open a sandbox in the rootfs that is in use."""
     signals = os.fsencode(ground.top / "signals")
     return ground.sandbox(name, view="rootfs", rootfs_dir=shelf.directory, mounts=((b"/signals", signals),))
@@ -65,7 +64,7 @@ def holders(rootfs: Rootfs) -> int:
 
 
 @contextmanager
-def running(ground: Ground, shelf: Shelf, rootfs: Rootfs, count: int) -> Iterator[list[RunResult]]:
+def running(ground: Ground, shelf: Registry, rootfs: Rootfs, count: int) -> Iterator[list[RunResult]]:
     """Have some runs work in a rootfs; they end with the block, and their results are in the list then."""
     results: list[RunResult] = []
     boxes = [sandbox_of(ground, shelf, f"number-{index}") for index in range(count)]

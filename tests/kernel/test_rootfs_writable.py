@@ -16,7 +16,7 @@ from tests.support import Ground, kinds, printed
 from unspill import Sandbox
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.digest import tree_digest
+from unspill.rootfs.build import tree_digest
 from unspill.sandbox.rootfs import RootfsShelf
 from unspill.sandbox.rootfs_keep import keep_rootfs
 from unspill.sandbox.rootfs_layers import discard_layers, layers_of

@@ -51,7 +51,7 @@ def remove(arguments: Arguments, shelf: RootfsShelf) -> int:
 
 def verify(arguments: Arguments, shelf: RootfsShelf) -> int:
     """Compare trees with their manifests: one, or all that are ready; one that has changed does not hide the others."""
-    from unspill.rootfs.verify import PROOFS
+    from unspill.rootfs.build import PROOFS
 
     names = [shelf.find(name).name for name in arguments.words[1:]] or [found.name for found in shelf.list()]
     proofs: list[tuple[str, Proof]] = []

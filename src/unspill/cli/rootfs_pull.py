@@ -94,7 +94,7 @@ def _location(given: str) -> str:
 
 def _tell(arguments: Arguments, shelf: RootfsShelf, made: Rootfs, more: dict[str, bool] | None = None) -> int:
     from unspill.cli.rootfs_show import without_lines
-    from unspill.rootfs.verify import PROOFS
+    from unspill.rootfs.build import PROOFS
 
     manifest = made.manifest
     assert manifest is not None

@@ -117,7 +117,7 @@ def _lines(rootfs: Rootfs, *, is_current: bool) -> Iterator[str]:
 
 
 def _manifest_lines(manifest: RootfsManifest) -> Iterator[str]:
-    from unspill.rootfs.verify import PROOFS
+    from unspill.rootfs.build import PROOFS
 
     key = manifest.key
     tier = f", tier {key.tier}" if key.tier else ""

@@ -25,10 +25,9 @@ from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.beneath import open_beneath
 from unspill.model.record import Record
 from unspill.model.rootfs import TIERS, Progress, RootfsKey
-from unspill.rootfs.arch import DEBIAN_NAMES, detect_arch, wished_arch
-from unspill.rootfs.source import Filled, Resolved
-from unspill.rootfs.tar_bounds import Bounds, too_much
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs.compression import Bounds, too_much
+from unspill.rootfs.source import DEBIAN_NAMES, Filled, Resolved, detect_arch, wished_arch
+from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

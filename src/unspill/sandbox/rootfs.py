@@ -15,7 +15,7 @@ import os
 
 from unspill.errors import RootfsError
 from unspill.model.record import Record
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.sandbox.rootfs_choice import PULL, find_rootfs, rootfs_directory
 from unspill.sandbox.rootfs_making import SOURCES, Installer, check_wish, find_source
 from unspill.sandbox.upkeep import find_own_locations, find_own_policy
@@ -67,7 +67,7 @@ class RootfsShelf:
             decided = decided.replace(rootfs_dir=os.path.realpath(os.fsencode(directory)))
         self._policy = decided
         self.directory = rootfs_directory(decided, self._locations)
-        self._shelf = Shelf(self.directory)
+        self._shelf = Registry(self.directory)
         self._install = Installer(decided, may_fork=may_fork)
 
     def list(self) -> tuple[Rootfs, ...]:
@@ -117,7 +117,7 @@ class RootfsShelf:
         Raises:
             RootfsError: there is no such rootfs, or the newer one can't be had.
         """
-        from unspill.rootfs.upgrade import upgrade
+        from unspill.rootfs.build import upgrade
 
         old = self.find(name)
         if old.manifest is None or old.manifest.wish.source not in SOURCES:
@@ -170,7 +170,7 @@ class RootfsShelf:
         Raises:
             RootfsError: the directory can only be read.
         """
-        from unspill.rootfs.downloads import empty_downloads
+        from unspill.rootfs.registry import empty_downloads
 
         return empty_downloads(self.directory)
 
@@ -198,7 +198,7 @@ class RootfsShelf:
             RootfsUnverified: it is not what it was when it was made.
             RootfsError: there is no such rootfs.
         """
-        from unspill.rootfs.verify import verify
+        from unspill.rootfs.build import verify
 
         return verify(self.find(name))
 

@@ -58,9 +58,9 @@ def find_rootfs(
     """
     if policy.rootfs.startswith("/"):
         return _find_directory(policy, locations, roots)
-    from unspill.rootfs.shelf import Shelf
+    from unspill.rootfs.registry import Registry
 
-    shelf = Shelf(rootfs_directory(policy, locations))
+    shelf = Registry(rootfs_directory(policy, locations))
     found = shelf.find(policy.rootfs) if policy.rootfs else shelf.current()
     if found is not None:
         return found

@@ -14,10 +14,9 @@ from unspill.layers.flatten import flatten
 from unspill.layers.locks import lock_sandbox
 from unspill.model.rootfs import Installed, RootfsKey, RootfsWish
 from unspill.policy.rootfs_wish import is_label
-from unspill.rootfs.arch import detect_arch
 from unspill.rootfs.build import obtain
-from unspill.rootfs.shelf import Shelf
-from unspill.rootfs.source import Filled, Resolved
+from unspill.rootfs.registry import Registry
+from unspill.rootfs.source import Filled, Resolved, detect_arch
 from unspill.sandbox.rootfs_choice import rootfs_directory
 from unspill.sandbox.rootfs_layers import layers_of
 from unspill.sandbox.rootfs_use import RootfsUse
@@ -56,7 +55,7 @@ def keep_rootfs(opened: Opened, label: str, report: Callable[[Progress], None]) 
                 "This sandbox has written nothing to its rootfs.",
                 remedy="Set `rootfs_writable = true`, and install something with `unspill run`.",
             )
-        shelf = Shelf(rootfs_directory(opened.policy, opened.locations))
+        shelf = Registry(rootfs_directory(opened.policy, opened.locations))
         while True:
             wish = RootfsWish(source="kept", version=time.strftime("%Y%m%d.%H%M%S", time.gmtime()), label=label)
             made, is_new = obtain(shelf, wish, _Kept(base, layers), install=_install, report=report)

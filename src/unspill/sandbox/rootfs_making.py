@@ -10,7 +10,7 @@ import sys
 
 from unspill.errors import RootfsError, UsageError
 from unspill.rootfs.build import prepare
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.sandbox.rootfs_choice import rootfs_directory
 
 TYPE_CHECKING = False
@@ -87,7 +87,7 @@ def provide(policy: Policy, wish: RootfsWish, locations: Locations, report: Repo
     Raises:
         RootfsError: it can't be had, or what is made so is another one than the policy names.
     """
-    shelf = Shelf(rootfs_directory(policy, locations))
+    shelf = Registry(rootfs_directory(policy, locations))
     called = wish.label or wish.source
     if policy.rootfs and policy.rootfs.partition("-")[0] != called:
         raise _another(policy.rootfs, called)

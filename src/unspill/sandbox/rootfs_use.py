@@ -75,9 +75,9 @@ def _find_by_tree(opened: Opened, tree: bytes) -> Rootfs | None:
     """Return the rootfs with this tree, checked as if the policy named it, None where there is none any more."""
     directory = rootfs_directory(opened.policy, opened.locations)
     if os.path.dirname(os.path.dirname(tree)) == os.path.join(directory, b"roots"):
-        from unspill.rootfs.shelf import Shelf
+        from unspill.rootfs.registry import Registry
 
-        return Shelf(directory).get(os.fsdecode(os.path.basename(os.path.dirname(tree))))
+        return Registry(directory).get(os.fsdecode(os.path.basename(os.path.dirname(tree))))
     if not os.path.isdir(tree):
         return None
     named = opened.policy.replace(rootfs=os.fsdecode(tree), provision=None)
@@ -128,7 +128,7 @@ class RootfsUse:
         directory = os.path.dirname(base.tree)
         if not os.path.isdir(directory):
             return None
-        from unspill.rootfs.hold import take
+        from unspill.rootfs.layout import take
 
         return take(directory, fcntl.LOCK_SH)
 
@@ -138,7 +138,7 @@ class RootfsUse:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Let go of it."""
         if self._fd is not None and self._fd >= 0:
-            from unspill.rootfs.staging import let_go
+            from unspill.rootfs.layout import let_go
 
             let_go(self._fd)
             self._fd = None

@@ -112,11 +112,10 @@ def status(store: Store, data: bytes, rootfs: bytes) -> Status:
 
 def _shelf_size(directory: bytes) -> ShelfSize:
     """Return the sizes that the manifests tell: a rootfs has too many files to look at each."""
-    from unspill.rootfs.downloads import measure_downloads
-    from unspill.rootfs.shelf import Shelf
+    from unspill.rootfs.registry import Registry, measure_downloads
 
     try:
-        ready = Shelf(directory).list()
+        ready = Registry(directory).list()
     except RootfsError:
         # One that is not to be trusted is nothing that we keep
         return ShelfSize(directory=directory)

@@ -11,18 +11,18 @@ from unspill.cli.options import parse
 from unspill.cli.rootfs import COMMAND, run
 from unspill.cli.rootfs_show import without_lines
 from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The shelf that the command line sees."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("HOME", os.fspath(tmp_path))
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "UNSPILL_STATE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ROOTFS_DIR", os.fspath(tmp_path / "rootfs"))
-    return Shelf(os.fsencode(tmp_path / "rootfs"))
+    return Registry(os.fsencode(tmp_path / "rootfs"))
 
 
 def listed(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -30,7 +30,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_packages_beyond_the_tier_tell_two_apart(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packages_beyond_the_tier_tell_two_apart(shelf: Registry, capsys: pytest.CaptureFixture[str]) -> None:
     make(shelf)
     head, row = listed(capsys)
     assert (head.split()[-1], row.split()[-1]) == ("proof", "known"), "no column for what none has"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsKey, RootfsWish
 from unspill.rootfs.build import prepare
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Filled, Means, Resolved
 
 WISH = RootfsWish(source="alpine")
@@ -67,11 +67,11 @@ def silent(_progress: Progress) -> None:
     """Tell nobody."""
 
 
-def make(shelf: Shelf, source: SmallSource | None = None, wish: RootfsWish = WISH) -> Rootfs:
+def make(shelf: Registry, source: SmallSource | None = None, wish: RootfsWish = WISH) -> Rootfs:
     """Prepare a rootfs."""
     return prepare(shelf, wish, source or SmallSource(), install=no_install, report=silent)
 
 
-def left_over(shelf: Shelf) -> list[bytes]:
+def left_over(shelf: Registry) -> list[bytes]:
     """Return what lies in the staging directory."""
     return sorted(os.listdir(os.path.join(shelf.directory, b"staging")))

@@ -12,15 +12,16 @@ from tests.kernel.alpine_parts import ARCH
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.model.rootfs import RootfsWish
 from unspill.rootfs.alpine import (
+    KNOWN,
     TIER1_PACKAGES,
     TIER2_PACKAGES,
     AlpineSource,
     host_of,
+    known_digest,
     mirror_of,
     packages_of,
     variant_of,
 )
-from unspill.rootfs.known import KNOWN, known_digest
 from unspill.rootfs.source import Means, Resolved
 
 VERSION, OTHER = "3.99.1", "3.99.0"

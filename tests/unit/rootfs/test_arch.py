@@ -6,7 +6,7 @@ import platform
 import pytest
 
 from unspill.errors import RootfsError
-from unspill.rootfs.arch import ARCH_MAP, DEBIAN_NAMES, OCI_PLATFORMS, detect_arch, wished_arch
+from unspill.rootfs.source import ARCH_MAP, DEBIAN_NAMES, OCI_PLATFORMS, detect_arch, wished_arch
 
 
 def test_detect_arch_x86_64() -> None:

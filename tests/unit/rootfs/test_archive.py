@@ -26,12 +26,10 @@ from tests.unit.rootfs.layouts import (
 from tests.unit.rootfs.serving import Page, Web
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnsafe, RootfsUnverified
 from unspill.model.rootfs import RootfsKey, RootfsWish
-from unspill.rootfs.arch import detect_arch
-from unspill.rootfs.archive import ArchiveSource
-from unspill.rootfs.download_part import digest_of
-from unspill.rootfs.given import copy_given, label_of, open_given
-from unspill.rootfs.source import Filled, Resolved
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs.archive import ArchiveSource, copy_given, label_of, open_given
+from unspill.rootfs.download import digest_of
+from unspill.rootfs.source import Filled, Resolved, detect_arch
+from unspill.rootfs.tar import unpack
 
 ARCHIVE = tar_of(*SHELL, directory("etc"), file("etc/motd", b"hello"), hard_link("etc/again", "etc/motd"))
 

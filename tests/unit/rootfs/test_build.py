@@ -10,12 +10,9 @@ import pytest
 from tests.unit.rootfs.making import WISH, SmallSource, fill_small, left_over, make, no_install, silent
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.model.rootfs import Progress, Rootfs, RootfsKey, RootfsWish
-from unspill.rootfs.build import prepare
-from unspill.rootfs.digest import tree_digest
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.build import prepare, tree_digest, upgrade, verify
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Means, Resolved
-from unspill.rootfs.upgrade import upgrade
-from unspill.rootfs.verify import verify
 
 ARCH = os.uname().machine
 DIGEST = "ab" * 32
@@ -30,12 +27,12 @@ class Offline(SmallSource):
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
+def shelf(tmp_path: Path) -> Registry:
     """An empty shelf."""
-    return Shelf(os.fsencode(tmp_path / "rootfs"))
+    return Registry(os.fsencode(tmp_path / "rootfs"))
 
 
-def test_prepare_rootfs_idempotent(shelf: Shelf) -> None:
+def test_prepare_rootfs_idempotent(shelf: Registry) -> None:
     source = SmallSource()
     first = make(shelf, source)
     inode = os.stat(first.tree).st_ino
@@ -44,7 +41,7 @@ def test_prepare_rootfs_idempotent(shelf: Shelf) -> None:
     assert (source.made, source.asked) == (1, 1)
 
 
-def test_the_manifest_says_what_it_is(shelf: Shelf) -> None:
+def test_the_manifest_says_what_it_is(shelf: Registry) -> None:
     made = make(shelf)
     assert made.manifest is not None
     assert made.manifest.key == RootfsKey(source="alpine", version="1.0", arch=ARCH, tier=1)
@@ -58,14 +55,14 @@ def test_the_manifest_says_what_it_is(shelf: Shelf) -> None:
     assert left_over(shelf) == []
 
 
-def test_the_first_one_becomes_the_current_one_and_a_second_does_not(shelf: Shelf) -> None:
+def test_the_first_one_becomes_the_current_one_and_a_second_does_not(shelf: Registry) -> None:
     first = make(shelf)
     make(shelf, wish=RootfsWish(source="alpine", version="2.0"))
     assert shelf.current() == first
     assert os.readlink(os.path.join(shelf.directory, b"current")) == b"roots/" + first.name.encode()
 
 
-def test_one_whose_maker_died_before_it_was_the_current_one_becomes_it(shelf: Shelf) -> None:
+def test_one_whose_maker_died_before_it_was_the_current_one_becomes_it(shelf: Registry) -> None:
     made = make(shelf)
     os.unlink(os.path.join(shelf.directory, b"current"))
     assert make(shelf, Offline()) == made == shelf.current()
@@ -94,31 +91,31 @@ NOT_MET = (
 
 
 @pytest.mark.parametrize("wish", MET, ids=repr)
-def test_nobody_is_asked_for_what_is_ready(shelf: Shelf, wish: RootfsWish) -> None:
+def test_nobody_is_asked_for_what_is_ready(shelf: Registry, wish: RootfsWish) -> None:
     made = make(shelf)
     assert make(shelf, Offline(), wish) == made
 
 
 @pytest.mark.parametrize("wish", NOT_MET, ids=repr)
-def test_what_is_not_ready_has_to_be_asked_for(shelf: Shelf, wish: RootfsWish) -> None:
+def test_what_is_not_ready_has_to_be_asked_for(shelf: Registry, wish: RootfsWish) -> None:
     make(shelf)
     with pytest.raises(RootfsUnreachable):
         make(shelf, Offline(), wish)
     assert left_over(shelf) == []
 
 
-def test_one_for_another_machine_does_not_meet_an_open_architecture(shelf: Shelf) -> None:
+def test_one_for_another_machine_does_not_meet_an_open_architecture(shelf: Registry) -> None:
     other = make(shelf, wish=WISH.replace(arch="other"))
     assert make(shelf) != other
 
 
-def test_the_newest_of_several_meets_an_open_version(shelf: Shelf) -> None:
+def test_the_newest_of_several_meets_an_open_version(shelf: Registry) -> None:
     for version in ("3.9", "3.10", "3.8"):
         make(shelf, wish=WISH.replace(version=version))
     assert make(shelf, Offline()).name == f"alpine-3.10-{ARCH}-t1"
 
 
-def test_an_archive_on_this_disk_is_looked_at_each_time(shelf: Shelf, tmp_path: Path) -> None:
+def test_an_archive_on_this_disk_is_looked_at_each_time(shelf: Registry, tmp_path: Path) -> None:
     (tmp_path / "a.tar").touch()
     wish = RootfsWish(source="archive", label="mine", location=os.fspath(tmp_path / "a.tar"))
     source = SmallSource()
@@ -131,14 +128,14 @@ def test_an_archive_on_this_disk_is_looked_at_each_time(shelf: Shelf, tmp_path: 
     assert make(shelf, Offline(), wish).name == f"mine-2.0-{ARCH}-t1"
 
 
-def test_the_same_name_made_from_something_else_than_is_pinned_is_not_returned(shelf: Shelf) -> None:
+def test_the_same_name_made_from_something_else_than_is_pinned_is_not_returned(shelf: Registry) -> None:
     make(shelf)
     with pytest.raises(RootfsUnverified, match="made from something else") as caught:
         make(shelf, wish=WISH.replace(sha256="00" * 32))
     assert "remove" in caught.value.remedy
 
 
-def test_mount_points_are_there_and_nothing_was_made_through_a_link(shelf: Shelf, tmp_path: Path) -> None:
+def test_mount_points_are_there_and_nothing_was_made_through_a_link(shelf: Registry, tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "resolv.conf").write_text("nameserver\n")
 
@@ -162,7 +159,7 @@ def test_mount_points_are_there_and_nothing_was_made_through_a_link(shelf: Shelf
     assert not (tmp_path / "missing").exists()
 
 
-def test_a_resolv_conf_that_is_there_stays(shelf: Shelf) -> None:
+def test_a_resolv_conf_that_is_there_stays(shelf: Registry) -> None:
     def fill(tree: Path) -> None:
         fill_small(tree)
         (tree / "etc" / "resolv.conf").write_text("nameserver 192.0.2.1\n")
@@ -171,7 +168,7 @@ def test_a_resolv_conf_that_is_there_stays(shelf: Shelf) -> None:
     assert Path(os.fsdecode(made.tree), "etc/resolv.conf").read_text() == "nameserver 192.0.2.1\n"
 
 
-def test_a_tree_keeps_its_modes_but_harms_nobody_on_the_host(shelf: Shelf) -> None:
+def test_a_tree_keeps_its_modes_but_harms_nobody_on_the_host(shelf: Registry) -> None:
     modes = {"plain": 0o640, "program": 0o755, "setuid": 0o4755, "setgid": 0o2711, "closed": 0o000, "open": 0o666}
 
     def fill(tree: Path) -> None:
@@ -204,18 +201,18 @@ def test_a_tree_keeps_its_modes_but_harms_nobody_on_the_host(shelf: Shelf) -> No
     assert os.listdir(tree / "shut-file") == ["x"]
 
 
-def test_progress_is_told(shelf: Shelf) -> None:
+def test_progress_is_told(shelf: Registry) -> None:
     told: list[Progress] = []
     prepare(shelf, WISH, SmallSource(), install=no_install, report=told.append)
     assert [progress.step for progress in told] == ["resolving", "checking"]
 
 
-def renewed(shelf: Shelf, old: Rootfs, source: SmallSource) -> Rootfs:
+def renewed(shelf: Registry, old: Rootfs, source: SmallSource) -> Rootfs:
     """Upgrade one."""
     return upgrade(shelf, old, source, install=no_install, report=silent)
 
 
-def test_an_upgrade_makes_a_new_one_beside_the_old_one_and_switches(shelf: Shelf) -> None:
+def test_an_upgrade_makes_a_new_one_beside_the_old_one_and_switches(shelf: Registry) -> None:
     old = make(shelf)
     before = tree_digest(old.tree), os.stat(old.tree).st_ino
     new = renewed(shelf, old, SmallSource("2.0"))
@@ -228,33 +225,33 @@ def test_an_upgrade_makes_a_new_one_beside_the_old_one_and_switches(shelf: Shelf
     assert shelf.remove_unused() == (old.name,)
 
 
-def test_an_upgrade_without_news_changes_nothing(shelf: Shelf) -> None:
+def test_an_upgrade_without_news_changes_nothing(shelf: Registry) -> None:
     old = make(shelf)
     source = SmallSource()
     assert renewed(shelf, old, source) == old
     assert (source.asked, source.made) == (1, 0)
 
 
-def test_an_upgrade_of_another_one_than_the_current_one_does_not_switch(shelf: Shelf) -> None:
+def test_an_upgrade_of_another_one_than_the_current_one_does_not_switch(shelf: Registry) -> None:
     current = make(shelf)
     other = make(shelf, wish=WISH.replace(tier=2))
     renewed(shelf, other, SmallSource("2.0"))
     assert shelf.current() == current
 
 
-def test_an_upgrade_to_what_is_ready_already_switches(shelf: Shelf) -> None:
+def test_an_upgrade_to_what_is_ready_already_switches(shelf: Registry) -> None:
     old = make(shelf)
     new = make(shelf, wish=WISH.replace(version="2.0"))
     assert shelf.current() == old
     assert renewed(shelf, old, SmallSource("2.0")) == new == shelf.current()
 
 
-def test_a_pinned_version_stays_in_an_upgrade(shelf: Shelf) -> None:
+def test_a_pinned_version_stays_in_an_upgrade(shelf: Registry) -> None:
     old = make(shelf, wish=WISH.replace(version="1.0"))
     assert renewed(shelf, old, SmallSource("2.0")) == old
 
 
-def test_an_upgrade_that_fails_leaves_the_old_one_in_use(shelf: Shelf) -> None:
+def test_an_upgrade_that_fails_leaves_the_old_one_in_use(shelf: Registry) -> None:
     old = make(shelf)
     with pytest.raises(RootfsUnreachable):
         renewed(shelf, old, Offline())
@@ -263,11 +260,11 @@ def test_an_upgrade_that_fails_leaves_the_old_one_in_use(shelf: Shelf) -> None:
         renewed(shelf, Rootfs(name="/mine", tree=b"/mine"), SmallSource())
 
 
-def test_a_rootfs_that_is_as_it_was_made_is_verified_and_its_proof_told(shelf: Shelf) -> None:
+def test_a_rootfs_that_is_as_it_was_made_is_verified_and_its_proof_told(shelf: Registry) -> None:
     assert verify(make(shelf)) == "known"
 
 
-def test_a_rootfs_with_one_bit_changed_is_not(shelf: Shelf) -> None:
+def test_a_rootfs_with_one_bit_changed_is_not(shelf: Registry) -> None:
     made = make(shelf)
     place = Path(os.fsdecode(made.tree), "etc", "release")
     place.write_text("smalm\n")
@@ -278,7 +275,7 @@ def test_a_rootfs_with_one_bit_changed_is_not(shelf: Shelf) -> None:
     assert verify(made) == "known"
 
 
-def test_a_rootfs_that_can_not_be_read_is_not_said_to_have_changed(shelf: Shelf) -> None:
+def test_a_rootfs_that_can_not_be_read_is_not_said_to_have_changed(shelf: Registry) -> None:
     made = make(shelf)
     place = Path(os.fsdecode(made.tree), "etc", "release")
     place.chmod(0)

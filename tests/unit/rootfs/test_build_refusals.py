@@ -10,16 +10,16 @@ import pytest
 from tests.unit.rootfs.making import WISH, SmallSource, fill_small, left_over, make
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.model.rootfs import RootfsKey, RootfsWish
-from unspill.rootfs.digest import DEEPEST
-from unspill.rootfs.manifest import LARGEST
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.build import DEEPEST
+from unspill.rootfs.registry import LARGEST_MANIFEST as LARGEST
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Filled, Means, Resolved
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
+def shelf(tmp_path: Path) -> Registry:
     """An empty shelf."""
-    return Shelf(os.fsencode(tmp_path / "rootfs"))
+    return Registry(os.fsencode(tmp_path / "rootfs"))
 
 
 def interrupted(tree: Path) -> None:
@@ -83,7 +83,7 @@ FAILURES: dict[str, tuple[Callable[[Path], None], type[BaseException], str | Non
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failure_leaves_nothing_behind_and_the_next_attempt_succeeds(shelf: Shelf, failure: str) -> None:
+def test_a_failure_leaves_nothing_behind_and_the_next_attempt_succeeds(shelf: Registry, failure: str) -> None:
     fill, kind, text = FAILURES[failure]
     with pytest.raises(kind, match=text) as caught:
         make(shelf, SmallSource(fill=fill))
@@ -108,7 +108,7 @@ class Named(SmallSource):
 
 
 @pytest.mark.parametrize("version", ["../../../tmp/x", "/", "3.23/..", "3\n4", "3 4", "3\0", "é", "x" * 300, "$(id)"])
-def test_a_name_that_a_server_made_up_is_refused(shelf: Shelf, version: str) -> None:
+def test_a_name_that_a_server_made_up_is_refused(shelf: Registry, version: str) -> None:
     with pytest.raises(RootfsUnsafe, match="name of a rootfs"):
         make(shelf, Named(version))
     assert left_over(shelf) == []
@@ -123,14 +123,14 @@ class Talkative(SmallSource):
         return super().fill(resolved, tree, means).replace(packages=(("x" * LARGEST, "1"),))
 
 
-def test_a_manifest_that_could_not_be_read_back_ends_the_attempt(shelf: Shelf) -> None:
+def test_a_manifest_that_could_not_be_read_back_ends_the_attempt(shelf: Registry) -> None:
     with pytest.raises(RootfsUnverified, match="larger"):
         make(shelf, Talkative())
     assert left_over(shelf) == []
     assert shelf.list() == ()
 
 
-def test_what_a_dead_builder_left_is_swept_by_the_next_one(shelf: Shelf) -> None:
+def test_what_a_dead_builder_left_is_swept_by_the_next_one(shelf: Registry) -> None:
     made = make(shelf)
     shelf.remove(made.name, force=True)
     dead = Path(os.fsdecode(shelf.directory), "staging", f"{made.name}.0123456789abcdef")
@@ -146,7 +146,7 @@ def test_what_a_dead_builder_left_is_swept_by_the_next_one(shelf: Shelf) -> None
     assert left_over(shelf) == []
 
 
-def test_a_damaged_one_that_runs_still_use_is_not_replaced_under_them(shelf: Shelf) -> None:
+def test_a_damaged_one_that_runs_still_use_is_not_replaced_under_them(shelf: Registry) -> None:
     made = make(shelf)
     with shelf.hold(made):
         os.unlink(os.path.join(os.path.dirname(made.tree), b"manifest.json"))
@@ -157,7 +157,7 @@ def test_a_damaged_one_that_runs_still_use_is_not_replaced_under_them(shelf: She
 
 
 @pytest.mark.parametrize("place", ["rootfs", "rootfs/roots", "rootfs/locks"])
-def test_a_file_where_a_directory_should_be_is_refused(shelf: Shelf, tmp_path: Path, place: str) -> None:
+def test_a_file_where_a_directory_should_be_is_refused(shelf: Registry, tmp_path: Path, place: str) -> None:
     (tmp_path / place).parent.mkdir(exist_ok=True, mode=0o700)
     (tmp_path / place).touch()
     with pytest.raises(RootfsUnsafe, match="no directory"):
@@ -165,14 +165,14 @@ def test_a_file_where_a_directory_should_be_is_refused(shelf: Shelf, tmp_path: P
 
 
 @pytest.mark.parametrize("place", ["staging", "downloads", "locks"])
-def test_nothing_is_made_where_others_could_write(shelf: Shelf, place: str) -> None:
+def test_nothing_is_made_where_others_could_write(shelf: Registry, place: str) -> None:
     make(shelf)
     Path(os.fsdecode(shelf.directory), place).chmod(0o777)
     with pytest.raises(RootfsUnsafe, match="written by others"):
         make(shelf, wish=WISH.replace(version="2.0"))
 
 
-def test_a_link_as_a_lock_is_not_followed(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_link_as_a_lock_is_not_followed(shelf: Registry, tmp_path: Path) -> None:
     made = make(shelf)
     lock = Path(os.fsdecode(shelf.directory), "locks", f"{made.name}.lock")
     lock.unlink()

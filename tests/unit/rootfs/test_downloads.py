@@ -9,11 +9,9 @@ import pytest
 
 from tests.unit.rootfs.making import make
 from tests.unit.rootfs.serving import Page, Web
-from unspill.rootfs.download import fetch
-from unspill.rootfs.download_part import Part, Version
-from unspill.rootfs.downloads import empty_downloads, measure_downloads
-from unspill.rootfs.shelf import Shelf
-from unspill.rootfs.staging import Staging
+from unspill.rootfs.download import Part, Version, fetch
+from unspill.rootfs.layout import Staging
+from unspill.rootfs.registry import Registry, empty_downloads, measure_downloads
 
 SIZE = 100_000
 DIGEST = "ab" * 32
@@ -22,7 +20,7 @@ DIGEST = "ab" * 32
 @pytest.fixture
 def directory(tmp_path: Path) -> bytes:
     """A rootfs directory with one rootfs and nothing fetched."""
-    shelf = Shelf(os.fsencode(tmp_path / "rootfs"))
+    shelf = Registry(os.fsencode(tmp_path / "rootfs"))
     make(shelf)
     return shelf.directory
 
@@ -50,7 +48,7 @@ def test_all_that_nobody_uses_goes_and_is_counted(directory: bytes) -> None:
     assert left(directory) == ["debian-amd64-1/lock"]
     assert Path(os.fsdecode(directory), "downloads/debian-amd64-1/archives").is_dir()
     assert (empty_downloads(directory), measure_downloads(directory)) == (0, 0)
-    assert len(Shelf(directory).list()) == 1
+    assert len(Registry(directory).list()) == 1
 
 
 def test_a_download_under_way_is_left_alone(directory: bytes) -> None:

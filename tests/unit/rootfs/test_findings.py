@@ -13,12 +13,10 @@ from tests.unit.rootfs.making import WISH, SmallSource, fill_small, left_over, m
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.rootfs_base import MOST_AT_TOP, look_at_rootfs
 from unspill.model.rootfs import Rootfs, RootfsWish
-from unspill.rootfs import build, digest, layout, matching, tidy
-from unspill.rootfs import upgrade as upgrading
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs import build, layout, registry
+from unspill.rootfs.build import upgrade, verify
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Filled, Means, Resolved
-from unspill.rootfs.upgrade import upgrade
-from unspill.rootfs.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +28,12 @@ OVERLAY = "user.overlay.opaque"
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
+def shelf(tmp_path: Path) -> Registry:
     """An empty shelf."""
-    return Shelf(os.fsencode(tmp_path / "above" / "rootfs"))
+    return Registry(os.fsencode(tmp_path / "above" / "rootfs"))
 
 
-def renewed(shelf: Shelf, old: Rootfs, source: SmallSource) -> Rootfs:
+def renewed(shelf: Registry, old: Rootfs, source: SmallSource) -> Rootfs:
     return upgrade(shelf, old, source, install=no_install, report=silent)
 
 
@@ -48,7 +46,7 @@ OLDER = {
 
 
 @pytest.mark.parametrize(("version", "older"), OLDER.values(), ids=OLDER)
-def test_an_upgrade_never_makes_an_older_version_the_one_in_use(shelf: Shelf, version: str, older: str) -> None:
+def test_an_upgrade_never_makes_an_older_version_the_one_in_use(shelf: Registry, version: str, older: str) -> None:
     old, source = make(shelf, SmallSource(version)), SmallSource(older)
     with pytest.raises(RootfsUnverified, match=f"{older}, older than {old.name}") as caught:
         renewed(shelf, old, source)
@@ -60,16 +58,16 @@ def test_an_upgrade_never_makes_an_older_version_the_one_in_use(shelf: Shelf, ve
 
 
 def test_without_the_comparison_a_mirror_brings_an_older_version_back(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    shelf: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = make(shelf, SmallSource("3.99.2"))
-    monkeypatch.setattr(upgrading, "is_older", lambda _version, _than: False)
-    monkeypatch.setattr(upgrading, "newest", lambda several: several[-1])
+    monkeypatch.setattr(build, "is_older", lambda _version, _than: False)
+    monkeypatch.setattr(build, "newest", lambda several: several[-1])
     assert renewed(shelf, old, SmallSource("3.10.0")).name == f"alpine-3.10.0-{ARCH}-t1"
     assert shelf.current() != old
 
 
-def test_an_upgrade_does_not_go_back_to_a_digest_that_was_there_before(shelf: Shelf) -> None:
+def test_an_upgrade_does_not_go_back_to_a_digest_that_was_there_before(shelf: Registry) -> None:
     first = make(shelf, SmallSource("0f" * 6))
     second = renewed(shelf, first, SmallSource("0e" * 6))
     assert shelf.current() == second
@@ -102,7 +100,7 @@ OTHERS = (WISH, WISH.replace(mirror="https://good.example.org"), WISH.replace(mi
 
 
 @pytest.mark.parametrize("wish", OTHERS, ids=repr)
-def test_what_one_mirror_served_stands_for_no_other(shelf: Shelf, wish: RootfsWish) -> None:
+def test_what_one_mirror_served_stands_for_no_other(shelf: Registry, wish: RootfsWish) -> None:
     poisoned = make(shelf, BAD, FROM_BAD)
     with pytest.raises(RootfsUnverified, match="made from something else") as caught:
         make(shelf, GOOD, wish)
@@ -116,27 +114,27 @@ def test_what_one_mirror_served_stands_for_no_other(shelf: Shelf, wish: RootfsWi
     assert make(shelf, Mirror(BAD.sha256), wish) == poisoned
 
 
-def test_an_upgrade_compares_the_digest_too(shelf: Shelf) -> None:
+def test_an_upgrade_compares_the_digest_too(shelf: Registry) -> None:
     old = make(shelf, BAD, FROM_BAD)
     with pytest.raises(RootfsUnverified, match="made from something else"):
         renewed(shelf, old, GOOD)
 
 
-def test_what_has_a_proof_does_not_depend_on_its_mirror(shelf: Shelf) -> None:
+def test_what_has_a_proof_does_not_depend_on_its_mirror(shelf: Registry) -> None:
     made = make(shelf, Mirror("aa" * 32, "known"), FROM_BAD)
     assert make(shelf, GOOD, OTHERS[1]) == made
 
 
-def test_without_the_comparison_one_mirror_poisons_all_others(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_comparison_one_mirror_poisons_all_others(shelf: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     poisoned = make(shelf, BAD, FROM_BAD)
-    monkeypatch.setattr(matching, "_meets_mirror", lambda _manifest, _wish: True)
+    monkeypatch.setattr(registry, "_meets_mirror", lambda _manifest, _wish: True)
     assert make(shelf, GOOD, OTHERS[1]) == poisoned
     monkeypatch.undo()
     monkeypatch.setattr(build, "is_of_digest", lambda _manifest, _sha256: True)
     assert make(shelf, GOOD, OTHERS[1]) == poisoned
 
 
-def uses(shelf: Shelf, name: str) -> tuple[Callable[[], object], ...]:
+def uses(shelf: Registry, name: str) -> tuple[Callable[[], object], ...]:
     return (
         shelf.list,
         shelf.current,
@@ -147,7 +145,9 @@ def uses(shelf: Shelf, name: str) -> tuple[Callable[[], object], ...]:
     )
 
 
-def test_a_directory_above_that_others_can_write_in_is_refused(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_above_that_others_can_write_in_is_refused(
+    shelf: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = make(shelf)
     above = Path(os.fsdecode(shelf.directory)).parent
     above.chmod(0o777)
@@ -155,12 +155,12 @@ def test_a_directory_above_that_others_can_write_in_is_refused(shelf: Shelf, mon
         with pytest.raises(RootfsUnsafe, match="above can be changed by others"):
             use()
     with pytest.raises(RootfsUnsafe, match="above can be changed by others"):
-        make(Shelf(os.fsencode(above / "new")))
+        make(Registry(os.fsencode(above / "new")))
     # Where nobody looks, another directory of the caller's is taken for it
     with monkeypatch.context() as patched:
         patched.setattr(layout, "find_changeable", lambda _directory: None)
         os.rename(above / "rootfs", above / "old")
-        swapped = Shelf(os.fsencode(above / "other"))
+        swapped = Registry(os.fsencode(above / "other"))
         make(swapped, SmallSource("6.6"))
         os.rename(above / "other", above / "rootfs")
         current = shelf.current()
@@ -186,7 +186,7 @@ def attributes(tree: bytes) -> set[str]:
     return {name for place in places for name in os.listxattr(place) if name.startswith("user.")}
 
 
-def test_extended_attributes_do_not_come_into_a_tree(shelf: Shelf) -> None:
+def test_extended_attributes_do_not_come_into_a_tree(shelf: Registry) -> None:
     made = make(shelf, SmallSource(fill=fill_marked))
     assert attributes(made.tree) == set()
     assert made.manifest is not None
@@ -197,7 +197,7 @@ def test_extended_attributes_do_not_come_into_a_tree(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize("place", [b"", b"/etc", b"/bin/busybox"])
 @pytest.mark.parametrize("name", [OVERLAY, "user.overlay.redirect"])
-def test_a_tree_that_has_such_marks_later_is_not_verified(shelf: Shelf, place: bytes, name: str) -> None:
+def test_a_tree_that_has_such_marks_later_is_not_verified(shelf: Registry, place: bytes, name: str) -> None:
     made = make(shelf)
     os.setxattr(made.tree + place, "user.mine", b"1")
     assert verify(made) == "known", "the control: an attribute that means nothing to an overlay"
@@ -207,17 +207,17 @@ def test_a_tree_that_has_such_marks_later_is_not_verified(shelf: Shelf, place: b
 
 
 def test_without_each_of_both_looks_at_attributes_the_other_one_still_finds_them(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    shelf: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidy, "_strip", lambda _path, _mode, _taken: None)
+    monkeypatch.setattr(build, "_strip", lambda _path, _mode, _taken: None)
     with pytest.raises(RootfsUnsafe, match="other than it looks"):
         make(shelf, SmallSource(fill=fill_marked))
     assert shelf.list() == ()
-    monkeypatch.setattr(digest, "is_unsafe", lambda _name: False)
+    monkeypatch.setattr(build, "is_unsafe", lambda _name: False)
     assert OVERLAY in attributes(make(shelf, SmallSource(fill=fill_marked)).tree)
 
 
-def test_a_name_is_never_one_that_only_begins_so(shelf: Shelf) -> None:
+def test_a_name_is_never_one_that_only_begins_so(shelf: Registry) -> None:
     # One that was made when such labels were not refused yet
     other = make(shelf, wish=RootfsWish(source="archive", label="alpine.z", location="/nowhere"))
     assert other.name.startswith("alpine.z-")
@@ -234,7 +234,9 @@ def _fill_wide(tree: Path) -> None:
         (tree / f"d{number}").touch()
 
 
-def test_a_tree_that_no_run_could_use_is_refused_when_it_is_made(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_that_no_run_could_use_is_refused_when_it_is_made(
+    shelf: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(RootfsUnsafe, match=f"more than {MOST_AT_TOP} entries at its top"):
         make(shelf, SmallSource(fill=_fill_wide))
     assert (shelf.current(), shelf.list(), left_over(shelf)) == (None, (), [])

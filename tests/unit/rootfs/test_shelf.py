@@ -12,17 +12,17 @@ import pytest
 from tests.unit.rootfs.making import WISH, SmallSource, left_over, make
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.ready import NotReady, load
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import NotReady, Registry
+from unspill.rootfs.registry import load_ready as load
 from unspill.sandbox.locations import find_locations, rootfs_dir
 
 ARCH = os.uname().machine
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
+def shelf(tmp_path: Path) -> Registry:
     """An empty shelf."""
-    return Shelf(os.fsencode(tmp_path / "rootfs"))
+    return Registry(os.fsencode(tmp_path / "rootfs"))
 
 
 def test_get_rootfs_dir_default() -> None:
@@ -42,14 +42,14 @@ def test_a_relative_rootfs_directory_is_refused() -> None:
         rootfs_dir({b"ROOTFS_DIR": b"here"}, b"/d")
 
 
-def test_is_rootfs_ready_true(shelf: Shelf) -> None:
+def test_is_rootfs_ready_true(shelf: Registry) -> None:
     made = make(shelf)
     assert load(shelf.roots, made.name) == made
     # The host must not matter: there, the absolute link leads to nothing that belongs to the tree
     assert os.readlink(os.path.join(made.tree, b"bin/sh")) == b"/bin/busybox"
 
 
-def test_is_rootfs_ready_false(shelf: Shelf) -> None:
+def test_is_rootfs_ready_false(shelf: Registry) -> None:
     made = make(shelf)
     os.unlink(os.path.join(made.tree, b"bin/busybox"))
     for name in (made.name, "alpine-9.9-x86_64-t1", "../roots"):
@@ -57,7 +57,7 @@ def test_is_rootfs_ready_false(shelf: Shelf) -> None:
             load(shelf.roots, name)
 
 
-def test_a_shelf_that_is_not_there_is_empty(shelf: Shelf) -> None:
+def test_a_shelf_that_is_not_there_is_empty(shelf: Registry) -> None:
     assert shelf.list() == ()
     assert shelf.find("alpine") is None
     assert shelf.current() is None
@@ -118,7 +118,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_never_used_and_made_anew(shelf: Shelf, damage: str) -> None:
+def test_what_is_damaged_is_never_used_and_made_anew(shelf: Registry, damage: str) -> None:
     source = SmallSource()
     made = make(shelf, source)
     DAMAGES[damage](Path(os.fsdecode(shelf.roots), made.name))
@@ -135,7 +135,7 @@ def test_what_is_damaged_is_never_used_and_made_anew(shelf: Shelf, damage: str) 
     assert left_over(shelf) == []
 
 
-def test_a_name_or_the_beginning_of_one_finds_it(shelf: Shelf) -> None:
+def test_a_name_or_the_beginning_of_one_finds_it(shelf: Registry) -> None:
     made = make(shelf)
     assert made.name == f"alpine-1.0-{ARCH}-t1"
     for name in (made.name, "alpine", "alpine-1.0", "alpine-1", f"alpine-1.0-{ARCH}"):
@@ -144,7 +144,7 @@ def test_a_name_or_the_beginning_of_one_finds_it(shelf: Shelf) -> None:
         assert shelf.find(name) is None
 
 
-def test_what_a_person_types_may_be_cut_anywhere_where_it_can_only_be_one(shelf: Shelf) -> None:
+def test_what_a_person_types_may_be_cut_anywhere_where_it_can_only_be_one(shelf: Registry) -> None:
     made = make(shelf)
     for name in ("alp", "alpine-", "alpine-1."):
         assert shelf.find(name, cut_anywhere=True) == made
@@ -159,7 +159,7 @@ def test_what_a_person_types_may_be_cut_anywhere_where_it_can_only_be_one(shelf:
         shelf.find("alp", cut_anywhere=True)
 
 
-def test_of_several_that_differ_in_their_version_the_newest_is_meant(shelf: Shelf) -> None:
+def test_of_several_that_differ_in_their_version_the_newest_is_meant(shelf: Registry) -> None:
     versions = ("3.9", "3.10", "3.9.9")
     for version in versions:
         make(shelf, wish=RootfsWish(source="alpine", version=version))
@@ -170,7 +170,7 @@ def test_of_several_that_differ_in_their_version_the_newest_is_meant(shelf: Shel
     assert found.name == f"alpine-3.10-{ARCH}-t1"
 
 
-def test_the_one_in_use_is_meant_before_a_newer_one(shelf: Shelf) -> None:
+def test_the_one_in_use_is_meant_before_a_newer_one(shelf: Registry) -> None:
     old = make(shelf)
     make(shelf, wish=RootfsWish(source="alpine", version="2.0"))
     assert shelf.current() == old
@@ -178,7 +178,7 @@ def test_the_one_in_use_is_meant_before_a_newer_one(shelf: Shelf) -> None:
     assert shelf.find(shelf.use(f"alpine-2.0-{ARCH}").name) == shelf.current() == shelf.find("alpine")
 
 
-def test_what_could_be_several_is_not_guessed(shelf: Shelf) -> None:
+def test_what_could_be_several_is_not_guessed(shelf: Registry) -> None:
     make(shelf)
     make(shelf, wish=RootfsWish(source="alpine", tier=2))
     os.unlink(os.path.join(shelf.directory, b"current"))
@@ -187,7 +187,7 @@ def test_what_could_be_several_is_not_guessed(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("target", ["/etc", "roots/../..", "roots/none", "staging/x", "roots/"])
-def test_a_link_that_leads_elsewhere_is_no_current_one(shelf: Shelf, target: str) -> None:
+def test_a_link_that_leads_elsewhere_is_no_current_one(shelf: Registry, target: str) -> None:
     make(shelf)
     place = os.path.join(os.fsdecode(shelf.directory), "current")
     os.unlink(place)
@@ -197,7 +197,7 @@ def test_a_link_that_leads_elsewhere_is_no_current_one(shelf: Shelf, target: str
 
 @pytest.mark.parametrize("where", ["", "roots"])
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
-def test_a_directory_in_which_others_can_write_is_refused(shelf: Shelf, where: str, mode: int) -> None:
+def test_a_directory_in_which_others_can_write_is_refused(shelf: Registry, where: str, mode: int) -> None:
     made = make(shelf)
     place = Path(os.fsdecode(shelf.directory), where)
     old = place.stat().st_mode
@@ -224,11 +224,11 @@ def test_a_directory_of_root_is_trusted_and_one_of_another_person_is_not() -> No
 def test_a_directory_that_is_not_there_and_can_not_be_made_is_not_called_read_only(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
     with pytest.raises(RootfsError, match="nope does not exist, and can't be made") as caught:
-        make(Shelf(os.fsencode(tmp_path / "closed/nope")))
+        make(Registry(os.fsencode(tmp_path / "closed/nope")))
     assert "ROOTFS_DIR" in caught.value.remedy
 
 
-def test_a_baked_directory_that_can_only_be_read_is_used_but_not_changed(shelf: Shelf) -> None:
+def test_a_baked_directory_that_can_only_be_read_is_used_but_not_changed(shelf: Registry) -> None:
     source = SmallSource()
     made = make(shelf, source)
     places = [Path(os.fsdecode(shelf.directory), name) for name in ("staging", "locks", "downloads", "roots", ".")]

@@ -14,15 +14,14 @@ import pytest
 from tests.unit.rootfs.making import SmallSource, fill_small, left_over, make
 from unspill.errors import RootfsError
 from unspill.model.rootfs import Rootfs, RootfsWish
-from unspill.rootfs.hold import NameLock
-from unspill.rootfs.shelf import Shelf
-from unspill.rootfs.staging import Staging, sweep
+from unspill.rootfs.layout import NameLock, Staging, sweep
+from unspill.rootfs.registry import Registry
 
 ARCH = os.uname().machine
 HOLDER = """
 import os, sys
-from unspill.rootfs.shelf import Shelf
-shelf = Shelf(os.fsencode(sys.argv[1]))
+from unspill.rootfs.registry import Registry
+shelf = Registry(os.fsencode(sys.argv[1]))
 with shelf.hold(shelf.get(sys.argv[2])):
     print("held", flush=True)
     sys.stdin.read()
@@ -30,17 +29,17 @@ with shelf.hold(shelf.get(sys.argv[2])):
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
+def shelf(tmp_path: Path) -> Registry:
     """An empty shelf."""
-    return Shelf(os.fsencode(tmp_path / "rootfs"))
+    return Registry(os.fsencode(tmp_path / "rootfs"))
 
 
-def versions(shelf: Shelf, *numbers: str, tier: int = 1) -> list[Rootfs]:
+def versions(shelf: Registry, *numbers: str, tier: int = 1) -> list[Rootfs]:
     """Make some versions of one."""
     return [make(shelf, wish=RootfsWish(source="alpine", version=number, tier=tier)) for number in numbers]
 
 
-def held(shelf: Shelf, rootfs: Rootfs) -> subprocess.Popen[str]:
+def held(shelf: Registry, rootfs: Rootfs) -> subprocess.Popen[str]:
     """Hold one in another process."""
     words = [sys.executable, "-c", HOLDER, os.fsdecode(shelf.directory), rootfs.name]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -49,7 +48,7 @@ def held(shelf: Shelf, rootfs: Rootfs) -> subprocess.Popen[str]:
     return process
 
 
-def test_one_that_runs_use_is_not_removed_even_by_force(shelf: Shelf) -> None:
+def test_one_that_runs_use_is_not_removed_even_by_force(shelf: Registry) -> None:
     old, new = versions(shelf, "1.0", "2.0")
     shelf.use(new.name)
     holder = held(shelf, old)
@@ -72,7 +71,7 @@ def test_one_that_runs_use_is_not_removed_even_by_force(shelf: Shelf) -> None:
     assert left_over(shelf) == []
 
 
-def test_the_current_one_goes_only_by_force(shelf: Shelf) -> None:
+def test_the_current_one_goes_only_by_force(shelf: Registry) -> None:
     made = make(shelf)
     with pytest.raises(RootfsError, match="in use") as caught:
         shelf.remove("alpine")
@@ -83,14 +82,14 @@ def test_the_current_one_goes_only_by_force(shelf: Shelf) -> None:
     assert not os.path.lexists(os.path.join(shelf.directory, b"current"))
 
 
-def test_what_is_not_there_is_not_removed(shelf: Shelf) -> None:
+def test_what_is_not_there_is_not_removed(shelf: Registry) -> None:
     make(shelf)
     for name in ("debian", "../roots", "", "."):
         with pytest.raises(RootfsError, match="There is no rootfs"):
             shelf.remove(name)
 
 
-def test_what_is_damaged_can_be_removed_by_its_name(shelf: Shelf) -> None:
+def test_what_is_damaged_can_be_removed_by_its_name(shelf: Registry) -> None:
     old, _new = versions(shelf, "1.0", "2.0")
     shelf.use("alpine-2.0")
     os.unlink(os.path.join(shelf.roots, old.name.encode(), b"manifest.json"))
@@ -99,7 +98,7 @@ def test_what_is_damaged_can_be_removed_by_its_name(shelf: Shelf) -> None:
     assert shelf.damaged() == ()
 
 
-def test_only_what_a_newer_one_replaced_is_unused(shelf: Shelf) -> None:
+def test_only_what_a_newer_one_replaced_is_unused(shelf: Registry) -> None:
     first, second, third = versions(shelf, "3.9", "3.10", "3.11")
     (other,) = versions(shelf, "3.9", tier=2)
     labelled = make(shelf, wish=RootfsWish(source="alpine", label="mine", version="1"))
@@ -111,20 +110,20 @@ def test_only_what_a_newer_one_replaced_is_unused(shelf: Shelf) -> None:
     assert left_over(shelf) == []
 
 
-def test_versions_that_are_no_numbers_are_as_old_as_they_are(shelf: Shelf) -> None:
+def test_versions_that_are_no_numbers_are_as_old_as_they_are(shelf: Registry) -> None:
     first, second = versions(shelf, "trixie", "bookworm")
     shelf.use(second.name)
     assert shelf.remove_unused() == (first.name,)
 
 
-def test_what_was_kept_of_a_sandbox_is_never_unused(shelf: Shelf) -> None:
+def test_what_was_kept_of_a_sandbox_is_never_unused(shelf: Registry) -> None:
     kept = [make(shelf, wish=RootfsWish(source="kept", label="mine", version=number)) for number in ("1", "2")]
     assert shelf.remove_unused() == ()
     assert list(shelf.list()) == kept
     shelf.remove(kept[1].name)
 
 
-def test_a_lock_is_given_back_although_a_child_has_its_descriptor(shelf: Shelf) -> None:
+def test_a_lock_is_given_back_although_a_child_has_its_descriptor(shelf: Registry) -> None:
     made = make(shelf)
     with shelf.hold(made) as hold:
         child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[hold.fd])
@@ -134,7 +133,7 @@ def test_a_lock_is_given_back_although_a_child_has_its_descriptor(shelf: Shelf) 
         child.communicate()
 
 
-def test_one_that_is_being_made_is_left_alone(shelf: Shelf) -> None:
+def test_one_that_is_being_made_is_left_alone(shelf: Registry) -> None:
     old, new = versions(shelf, "1.0", "2.0")
     shelf.use(new.name)
     with NameLock(shelf.directory, old.name):
@@ -142,7 +141,7 @@ def test_one_that_is_being_made_is_left_alone(shelf: Shelf) -> None:
     assert shelf.remove_unused() == (old.name,)
 
 
-def test_directories_that_nobody_may_write_are_no_obstacle(shelf: Shelf) -> None:
+def test_directories_that_nobody_may_write_are_no_obstacle(shelf: Registry) -> None:
     def fill(tree: Path) -> None:
         fill_small(tree)
         (tree / "usr" / "lib").mkdir(parents=True)
@@ -158,14 +157,14 @@ def test_directories_that_nobody_may_write_are_no_obstacle(shelf: Shelf) -> None
     assert left_over(shelf) == []
 
 
-def test_a_hold_on_what_has_gone_is_refused(shelf: Shelf) -> None:
+def test_a_hold_on_what_has_gone_is_refused(shelf: Registry) -> None:
     made = make(shelf)
     shelf.remove(made.name, force=True)
     with pytest.raises(RootfsError, match="any more"):
         shelf.hold(made)
 
 
-def test_a_hold_waits_for_a_remover_and_finds_that_it_has_gone(shelf: Shelf) -> None:
+def test_a_hold_waits_for_a_remover_and_finds_that_it_has_gone(shelf: Registry) -> None:
     """The remover has the lock; when it lets go, another directory or none is at the place."""
     made = make(shelf)
     path = os.path.join(shelf.roots, made.name.encode())
@@ -192,11 +191,11 @@ def test_a_hold_waits_for_a_remover_and_finds_that_it_has_gone(shelf: Shelf) -> 
 def test_a_hold_on_a_tree_made_by_hand_needs_nothing_around_it(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     rootfs = Rootfs(name="mine", tree=os.fsencode(tmp_path / "mine"))
-    with Shelf(os.fsencode(tmp_path / "none")).hold(rootfs) as hold:
+    with Registry(os.fsencode(tmp_path / "none")).hold(rootfs) as hold:
         assert os.fstat(hold.fd).st_ino == (tmp_path / "mine").stat().st_ino
 
 
-def test_only_the_staging_of_the_dead_is_swept(shelf: Shelf) -> None:
+def test_only_the_staging_of_the_dead_is_swept(shelf: Registry) -> None:
     make(shelf)
     with Staging(shelf.directory, "alpine-1") as alive:
         dead = os.path.join(shelf.directory, b"staging", b"alpine-1.dead")

@@ -12,7 +12,7 @@ from tests.unit.rootfs.making import make
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.model.policy import Policy
 from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.sandbox.locations import Locations
 from unspill.sandbox.rootfs_choice import find_rootfs, rootfs_directory
 
@@ -92,7 +92,7 @@ def test_without_any_the_remedy_says_how_to_get_one(locations: Locations) -> Non
 
 
 def test_where_there_are_some_but_none_in_use_the_remedy_says_how_to_choose(locations: Locations) -> None:
-    made = make(Shelf(locations.rootfs))
+    made = make(Registry(locations.rootfs))
     os.unlink(locations.rootfs + b"/current")
     with pytest.raises(RootfsError, match="no rootfs in use") as missing:
         find_rootfs(Policy(view="rootfs"), locations)

@@ -8,7 +8,7 @@ from tests.unit.rootfs.making import make
 from tests.unit.sandbox.ledger import Ledger
 from unspill.layers.playground import playground_dir
 from unspill.layers.sweep import sweep
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.sandbox.status import status
 
 SIZE = 200_000
@@ -68,7 +68,7 @@ def test_each_rootfs_and_what_was_fetched_is_told_beside_the_state(ledger: Ledge
     shown = status(ledger.store, ledger.state + b"-data", directory)
     assert (shown.shelf.rootfs, shown.shelf.downloads_bytes) == ((), 0)
     total = shown.total_bytes
-    made = make(Shelf(directory))
+    made = make(Registry(directory))
     assert made.manifest is not None
     write(directory + b"/downloads/" + b"a" * 64, b"x" * SIZE)
     write(directory + b"/downloads/debian-x/archives/y.deb", b"x" * SIZE)
