@@ -18,7 +18,7 @@ from unspill.errors import RootfsUnsafe, UsageError
 from unspill.model.policy import Limits
 from unspill.rootfs import build
 from unspill.sandbox import tools
-from unspill.sandbox.rootfs_keep import keep_rootfs
+from unspill.sandbox.rootfs import keep_rootfs
 from unspill.store.db import Store
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from unspill import Sandbox
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import RootfsWish
 from unspill.rootfs.build import tree_digest
-from unspill.sandbox.rootfs import RootfsShelf
-from unspill.sandbox.rootfs_keep import keep_rootfs
-from unspill.sandbox.rootfs_layers import discard_layers, layers_of
+from unspill.sandbox.rootfs import RootfsShelf, keep_rootfs
+from unspill.sandbox.rootfs_use import discard_layers, layers_of
 
 pytestmark = pytest.mark.kernel
 

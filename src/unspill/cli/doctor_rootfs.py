@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def rootfs_row(policy: Policy, locations: Locations) -> Row | None:
     """Return the row; None where the view is another and there is no rootfs."""
     from unspill.rootfs.registry import Registry
-    from unspill.sandbox.rootfs_choice import find_rootfs, rootfs_directory
+    from unspill.sandbox.rootfs_use import find_rootfs, rootfs_directory
 
     is_meant = policy.view == "rootfs"
     directory = locations.rootfs

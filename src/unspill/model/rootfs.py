@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     Proof = Literal["pinned", "known", "signed", "same-server", "none"]
 
 TIERS = (1, 2)
+# The same in words, from the strongest
+PROOFS = {
+    "pinned": "the digest that you pinned",
+    "known": "a digest in this release of unspill",
+    "signed": "the distribution's signature",
+    "same-server": "only a checksum from the server that the content is from, which is no proof",
+    "none": "nothing",
+}
 # How a warning about a rootfs begins: a person is always shown those
 NOTE = "rootfs: "
 

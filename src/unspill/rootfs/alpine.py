@@ -20,6 +20,7 @@ from unspill.model.rootfs import Progress, RootfsKey
 from unspill.policy.rootfs_wish import find_wrong
 from unspill.rootfs.download import fetch, read_text
 from unspill.rootfs.source import Filled, Resolved, wished_arch
+from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,8 +125,6 @@ class AlpineSource:
             RootfsUnsafe: it would write where it must not.
             RootfsError: a package can't be installed.
         """
-        from unspill.rootfs.tar import unpack
-
         wish, key = resolved.wish, resolved.key
         fetched = fetch(
             resolved.fetch, means.downloads, sha256=resolved.sha256, most_bytes=_MOST_BYTES, report=means.report

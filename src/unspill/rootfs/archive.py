@@ -7,6 +7,7 @@ file of the person is opened once, and copied while its digest is taken, so that
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 
@@ -16,8 +17,11 @@ from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.policy.rootfs_wish import is_label
 from unspill.rootfs.compression import shown
-from unspill.rootfs.download import check_digest, fetch
+from unspill.rootfs.download import check_digest, digest_of, fetch
+from unspill.rootfs.layout import DIRECTORY
+from unspill.rootfs.registry import has_shell
 from unspill.rootfs.source import Filled, Resolved, wished_arch
+from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,8 +70,6 @@ class ArchiveSource:
             RootfsUnsafe: it would write where it must not.
             RootfsError: it is no root file system.
         """
-        from unspill.rootfs.tar import unpack
-
         fd = self._open(resolved, means)
         try:
             unpacked = unpack(fd, tree, report=_tell(means, "unpacking", os.fstat(fd).st_size))
@@ -80,8 +82,6 @@ class ArchiveSource:
     def _take_digest(self, location: str, pinned: str, means: Means) -> str:
         if is_remote(location):
             return fetch(location, means.downloads, sha256=pinned, most_bytes=MOST_BYTES, report=means.report).sha256
-        from unspill.rootfs.download import digest_of
-
         fd = open_given(os.fsencode(location))
         try:
             means.report(Progress(step="reading"))
@@ -163,8 +163,6 @@ def copy_given(fd: int, scratch: bytes, report: Callable[[Progress], None], *, a
     Raises:
         OSError: the copy can't be written.
     """
-    import hashlib
-
     summer = hashlib.new(algorithm)
     total, size, told = os.fstat(fd).st_size, 0, 0
     copy = _make_nameless(scratch)
@@ -204,9 +202,6 @@ def check_tree(tree: bytes, name: str) -> None:
     Raises:
         RootfsError: there is none.
     """
-    from unspill.rootfs.layout import DIRECTORY
-    from unspill.rootfs.registry import has_shell
-
     fd = os.open(tree, DIRECTORY)
     try:
         if has_shell(fd):

@@ -19,7 +19,7 @@ from unspill.host.libc import syncfs
 from unspill.host.rootfs_base import MOST_AT_TOP
 from unspill.host.writing import sync_directory, write_whole
 from unspill.layers.remove import remove_tree
-from unspill.model.rootfs import Progress, RootfsManifest
+from unspill.model.rootfs import PROOFS, Progress, RootfsManifest
 from unspill.policy.paths import show
 from unspill.rootfs.layout import (
     DIRECTORY,
@@ -48,13 +48,6 @@ if TYPE_CHECKING:
     Report = Callable[[Progress], None]
 
 
-PROOFS = {
-    "pinned": "the digest that you pinned",
-    "known": "a digest in this release of unspill",
-    "signed": "the distribution's signature",
-    "same-server": "only a checksum from the server that the content is from, which is no proof",
-    "none": "nothing",
-}
 # No rootfs is called so: their names begin with a letter or digit
 _RESOLVING = "_resolving"
 POINTS = (b"workspace", b"tmp", b"proc", b"dev", b"run", b"var/tmp", b"sys", b"playground")

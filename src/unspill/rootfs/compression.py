@@ -8,9 +8,12 @@ zstd is done by the program `zstd`: the Pythons that unspill supports have no de
 
 from __future__ import annotations
 
+import fcntl
 import os
+import zlib
 from contextlib import suppress
 from queue import Empty, Queue
+from subprocess import PIPE, Popen
 from threading import Event, Thread
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
@@ -221,8 +224,6 @@ def _run_zstd(fd: int, complaints: int, bounds: Bounds) -> Chunks:
 
 
 def _start_zstd(fd: int, complaints: int, bounds: Bounds) -> Popen[bytes]:
-    from subprocess import PIPE, Popen
-
     argv = [find_zstd(), b"-d", b"-c", b"-q", b"--no-progress", b"--memory=%dKiB" % (bounds.memory_bytes >> 10)]
     try:
         return Popen(argv, stdin=fd, stdout=PIPE, stderr=complaints, env={"LC_ALL": "C"}, cwd="/", bufsize=0)
@@ -232,8 +233,6 @@ def _start_zstd(fd: int, complaints: int, bounds: Bounds) -> Popen[bytes]:
 
 def _widen(pipe: int) -> None:
     """Let the program run further ahead of us, if the system still allows large pipes."""
-    import fcntl
-
     with suppress(OSError):
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, MADE_BYTES)
 
@@ -310,8 +309,6 @@ def _plain(archive: Archive) -> Chunks:
 
 
 def _gunzip(archive: Archive) -> Chunks:
-    import zlib
-
     while archive.peek():
         _expect(archive, GZIP)
         inflate = zlib.decompressobj(wbits=31)

@@ -19,6 +19,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.writing import sync_directory
@@ -594,8 +596,6 @@ def _try_often(ask: Callable[[], None], timeouts: Timeouts) -> None:
 
 def _read(address: str, response: HTTPResponse, size: int, end: int | None) -> bytes:
     """Return what has arrived, so that it is kept whatever comes next; nothing at the end."""
-    from http.client import HTTPException
-
     try:
         return response.read1(_BLOCK if end is None else min(_BLOCK, end - size))
     except (OSError, HTTPException, ValueError) as error:
@@ -623,8 +623,6 @@ def _version(response: HTTPResponse, length: int | None) -> Version:
 
 def _validator(response: HTTPResponse) -> str:
     """Return what tells this version of the content from every other, byte by byte; nothing where that is not sure."""
-    from email.utils import parsedate_to_datetime
-
     tag, modified, now = (response.headers.get(name, "") for name in ("ETag", "Last-Modified", "Date"))
     if not f"{tag}{modified}".isprintable() or len(tag) + len(modified) > _LONGEST_VALIDATOR:
         return ""
@@ -639,6 +637,4 @@ def _validator(response: HTTPResponse) -> str:
 
 
 def _identity(address: str, sha256: str) -> str:
-    import hashlib
-
     return hashlib.sha256(f"{address}\n{sha256}".encode()).hexdigest()[:32]

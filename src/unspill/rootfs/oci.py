@@ -335,8 +335,6 @@ class Layout:
             RootfsUnverified: it is not.
             RootfsError: it is missing, or too big.
         """
-        import hashlib
-
         content = self.read_document(path_of(descriptor.digest))
         found = Digest(
             algorithm=descriptor.digest.algorithm,
@@ -390,8 +388,6 @@ class Layout:
         return fd
 
     def _unpack(self, path: bytes) -> bytes:
-        from unspill.rootfs.tar import unpack
-
         target = os.path.join(self._means.scratch, b"layout")
         fd = open_given(path)
         try:
@@ -712,8 +708,6 @@ def _open_layer(layout: Layout, layer: OciLayer, what: str) -> int:
 
 def _check_uncompressed(fd: int, expected: Digest, bounds: Bounds, what: str) -> int:
     """Check the digest of what comes out of a layer, and return how much that is; the descriptor stands as before."""
-    import hashlib
-
     summer, made = hashlib.new(expected.algorithm), 0
     chunks = open_chunks(fd, bounds)
     try:

@@ -18,7 +18,7 @@ from unspill.errors import RootfsError, RootfsUnverified
 from unspill.host.inside import find_inside
 from unspill.host.writing import sync_directory
 from unspill.layers.remove import remove_tree
-from unspill.model.rootfs import Rootfs, RootfsKey, RootfsManifest, RootfsWish
+from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsWish
 from unspill.policy.paths import show
 from unspill.policy.rootfs_wish import is_name
 from unspill.rootfs.layout import (
@@ -47,11 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from typing import Any
 
-    from unspill.model.rootfs import Rootfs, RootfsManifest, RootfsWish
-
 MANIFEST_VERSION = 1
 LARGEST_MANIFEST = 4 << 20
-_PROOFS = ("pinned", "known", "signed", "same-server", "none")
 _SOURCES = ("alpine", "debian", "archive", "oci", "kept")
 _KIND = re.compile("[a-z-]{1,32}")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -137,7 +134,7 @@ def _typed(value: Any, shape: Any, name: str) -> Any:
 
 
 def _check_words(found: dict[str, Any]) -> None:
-    if found["proof"] not in _PROOFS or found["wish"]["source"] not in _SOURCES:
+    if found["proof"] not in PROOFS or found["wish"]["source"] not in _SOURCES:
         raise ValueError("its source or proof is none")
     # They are shown to people
     if not _DIGEST.fullmatch(found["tree"]) or not all(map(_KIND.fullmatch, dict(found["left_out"]))):

@@ -8,8 +8,7 @@ import pytest
 
 from tests.unit.rootfs.making import make
 from unspill.cli.options import parse
-from unspill.cli.rootfs import COMMAND, run
-from unspill.cli.rootfs_show import without_lines
+from unspill.cli.rootfs import COMMAND, run, without_lines
 from unspill.model.rootfs import RootfsWish
 from unspill.rootfs.registry import Registry
 

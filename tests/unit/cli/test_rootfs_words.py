@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from unspill.cli.options import parse
-from unspill.cli.rootfs import COMMAND, run
-from unspill.cli.rootfs_pull import wish_of
+from unspill.cli.rootfs import COMMAND, run, wish_of
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import RootfsWish
 

@@ -14,7 +14,7 @@ from unspill.model.policy import Policy
 from unspill.model.rootfs import RootfsWish
 from unspill.rootfs.registry import Registry
 from unspill.sandbox.locations import Locations
-from unspill.sandbox.rootfs_choice import find_rootfs, rootfs_directory
+from unspill.sandbox.rootfs_use import find_rootfs, rootfs_directory
 
 
 @pytest.fixture

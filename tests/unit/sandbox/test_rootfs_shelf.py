@@ -13,7 +13,7 @@ from tests.rootfs_tree import make_small_tree
 from unspill import Policy, RootfsShelf, RootfsWish
 from unspill.errors import RootfsError, RootfsUnverified, UsageError
 from unspill.model.rootfs import Progress
-from unspill.sandbox.rootfs_choice import find_rootfs
+from unspill.sandbox.rootfs_use import find_rootfs
 from unspill.sandbox.upkeep import find_own_locations
 
 
