@@ -16,7 +16,7 @@ import pytest
 
 from tests.rootfs_tree import BUSYBOX, make_small_tree
 from tests.support import NamedByHost, printed
-from unspill import RootfsShelf, RootfsWish
+from unspill import RootfsRegistry, RootfsSpec
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.layers import caches, squash
 from unspill.model.permission import Allowed, Question
@@ -148,7 +148,7 @@ def test_somebody_who_locks_a_rootfs_is_not_waited_for_without_end(
     archive = ground.top / "1.tar"
     with tarfile.open(archive, "w") as made:
         made.add(tree, arcname=".")
-    found = RootfsShelf().pull(RootfsWish(source="archive", location=os.fspath(archive), label="mine"))
+    found = RootfsRegistry().pull(RootfsSpec(source="archive", location=os.fspath(archive), label="mine"))
     monkeypatch.setattr(rootfs_use, "_PATIENCE_S", 0.2)
     sandbox = ground.sandbox(view="rootfs", rootfs=found.name)
     words = [sys.executable, "-c", LOCKER, os.fsdecode(os.path.dirname(found.tree))]
@@ -223,8 +223,8 @@ def test_what_was_kept_is_what_was_written_whatever_the_policy_says_now(ground: 
     policy = ground.policy(view="rootfs", rootfs=os.fspath(newer))
     sandbox = NamedByHost(ground.project, policy=policy)
     ground.opened.append(sandbox)
-    made = RootfsShelf().keep(sandbox, "mine")
+    made = RootfsRegistry().keep(sandbox, "mine")
     assert (Path(os.fsdecode(made.tree)) / "usr/bin/tool").read_text() == "tool\n"
     shutil.rmtree(tree)
     with pytest.raises(UsageError, match="written nothing"):
-        RootfsShelf().keep(sandbox, "mine")
+        RootfsRegistry().keep(sandbox, "mine")

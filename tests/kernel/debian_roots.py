@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import CACHE
 from tests.figures import record_figure
-from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsWish
+from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsSpec
 from unspill.rootfs import debian
 from unspill.rootfs.build import prepare
 from unspill.rootfs.debian import DebianSource
@@ -24,14 +24,14 @@ from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Means
 
 TOP = CACHE / "debian"
-WISH = RootfsWish(source="debian", packages=("git", "gcc", "libc6-dev"))
+SPEC = RootfsSpec(source="debian", packages=("git", "gcc", "libc6-dev"))
 
 
 @dataclass(frozen=True)
 class Workshop:
     """A directory in which rootfs are built; `downloads` has the packages of the last one."""
 
-    shelf: Registry
+    registry: Registry
     rootfs: Rootfs
 
     @property
@@ -63,18 +63,18 @@ def workshop(full: bool) -> Workshop:
     TOP.mkdir(parents=True, exist_ok=True, mode=0o700)
     stamp = TOP / "stamp"
     with _locked(TOP / "lock"):
-        shelf = Registry(bytes(TOP / "rootfs"))
+        registry = Registry(bytes(TOP / "rootfs"))
         if full or not stamp.exists() or stamp.read_text() != _code():
-            for old in shelf.list():
-                shelf.remove(old.name, force=True)
+            for old in registry.list():
+                registry.remove(old.name, force=True)
         begun = time.monotonic()
-        is_new = not shelf.list()
-        rootfs = prepare(shelf, WISH, DebianSource(), install=no_install, report=ignore)
+        is_new = not registry.list()
+        rootfs = prepare(registry, SPEC, DebianSource(), install=no_install, report=ignore)
         if is_new:
             note = "tier 1 with git and gcc, packages fetched before if they were the same"
             record_figure("rootfs: building Debian", f"{time.monotonic() - begun:.0f} s", note)
         stamp.write_text(_code())
-        return Workshop(shelf, rootfs)
+        return Workshop(registry, rootfs)
 
 
 def _code() -> str:

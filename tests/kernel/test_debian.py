@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.debian_roots import WISH, Workshop, no_install
+from tests.kernel.debian_roots import SPEC, Workshop, no_install
 from tests.support import Ground, kinds, printed
 from unspill import RunResult
 from unspill.model.rootfs import RootfsManifest
@@ -77,7 +77,7 @@ def test_nothing_in_it_tells_of_the_machine_that_built_it(workshop: Workshop) ->
 
 def test_asking_again_builds_nothing(workshop: Workshop) -> None:
     again = prepare(
-        workshop.shelf, WISH, DebianSource(), install=no_install, report=lambda _progress: pytest.fail("built")
+        workshop.registry, SPEC, DebianSource(), install=no_install, report=lambda _progress: pytest.fail("built")
     )
     assert again == workshop.rootfs
 

@@ -12,9 +12,9 @@ from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.cli.progress import ProgressLine
 from unspill.cli.telling import count_text, size_text, when_text
 from unspill.errors import RootfsError, UsageError
-from unspill.model.rootfs import PROOFS, RootfsWish
+from unspill.model.rootfs import PROOFS, RootfsSpec
 from unspill.policy.paths import show
-from unspill.policy.rootfs_wish import DISTRIBUTIONS, SCHEMES
+from unspill.policy.rootfs_spec import DISTRIBUTIONS, SCHEMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from unspill.cli.options import Arguments
     from unspill.model.rootfs import Proof, Rootfs, RootfsManifest, SourceName
-    from unspill.sandbox.rootfs import RootfsShelf
+    from unspill.sandbox.rootfs import RootfsRegistry
     from unspill.sandbox.tools import Tools
 
 
@@ -65,9 +65,9 @@ def run(arguments: Arguments) -> int:
     if word not in _WORDS:
         raise UsageError(f"unknown word {word!r}", remedy=f"One of {', '.join(_WORDS)}; see `unspill rootfs --help`.")
     _check(arguments, word)
-    from unspill.sandbox.rootfs import RootfsShelf  # lazy: rootfs
+    from unspill.sandbox.rootfs import RootfsRegistry  # lazy: rootfs
 
-    return _WORDS[word][0](arguments, RootfsShelf(may_fork=True))
+    return _WORDS[word][0](arguments, RootfsRegistry(may_fork=True))
 
 
 def _check(arguments: Arguments, word: str) -> None:
@@ -90,26 +90,26 @@ _UNPROVED = {
 }
 
 
-def pull(arguments: Arguments, shelf: RootfsShelf) -> int:
+def pull(arguments: Arguments, registry: RootfsRegistry) -> int:
     """Make a rootfs."""
-    wish = wish_of(arguments)
+    spec = spec_of(arguments)
     with ProgressLine(is_quiet=arguments.flag("--json")) as line:
-        made = shelf.pull(wish, report=line.take)
-    return _show_made(arguments, shelf, made)
+        made = registry.pull(spec, report=line.take)
+    return _show_made(arguments, registry, made)
 
 
-def upgrade(arguments: Arguments, shelf: RootfsShelf) -> int:
-    """Make what the wish for a rootfs means today."""
+def upgrade(arguments: Arguments, registry: RootfsRegistry) -> int:
+    """Make what the spec for a rootfs means today."""
     name = arguments.words[1] if len(arguments.words) > 1 else ""
     with ProgressLine(is_quiet=arguments.flag("--json")) as line:
-        upgraded = shelf.upgrade(name, report=line.take)
+        upgraded = registry.upgrade(name, report=line.take)
     if not upgraded.is_newer and not arguments.flag("--json"):
         print(f"There is nothing newer than {upgraded.old.name}.")
         return 0
-    return _show_made(arguments, shelf, upgraded.new, {"newer": upgraded.is_newer})
+    return _show_made(arguments, registry, upgraded.new, {"newer": upgraded.is_newer})
 
 
-def wish_of(arguments: Arguments) -> RootfsWish:
+def spec_of(arguments: Arguments) -> RootfsSpec:
     """Return what the command line asks for.
 
     Raises:
@@ -119,7 +119,7 @@ def wish_of(arguments: Arguments) -> RootfsWish:
     tier = arguments.value("--tier") or "1"
     if tier not in ("1", "2"):
         raise UsageError(f"--tier is not 1 or 2: {tier!a}")
-    return RootfsWish(
+    return RootfsSpec(
         source=source,
         version=arguments.value("--version") or "",
         arch=arguments.value("--arch") or "",
@@ -157,10 +157,12 @@ def _location(given: str) -> str:
     return given if given.startswith(SCHEMES) else os.path.abspath(given)
 
 
-def _show_made(arguments: Arguments, shelf: RootfsShelf, made: Rootfs, more: dict[str, bool] | None = None) -> int:
+def _show_made(
+    arguments: Arguments, registry: RootfsRegistry, made: Rootfs, more: dict[str, bool] | None = None
+) -> int:
     manifest = made.manifest
     assert manifest is not None
-    is_current = shelf.current() == made
+    is_current = registry.current() == made
     if arguments.flag("--json"):
         print_json(rootfs_form(made, is_current=is_current) | (more or {}))
     else:
@@ -195,13 +197,13 @@ _MOST_LISTED = 4
 _BITS = ("setuid", "setgid")
 
 
-def show_all(arguments: Arguments, shelf: RootfsShelf) -> int:
+def show_all(arguments: Arguments, registry: RootfsRegistry) -> int:
     """List what is ready."""
-    found, current, damaged = shelf.list(), shelf.current(), shelf.damaged()
+    found, current, damaged = registry.list(), registry.current(), registry.damaged()
     if arguments.flag("--json"):
         print_json(
             {
-                "directory": show(shelf.directory),
+                "directory": show(registry.directory),
                 "rootfs": [rootfs_form(one, is_current=one == current) for one in found],
                 "damaged": [{"rootfs": safe_text(name), "reason": reason} for name, reason in damaged],
             }
@@ -215,7 +217,7 @@ def show_all(arguments: Arguments, shelf: RootfsShelf) -> int:
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     else:
-        print(f"There is no rootfs in {show(shelf.directory)}. `unspill rootfs pull alpine` makes one.")
+        print(f"There is no rootfs in {show(registry.directory)}. `unspill rootfs pull alpine` makes one.")
     for name, reason in damaged:
         print(f"can't be used: {safe_text(name)}: {safe_text(reason)}")
     return 0
@@ -228,13 +230,13 @@ def _row(rootfs: Rootfs, *, is_current: bool) -> tuple[str, ...]:
     return (
         "*" if is_current else "",
         rootfs.name,
-        manifest.wish.source,
+        manifest.spec.source,
         safe_text(key.version),
         safe_text(key.arch),
         str(key.tier or "-"),
         size_text(manifest.size_bytes),
         manifest.proof,
-        _added(manifest.wish.packages),
+        _added(manifest.spec.packages),
     )
 
 
@@ -254,19 +256,19 @@ def without_lines(left_out: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
     return [line for line in lines if line[1]]
 
 
-def show_one(arguments: Arguments, shelf: RootfsShelf) -> int:
+def show_one(arguments: Arguments, registry: RootfsRegistry) -> int:
     """Describe one: its manifest, or its tools."""
     name = arguments.words[1] if len(arguments.words) > 1 else ""
     is_json = arguments.flag("--json")
     if arguments.flag("--tools"):
-        tools = shelf.tools(name)
+        tools = registry.tools(name)
         if is_json:
             print_json(tools_form(tools))
         else:
             print(tools.text())
         return 0
-    found = shelf.find(name)
-    is_current = found == shelf.current()
+    found = registry.find(name)
+    is_current = found == registry.current()
     if is_json:
         print_json(rootfs_form(found, is_current=is_current))
     else:
@@ -286,7 +288,7 @@ def _lines(rootfs: Rootfs, *, is_current: bool) -> Iterator[str]:
 def _manifest_lines(manifest: RootfsManifest) -> Iterator[str]:
     key = manifest.key
     tier = f", tier {key.tier}" if key.tier else ""
-    yield f"  source:    {manifest.wish.source}, version {safe_text(key.version)}, {safe_text(key.arch)}{tier}"
+    yield f"  source:    {manifest.spec.source}, version {safe_text(key.version)}, {safe_text(key.arch)}{tier}"
     yield f"  made:      {when_text(manifest.created_ns)}"
     yield f"  holds:     {manifest.entries:,} files and directories, {size_text(manifest.size_bytes)}"
     yield f"  proof:     {PROOFS[manifest.proof]}"
@@ -301,9 +303,9 @@ def _manifest_lines(manifest: RootfsManifest) -> Iterator[str]:
         yield f"  packages:  {', '.join(named)}{f' and {more} more (--json lists them)' if more else ''}"
 
 
-def use(arguments: Arguments, shelf: RootfsShelf) -> int:
+def use(arguments: Arguments, registry: RootfsRegistry) -> int:
     """Choose the one for policies that name none."""
-    chosen = shelf.use(arguments.words[1])
+    chosen = registry.use(arguments.words[1])
     if arguments.flag("--json"):
         print_json({"used": chosen.name})
     else:
@@ -311,15 +313,15 @@ def use(arguments: Arguments, shelf: RootfsShelf) -> int:
     return 0
 
 
-def remove(arguments: Arguments, shelf: RootfsShelf) -> int:
+def remove(arguments: Arguments, registry: RootfsRegistry) -> int:
     """Remove one, or all that nobody needs."""
     is_unused = arguments.flag("--unused")
     if is_unused is (len(arguments.words) > 1) or (is_unused and arguments.flag("--force")):
         raise UsageError("which rootfs?", remedy="Give one name, or --unused alone; see `unspill rootfs list`.")
     if is_unused:
-        removed, freed = shelf.remove_unused(), shelf.empty_downloads()
+        removed, freed = registry.remove_unused(), registry.empty_downloads()
     else:
-        removed, freed = (shelf.remove(arguments.words[1], force=arguments.flag("--force")),), 0
+        removed, freed = (registry.remove(arguments.words[1], force=arguments.flag("--force")),), 0
     if arguments.flag("--json"):
         print_json({"removed": list(removed)} | ({"downloads_bytes": freed} if is_unused else {}))
         return 0
@@ -332,14 +334,14 @@ def remove(arguments: Arguments, shelf: RootfsShelf) -> int:
     return 0
 
 
-def verify(arguments: Arguments, shelf: RootfsShelf) -> int:
+def verify(arguments: Arguments, registry: RootfsRegistry) -> int:
     """Compare trees with their manifests: one, or all that are ready; one that has changed does not hide the others."""
-    names = [shelf.find(name).name for name in arguments.words[1:]] or [found.name for found in shelf.list()]
+    names = [registry.find(name).name for name in arguments.words[1:]] or [found.name for found in registry.list()]
     proofs: list[tuple[str, Proof]] = []
     wrong: list[tuple[str, RootfsError]] = []
     for name in names:
         try:
-            proofs.append((name, shelf.verify(name)))
+            proofs.append((name, registry.verify(name)))
         except RootfsError as error:
             wrong.append((name, error))
     if arguments.flag("--json"):
@@ -355,18 +357,18 @@ def verify(arguments: Arguments, shelf: RootfsShelf) -> int:
         if len(proofs) > 1:
             print(f"Verified {count_text(len(proofs), 'tree')}.")
         if not names:
-            print(f"There is no rootfs in {show(shelf.directory)}.")
+            print(f"There is no rootfs in {show(registry.directory)}.")
     sys.stdout.flush()
     for _name, found in wrong:
         print(f"unspill: {safe_text(found.message)}\n  {safe_text(found.remedy)}", file=sys.stderr)
     return RootfsError.exit_code if wrong else 0
 
 
-def keep(arguments: Arguments, shelf: RootfsShelf) -> int:
+def keep(arguments: Arguments, registry: RootfsRegistry) -> int:
     """Make it a rootfs of its own."""
     sandbox = open_sandbox(arguments)
     with ProgressLine(is_quiet=arguments.flag("--json")) as line:
-        made = shelf.keep(sandbox, arguments.words[1], report=line.take)
+        made = registry.keep(sandbox, arguments.words[1], report=line.take)
     if arguments.flag("--json"):
         print_json({"kept": made.name})
         return 0
@@ -375,9 +377,9 @@ def keep(arguments: Arguments, shelf: RootfsShelf) -> int:
     return 0
 
 
-def discard(arguments: Arguments, shelf: RootfsShelf) -> int:
+def discard(arguments: Arguments, registry: RootfsRegistry) -> int:
     """Throw it away."""
-    count = shelf.discard(open_sandbox(arguments))
+    count = registry.discard(open_sandbox(arguments))
     if arguments.flag("--json"):
         print_json({"discarded_layers": count})
     elif count:
@@ -394,7 +396,7 @@ def rootfs_form(rootfs: Rootfs, *, is_current: bool) -> dict[str, Any]:
     if manifest is None:
         return form
     return form | {
-        "source": manifest.wish.source,
+        "source": manifest.spec.source,
         "version": manifest.key.version,
         "arch": manifest.key.arch,
         "tier": manifest.key.tier,
@@ -427,7 +429,7 @@ def tools_form(tools: Tools) -> dict[str, Any]:
 
 
 # What a word does, which options it has, and whether it needs a name, may have one, or has none
-_WORDS: dict[str, tuple[Callable[[Arguments, RootfsShelf], int], tuple[str, ...], str]] = {
+_WORDS: dict[str, tuple[Callable[[Arguments, RootfsRegistry], int], tuple[str, ...], str]] = {
     "list": (show_all, (), "none"),
     "pull": (pull, tuple(option.name for option in _PULL), "may"),
     "upgrade": (upgrade, (), "may"),

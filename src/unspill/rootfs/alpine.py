@@ -17,16 +17,16 @@ from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.inside import find_inside, resolve_inside
 from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.policy.rootfs_wish import find_wrong
+from unspill.policy.rootfs_spec import find_wrong
 from unspill.rootfs.download import fetch, read_text
-from unspill.rootfs.source import Filled, Resolved, wished_arch
+from unspill.rootfs.source import Filled, Resolved, arch_of
 from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from unspill.model.rootfs import Installed, Proof, RootfsWish
+    from unspill.model.rootfs import Installed, Proof, RootfsSpec
     from unspill.rootfs.source import Means
 
 MIRROR = "https://dl-cdn.alpinelinux.org/alpine"
@@ -84,33 +84,33 @@ _SHOWN_LINES = 12
 class AlpineSource:
     """The source `alpine`."""
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
-        """Return which Alpine a wish means; where it names no version, the newest of the mirror.
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+        """Return which Alpine a spec means; where it names no version, the newest of the mirror.
 
         Raises:
             RootfsUnreachable: the mirror does not answer.
             RootfsUnverified: what it says is not what was pinned, or not what our release knows.
-            RootfsError: the wish can't be met.
+            RootfsError: the spec can't be met.
         """
-        if wrong := find_wrong(wish):
-            raise RootfsError(f"`{wrong[0]}` {wrong[1]}.", remedy="Correct the wish for the rootfs.")
-        arch = wished_arch(wish.arch)
-        mirror = mirror_of(wish)
+        if wrong := find_wrong(spec):
+            raise RootfsError(f"`{wrong[0]}` {wrong[1]}.", remedy="Correct the spec for the rootfs.")
+        arch = arch_of(spec.arch)
+        mirror = mirror_of(spec)
         host_of(mirror)
-        version, said = wish.version, ""
+        version, said = spec.version, ""
         if not version:
             means.report(Progress(step="asking for the newest version"))
             latest = get_latest_version(mirror, arch)
             version, said = latest.version, latest.sha256
         elif not is_version(version):
             raise RootfsError(f"{version!a} is no version of Alpine.", remedy="Give one such as 3.23.3, or none.")
-        sha256, proof = _expected(wish, version, arch, said)
+        sha256, proof = _expected(spec, version, arch, said)
         name = file_name(version, arch)
         return Resolved(
             key=RootfsKey(
-                source="alpine", version=version, arch=arch, tier=wish.tier, variant=variant_of(wish.packages)
+                source="alpine", version=version, arch=arch, tier=spec.tier, variant=variant_of(spec.packages)
             ),
-            wish=wish,
+            spec=spec,
             fetch=f"{releases_address(mirror, branch_of(version), arch)}/{name}",
             sha256=sha256,
             proof=proof,
@@ -125,14 +125,14 @@ class AlpineSource:
             RootfsUnsafe: it would write where it must not.
             RootfsError: a package can't be installed.
         """
-        wish, key = resolved.wish, resolved.key
+        spec, key = resolved.spec, resolved.key
         fetched = fetch(
             resolved.fetch, means.downloads, sha256=resolved.sha256, most_bytes=_MOST_BYTES, report=means.report
         )
         means.report(Progress(step="unpacking"))
         unpacked = unpack(fetched.path, tree)
-        mirror = mirror_of(wish)
-        packages = packages_of(wish)
+        mirror = mirror_of(spec)
+        packages = packages_of(spec)
         fd = open_tree(tree)
         try:
             check_release(fd, key.version)
@@ -150,15 +150,15 @@ class AlpineSource:
         )
 
 
-def mirror_of(wish: RootfsWish) -> str:
-    """Return the address that everything of a wish comes from, without a slash at its end."""
-    return (wish.mirror or MIRROR).rstrip("/")
+def mirror_of(spec: RootfsSpec) -> str:
+    """Return the address that everything of a spec comes from, without a slash at its end."""
+    return (spec.mirror or MIRROR).rstrip("/")
 
 
-def packages_of(wish: RootfsWish) -> tuple[str, ...]:
-    """Return the packages of the tier, and those that the wish has besides."""
-    tier = TIER1_PACKAGES if wish.tier == 1 else (*TIER1_PACKAGES, *TIER2_PACKAGES)
-    return tuple(dict.fromkeys((*tier, *wish.packages)))
+def packages_of(spec: RootfsSpec) -> tuple[str, ...]:
+    """Return the packages of the tier, and those that the spec has besides."""
+    tier = TIER1_PACKAGES if spec.tier == 1 else (*TIER1_PACKAGES, *TIER2_PACKAGES)
+    return tuple(dict.fromkeys((*tier, *spec.packages)))
 
 
 def variant_of(packages: tuple[str, ...]) -> str:
@@ -184,16 +184,16 @@ def host_of(address: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _expected(wish: RootfsWish, version: str, arch: str, said: str) -> tuple[str, Proof]:
+def _expected(spec: RootfsSpec, version: str, arch: str, said: str) -> tuple[str, Proof]:
     """Return the digest that the archive must have, and what speaks for it; `said` is what the mirror's index says."""
     known = known_digest("alpine", version, arch)
-    proof: Proof = "pinned" if wish.sha256 else "known" if known else "same-server"
-    expected = wish.sha256 or known or said or get_checksum(mirror_of(wish), version, arch)
+    proof: Proof = "pinned" if spec.sha256 else "known" if known else "same-server"
+    expected = spec.sha256 or known or said or get_checksum(mirror_of(spec), version, arch)
     if said and said != expected:
-        which = "the one that you pinned" if wish.sha256 else "the one that our release knows"
+        which = "the one that you pinned" if spec.sha256 else "the one that our release knows"
         raise RootfsUnverified(
             f"The mirror says that Alpine {version} for {arch} has the SHA-256 {said}; {which} is {expected}.",
-            remedy="Name the version that you pinned (`version`)." if wish.sha256 else "Use another mirror.",
+            remedy="Name the version that you pinned (`version`)." if spec.sha256 else "Use another mirror.",
         )
     return expected, proof
 

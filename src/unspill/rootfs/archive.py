@@ -15,19 +15,19 @@ from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.writing import write_whole
 from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.policy.rootfs_wish import is_label
+from unspill.policy.rootfs_spec import is_label
 from unspill.rootfs.compression import shown
 from unspill.rootfs.download import check_digest, digest_of, fetch
 from unspill.rootfs.layout import DIRECTORY
 from unspill.rootfs.registry import has_shell
-from unspill.rootfs.source import Filled, Resolved, wished_arch
+from unspill.rootfs.source import Filled, Resolved, arch_of
 from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unspill.model.rootfs import RootfsWish
+    from unspill.model.rootfs import RootfsSpec
     from unspill.rootfs.source import Means
 
 _BLOCK = 1 << 20
@@ -43,20 +43,20 @@ _VERSION_DIGITS = 12
 class ArchiveSource:
     """The source `archive`."""
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
         """Return which rootfs an archive is: its version is the beginning of its digest.
 
         Raises:
             RootfsUnreachable: it can't be read or fetched.
             RootfsUnverified: it is not the one that is pinned.
-            RootfsError: the wish can't be met.
+            RootfsError: the spec can't be met.
         """
-        arch, label, pinned = wished_arch(wish.arch), label_of(wish), check_digest(wish.sha256)
-        digest = self._take_digest(wish.location, pinned, means)
+        arch, label, pinned = arch_of(spec.arch), label_of(spec), check_digest(spec.sha256)
+        digest = self._take_digest(spec.location, pinned, means)
         return Resolved(
             key=RootfsKey(source=label, version=digest[:_VERSION_DIGITS], arch=arch),
-            wish=wish,
-            fetch=wish.location,
+            spec=spec,
+            fetch=spec.location,
             sha256=digest,
             proof="pinned" if pinned else "none",
         )
@@ -181,15 +181,15 @@ def copy_given(fd: int, scratch: bytes, report: Callable[[Progress], None], *, a
     return Copy(fd=copy, digest=summer.hexdigest(), size=size)
 
 
-def label_of(wish: RootfsWish) -> str:
+def label_of(spec: RootfsSpec) -> str:
     """Return what the rootfs of a location is called: its label, or what its file is called without its endings."""
-    if wish.label:
-        if not is_label(wish.label):
+    if spec.label:
+        if not is_label(spec.label):
             raise RootfsError(
-                f"a rootfs can't be called {wish.label[:80]!r}", remedy="Use small letters, digits, dots and _ only."
+                f"a rootfs can't be called {spec.label[:80]!r}", remedy="Use small letters, digits, dots and _ only."
             )
-        return wish.label
-    stem = wish.location.rstrip("/").rpartition("/")[2].lower()
+        return spec.label
+    stem = spec.location.rstrip("/").rpartition("/")[2].lower()
     stem = next((stem.removesuffix(ending) for ending in _COMPRESSED if stem.endswith(ending)), stem)
     stem = stem.removesuffix(".tar").removesuffix(".oci")
     plain = "".join(sign if sign in _SIGNS else "_" for sign in stem).strip("._")[:_LONGEST_STEM].rstrip("._")

@@ -40,7 +40,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unspill.model.rootfs import Installed, Proof, Rootfs, RootfsWish
+    from unspill.model.rootfs import Installed, Proof, Rootfs, RootfsSpec
     from unspill.rootfs.registry import Registry
     from unspill.rootfs.source import Filled, Resolved, Source
 
@@ -68,64 +68,64 @@ _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _SETID = stat.S_ISUID | stat.S_ISGID
 
 
-def prepare(shelf: Registry, wish: RootfsWish, source: Source, *, install: Install, report: Report) -> Rootfs:
-    """Return a rootfs that meets a wish; where none is ready it is made.
+def prepare(registry: Registry, spec: RootfsSpec, source: Source, *, install: Install, report: Report) -> Rootfs:
+    """Return a rootfs that meets a spec; where none is ready it is made.
 
     Nobody is asked where one is ready: what is newer elsewhere is the business of `upgrade`.
 
     Raises:
         RootfsError: it can't be had; nothing half-built is left in use.
     """
-    found = find_ready(wish, shelf.list())
+    found = find_ready(spec, registry.list())
     if found is not None:
-        _use_first(shelf, found)
+        _use_first(registry, found)
         return found
-    made, _is_new = obtain(shelf, wish, source, install=install, report=report)
+    made, _is_new = obtain(registry, spec, source, install=install, report=report)
     return made
 
 
 def obtain(
-    shelf: Registry,
-    wish: RootfsWish,
+    registry: Registry,
+    spec: RootfsSpec,
     source: Source,
     *,
     install: Install,
     report: Report,
     old: Rootfs | None = None,
 ) -> tuple[Rootfs, bool]:
-    """Ask the source which rootfs a wish means now, and return that one, made if need be, and whether it was.
+    """Ask the source which rootfs a spec means now, and return that one, made if need be, and whether it was.
 
     Raises:
         RootfsUnverified: it is older than `old`; nothing is made.
         RootfsError: it can't be had; nothing half-built is left in use.
     """
-    make_layout(shelf.directory)
+    make_layout(registry.directory)
     try:
-        resolved = _resolve(shelf, wish, source, install, report)
+        resolved = _resolve(registry, spec, source, install, report)
         if old is not None:
             _check_not_older(resolved, old)
         name = checked_name(resolved.key.name)
-        found = _get_ready(shelf, name, resolved)
+        found = _get_ready(registry, name, resolved)
         if found is not None:
-            _use_first(shelf, found)
+            _use_first(registry, found)
             return found, False
-        lock = NameLock(shelf.directory, name)
+        lock = NameLock(registry.directory, name)
         lock.acquire(lambda: report(Progress(step="waiting: another process makes it")))
         with lock:
-            found = _get_ready(shelf, name, resolved)
+            found = _get_ready(registry, name, resolved)
             if found is not None:
                 return found, False
-            sweep(shelf.directory, name)
-            with Staging(shelf.directory, name) as staging:
-                return _build(shelf, staging, wish, resolved, source, install, report), True
+            sweep(registry.directory, name)
+            with Staging(registry.directory, name) as staging:
+                return _build(registry, staging, spec, resolved, source, install, report), True
     except OSError as error:
-        raise failed(error, shelf.directory) from error
+        raise failed(error, registry.directory) from error
 
 
-def upgrade(shelf: Registry, old: Rootfs, source: Source, *, install: Install, report: Report) -> Rootfs:
-    """Return the rootfs that the wish of an old one means now, which may be the old one itself.
+def upgrade(registry: Registry, old: Rootfs, source: Source, *, install: Install, report: Report) -> Rootfs:
+    """Return the rootfs that the spec of an old one means now, which may be the old one itself.
 
-    A wish that pins a version or a digest still does. If the old one was the current one, the new one is then.
+    A spec that pins a version or a digest still does. If the old one was the current one, the new one is then.
 
     Raises:
         RootfsUnverified: what the source offers now is older; nothing is made, and the old one stays in use.
@@ -133,14 +133,14 @@ def upgrade(shelf: Registry, old: Rootfs, source: Source, *, install: Install, r
     """
     if old.manifest is None:
         raise RootfsError(f"{old.name} was made by hand", remedy="Make a new one the same way.")
-    new, _is_new = obtain(shelf, old.manifest.wish, source, install=install, report=report, old=old)
+    new, _is_new = obtain(registry, old.manifest.spec, source, install=install, report=report, old=old)
     if new.name != old.name:
         if newest((old, new)) is not new:
             raise RootfsUnverified(
                 f"What {old.name} is made of now is {new.name}, which was made before it; {old.name} stays",
                 remedy=f"Ask whoever offers it why. `unspill rootfs use {new.name}` goes back to that one.",
             )
-        shelf.use_instead(old.name, new.name)
+        registry.use_instead(old.name, new.name)
     return new
 
 
@@ -175,20 +175,20 @@ def _check_not_older(resolved: Resolved, old: Rootfs) -> None:
         raise RootfsUnverified(
             f"The newest version that is offered now is {version}, older than {old.name}, which stays",
             remedy=f"Ask another mirror. If you want the older one: `unspill rootfs pull {old.manifest.key.source} "
-            f"--version {resolved.wish.version or version}`, and `unspill rootfs use` with its name.",
+            f"--version {resolved.spec.version or version}`, and `unspill rootfs use` with its name.",
         )
 
 
-def _get_ready(shelf: Registry, name: str, resolved: Resolved) -> Rootfs | None:
+def _get_ready(registry: Registry, name: str, resolved: Resolved) -> Rootfs | None:
     """Return the rootfs if it is ready.
 
     Raises:
         RootfsUnverified: it is, but was made from something else than what is pinned now, or offered under its name.
     """
-    found = shelf.get(name)
+    found = registry.get(name)
     if found is None or found.manifest is None:
         return found
-    for wanted in (resolved.wish.sha256, resolved.sha256):
+    for wanted in (resolved.spec.sha256, resolved.sha256):
         if not is_of_digest(found.manifest, wanted):
             old = ", ".join(digest.removeprefix("sha256:") for _, digest in found.manifest.fetched[:1]) or "none"
             raise RootfsUnverified(
@@ -199,20 +199,20 @@ def _get_ready(shelf: Registry, name: str, resolved: Resolved) -> Rootfs | None:
     return found
 
 
-def _use_first(shelf: Registry, found: Rootfs) -> None:
+def _use_first(registry: Registry, found: Rootfs) -> None:
     """Make it the current one if there is none: whoever made it may have died before."""
-    if shelf.current() is None:
+    if registry.current() is None:
         try:
-            shelf.use_first(found.name)
+            registry.use_first(found.name)
         except RootfsError:
             # Where the directory can only be read, it is used by its name
             return
 
 
 def _build(
-    shelf: Registry,
+    registry: Registry,
     staging: Staging,
-    wish: RootfsWish,
+    spec: RootfsSpec,
     resolved: Resolved,
     source: Source,
     install: Install,
@@ -220,23 +220,23 @@ def _build(
 ) -> Rootfs:
     """Fill a staging directory and make it the rootfs."""
     name = resolved.key.name
-    filled = source.fill(resolved, staging.tree, _means(shelf, staging, install, report))
+    filled = source.fill(resolved, staging.tree, _means(registry, staging, install, report))
     report(Progress(step="checking"))
     taken = tidy_tree(staging.tree)
     _finish_tree(staging.tree, name)
-    manifest = _describe(staging.tree, wish, resolved, filled, taken)
+    manifest = _describe(staging.tree, spec, resolved, filled, taken)
     remove_tree(staging.scratch)
     _write_manifest(staging.fd, to_content(manifest))
     os.fchmod(staging.fd, 0o755)
     # Once for all of it: each file by itself would take longer. Before the rename, which says that all is there
     syncfs(staging.fd)
-    shelf.set_aside(name)
-    os.rename(staging.path, os.path.join(shelf.roots, name.encode()))
-    sync_directory(shelf.roots)
-    shelf.use_first(name)
-    made = shelf.get(name)
+    registry.set_aside(name)
+    os.rename(staging.path, os.path.join(registry.roots, name.encode()))
+    sync_directory(registry.roots)
+    registry.use_first(name)
+    made = registry.get(name)
     if made is None:
-        raise RootfsUnsafe(f"{name} was made, but is not ready: {dict(shelf.damaged()).get(name)}")
+        raise RootfsUnsafe(f"{name} was made, but is not ready: {dict(registry.damaged()).get(name)}")
     return made
 
 
@@ -258,7 +258,7 @@ def _finish_tree(tree: bytes, name: str) -> None:
 
 
 def _describe(
-    tree: bytes, wish: RootfsWish, resolved: Resolved, filled: Filled, taken: tuple[tuple[str, int], ...]
+    tree: bytes, spec: RootfsSpec, resolved: Resolved, filled: Filled, taken: tuple[tuple[str, int], ...]
 ) -> RootfsManifest:
     digest, entries, size_bytes = tree_digest(tree)
     left_out = dict(filled.left_out)
@@ -266,7 +266,7 @@ def _describe(
         left_out[kind] = left_out.get(kind, 0) + count
     return RootfsManifest(
         key=resolved.key,
-        wish=wish,
+        spec=spec,
         proof=filled.proof,
         packages=filled.packages,
         fetched=filled.fetched,
@@ -288,15 +288,15 @@ def _write_manifest(dir_fd: int, content: bytes) -> None:
         os.close(fd)
 
 
-def _resolve(shelf: Registry, wish: RootfsWish, source: Source, install: Install, report: Report) -> Resolved:
-    sweep(shelf.directory, _RESOLVING)
+def _resolve(registry: Registry, spec: RootfsSpec, source: Source, install: Install, report: Report) -> Resolved:
+    sweep(registry.directory, _RESOLVING)
     report(Progress(step="resolving"))
-    with Staging(shelf.directory, _RESOLVING) as staging:
-        return source.resolve(wish, _means(shelf, staging, install, report))
+    with Staging(registry.directory, _RESOLVING) as staging:
+        return source.resolve(spec, _means(registry, staging, install, report))
 
 
-def _means(shelf: Registry, staging: Staging, install: Install, report: Report) -> Means:
-    downloads = os.path.join(shelf.directory, DOWNLOADS)
+def _means(registry: Registry, staging: Staging, install: Install, report: Report) -> Means:
+    downloads = os.path.join(registry.directory, DOWNLOADS)
     return Means(downloads=downloads, scratch=staging.scratch, install=install, report=report)
 
 

@@ -21,7 +21,7 @@ from unspill.model.rootfs import Progress, RootfsKey
 from unspill.rootfs.archive import check_tree, copy_given, is_remote, label_of, open_given
 from unspill.rootfs.compression import Bounds, open_chunks, shown
 from unspill.rootfs.download import check_digest, digest_of
-from unspill.rootfs.source import OCI_PLATFORMS, Filled, Resolved, wished_arch
+from unspill.rootfs.source import OCI_PLATFORMS, Filled, Resolved, arch_of
 from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Self
 
-    from unspill.model.rootfs import RootfsWish
+    from unspill.model.rootfs import RootfsSpec
     from unspill.rootfs.source import Means
 
 MOST_DOCUMENT_BYTES = 4 << 20
@@ -66,31 +66,31 @@ _VERSION_DIGITS = 12
 class OciSource:
     """The source `oci`."""
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
         """Return which rootfs a layout has: its version is the beginning of the manifest's digest.
 
         Raises:
             RootfsUnreachable: the layout can't be read.
             RootfsUnverified: it is not what is pinned, or a document is not what its digest says.
             RootfsUnsafe: a document can't be understood.
-            RootfsError: nothing in it fits the wish, or several do.
+            RootfsError: nothing in it fits the spec, or several do.
         """
-        if is_remote(wish.location):
+        if is_remote(spec.location):
             raise RootfsError(
-                f"{wish.location} is an address, but an OCI layout is read from disk",
+                f"{spec.location} is an address, but an OCI layout is read from disk",
                 remedy="Copy it first: `skopeo copy docker://NAME oci:DIRECTORY:TAG`.",
             )
-        label = label_of(wish)
-        arch = wished_arch(wish.arch)
+        label = label_of(spec)
+        arch = arch_of(spec.arch)
         means.report(Progress(step="reading"))
-        with Layout(wish.location, means) as layout:
-            choice = _choose(layout, wish, arch)
+        with Layout(spec.location, means) as layout:
+            choice = _choose(layout, spec, arch)
         return Resolved(
             key=RootfsKey(source=label, version=choice.identity[:_VERSION_DIGITS], arch=arch),
-            wish=wish,
-            fetch=wish.location,
+            spec=spec,
+            fetch=spec.location,
             sha256=choice.identity,
-            proof="pinned" if wish.sha256 else "none",
+            proof="pinned" if spec.sha256 else "none",
         )
 
     def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
@@ -104,7 +104,7 @@ class OciSource:
         """
 
         with Layout(resolved.fetch, means) as layout:
-            choice = _choose(layout, resolved.wish, resolved.key.arch)
+            choice = _choose(layout, resolved.spec, resolved.key.arch)
             if choice.identity != resolved.sha256:
                 raise RootfsUnverified(
                     f"{resolved.fetch} has the SHA-256 {choice.identity}, but had {resolved.sha256} a moment ago",
@@ -120,18 +120,18 @@ class OciSource:
         return Filled(proof=resolved.proof, fetched=fetched, left_out=left_out)
 
 
-def _choose(layout: Layout, wish: RootfsWish, arch: str) -> OciChoice:
-    pinned = check_digest(wish.sha256)
+def _choose(layout: Layout, spec: RootfsSpec, arch: str) -> OciChoice:
+    pinned = check_digest(spec.sha256)
     if layout.has("oci-layout") and layout.has("index.json"):
         version = get_text(
             parse_document(layout.read_document("oci-layout"), "oci-layout"), "imageLayoutVersion", "oci-layout"
         )
         if not version.startswith("1."):
-            raise RootfsError(f"{wish.location} is an OCI layout of version {version!r}, which is not known")
-        return choose(layout, tag=wish.version, arch=arch, pinned=pinned)
+            raise RootfsError(f"{spec.location} is an OCI layout of version {version!r}, which is not known")
+        return choose(layout, tag=spec.version, arch=arch, pinned=pinned)
     if layout.has("manifest.json"):
-        return choose_saved(layout, tag=wish.version, arch=arch, pinned=pinned)
-    raise no_layout(wish.location)
+        return choose_saved(layout, tag=spec.version, arch=arch, pinned=pinned)
+    raise no_layout(spec.location)
 
 
 def _blobs(choice: OciChoice) -> tuple[tuple[str, str], ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rootfs below one directory: which are ready, which one is in use, which one meets a wish, and how one goes.
+"""All rootfs below one directory: which are ready, which one is in use, which one meets a spec, and how one goes.
 
 Whether one is ready is told from what lies on the disk alone. Reading works where the directory can only be read. A
 rootfs never changes here: it appears whole (`build`), and it goes whole, when no run uses it. On the path of each run
@@ -18,9 +18,9 @@ from unspill.errors import RootfsError, RootfsUnverified
 from unspill.host.inside import find_inside
 from unspill.host.writing import sync_directory
 from unspill.layers.remove import remove_tree
-from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsWish
+from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsSpec
 from unspill.policy.paths import show
-from unspill.policy.rootfs_wish import is_name
+from unspill.policy.rootfs_spec import is_name
 from unspill.rootfs.layout import (
     CURRENT,
     DIRECTORY,
@@ -52,7 +52,7 @@ LARGEST_MANIFEST = 4 << 20
 _SOURCES = ("alpine", "debian", "archive", "oci", "kept")
 _KIND = re.compile("[a-z-]{1,32}")
 _DIGEST = re.compile("[0-9a-f]{64}")
-# What a manifest looks like: [x] is a list of x, (x, y) a pair
+# What a manifest looks like on disk, where the spec is called `wish`: [x] is a list of x, (x, y) a pair
 _SHAPE = {
     "version": int,
     "key": dict.fromkeys(("source", "version", "arch", "variant"), str) | {"tier": int},
@@ -83,7 +83,8 @@ class NotReady(Exception):
 
 def to_content(manifest: RootfsManifest) -> bytes:
     """Return the content of a manifest's file."""
-    fields = manifest.as_dict() | {"key": manifest.key.as_dict(), "wish": manifest.wish.as_dict()}
+    fields = manifest.as_dict() | {"key": manifest.key.as_dict(), "wish": manifest.spec.as_dict()}
+    del fields["spec"]
     content = json.dumps({"version": MANIFEST_VERSION, **fields}, indent=1).encode("ascii") + b"\n"
     if len(content) > LARGEST_MANIFEST:
         raise RootfsUnverified(
@@ -109,7 +110,8 @@ def parse_manifest(content: bytes) -> RootfsManifest:
     except (ValueError, RecursionError) as error:
         raise NotReady(f"its manifest is not valid: {str(error)[:200]}") from error
     del found["version"]
-    return RootfsManifest(**found | {"key": RootfsKey(**found["key"]), "wish": RootfsWish(**found["wish"])})
+    key, spec = RootfsKey(**found.pop("key")), RootfsSpec(**found.pop("wish"))
+    return RootfsManifest(key=key, spec=spec, **found)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -239,27 +241,27 @@ def _made(rootfs: Rootfs) -> int:
     return rootfs.manifest.created_ns if rootfs.manifest is not None else 0
 
 
-def find_ready(wish: RootfsWish, ready: Iterable[Rootfs]) -> Rootfs | None:
-    """Return the newest that meets a wish, None where it has to be resolved.
+def find_ready(spec: RootfsSpec, ready: Iterable[Rootfs]) -> Rootfs | None:
+    """Return the newest that meets a spec, None where it has to be resolved.
 
     What lies on this disk is always looked at: at the same place there may be another archive by now.
     """
-    if wish.location and os.path.exists(wish.location):
+    if spec.location and os.path.exists(spec.location):
         return None
-    several = [found for found in ready if found.manifest is not None and meets(found.manifest, wish)]
+    several = [found for found in ready if found.manifest is not None and meets(found.manifest, spec)]
     return newest(several) if several else None
 
 
-def meets(manifest: RootfsManifest, wish: RootfsWish) -> bool:
-    """Tell whether a rootfs is what a wish asks for."""
-    made = manifest.wish
+def meets(manifest: RootfsManifest, spec: RootfsSpec) -> bool:
+    """Tell whether a rootfs is what a spec asks for."""
+    made = manifest.spec
     return (
-        (made.source, made.label, made.location, made.tier) == (wish.source, wish.label, wish.location, wish.tier)
-        and set(made.packages) == set(wish.packages)
-        and _meets_version(manifest, wish.version)
-        and _meets_arch(manifest, wish.arch)
-        and is_of_digest(manifest, wish.sha256)
-        and _meets_mirror(manifest, wish)
+        (made.source, made.label, made.location, made.tier) == (spec.source, spec.label, spec.location, spec.tier)
+        and set(made.packages) == set(spec.packages)
+        and _meets_version(manifest, spec.version)
+        and _meets_arch(manifest, spec.arch)
+        and is_of_digest(manifest, spec.sha256)
+        and _meets_mirror(manifest, spec)
     )
 
 
@@ -268,21 +270,21 @@ def is_of_digest(manifest: RootfsManifest, sha256: str) -> bool:
     return not sha256 or sha256.lower() in {digest.lower().removeprefix("sha256:") for _, digest in manifest.fetched}
 
 
-def _meets_mirror(manifest: RootfsManifest, wish: RootfsWish) -> bool:
+def _meets_mirror(manifest: RootfsManifest, spec: RootfsSpec) -> bool:
     """Tell whether the mirror is the same, or does not matter: what one said of itself stands for no other."""
-    is_proven = manifest.proof in _PROVEN or bool(wish.sha256)
-    return is_proven or manifest.wish.mirror.rstrip("/") == wish.mirror.rstrip("/")
+    is_proven = manifest.proof in _PROVEN or bool(spec.sha256)
+    return is_proven or manifest.spec.mirror.rstrip("/") == spec.mirror.rstrip("/")
 
 
 def _meets_version(manifest: RootfsManifest, version: str) -> bool:
-    known = (manifest.key.version, manifest.wish.version)
+    known = (manifest.key.version, manifest.spec.version)
     return not version or version in known or manifest.key.version.startswith(f"{version}.")
 
 
 def _meets_arch(manifest: RootfsManifest, arch: str) -> bool:
     if arch:
-        return arch in (manifest.key.arch, manifest.wish.arch)
-    return not manifest.wish.arch or manifest.key.arch == os.uname().machine
+        return arch in (manifest.key.arch, manifest.spec.arch)
+    return not manifest.spec.arch or manifest.key.arch == os.uname().machine
 
 
 def measure_downloads(directory: bytes) -> int:
@@ -500,7 +502,7 @@ class Registry:
             return is_old
 
     def hold(self, rootfs: Rootfs) -> Hold:
-        """Return the right to use it: `with shelf.hold(rootfs): ...`. Nobody can remove it as long as it is held.
+        """Return the right to use it: `with registry.hold(rootfs): ...`. Nobody can remove it as long as it is held.
 
         Raises:
             RootfsError: it has gone.
@@ -546,7 +548,7 @@ class Registry:
         make_layout(self.directory)
         lines: dict[object, list[Rootfs]] = {}
         for found in self.list():
-            if found.manifest is not None and found.manifest.wish.source != "kept":
+            if found.manifest is not None and found.manifest.spec.source != "kept":
                 lines.setdefault(line_of(found), []).append(found)
         kept = {newest(line).name for line in lines.values()}.union(wanted)
         old = [found.name for line in lines.values() for found in line if found.name not in kept]

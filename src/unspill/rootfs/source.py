@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
-    from unspill.model.rootfs import Installed, Progress, Proof, RootfsKey, RootfsWish
+    from unspill.model.rootfs import Installed, Progress, Proof, RootfsKey, RootfsSpec
 else:
     Protocol = object
 
@@ -47,19 +47,19 @@ def detect_arch(machine: str | None = None) -> str:
     return ARCH_MAP[machine]
 
 
-def wished_arch(wish: str) -> str:
-    """Return the architecture that a wish means, by whichever of its names it is called.
+def arch_of(spec: str) -> str:
+    """Return the architecture that a spec means, by whichever of its names it is called.
 
     Raises:
         RootfsError: nothing is called so.
     """
-    if not wish:
+    if not spec:
         return detect_arch()
     names = {theirs: ours for known in (OCI_PLATFORMS, DEBIAN_NAMES) for ours, theirs in known.items()}
     names |= ARCH_MAP | {ours: ours for ours in DEBIAN_NAMES}
-    if wish not in names:
-        raise _unsupported(wish)
-    return names[wish]
+    if spec not in names:
+        raise _unsupported(spec)
+    return names[spec]
 
 
 def _unsupported(machine: str) -> RootfsError:
@@ -70,13 +70,13 @@ def _unsupported(machine: str) -> RootfsError:
 
 
 class Resolved(Record):
-    """Which rootfs a wish means: `fetch` is what has to be fetched (an address or a path), `sha256` what it must be.
+    """Which rootfs a spec means: `fetch` is what has to be fetched (an address or a path), `sha256` what it must be.
 
     `proof` is what speaks for that digest.
     """
 
     key: RootfsKey
-    wish: RootfsWish
+    spec: RootfsSpec
     fetch: str = ""
     sha256: str = ""
     proof: Proof = "none"
@@ -107,11 +107,11 @@ class Means(Record):
 class Source(Protocol):
     """One kind of source."""
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
-        """Return which rootfs a wish means.
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+        """Return which rootfs a spec means.
 
         Raises:
-            RootfsError: the mirror can't be asked, the wish can't be met, or its digest is not the pinned one.
+            RootfsError: the mirror can't be asked, the spec can't be met, or its digest is not the pinned one.
         """
 
     def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The facade for every rootfs of a person: what is ready, what is fetched and made, what goes.
 
-    shelf = RootfsShelf()
-    made = shelf.pull(RootfsWish(source="alpine", tier=2))
-    print(shelf.tools(made.name).text())
+    registry = RootfsRegistry()
+    made = registry.pull(RootfsSpec(source="alpine", tier=2))
+    print(registry.tools(made.name).text())
     with Sandbox(project, policy=Policy(view="rootfs", rootfs=made.name)) as sandbox: ...
 
 A rootfs never changes. An upgrade makes another one; runs that use the old one keep it until they end. Packages are
@@ -28,13 +28,13 @@ from unspill.model.layer import RunId
 from unspill.model.plan import ProxyNetwork
 from unspill.model.policy import Policy
 from unspill.model.record import Record
-from unspill.model.rootfs import Installed, Progress, RootfsKey, RootfsWish
+from unspill.model.rootfs import Installed, Progress, RootfsKey, RootfsSpec
 from unspill.model.run import Exited, LimitReached, NeverStarted, Signalled, TimedOut
 from unspill.network.resolve import Endpoint
 from unspill.plan.install import LIMITS, InstallInput, build_install
 from unspill.policy.addresses import pack_address
 from unspill.policy.egress import WEB_PORTS, parse_rules
-from unspill.policy.rootfs_wish import find_wrong, is_label
+from unspill.policy.rootfs_spec import find_wrong, is_label
 from unspill.rootfs.build import obtain, prepare, upgrade, verify
 from unspill.rootfs.registry import Registry, empty_downloads
 from unspill.rootfs.source import Filled, Resolved, detect_arch
@@ -99,7 +99,7 @@ class Upgraded(Record):
         return self.old.name != self.new.name
 
 
-class RootfsShelf:
+class RootfsRegistry:
     """Every rootfs below one directory."""
 
     def __init__(
@@ -121,20 +121,20 @@ class RootfsShelf:
             decided = decided.replace(rootfs_dir=os.path.realpath(os.fsencode(directory)))
         self._policy = decided
         self.directory = rootfs_directory(decided, self._locations)
-        self._shelf = Registry(self.directory)
+        self._registry = Registry(self.directory)
         self._install = Installer(decided, may_fork=may_fork)
 
     def list(self) -> tuple[Rootfs, ...]:
         """Return those that are ready, by name."""
-        return self._shelf.list()
+        return self._registry.list()
 
     def damaged(self) -> tuple[tuple[str, str], ...]:
         """Return the names of those that can't be used, and why."""
-        return self._shelf.damaged()
+        return self._registry.damaged()
 
     def current(self) -> Rootfs | None:
         """Return the one in use where a policy names none."""
-        return self._shelf.current()
+        return self._registry.current()
 
     def find(self, name: str = "") -> Rootfs:
         """Return one by its name or the beginning of it; without a name the one that the policy means.
@@ -145,35 +145,37 @@ class RootfsShelf:
         if name.startswith("/") or not name:
             wanted = name or self._policy.rootfs
             return find_rootfs(self._policy.replace(rootfs=wanted, provision=None), self._locations)
-        found = self._shelf.find(name, cut_anywhere=True)
+        found = self._registry.find(name, cut_anywhere=True)
         if found is None:
             raise RootfsError(f"There is no rootfs {name!a} here.", remedy=PULL)
         return found
 
-    def pull(self, wish: RootfsWish, *, report: Report | None = None) -> Rootfs:
-        """Return a rootfs that meets a wish, fetched and made where none is ready.
+    def pull(self, spec: RootfsSpec, *, report: Report | None = None) -> Rootfs:
+        """Return a rootfs that meets a spec, fetched and made where none is ready.
 
         The first one becomes the one in use.
 
         Raises:
-            UsageError: the wish is none that could be met.
+            UsageError: the spec is none that could be met.
             RootfsError: it can't be had; nothing half-built is used.
         """
-        check_wish(wish)
-        source = find_source(wish.source)
-        return prepare(self._shelf, wish, source, install=self._install.telling(report), report=report or _tell_nobody)
+        check_spec(spec)
+        source = find_source(spec.source)
+        return prepare(
+            self._registry, spec, source, install=self._install.telling(report), report=report or _tell_nobody
+        )
 
     def upgrade(self, name: str = "", *, report: Report | None = None) -> Upgraded:
-        """Make what the wish for a rootfs means today; where the old one was in use, the new one is.
+        """Make what the spec for a rootfs means today; where the old one was in use, the new one is.
 
         Raises:
             RootfsError: there is no such rootfs, or the newer one can't be had.
         """
         old = self.find(name)
-        if old.manifest is None or old.manifest.wish.source not in SOURCES:
+        if old.manifest is None or old.manifest.spec.source not in SOURCES:
             raise RootfsError(f"{old.name} has no source that could have a newer one.", remedy="Make it anew yourself.")
-        source = find_source(old.manifest.wish.source)
-        new = upgrade(self._shelf, old, source, install=self._install.telling(report), report=report or _tell_nobody)
+        source = find_source(old.manifest.spec.source)
+        new = upgrade(self._registry, old, source, install=self._install.telling(report), report=report or _tell_nobody)
         return Upgraded(old=old, new=new)
 
     def use(self, name: str) -> Rootfs:
@@ -182,7 +184,7 @@ class RootfsShelf:
         Raises:
             RootfsError: there is no such rootfs, or the directory can only be read.
         """
-        return self._shelf.use(name)
+        return self._registry.use(name)
 
     def remove(self, name: str, *, force: bool = False) -> str:
         """Remove one that no run uses; the one in use only with `force`. Return its whole name.
@@ -190,20 +192,20 @@ class RootfsShelf:
         Raises:
             RootfsError: there is no such rootfs, it is in use, or runs use it.
         """
-        found = self._shelf.find(name)
+        found = self._registry.find(name)
         if found is not None and not force and found.name in self._layered():
             raise RootfsError(
                 f"Some sandbox has written to {found.name}; without it, that is worth nothing.",
                 remedy="`unspill rootfs keep` or `discard` in its project first, or --force.",
             )
-        return self._shelf.remove(name, force=force)
+        return self._registry.remove(name, force=force)
 
     def remove_unused(self) -> tuple[str, ...]:
         """Remove those that a newer one has replaced and nobody uses; return their names.
 
         One that a sandbox has written to, in its layer, stays as long as that layer does.
         """
-        return self._shelf.remove_unused(self._layered())
+        return self._registry.remove_unused(self._layered())
 
     def _layered(self) -> tuple[str, ...]:
         """Return the names of those that some sandbox has written to."""
@@ -454,33 +456,33 @@ class Installer:
         return install(tree, argv, hosts, ground=self._ground)
 
 
-def check_wish(wish: RootfsWish) -> None:
-    """Refuse a wish that nobody could meet.
+def check_spec(spec: RootfsSpec) -> None:
+    """Refuse a spec that nobody could meet.
 
     Raises:
         UsageError: with the field.
     """
-    found = find_wrong(wish)
+    found = find_wrong(spec)
     if found is not None:
-        raise UsageError(f"The wish for a rootfs: {found[0]}: {found[1]}", remedy="See `unspill rootfs --help`.")
+        raise UsageError(f"The spec for a rootfs: {found[0]}: {found[1]}", remedy="See `unspill rootfs --help`.")
 
 
-def provide(policy: Policy, wish: RootfsWish, locations: Locations, report: Report | None = None) -> Rootfs:
+def provide(policy: Policy, spec: RootfsSpec, locations: Locations, report: Report | None = None) -> Rootfs:
     """Make the rootfs that a policy means as it says, for the run that found none.
 
     Raises:
         RootfsError: it can't be had, or what is made so is another one than the policy names.
     """
-    shelf = Registry(rootfs_directory(policy, locations))
-    called = wish.label or wish.source
+    registry = Registry(rootfs_directory(policy, locations))
+    called = spec.label or spec.source
     if policy.rootfs and policy.rootfs.partition("-")[0] != called:
         raise _another(policy.rootfs, called)
     tell = report or _tell_nobody
-    made = prepare(shelf, wish, find_source(wish.source), install=Installer(policy, report=tell), report=tell)
+    made = prepare(registry, spec, find_source(spec.source), install=Installer(policy, report=tell), report=tell)
     if not policy.rootfs:
         # Where the directory can only be read, none can be made the one in use
-        return shelf.current() or made
-    found = shelf.find(policy.rootfs)
+        return registry.current() or made
+    found = registry.find(policy.rootfs)
     if found is None:
         raise _another(policy.rootfs, made.name)
     return found
@@ -516,10 +518,10 @@ def keep_rootfs(opened: Opened, label: str, report: Callable[[Progress], None]) 
                 "This sandbox has written nothing to its rootfs.",
                 remedy="Set `rootfs_writable = true`, and install something with `unspill run`.",
             )
-        shelf = Registry(rootfs_directory(opened.policy, opened.locations))
+        registry = Registry(rootfs_directory(opened.policy, opened.locations))
         while True:
-            wish = RootfsWish(source="kept", version=time.strftime("%Y%m%d.%H%M%S", time.gmtime()), label=label)
-            made, is_new = obtain(shelf, wish, _Kept(base, layers), install=_install_nothing, report=report)
+            spec = RootfsSpec(source="kept", version=time.strftime("%Y%m%d.%H%M%S", time.gmtime()), label=label)
+            made, is_new = obtain(registry, spec, _Kept(base, layers), install=_install_nothing, report=report)
             if is_new:
                 return made
             # Of this very second there is one already, which may hold something else
@@ -533,9 +535,9 @@ class _Kept:
         self._base = base
         self._layers = layers
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
-        key = RootfsKey(source=wish.label, version=wish.version, arch=detect_arch())
-        return Resolved(key=key, wish=wish)
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+        key = RootfsKey(source=spec.label, version=spec.version, arch=detect_arch())
+        return Resolved(key=key, spec=spec)
 
     def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
         unreadable = 0

@@ -92,8 +92,8 @@ def find_rootfs(
     """
     if policy.rootfs.startswith("/"):
         return _find_directory(policy, locations, roots)
-    shelf = Registry(rootfs_directory(policy, locations))
-    found = shelf.find(policy.rootfs) if policy.rootfs else shelf.current()
+    registry = Registry(rootfs_directory(policy, locations))
+    found = registry.find(policy.rootfs) if policy.rootfs else registry.current()
     if found is not None:
         return found
     if policy.provision is not None:
@@ -101,7 +101,7 @@ def find_rootfs(
 
         return provide(policy, policy.provision, locations, report)
     named = f"no rootfs {policy.rootfs}" if policy.rootfs else "no rootfs in use"
-    is_any = not policy.rootfs and bool(shelf.list())
+    is_any = not policy.rootfs and bool(registry.list())
     raise RootfsError(f"There is {named} here.", remedy=USE if is_any else PULL)
 
 

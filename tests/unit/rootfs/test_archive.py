@@ -25,7 +25,7 @@ from tests.unit.rootfs.layouts import (
 )
 from tests.unit.rootfs.serving import Page, Web
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnsafe, RootfsUnverified
-from unspill.model.rootfs import RootfsKey, RootfsWish
+from unspill.model.rootfs import RootfsKey, RootfsSpec
 from unspill.rootfs.archive import ArchiveSource, copy_given, label_of, open_given
 from unspill.rootfs.download import digest_of
 from unspill.rootfs.source import Filled, Resolved, detect_arch
@@ -46,12 +46,12 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
-def wish_for(location: Path | str, **fields: Any) -> RootfsWish:
-    return RootfsWish(source="archive", location=os.fspath(location), **fields)
+def wish_for(location: Path | str, **fields: Any) -> RootfsSpec:
+    return RootfsSpec(source="archive", location=os.fspath(location), **fields)
 
 
-def fill(wish: RootfsWish, shop: Workshop) -> tuple[Resolved, Filled]:
-    resolved = ArchiveSource().resolve(wish, shop.means)
+def fill(spec: RootfsSpec, shop: Workshop) -> tuple[Resolved, Filled]:
+    resolved = ArchiveSource().resolve(spec, shop.means)
     return resolved, ArchiveSource().fill(resolved, os.fsencode(shop.tree), shop.means)
 
 

@@ -20,9 +20,9 @@ DIGEST = "ab" * 32
 @pytest.fixture
 def directory(tmp_path: Path) -> bytes:
     """A rootfs directory with one rootfs and nothing fetched."""
-    shelf = Registry(os.fsencode(tmp_path / "rootfs"))
-    make(shelf)
-    return shelf.directory
+    registry = Registry(os.fsencode(tmp_path / "rootfs"))
+    make(registry)
+    return registry.directory
 
 
 def put(directory: bytes, name: str, size: int = SIZE) -> Path:

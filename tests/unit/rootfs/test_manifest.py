@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import RootfsUnverified
-from unspill.model.rootfs import RootfsKey, RootfsManifest, RootfsWish
+from unspill.model.rootfs import RootfsKey, RootfsManifest, RootfsSpec
 from unspill.rootfs.registry import LARGEST_MANIFEST as LARGEST
 from unspill.rootfs.registry import NotReady, to_content
 from unspill.rootfs.registry import parse_manifest as parse
@@ -20,7 +20,7 @@ from unspill.rootfs.registry import read_manifest as read
 
 MANIFEST = RootfsManifest(
     key=RootfsKey(source="alpine", version="3.23.3", arch="x86_64", tier=1),
-    wish=RootfsWish(source="alpine", packages=("jq",)),
+    spec=RootfsSpec(source="alpine", packages=("jq",)),
     proof="known",
     packages=(("busybox", "1.37"),),
     fetched=(("a.tar.gz", "00" * 32),),
@@ -37,8 +37,8 @@ counts = st.integers(0, (1 << 63) - 1)
 manifests = st.builds(
     RootfsManifest,
     key=st.builds(RootfsKey, source=texts, version=texts, arch=texts, tier=counts, variant=texts),
-    wish=st.builds(
-        RootfsWish,
+    spec=st.builds(
+        RootfsSpec,
         source=st.sampled_from(["alpine", "debian", "archive", "oci", "kept"]),
         version=texts,
         packages=st.lists(texts, max_size=3).map(tuple),
