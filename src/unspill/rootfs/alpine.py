@@ -8,7 +8,6 @@ tree is somebody else's work, so names in it are looked up by descriptor, as if 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import urllib.parse
@@ -19,7 +18,7 @@ from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.policy.rootfs_spec import find_wrong
 from unspill.rootfs.download import fetch, read_text
-from unspill.rootfs.source import Filled, Resolved, arch_of
+from unspill.rootfs.source import Filled, Resolved, arch_of, variant_of
 from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
@@ -159,13 +158,6 @@ def packages_of(spec: RootfsSpec) -> tuple[str, ...]:
     """Return the packages of the tier, and those that the spec has besides."""
     tier = TIER1_PACKAGES if spec.tier == 1 else (*TIER1_PACKAGES, *TIER2_PACKAGES)
     return tuple(dict.fromkeys((*tier, *spec.packages)))
-
-
-def variant_of(packages: tuple[str, ...]) -> str:
-    """Return what is short for packages beyond the tier's, whatever their order; nothing for none."""
-    if not packages:
-        return ""
-    return "p" + hashlib.sha256("\n".join(sorted(set(packages))).encode()).hexdigest()[:10]
 
 
 def host_of(address: str) -> str:

@@ -26,7 +26,7 @@ from unspill.host.beneath import open_beneath
 from unspill.model.record import Record
 from unspill.model.rootfs import TIERS, Progress, RootfsKey
 from unspill.rootfs.compression import Bounds, too_much
-from unspill.rootfs.source import DEBIAN_NAMES, Filled, Resolved, arch_of, detect_arch
+from unspill.rootfs.source import DEBIAN_NAMES, Filled, Resolved, arch_of, detect_arch, variant_of
 from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
@@ -525,11 +525,6 @@ def packages_of(tier: int, more: tuple[str, ...]) -> tuple[str, ...]:
     if len(more) > _MOST_PACKAGES:
         raise RootfsError(f"more than {_MOST_PACKAGES} packages are asked for", remedy="Name fewer.")
     return tuple(dict.fromkeys((*TIER_1, *(TIER_2 if tier > 1 else ()), *more)))
-
-
-def variant_of(more: tuple[str, ...]) -> str:
-    """Return what is short for packages beyond a tier's; the order they were named in does not matter."""
-    return sha256(" ".join(sorted(set(more))).encode()).hexdigest()[:8] if more else ""
 
 
 def sources_of(mirror: str, suite: str) -> Sources:

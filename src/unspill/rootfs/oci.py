@@ -21,6 +21,7 @@ from unspill.model.rootfs import Progress, RootfsKey
 from unspill.rootfs.archive import check_tree, copy_given, is_remote, label_of, open_given
 from unspill.rootfs.compression import Bounds, open_chunks, shown
 from unspill.rootfs.download import check_digest, digest_of
+from unspill.rootfs.registry import unique_fields
 from unspill.rootfs.source import OCI_PLATFORMS, Filled, Resolved, arch_of
 from unspill.rootfs.tar import unpack
 
@@ -176,7 +177,7 @@ def parse_document(content: bytes, what: str) -> Document:
 def parse_json(content: bytes, what: str) -> object:
     """Return what a JSON text says, with the same care."""
     try:
-        document = json.loads(content.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        document = json.loads(content.decode(), object_pairs_hook=unique_fields, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
         raise wrong(what, f"it can't be read: {reason}") from None
@@ -259,13 +260,6 @@ def get_object(document: Document, field: str, what: str) -> Document:
 def wrong(what: str, why: str) -> RootfsUnsafe:
     """Return the refusal of a document."""
     return RootfsUnsafe(f"{what}: {why}", remedy="Make the OCI layout anew, for instance with `skopeo copy`.")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> Document:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("an object has one field twice")
-    return document
 
 
 def _no_constant(name: str) -> None:

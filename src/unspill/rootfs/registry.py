@@ -71,7 +71,6 @@ SHELL = b"bin/sh"
 _PROVEN = ("pinned", "known", "signed")
 _DISK_BLOCK = 512
 _ENDINGS = (b".part", b".state")
-_LOCK_NAME = b"lock"
 _LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 # No rootfs is called so: their names begin with a letter or digit
 CURRENT_LOCK = "_current"
@@ -102,7 +101,7 @@ def parse_manifest(content: bytes) -> RootfsManifest:
     try:
         if len(content) > LARGEST_MANIFEST:
             raise ValueError("it is too large")
-        top = json.loads(content.decode(), object_pairs_hook=_unique)
+        top = json.loads(content.decode(), object_pairs_hook=unique_fields)
         if not isinstance(top, dict) or top.get("version") != MANIFEST_VERSION:
             raise ValueError(f"it is not of version {MANIFEST_VERSION}")
         found = _typed(top, _SHAPE, "it")
@@ -114,10 +113,11 @@ def parse_manifest(content: bytes) -> RootfsManifest:
     return RootfsManifest(key=key, spec=spec, **found)
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a JSON object, none of which is there twice: readers would disagree about it."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a field is there twice")
+        raise ValueError("an object has one field twice")
     return found
 
 
@@ -289,8 +289,7 @@ def _meets_arch(manifest: RootfsManifest, arch: str) -> bool:
 
 def measure_downloads(directory: bytes) -> int:
     """Return how many bytes of the disk they take."""
-    top = os.path.join(directory, DOWNLOADS)
-    return sum(_size(os.path.join(parent, name)) for parent, _, names in os.walk(top) for name in names)
+    return _disk_bytes(os.path.join(directory, DOWNLOADS))
 
 
 def empty_downloads(directory: bytes) -> int:
@@ -309,10 +308,10 @@ def empty_downloads(directory: bytes) -> int:
         freed = sum(_drop_part(top, stem) for stem in stems)
         for name in names:
             path = os.path.join(top, name)
-            if os.path.isdir(path) and not os.path.islink(path):
-                freed += _empty_packages(path)
-            elif not name.endswith(_ENDINGS) and not _is_anybody_building(directory):
-                freed += _unlink(path)
+            if not name.endswith(_ENDINGS) and not _is_anybody_building(directory):
+                # A directory is what an older version fetched for Debian
+                size = _disk_bytes(path) if is_directory(path) else _size(path)
+                freed += size if remove_tree(path) else 0
         sync_directory(top)
     except OSError as error:
         raise failed(error, directory) from error
@@ -339,19 +338,6 @@ def _drop_part(top: bytes, stem: bytes) -> int:
         os.close(fd)
 
 
-def _empty_packages(path: bytes) -> int:
-    """Remove what apt has fetched, not the directories and the lock: somebody may wait for it."""
-    os.close(os.open(path, DIRECTORY))
-    fd = _try_lock(os.path.join(path, _LOCK_NAME))
-    if fd is None:
-        return 0
-    try:
-        found = [os.path.join(parent, name) for parent, _, names in os.walk(path) for name in names]
-        return sum(map(_unlink, (file for file in found if file != os.path.join(path, _LOCK_NAME))))
-    finally:
-        os.close(fd)
-
-
 def _try_lock(path: bytes) -> int | None:
     """Return the descriptor of a lock file, None where somebody has it."""
     fd = os.open(path, _LOCK_FILE, 0o600)
@@ -364,6 +350,10 @@ def _try_lock(path: bytes) -> int | None:
         os.close(fd)
         raise
     return fd
+
+
+def _disk_bytes(top: bytes) -> int:
+    return sum(_size(os.path.join(parent, name)) for parent, _, names in os.walk(top) for name in names)
 
 
 def _unlink(path: bytes) -> int:

@@ -7,6 +7,7 @@ besides. Architectures have their names here too: ours are Alpine's; Debian and 
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 from unspill.errors import RootfsError
@@ -60,6 +61,13 @@ def arch_of(spec: str) -> str:
     if spec not in names:
         raise _unsupported(spec)
     return names[spec]
+
+
+def variant_of(packages: tuple[str, ...]) -> str:
+    """Return what is short for packages beyond the tier's, whatever their order; nothing for none."""
+    if not packages:
+        return ""
+    return "p" + hashlib.sha256("\n".join(sorted(set(packages))).encode()).hexdigest()[:10]
 
 
 def _unsupported(machine: str) -> RootfsError:

@@ -20,9 +20,8 @@ from unspill.rootfs.alpine import (
     known_digest,
     mirror_of,
     packages_of,
-    variant_of,
 )
-from unspill.rootfs.source import Means, Resolved
+from unspill.rootfs.source import Means, Resolved, variant_of
 
 VERSION, OTHER = "3.99.1", "3.99.0"
 DIGEST, WRONG = "a1" * 32, "b2" * 32
