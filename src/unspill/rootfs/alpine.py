@@ -92,7 +92,7 @@ class AlpineSource:
             RootfsError: the spec can't be met.
         """
         if wrong := find_wrong(spec):
-            raise RootfsError(f"`{wrong[0]}` {wrong[1]}.", remedy="Correct the spec for the rootfs.")
+            raise RootfsError(f"`{wrong[0]}` {wrong[1]}.", remedy="Correct that field.")
         arch = arch_of(spec.arch)
         mirror = mirror_of(spec)
         host_of(mirror)

@@ -22,13 +22,13 @@ from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    Item = tuple[bytes, int] | BaseException | None
     from collections.abc import Callable, Generator
     from subprocess import Popen
     from typing import Protocol
 
     # Some bytes of the uncompressed stream, and how many bytes of the archive were read so far
     Chunks = Generator[tuple[bytes, int], None, None]
+    Item = tuple[bytes, int] | BaseException | None
 
     class Decompressor(Protocol):
         """What bz2 and lzma have in common."""

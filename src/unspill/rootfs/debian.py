@@ -111,7 +111,7 @@ _ETC = "passwd group alternatives ld.so.cache ld.so.conf ld.so.conf.d debian_ver
 
 
 class DebianSource:
-    """Debian's packages. The version to spec for is a suite; `spec.mirror` can name other archives than Debian's."""
+    """Debian's packages. `spec.version` is a suite; `spec.mirror` can name other archives than Debian's."""
 
     def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
         """Return which rootfs a spec means: its version is the suite, and when its archives last changed.

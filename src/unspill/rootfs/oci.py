@@ -27,14 +27,13 @@ from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    Document = dict[str, Any]
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Self
+    from typing import Any, Self
 
     from unspill.model.rootfs import RootfsSpec
     from unspill.rootfs.source import Means
+
+    Document = dict[str, Any]
 
 MOST_DOCUMENT_BYTES = 4 << 20
 MOST_ENTRIES = 512

@@ -156,7 +156,7 @@ class RootfsRegistry:
         The first one becomes the one in use.
 
         Raises:
-            UsageError: the spec is none that could be met.
+            UsageError: no source could meet the spec.
             RootfsError: it can't be had; nothing half-built is used.
         """
         check_spec(spec)
@@ -464,7 +464,7 @@ def check_spec(spec: RootfsSpec) -> None:
     """
     found = find_wrong(spec)
     if found is not None:
-        raise UsageError(f"The spec for a rootfs: {found[0]}: {found[1]}", remedy="See `unspill rootfs --help`.")
+        raise UsageError(f"This rootfs can't be made: `{found[0]}` {found[1]}", remedy="See `unspill rootfs --help`.")
 
 
 def provide(policy: Policy, spec: RootfsSpec, locations: Locations, report: Report | None = None) -> Rootfs:
