@@ -464,7 +464,7 @@ def check_spec(spec: RootfsSpec) -> None:
     """
     found = find_wrong(spec)
     if found is not None:
-        raise UsageError(f"This rootfs can't be made: `{found[0]}` {found[1]}", remedy="See `unspill rootfs --help`.")
+        raise UsageError(f"This rootfs can't be made: {found[0]}: {found[1]}", remedy="See `unspill rootfs --help`.")
 
 
 def provide(policy: Policy, spec: RootfsSpec, locations: Locations, report: Report | None = None) -> Rootfs:
