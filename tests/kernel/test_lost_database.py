@@ -9,7 +9,7 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from unspill.sandbox.upkeep import recover_now
 pytestmark = pytest.mark.kernel
 
 DAY_NS = 24 * 3600 * 10**9
-LOST = {
+LOST: dict[str, Callable[[Path], object]] = {
     "deleted": lambda path: path.unlink(),
     "emptied": lambda path: os.truncate(path, 0),
     "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),

@@ -182,7 +182,7 @@ def test_an_engine_that_is_gone_is_refused_with_what_to_do(ground: Ground) -> No
     with pytest.raises(PolicyError, match="engine is not one of mount, native: 'copy'") as by_a_program:
         ground.sandbox(engine="copy")
     ground.configure('engine = "copy"\n')
-    with pytest.raises(PolicyError, match='engine: must be one of "mount", "native"') as by_a_file:
+    with pytest.raises(PolicyError, match='engine: "copy" is no longer supported') as by_a_file:
         opened(ground)
     for refused in (by_a_program, by_a_file):
         assert "Remove the setting `engine`" in refused.value.remedy

@@ -39,7 +39,15 @@ def drop(state: bytes, layers: Iterable[LayerId]) -> None:
             continue
         except OSError:
             # In the same parent, which needs no right on the directory itself: a command may have closed it
-            os.rename(upper, dropped_dir(state, layer))
+            _rename(upper, dropped_dir(state, layer))
+
+
+def _rename(source: bytes, dest: bytes) -> None:
+    try:
+        os.rename(source, dest)
+    except OSError:
+        # The result of the run counts more. The next sweep finds it without a row and sets it aside.
+        return
 
 
 def clean(state: bytes, garbage: Garbage) -> None:

@@ -54,8 +54,8 @@ APPROVERS = ("terminal", "queue", "deny")
 # Values that earlier versions knew, each with what to write instead
 DROPPED = {
     ("engine", "copy"): (
-        "unspill no longer copies the project for a run. Remove the setting `engine`: unspill then uses `mount` or "
-        "`native`, whichever works. `unspill doctor` says which."
+        "Remove the setting `engine`: unspill then uses `mount` or `native`, whichever works. `unspill doctor` says "
+        "which, and what to do where neither does."
     ),
     ("network.mode", "pasta"): (
         'Write `mode = "proxy"`: commands reach any public host by HTTP, HTTPS or SOCKS. For other protocols write '

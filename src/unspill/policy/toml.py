@@ -245,8 +245,7 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[Reader, str, object], str]:
         if isinstance(value, str) and (key, value) in DROPPED:
             raise reader.wrong(key, f'"{value}" is no longer supported', DROPPED[key, value])
         if value not in choices:
-            known = ", ".join(f'"{choice}"' for choice in choices)
-            raise reader.wrong(key, f"must be one of {known}")
+            raise reader.wrong(key, "must be one of " + ", ".join(f'"{choice}"' for choice in choices))
         return str(value)
 
     return read

@@ -104,18 +104,22 @@ def is_used(state: bytes) -> bool:
 
 def set_aside(state: bytes, part: bytes, names: Iterable[str]) -> None:
     """Keep directories of a part that have no row: nothing ever removes `lost-*`."""
-    aside = b""
-    for name in map(os.fsencode, names):
-        if not aside:
-            lost = b"%b/lost-%d" % (state, time.time_ns())
-            aside = os.path.join(lost, part)
-            _make_private(lost)
-            _make_private(aside)
+    found = [os.fsencode(name) for name in names]
+    if not found:
+        return
+    lost = b"%b/lost-%d" % (state, time.time_ns())
+    aside = os.path.join(lost, part)
+    _make_private(lost)
+    _make_private(aside)
+    for name in found:
         try:
             _move(os.path.join(state, part, name), os.path.join(aside, name))
         except FileNotFoundError:
             # Another process was faster.
             continue
+    if not os.listdir(aside):
+        os.rmdir(aside)
+        os.rmdir(lost)
 
 
 def _move(source: bytes, dest: bytes) -> None:

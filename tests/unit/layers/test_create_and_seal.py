@@ -14,6 +14,8 @@ from unspill.layers.discard import discard_stacks
 from unspill.layers.garbage import clean
 from unspill.layers.seal import drop_run, seal_run
 from unspill.layers.stack import load_stacks
+from unspill.layers.sweep import sweep
+from unspill.store.state import list_aside
 
 
 def mode(path: bytes) -> int:
@@ -128,14 +130,21 @@ def test_a_dropped_run_leaves_nothing_but_its_record(ground: Ground) -> None:
     assert ground.store.runs.find(opened.run.id) == ended(opened)
 
 
-def test_directories_can_be_left_for_later(ground: Ground) -> None:
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_directories_can_be_left_for_later(ground: Ground, is_killed: bool) -> None:
     opened = ground.open()
+    write(upper(opened) + b"/file")
     leave_work(opened)
     closed = drop_run(ground.store, opened, ended(opened), defer=True)
     assert ground.left() == {b"layers": 1, b"work": 1, b"runs": 0}
+    assert os.path.exists(upper(opened) + b".dropped/file")
     assert ground.rows() == 0
-    clean(ground.store.state, closed.garbage)
+    if is_killed:
+        sweep(ground.store)
+    else:
+        clean(ground.store.state, closed.garbage)
     assert ground.left() == NOTHING
+    assert list_aside(ground.store.state) == {}
 
 
 def test_a_layer_that_was_taken_away_is_not_sealed_in_silence(ground: Ground) -> None:

@@ -24,7 +24,7 @@ from unspill.layers.sweep import Swept, _sweep_bases, sweep, sweep_operations
 from unspill.model.layer import LayerId, RunId
 from unspill.store.db import Store
 from unspill.store.runs import Owner, UnfinishedRun
-from unspill.store.state import list_aside
+from unspill.store.state import list_aside, set_aside
 
 # Opens a run with some content, says so, and waits to be killed.
 ABANDON = """
@@ -217,6 +217,12 @@ def test_layers_that_unspill_0_1_set_aside_are_listed(ground: Ground) -> None:
     write(ground.store.state + b"/lost-18/layers/fedcba9876543210/file")
     assert sweep(ground.store) == Swept()
     assert set(list_aside(ground.store.state)) == {"0123456789abcdef", "fedcba9876543210"}
+
+
+def test_what_another_process_has_taken_meanwhile_leaves_nothing_behind(ground: Ground) -> None:
+    before = os.listdir(ground.store.state)
+    set_aside(ground.store.state, b"layers", ["0123456789abcdef"])
+    assert os.listdir(ground.store.state) == before
 
 
 def test_a_row_whose_layer_was_dropped_goes_with_it(ground: Ground) -> None:
