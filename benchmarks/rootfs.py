@@ -24,9 +24,9 @@ from pathlib import Path
 from baseline import wait_for
 from measuring import Case, Turns, parse_arguments, report
 
-from unspill import Policy, RootfsShelf, RootfsWish, Sandbox
+from unspill import Policy, RootfsRegistry, RootfsSpec, Sandbox
 from unspill.layers.remove import remove_tree
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs.tar import unpack
 
 UNPACK_BAR = 0.5
 START_BAR = 1.1
@@ -53,12 +53,12 @@ def measure_starting(kept: Path, arguments: argparse.Namespace, cases: list[Case
     directory = Path(tempfile.mkdtemp(prefix="unspill-rootfs-", dir=Path.home()))
     os.environ["UNSPILL_STATE_DIR"] = str(directory / "state")
     try:
-        shelf = RootfsShelf(directory / "shelf")
-        wish = RootfsWish(source="archive", location=str(make_small_archive(directory)), label="small")
-        made = shelf.pull(wish)
+        registry = RootfsRegistry(directory / "shelf")
+        spec = RootfsSpec(source="archive", location=str(make_small_archive(directory)), label="small")
+        made = registry.pull(spec)
         policies = {
             "sealed": Policy(allow_root=AS_ROOT),
-            "rootfs": Policy(allow_root=AS_ROOT, view="rootfs", rootfs=made.name, rootfs_dir=shelf.directory),
+            "rootfs": Policy(allow_root=AS_ROOT, view="rootfs", rootfs=made.name, rootfs_dir=registry.directory),
         }
         times = 4 if arguments.full else 1
         turns = Turns(seconds=12 * times, rounds=250 * times)
@@ -66,7 +66,7 @@ def measure_starting(kept: Path, arguments: argparse.Namespace, cases: list[Case
         turns.run({name: partial(run_true, sandbox) for name, sandbox in sandboxes.items()})
         cases.append(_start_case("library", turns))
         turns = Turns(seconds=14 * times, rounds=100 * times)
-        turns.run({name: partial(run_program, *command_line(directory, name, shelf)) for name in policies})
+        turns.run({name: partial(run_program, *command_line(directory, name, registry)) for name in policies})
         cases.append(_start_case("command line", turns))
     finally:
         remove_tree(os.fsencode(directory))
@@ -94,13 +94,13 @@ def make_project(directory: Path, name: str) -> Path:
     return project
 
 
-def command_line(directory: Path, name: str, shelf: RootfsShelf) -> tuple[list[str], dict[str, str]]:
+def command_line(directory: Path, name: str, registry: RootfsRegistry) -> tuple[list[str], dict[str, str]]:
     """Return the words and the variables of a run of `true` by the command line."""
     config = directory / f"config-{name}"
     (config / "unspill").mkdir(parents=True)
     text = f"allow_root = {str(AS_ROOT).lower()}\nview = {name!r}\n"
     if name == "rootfs":
-        text += f"rootfs_dir = {os.fsdecode(shelf.directory)!r}\n"
+        text += f"rootfs_dir = {os.fsdecode(registry.directory)!r}\n"
     (config / "unspill" / "config.toml").write_text(text)
     program = str(Path(sys.executable).with_name("unspill"))
     variables = {**os.environ, "XDG_CONFIG_HOME": str(config)}

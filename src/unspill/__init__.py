@@ -44,8 +44,8 @@ _WHERE = {
     "Secrets": "unspill.model.policy",
     "Rules": "unspill.model.rules",
     "Rootfs": "unspill.model.rootfs",
-    "RootfsWish": "unspill.model.rootfs",
-    "RootfsShelf": "unspill.sandbox.rootfs",
+    "RootfsSpec": "unspill.model.rootfs",
+    "RootfsRegistry": "unspill.sandbox.rootfs",
     "Approver": "unspill.permissions.approver",
     "Callback": "unspill.permissions.approver",
     "DenyAll": "unspill.permissions.approver",
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from unspill.model.policy import Policy as Policy
     from unspill.model.policy import Secrets as Secrets
     from unspill.model.rootfs import Rootfs as Rootfs
-    from unspill.model.rootfs import RootfsWish as RootfsWish
+    from unspill.model.rootfs import RootfsSpec as RootfsSpec
     from unspill.model.rules import Rules as Rules
     from unspill.model.run import Cancelled as Cancelled
     from unspill.model.run import Exited as Exited
@@ -95,13 +95,18 @@ if TYPE_CHECKING:
     from unspill.permissions.approver import DenyAll as DenyAll
     from unspill.sandbox.files import SandboxFiles as SandboxFiles
     from unspill.sandbox.result import RunResult as RunResult
-    from unspill.sandbox.rootfs import RootfsShelf as RootfsShelf
+    from unspill.sandbox.rootfs import RootfsRegistry as RootfsRegistry
     from unspill.sandbox.sandbox import Sandbox as Sandbox
 
 __all__ = ["__version__", *_WHERE]  # noqa: PLE0604
 
 
+_RENAMED = {"RootfsShelf": "RootfsRegistry", "RootfsWish": "RootfsSpec"}
+
+
 def __getattr__(name: str) -> object:
+    if name in _RENAMED:
+        raise AttributeError(f"unspill.{name} is now unspill.{_RENAMED[name]}")
     if name not in _WHERE:
         raise AttributeError(f"module 'unspill' has no attribute {name!r}")
     from importlib import import_module

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tests.attack.tar_crafting import END, entry
 from unspill.errors import RootfsError
-from unspill.rootfs.unpack import USUAL, Bounds
+from unspill.rootfs.tar import USUAL, Bounds
 
 PRECIOUS = "precious"
 EVIL: Final = b"evil"

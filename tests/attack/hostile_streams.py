@@ -34,7 +34,7 @@ from tests.attack.tar_crafting import (
     zstd_with_window,
 )
 from unspill.errors import RootfsUnsafe, RootfsUnverified
-from unspill.rootfs.tar_bounds import Bounds
+from unspill.rootfs.compression import Bounds
 
 # The usual bounds only look at what is larger than 64 MiB; small bombs, for speed, are tried with stricter ones
 LARGE_BOMB: Final = 70 << 20

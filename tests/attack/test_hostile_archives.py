@@ -17,8 +17,8 @@ from tests.attack.tar_crafting import END, entry, folder, gzip_member, hard, lin
 from tests.figures import record_figure
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.layers.remove import remove_tree
-from unspill.rootfs import tar_tree
-from unspill.rootfs.unpack import USUAL, Bounds, Unpacked, unpack
+from unspill.rootfs import tar
+from unspill.rootfs.tar import USUAL, Bounds, Unpacked, unpack
 
 pytestmark = pytest.mark.attack
 
@@ -132,7 +132,7 @@ def test_a_link_would_be_followed_if_directories_were_opened_as_usual(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(tmp_path / "ours")
-    monkeypatch.setattr(tar_tree, "DIRECTORY", tar_tree.DIRECTORY & ~os.O_NOFOLLOW)
+    monkeypatch.setattr(tar, "DIRECTORY", tar.DIRECTORY & ~os.O_NOFOLLOW)
     unpack_while_swapping(world)
     assert world.planted.read_text() == "evil"
 

@@ -13,12 +13,12 @@ import pytest
 
 from tests.rootfs_tree import make_small_tree
 from tests.support import printed, run_cli
-from unspill import RootfsShelf, RootfsWish
+from unspill import RootfsRegistry, RootfsSpec
 from unspill.errors import RootfsUnsafe, UsageError
 from unspill.model.policy import Limits
-from unspill.rootfs import digest, tidy
+from unspill.rootfs import build
 from unspill.sandbox import tools
-from unspill.sandbox.rootfs_keep import keep_rootfs
+from unspill.sandbox.rootfs import keep_rootfs
 from unspill.store.db import Store
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def test_marks_of_an_overlay_that_a_command_set_are_not_kept(ground: Ground, mon
     assert kept.manifest is not None
     assert dict(kept.manifest.left_out)["xattr"] >= 1
     assert printed(ground.sandbox("other", view="rootfs", rootfs="mine").run("cat /usr/bin/tool")) == "tool\n"
-    monkeypatch.setattr(tidy, "_strip", lambda _path, _mode, _taken: None)
+    monkeypatch.setattr(build, "_strip", lambda _path, _mode, _taken: None)
     with pytest.raises(RootfsUnsafe, match="other than it looks"):
         keep_rootfs(sandbox._opened, "marked", lambda _progress: None)
-    monkeypatch.setattr(digest, "is_unsafe", lambda _name: False)
+    monkeypatch.setattr(build, "is_unsafe", lambda _name: False)
     control = keep_rootfs(sandbox._opened, "marked", lambda _progress: None)
     assert "user.overlay.redirect" in attributes(control.tree)
 
@@ -103,8 +103,8 @@ def test_a_rootfs_that_is_asked_for_its_tools_leaves_nothing_on_the_disk(
     (tree / "bin/sh").unlink()
     (tree / "bin/sh").write_text(FILL)
     (tree / "bin/sh").chmod(0o755)
-    shelf = RootfsShelf()
-    made = shelf.pull(RootfsWish(source="archive", label="hostile", location=os.fspath(pack(ground, tree))))
+    registry = RootfsRegistry()
+    made = registry.pull(RootfsSpec(source="archive", label="hostile", location=os.fspath(pack(ground, tree))))
     sizes: list[int] = []
     forget = tools._forget_playground
 
@@ -113,22 +113,22 @@ def test_a_rootfs_that_is_asked_for_its_tools_leaves_nothing_on_the_disk(
         forget(data, project)
 
     monkeypatch.setattr(tools, "_forget_playground", measure)
-    assert shelf.tools(made.name).tools == ()
+    assert registry.tools(made.name).tools == ()
     assert sizes == [1 << 20]
     assert playgrounds(ground) == []
     monkeypatch.setattr(tools, "_forget_playground", lambda _data, _project: None)
     monkeypatch.setattr(tools, "_LIMITS", Limits(wall_s=30.0))
-    shelf.tools(made.name)
+    registry.tools(made.name)
     assert sum(path.lstat().st_size for path in playgrounds(ground) if path.is_file()) == 40 << 20
 
 
 def test_several_who_ask_for_tools_at_once_do_not_disturb_each_other_and_leave_nothing(ground: Ground) -> None:
     tree = make_small_tree(ground.top / "trees" / "small")
-    shelf = RootfsShelf()
-    made = shelf.pull(RootfsWish(source="archive", label="small", location=os.fspath(pack(ground, tree))))
+    registry = RootfsRegistry()
+    made = registry.pull(RootfsSpec(source="archive", label="small", location=os.fspath(pack(ground, tree))))
     before = kept(ground)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: RootfsShelf().tools(made.name), range(8)))
+        found = list(pool.map(lambda _: RootfsRegistry().tools(made.name), range(8)))
     assert found == found[:1] * 8
     assert "sh" in [tool.name for tool in found[0].tools]
     assert kept(ground) == before

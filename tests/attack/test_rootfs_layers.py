@@ -16,13 +16,13 @@ import pytest
 
 from tests.rootfs_tree import BUSYBOX, make_small_tree
 from tests.support import NamedByHost, printed
-from unspill import RootfsShelf, RootfsWish
+from unspill import RootfsRegistry, RootfsSpec
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.layers import caches, squash
 from unspill.model.permission import Allowed, Question
 from unspill.plan import visible
-from unspill.sandbox import rootfs_program, rootfs_use
-from unspill.sandbox.rootfs_layers import discard_layers, layers_of
+from unspill.sandbox import rootfs_use
+from unspill.sandbox.rootfs_use import discard_layers, layers_of
 
 if TYPE_CHECKING:
     from typing import Any
@@ -78,7 +78,7 @@ def test_a_grant_does_not_cover_what_a_command_put_over_a_program_of_the_rootfs(
 ) -> None:
     """Control: where an overlay with a command's layers in it counts as the rootfs, the grant covers it."""
     assert not runs_another_unasked(ground, tree)
-    monkeypatch.setattr(rootfs_program, "is_written", visible.is_writable_mount)
+    monkeypatch.setattr(rootfs_use, "is_written", visible.is_writable_mount)
     discard_layers(ground.opened[-1]._opened)
     assert runs_another_unasked(ground, tree)
 
@@ -120,10 +120,8 @@ def test_what_can_not_be_merged_is_not_lost(ground: Ground, tree: Path, monkeypa
 
 
 def test_too_many_layers_are_refused_with_a_remedy(ground: Ground, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unspill.sandbox import rootfs_layers
-
     sandbox = writable(ground, tree)
-    monkeypatch.setattr(rootfs_layers, "_MOST_LAYERS", 1)
+    monkeypatch.setattr(rootfs_use, "_MOST_LAYERS", 1)
     for _ in range(2):
         sandbox.run("date > /opt/f")
     with pytest.raises(UsageError, match="more layers"):
@@ -150,7 +148,7 @@ def test_somebody_who_locks_a_rootfs_is_not_waited_for_without_end(
     archive = ground.top / "1.tar"
     with tarfile.open(archive, "w") as made:
         made.add(tree, arcname=".")
-    found = RootfsShelf().pull(RootfsWish(source="archive", location=os.fspath(archive), label="mine"))
+    found = RootfsRegistry().pull(RootfsSpec(source="archive", location=os.fspath(archive), label="mine"))
     monkeypatch.setattr(rootfs_use, "_PATIENCE_S", 0.2)
     sandbox = ground.sandbox(view="rootfs", rootfs=found.name)
     words = [sys.executable, "-c", LOCKER, os.fsdecode(os.path.dirname(found.tree))]
@@ -225,8 +223,8 @@ def test_what_was_kept_is_what_was_written_whatever_the_policy_says_now(ground: 
     policy = ground.policy(view="rootfs", rootfs=os.fspath(newer))
     sandbox = NamedByHost(ground.project, policy=policy)
     ground.opened.append(sandbox)
-    made = RootfsShelf().keep(sandbox, "mine")
+    made = RootfsRegistry().keep(sandbox, "mine")
     assert (Path(os.fsdecode(made.tree)) / "usr/bin/tool").read_text() == "tool\n"
     shutil.rmtree(tree)
     with pytest.raises(UsageError, match="written nothing"):
-        RootfsShelf().keep(sandbox, "mine")
+        RootfsRegistry().keep(sandbox, "mine")

@@ -89,5 +89,5 @@ def test_ctrl_c_while_packages_are_installed_ends_them_and_leaves_nothing(ground
     assert run.returncode == 130
     assert said.endswith(b"unspill: cancelled; nothing was changed\n")
     assert not is_running(duration)
-    shelf = ground.home / ".local/share/unspill/rootfs"
-    assert list((shelf / "roots").iterdir()) == list((shelf / "staging").iterdir()) == []
+    registry = ground.home / ".local/share/unspill/rootfs"
+    assert list((registry / "roots").iterdir()) == list((registry / "staging").iterdir()) == []

@@ -81,7 +81,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_half_built_and_a_clean_line(ground:
     assert run.wait(30) == 130
     assert b"\r\x1b[Kunspill: cancelled; nothing was changed" in rest
     assert b"Traceback" not in rest
-    shelf = ground.home / ".local/share/unspill/rootfs"
-    assert list((shelf / "roots").iterdir()) == []
-    assert list((shelf / "staging").iterdir()) == []
-    assert [path.name.endswith(".part") for path in (shelf / "downloads").iterdir() if path.is_file()] != []
+    registry = ground.home / ".local/share/unspill/rootfs"
+    assert list((registry / "roots").iterdir()) == []
+    assert list((registry / "staging").iterdir()) == []
+    assert [path.name.endswith(".part") for path in (registry / "downloads").iterdir() if path.is_file()] != []

@@ -10,12 +10,12 @@ from tests.docs.tables import ROOT, code, rows_of, section
 from unspill import Limits, Policy
 from unspill.model.policy import Network, Secrets
 from unspill.model.record import Record
-from unspill.model.rootfs import RootfsWish
+from unspill.model.rootfs import RootfsSpec
 from unspill.model.rules import Rules
 from unspill.policy.environ import ALLOWED, is_private, is_refused
 from unspill.policy.merge import tighten, with_own
 from unspill.policy.mounted import place_problem
-from unspill.policy.rootfs_wish import SOURCES
+from unspill.policy.rootfs_spec import SOURCES
 from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, TMP, VIEWS, Settings
 from unspill.policy.toml import parse_policy
 
@@ -92,12 +92,12 @@ def test_every_choice_is_documented(key: str, values: tuple[str, ...]) -> None:
 
 def test_every_key_of_a_provision_is_documented_with_its_default() -> None:
     rows = rows_of(DOCUMENT, "Rootfs")
-    assert [code(row[0])[0] for row in rows] == list(RootfsWish.__match_args__)
+    assert [code(row[0])[0] for row in rows] == list(RootfsSpec.__match_args__)
     assert code(rows[0][1]) == [f'"{source}"' for source in SOURCES]
     lines = [f"{code(key)[0]} = {code(default)[0]}" for key, _value, default, _meaning in rows[1:]]
     text = "\n".join(["[provision]", 'source = "alpine"', *lines])
     settings = parse_policy(text, where="document", trusted=True, home=HOME)
-    assert settings.provision == RootfsWish(source="alpine")
+    assert settings.provision == RootfsSpec(source="alpine")
 
 
 def test_the_places_that_are_never_free_are_documented() -> None:

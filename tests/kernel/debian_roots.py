@@ -17,22 +17,22 @@ import pytest
 
 from tests.conftest import CACHE
 from tests.figures import record_figure
-from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsWish
+from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsSpec
 from unspill.rootfs import debian
 from unspill.rootfs.build import prepare
 from unspill.rootfs.debian import DEFAULT_SUITE, DebianSource
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Means
 
 TOP = CACHE / "debian"
-WISH = RootfsWish(source="debian", packages=("git", "gcc", "libc6-dev"))
+SPEC = RootfsSpec(source="debian", packages=("git", "gcc", "libc6-dev"))
 
 
 @dataclass(frozen=True)
 class Workshop:
     """A directory in which rootfs are built; `downloads` has the packages of the last one."""
 
-    shelf: Shelf
+    registry: Registry
     rootfs: Rootfs
 
     @property
@@ -58,13 +58,13 @@ def ignore(_progress: Progress) -> None:
     """Take a report and do nothing."""
 
 
-def reachable_wish() -> RootfsWish:
-    """Return the wish with the archives that this machine installs from: Debian's servers may be out of reach."""
+def reachable_spec() -> RootfsSpec:
+    """Return the spec with the archives that this machine installs from: Debian's servers may be out of reach."""
     argv = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"]
     listed = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.splitlines()
     # A machine can have archives of other projects too
     lines = [line for line in listed if line.rpartition(" ")[2].startswith(DEFAULT_SUITE)]
-    return WISH.replace(mirror=" ".join(lines))
+    return SPEC.replace(mirror=" ".join(lines))
 
 
 @pytest.fixture(scope="session")
@@ -73,18 +73,18 @@ def workshop(full: bool) -> Workshop:
     TOP.mkdir(parents=True, exist_ok=True, mode=0o700)
     stamp = TOP / "stamp"
     with _locked(TOP / "lock"):
-        shelf = Shelf(bytes(TOP / "rootfs"))
+        registry = Registry(bytes(TOP / "rootfs"))
         if full or not stamp.exists() or stamp.read_text() != _code():
-            for old in shelf.list():
-                shelf.remove(old.name, force=True)
+            for old in registry.list():
+                registry.remove(old.name, force=True)
         begun = time.monotonic()
-        is_new = not shelf.list()
-        rootfs = prepare(shelf, reachable_wish(), DebianSource(), install=no_install, report=ignore)
+        is_new = not registry.list()
+        rootfs = prepare(registry, reachable_spec(), DebianSource(), install=no_install, report=ignore)
         if is_new:
             note = "tier 1 with git and gcc, packages fetched before if they were the same"
             record_figure("rootfs: building Debian", f"{time.monotonic() - begun:.0f} s", note)
         stamp.write_text(_code())
-        return Workshop(shelf, rootfs)
+        return Workshop(registry, rootfs)
 
 
 def _code() -> str:

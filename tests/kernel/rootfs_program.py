@@ -12,14 +12,13 @@ import sys
 from collections.abc import Sequence
 
 from unspill.errors import UnspillError
-from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsKey, RootfsWish
-from unspill.rootfs.build import prepare
-from unspill.rootfs.shelf import Shelf
+from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsKey, RootfsSpec
+from unspill.rootfs.build import prepare, upgrade
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Filled, Means, Resolved
-from unspill.rootfs.unpack import unpack
-from unspill.rootfs.upgrade import upgrade
+from unspill.rootfs.tar import unpack
 
-WISH = RootfsWish(source="alpine")
+SPEC = RootfsSpec(source="alpine")
 
 
 class TarSource:
@@ -30,10 +29,10 @@ class TarSource:
         self._log = log
         self._dies = dies
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
         """Name the version."""
         version = os.path.basename(self._archive).decode().removesuffix(".tar")
-        return Resolved(key=RootfsKey(source="small", version=version, arch="any"), wish=wish)
+        return Resolved(key=RootfsKey(source="small", version=version, arch="any"), spec=spec)
 
     def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
         """Write a line, and unpack."""
@@ -58,15 +57,15 @@ def silent(_progress: Progress) -> None:
     """Tell nobody."""
 
 
-def act(action: str, shelf: Shelf, source: TarSource) -> dict[str, object]:
+def act(action: str, registry: Registry, source: TarSource) -> dict[str, object]:
     """Do what is asked for, and say what came of it."""
     if action == "remove":
-        return {"removed": shelf.remove("small", force=True)}
+        return {"removed": registry.remove("small", force=True)}
     if action in ("prepare", "die", "another"):
-        wish = WISH.replace(tier=2) if action == "another" else WISH
-        found = prepare(shelf, wish, source, install=no_install, report=silent)
+        spec = SPEC.replace(tier=2) if action == "another" else SPEC
+        found = prepare(registry, spec, source, install=no_install, report=silent)
     else:
-        found = act_on(action, shelf, source)
+        found = act_on(action, registry, source)
     try:
         return {"name": found.name, "inode": os.stat(found.tree).st_ino}
     except FileNotFoundError:
@@ -74,16 +73,16 @@ def act(action: str, shelf: Shelf, source: TarSource) -> dict[str, object]:
         return {"name": found.name, "inode": None}
 
 
-def act_on(action: str, shelf: Shelf, source: TarSource) -> Rootfs:
+def act_on(action: str, registry: Registry, source: TarSource) -> Rootfs:
     """Do something with the one that is ready."""
-    found = shelf.find("small")
+    found = registry.find("small")
     assert found is not None
     match action:
         case "upgrade":
-            return upgrade(shelf, found, source, install=no_install, report=silent)
+            return upgrade(registry, found, source, install=no_install, report=silent)
         case "use":
-            return shelf.use(found.name)
-    with shelf.hold(found):
+            return registry.use(found.name)
+    with registry.hold(found):
         return found
 
 
@@ -93,7 +92,7 @@ def main() -> None:
     source = TarSource(os.fsencode(archive), os.fsencode(log), dies=action == "die")
     sys.stdin.read()
     try:
-        answer = act(action, Shelf(os.fsencode(directory)), source)
+        answer = act(action, Registry(os.fsencode(directory)), source)
     except UnspillError as error:
         answer = {"error": error.code, "text": str(error), "remedy": error.remedy}
     print(json.dumps(answer))

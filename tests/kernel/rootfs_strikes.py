@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A shelf, an archive, and processes that want something of it: many at once, or one that is struck on the way."""
+"""A registry, an archive, and processes that want something of it: many at once, or one that is struck on the way."""
 
 import io
 import json
@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.kernel.crash_strikes import FAULTS, LIBRARY, MUTATING, OPENING, Call, calls_of
-from tests.kernel.rootfs_program import WISH, TarSource, no_install, silent
+from tests.kernel.rootfs_program import SPEC, TarSource, no_install, silent
 from unspill.errors import RootfsError
 from unspill.layers.remove import remove_tree
 from unspill.model.rootfs import Rootfs
-from unspill.rootfs.build import prepare
-from unspill.rootfs.shelf import Shelf
-from unspill.rootfs.verify import verify
+from unspill.rootfs.build import prepare, verify
+from unspill.rootfs.registry import Registry
 
 PROGRAM: Final = Path(__file__).with_name("rootfs_program.py")
 LIMIT_S: Final = 120
@@ -36,14 +35,14 @@ class Struck:
 
 @dataclass(frozen=True)
 class Scene:
-    """A directory for all: the shelf, the archive, and the log that counts who unpacked it."""
+    """A directory for all: the registry, the archive, and the log that counts who unpacked it."""
 
     top: Path
     version: str = "1.0"
 
     @property
-    def shelf(self) -> Shelf:
-        return Shelf(os.fsencode(self.top / "rootfs"))
+    def registry(self) -> Registry:
+        return Registry(os.fsencode(self.top / "rootfs"))
 
     @property
     def archive(self) -> Path:
@@ -78,7 +77,7 @@ class Scene:
     def prepare(self) -> Rootfs:
         """Make the rootfs, here."""
         source = TarSource(os.fsencode(self.archive), os.fsencode(self.log))
-        return prepare(self.shelf, WISH, source, install=no_install, report=silent)
+        return prepare(self.registry, SPEC, source, install=no_install, report=silent)
 
     def run(self, action: str) -> dict[str, Any]:
         """Run the program undisturbed."""
@@ -154,17 +153,17 @@ def make_archive(path: Path, shell: bytes = b"#!/bin/true\n") -> None:
             archive.addfile(entry)
 
 
-def problems_of(shelf: Shelf) -> list[str]:
-    """Return what is wrong with a shelf that nobody works on: everything that is listed must be whole."""
+def problems_of(registry: Registry) -> list[str]:
+    """Return what is wrong with a registry that nobody works on: everything that is listed must be whole."""
     found = []
-    ready = shelf.list()
+    ready = registry.list()
     for rootfs in ready:
         try:
             verify(rootfs)
         except RootfsError as error:
             found.append(f"listed, but: {error}")
-    found += [f"damaged: {name}: {why}" for name, why in shelf.damaged()]
-    current = shelf.current()
+    found += [f"damaged: {name}: {why}" for name, why in registry.damaged()]
+    current = registry.current()
     if current is not None and current not in ready:
         found.append(f"current is {current.name}")
     return found

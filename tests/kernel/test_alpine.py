@@ -16,11 +16,11 @@ from tests.kernel.alpine_parts import ARCH, Entry, minirootfs, tiny
 from tests.support import Ground
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.model.facts import Facts
-from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsManifest, RootfsWish
+from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsManifest, RootfsSpec
 from unspill.rootfs.alpine import TIER1_PACKAGES, TIER2_PACKAGES, AlpineSource
 from unspill.rootfs.build import obtain, prepare
-from unspill.rootfs.shelf import Shelf
-from unspill.sandbox.rootfs_install import InstallGround, install, open_ground
+from unspill.rootfs.registry import Registry
+from unspill.sandbox.rootfs import InstallGround, install, open_ground
 
 pytestmark = pytest.mark.kernel
 
@@ -37,17 +37,21 @@ class Maker:
 
     def __init__(self, mirror: Mirror, ground: InstallGround, directory: Path) -> None:
         self.mirror, self.ground = mirror, ground
-        self.shelf = Shelf(os.fsencode(directory))
+        self.registry = Registry(os.fsencode(directory))
         self.steps: list[Progress] = []
 
-    def wish(self, **fields: object) -> RootfsWish:
-        return RootfsWish(source="alpine", mirror=self.mirror.address, **fields)  # type: ignore[arg-type]
+    def spec(self, **fields: object) -> RootfsSpec:
+        return RootfsSpec(source="alpine", mirror=self.mirror.address, **fields)  # type: ignore[arg-type]
 
     def prepare(self, **fields: object) -> Rootfs:
-        return prepare(self.shelf, self.wish(**fields), AlpineSource(), install=self.install, report=self.steps.append)
+        return prepare(
+            self.registry, self.spec(**fields), AlpineSource(), install=self.install, report=self.steps.append
+        )
 
     def obtain(self, **fields: object) -> tuple[Rootfs, bool]:
-        return obtain(self.shelf, self.wish(**fields), AlpineSource(), install=self.install, report=self.steps.append)
+        return obtain(
+            self.registry, self.spec(**fields), AlpineSource(), install=self.install, report=self.steps.append
+        )
 
     def install(self, tree: bytes, argv: object, hosts: object) -> Installed:
         return install(tree, argv, hosts, ground=self.ground)  # type: ignore[arg-type]
@@ -102,7 +106,7 @@ def test_the_manifest_says_what_it_is_and_what_spoke_for_it(built: tuple[Maker, 
     assert rootfs.name == manifest.key.name == f"alpine-{VERSION}-{ARCH}-t1"
     assert (manifest.key.tier, manifest.key.version, manifest.key.arch) == (1, VERSION, ARCH)
     assert manifest.proof == "same-server"
-    assert manifest.wish == maker.wish()
+    assert manifest.spec == maker.spec()
     assert [name for name, _digest in manifest.fetched] == [f"alpine-minirootfs-{VERSION}-{ARCH}.tar.gz"]
     assert "installing packages" in [step.step for step in maker.steps]
 
@@ -145,7 +149,7 @@ def test_version_upgrade(maker: Maker) -> None:
     new, is_new = maker.obtain()
     assert is_new
     assert (manifest_of(old).key.version, manifest_of(new).key.version) == (VERSION, NEWER)
-    assert {rootfs.name for rootfs in maker.shelf.list()} == {old.name, new.name}
+    assert {rootfs.name for rootfs in maker.registry.list()} == {old.name, new.name}
     assert (tree_of(old) / "etc/alpine-release").read_text() == f"{VERSION}\n"
     assert (tree_of(new) / "etc/alpine-release").read_text() == f"{NEWER}\n"
     assert maker.obtain() == (new, False)
@@ -157,7 +161,7 @@ def test_another_tier_is_another_rootfs_with_more_packages(maker: Maker) -> None
     assert (manifest_of(two).key.tier, manifest_of(two).key.variant[:1]) == (2, "p")
     more = set(manifest_of(two).packages) - set(manifest_of(one).packages)
     assert {name for name, _version in more} == {*TIER2_PACKAGES, "extra"}
-    assert set(maker.shelf.list()) == {one, two}
+    assert set(maker.registry.list()) == {one, two}
 
 
 def test_a_setuid_program_of_a_package_is_none_in_the_rootfs(maker: Maker) -> None:
@@ -233,9 +237,9 @@ def test_nothing_half_built_is_ever_used(maker: Maker, name: str) -> None:
     spoil(maker.mirror)
     with pytest.raises(kind, match=words):
         maker.prepare()
-    assert maker.shelf.list() == ()
-    assert maker.shelf.current() is None
-    left = [path for path in Path(os.fsdecode(maker.shelf.directory)).glob("*/*") if path.is_dir()]
+    assert maker.registry.list() == ()
+    assert maker.registry.current() is None
+    left = [path for path in Path(os.fsdecode(maker.registry.directory)).glob("*/*") if path.is_dir()]
     assert left == []
 
 
@@ -245,7 +249,7 @@ def test_a_mirror_that_swaps_archive_and_checksums_is_found_out_by_a_pinned_dige
     for pinned in ({}, {"version": VERSION}):
         with pytest.raises(RootfsUnverified):
             maker.prepare(sha256=good, **pinned)
-    assert maker.shelf.list() == ()
+    assert maker.registry.list() == ()
 
     believed = manifest_of(maker.prepare())
     assert (believed.proof, believed.fetched[0][1]) == ("same-server", swapped)

@@ -22,8 +22,8 @@ from unspill.model.facts import Facts
 from unspill.model.policy import MIB
 from unspill.model.rootfs import Installed, Progress
 from unspill.plan.install import LIMITS
-from unspill.rootfs.unpack import unpack
-from unspill.sandbox.rootfs_install import InstallGround, install
+from unspill.rootfs.tar import unpack
+from unspill.sandbox.rootfs import InstallGround, install
 
 pytestmark = pytest.mark.kernel
 

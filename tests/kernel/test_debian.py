@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.debian_roots import Workshop, no_install, reachable_wish
+from tests.kernel.debian_roots import Workshop, no_install, reachable_spec
 from tests.support import Ground, kinds, printed
 from unspill import RunResult
 from unspill.model.rootfs import RootfsManifest
@@ -78,7 +78,7 @@ def test_nothing_in_it_tells_of_the_machine_that_built_it(workshop: Workshop) ->
 def test_asking_again_builds_nothing(workshop: Workshop) -> None:
     source = DebianSource()
     again = prepare(
-        workshop.shelf, reachable_wish(), source, install=no_install, report=lambda _progress: pytest.fail("built")
+        workshop.registry, reachable_spec(), source, install=no_install, report=lambda _progress: pytest.fail("built")
     )
     assert again == workshop.rootfs
 

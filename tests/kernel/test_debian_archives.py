@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.debian_roots import WISH, Workshop, means_below
+from tests.kernel.debian_roots import SPEC, Workshop, means_below
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.arch import DEBIAN_NAMES, detect_arch
+from unspill.model.rootfs import RootfsSpec
 from unspill.rootfs.debian import Build, DebianSource, packages_of
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs.source import DEBIAN_NAMES, detect_arch
+from unspill.rootfs.tar import unpack
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
 
 ARCH = DEBIAN_NAMES[detect_arch()]
-PACKAGES = packages_of(WISH.tier, WISH.packages)
+PACKAGES = packages_of(SPEC.tier, SPEC.packages)
 SUITES = ("bookworm", "bookworm-updates", "bookworm-security")
 
 
@@ -48,7 +48,7 @@ class Directory:
         path.write_bytes(content)
 
     def build(self, top: Path) -> Build:
-        return Build(RootfsWish(source="debian", mirror=self.mirror), ARCH, means_below(top))
+        return Build(RootfsSpec(source="debian", mirror=self.mirror), ARCH, means_below(top))
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,8 @@ def test_a_directory_of_packages_is_enough_without_a_network(offline: Directory,
 
 def test_a_rootfs_is_built_from_a_directory_alone(offline: Directory, tmp_path: Path, full: bool) -> None:
     source, means = DebianSource(), means_below(tmp_path / "means")
-    wish = RootfsWish(source="debian", mirror=offline.mirror, packages=WISH.packages)
-    resolved = source.resolve(wish, means)
+    spec = RootfsSpec(source="debian", mirror=offline.mirror, packages=SPEC.packages)
+    resolved = source.resolve(spec, means)
     assert resolved.proof == "signed"
     assert resolved.key.name.startswith("debian-bookworm.2")
     if full:
@@ -191,7 +191,7 @@ def test_a_suite_that_does_not_exist_is_told(directory: Directory, tmp_path: Pat
 
 
 def test_an_archive_that_nobody_serves_is_unreachable(tmp_path: Path) -> None:
-    wish = RootfsWish(source="debian", mirror="http://127.0.0.1:9/debian")
+    spec = RootfsSpec(source="debian", mirror="http://127.0.0.1:9/debian")
     with pytest.raises(RootfsUnreachable, match="can't be reached") as error:
-        DebianSource().resolve(wish, means_below(tmp_path))
+        DebianSource().resolve(spec, means_below(tmp_path))
     assert "file:/" in error.value.remedy

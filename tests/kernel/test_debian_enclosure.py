@@ -18,8 +18,8 @@ import pytest
 
 from tests.support import lasting, processes_with
 from unspill.errors import RootfsError
+from unspill.rootfs.compression import Bounds
 from unspill.rootfs.debian import enclosed_argv, run
-from unspill.rootfs.tar_bounds import Bounds
 
 pytestmark = pytest.mark.kernel
 

@@ -16,7 +16,7 @@ from unspill import Policy, Sandbox
 from unspill.host.probe_cache import facts_to_text
 from unspill.model.facts import Facts
 from unspill.permissions.audit import Audit
-from unspill.sandbox.rootfs import RootfsShelf
+from unspill.sandbox.rootfs import RootfsRegistry
 from unspill.store.db import Store
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
@@ -83,7 +83,7 @@ def test_everything_is_listed(old: OldState, opened: Open) -> None:
         assert grant.scope == "always"
         (waiting,) = store.requests.waiting(time.time_ns())
         assert waiting.is_genuine
-    assert [made.name for made in RootfsShelf().list()] == ["small-daab678e5ccb-x86_64"]
+    assert [made.name for made in RootfsRegistry().list()] == ["small-daab678e5ccb-x86_64"]
 
 
 def test_the_chained_lines_of_the_audit_are_listed_and_added_to(old: OldState, opened: Open) -> None:

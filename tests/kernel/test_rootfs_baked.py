@@ -53,7 +53,7 @@ def as_person(scene: Scene, action: str) -> dict[str, Any]:
 
 
 def test_an_ordinary_person_uses_what_root_baked(scene: Scene) -> None:
-    (rootfs,) = scene.shelf.list()
+    (rootfs,) = scene.registry.list()
     expected = {"name": rootfs.name, "inode": os.stat(rootfs.tree).st_ino}
     assert as_person(scene, "prepare") == expected
     assert as_person(scene, "hold") == expected
@@ -65,17 +65,17 @@ def test_an_ordinary_person_changes_nothing_of_it(scene: Scene, action: str) -> 
     answer = as_person(scene, action)
     assert "can only be read" in answer["text"]
     assert "ROOTFS_DIR" in answer["remedy"]
-    assert len(scene.shelf.list()) == 1
+    assert len(scene.registry.list()) == 1
     assert scene.staging() == []
 
 
 @pytest.mark.parametrize("place", ["", "roots"])
 def test_a_directory_of_another_person_is_refused_even_to_root(scene: Scene, place: str) -> None:
-    directory = os.path.join(os.fsdecode(scene.shelf.directory), place)
+    directory = os.path.join(os.fsdecode(scene.registry.directory), place)
     os.chown(directory, OTHER, OTHER)
     assert "belongs to somebody else" in as_person(scene, "prepare")["text"]
     with pytest.raises(RootfsUnsafe, match="somebody else"):
-        scene.shelf.list()
+        scene.registry.list()
     # The control: as soon as it is root's it can be used
     os.chown(directory, 0, 0)
     assert as_person(scene, "prepare")["name"] == "small-1.0-any"
@@ -83,7 +83,7 @@ def test_a_directory_of_another_person_is_refused_even_to_root(scene: Scene, pla
 
 @pytest.mark.parametrize("place", ["", "tree"])
 def test_a_rootfs_that_another_person_planted_is_not_ready(scene: Scene, place: str) -> None:
-    directory = os.path.join(os.fsdecode(scene.shelf.roots), "small-1.0-any", place)
+    directory = os.path.join(os.fsdecode(scene.registry.roots), "small-1.0-any", place)
     os.chown(directory, OTHER, OTHER)
-    assert scene.shelf.list() == ()
+    assert scene.registry.list() == ()
     assert "can only be read" in as_person(scene, "prepare")["text"]

@@ -28,7 +28,7 @@ KILLS_IN_TIME = 50
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    """An empty shelf and an archive."""
+    """An empty registry and an archive."""
     scene = Scene(tmp_path)
     make_archive(scene.archive)
     return scene
@@ -59,11 +59,11 @@ def test_many_processes_that_want_one_missing_rootfs_make_it_once(scene: Scene) 
     answers = {json.dumps(answer) for _code, answer in ended}
     assert len(answers) == 1
     assert scene.builds() == 1
-    (rootfs,) = scene.shelf.list()
+    (rootfs,) = scene.registry.list()
     assert json.loads(answers.pop()) == {"name": rootfs.name, "inode": os.stat(rootfs.tree).st_ino}
-    assert problems_of(scene.shelf) == []
+    assert problems_of(scene.registry) == []
     assert scene.staging() == []
-    assert scene.shelf.current() == rootfs
+    assert scene.registry.current() == rootfs
     record_figure(
         "rootfs, asked for by many at once", f"{scene.builds()} build", f"{PROCESSES} processes, all get the same inode"
     )
@@ -74,14 +74,14 @@ def test_if_the_one_that_makes_it_is_killed_another_one_does(scene: Scene) -> No
     assert sorted(code for code, _answer in ended) == [-signal.SIGKILL, *[0] * 5]
     assert len({answer["inode"] for code, answer in ended if code == 0}) == 1
     assert scene.builds() == 2
-    assert problems_of(scene.shelf) == []
+    assert problems_of(scene.registry) == []
     assert scene.staging() == []
 
 
 def test_makers_and_removers_of_one_name_never_leave_half_of_it(scene: Scene) -> None:
     ended = all_at_once(scene, ["prepare", "remove"] * 6)
     assert [answer for code, answer in ended if code] == []
-    assert problems_of(scene.shelf) == []
+    assert problems_of(scene.registry) == []
     assert scene.prepare().name == "small-1.0-any"
     assert scene.staging() == []
 
@@ -89,11 +89,11 @@ def test_makers_and_removers_of_one_name_never_leave_half_of_it(scene: Scene) ->
 def test_a_builder_that_works_in_place_would_be_found_out(scene: Scene) -> None:
     """The control: what an unstaged build leaves when it dies after its manifest was written."""
     made = scene.prepare()
-    assert problems_of(scene.shelf) == []
+    assert problems_of(scene.registry) == []
     os.unlink(os.path.join(made.tree, b"etc/release"))
-    assert any("has changed" in problem for problem in problems_of(scene.shelf))
+    assert any("has changed" in problem for problem in problems_of(scene.registry))
     os.truncate(os.path.join(os.path.dirname(made.tree), b"manifest.json"), 50)
-    assert any("damaged" in problem for problem in problems_of(scene.shelf))
+    assert any("damaged" in problem for problem in problems_of(scene.registry))
 
 
 def spread(calls: tuple[Call, ...], count: int, chance: random.Random) -> list[Call]:
@@ -104,17 +104,17 @@ def spread(calls: tuple[Call, ...], count: int, chance: random.Random) -> list[C
 
 def judge(scene: Scene, what: str) -> list[str]:
     """Look at what a struck process left, make the rootfs once more, and look again."""
-    problems = problems_of(scene.shelf)
+    problems = problems_of(scene.registry)
     try:
         scene.prepare()
     except UnspillError as error:
         problems.append(f"the next attempt: {error}")
-    problems += problems_of(scene.shelf)
-    if scene.shelf.current() is None:
+    problems += problems_of(scene.registry)
+    if scene.registry.current() is None:
         problems.append("none is the current one")
     if "killed" not in what:
         # A disk that failed while something was deleted: it goes with what else nobody needs
-        scene.shelf.remove_unused()
+        scene.registry.remove_unused()
     problems += [f"left: {name}" for name in scene.staging()]
     return [f"{what}: {problem}" for problem in problems]
 

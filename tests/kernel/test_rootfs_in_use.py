@@ -17,9 +17,8 @@ from tests.support import Ground, printed, short
 from unspill import RunResult, Sandbox
 from unspill.errors import RootfsError
 from unspill.model.rootfs import Rootfs
-from unspill.rootfs.shelf import Shelf
-from unspill.rootfs.upgrade import upgrade
-from unspill.rootfs.verify import verify
+from unspill.rootfs.build import upgrade, verify
+from unspill.rootfs.registry import Registry
 
 pytestmark = pytest.mark.kernel
 
@@ -40,7 +39,7 @@ echo "$(cat /etc/release) $n"
 
 @pytest.fixture
 def scene(ground: Ground) -> Scene:
-    """A shelf with one rootfs that has real programs, and an archive with a newer one."""
+    """A registry with one rootfs that has real programs, and an archive with a newer one."""
     top = ground.top / "given"
     top.mkdir()
     scene = Scene(top)
@@ -51,10 +50,10 @@ def scene(ground: Ground) -> Scene:
     return scene
 
 
-def sandbox_of(ground: Ground, shelf: Shelf, name: str) -> Sandbox:
+def sandbox_of(ground: Ground, registry: Registry, name: str) -> Sandbox:
     """Open a sandbox in the rootfs that is in use."""
     signals = os.fsencode(ground.top / "signals")
-    return ground.sandbox(name, view="rootfs", rootfs_dir=shelf.directory, mounts=((b"/signals", signals),))
+    return ground.sandbox(name, view="rootfs", rootfs_dir=registry.directory, mounts=((b"/signals", signals),))
 
 
 def holders(rootfs: Rootfs) -> int:
@@ -65,10 +64,10 @@ def holders(rootfs: Rootfs) -> int:
 
 
 @contextmanager
-def running(ground: Ground, shelf: Shelf, rootfs: Rootfs, count: int) -> Iterator[list[RunResult]]:
+def running(ground: Ground, registry: Registry, rootfs: Rootfs, count: int) -> Iterator[list[RunResult]]:
     """Have some runs work in a rootfs; they end with the block, and their results are in the list then."""
     results: list[RunResult] = []
-    boxes = [sandbox_of(ground, shelf, f"number-{index}") for index in range(count)]
+    boxes = [sandbox_of(ground, registry, f"number-{index}") for index in range(count)]
     threads = [
         threading.Thread(target=lambda box=box: results.append(box.run(WORK, limits=short(wall_s=50.0))))
         for box in boxes
@@ -89,26 +88,26 @@ def running(ground: Ground, shelf: Shelf, rootfs: Rootfs, count: int) -> Iterato
 
 
 def test_an_upgrade_disturbs_none_of_those_who_run_in_the_old_one(ground: Ground, scene: Scene) -> None:
-    shelf = scene.shelf
-    (old,) = shelf.list()
+    registry = scene.registry
+    (old,) = registry.list()
     newer = TarSource(os.fsencode(scene.top / "2.0.tar"), os.fsencode(scene.log))
-    with running(ground, shelf, old, RUNS) as results:
-        new = upgrade(shelf, old, newer, install=no_install, report=silent)
-        assert shelf.current() == new
+    with running(ground, registry, old, RUNS) as results:
+        new = upgrade(registry, old, newer, install=no_install, report=silent)
+        assert registry.current() == new
         for _ in range(15):
             time.sleep(0.1)
             with pytest.raises(RootfsError, match="Runs use"):
-                shelf.remove(old.name, force=True)
-            assert shelf.remove_unused() == ()
+                registry.remove(old.name, force=True)
+            assert registry.remove_unused() == ()
         assert verify(old) == "none"
-        assert printed(sandbox_of(ground, shelf, "later").run("cat /etc/release")) == "2.0"
+        assert printed(sandbox_of(ground, registry, "later").run("cat /etc/release")) == "2.0"
         assert results == []
     ended = [printed(result).split() for result in results]
     assert [version for version, _rounds in ended] == ["1.0"] * RUNS
     assert min(int(rounds) for _version, rounds in ended) > 1
     # The control: when they have ended, the old one goes at once
-    assert shelf.remove_unused() == (old.name,)
-    assert shelf.list() == (new,)
+    assert registry.remove_unused() == (old.name,)
+    assert registry.list() == (new,)
     record_figure(
         "rootfs, upgraded under running sandboxes", f"0 of {RUNS} runs disturbed", "upgrade, remove and remove_unused"
     )
@@ -116,18 +115,18 @@ def test_an_upgrade_disturbs_none_of_those_who_run_in_the_old_one(ground: Ground
 
 def test_without_its_lock_a_rootfs_would_be_removed_under_a_run(ground: Ground, scene: Scene) -> None:
     """The control of the lock: a rootfs that goes while somebody runs in it takes the programs away."""
-    shelf = scene.shelf
-    (old,) = shelf.list()
-    with running(ground, shelf, old, 1) as results:
+    registry = scene.registry
+    (old,) = registry.list()
+    with running(ground, registry, old, 1) as results:
         os.rename(os.path.join(old.tree, b"bin/busybox"), os.path.join(old.tree, b"bin/gone"))
         time.sleep(0.5)
     assert not results[0].ok
 
 
 def test_a_run_that_is_killed_does_not_keep_its_rootfs(ground: Ground, scene: Scene) -> None:
-    shelf = scene.shelf
-    (old,) = shelf.list()
-    result = sandbox_of(ground, shelf, "killed").run("sleep 100", limits=short(wall_s=0.3))
+    registry = scene.registry
+    (old,) = registry.list()
+    result = sandbox_of(ground, registry, "killed").run("sleep 100", limits=short(wall_s=0.3))
     assert not result.ok
     assert holders(old) == 0
-    assert shelf.remove(old.name, force=True) == old.name
+    assert registry.remove(old.name, force=True) == old.name

@@ -15,11 +15,10 @@ from tests.rootfs_tree import make_small_tree
 from tests.support import Ground, kinds, printed
 from unspill import Sandbox
 from unspill.errors import RootfsError, UsageError
-from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.digest import tree_digest
-from unspill.sandbox.rootfs import RootfsShelf
-from unspill.sandbox.rootfs_keep import keep_rootfs
-from unspill.sandbox.rootfs_layers import discard_layers, layers_of
+from unspill.model.rootfs import RootfsSpec
+from unspill.rootfs.build import tree_digest
+from unspill.sandbox.rootfs import RootfsRegistry, keep_rootfs
+from unspill.sandbox.rootfs_use import discard_layers, layers_of
 
 pytestmark = pytest.mark.kernel
 
@@ -138,7 +137,7 @@ def test_what_was_installed_can_be_kept_as_a_rootfs_of_its_own(ground: Ground, t
     again = keep_rootfs(sandbox._opened, "mine", lambda progress: None)
     assert again.name > made.name, "in the same second too"
     assert os.path.exists(again.tree + b"/usr/bin/later")
-    assert (made.manifest.proof, made.manifest.wish.source) == ("none", "kept")
+    assert (made.manifest.proof, made.manifest.spec.source) == ("none", "kept")
     discard_layers(sandbox._opened)
     kept = ground.sandbox("other", view="rootfs", rootfs="mine")
     assert printed(kept.run("cat /usr/bin/tool; ls -d /opt/x /bin/sh; ls /etc/group || true")).split() == [
@@ -149,23 +148,23 @@ def test_what_was_installed_can_be_kept_as_a_rootfs_of_its_own(ground: Ground, t
 
 
 def test_a_tree_that_a_sandbox_layers_of_over_is_not_removed_as_unused(ground: Ground, tree: Path) -> None:
-    shelf = RootfsShelf()
+    registry = RootfsRegistry()
     archives = [ground.top / "1.tar", ground.top / "2.tar"]
     for archive in archives:
         (tree / "etc/release").write_text(archive.name)
         with tarfile.open(archive, "w") as made:
             made.add(tree, arcname=".")
     old, new = (
-        shelf.pull(RootfsWish(source="archive", location=os.fspath(archive), label="mine")) for archive in archives
+        registry.pull(RootfsSpec(source="archive", location=os.fspath(archive), label="mine")) for archive in archives
     )
-    shelf.use(old.name)
+    registry.use(old.name)
     sandbox = ground.sandbox(view="rootfs", rootfs_writable=True)
     sandbox.run("touch /usr/tool")
-    shelf.use(new.name)
-    assert shelf.remove_unused() == ()
+    registry.use(new.name)
+    assert registry.remove_unused() == ()
     assert printed(sandbox.run("cat /etc/release; ls /usr/tool")).split() == ["1.tar/usr/tool"]
-    assert shelf.discard(sandbox)
-    assert shelf.remove_unused() == (old.name,)
+    assert registry.discard(sandbox)
+    assert registry.remove_unused() == (old.name,)
 
 
 def test_a_sandbox_that_wrote_nothing_has_nothing_to_keep(ground: Ground, tree: Path) -> None:
@@ -231,12 +230,12 @@ def test_a_rootfs_that_a_sandbox_has_written_to_is_removed_by_force_only(ground:
     archive = ground.top / "1.tar"
     with tarfile.open(archive, "w") as made:
         made.add(tree, arcname=".")
-    shelf = RootfsShelf()
-    found = shelf.pull(RootfsWish(source="archive", location=os.fspath(archive), label="mine"))
+    registry = RootfsRegistry()
+    found = registry.pull(RootfsSpec(source="archive", location=os.fspath(archive), label="mine"))
     ground.sandbox(view="rootfs", rootfs_writable=True).run("touch /usr/tool")
     with pytest.raises(RootfsError, match="has written to"):
-        shelf.remove(found.name)
-    assert shelf.remove(found.name, force=True) == found.name
+        registry.remove(found.name)
+    assert registry.remove(found.name, force=True) == found.name
 
 
 def test_the_strict_profile_needs_no_program_of_the_tree(ground: Ground, tree: Path) -> None:

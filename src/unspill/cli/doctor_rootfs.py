@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 def rootfs_row(policy: Policy, locations: Locations) -> Row | None:
     """Return the row; None where the view is another and there is no rootfs."""
-    from unspill.rootfs.shelf import Shelf
-    from unspill.sandbox.rootfs_choice import find_rootfs, rootfs_directory
+    from unspill.rootfs.registry import Registry
+    from unspill.sandbox.rootfs_use import find_rootfs, rootfs_directory
 
     is_meant = policy.view == "rootfs"
     directory = locations.rootfs
     try:
         directory = rootfs_directory(policy, locations)
-        if not is_meant and not Shelf(directory).list():
+        if not is_meant and not Registry(directory).list():
             return None
         found = find_rootfs(policy.replace(provision=None), locations)
     except RootfsError as error:

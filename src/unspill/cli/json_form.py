@@ -166,9 +166,9 @@ def status_form(status: Status) -> dict[str, Any]:
         "aside_bytes": status.aside_bytes,
         "pending": list(status.pending),
         "rootfs": {
-            "directory": _text(status.shelf.directory),
-            "ready": [{"rootfs": name, "bytes": size} for name, size in status.shelf.rootfs],
-            "downloads_bytes": status.shelf.downloads_bytes,
+            "directory": _text(status.rootfs_sizes.directory),
+            "ready": [{"rootfs": name, "bytes": size} for name, size in status.rootfs_sizes.rootfs],
+            "downloads_bytes": status.rootfs_sizes.downloads_bytes,
         },
     }
 

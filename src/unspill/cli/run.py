@@ -176,7 +176,7 @@ def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
     with ProgressLine(is_quiet=is_quiet) as line:
         found = provide_rootfs(sandbox, line.take)
     if line.has_told:
-        from unspill.cli.rootfs_pull import warn_of_proof
+        from unspill.cli.rootfs import warn_of_proof
 
         warn_of_proof(found)
 

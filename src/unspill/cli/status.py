@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unspill.cli.options import Arguments
-    from unspill.sandbox.status import ShelfSize, Status
+    from unspill.sandbox.status import RootfsSizes, Status
 
 COMMAND = Command(
     name="status",
@@ -59,18 +59,18 @@ def _lines(status: Status) -> Iterator[str]:
     for part in status.projects:
         if part.playground_bytes:
             yield f"outside of it, playground of {quote(part.path)}: {size_text(part.playground_bytes)}"
-    yield from _shelf_lines(status.shelf)
+    yield from _rootfs_lines(status.rootfs_sizes)
     if status.pending:
         yield f"under way or interrupted: {count_text(len(status.pending), 'operation')}"
 
 
-def _shelf_lines(shelf: ShelfSize) -> Iterator[str]:
-    where = quote(shelf.directory)
-    for name, size in shelf.rootfs:
+def _rootfs_lines(sizes: RootfsSizes) -> Iterator[str]:
+    where = quote(sizes.directory)
+    for name, size in sizes.rootfs:
         yield f"outside of it, rootfs {show_line(name.encode())} in {where}: {size_text(size)}"
-    if shelf.downloads_bytes:
+    if sizes.downloads_bytes:
         freed = "`unspill rootfs remove --unused` removes it"
-        yield f"outside of it, what was fetched for rootfs in {where}: {size_text(shelf.downloads_bytes)} ({freed})"
+        yield f"outside of it, what was fetched for rootfs in {where}: {size_text(sizes.downloads_bytes)} ({freed})"
 
 
 def _row(size: int, text: str) -> str:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from unspill.model.rootfs import RootfsWish
+    from unspill.model.rootfs import RootfsSpec
 
     View = Literal["sealed", "host", "rootfs"]
     Tmp = Literal["fresh", "persistent"]
@@ -82,7 +82,7 @@ class Policy(Record):
     rootfs: str = ""
     rootfs_writable: bool = False
     rootfs_dir: bytes = b""
-    provision: RootfsWish | None = None
+    provision: RootfsSpec | None = None
     mounts: tuple[tuple[bytes, bytes], ...] = ()
     tmp: Tmp = "fresh"
     container: bool = False

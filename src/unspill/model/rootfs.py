@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A root file system of our own, from the wish for one to what a plan has to know of it.
+"""A root file system of our own, from the spec for one to what a plan has to know of it.
 
 A *rootfs* is immutable once it is ready. (A *root*, without the `fs`, is a writable directory of the project.)
 """
@@ -18,11 +18,19 @@ if TYPE_CHECKING:
     Proof = Literal["pinned", "known", "signed", "same-server", "none"]
 
 TIERS = (1, 2)
+# The same in words, from the strongest
+PROOFS = {
+    "pinned": "the digest that you pinned",
+    "known": "a digest in this release of unspill",
+    "signed": "the distribution's signature",
+    "same-server": "only a checksum from the server that the content is from, which is no proof",
+    "none": "nothing",
+}
 # How a warning about a rootfs begins: a person is always shown those
 NOTE = "rootfs: "
 
 
-class RootfsWish(Record):
+class RootfsSpec(Record):
     """What somebody asks for. Empty fields are for the source to fill: the newest version, this machine's architecture.
 
     `location` is the archive or OCI layout on disk (or an archive's address), `label` what the result is called where
@@ -64,11 +72,11 @@ class RootfsManifest(Record):
 
     `fetched` are the digests of what was fetched, by name; `proof` says what spoke for them. `tree` is the digest of
     the whole tree. `left_out` counts what an archive had and the tree does not have (devices, setuid bits), by kind.
-    `wish` is what an upgrade repeats.
+    `spec` is what an upgrade repeats.
     """
 
     key: RootfsKey
-    wish: RootfsWish
+    spec: RootfsSpec
     proof: Proof
     packages: tuple[tuple[str, str], ...] = ()
     fetched: tuple[tuple[str, str], ...] = ()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads what a configuration file says about a rootfs: which one, how it is made, what is mounted into it.
 
-A part of `policy.toml`, which hands in its reader: the messages are the same. `policy.rootfs_wish` says what is right.
+A part of `policy.toml`, which hands in its reader: the messages are the same. `policy.rootfs_spec` says what is right.
 """
 
 from __future__ import annotations
 
-from unspill.model.rootfs import RootfsWish
+from unspill.model.rootfs import RootfsSpec
 from unspill.policy.mounted import place_problem, together_problem
 from unspill.policy.paths import normalise
-from unspill.policy.rootfs_wish import find_wrong, is_name
+from unspill.policy.rootfs_spec import find_wrong, is_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,20 +55,20 @@ def read_mounts(reader: Reader, key: str, value: object) -> tuple[tuple[bytes, b
     return tuple(mounts.items())
 
 
-def read_provision(reader: Reader, key: str, value: object) -> RootfsWish:
+def read_provision(reader: Reader, key: str, value: object) -> RootfsSpec:
     """Return how a rootfs is made where it is missing."""
     said: dict[str, Any] = {}
     for name, item in reader.table(key, value):
-        if name not in RootfsWish.__match_args__:
+        if name not in RootfsSpec.__match_args__:
             raise reader.wrong(f"{key}.{name}", "there is no such setting")
         said[name] = _field(reader, f"{key}.{name}", name, item)
     if "source" not in said:
         raise reader.wrong(f"{key}.source", "must say where it comes from")
-    wish = RootfsWish(**said)
-    found = find_wrong(wish)
+    spec = RootfsSpec(**said)
+    found = find_wrong(spec)
     if found is not None:
         raise reader.wrong(f"{key}.{found[0]}", found[1])
-    return wish
+    return spec
 
 
 def _field(reader: Reader, key: str, name: str, value: object) -> object:

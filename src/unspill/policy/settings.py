@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.model.policy import After, EngineName, Profile, Tmp, View
-    from unspill.model.rootfs import RootfsWish
+    from unspill.model.rootfs import RootfsSpec
 
     Bound = int | float | None
 
@@ -93,7 +93,7 @@ class Settings(Record):
     rootfs: str | None = None
     rootfs_writable: bool | None = None
     rootfs_dir: bytes | None = None
-    provision: RootfsWish | None = None
+    provision: RootfsSpec | None = None
     mounts: tuple[tuple[bytes, bytes], ...] | None = None
     tmp: Tmp | None = None
     container: bool | None = None

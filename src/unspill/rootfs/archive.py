@@ -1,27 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """An archive as a source: any tar, compressed or not, on this disk or at an address.
 
-Only a digest that the person pinned speaks for an archive: that it came by https says who sent it, not what it is.
+Only a digest that the person pinned speaks for an archive: that it came by https says who sent it, not what it is. A
+file of the person is opened once, and copied while its digest is taken, so that nobody can swap it later.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 
-from unspill.errors import RootfsUnreachable, RootfsUnverified
+from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
+from unspill.host.writing import write_whole
+from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.rootfs.arch import wished_arch
-from unspill.rootfs.download import check_digest, fetch
-from unspill.rootfs.given import check_tree, copy_given, label_of, open_given
-from unspill.rootfs.source import Filled, Resolved
+from unspill.policy.rootfs_spec import is_label
+from unspill.rootfs.compression import shown
+from unspill.rootfs.download import check_digest, digest_of, fetch
+from unspill.rootfs.layout import DIRECTORY
+from unspill.rootfs.registry import has_shell
+from unspill.rootfs.source import Filled, Resolved, arch_of
+from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unspill.model.rootfs import RootfsWish
+    from unspill.model.rootfs import RootfsSpec
     from unspill.rootfs.source import Means
 
+_BLOCK = 1 << 20
+_REPORT_BYTES = 16 << 20
+_COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".tgz", ".txz", ".tzst", ".tbz", ".tbz2")
+_LONGEST_STEM = 32
+_LAYOUT_MARKS = frozenset((b"oci-layout", b"manifest.json"))
+_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._")
 MOST_BYTES = 16 << 30
 _VERSION_DIGITS = 12
 
@@ -29,20 +43,20 @@ _VERSION_DIGITS = 12
 class ArchiveSource:
     """The source `archive`."""
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
         """Return which rootfs an archive is: its version is the beginning of its digest.
 
         Raises:
             RootfsUnreachable: it can't be read or fetched.
             RootfsUnverified: it is not the one that is pinned.
-            RootfsError: the wish can't be met.
+            RootfsError: the spec can't be met.
         """
-        arch, label, pinned = wished_arch(wish.arch), label_of(wish), check_digest(wish.sha256)
-        digest = self._take_digest(wish.location, pinned, means)
+        arch, label, pinned = arch_of(spec.arch), label_of(spec), check_digest(spec.sha256)
+        digest = self._take_digest(spec.location, pinned, means)
         return Resolved(
             key=RootfsKey(source=label, version=digest[:_VERSION_DIGITS], arch=arch),
-            wish=wish,
-            fetch=wish.location,
+            spec=spec,
+            fetch=spec.location,
             sha256=digest,
             proof="pinned" if pinned else "none",
         )
@@ -56,8 +70,6 @@ class ArchiveSource:
             RootfsUnsafe: it would write where it must not.
             RootfsError: it is no root file system.
         """
-        from unspill.rootfs.unpack import unpack
-
         fd = self._open(resolved, means)
         try:
             unpacked = unpack(fd, tree, report=_tell(means, "unpacking", os.fstat(fd).st_size))
@@ -70,8 +82,6 @@ class ArchiveSource:
     def _take_digest(self, location: str, pinned: str, means: Means) -> str:
         if is_remote(location):
             return fetch(location, means.downloads, sha256=pinned, most_bytes=MOST_BYTES, report=means.report).sha256
-        from unspill.rootfs.download_part import digest_of
-
         fd = open_given(os.fsencode(location))
         try:
             means.report(Progress(step="reading"))
@@ -120,3 +130,101 @@ def check_same(location: str, digest: str, expected: str) -> None:
 
 def _tell(means: Means, step: str, total: int) -> Callable[[int], None]:
     return lambda done: means.report(Progress(step=step, done=done, total=total))
+
+
+class Copy(Record):
+    """A copy of a file: its descriptor, which stands at the start and is the caller's to close, digest and size."""
+
+    fd: int
+    digest: str
+    size: int
+
+
+def open_given(path: bytes) -> int:
+    """Open a file for reading.
+
+    Raises:
+        RootfsUnreachable: it can't be opened, or is no file.
+    """
+    try:
+        # A pipe would otherwise be waited for
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(path, error.strerror or "it can't be opened") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _unreadable(path, "it is no file")
+    return fd
+
+
+def copy_given(fd: int, scratch: bytes, report: Callable[[Progress], None], *, algorithm: str = "sha256") -> Copy:
+    """Copy a file to one without a name in `scratch`.
+
+    Raises:
+        OSError: the copy can't be written.
+    """
+    summer = hashlib.new(algorithm)
+    total, size, told = os.fstat(fd).st_size, 0, 0
+    copy = _make_nameless(scratch)
+    try:
+        while block := os.pread(fd, _BLOCK, size):
+            write_whole(copy, block)
+            summer.update(block)
+            size += len(block)
+            if size - told >= _REPORT_BYTES:
+                told = size
+                report(Progress(step="reading", done=size, total=total))
+        os.lseek(copy, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(copy)
+        raise
+    return Copy(fd=copy, digest=summer.hexdigest(), size=size)
+
+
+def label_of(spec: RootfsSpec) -> str:
+    """Return what the rootfs of a location is called: its label, or what its file is called without its endings."""
+    if spec.label:
+        if not is_label(spec.label):
+            raise RootfsError(
+                f"a rootfs can't be called {spec.label[:80]!r}", remedy="Use small letters, digits, dots and _ only."
+            )
+        return spec.label
+    stem = spec.location.rstrip("/").rpartition("/")[2].lower()
+    stem = next((stem.removesuffix(ending) for ending in _COMPRESSED if stem.endswith(ending)), stem)
+    stem = stem.removesuffix(".tar").removesuffix(".oci")
+    plain = "".join(sign if sign in _SIGNS else "_" for sign in stem).strip("._")[:_LONGEST_STEM].rstrip("._")
+    return plain if is_label(plain) else f"a_{plain}"[:_LONGEST_STEM].rstrip("._")
+
+
+def check_tree(tree: bytes, name: str) -> None:
+    """Check that there is a shell in what was unpacked; where it is an OCI layout, say so.
+
+    Raises:
+        RootfsError: there is none.
+    """
+    fd = os.open(tree, DIRECTORY)
+    try:
+        if has_shell(fd):
+            return
+        is_layout = not _LAYOUT_MARKS.isdisjoint(map(os.fsencode, os.listdir(fd)))
+    finally:
+        os.close(fd)
+    raise RootfsError(
+        f"{name} is no root file system: it has no /bin/sh",
+        remedy='It looks like an OCI layout: give it with --oci (`source = "oci"`).'
+        if is_layout
+        else "At its top must be bin with a shell in it: no directory around that, and not the archive of a program.",
+    )
+
+
+def _make_nameless(scratch: bytes) -> int:
+    path = os.path.join(scratch, b"copy." + os.urandom(8).hex().encode())
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.unlink(path)
+    return fd
+
+
+def _unreadable(path: bytes, why: str) -> RootfsUnreachable:
+    return RootfsUnreachable(
+        f"{shown(path)} can't be read: {why}", remedy="Check the path, and whether you may read it."
+    )

@@ -25,16 +25,15 @@ from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.beneath import open_beneath
 from unspill.model.record import Record
 from unspill.model.rootfs import TIERS, Progress, RootfsKey
-from unspill.rootfs.arch import DEBIAN_NAMES, detect_arch, wished_arch
-from unspill.rootfs.source import Filled, Resolved
-from unspill.rootfs.tar_bounds import Bounds, too_much
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs.compression import Bounds, too_much
+from unspill.rootfs.source import DEBIAN_NAMES, Filled, Resolved, arch_of, detect_arch, variant_of
+from unspill.rootfs.tar import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from unspill.model.rootfs import RootfsWish
+    from unspill.model.rootfs import RootfsSpec
     from unspill.rootfs.source import Means
 
     Sources = tuple[tuple[str, str], ...]
@@ -112,32 +111,32 @@ _ETC = "passwd group alternatives ld.so.cache ld.so.conf ld.so.conf.d debian_ver
 
 
 class DebianSource:
-    """Debian's packages. The version to wish for is a suite; `wish.mirror` can name other archives than Debian's."""
+    """Debian's packages. `spec.version` is a suite; `spec.mirror` can name other archives than Debian's."""
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
-        """Return which rootfs a wish means: its version is the suite, and when its archives last changed.
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+        """Return which rootfs a spec means: its version is the suite, and when its archives last changed.
 
         Raises:
             RootfsError: a name in it can't be one, this machine can't build or run such a rootfs, or an archive can't
                 be reached or trusted.
         """
-        if wish.sha256 or wish.location:
+        if spec.sha256 or spec.location:
             raise RootfsError(
                 "a Debian rootfs is made of many packages: it has no location, and no digest to pin",
                 remedy="Debian's signatures speak for them; to pin one, make an archive of it and use that.",
             )
-        packages_of(wish.tier, wish.packages)
-        build = Build(wish, _arch(wish.arch), means)
+        packages_of(spec.tier, spec.packages)
+        build = Build(spec, _arch(spec.arch), means)
         check_host()
         build.fetch_lists()
         key = RootfsKey(
             source="debian",
             version=build.read_releases().version,
             arch=build.arch,
-            tier=wish.tier,
-            variant=variant_of(wish.packages),
+            tier=spec.tier,
+            variant=variant_of(spec.packages),
         )
-        return Resolved(key=key, wish=wish, proof="signed")
+        return Resolved(key=key, spec=spec, proof="signed")
 
     def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
         """Fetch packages, install them, and unpack what was made.
@@ -145,15 +144,15 @@ class DebianSource:
         Raises:
             RootfsError: an archive can't be reached or trusted, a package is unknown, or its installation fails.
         """
-        key, wish = resolved.key, resolved.wish
-        build = Build(wish, key.arch, means)
+        key, spec = resolved.key, resolved.spec
+        build = Build(spec, key.arch, means)
         releases = build.read_releases()
         if releases.version != key.version:
             raise RootfsError(
                 f"the archive of Debian changed meanwhile: it had {key.version}, and has {releases.version} now",
                 remedy="Try again; packages that were fetched are kept.",
             )
-        packages = packages_of(key.tier, wish.packages)
+        packages = packages_of(key.tier, spec.packages)
         build.fetch_packages(packages)
         tar = build.install(packages, releases.epoch)
         means.report(Progress(step="unpacking"))
@@ -175,16 +174,16 @@ class Releases(Record):
 class Build:
     """The steps of one build. What is fetched is kept in `means.downloads`, by the archives it is from."""
 
-    def __init__(self, wish: RootfsWish, arch: str, means: Means) -> None:
+    def __init__(self, spec: RootfsSpec, arch: str, means: Means) -> None:
         if not _PLAIN_PATH.fullmatch(means.scratch + means.downloads):
             raise RootfsError(
                 f"apt can't work below {os.fsdecode(means.downloads)!a}",
                 remedy="Choose a rootfs directory whose path has letters, digits and . - _ + only.",
             )
         self.arch = arch
-        self.suite = checked_suite(wish.version)
-        self.sources = sources_of(wish.mirror, self.suite)
-        self._is_mirror = bool(wish.mirror.strip())
+        self.suite = checked_suite(spec.version)
+        self.sources = sources_of(spec.mirror, self.suite)
+        self._is_mirror = bool(spec.mirror.strip())
         self._means = means
         self._scratch = os.fsdecode(means.scratch)
         kept = f"debian-{arch}-{sha256(repr(self.sources).encode()).hexdigest()[:12]}"
@@ -497,7 +496,7 @@ def explain_failure(program: str, code: int, tail: tuple[str, ...]) -> RootfsErr
 
 
 def checked_suite(version: str) -> str:
-    """Return the suite that a wish means.
+    """Return the suite that a spec means.
 
     Raises:
         RootfsError: it can't be one.
@@ -524,19 +523,14 @@ def packages_of(tier: int, more: tuple[str, ...]) -> tuple[str, ...]:
             remedy="A name has two or more small letters, digits and + - . only, and begins with a letter or digit.",
         )
     if len(more) > _MOST_PACKAGES:
-        raise RootfsError(f"more than {_MOST_PACKAGES} packages are wished for", remedy="Name fewer.")
+        raise RootfsError(f"more than {_MOST_PACKAGES} packages are asked for", remedy="Name fewer.")
     return tuple(dict.fromkeys((*TIER_1, *(TIER_2 if tier > 1 else ()), *more)))
-
-
-def variant_of(more: tuple[str, ...]) -> str:
-    """Return what is short for packages beyond a tier's; the order they were named in does not matter."""
-    return sha256(" ".join(sorted(set(more))).encode()).hexdigest()[:8] if more else ""
 
 
 def sources_of(mirror: str, suite: str) -> Sources:
     """Return where packages come from, each address with a suite: Debian's servers, or what a person named instead.
 
-    That is an address, or several with the suites that are used there (by default the wished one):
+    That is an address, or several with the suites that are used there (by default the one that is asked for):
     `https://mirror.example.org/debian bookworm bookworm-updates https://mirror.example.org/security bookworm-security`.
     `file:` and `copy:` name a directory of the same layout.
 
@@ -620,8 +614,8 @@ def _date_of(release: bytes) -> int:
         return 0
 
 
-def _arch(wish: str) -> str:
-    ours, here = wished_arch(wish), detect_arch()
+def _arch(spec: str) -> str:
+    ours, here = arch_of(spec), detect_arch()
     if ours != here and (ours, here) != ("x86", "x86_64"):
         raise RootfsError(
             f"a Debian rootfs for {ours} can't be built on {here}: its programs run during the installation",

@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things lie below the rootfs directory, who may own it, and how its errors are told.
+"""The rootfs directory on disk: what lies where, who may own it, staging directories, and locks.
 
 Whoever can write there decides what every sandbox runs, so a directory of another person is never used; one of root
-is (a rootfs that was baked into a machine), though an ordinary user can build nothing in it.
+is (a rootfs that was baked into a machine), though an ordinary user can build nothing in it. Locks are the kernel's
+(flock): shared by whoever uses a rootfs, alone by whoever removes one, one per name for its builder, and one on each
+staging directory. The kernel gives each back when its holder dies, however it dies.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
 
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.host.trusted import find_changeable
-from unspill.policy.rootfs_wish import is_name
+from unspill.layers.remove import remove_tree
+from unspill.policy.paths import show
+from unspill.policy.rootfs_spec import is_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from unspill.model.rootfs import Rootfs
 
 ROOTS = b"roots"
 STAGING = b"staging"
@@ -23,16 +36,12 @@ CURRENT = b"current"
 MANIFEST = b"manifest.json"
 TREE = b"tree"
 SCRATCH = b"scratch"
-
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def shown(path: bytes) -> str:
-    """Return a path for a message."""
-    return path.decode("utf-8", "backslashreplace")
+_ATTEMPTS = 100
+_PAUSE_S = 0.005
+_LONGEST_S = 30.0
 
 
 def checked_name(text: str) -> str:
@@ -75,7 +84,7 @@ def check_trusted(path: bytes) -> bool:
     except OSError as error:
         raise failed(error, path) from error
     if not stat.S_ISDIR(found.st_mode):
-        raise RootfsUnsafe(f"{shown(path)} is no directory", remedy="Move it away, or choose another rootfs directory.")
+        raise RootfsUnsafe(f"{show(path)} is no directory", remedy="Move it away, or choose another rootfs directory.")
     if not is_trusted(found):
         whose = "can be written by others" if found.st_uid in (0, os.geteuid()) else "belongs to somebody else"
         raise _others(path, whose)
@@ -98,8 +107,8 @@ def check_all_trusted(directory: bytes) -> bool:
 
 def _others(path: bytes, whose: str) -> RootfsUnsafe:
     return RootfsUnsafe(
-        f"{shown(path)} {whose}, who could put a rootfs of theirs there",
-        remedy=f"chmod go-w {shown(path)}, have it owned by yourself or root, or choose another rootfs directory.",
+        f"{show(path)} {whose}, who could put a rootfs of theirs there",
+        remedy=f"chmod go-w {show(path)}, have it owned by yourself or root, or choose another rootfs directory.",
     )
 
 
@@ -122,7 +131,7 @@ def make_layout(directory: bytes) -> None:
     except OSError as error:
         if error.errno in _READ_ONLY and not os.path.lexists(directory):
             raise RootfsError(
-                f"{shown(directory)} does not exist, and can't be made: {error.strerror}",
+                f"{show(directory)} does not exist, and can't be made: {error.strerror}",
                 remedy="Make it, or name a directory of your own: ROOTFS_DIR, or `rootfs_dir` in the configuration.",
             ) from error
         raise failed(error, directory) from error
@@ -148,7 +157,7 @@ def _make(path: bytes, mode: int) -> None:
 def read_only(directory: bytes) -> RootfsError:
     """Return the error that nothing can be made here."""
     return RootfsError(
-        f"{shown(directory)} can only be read: what is ready there can be used, but nothing made or removed",
+        f"{show(directory)} can only be read: what is ready there can be used, but nothing made or removed",
         remedy="Do it as its owner, or name a directory of your own: ROOTFS_DIR, or `rootfs_dir` in the configuration.",
     )
 
@@ -157,13 +166,248 @@ def failed(error: OSError, directory: bytes) -> RootfsError:
     """Return our error for one of the system's."""
     if error.errno in _FULL:
         return RootfsError(
-            f"There is no space left where rootfs are kept ({shown(directory)})",
+            f"There is no space left where rootfs are kept ({show(directory)})",
             remedy="Free some: `unspill rootfs remove --unused`; or choose another rootfs directory.",
         )
     if error.errno in _READ_ONLY:
         return read_only(directory)
     name = error.filename
-    where = shown(os.fsencode(name)) if isinstance(name, (str, bytes)) else shown(directory)
+    where = show(os.fsencode(name)) if isinstance(name, (str, bytes)) else show(directory)
     return RootfsError(
         f"{where}: {error.strerror or error}", remedy="Mend that, and try again; nothing half-built is used."
     )
+
+
+class Staging:
+    """A new staging directory of this process; leaving the block removes it, wherever it is still at its place."""
+
+    def __init__(self, directory: bytes, name: str) -> None:
+        self._parent = os.path.join(directory, STAGING)
+        self._name = os.fsencode(name)
+        self.path = b""
+        self.fd = -1
+
+    @property
+    def tree(self) -> bytes:
+        """Where the content goes."""
+        return os.path.join(self.path, TREE)
+
+    @property
+    def scratch(self) -> bytes:
+        """What ends with the attempt."""
+        return os.path.join(self.path, SCRATCH)
+
+    def __enter__(self) -> Self:
+        for _ in range(_ATTEMPTS):
+            self.path = staging_path(self._parent, self._name)
+            try:
+                if self._make():
+                    return self
+            except BaseException:
+                self.remove()
+                raise
+        raise OSError("something removes new staging directories")
+
+    def _make(self) -> bool:
+        """Make it and take its flock; tell whether it is still there then: somebody may have swept it in between."""
+        os.mkdir(self.path, 0o700)
+        try:
+            self.fd = os.open(self.path, DIRECTORY)
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_at(self.fd, self.path):
+                raise FileNotFoundError
+            os.mkdir(self.scratch, 0o700)
+            # Not the umask's choice: it is the `/` of everybody who may use the rootfs
+            os.mkdir(self.tree)
+            os.chmod(self.tree, 0o755)
+        except (FileNotFoundError, BlockingIOError):
+            self._close()
+            return False
+        return True
+
+    def __exit__(self, *_details: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove it, if it has not become a rootfs by then, and give its flock back."""
+        if self.fd < 0 or is_at(self.fd, self.path):
+            remove_tree(self.path)
+        self._close()
+
+    def _close(self) -> None:
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            let_go(fd)
+
+
+def staging_path(parent: bytes, name: bytes) -> bytes:
+    """Return a new name for a staging directory of a rootfs."""
+    return os.path.join(parent, name + b"." + os.urandom(8).hex().encode())
+
+
+def let_go(fd: int) -> None:
+    """Give the lock of a descriptor back, and close it."""
+    try:
+        # By itself: a child that was forked meanwhile may have the descriptor as well
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    except OSError:
+        # Closing it gives the lock back, too, where nobody else has it
+        pass
+    finally:
+        os.close(fd)
+
+
+def is_at(fd: int, path: bytes) -> bool:
+    """Tell whether an open directory is the one at a path."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    here = os.fstat(fd)
+    return (here.st_dev, here.st_ino) == (found.st_dev, found.st_ino)
+
+
+def sweep(directory: bytes, name: str | None = None) -> int:
+    """Remove staging directories whose maker is dead, of one rootfs or of all; return how many there were."""
+    parent = os.path.join(directory, STAGING)
+    swept = 0
+    try:
+        names = os.listdir(parent)
+    except FileNotFoundError:
+        return 0
+    for entry in names:
+        of, dot, _random = entry.rpartition(b".")
+        if dot and (name is None or of == os.fsencode(name)):
+            swept += _sweep_one(os.path.join(parent, entry))
+    return swept
+
+
+def _sweep_one(path: bytes) -> bool:
+    try:
+        fd = os.open(path, DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return is_at(fd, path) and remove_tree(path)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+
+
+class Hold:
+    """The right to use a rootfs: as long as it is held, nobody removes that rootfs. `fd` is its open directory."""
+
+    def __init__(self, rootfs: Rootfs) -> None:
+        """Take it.
+
+        Raises:
+            RootfsError: the rootfs has gone, or somebody keeps it for themselves.
+        """
+        self.rootfs = rootfs
+        # One that the person made by hand has nothing around its tree
+        self._path = os.path.dirname(rootfs.tree) if rootfs.manifest is not None else rootfs.tree
+        self.fd = self._take()
+
+    def _take(self) -> int:
+        """Open, lock and look again: between opening and locking it may have been removed."""
+        deadline = time.monotonic() + _LONGEST_S
+        while time.monotonic() < deadline:
+            fd = take(self._path, fcntl.LOCK_SH)
+            if fd is not None:
+                return fd
+            time.sleep(_PAUSE_S)
+        raise RootfsError(f"{self.rootfs.name} is kept locked by somebody", remedy="Try again when they have finished.")
+
+    def release(self) -> None:
+        """Give it back; one that is not held stays so."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            let_go(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.release()
+
+
+def take(path: bytes, how: int) -> int | None:
+    """Return the descriptor of a directory, locked, or None if others have a lock that forbids it.
+
+    Raises:
+        RootfsError: there is no such directory, or it can't be locked.
+    """
+    try:
+        fd = os.open(path, DIRECTORY)
+    except OSError as error:
+        raise RootfsError(f"There is no rootfs {os.path.basename(path).decode('utf-8', 'replace')} any more") from error
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        if is_at(fd, path):
+            return fd
+    except OSError as error:
+        if not isinstance(error, BlockingIOError):
+            os.close(fd)
+            raise failed(error, path) from error
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+class NameLock:
+    """The right to make or remove what has a name. Its file stays: to remove it would let two hold it at once."""
+
+    def __init__(self, directory: bytes, name: str) -> None:
+        self._path = os.path.join(directory, LOCKS, os.fsencode(name) + b".lock")
+        self._directory = directory
+        self._fd = -1
+
+    def acquire(self, waiting: Callable[[], None] = lambda: None) -> None:
+        """Wait for it; say so before, if somebody has it.
+
+        Raises:
+            RootfsError: its file can't be made.
+        """
+        if not self.try_acquire():
+            waiting()
+            self._take(fcntl.LOCK_EX)
+
+    def try_acquire(self) -> bool:
+        """Take it if nobody has it; tell whether that was so."""
+        return self._take(fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _take(self, how: int) -> bool:
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise failed(error, self._directory) from error
+        try:
+            fcntl.flock(fd, how)
+        except OSError as error:
+            os.close(fd)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise failed(error, self._directory) from error
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            let_go(fd)
+
+    def __enter__(self) -> Self:
+        if self._fd < 0:
+            self.acquire()
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.release()

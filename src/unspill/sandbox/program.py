@@ -79,14 +79,14 @@ def _steady(plan: Plan, path: bytes) -> str:
     """Return what stands for a program that no command can change: of a rootfs, which one it is of."""
     if not plan.rootfs:
         return _STEADY
-    from unspill.sandbox.rootfs_program import identify_in_rootfs
+    from unspill.sandbox.rootfs_use import identify_in_rootfs
 
     return identify_in_rootfs(plan, path)
 
 
 def _is_executable(plan: Plan, path: bytes) -> bool:
     if plan.rootfs:
-        from unspill.sandbox.rootfs_program import is_executable_in_rootfs
+        from unspill.sandbox.rootfs_use import is_executable_in_rootfs
 
         return is_executable_in_rootfs(plan, path)
     return os.path.isfile(path) and os.access(path, os.X_OK)
@@ -97,7 +97,7 @@ def _is_steady(plan: Plan, path: bytes) -> bool:
     if not path.startswith(b"/") or normalise(path) != path:
         return False
     if plan.rootfs:
-        from unspill.sandbox.rootfs_program import is_steady_in_rootfs
+        from unspill.sandbox.rootfs_use import is_steady_in_rootfs
 
         return is_steady_in_rootfs(plan, path)
     cover = find_cover(plan.mounts, path)

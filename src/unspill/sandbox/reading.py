@@ -196,7 +196,7 @@ def stacks_as_if(
     caches = (Stack(live=path, device=0, inode=0, open=layer) for path in places.home.caches)
     written: tuple[CacheLayer, ...] = ()
     if opened.policy.rootfs_writable:
-        from unspill.sandbox.rootfs_layers import stacks_over, writable_directories
+        from unspill.sandbox.rootfs_use import stacks_over, writable_directories
 
         written = stacks_over(opened, writable_directories(opened, places.rootfs), layer)
     return (

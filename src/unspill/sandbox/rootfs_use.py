@@ -1,35 +1,280 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use of a rootfs by runs: which one, and the shared lock that keeps it while one of them goes on.
+"""The rootfs of a run: which one the policy means, the shared lock that keeps it, and the layers over a writable one.
 
-The lock is on the directory that holds the tree, so it works where that can only be read.
+On the path of each run in a rootfs: some file look-ups, no network, unless there is none and the policy says how one is
+made. The tree itself never changes. What commands write to it (`rootfs_writable`) is in sealed layers of one sandbox,
+which are never applied to anything, and stay over the tree that they were written for.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 
-from unspill.errors import RootfsError
+from unspill.changes.measure import is_empty
+from unspill.errors import RootfsError, RootfsUnsafe, UsageError
+from unspill.host.inside import find_inside, resolve_inside
+from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 from unspill.host.rootfs_base import look_at_rootfs
-from unspill.model.rootfs import NOTE
-from unspill.policy.paths import show
+from unspill.host.trusted import find_changeable, find_changeable_way
+from unspill.layers.caches import ROOTFS_OWNER, rootfs_owner
+from unspill.layers.locks import lock_sandbox
+from unspill.layers.places import upper_dir
+from unspill.model.layer import SealedLayer, Stack
+from unspill.model.permission import UNKNOWN_PROGRAM
+from unspill.model.plan import Bind, CacheLayer, Directory, Overlay, ReadOnly, Symlink
+from unspill.model.rootfs import NOTE, Rootfs
+from unspill.plan.rootfs import OWN_PLACES
+from unspill.plan.visible import is_written
+from unspill.policy.mounted import directory_problem
+from unspill.policy.paths import contains, show
+from unspill.rootfs.layout import let_go, take
+from unspill.rootfs.registry import Registry
 from unspill.sandbox.planning import forget_places, get_places
-from unspill.sandbox.rootfs_choice import find_rootfs, rootfs_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from unspill.model.plan import Places
-    from unspill.model.rootfs import Progress, Rootfs, RootfsBase
+    from unspill.model.layer import OpenLayer, SandboxId
+    from unspill.model.plan import MountOp, Places, Plan
+    from unspill.model.policy import Policy
+    from unspill.model.rootfs import Progress, RootfsBase
+    from unspill.sandbox.locations import Locations
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.sandbox import Sandbox
+    from unspill.store.db import Store
 
+    Report = Callable[[Progress], None]
+
+PULL = "`unspill rootfs pull alpine` makes one; `unspill rootfs list` shows what there is."
+USE = "`unspill rootfs use NAME` chooses one of those that `unspill rootfs list` shows."
+# The engine `native` takes some sixty where paths are long, and the kernel no more than 500
+_MOST_LAYERS = 40
+_TREE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LARGEST_MANIFEST = 16 << 20
+_LOOKUP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _ATTEMPTS = 3
 _PATIENCE_S, _PAUSE_S = 20.0, 0.02
 _REMEDY = "`unspill rootfs keep LABEL` or `unspill rootfs discard`"
+
+
+def rootfs_directory(policy: Policy, locations: Locations) -> bytes:
+    """Return where every rootfs lies: of a program's own choice, or the person's.
+
+    Raises:
+        RootfsUnsafe: a link leads there that others could have laid.
+    """
+    directory = os.path.realpath(policy.rootfs_dir) if policy.rootfs_dir else locations.rootfs
+    way = policy.rootfs_dir or locations.rootfs_way
+    problem = find_changeable_way(way) if way and way != directory else None
+    if problem is not None:
+        raise RootfsUnsafe(
+            f"{show(problem.path)} {problem.reason}, who could lead to a rootfs of theirs",
+            remedy=f"Name the directory itself (now it is {show(directory)}), if it is the one that you mean.",
+        )
+    return directory
+
+
+def find_rootfs(
+    policy: Policy, locations: Locations, roots: tuple[bytes, ...] = (), report: Report | None = None
+) -> Rootfs:
+    """Return the rootfs of view `rootfs`; where it is missing and the policy says how, it is made first.
+
+    `roots` are what commands may write: a tree in one of them would be theirs. `report` hears how the making goes on.
+
+    Raises:
+        RootfsUnsafe: others could change the directory that the policy names, or it shows what stays private.
+        RootfsError: there is none, or it can't be made.
+    """
+    if policy.rootfs.startswith("/"):
+        return _find_directory(policy, locations, roots)
+    registry = Registry(rootfs_directory(policy, locations))
+    found = registry.find(policy.rootfs) if policy.rootfs else registry.current()
+    if found is not None:
+        return found
+    if policy.provision is not None:
+        from unspill.sandbox.rootfs import provide  # lazy: rootfs
+
+        return provide(policy, policy.provision, locations, report)
+    named = f"no rootfs {policy.rootfs}" if policy.rootfs else "no rootfs in use"
+    is_any = not policy.rootfs and bool(registry.list())
+    raise RootfsError(f"There is {named} here.", remedy=USE if is_any else PULL)
+
+
+def _find_directory(policy: Policy, locations: Locations, roots: tuple[bytes, ...]) -> Rootfs:
+    """Return a tree that the person made: never the host's own, nor one that anybody else could change."""
+    tree = os.path.realpath(os.fsencode(policy.rootfs))
+    own = (locations.state, locations.config, locations.data, rootfs_directory(policy, locations))
+    problem = "is the whole file system" if tree == b"/" else ""
+    if any(contains(root, tree) or contains(tree, root) for root in roots):
+        problem = "is or contains what commands may write, or lies in it"
+    problem = problem or directory_problem(tree, home=locations.home, own=own)
+    problem = problem or _why_changeable(tree, os.fsencode(policy.rootfs))
+    if problem:
+        raise RootfsUnsafe(
+            f"{show(tree)} can't be a rootfs: it {problem}.",
+            remedy="Name a directory that only you and root can write, with a root file system in it and nothing else.",
+        )
+    return Rootfs(name=os.fsdecode(tree), tree=tree)
+
+
+def _why_changeable(tree: bytes, way: bytes) -> str:
+    """Return who else could put something else there, "" where nobody could: each directory above counts too.
+
+    `way` is how it was named: links may lead there.
+    """
+    found = find_changeable(tree) or find_changeable_way(way)
+    if found is None:
+        return ""
+    return found.reason if found.path == tree else f"{found.reason} ({show(found.path)})"
+
+
+def writable_directories(opened: Opened, base: RootfsBase | None) -> tuple[bytes, ...]:
+    """Return the directories of the tree that a run may write to, each under a layer; none unless the policy says so.
+
+    Raises:
+        UsageError: the tree is somebody else's, which no overlay copies up, or there are too many layers over it.
+    """
+    if base is None or not opened.policy.rootfs_writable:
+        return ()
+    if os.lstat(base.tree).st_uid != os.geteuid():
+        raise UsageError(
+            f"The rootfs {base.name} can't be writable: it belongs to somebody else.",
+            remedy="Make one of your own with `unspill rootfs pull`.",
+        )
+    deepest = max(map(len, layers_of(opened).values()), default=0)
+    if deepest > _MOST_LAYERS:
+        raise UsageError(
+            "This sandbox has more layers over its rootfs than can be mounted: something in them can't be merged.",
+            remedy="`unspill rootfs keep LABEL`, then `unspill rootfs discard`.",
+        )
+    return tuple(base.tree + top for top in base.directories if top not in OWN_PLACES)
+
+
+def notes_of(layers: tuple[CacheLayer, ...]) -> tuple[str, ...]:
+    """Return what to say of a run that has written to its rootfs, nothing of one that has not."""
+    if all(layer.stack.open is None or is_empty(layer.stack.open.upper) for layer in layers):
+        return ()
+    return (f"{NOTE}what it wrote there stays in this sandbox (`unspill rootfs keep LABEL`, `unspill rootfs discard`)",)
+
+
+def layered_tree(store: Store, sandbox: SandboxId) -> bytes | None:
+    """Return the tree that a sandbox has layers over, None where it has none."""
+    rows = store.caches.sealed(rootfs_owner(sandbox))
+    return os.path.dirname(rows[-1].path) if rows else None
+
+
+def layered_trees(store: Store) -> frozenset[bytes]:
+    """Return every tree that some sandbox has layers over: without it they would be worth nothing."""
+    return frozenset(os.path.dirname(path) for path in store.caches.paths_below(ROOTFS_OWNER))
+
+
+def discard_layers(opened: Opened) -> int:
+    """Throw away what the sandbox wrote to its rootfs; return how many layers that were."""
+    with lock_sandbox(opened.store.state, opened.row.id):
+        rows = opened.store.caches.sealed(rootfs_owner(opened.row.id))
+        if rows:
+            opened.store.caches.retire(rows)
+    return len(rows)
+
+
+def stacks_over(opened: Opened, tops: tuple[bytes, ...], layer: OpenLayer) -> tuple[CacheLayer, ...]:
+    """Return the layers that the next run would have over its rootfs, with an open one that is only named."""
+    stacks = {path: Stack(live=path, device=0, inode=0, open=layer) for path in tops}
+    for row in opened.store.caches.sealed(rootfs_owner(opened.row.id)):
+        if row.path in stacks:
+            upper = upper_dir(opened.store.state, row.id)
+            sealed = SealedLayer(id=row.id, upper=upper, mark=layer.mark, run=row.run)
+            stacks[row.path] = stacks[row.path].replace(sealed=(*stacks[row.path].sealed, sealed))
+    return tuple(CacheLayer(path=path, stack=stack) for path, stack in stacks.items())
+
+
+def layers_of(opened: Opened) -> dict[bytes, tuple[bytes, ...]]:
+    """Return the sealed uppers, the oldest first, of each directory of the tree that was written to."""
+    found: dict[bytes, tuple[bytes, ...]] = {}
+    for row in opened.store.caches.sealed(rootfs_owner(opened.row.id)):
+        found[row.path] = (*found.get(row.path, ()), upper_dir(opened.store.state, row.id))
+    return found
+
+
+def is_steady_in_rootfs(plan: Plan, path: bytes) -> bool:
+    """Tell whether the tree alone decides what is at a path, and no command can write there; it may be nothing."""
+    others = tuple(op.dest for op in plan.mounts if not _is_of_tree(plan, op))
+    fd = os.open(plan.rootfs, _TREE)
+    try:
+        if resolve_inside(fd, path, others) is not None:
+            return True
+        return not any(contains(other, path) for other in others) and _is_missing(fd, path)
+    finally:
+        os.close(fd)
+
+
+def is_executable_in_rootfs(plan: Plan, path: bytes) -> bool:
+    """Tell whether a path leads to a program of the tree."""
+    fd = os.open(plan.rootfs, _TREE)
+    try:
+        found = find_inside(fd, path)
+    finally:
+        os.close(fd)
+    return found is not None and stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111)
+
+
+def identify_in_rootfs(plan: Plan, path: bytes) -> str:
+    """Return what stands for a program of the tree, or `UNKNOWN_PROGRAM` for a script.
+
+    The same path is another program in another rootfs; and what reads a script may read packages of the project too.
+    """
+    from hashlib import blake2b  # lazy: approvals
+
+    fd = os.open(plan.rootfs, _TREE)
+    try:
+        real = resolve_inside(fd, path)
+        if not real:
+            return UNKNOWN_PROGRAM
+        program = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+        try:
+            is_script = os.read(program, 2) == b"#!"
+        finally:
+            os.close(program)
+    except OSError:
+        return UNKNOWN_PROGRAM
+    finally:
+        os.close(fd)
+    return UNKNOWN_PROGRAM if is_script else blake2b(plan.rootfs + _manifest_of(plan), digest_size=32).hexdigest()
+
+
+def _manifest_of(plan: Plan) -> bytes:
+    try:
+        with open(os.path.join(os.path.dirname(plan.rootfs), b"manifest.json"), "rb") as file:
+            return file.read(_LARGEST_MANIFEST)
+    except OSError:
+        return b""  # a tree that the person made
+
+
+def _is_of_tree(plan: Plan, operation: MountOp) -> bool:
+    match operation:
+        case Directory() | Symlink() | ReadOnly():
+            return True
+        case Bind():
+            return not operation.writable and contains(plan.rootfs, operation.source)
+        case Overlay():
+            return not is_written(operation) and contains(plan.rootfs, operation.lowers[-1])
+    return False
+
+
+def _is_missing(fd: int, path: bytes) -> bool:
+    """Tell whether there is nothing at a path, nor a link on the way to it."""
+    try:
+        os.close(openat2(fd, path[1:], _LOOKUP, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def base_of(opened: Opened) -> RootfsBase:
@@ -56,8 +301,6 @@ def _find_meant(opened: Opened) -> tuple[Rootfs, str]:
     found = find_rootfs(opened.policy, opened.locations, opened.roots)
     note = ""
     if opened.policy.rootfs_writable:
-        from unspill.sandbox.rootfs_layers import layered_tree
-
         tree = layered_tree(opened.store, opened.row.id)
         # What was installed over one tree would not fit another
         if tree is not None and tree != found.tree:
@@ -75,9 +318,7 @@ def _find_by_tree(opened: Opened, tree: bytes) -> Rootfs | None:
     """Return the rootfs with this tree, checked as if the policy named it, None where there is none any more."""
     directory = rootfs_directory(opened.policy, opened.locations)
     if os.path.dirname(os.path.dirname(tree)) == os.path.join(directory, b"roots"):
-        from unspill.rootfs.shelf import Shelf
-
-        return Shelf(directory).get(os.fsdecode(os.path.basename(os.path.dirname(tree))))
+        return Registry(directory).get(os.fsdecode(os.path.basename(os.path.dirname(tree))))
     if not os.path.isdir(tree):
         return None
     named = opened.policy.replace(rootfs=os.fsdecode(tree), provision=None)
@@ -128,8 +369,6 @@ class RootfsUse:
         directory = os.path.dirname(base.tree)
         if not os.path.isdir(directory):
             return None
-        from unspill.rootfs.hold import take
-
         return take(directory, fcntl.LOCK_SH)
 
     def __enter__(self) -> Places:
@@ -138,7 +377,5 @@ class RootfsUse:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Let go of it."""
         if self._fd is not None and self._fd >= 0:
-            from unspill.rootfs.staging import let_go
-
             let_go(self._fd)
             self._fd = None

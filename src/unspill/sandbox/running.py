@@ -225,7 +225,7 @@ def _close(
         opened.store.traffic.put(under_way.run.id, traffic)
     notes = hidden_notes(find_hidden(under_way.stacks), opened.project)
     if under_way.rootfs and not is_dropped and after != "discard":
-        from unspill.sandbox.rootfs_layers import notes_of
+        from unspill.sandbox.rootfs_use import notes_of
 
         notes += notes_of(under_way.rootfs)
     if not changes or after == "discard" or is_dropped:
@@ -243,7 +243,7 @@ def _close(
 def _writable_rootfs(opened: Opened, places: Places) -> tuple[bytes, ...]:
     if not opened.policy.rootfs_writable:
         return ()
-    from unspill.sandbox.rootfs_layers import writable_directories
+    from unspill.sandbox.rootfs_use import writable_directories
 
     return writable_directories(opened, places.rootfs)
 

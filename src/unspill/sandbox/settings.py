@@ -114,7 +114,7 @@ def _check_given(policy: Policy) -> None:
 def _check_given_rootfs(policy: Policy) -> None:
     from unspill.policy.mounted import place_problem, together_problem
     from unspill.policy.paths import normalise
-    from unspill.policy.rootfs_wish import find_wrong, is_name
+    from unspill.policy.rootfs_spec import find_wrong, is_name
 
     def is_path(path: bytes) -> bool:
         return path.startswith(b"/") and b"\0" not in path and normalise(path) == path

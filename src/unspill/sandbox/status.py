@@ -55,7 +55,7 @@ class Project(Record):
     playground_bytes: int
 
 
-class ShelfSize(Record):
+class RootfsSizes(Record):
     """What lies in the rootfs directory, outside the state directory: each rootfs by name, and what was fetched."""
 
     directory: bytes
@@ -75,7 +75,7 @@ class Status(Record):
     aside: tuple[bytes, ...]
     aside_bytes: int
     pending: tuple[str, ...]
-    shelf: ShelfSize
+    rootfs_sizes: RootfsSizes
 
     @property
     def total_bytes(self) -> int:
@@ -106,22 +106,21 @@ def status(store: Store, data: bytes, rootfs: bytes) -> Status:
         aside=aside,
         aside_bytes=sum(map(_size, aside)),
         pending=tuple(_ids(store.state + b"/pending")),
-        shelf=_shelf_size(rootfs),
+        rootfs_sizes=_rootfs_sizes(rootfs),
     )
 
 
-def _shelf_size(directory: bytes) -> ShelfSize:
+def _rootfs_sizes(directory: bytes) -> RootfsSizes:
     """Return the sizes that the manifests tell: a rootfs has too many files to look at each."""
-    from unspill.rootfs.downloads import measure_downloads
-    from unspill.rootfs.shelf import Shelf
+    from unspill.rootfs.registry import Registry, measure_downloads
 
     try:
-        ready = Shelf(directory).list()
+        ready = Registry(directory).list()
     except RootfsError:
         # One that is not to be trusted is nothing that we keep
-        return ShelfSize(directory=directory)
+        return RootfsSizes(directory=directory)
     sizes = tuple((found.name, found.manifest.size_bytes) for found in ready if found.manifest is not None)
-    return ShelfSize(directory=directory, rootfs=sizes, downloads_bytes=measure_downloads(directory))
+    return RootfsSizes(directory=directory, rootfs=sizes, downloads_bytes=measure_downloads(directory))
 
 
 def _held(store: Store, sandbox: SandboxRow) -> Held:

@@ -47,7 +47,7 @@ def get_status() -> Status:
     Raises:
         StoreError: it can't be used.
     """
-    from unspill.sandbox.rootfs_choice import rootfs_directory
+    from unspill.sandbox.rootfs_use import rootfs_directory
     from unspill.sandbox.status import status
 
     locations = find_own_locations()

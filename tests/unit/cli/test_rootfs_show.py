@@ -8,21 +8,20 @@ import pytest
 
 from tests.unit.rootfs.making import make
 from unspill.cli.options import parse
-from unspill.cli.rootfs import COMMAND, run
-from unspill.cli.rootfs_show import without_lines
-from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.shelf import Shelf
+from unspill.cli.rootfs import COMMAND, run, without_lines
+from unspill.model.rootfs import RootfsSpec
+from unspill.rootfs.registry import Registry
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    """The shelf that the command line sees."""
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """The registry that the command line sees."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("HOME", os.fspath(tmp_path))
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "UNSPILL_STATE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ROOTFS_DIR", os.fspath(tmp_path / "rootfs"))
-    return Shelf(os.fsencode(tmp_path / "rootfs"))
+    return Registry(os.fsencode(tmp_path / "rootfs"))
 
 
 def listed(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -30,12 +29,12 @@ def listed(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_packages_beyond_the_tier_tell_two_apart(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
-    make(shelf)
+def test_packages_beyond_the_tier_tell_two_apart(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+    make(registry)
     head, row = listed(capsys)
     assert (head.split()[-1], row.split()[-1]) == ("proof", "known"), "no column for what none has"
-    make(shelf, wish=RootfsWish(source="debian", version="1", packages=("gcc", "libc6-dev")))
-    make(shelf, wish=RootfsWish(source="debian", version="2", packages=("a1", "b1", "c1", "d1", "e1", "f1")))
+    make(registry, spec=RootfsSpec(source="debian", version="1", packages=("gcc", "libc6-dev")))
+    make(registry, spec=RootfsSpec(source="debian", version="2", packages=("a1", "b1", "c1", "d1", "e1", "f1")))
     head, plain, two, six = listed(capsys)
     assert head.split()[-1] == "packages"
     assert plain.endswith("known")

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from unspill.cli.options import parse
-from unspill.cli.rootfs import COMMAND, run
-from unspill.cli.rootfs_pull import wish_of
+from unspill.cli.rootfs import COMMAND, run, spec_of
 from unspill.errors import RootfsError, UsageError
-from unspill.model.rootfs import RootfsWish
+from unspill.model.rootfs import RootfsSpec
 
 
 @pytest.fixture(autouse=True)
@@ -62,27 +61,27 @@ def test_one_that_is_not_there_is_an_error_with_a_remedy(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "wish"),
+    ("words", "spec"),
     [
-        ("alpine", RootfsWish(source="alpine")),
+        ("alpine", RootfsSpec(source="alpine")),
         (
             "alpine --version 3.23.3 --arch aarch64 --tier 2 --mirror https://example.org/alpine/",
-            RootfsWish(source="alpine", version="3.23.3", arch="aarch64", tier=2, mirror="https://example.org/alpine"),
+            RootfsSpec(source="alpine", version="3.23.3", arch="aarch64", tier=2, mirror="https://example.org/alpine"),
         ),
-        ("debian --package git --package gcc --package git", RootfsWish(source="debian", packages=("git", "gcc"))),
-        ("x --archive /a/b.tar", RootfsWish(source="archive", label="x", location="/a/b.tar")),
-        ("--as x --archive /a/b.tar", RootfsWish(source="archive", label="x", location="/a/b.tar")),
-        ("x --oci /a/b", RootfsWish(source="oci", label="x", location="/a/b")),
+        ("debian --package git --package gcc --package git", RootfsSpec(source="debian", packages=("git", "gcc"))),
+        ("x --archive /a/b.tar", RootfsSpec(source="archive", label="x", location="/a/b.tar")),
+        ("--as x --archive /a/b.tar", RootfsSpec(source="archive", label="x", location="/a/b.tar")),
+        ("x --oci /a/b", RootfsSpec(source="oci", label="x", location="/a/b")),
         (
             f"x --archive https://example.org/a.tar --sha256 {'AB' * 32}",
-            RootfsWish(source="archive", label="x", location="https://example.org/a.tar", sha256="ab" * 32),
+            RootfsSpec(source="archive", label="x", location="https://example.org/a.tar", sha256="ab" * 32),
         ),
     ],
 )
-def test_words_become_a_wish(words: str, wish: RootfsWish) -> None:
-    assert wish_of(parse(COMMAND, ["pull", *words.split()])) == wish
+def test_words_become_a_wish(words: str, spec: RootfsSpec) -> None:
+    assert spec_of(parse(COMMAND, ["pull", *words.split()])) == spec
 
 
 def test_a_relative_path_is_where_the_person_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert wish_of(parse(COMMAND, ["pull", "x", "--archive", "a.tar"])).location == os.fspath(tmp_path / "a.tar")
+    assert spec_of(parse(COMMAND, ["pull", "x", "--archive", "a.tar"])).location == os.fspath(tmp_path / "a.tar")

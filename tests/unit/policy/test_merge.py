@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
 from unspill.model.policy import Limits, Network, Policy
-from unspill.model.rootfs import RootfsWish
+from unspill.model.rootfs import RootfsSpec
 from unspill.model.rules import Rules
 from unspill.policy.merge import lower_limits, tighten, with_own
 from unspill.policy.settings import PROJECT_KEYS, Settings
@@ -110,7 +110,7 @@ TIGHT = Policy(
         ("view", {"view": "host"}),
         ("rootfs", {"rootfs": "alpine"}),
         ("rootfs_dir", {"rootfs_dir": b"/x"}),
-        ("provision", {"provision": RootfsWish(source="alpine")}),
+        ("provision", {"provision": RootfsSpec(source="alpine")}),
         ("mounts", {"mounts": ()}),
         ("container", {"container": False}),
         ("rootfs_writable", {"rootfs_writable": True}),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
 from unspill.model.policy import GIB, MIB
-from unspill.model.rootfs import RootfsWish
+from unspill.model.rootfs import RootfsSpec
 from unspill.policy.settings import DROPPED, PROJECT_KEYS, Settings
 from unspill.policy.toml import parse_policy
 
@@ -121,7 +121,7 @@ def test_every_setting_is_read() -> None:
         tmp="persistent",
         container=True,
         mounts=((b"/skills", b"/home/ann/skills"), (b"/opt/data", b"/srv/data")),
-        provision=RootfsWish(
+        provision=RootfsSpec(
             source="alpine",
             version="3.23.3",
             arch="aarch64",

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small real source for the tests of the shelf: a tree of a few files, and a count of how often it was made."""
+"""A small real source for the tests of the registry: a tree of a few files, and a count of how often it was made."""
 
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsKey, RootfsWish
+from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsKey, RootfsSpec
 from unspill.rootfs.build import prepare
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Filled, Means, Resolved
 
-WISH = RootfsWish(source="alpine")
+SPEC = RootfsSpec(source="alpine")
 
 
 def fill_small(tree: Path) -> None:
@@ -32,17 +32,17 @@ class SmallSource:
         self.asked = 0
         self._fill = fill
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
         """Name the one version."""
         self.asked += 1
         assert os.path.isdir(means.scratch)
         key = RootfsKey(
-            source=wish.label or wish.source,
-            version=wish.version or self.version,
-            arch=wish.arch or os.uname().machine,
-            tier=wish.tier,
+            source=spec.label or spec.source,
+            version=spec.version or self.version,
+            arch=spec.arch or os.uname().machine,
+            tier=spec.tier,
         )
-        return Resolved(key=key, wish=wish, proof="known")
+        return Resolved(key=key, spec=spec, proof="known")
 
     def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
         """Make the tree, and some rubbish beside it."""
@@ -67,11 +67,11 @@ def silent(_progress: Progress) -> None:
     """Tell nobody."""
 
 
-def make(shelf: Shelf, source: SmallSource | None = None, wish: RootfsWish = WISH) -> Rootfs:
+def make(registry: Registry, source: SmallSource | None = None, spec: RootfsSpec = SPEC) -> Rootfs:
     """Prepare a rootfs."""
-    return prepare(shelf, wish, source or SmallSource(), install=no_install, report=silent)
+    return prepare(registry, spec, source or SmallSource(), install=no_install, report=silent)
 
 
-def left_over(shelf: Shelf) -> list[bytes]:
+def left_over(registry: Registry) -> list[bytes]:
     """Return what lies in the staging directory."""
-    return sorted(os.listdir(os.path.join(shelf.directory, b"staging")))
+    return sorted(os.listdir(os.path.join(registry.directory, b"staging")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Alpine a wish means, which digest it must have, and what speaks for that digest."""
+"""Which Alpine a spec means, which digest it must have, and what speaks for that digest."""
 
 import re
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ import pytest
 from tests.kernel.alpine_mirror import Mirror, releases_yaml, serve_mirror
 from tests.kernel.alpine_parts import ARCH
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.model.rootfs import RootfsWish
+from unspill.model.rootfs import RootfsSpec
 from unspill.rootfs.alpine import (
+    KNOWN,
     TIER1_PACKAGES,
     TIER2_PACKAGES,
     AlpineSource,
     host_of,
+    known_digest,
     mirror_of,
     packages_of,
-    variant_of,
 )
-from unspill.rootfs.known import KNOWN, known_digest
-from unspill.rootfs.source import Means, Resolved
+from unspill.rootfs.source import Means, Resolved, variant_of
 
 VERSION, OTHER = "3.99.1", "3.99.0"
 DIGEST, WRONG = "a1" * 32, "b2" * 32
@@ -54,9 +54,9 @@ def nothing(*_words: object) -> Any:
 
 
 def resolve(served: Mirror, /, **fields: Any) -> Resolved:
-    wish = RootfsWish(source="alpine", **{"mirror": served.address, **fields})
+    spec = RootfsSpec(source="alpine", **{"mirror": served.address, **fields})
     return AlpineSource().resolve(
-        wish, Means(downloads=b"/nowhere", scratch=b"/nowhere", install=nothing, report=nothing)
+        spec, Means(downloads=b"/nowhere", scratch=b"/nowhere", install=nothing, report=nothing)
     )
 
 
@@ -124,7 +124,7 @@ def test_a_version_that_the_mirror_does_not_have_is_unreachable(mirror: Mirror) 
 
 def test_the_tiers_are_those_of_the_plan() -> None:
     assert TIER1_PACKAGES == ("bash", "python3", "py3-pip", "coreutils", "grep", "sed")
-    both = packages_of(RootfsWish(source="alpine", tier=2))
+    both = packages_of(RootfsSpec(source="alpine", tier=2))
     assert both == (*TIER1_PACKAGES, *TIER2_PACKAGES)
     assert both[6:] == ("findutils", "curl", "wget", "git", "tar", "unzip", "jq", "gawk", "nodejs", "npm")
 
@@ -141,7 +141,7 @@ def test_each_tier_and_each_set_of_packages_is_a_rootfs_of_its_own(mirror: Mirro
 
 
 def test_packages_of_a_wish_come_behind_those_of_the_tier_and_none_twice() -> None:
-    assert packages_of(RootfsWish(source="alpine", packages=("go", "bash"))) == (*TIER1_PACKAGES, "go")
+    assert packages_of(RootfsSpec(source="alpine", packages=("go", "bash"))) == (*TIER1_PACKAGES, "go")
     assert variant_of(()) == ""
 
 
@@ -189,5 +189,5 @@ def test_the_proxy_is_told_the_host_and_the_port_of_the_mirror(address: str, exp
 
 
 def test_the_usual_mirror_is_alpines_own() -> None:
-    assert mirror_of(RootfsWish(source="alpine")) == "https://dl-cdn.alpinelinux.org/alpine"
-    assert mirror_of(RootfsWish(source="alpine", mirror="http://example.org/a/")) == "http://example.org/a"
+    assert mirror_of(RootfsSpec(source="alpine")) == "https://dl-cdn.alpinelinux.org/alpine"
+    assert mirror_of(RootfsSpec(source="alpine", mirror="http://example.org/a/")) == "http://example.org/a"

@@ -8,14 +8,7 @@ import pytest
 from tests.kernel.alpine_mirror import Mirror, releases_yaml, serve_mirror
 from tests.kernel.alpine_parts import ARCH
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.rootfs.alpine_releases import (
-    Release,
-    branch_of,
-    find_release,
-    get_checksum,
-    get_latest_version,
-    is_version,
-)
+from unspill.rootfs.alpine import Release, branch_of, find_release, get_checksum, get_latest_version, is_version
 
 DIGEST = "a1" * 32
 NAME = f"alpine-minirootfs-3.99.1-{ARCH}.tar.gz"

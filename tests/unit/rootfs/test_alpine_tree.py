@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
-from unspill.rootfs.alpine_tree import (
+from unspill.rootfs.alpine import (
     TOP,
     check_complete,
     check_release,

@@ -6,7 +6,7 @@ import platform
 import pytest
 
 from unspill.errors import RootfsError
-from unspill.rootfs.arch import ARCH_MAP, DEBIAN_NAMES, OCI_PLATFORMS, detect_arch, wished_arch
+from unspill.rootfs.source import ARCH_MAP, DEBIAN_NAMES, OCI_PLATFORMS, arch_of, detect_arch
 
 
 def test_detect_arch_x86_64() -> None:
@@ -34,7 +34,7 @@ def test_detect_arch_unsupported_raises(machine: str) -> None:
 
 
 def test_this_machine_is_detected() -> None:
-    assert detect_arch() == wished_arch("") == ARCH_MAP[platform.machine()]
+    assert detect_arch() == arch_of("") == ARCH_MAP[platform.machine()]
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_this_machine_is_detected() -> None:
     ],
 )
 def test_a_wish_may_use_any_of_the_names(name: str, ours: str) -> None:
-    assert wished_arch(name) == ours
+    assert arch_of(name) == ours
 
 
 def test_a_wish_for_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(RootfsError, match="sparc is not supported"):
-        wished_arch("sparc")
+        arch_of("sparc")
 
 
 def test_every_architecture_has_each_of_its_names() -> None:

@@ -25,13 +25,11 @@ from tests.unit.rootfs.layouts import (
 )
 from tests.unit.rootfs.serving import Page, Web
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnsafe, RootfsUnverified
-from unspill.model.rootfs import RootfsKey, RootfsWish
-from unspill.rootfs.arch import detect_arch
-from unspill.rootfs.archive import ArchiveSource
-from unspill.rootfs.download_part import digest_of
-from unspill.rootfs.given import copy_given, label_of, open_given
-from unspill.rootfs.source import Filled, Resolved
-from unspill.rootfs.unpack import unpack
+from unspill.model.rootfs import RootfsKey, RootfsSpec
+from unspill.rootfs.archive import ArchiveSource, copy_given, label_of, open_given
+from unspill.rootfs.download import digest_of
+from unspill.rootfs.source import Filled, Resolved, detect_arch
+from unspill.rootfs.tar import unpack
 
 ARCHIVE = tar_of(*SHELL, directory("etc"), file("etc/motd", b"hello"), hard_link("etc/again", "etc/motd"))
 
@@ -48,12 +46,12 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
-def wish_for(location: Path | str, **fields: Any) -> RootfsWish:
-    return RootfsWish(source="archive", location=os.fspath(location), **fields)
+def wish_for(location: Path | str, **fields: Any) -> RootfsSpec:
+    return RootfsSpec(source="archive", location=os.fspath(location), **fields)
 
 
-def fill(wish: RootfsWish, shop: Workshop) -> tuple[Resolved, Filled]:
-    resolved = ArchiveSource().resolve(wish, shop.means)
+def fill(spec: RootfsSpec, shop: Workshop) -> tuple[Resolved, Filled]:
+    resolved = ArchiveSource().resolve(spec, shop.means)
     return resolved, ArchiveSource().fill(resolved, os.fsencode(shop.tree), shop.means)
 
 

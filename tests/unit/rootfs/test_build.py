@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wish is met by what is ready, or by a rootfs made once, that says what it is."""
+"""A spec is met by what is ready, or by a rootfs made once, that says what it is."""
 
 import os
 import stat
@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.rootfs.making import WISH, SmallSource, fill_small, left_over, make, no_install, silent
+from tests.unit.rootfs.making import SPEC, SmallSource, fill_small, left_over, make, no_install, silent
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.model.rootfs import Progress, Rootfs, RootfsKey, RootfsWish
-from unspill.rootfs.build import prepare
-from unspill.rootfs.digest import tree_digest
-from unspill.rootfs.shelf import Shelf
+from unspill.model.rootfs import Progress, Rootfs, RootfsKey, RootfsSpec
+from unspill.rootfs.build import prepare, tree_digest, upgrade, verify
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Means, Resolved
-from unspill.rootfs.upgrade import upgrade
-from unspill.rootfs.verify import verify
 
 ARCH = os.uname().machine
 DIGEST = "ab" * 32
@@ -24,121 +21,121 @@ DIGEST = "ab" * 32
 class Offline(SmallSource):
     """A source whose server can't be reached."""
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
         """Reach nobody."""
         raise RootfsUnreachable("nobody answers")
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    """An empty shelf."""
-    return Shelf(os.fsencode(tmp_path / "rootfs"))
+def registry(tmp_path: Path) -> Registry:
+    """An empty registry."""
+    return Registry(os.fsencode(tmp_path / "rootfs"))
 
 
-def test_prepare_rootfs_idempotent(shelf: Shelf) -> None:
+def test_prepare_rootfs_idempotent(registry: Registry) -> None:
     source = SmallSource()
-    first = make(shelf, source)
+    first = make(registry, source)
     inode = os.stat(first.tree).st_ino
-    assert make(shelf, source) == first
+    assert make(registry, source) == first
     assert os.stat(first.tree).st_ino == inode
     assert (source.made, source.asked) == (1, 1)
 
 
-def test_the_manifest_says_what_it_is(shelf: Shelf) -> None:
-    made = make(shelf)
+def test_the_manifest_says_what_it_is(registry: Registry) -> None:
+    made = make(registry)
     assert made.manifest is not None
     assert made.manifest.key == RootfsKey(source="alpine", version="1.0", arch=ARCH, tier=1)
-    assert made.manifest.wish == WISH
+    assert made.manifest.spec == SPEC
     assert made.manifest.proof == "known"
     assert made.manifest.packages == (("busybox", "1.0"),)
     assert made.manifest.fetched == (("small.tar", DIGEST),)
     assert made.manifest.left_out == (("device", 2),)
     assert (made.manifest.tree, made.manifest.entries, made.manifest.size_bytes) == tree_digest(made.tree)
     assert sorted(os.listdir(os.path.dirname(made.tree))) == [b"manifest.json", b"tree"]
-    assert left_over(shelf) == []
+    assert left_over(registry) == []
 
 
-def test_the_first_one_becomes_the_current_one_and_a_second_does_not(shelf: Shelf) -> None:
-    first = make(shelf)
-    make(shelf, wish=RootfsWish(source="alpine", version="2.0"))
-    assert shelf.current() == first
-    assert os.readlink(os.path.join(shelf.directory, b"current")) == b"roots/" + first.name.encode()
+def test_the_first_one_becomes_the_current_one_and_a_second_does_not(registry: Registry) -> None:
+    first = make(registry)
+    make(registry, spec=RootfsSpec(source="alpine", version="2.0"))
+    assert registry.current() == first
+    assert os.readlink(os.path.join(registry.directory, b"current")) == b"roots/" + first.name.encode()
 
 
-def test_one_whose_maker_died_before_it_was_the_current_one_becomes_it(shelf: Shelf) -> None:
-    made = make(shelf)
-    os.unlink(os.path.join(shelf.directory, b"current"))
-    assert make(shelf, Offline()) == made == shelf.current()
+def test_one_whose_maker_died_before_it_was_the_current_one_becomes_it(registry: Registry) -> None:
+    made = make(registry)
+    os.unlink(os.path.join(registry.directory, b"current"))
+    assert make(registry, Offline()) == made == registry.current()
 
 
 MET = (
-    WISH,
-    WISH.replace(version="1.0"),
-    WISH.replace(version="1"),
-    WISH.replace(arch=ARCH),
-    WISH.replace(mirror="https://mirror.example.org"),
-    WISH.replace(sha256=DIGEST),
-    WISH.replace(sha256=DIGEST.upper()),
+    SPEC,
+    SPEC.replace(version="1.0"),
+    SPEC.replace(version="1"),
+    SPEC.replace(arch=ARCH),
+    SPEC.replace(mirror="https://mirror.example.org"),
+    SPEC.replace(sha256=DIGEST),
+    SPEC.replace(sha256=DIGEST.upper()),
 )
 NOT_MET = (
-    WISH.replace(version="1.1"),
-    WISH.replace(version="1.0.0"),
-    WISH.replace(arch="other"),
-    WISH.replace(tier=2),
-    WISH.replace(packages=("jq",)),
-    WISH.replace(label="mine"),
-    WISH.replace(source="debian"),
-    WISH.replace(location="/nowhere"),
-    WISH.replace(sha256="00" * 32),
+    SPEC.replace(version="1.1"),
+    SPEC.replace(version="1.0.0"),
+    SPEC.replace(arch="other"),
+    SPEC.replace(tier=2),
+    SPEC.replace(packages=("jq",)),
+    SPEC.replace(label="mine"),
+    SPEC.replace(source="debian"),
+    SPEC.replace(location="/nowhere"),
+    SPEC.replace(sha256="00" * 32),
 )
 
 
-@pytest.mark.parametrize("wish", MET, ids=repr)
-def test_nobody_is_asked_for_what_is_ready(shelf: Shelf, wish: RootfsWish) -> None:
-    made = make(shelf)
-    assert make(shelf, Offline(), wish) == made
+@pytest.mark.parametrize("spec", MET, ids=repr)
+def test_nobody_is_asked_for_what_is_ready(registry: Registry, spec: RootfsSpec) -> None:
+    made = make(registry)
+    assert make(registry, Offline(), spec) == made
 
 
-@pytest.mark.parametrize("wish", NOT_MET, ids=repr)
-def test_what_is_not_ready_has_to_be_asked_for(shelf: Shelf, wish: RootfsWish) -> None:
-    make(shelf)
+@pytest.mark.parametrize("spec", NOT_MET, ids=repr)
+def test_what_is_not_ready_has_to_be_asked_for(registry: Registry, spec: RootfsSpec) -> None:
+    make(registry)
     with pytest.raises(RootfsUnreachable):
-        make(shelf, Offline(), wish)
-    assert left_over(shelf) == []
+        make(registry, Offline(), spec)
+    assert left_over(registry) == []
 
 
-def test_one_for_another_machine_does_not_meet_an_open_architecture(shelf: Shelf) -> None:
-    other = make(shelf, wish=WISH.replace(arch="other"))
-    assert make(shelf) != other
+def test_one_for_another_machine_does_not_meet_an_open_architecture(registry: Registry) -> None:
+    other = make(registry, spec=SPEC.replace(arch="other"))
+    assert make(registry) != other
 
 
-def test_the_newest_of_several_meets_an_open_version(shelf: Shelf) -> None:
+def test_the_newest_of_several_meets_an_open_version(registry: Registry) -> None:
     for version in ("3.9", "3.10", "3.8"):
-        make(shelf, wish=WISH.replace(version=version))
-    assert make(shelf, Offline()).name == f"alpine-3.10-{ARCH}-t1"
+        make(registry, spec=SPEC.replace(version=version))
+    assert make(registry, Offline()).name == f"alpine-3.10-{ARCH}-t1"
 
 
-def test_an_archive_on_this_disk_is_looked_at_each_time(shelf: Shelf, tmp_path: Path) -> None:
+def test_an_archive_on_this_disk_is_looked_at_each_time(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "a.tar").touch()
-    wish = RootfsWish(source="archive", label="mine", location=os.fspath(tmp_path / "a.tar"))
+    spec = RootfsSpec(source="archive", label="mine", location=os.fspath(tmp_path / "a.tar"))
     source = SmallSource()
-    first = make(shelf, source, wish)
-    assert make(shelf, source, wish) == first
+    first = make(registry, source, spec)
+    assert make(registry, source, spec) == first
     source.version = "2.0"
-    assert make(shelf, source, wish) != first
+    assert make(registry, source, spec) != first
     # Once it has gone, what was made of it still is there
     (tmp_path / "a.tar").unlink()
-    assert make(shelf, Offline(), wish).name == f"mine-2.0-{ARCH}-t1"
+    assert make(registry, Offline(), spec).name == f"mine-2.0-{ARCH}-t1"
 
 
-def test_the_same_name_made_from_something_else_than_is_pinned_is_not_returned(shelf: Shelf) -> None:
-    make(shelf)
+def test_the_same_name_made_from_something_else_than_is_pinned_is_not_returned(registry: Registry) -> None:
+    make(registry)
     with pytest.raises(RootfsUnverified, match="made from something else") as caught:
-        make(shelf, wish=WISH.replace(sha256="00" * 32))
+        make(registry, spec=SPEC.replace(sha256="00" * 32))
     assert "remove" in caught.value.remedy
 
 
-def test_mount_points_are_there_and_nothing_was_made_through_a_link(shelf: Shelf, tmp_path: Path) -> None:
+def test_mount_points_are_there_and_nothing_was_made_through_a_link(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "resolv.conf").write_text("nameserver\n")
 
@@ -149,7 +146,7 @@ def test_mount_points_are_there_and_nothing_was_made_through_a_link(shelf: Shelf
         (tree / "etc" / "resolv.conf").symlink_to(tmp_path / "host" / "resolv.conf")
         (tree / "run").write_text("a file")
 
-    made = make(shelf, SmallSource(fill=fill))
+    made = make(registry, SmallSource(fill=fill))
     tree = Path(os.fsdecode(made.tree))
     for name in ("tmp", "proc", "dev", "sys", "playground"):
         assert stat.S_ISDIR((tree / name).lstat().st_mode)
@@ -162,16 +159,16 @@ def test_mount_points_are_there_and_nothing_was_made_through_a_link(shelf: Shelf
     assert not (tmp_path / "missing").exists()
 
 
-def test_a_resolv_conf_that_is_there_stays(shelf: Shelf) -> None:
+def test_a_resolv_conf_that_is_there_stays(registry: Registry) -> None:
     def fill(tree: Path) -> None:
         fill_small(tree)
         (tree / "etc" / "resolv.conf").write_text("nameserver 192.0.2.1\n")
 
-    made = make(shelf, SmallSource(fill=fill))
+    made = make(registry, SmallSource(fill=fill))
     assert Path(os.fsdecode(made.tree), "etc/resolv.conf").read_text() == "nameserver 192.0.2.1\n"
 
 
-def test_a_tree_keeps_its_modes_but_harms_nobody_on_the_host(shelf: Shelf) -> None:
+def test_a_tree_keeps_its_modes_but_harms_nobody_on_the_host(registry: Registry) -> None:
     modes = {"plain": 0o640, "program": 0o755, "setuid": 0o4755, "setgid": 0o2711, "closed": 0o000, "open": 0o666}
 
     def fill(tree: Path) -> None:
@@ -185,7 +182,7 @@ def test_a_tree_keeps_its_modes_but_harms_nobody_on_the_host(shelf: Shelf) -> No
             os.mkfifo(tree / name / "fifo")
             (tree / name).chmod(mode)
 
-    made = make(shelf, SmallSource(fill=fill))
+    made = make(registry, SmallSource(fill=fill))
     tree = Path(os.fsdecode(made.tree))
     kept = {name: stat.S_IMODE((tree / name).stat().st_mode) for name in (*modes, "tmp", "shut", "shut-file")}
     assert kept == {
@@ -204,71 +201,71 @@ def test_a_tree_keeps_its_modes_but_harms_nobody_on_the_host(shelf: Shelf) -> No
     assert os.listdir(tree / "shut-file") == ["x"]
 
 
-def test_progress_is_told(shelf: Shelf) -> None:
+def test_progress_is_told(registry: Registry) -> None:
     told: list[Progress] = []
-    prepare(shelf, WISH, SmallSource(), install=no_install, report=told.append)
+    prepare(registry, SPEC, SmallSource(), install=no_install, report=told.append)
     assert [progress.step for progress in told] == ["resolving", "checking"]
 
 
-def renewed(shelf: Shelf, old: Rootfs, source: SmallSource) -> Rootfs:
+def renewed(registry: Registry, old: Rootfs, source: SmallSource) -> Rootfs:
     """Upgrade one."""
-    return upgrade(shelf, old, source, install=no_install, report=silent)
+    return upgrade(registry, old, source, install=no_install, report=silent)
 
 
-def test_an_upgrade_makes_a_new_one_beside_the_old_one_and_switches(shelf: Shelf) -> None:
-    old = make(shelf)
+def test_an_upgrade_makes_a_new_one_beside_the_old_one_and_switches(registry: Registry) -> None:
+    old = make(registry)
     before = tree_digest(old.tree), os.stat(old.tree).st_ino
-    new = renewed(shelf, old, SmallSource("2.0"))
+    new = renewed(registry, old, SmallSource("2.0"))
     assert new.name == f"alpine-2.0-{ARCH}-t1"
-    assert shelf.current() == new
-    assert shelf.get(old.name) == old
+    assert registry.current() == new
+    assert registry.get(old.name) == old
     assert (tree_digest(old.tree), os.stat(old.tree).st_ino) == before
     assert new.manifest is not None
-    assert new.manifest.wish == WISH
-    assert shelf.remove_unused() == (old.name,)
+    assert new.manifest.spec == SPEC
+    assert registry.remove_unused() == (old.name,)
 
 
-def test_an_upgrade_without_news_changes_nothing(shelf: Shelf) -> None:
-    old = make(shelf)
+def test_an_upgrade_without_news_changes_nothing(registry: Registry) -> None:
+    old = make(registry)
     source = SmallSource()
-    assert renewed(shelf, old, source) == old
+    assert renewed(registry, old, source) == old
     assert (source.asked, source.made) == (1, 0)
 
 
-def test_an_upgrade_of_another_one_than_the_current_one_does_not_switch(shelf: Shelf) -> None:
-    current = make(shelf)
-    other = make(shelf, wish=WISH.replace(tier=2))
-    renewed(shelf, other, SmallSource("2.0"))
-    assert shelf.current() == current
+def test_an_upgrade_of_another_one_than_the_current_one_does_not_switch(registry: Registry) -> None:
+    current = make(registry)
+    other = make(registry, spec=SPEC.replace(tier=2))
+    renewed(registry, other, SmallSource("2.0"))
+    assert registry.current() == current
 
 
-def test_an_upgrade_to_what_is_ready_already_switches(shelf: Shelf) -> None:
-    old = make(shelf)
-    new = make(shelf, wish=WISH.replace(version="2.0"))
-    assert shelf.current() == old
-    assert renewed(shelf, old, SmallSource("2.0")) == new == shelf.current()
+def test_an_upgrade_to_what_is_ready_already_switches(registry: Registry) -> None:
+    old = make(registry)
+    new = make(registry, spec=SPEC.replace(version="2.0"))
+    assert registry.current() == old
+    assert renewed(registry, old, SmallSource("2.0")) == new == registry.current()
 
 
-def test_a_pinned_version_stays_in_an_upgrade(shelf: Shelf) -> None:
-    old = make(shelf, wish=WISH.replace(version="1.0"))
-    assert renewed(shelf, old, SmallSource("2.0")) == old
+def test_a_pinned_version_stays_in_an_upgrade(registry: Registry) -> None:
+    old = make(registry, spec=SPEC.replace(version="1.0"))
+    assert renewed(registry, old, SmallSource("2.0")) == old
 
 
-def test_an_upgrade_that_fails_leaves_the_old_one_in_use(shelf: Shelf) -> None:
-    old = make(shelf)
+def test_an_upgrade_that_fails_leaves_the_old_one_in_use(registry: Registry) -> None:
+    old = make(registry)
     with pytest.raises(RootfsUnreachable):
-        renewed(shelf, old, Offline())
-    assert shelf.current() == old
+        renewed(registry, old, Offline())
+    assert registry.current() == old
     with pytest.raises(RootfsError, match="by hand"):
-        renewed(shelf, Rootfs(name="/mine", tree=b"/mine"), SmallSource())
+        renewed(registry, Rootfs(name="/mine", tree=b"/mine"), SmallSource())
 
 
-def test_a_rootfs_that_is_as_it_was_made_is_verified_and_its_proof_told(shelf: Shelf) -> None:
-    assert verify(make(shelf)) == "known"
+def test_a_rootfs_that_is_as_it_was_made_is_verified_and_its_proof_told(registry: Registry) -> None:
+    assert verify(make(registry)) == "known"
 
 
-def test_a_rootfs_with_one_bit_changed_is_not(shelf: Shelf) -> None:
-    made = make(shelf)
+def test_a_rootfs_with_one_bit_changed_is_not(registry: Registry) -> None:
+    made = make(registry)
     place = Path(os.fsdecode(made.tree), "etc", "release")
     place.write_text("smalm\n")
     with pytest.raises(RootfsUnverified, match="a digest in this release") as caught:
@@ -278,8 +275,8 @@ def test_a_rootfs_with_one_bit_changed_is_not(shelf: Shelf) -> None:
     assert verify(made) == "known"
 
 
-def test_a_rootfs_that_can_not_be_read_is_not_said_to_have_changed(shelf: Shelf) -> None:
-    made = make(shelf)
+def test_a_rootfs_that_can_not_be_read_is_not_said_to_have_changed(registry: Registry) -> None:
+    made = make(registry)
     place = Path(os.fsdecode(made.tree), "etc", "release")
     place.chmod(0)
     with pytest.raises(RootfsError, match="release") as caught:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.rootfs.making import WISH, SmallSource, fill_small, left_over, make
+from tests.unit.rootfs.making import SPEC, SmallSource, fill_small, left_over, make
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
-from unspill.model.rootfs import RootfsKey, RootfsWish
-from unspill.rootfs.digest import DEEPEST
-from unspill.rootfs.manifest import LARGEST
-from unspill.rootfs.shelf import Shelf
+from unspill.model.rootfs import RootfsKey, RootfsSpec
+from unspill.rootfs.build import DEEPEST
+from unspill.rootfs.registry import LARGEST_MANIFEST as LARGEST
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Filled, Means, Resolved
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    """An empty shelf."""
-    return Shelf(os.fsencode(tmp_path / "rootfs"))
+def registry(tmp_path: Path) -> Registry:
+    """An empty registry."""
+    return Registry(os.fsencode(tmp_path / "rootfs"))
 
 
 def interrupted(tree: Path) -> None:
@@ -83,17 +83,17 @@ FAILURES: dict[str, tuple[Callable[[Path], None], type[BaseException], str | Non
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failure_leaves_nothing_behind_and_the_next_attempt_succeeds(shelf: Shelf, failure: str) -> None:
+def test_a_failure_leaves_nothing_behind_and_the_next_attempt_succeeds(registry: Registry, failure: str) -> None:
     fill, kind, text = FAILURES[failure]
     with pytest.raises(kind, match=text) as caught:
-        make(shelf, SmallSource(fill=fill))
+        make(registry, SmallSource(fill=fill))
     if isinstance(caught.value, RootfsError):
         assert caught.value.remedy
-    assert left_over(shelf) == []
-    assert os.listdir(shelf.roots) == []
-    assert shelf.current() is None
-    assert make(shelf) == shelf.current()
-    assert left_over(shelf) == []
+    assert left_over(registry) == []
+    assert os.listdir(registry.roots) == []
+    assert registry.current() is None
+    assert make(registry) == registry.current()
+    assert left_over(registry) == []
 
 
 class Named(SmallSource):
@@ -102,17 +102,17 @@ class Named(SmallSource):
     def __init__(self, version: str) -> None:
         super().__init__(version)
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
         """Believe what was said."""
-        return Resolved(key=RootfsKey(source="alpine", version=self.version, arch="x86_64"), wish=wish)
+        return Resolved(key=RootfsKey(source="alpine", version=self.version, arch="x86_64"), spec=spec)
 
 
 @pytest.mark.parametrize("version", ["../../../tmp/x", "/", "3.23/..", "3\n4", "3 4", "3\0", "é", "x" * 300, "$(id)"])
-def test_a_name_that_a_server_made_up_is_refused(shelf: Shelf, version: str) -> None:
+def test_a_name_that_a_server_made_up_is_refused(registry: Registry, version: str) -> None:
     with pytest.raises(RootfsUnsafe, match="name of a rootfs"):
-        make(shelf, Named(version))
-    assert left_over(shelf) == []
-    assert os.listdir(os.path.join(shelf.directory, b"locks")) == []
+        make(registry, Named(version))
+    assert left_over(registry) == []
+    assert os.listdir(os.path.join(registry.directory, b"locks")) == []
 
 
 class Talkative(SmallSource):
@@ -123,60 +123,60 @@ class Talkative(SmallSource):
         return super().fill(resolved, tree, means).replace(packages=(("x" * LARGEST, "1"),))
 
 
-def test_a_manifest_that_could_not_be_read_back_ends_the_attempt(shelf: Shelf) -> None:
+def test_a_manifest_that_could_not_be_read_back_ends_the_attempt(registry: Registry) -> None:
     with pytest.raises(RootfsUnverified, match="larger"):
-        make(shelf, Talkative())
-    assert left_over(shelf) == []
-    assert shelf.list() == ()
+        make(registry, Talkative())
+    assert left_over(registry) == []
+    assert registry.list() == ()
 
 
-def test_what_a_dead_builder_left_is_swept_by_the_next_one(shelf: Shelf) -> None:
-    made = make(shelf)
-    shelf.remove(made.name, force=True)
-    dead = Path(os.fsdecode(shelf.directory), "staging", f"{made.name}.0123456789abcdef")
+def test_what_a_dead_builder_left_is_swept_by_the_next_one(registry: Registry) -> None:
+    made = make(registry)
+    registry.remove(made.name, force=True)
+    dead = Path(os.fsdecode(registry.directory), "staging", f"{made.name}.0123456789abcdef")
     (dead / "tree" / "closed").mkdir(parents=True)
     (dead / "tree" / "closed").chmod(0o000)
     (dead / "manifest.json").write_text("{}")
     (dead.parent / "_resolving.0123456789abcdef").mkdir()
     # What belongs to another name is not this one's business
     (dead.parent / "other-1.0.0123456789abcdef").mkdir()
-    assert make(shelf) == shelf.current()
-    assert left_over(shelf) == [b"other-1.0.0123456789abcdef"]
-    shelf.remove_unused()
-    assert left_over(shelf) == []
+    assert make(registry) == registry.current()
+    assert left_over(registry) == [b"other-1.0.0123456789abcdef"]
+    registry.remove_unused()
+    assert left_over(registry) == []
 
 
-def test_a_damaged_one_that_runs_still_use_is_not_replaced_under_them(shelf: Shelf) -> None:
-    made = make(shelf)
-    with shelf.hold(made):
+def test_a_damaged_one_that_runs_still_use_is_not_replaced_under_them(registry: Registry) -> None:
+    made = make(registry)
+    with registry.hold(made):
         os.unlink(os.path.join(os.path.dirname(made.tree), b"manifest.json"))
         with pytest.raises(RootfsError, match="runs still use it"):
-            make(shelf)
+            make(registry)
         assert os.path.isdir(made.tree)
-    assert make(shelf) == shelf.current()
+    assert make(registry) == registry.current()
 
 
 @pytest.mark.parametrize("place", ["rootfs", "rootfs/roots", "rootfs/locks"])
-def test_a_file_where_a_directory_should_be_is_refused(shelf: Shelf, tmp_path: Path, place: str) -> None:
+def test_a_file_where_a_directory_should_be_is_refused(registry: Registry, tmp_path: Path, place: str) -> None:
     (tmp_path / place).parent.mkdir(exist_ok=True, mode=0o700)
     (tmp_path / place).touch()
     with pytest.raises(RootfsUnsafe, match="no directory"):
-        make(shelf)
+        make(registry)
 
 
 @pytest.mark.parametrize("place", ["staging", "downloads", "locks"])
-def test_nothing_is_made_where_others_could_write(shelf: Shelf, place: str) -> None:
-    make(shelf)
-    Path(os.fsdecode(shelf.directory), place).chmod(0o777)
+def test_nothing_is_made_where_others_could_write(registry: Registry, place: str) -> None:
+    make(registry)
+    Path(os.fsdecode(registry.directory), place).chmod(0o777)
     with pytest.raises(RootfsUnsafe, match="written by others"):
-        make(shelf, wish=WISH.replace(version="2.0"))
+        make(registry, spec=SPEC.replace(version="2.0"))
 
 
-def test_a_link_as_a_lock_is_not_followed(shelf: Shelf, tmp_path: Path) -> None:
-    made = make(shelf)
-    lock = Path(os.fsdecode(shelf.directory), "locks", f"{made.name}.lock")
+def test_a_link_as_a_lock_is_not_followed(registry: Registry, tmp_path: Path) -> None:
+    made = make(registry)
+    lock = Path(os.fsdecode(registry.directory), "locks", f"{made.name}.lock")
     lock.unlink()
     lock.symlink_to(tmp_path / "victim")
     with pytest.raises(RootfsError):
-        shelf.remove(made.name, force=True)
+        registry.remove(made.name, force=True)
     assert not (tmp_path / "victim").exists()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import RootfsUnsafe
-from unspill.rootfs.digest import DEEPEST, tree_digest
+from unspill.rootfs.build import DEEPEST, tree_digest
 
 Entry = tuple[str, int, bytes]
 Spec = dict[tuple[bytes, ...], Entry]

@@ -15,19 +15,18 @@ import pytest
 from tests.unit.rootfs.serving import Page, Web
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.model.rootfs import Progress
-from unspill.rootfs.download import Fetched, check_digest, fetch, read_text
-from unspill.rootfs.download_http import Patience
+from unspill.rootfs.download import Fetched, Timeouts, check_digest, fetch, read_text
 
 CONTENT = random.Random(5).randbytes(700_000)
 OTHER = random.Random(6).randbytes(700_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 MOST = 10 << 20
-USUAL = Patience(attempts=3, pause=0.01)
-HURRIED = Patience(silence=0.4, headers=0.6, window=0.4, least_bytes=1000, attempts=3, pause=0.01)
+USUAL = Timeouts(attempts=3, pause=0.01)
+HURRIED = Timeouts(silence=0.4, headers=0.6, window=0.4, least_bytes=1000, attempts=3, pause=0.01)
 
 
 def get(web: Web, downloads: Path, path: str = "/a.tar", **options: Any) -> Fetched:
-    given: dict[str, Any] = {"most_bytes": MOST, "report": lambda _: None, "patience": USUAL, **options}
+    given: dict[str, Any] = {"most_bytes": MOST, "report": lambda _: None, "timeouts": USUAL, **options}
     return fetch(web.address(path), os.fsencode(downloads), **given)
 
 
@@ -124,7 +123,7 @@ def test_a_directory_that_can_not_be_written_is_told(web: Web, tmp_path: Path) -
 def test_progress_goes_up_to_the_whole(web: Web, tmp_path: Path) -> None:
     web.pages["/a.tar"] = Page(CONTENT, block=100_000, pause=0.05)
     told: list[Progress] = []
-    get(web, tmp_path, report=told.append, patience=Patience())
+    get(web, tmp_path, report=told.append, timeouts=Timeouts())
     assert [progress.done for progress in told] == sorted(progress.done for progress in told)
     assert told[-1] == Progress(step="fetching a.tar", done=len(CONTENT), total=len(CONTENT))
     assert {progress.total for progress in told} == {len(CONTENT)}
@@ -154,7 +153,7 @@ def test_nobody_listening_is_told(web: Web, tmp_path: Path) -> None:
     with Web() as gone:
         address = gone.address("/a.tar")
     with pytest.raises(RootfsUnreachable, match="refused") as caught:
-        fetch(address, os.fsencode(tmp_path), most_bytes=MOST, report=print, patience=USUAL)
+        fetch(address, os.fsencode(tmp_path), most_bytes=MOST, report=print, timeouts=USUAL)
     assert "Check the network" in caught.value.remedy
 
 
@@ -171,14 +170,14 @@ def test_a_server_that_takes_too_long_is_given_up(web: Web, tmp_path: Path, page
     web.pages["/a.tar"] = page
     begun = time.monotonic()
     with pytest.raises(RootfsUnreachable):
-        get(web, tmp_path, patience=HURRIED.replace(attempts=1))
+        get(web, tmp_path, timeouts=HURRIED.replace(attempts=1))
     assert time.monotonic() - begun < 20
 
 
 def test_a_slow_server_that_keeps_the_least_speed_is_waited_for(web: Web, tmp_path: Path) -> None:
     web.pages["/a.tar"] = Page(CONTENT[:10_000], block=1000, pause=0.05)
-    patience = USUAL.replace(window=0.2, least_bytes=1, attempts=1)
-    assert get(web, tmp_path, patience=patience).sha256 == hashlib.sha256(CONTENT[:10_000]).hexdigest()
+    timeouts = USUAL.replace(window=0.2, least_bytes=1, attempts=1)
+    assert get(web, tmp_path, timeouts=timeouts).sha256 == hashlib.sha256(CONTENT[:10_000]).hexdigest()
 
 
 TOO_MUCH = {
@@ -197,7 +196,7 @@ def test_more_than_the_most_is_refused_and_nothing_is_kept(web: Web, tmp_path: P
         get(web, tmp_path, most_bytes=600_000)
     assert os.listdir(tmp_path) == []
     with pytest.raises(RootfsUnverified, match="bigger than 600000"):
-        read_text(web.address("/a.tar"), most_bytes=600_000, patience=USUAL)
+        read_text(web.address("/a.tar"), most_bytes=600_000, timeouts=USUAL)
 
 
 def test_exactly_the_most_is_accepted(web: Web, tmp_path: Path) -> None:
@@ -210,7 +209,7 @@ def test_two_who_fetch_at_once_fetch_once(web: Web, tmp_path: Path) -> None:
     found: list[Fetched] = []
 
     def work(path: str, sha256: str) -> None:
-        found.append(get(web, tmp_path, path, sha256=sha256, patience=Patience()))
+        found.append(get(web, tmp_path, path, sha256=sha256, timeouts=Timeouts()))
 
     crowd = [threading.Thread(target=work, args=case) for case in [("/a.tar", DIGEST), ("/b.tar", "")] * 4]
     for one in crowd:
@@ -228,7 +227,7 @@ def test_whoever_waits_for_one_that_fails_fetches_itself(web: Web, tmp_path: Pat
 
     def fail() -> None:
         try:
-            get(web, tmp_path, patience=HURRIED.replace(attempts=1))
+            get(web, tmp_path, timeouts=HURRIED.replace(attempts=1))
         except RootfsError as error:
             failed.append(error)
 
@@ -254,7 +253,7 @@ def test_what_is_no_text_is_refused(web: Web) -> None:
 
 def test_a_text_that_stops_early_is_read_again(web: Web) -> None:
     web.pages["/index"] = [Page(b"whole", stop_after=3), Page(b"whole", chunked=True, stop_after=3), Page(b"whole")]
-    assert read_text(web.address("/index"), most_bytes=100, patience=USUAL) == "whole"
+    assert read_text(web.address("/index"), most_bytes=100, timeouts=USUAL) == "whole"
 
 
 @pytest.mark.parametrize("digest", ["abc", "g" * 64, "0" * 63, "sha512:" + "0" * 64, "../" + "0" * 61])

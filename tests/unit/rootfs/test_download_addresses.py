@@ -10,10 +10,9 @@ import pytest
 
 from tests.unit.rootfs.serving import Page, Web
 from unspill.errors import RootfsError, RootfsUnreachable
-from unspill.rootfs.download import fetch, read_text
-from unspill.rootfs.download_http import Patience, check_address
+from unspill.rootfs.download import Timeouts, check_address, fetch, read_text
 
-ONCE = Patience(attempts=1)
+ONCE = Timeouts(attempts=1)
 REFUSED = [
     "",
     "a.tar",
@@ -56,7 +55,7 @@ def test_addresses_that_are_accepted(address: str) -> None:
 
 
 def read(address: str) -> str:
-    return read_text(address, most_bytes=100, patience=ONCE)
+    return read_text(address, most_bytes=100, timeouts=ONCE)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -131,8 +130,8 @@ def test_a_redirect_to_itself_ends(web: Web) -> None:
 def test_a_resumed_download_is_resumed_behind_its_redirect(web: Web, tmp_path: Path) -> None:
     web.pages["/"] = Page(status=302, location="/there")
     web.pages["/there"] = [Page(b"0123456789", etag='"one"', stop_after=4), Page(b"0123456789", etag='"one"')]
-    patience = ONCE.replace(attempts=2, pause=0.0)
-    fetch(web.address(), os.fsencode(tmp_path), most_bytes=100, report=lambda _: None, patience=patience)
+    timeouts = ONCE.replace(attempts=2, pause=0.0)
+    fetch(web.address(), os.fsencode(tmp_path), most_bytes=100, report=lambda _: None, timeouts=timeouts)
     assert web.asked[-1].range == "bytes=4-"
 
 

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from tests.unit.rootfs.serving import PROXIES
 from unspill.errors import RootfsError, RootfsUnreachable
-from unspill.rootfs.download import fetch, read_text
-from unspill.rootfs.download_http import Patience
+from unspill.rootfs.download import Timeouts, fetch, read_text
 
 pytestmark = pytest.mark.timeout(600)
 
-TWICE = Patience(attempts=2, pause=0.0)
+TWICE = Timeouts(attempts=2, pause=0.0)
 MOST = 50_000
 
 
@@ -72,7 +71,7 @@ def raw() -> Iterator[RawServer]:
 
 def get(raw: RawServer) -> None:
     with tempfile.TemporaryDirectory() as downloads:
-        fetch(raw.address, os.fsencode(downloads), most_bytes=MOST, report=lambda _: None, patience=TWICE)
+        fetch(raw.address, os.fsencode(downloads), most_bytes=MOST, report=lambda _: None, timeouts=TWICE)
 
 
 ANSWERS = {
@@ -105,7 +104,7 @@ def test_what_is_no_answer_is_unreachable(answer: bytes, raw: RawServer) -> None
     assert caught.value.message.isprintable()
     assert len(caught.value.message) < 700
     with pytest.raises(RootfsUnreachable):
-        read_text(raw.address, most_bytes=MOST, patience=TWICE)
+        read_text(raw.address, most_bytes=MOST, timeouts=TWICE)
 
 
 def test_a_connection_that_is_reset_is_told(raw: RawServer) -> None:

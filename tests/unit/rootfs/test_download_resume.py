@@ -16,13 +16,12 @@ import pytest
 
 from tests.unit.rootfs.serving import Page, Web
 from unspill.errors import RootfsUnreachable, RootfsUnverified
-from unspill.rootfs.download import Fetched, fetch
-from unspill.rootfs.download_http import Patience
+from unspill.rootfs.download import Fetched, Timeouts, fetch
 
 CONTENT = random.Random(5).randbytes(900_000)
 OTHER = random.Random(6).randbytes(900_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-ONCE = Patience(attempts=1)
+ONCE = Timeouts(attempts=1)
 OFTEN = ONCE.replace(attempts=4, pause=0.01)
 YESTERDAY = time.time() - 86400
 
@@ -37,7 +36,7 @@ print(fetched.sha256)
 
 
 def get(web: Web, downloads: Path, **options: Any) -> Fetched:
-    given: dict[str, Any] = {"most_bytes": 10 << 20, "report": lambda _: None, "patience": ONCE, **options}
+    given: dict[str, Any] = {"most_bytes": 10 << 20, "report": lambda _: None, "timeouts": ONCE, **options}
     return fetch(web.address("/a.tar"), os.fsencode(downloads), **given)
 
 
@@ -74,20 +73,20 @@ def test_the_next_attempt_asks_only_for_the_rest(
 
 def test_one_call_goes_on_after_each_cut(web: Web, tmp_path: Path) -> None:
     web.pages["/a.tar"] = [Page(CONTENT, etag='"one"', stop_after=200_000)] * 3 + [Page(CONTENT, etag='"one"')]
-    assert content(get(web, tmp_path, patience=OFTEN)) == CONTENT
+    assert content(get(web, tmp_path, timeouts=OFTEN)) == CONTENT
     assert [asked.range for asked in web.asked] == ["", "bytes=200000-", "bytes=400000-", "bytes=600000-"]
     assert sum(asked.sent for asked in web.asked) == 900_000
 
 
 def test_a_server_that_knows_no_ranges_sends_it_whole_again(web: Web, tmp_path: Path) -> None:
     web.pages["/a.tar"] = [Page(CONTENT, etag='"one"', ranges=False, stop_after=400_000), Page(CONTENT, ranges=False)]
-    assert content(get(web, tmp_path, patience=OFTEN)) == CONTENT
+    assert content(get(web, tmp_path, timeouts=OFTEN)) == CONTENT
     assert [asked.sent for asked in web.asked] == [400_000, 900_000]
 
 
 def test_content_that_changed_between_two_parts_is_fetched_whole(web: Web, tmp_path: Path) -> None:
     web.pages["/a.tar"] = [Page(CONTENT, etag='"one"', stop_after=400_000), Page(OTHER, etag='"two"')]
-    assert content(get(web, tmp_path, patience=OFTEN)) == OTHER
+    assert content(get(web, tmp_path, timeouts=OFTEN)) == OTHER
     assert (web.asked[1].range, web.asked[1].if_range, web.asked[1].status) == ("bytes=400000-", '"one"', 200)
 
 
@@ -105,17 +104,17 @@ class Mixed:
 
 def test_parts_that_do_not_fit_together_are_dropped_and_fetched_whole_once(web: Web, tmp_path: Path) -> None:
     web.pages["/a.tar"] = Mixed.pages(CONTENT)
-    assert content(get(web, tmp_path, sha256=DIGEST, patience=OFTEN)) == CONTENT
+    assert content(get(web, tmp_path, sha256=DIGEST, timeouts=OFTEN)) == CONTENT
     assert [asked.range for asked in web.asked] == ["", "bytes=400000-", ""]
     # Control: without a digest nobody could know
     web.pages["/a.tar"] = Mixed.pages(CONTENT)
-    assert content(get(web, tmp_path, patience=OFTEN)) == OTHER[:400_000] + CONTENT[400_000:]
+    assert content(get(web, tmp_path, timeouts=OFTEN)) == OTHER[:400_000] + CONTENT[400_000:]
 
 
 def test_what_is_wrong_as_a_whole_too_is_given_up(web: Web, tmp_path: Path) -> None:
     web.pages["/a.tar"] = Mixed.pages(OTHER)
     with pytest.raises(RootfsUnverified, match=hashlib.sha256(OTHER).hexdigest()):
-        get(web, tmp_path, sha256=DIGEST, patience=OFTEN)
+        get(web, tmp_path, sha256=DIGEST, timeouts=OFTEN)
     assert len(web.asked) == 3
     assert os.listdir(tmp_path) == []
 
@@ -135,7 +134,7 @@ def test_a_rest_that_is_not_the_one_asked_for_is_not_added(web: Web, tmp_path: P
         Page(CONTENT, etag='"one"', headers=headers),
         Page(CONTENT, etag='"one"'),
     ]
-    assert content(get(web, tmp_path, patience=OFTEN)) == CONTENT
+    assert content(get(web, tmp_path, timeouts=OFTEN)) == CONTENT
     assert [asked.range for asked in web.asked] == ["", "bytes=400000-", ""]
 
 
@@ -146,7 +145,7 @@ def test_a_rest_of_another_time_is_not_added(web: Web, tmp_path: Path) -> None:
         Page(CONTENT, modified=YESTERDAY, headers=moved),
         Page(CONTENT, modified=YESTERDAY),
     ]
-    assert content(get(web, tmp_path, patience=OFTEN)) == CONTENT
+    assert content(get(web, tmp_path, timeouts=OFTEN)) == CONTENT
     assert [asked.range for asked in web.asked] == ["", "bytes=400000-", ""]
 
 
@@ -156,7 +155,7 @@ def test_a_part_that_is_longer_than_the_content_is_dropped(web: Web, tmp_path: P
         Page(b"", status=416, headers={"Content-Range": "bytes */100"}),
         Page(CONTENT, etag='"one"'),
     ]
-    assert content(get(web, tmp_path, patience=OFTEN)) == CONTENT
+    assert content(get(web, tmp_path, timeouts=OFTEN)) == CONTENT
 
 
 @pytest.mark.parametrize("digest", ["", DIGEST], ids=["without digest", "with digest"])

@@ -9,11 +9,9 @@ import pytest
 
 from tests.unit.rootfs.making import make
 from tests.unit.rootfs.serving import Page, Web
-from unspill.rootfs.download import fetch
-from unspill.rootfs.download_part import Part, Version
-from unspill.rootfs.downloads import empty_downloads, measure_downloads
-from unspill.rootfs.shelf import Shelf
-from unspill.rootfs.staging import Staging
+from unspill.rootfs.download import Part, Version, fetch
+from unspill.rootfs.layout import Staging
+from unspill.rootfs.registry import Registry, empty_downloads, measure_downloads
 
 SIZE = 100_000
 DIGEST = "ab" * 32
@@ -22,9 +20,9 @@ DIGEST = "ab" * 32
 @pytest.fixture
 def directory(tmp_path: Path) -> bytes:
     """A rootfs directory with one rootfs and nothing fetched."""
-    shelf = Shelf(os.fsencode(tmp_path / "rootfs"))
-    make(shelf)
-    return shelf.directory
+    registry = Registry(os.fsencode(tmp_path / "rootfs"))
+    make(registry)
+    return registry.directory
 
 
 def put(directory: bytes, name: str, size: int = SIZE) -> Path:
@@ -40,17 +38,15 @@ def left(directory: bytes) -> list[str]:
 
 
 def test_all_that_nobody_uses_goes_and_is_counted(directory: bytes) -> None:
-    for name in (DIGEST, "one.part", "two.part", "debian-amd64-1/archives/git.deb", "debian-amd64-1/lists/a_InRelease"):
+    for name in (DIGEST, "one.part", "two.part", "debian-amd64-1.lists", "debian-amd64-0/archives/git.deb"):
         put(directory, name)
     put(directory, "one.state", 100)
     counted = measure_downloads(directory)
     assert 5 * SIZE <= counted < 6 * SIZE
     assert empty_downloads(directory) == counted
-    # Whoever waits for this lock finds the directories that they made before
-    assert left(directory) == ["debian-amd64-1/lock"]
-    assert Path(os.fsdecode(directory), "downloads/debian-amd64-1/archives").is_dir()
+    assert os.listdir(os.path.join(directory, b"downloads")) == []
     assert (empty_downloads(directory), measure_downloads(directory)) == (0, 0)
-    assert len(Shelf(directory).list()) == 1
+    assert len(Registry(directory).list()) == 1
 
 
 def test_a_download_under_way_is_left_alone(directory: bytes) -> None:
@@ -78,16 +74,6 @@ def test_a_download_that_can_not_begin_keeps_no_lock(directory: bytes) -> None:
     os.rmdir(downloads + b"/mine.part")
     with Part(downloads, "mine") as part:
         assert part.size == 0
-
-
-def test_what_apt_works_with_is_left_alone(directory: bytes) -> None:
-    deb = put(directory, "debian-amd64-1/archives/git.deb")
-    lock = put(directory, "debian-amd64-1/lock", 0)
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert empty_downloads(directory) == 0
-        assert deb.exists()
-    assert empty_downloads(directory) >= SIZE
 
 
 def test_what_is_whole_stays_as_long_as_somebody_builds(directory: bytes) -> None:

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.rootfs.making import WISH, SmallSource, fill_small, left_over, make, no_install, silent
+from tests.unit.rootfs.making import SPEC, SmallSource, fill_small, left_over, make, no_install, silent
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.rootfs_base import MOST_AT_TOP, look_at_rootfs
-from unspill.model.rootfs import Rootfs, RootfsWish
-from unspill.rootfs import build, digest, layout, matching, tidy
-from unspill.rootfs import upgrade as upgrading
-from unspill.rootfs.shelf import Shelf
+from unspill.model.rootfs import Rootfs, RootfsSpec
+from unspill.rootfs import build, layout
+from unspill.rootfs import registry as registries
+from unspill.rootfs.build import upgrade, verify
+from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import Filled, Means, Resolved
-from unspill.rootfs.upgrade import upgrade
-from unspill.rootfs.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +29,13 @@ OVERLAY = "user.overlay.opaque"
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    """An empty shelf."""
-    return Shelf(os.fsencode(tmp_path / "above" / "rootfs"))
+def registry(tmp_path: Path) -> Registry:
+    """An empty registry."""
+    return Registry(os.fsencode(tmp_path / "above" / "rootfs"))
 
 
-def renewed(shelf: Shelf, old: Rootfs, source: SmallSource) -> Rootfs:
-    return upgrade(shelf, old, source, install=no_install, report=silent)
+def renewed(registry: Registry, old: Rootfs, source: SmallSource) -> Rootfs:
+    return upgrade(registry, old, source, install=no_install, report=silent)
 
 
 OLDER = {
@@ -48,35 +47,35 @@ OLDER = {
 
 
 @pytest.mark.parametrize(("version", "older"), OLDER.values(), ids=OLDER)
-def test_an_upgrade_never_makes_an_older_version_the_one_in_use(shelf: Shelf, version: str, older: str) -> None:
-    old, source = make(shelf, SmallSource(version)), SmallSource(older)
+def test_an_upgrade_never_makes_an_older_version_the_one_in_use(registry: Registry, version: str, older: str) -> None:
+    old, source = make(registry, SmallSource(version)), SmallSource(older)
     with pytest.raises(RootfsUnverified, match=f"{older}, older than {old.name}") as caught:
-        renewed(shelf, old, source)
+        renewed(registry, old, source)
     assert f"--version {older}" in caught.value.remedy
-    assert (shelf.current(), shelf.list(), source.made, left_over(shelf)) == (old, (old,), 0, [])
+    assert (registry.current(), registry.list(), source.made, left_over(registry)) == (old, (old,), 0, [])
     # Whoever really wants it can have it
-    wanted = make(shelf, wish=WISH.replace(version=older))
-    assert shelf.use(wanted.name) == wanted == shelf.current()
+    wanted = make(registry, spec=SPEC.replace(version=older))
+    assert registry.use(wanted.name) == wanted == registry.current()
 
 
 def test_without_the_comparison_a_mirror_brings_an_older_version_back(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = make(shelf, SmallSource("3.99.2"))
-    monkeypatch.setattr(upgrading, "is_older", lambda _version, _than: False)
-    monkeypatch.setattr(upgrading, "newest", lambda several: several[-1])
-    assert renewed(shelf, old, SmallSource("3.10.0")).name == f"alpine-3.10.0-{ARCH}-t1"
-    assert shelf.current() != old
+    old = make(registry, SmallSource("3.99.2"))
+    monkeypatch.setattr(build, "is_older", lambda _version, _than: False)
+    monkeypatch.setattr(build, "newest", lambda several: several[-1])
+    assert renewed(registry, old, SmallSource("3.10.0")).name == f"alpine-3.10.0-{ARCH}-t1"
+    assert registry.current() != old
 
 
-def test_an_upgrade_does_not_go_back_to_a_digest_that_was_there_before(shelf: Shelf) -> None:
-    first = make(shelf, SmallSource("0f" * 6))
-    second = renewed(shelf, first, SmallSource("0e" * 6))
-    assert shelf.current() == second
+def test_an_upgrade_does_not_go_back_to_a_digest_that_was_there_before(registry: Registry) -> None:
+    first = make(registry, SmallSource("0f" * 6))
+    second = renewed(registry, first, SmallSource("0e" * 6))
+    assert registry.current() == second
     with pytest.raises(RootfsUnverified, match="was made before it") as caught:
-        renewed(shelf, second, SmallSource("0f" * 6))
+        renewed(registry, second, SmallSource("0f" * 6))
     assert f"use {first.name}" in caught.value.remedy
-    assert shelf.current() == second
+    assert registry.current() == second
 
 
 class Mirror(SmallSource):
@@ -87,9 +86,9 @@ class Mirror(SmallSource):
         self.sha256 = sha256
         self.proof: Proof = proof
 
-    def resolve(self, wish: RootfsWish, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
         """Name the one version."""
-        return super().resolve(wish, means).replace(sha256=self.sha256, proof=self.proof)
+        return super().resolve(spec, means).replace(sha256=self.sha256, proof=self.proof)
 
     def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
         """Make the tree."""
@@ -97,77 +96,81 @@ class Mirror(SmallSource):
 
 
 BAD, GOOD = Mirror("bd" * 32), Mirror("60" * 32)
-FROM_BAD = WISH.replace(mirror="https://bad.example.org")
-OTHERS = (WISH, WISH.replace(mirror="https://good.example.org"), WISH.replace(mirror="https://good.example.org/a/"))
+FROM_BAD = SPEC.replace(mirror="https://bad.example.org")
+OTHERS = (SPEC, SPEC.replace(mirror="https://good.example.org"), SPEC.replace(mirror="https://good.example.org/a/"))
 
 
-@pytest.mark.parametrize("wish", OTHERS, ids=repr)
-def test_what_one_mirror_served_stands_for_no_other(shelf: Shelf, wish: RootfsWish) -> None:
-    poisoned = make(shelf, BAD, FROM_BAD)
+@pytest.mark.parametrize("spec", OTHERS, ids=repr)
+def test_what_one_mirror_served_stands_for_no_other(registry: Registry, spec: RootfsSpec) -> None:
+    poisoned = make(registry, BAD, FROM_BAD)
     with pytest.raises(RootfsUnverified, match="made from something else") as caught:
-        make(shelf, GOOD, wish)
+        make(registry, GOOD, spec)
     assert BAD.sha256 in str(caught.value)
     assert GOOD.sha256 in str(caught.value)
-    assert shelf.list() == (poisoned,)
+    assert registry.list() == (poisoned,)
     # The same mirror, and one that has the very same, are no other
     asked = BAD.asked
-    assert make(shelf, BAD, FROM_BAD.replace(mirror="https://bad.example.org/")) == poisoned
+    assert make(registry, BAD, FROM_BAD.replace(mirror="https://bad.example.org/")) == poisoned
     assert BAD.asked == asked
-    assert make(shelf, Mirror(BAD.sha256), wish) == poisoned
+    assert make(registry, Mirror(BAD.sha256), spec) == poisoned
 
 
-def test_an_upgrade_compares_the_digest_too(shelf: Shelf) -> None:
-    old = make(shelf, BAD, FROM_BAD)
+def test_an_upgrade_compares_the_digest_too(registry: Registry) -> None:
+    old = make(registry, BAD, FROM_BAD)
     with pytest.raises(RootfsUnverified, match="made from something else"):
-        renewed(shelf, old, GOOD)
+        renewed(registry, old, GOOD)
 
 
-def test_what_has_a_proof_does_not_depend_on_its_mirror(shelf: Shelf) -> None:
-    made = make(shelf, Mirror("aa" * 32, "known"), FROM_BAD)
-    assert make(shelf, GOOD, OTHERS[1]) == made
+def test_what_has_a_proof_does_not_depend_on_its_mirror(registry: Registry) -> None:
+    made = make(registry, Mirror("aa" * 32, "known"), FROM_BAD)
+    assert make(registry, GOOD, OTHERS[1]) == made
 
 
-def test_without_the_comparison_one_mirror_poisons_all_others(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    poisoned = make(shelf, BAD, FROM_BAD)
-    monkeypatch.setattr(matching, "_meets_mirror", lambda _manifest, _wish: True)
-    assert make(shelf, GOOD, OTHERS[1]) == poisoned
+def test_without_the_comparison_one_mirror_poisons_all_others(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisoned = make(registry, BAD, FROM_BAD)
+    monkeypatch.setattr(registries, "_meets_mirror", lambda _manifest, _wish: True)
+    assert make(registry, GOOD, OTHERS[1]) == poisoned
     monkeypatch.undo()
     monkeypatch.setattr(build, "is_of_digest", lambda _manifest, _sha256: True)
-    assert make(shelf, GOOD, OTHERS[1]) == poisoned
+    assert make(registry, GOOD, OTHERS[1]) == poisoned
 
 
-def uses(shelf: Shelf, name: str) -> tuple[Callable[[], object], ...]:
+def uses(registry: Registry, name: str) -> tuple[Callable[[], object], ...]:
     return (
-        shelf.list,
-        shelf.current,
-        shelf.damaged,
-        shelf.remove_unused,
-        lambda: shelf.find(name),
-        lambda: make(shelf),
+        registry.list,
+        registry.current,
+        registry.damaged,
+        registry.remove_unused,
+        lambda: registry.find(name),
+        lambda: make(registry),
     )
 
 
-def test_a_directory_above_that_others_can_write_in_is_refused(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make(shelf)
-    above = Path(os.fsdecode(shelf.directory)).parent
+def test_a_directory_above_that_others_can_write_in_is_refused(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(registry)
+    above = Path(os.fsdecode(registry.directory)).parent
     above.chmod(0o777)
-    for use in uses(shelf, made.name):
+    for use in uses(registry, made.name):
         with pytest.raises(RootfsUnsafe, match="above can be changed by others"):
             use()
     with pytest.raises(RootfsUnsafe, match="above can be changed by others"):
-        make(Shelf(os.fsencode(above / "new")))
+        make(Registry(os.fsencode(above / "new")))
     # Where nobody looks, another directory of the caller's is taken for it
     with monkeypatch.context() as patched:
         patched.setattr(layout, "find_changeable", lambda _directory: None)
         os.rename(above / "rootfs", above / "old")
-        swapped = Shelf(os.fsencode(above / "other"))
+        swapped = Registry(os.fsencode(above / "other"))
         make(swapped, SmallSource("6.6"))
         os.rename(above / "other", above / "rootfs")
-        current = shelf.current()
+        current = registry.current()
         assert current is not None
         assert "6.6" in current.name
     above.chmod(0o1777)
-    assert shelf.current() is not None, "in a sticky directory nobody can rename it"
+    assert registry.current() is not None, "in a sticky directory nobody can rename it"
 
 
 def fill_marked(tree: Path) -> None:
@@ -186,8 +189,8 @@ def attributes(tree: bytes) -> set[str]:
     return {name for place in places for name in os.listxattr(place) if name.startswith("user.")}
 
 
-def test_extended_attributes_do_not_come_into_a_tree(shelf: Shelf) -> None:
-    made = make(shelf, SmallSource(fill=fill_marked))
+def test_extended_attributes_do_not_come_into_a_tree(registry: Registry) -> None:
+    made = make(registry, SmallSource(fill=fill_marked))
     assert attributes(made.tree) == set()
     assert made.manifest is not None
     assert ("xattr", 4) in made.manifest.left_out
@@ -197,8 +200,8 @@ def test_extended_attributes_do_not_come_into_a_tree(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize("place", [b"", b"/etc", b"/bin/busybox"])
 @pytest.mark.parametrize("name", [OVERLAY, "user.overlay.redirect"])
-def test_a_tree_that_has_such_marks_later_is_not_verified(shelf: Shelf, place: bytes, name: str) -> None:
-    made = make(shelf)
+def test_a_tree_that_has_such_marks_later_is_not_verified(registry: Registry, place: bytes, name: str) -> None:
+    made = make(registry)
     os.setxattr(made.tree + place, "user.mine", b"1")
     assert verify(made) == "known", "the control: an attribute that means nothing to an overlay"
     os.setxattr(made.tree + place, name, b"y")
@@ -207,25 +210,25 @@ def test_a_tree_that_has_such_marks_later_is_not_verified(shelf: Shelf, place: b
 
 
 def test_without_each_of_both_looks_at_attributes_the_other_one_still_finds_them(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidy, "_strip", lambda _path, _mode, _taken: None)
+    monkeypatch.setattr(build, "_strip", lambda _path, _mode, _taken: None)
     with pytest.raises(RootfsUnsafe, match="other than it looks"):
-        make(shelf, SmallSource(fill=fill_marked))
-    assert shelf.list() == ()
-    monkeypatch.setattr(digest, "is_unsafe", lambda _name: False)
-    assert OVERLAY in attributes(make(shelf, SmallSource(fill=fill_marked)).tree)
+        make(registry, SmallSource(fill=fill_marked))
+    assert registry.list() == ()
+    monkeypatch.setattr(build, "is_unsafe", lambda _name: False)
+    assert OVERLAY in attributes(make(registry, SmallSource(fill=fill_marked)).tree)
 
 
-def test_a_name_is_never_one_that_only_begins_so(shelf: Shelf) -> None:
+def test_a_name_is_never_one_that_only_begins_so(registry: Registry) -> None:
     # One that was made when such labels were not refused yet
-    other = make(shelf, wish=RootfsWish(source="archive", label="alpine.z", location="/nowhere"))
+    other = make(registry, spec=RootfsSpec(source="archive", label="alpine.z", location="/nowhere"))
     assert other.name.startswith("alpine.z-")
-    assert shelf.find("alpine") is None
-    assert shelf.find("alpine.z") == other
-    assert shelf.find("alpine.z-1") == other
-    real = make(shelf)
-    assert shelf.find("alpine") == shelf.find("alpine-1") == real
+    assert registry.find("alpine") is None
+    assert registry.find("alpine.z") == other
+    assert registry.find("alpine.z-1") == other
+    real = make(registry)
+    assert registry.find("alpine") == registry.find("alpine-1") == real
 
 
 def _fill_wide(tree: Path) -> None:
@@ -234,12 +237,14 @@ def _fill_wide(tree: Path) -> None:
         (tree / f"d{number}").touch()
 
 
-def test_a_tree_that_no_run_could_use_is_refused_when_it_is_made(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_that_no_run_could_use_is_refused_when_it_is_made(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(RootfsUnsafe, match=f"more than {MOST_AT_TOP} entries at its top"):
-        make(shelf, SmallSource(fill=_fill_wide))
-    assert (shelf.current(), shelf.list(), left_over(shelf)) == (None, (), [])
+        make(registry, SmallSource(fill=_fill_wide))
+    assert (registry.current(), registry.list(), left_over(registry)) == (None, (), [])
     monkeypatch.setattr(build, "MOST_AT_TOP", 1 << 20)
-    made = make(shelf, SmallSource(fill=_fill_wide))
-    assert shelf.current() == made
+    made = make(registry, SmallSource(fill=_fill_wide))
+    assert registry.current() == made
     with pytest.raises(RootfsError, match="entries at its top"):
         look_at_rootfs(made.tree, made.name, os.getuid(), is_own=True)

@@ -25,7 +25,7 @@ from tests.unit.rootfs.layouts import (
     without_shell,
 )
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnsafe, RootfsUnverified
-from unspill.model.rootfs import RootfsKey, RootfsWish
+from unspill.model.rootfs import RootfsKey, RootfsSpec
 from unspill.rootfs.oci import OciSource
 from unspill.rootfs.source import Filled, Resolved
 
@@ -42,12 +42,12 @@ def shop(tmp_path: Path) -> Workshop:
     return Workshop(tmp_path / "shop")
 
 
-def wish_for(location: Path, **fields: Any) -> RootfsWish:
-    return RootfsWish(source="oci", location=os.fspath(location), **{"arch": "x86_64", **fields})
+def wish_for(location: Path, **fields: Any) -> RootfsSpec:
+    return RootfsSpec(source="oci", location=os.fspath(location), **{"arch": "x86_64", **fields})
 
 
-def fill(wish: RootfsWish, shop: Workshop) -> tuple[Resolved, Filled]:
-    resolved = OciSource().resolve(wish, Workshop(shop.top / "resolving").means)
+def fill(spec: RootfsSpec, shop: Workshop) -> tuple[Resolved, Filled]:
+    resolved = OciSource().resolve(spec, Workshop(shop.top / "resolving").means)
     return resolved, OciSource().fill(resolved, os.fsencode(shop.tree), shop.means)
 
 
@@ -315,6 +315,6 @@ def test_what_is_no_layout_is_told(tmp_path: Path, shop: Workshop) -> None:
 
 
 def test_a_registry_is_never_asked(shop: Workshop) -> None:
-    wish = RootfsWish(source="oci", location="https://example.org/v2/alpine")
+    spec = RootfsSpec(source="oci", location="https://example.org/v2/alpine")
     with pytest.raises(RootfsError, match="read from disk"):
-        OciSource().resolve(wish, shop.means)
+        OciSource().resolve(spec, shop.means)

@@ -25,10 +25,8 @@ from tests.unit.rootfs.layouts import (
 )
 from tests.unit.rootfs.test_oci import BASE, fill, wish_for
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
-from unspill.rootfs.oci_choice import choose, plain
-from unspill.rootfs.oci_layers import unpack_layers
-from unspill.rootfs.oci_layout import Layout
-from unspill.rootfs.tar_bounds import Bounds
+from unspill.rootfs.compression import Bounds
+from unspill.rootfs.oci import Layout, choose, plain, unpack_layers
 
 Change = Callable[[LayoutMaker], object]
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.attack.tar_crafting import END, GNU, base256, entry, folder, hard, link, pax
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
-from unspill.rootfs import tar_writer
-from unspill.rootfs.unpack import Unpacked, unpack
+from unspill.rootfs import tar
+from unspill.rootfs.tar import Unpacked, unpack
 
 Unpack = Callable[..., Unpacked]
 
@@ -224,10 +224,10 @@ def test_a_real_directory_comes_out_as_python_packed_it(tmp_path: Path, tree: Pa
 def test_directories_do_not_take_all_memory(unpack_blocks: Unpack, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [folder(b"%0100d" % number) for number in range(60)]
     # The same one again takes nothing
-    monkeypatch.setattr(tar_writer, "_MOST_BYTES", 60 * 400)
+    monkeypatch.setattr(tar, "_MOST_TIME_BYTES", 60 * 400)
     unpack_blocks(*many, *many)
     for path in tree.iterdir():
         path.rmdir()
-    monkeypatch.setattr(tar_writer, "_MOST_BYTES", 60 * 400 - 1)
+    monkeypatch.setattr(tar, "_MOST_TIME_BYTES", 60 * 400 - 1)
     with pytest.raises(RootfsUnsafe, match="paths of directories are too many"):
         unpack_blocks(*many)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.attack.tar_crafting import base256, entry, record
 from unspill.errors import RootfsUnsafe, RootfsUnverified
-from unspill.rootfs.tar_headers import Header, apply_pax, parse_header, parse_pax
+from unspill.rootfs.tar import Header, apply_pax, parse_header, parse_pax
 
 DIGITS = st.text("01234567 \0", min_size=11, max_size=11).map(lambda text: text.encode() + b"\0")
 FIELDS = st.one_of(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.attack.tar_crafting import END, entry, folder, hard, link, long_name
 from unspill.errors import RootfsUnsafe
-from unspill.rootfs import tar_layers
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs import tar
+from unspill.rootfs.tar import unpack
 
 OPAQUE = b".wh..wh..opq"
 
@@ -116,7 +116,7 @@ def test_paths_of_a_layer_do_not_take_all_memory(tree: Path) -> None:
 def test_without_the_bound_they_would(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = deep_whiteouts(10)
     stack(tree, layer)
-    monkeypatch.setattr(tar_layers, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(tar, "_MOST_LAYER_BYTES", 1 << 20)
     with pytest.raises(RootfsUnsafe, match="paths of one layer"):
         stack(tree, layer)
 

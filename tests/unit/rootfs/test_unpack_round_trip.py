@@ -12,7 +12,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs.tar import unpack
 
 LONG = st.integers(90, 255).map(lambda length: b"n" * length)
 NAMES = st.one_of(

@@ -15,7 +15,7 @@ import pytest
 
 from tests.attack.tar_crafting import END, entry, zstd_with_window
 from unspill.errors import RootfsError, RootfsUnverified
-from unspill.rootfs.unpack import unpack
+from unspill.rootfs.tar import unpack
 
 CONTENT = random.Random(5).randbytes(600_000)
 ARCHIVE = entry(b"before", b"b") + entry(b"f", CONTENT) + entry(b"after", b"a") + END

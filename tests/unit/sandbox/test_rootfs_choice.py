@@ -11,10 +11,10 @@ import pytest
 from tests.unit.rootfs.making import make
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.model.policy import Policy
-from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.shelf import Shelf
+from unspill.model.rootfs import RootfsSpec
+from unspill.rootfs.registry import Registry
 from unspill.sandbox.locations import Locations
-from unspill.sandbox.rootfs_choice import find_rootfs, rootfs_directory
+from unspill.sandbox.rootfs_use import find_rootfs, rootfs_directory
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_without_any_the_remedy_says_how_to_get_one(locations: Locations) -> Non
 
 
 def test_where_there_are_some_but_none_in_use_the_remedy_says_how_to_choose(locations: Locations) -> None:
-    made = make(Shelf(locations.rootfs))
+    made = make(Registry(locations.rootfs))
     os.unlink(locations.rootfs + b"/current")
     with pytest.raises(RootfsError, match="no rootfs in use") as missing:
         find_rootfs(Policy(view="rootfs"), locations)
@@ -104,7 +104,7 @@ def test_where_there_are_some_but_none_in_use_the_remedy_says_how_to_choose(loca
 
 
 def test_what_would_be_made_must_be_what_is_named(locations: Locations) -> None:
-    policy = Policy(view="rootfs", rootfs="debian", provision=RootfsWish(source="alpine"))
+    policy = Policy(view="rootfs", rootfs="debian", provision=RootfsSpec(source="alpine"))
     with pytest.raises(RootfsError, match="would make alpine"):
         find_rootfs(policy, locations)
 

@@ -10,7 +10,7 @@ import pytest
 
 from unspill.errors import PolicyError
 from unspill.model.policy import Policy
-from unspill.model.rootfs import RootfsWish
+from unspill.model.rootfs import RootfsSpec
 from unspill.sandbox.locations import Locations
 from unspill.sandbox.settings import load_policy
 
@@ -35,7 +35,7 @@ def test_a_policy_that_a_program_made_passes_if_all_of_it_is_right(locations: Lo
         rootfs="alpine",
         rootfs_dir=b"/srv/roots",
         mounts=((b"/skills", locations.home + b"/skills"),),
-        provision=RootfsWish(source="alpine"),
+        provision=RootfsSpec(source="alpine"),
         tmp="persistent",
     )
     assert load(locations, policy) == policy
@@ -51,7 +51,7 @@ def test_a_policy_that_a_program_made_passes_if_all_of_it_is_right(locations: Lo
         ("rootfs_dir", {"rootfs_dir": b"roots"}),
         ("mounts", {"mounts": ((b"/proc/x", b"/srv"),)}),
         ("mounts", {"mounts": ((b"/x", b"/srv"), (b"/x/y", b"/opt"))}),
-        ("provision.tier", {"provision": RootfsWish(source="alpine", tier=7)}),
+        ("provision.tier", {"provision": RootfsSpec(source="alpine", tier=7)}),
     ],
     ids=str,
 )

@@ -8,7 +8,7 @@ from tests.unit.rootfs.making import make
 from tests.unit.sandbox.ledger import Ledger
 from unspill.layers.playground import playground_dir
 from unspill.layers.sweep import sweep
-from unspill.rootfs.shelf import Shelf
+from unspill.rootfs.registry import Registry
 from unspill.sandbox.status import status
 
 SIZE = 200_000
@@ -66,16 +66,16 @@ def test_what_was_set_aside_is_named(ledger: Ledger) -> None:
 def test_each_rootfs_and_what_was_fetched_is_told_beside_the_state(ledger: Ledger) -> None:
     directory = ledger.state + b"-rootfs"
     shown = status(ledger.store, ledger.state + b"-data", directory)
-    assert (shown.shelf.rootfs, shown.shelf.downloads_bytes) == ((), 0)
+    assert (shown.rootfs_sizes.rootfs, shown.rootfs_sizes.downloads_bytes) == ((), 0)
     total = shown.total_bytes
-    made = make(Shelf(directory))
+    made = make(Registry(directory))
     assert made.manifest is not None
     write(directory + b"/downloads/" + b"a" * 64, b"x" * SIZE)
     write(directory + b"/downloads/debian-x/archives/y.deb", b"x" * SIZE)
     shown = status(ledger.store, ledger.state + b"-data", directory)
-    assert shown.shelf.rootfs == ((made.name, made.manifest.size_bytes),)
-    assert 2 * SIZE <= shown.shelf.downloads_bytes < 2 * SIZE + 40_000
+    assert shown.rootfs_sizes.rootfs == ((made.name, made.manifest.size_bytes),)
+    assert 2 * SIZE <= shown.rootfs_sizes.downloads_bytes < 2 * SIZE + 40_000
     assert shown.total_bytes == total
     os.chmod(directory, 0o777)
-    assert status(ledger.store, ledger.state + b"-data", directory).shelf.rootfs == (), "not to be trusted"
+    assert status(ledger.store, ledger.state + b"-data", directory).rootfs_sizes.rootfs == (), "not to be trusted"
     os.chmod(directory, 0o700)

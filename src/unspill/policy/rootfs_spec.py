@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a wish for a rootfs and the name of one must look like, whoever writes it: a file, a program, a command line.
+"""What a spec for a rootfs and the name of one must look like, whoever writes it: a file, a program, a command line.
 
 Most of it becomes a part of an address, a path or a command, so only plain signs pass. Nothing here asks the disk.
 """
@@ -10,7 +10,7 @@ from unspill.model.rootfs import TIERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.rootfs import RootfsWish
+    from unspill.model.rootfs import RootfsSpec
 
 SOURCES = ("alpine", "debian", "archive", "oci")
 # These have a name, versions and packages of their own; the others are what lies at a location
@@ -27,56 +27,56 @@ _LONGEST_LABEL = 32
 _LONGEST_ADDRESS = 1024
 
 
-def find_wrong(wish: RootfsWish) -> tuple[str, str] | None:
-    """Return the first field of a wish that can't be met as it is written, and why; None where all can."""
-    if wish.source not in SOURCES:
+def find_wrong(spec: RootfsSpec) -> tuple[str, str] | None:
+    """Return the first field of a spec that can't be met as it is written, and why; None where all can."""
+    if spec.source not in SOURCES:
         return "source", "must be one of " + ", ".join(f'"{source}"' for source in SOURCES)
-    for field, is_right, reason in _demands(wish):
+    for field, is_right, reason in _demands(spec):
         if not is_right:
             return field, reason
-    return _wrong_together(wish)
+    return _wrong_together(spec)
 
 
-def _demands(wish: RootfsWish) -> tuple[tuple[str, bool, str], ...]:
+def _demands(spec: RootfsSpec) -> tuple[tuple[str, bool, str], ...]:
     plain = "must be letters, digits and `.`, `_`, `+`, `-`, beginning with a letter or digit"
     label = f"must be up to {_LONGEST_LABEL} small letters, digits, `.` and `_`, beginning with a letter"
     return (
-        ("version", not wish.version or _is_word(wish.version, _version_signs(wish)), plain.replace(", `-`", "")),
-        ("arch", not wish.arch or _is_word(wish.arch, "_"), "must be the name of an architecture"),
-        ("tier", wish.tier in TIERS and not isinstance(wish.tier, bool), "must be 1 or 2"),
-        ("packages", len(wish.packages) <= _MOST_PACKAGES, f"has more than {_MOST_PACKAGES} entries"),
-        ("packages", all(_is_word(name, ".+_-") for name in wish.packages), f"each {plain}"),
+        ("version", not spec.version or _is_word(spec.version, _version_signs(spec)), plain.replace(", `-`", "")),
+        ("arch", not spec.arch or _is_word(spec.arch, "_"), "must be the name of an architecture"),
+        ("tier", spec.tier in TIERS and not isinstance(spec.tier, bool), "must be 1 or 2"),
+        ("packages", len(spec.packages) <= _MOST_PACKAGES, f"has more than {_MOST_PACKAGES} entries"),
+        ("packages", all(_is_word(name, ".+_-") for name in spec.packages), f"each {plain}"),
         (
             "mirror",
-            not wish.mirror or _is_mirror(wish),
+            not spec.mirror or _is_mirror(spec),
             "must be an address that begins with https:// or http://",
         ),
-        ("location", not wish.location or _is_location(wish.location), "must be an absolute path, or an address"),
-        ("sha256", not wish.sha256 or is_digest(wish.sha256), "must be 64 hexadecimal digits in small letters"),
-        ("label", not wish.label or _is_plain_label(wish.label), label),
+        ("location", not spec.location or _is_location(spec.location), "must be an absolute path, or an address"),
+        ("sha256", not spec.sha256 or is_digest(spec.sha256), "must be 64 hexadecimal digits in small letters"),
+        ("label", not spec.label or _is_plain_label(spec.label), label),
     )
 
 
-def _version_signs(wish: RootfsWish) -> str:
+def _version_signs(spec: RootfsSpec) -> str:
     # A tag chooses in a layout and becomes no part of a name, whose parts are set apart by dashes
-    return ".+_-" if wish.source == "oci" else ".+_"
+    return ".+_-" if spec.source == "oci" else ".+_"
 
 
-def _wrong_together(wish: RootfsWish) -> tuple[str, str] | None:
-    if wish.source in DISTRIBUTIONS:
-        if wish.location:
+def _wrong_together(spec: RootfsSpec) -> tuple[str, str] | None:
+    if spec.source in DISTRIBUTIONS:
+        if spec.location:
             return "location", "is only for archive and oci"
-        return ("label", f"{wish.source} has a name of its own") if wish.label else None
+        return ("label", f"{spec.source} has a name of its own") if spec.label else None
     for field in ("mirror", "packages"):
-        if getattr(wish, field):
+        if getattr(spec, field):
             return field, f"is only for {' and '.join(DISTRIBUTIONS)}"
-    if not wish.location:
+    if not spec.location:
         return "location", "must say where it is"
-    if wish.source == "oci" and not wish.location.startswith("/"):
+    if spec.source == "oci" and not spec.location.startswith("/"):
         return "location", "must be an absolute path: an OCI layout is read from disk"
-    if wish.label and not is_label(wish.label):
-        return "label", f"{wish.label} is the name of a source, or begins as if it were of one"
-    return None if wish.label else ("label", "must say what it is called")
+    if spec.label and not is_label(spec.label):
+        return "label", f"{spec.label} is the name of a source, or begins as if it were of one"
+    return None if spec.label else ("label", "must say what it is called")
 
 
 def is_name(text: str) -> bool:
@@ -107,11 +107,11 @@ def is_digest(text: str) -> bool:
     return len(text) == 64 and _HEX.issuperset(text)
 
 
-def _is_mirror(wish: RootfsWish) -> bool:
+def _is_mirror(spec: RootfsSpec) -> bool:
     """Tell whether a mirror is an address; Debian's may be a directory too, or several with their suites."""
-    if wish.source != "debian":
-        return is_address(wish.mirror)
-    words = wish.mirror.split()
+    if spec.source != "debian":
+        return is_address(spec.mirror)
+    words = spec.mirror.split()
     are_right = (is_address(word) or _is_directory(word) or _is_word(word, ".-") for word in words)
     return bool(words) and ":" in words[0] and all(are_right)
 

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.rootfs.making import WISH, SmallSource, left_over, make
+from tests.unit.rootfs.making import SPEC, SmallSource, left_over, make
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
-from unspill.model.rootfs import RootfsWish
-from unspill.rootfs.ready import NotReady, load
-from unspill.rootfs.shelf import Shelf
+from unspill.model.rootfs import RootfsSpec
+from unspill.rootfs.registry import NotReady, Registry
+from unspill.rootfs.registry import load_ready as load
 from unspill.sandbox.locations import find_locations, rootfs_dir
 
 ARCH = os.uname().machine
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    """An empty shelf."""
-    return Shelf(os.fsencode(tmp_path / "rootfs"))
+def registry(tmp_path: Path) -> Registry:
+    """An empty registry."""
+    return Registry(os.fsencode(tmp_path / "rootfs"))
 
 
 def test_get_rootfs_dir_default() -> None:
@@ -42,27 +42,27 @@ def test_a_relative_rootfs_directory_is_refused() -> None:
         rootfs_dir({b"ROOTFS_DIR": b"here"}, b"/d")
 
 
-def test_is_rootfs_ready_true(shelf: Shelf) -> None:
-    made = make(shelf)
-    assert load(shelf.roots, made.name) == made
+def test_is_rootfs_ready_true(registry: Registry) -> None:
+    made = make(registry)
+    assert load(registry.roots, made.name) == made
     # The host must not matter: there, the absolute link leads to nothing that belongs to the tree
     assert os.readlink(os.path.join(made.tree, b"bin/sh")) == b"/bin/busybox"
 
 
-def test_is_rootfs_ready_false(shelf: Shelf) -> None:
-    made = make(shelf)
+def test_is_rootfs_ready_false(registry: Registry) -> None:
+    made = make(registry)
     os.unlink(os.path.join(made.tree, b"bin/busybox"))
     for name in (made.name, "alpine-9.9-x86_64-t1", "../roots"):
         with pytest.raises(NotReady):
-            load(shelf.roots, name)
+            load(registry.roots, name)
 
 
-def test_a_shelf_that_is_not_there_is_empty(shelf: Shelf) -> None:
-    assert shelf.list() == ()
-    assert shelf.find("alpine") is None
-    assert shelf.current() is None
-    assert shelf.remove_unused() == ()
-    assert not os.path.exists(shelf.directory)
+def test_a_shelf_that_is_not_there_is_empty(registry: Registry) -> None:
+    assert registry.list() == ()
+    assert registry.find("alpine") is None
+    assert registry.current() is None
+    assert registry.remove_unused() == ()
+    assert not os.path.exists(registry.directory)
 
 
 def _rewrite(root: Path, **fields: object) -> None:
@@ -118,95 +118,101 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_never_used_and_made_anew(shelf: Shelf, damage: str) -> None:
+def test_what_is_damaged_is_never_used_and_made_anew(registry: Registry, damage: str) -> None:
     source = SmallSource()
-    made = make(shelf, source)
-    DAMAGES[damage](Path(os.fsdecode(shelf.roots), made.name))
-    assert shelf.list() == ()
-    assert shelf.get(made.name) is None
-    assert shelf.find("alpine") is None
-    assert shelf.current() is None
-    assert [name for name, _why in shelf.damaged()] == [made.name]
+    made = make(registry, source)
+    DAMAGES[damage](Path(os.fsdecode(registry.roots), made.name))
+    assert registry.list() == ()
+    assert registry.get(made.name) is None
+    assert registry.find("alpine") is None
+    assert registry.current() is None
+    assert [name for name, _why in registry.damaged()] == [made.name]
     with pytest.raises(RootfsError):
-        shelf.use(made.name)
-    assert make(shelf, source).manifest != made.manifest
+        registry.use(made.name)
+    assert make(registry, source).manifest != made.manifest
     assert source.made == 2
-    assert shelf.damaged() == ()
-    assert left_over(shelf) == []
+    assert registry.damaged() == ()
+    assert left_over(registry) == []
 
 
-def test_a_name_or_the_beginning_of_one_finds_it(shelf: Shelf) -> None:
-    made = make(shelf)
+def test_a_name_or_the_beginning_of_one_finds_it(registry: Registry) -> None:
+    made = make(registry)
     assert made.name == f"alpine-1.0-{ARCH}-t1"
     for name in (made.name, "alpine", "alpine-1.0", "alpine-1", f"alpine-1.0-{ARCH}"):
-        assert shelf.find(name) == made
+        assert registry.find(name) == made
     for name in ("alp", "alpine-", "alpine-1.", "debian", "", ".", "..", "/", f"{made.name}/tree", "alpine\0"):
-        assert shelf.find(name) is None
+        assert registry.find(name) is None
 
 
-def test_what_a_person_types_may_be_cut_anywhere_where_it_can_only_be_one(shelf: Shelf) -> None:
-    made = make(shelf)
+def test_what_a_person_types_may_be_cut_anywhere_where_it_can_only_be_one(registry: Registry) -> None:
+    made = make(registry)
     for name in ("alp", "alpine-", "alpine-1."):
-        assert shelf.find(name, cut_anywhere=True) == made
-        assert shelf.use(name) == made
+        assert registry.find(name, cut_anywhere=True) == made
+        assert registry.use(name) == made
     for name in ("", ".", "..", "/", "lpine", "alpine\0"):
-        assert shelf.find(name, cut_anywhere=True) is None
-    other = make(shelf, wish=RootfsWish(source="alpine", label="alpine2", version="1"))
-    os.unlink(os.path.join(shelf.directory, b"current"))
-    assert shelf.find("alpine", cut_anywhere=True) == made, "a whole part goes before one that is cut"
-    assert shelf.find("alpine2") == other
+        assert registry.find(name, cut_anywhere=True) is None
+    other = make(registry, spec=RootfsSpec(source="alpine", label="alpine2", version="1"))
+    os.unlink(os.path.join(registry.directory, b"current"))
+    assert registry.find("alpine", cut_anywhere=True) == made, "a whole part goes before one that is cut"
+    assert registry.find("alpine2") == other
     with pytest.raises(RootfsError, match=f"'alp' could be {made.name}, {other.name}"):
-        shelf.find("alp", cut_anywhere=True)
+        registry.find("alp", cut_anywhere=True)
 
 
-def test_of_several_that_differ_in_their_version_the_newest_is_meant(shelf: Shelf) -> None:
+def test_of_several_that_differ_in_their_version_the_newest_is_meant(registry: Registry) -> None:
     versions = ("3.9", "3.10", "3.9.9")
     for version in versions:
-        make(shelf, wish=RootfsWish(source="alpine", version=version))
-    assert shelf.current() == shelf.find(f"alpine-3.9-{ARCH}-t1")
-    os.unlink(os.path.join(shelf.directory, b"current"))
-    found = shelf.find("alpine")
+        make(registry, spec=RootfsSpec(source="alpine", version=version))
+    assert registry.current() == registry.find(f"alpine-3.9-{ARCH}-t1")
+    os.unlink(os.path.join(registry.directory, b"current"))
+    found = registry.find("alpine")
     assert found is not None
     assert found.name == f"alpine-3.10-{ARCH}-t1"
 
 
-def test_the_one_in_use_is_meant_before_a_newer_one(shelf: Shelf) -> None:
-    old = make(shelf)
-    make(shelf, wish=RootfsWish(source="alpine", version="2.0"))
-    assert shelf.current() == old
-    assert shelf.find("alpine") == old
-    assert shelf.find(shelf.use(f"alpine-2.0-{ARCH}").name) == shelf.current() == shelf.find("alpine")
+def test_the_one_in_use_is_meant_before_a_newer_one(registry: Registry) -> None:
+    old = make(registry)
+    make(registry, spec=RootfsSpec(source="alpine", version="2.0"))
+    assert registry.current() == old
+    assert registry.find("alpine") == old
+    assert registry.find(registry.use(f"alpine-2.0-{ARCH}").name) == registry.current() == registry.find("alpine")
 
 
-def test_what_could_be_several_is_not_guessed(shelf: Shelf) -> None:
-    make(shelf)
-    make(shelf, wish=RootfsWish(source="alpine", tier=2))
-    os.unlink(os.path.join(shelf.directory, b"current"))
+def test_what_could_be_several_is_not_guessed(registry: Registry) -> None:
+    make(registry)
+    make(registry, spec=RootfsSpec(source="alpine", tier=2))
+    os.unlink(os.path.join(registry.directory, b"current"))
     with pytest.raises(RootfsError, match=f"alpine-1.0-{ARCH}-t2"):
-        shelf.find("alpine")
+        registry.find("alpine")
 
 
 @pytest.mark.parametrize("target", ["/etc", "roots/../..", "roots/none", "staging/x", "roots/"])
-def test_a_link_that_leads_elsewhere_is_no_current_one(shelf: Shelf, target: str) -> None:
-    make(shelf)
-    place = os.path.join(os.fsdecode(shelf.directory), "current")
+def test_a_link_that_leads_elsewhere_is_no_current_one(registry: Registry, target: str) -> None:
+    make(registry)
+    place = os.path.join(os.fsdecode(registry.directory), "current")
     os.unlink(place)
     os.symlink(target, place)
-    assert shelf.current() is None
+    assert registry.current() is None
 
 
 @pytest.mark.parametrize("where", ["", "roots"])
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
-def test_a_directory_in_which_others_can_write_is_refused(shelf: Shelf, where: str, mode: int) -> None:
-    made = make(shelf)
-    place = Path(os.fsdecode(shelf.directory), where)
+def test_a_directory_in_which_others_can_write_is_refused(registry: Registry, where: str, mode: int) -> None:
+    made = make(registry)
+    place = Path(os.fsdecode(registry.directory), where)
     old = place.stat().st_mode
     place.chmod(mode)
-    for attempt in (shelf.list, shelf.current, shelf.remove_unused, lambda: shelf.find(made.name), lambda: make(shelf)):
+    for attempt in (
+        registry.list,
+        registry.current,
+        registry.remove_unused,
+        lambda: registry.find(made.name),
+        lambda: make(registry),
+    ):
         with pytest.raises(RootfsUnsafe, match="written by others"):
             attempt()
     place.chmod(old)
-    assert shelf.find(made.name) == made
+    assert registry.find(made.name) == made
 
 
 def test_a_directory_of_root_is_trusted_and_one_of_another_person_is_not() -> None:
@@ -224,28 +230,28 @@ def test_a_directory_of_root_is_trusted_and_one_of_another_person_is_not() -> No
 def test_a_directory_that_is_not_there_and_can_not_be_made_is_not_called_read_only(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
     with pytest.raises(RootfsError, match="nope does not exist, and can't be made") as caught:
-        make(Shelf(os.fsencode(tmp_path / "closed/nope")))
+        make(Registry(os.fsencode(tmp_path / "closed/nope")))
     assert "ROOTFS_DIR" in caught.value.remedy
 
 
-def test_a_baked_directory_that_can_only_be_read_is_used_but_not_changed(shelf: Shelf) -> None:
+def test_a_baked_directory_that_can_only_be_read_is_used_but_not_changed(registry: Registry) -> None:
     source = SmallSource()
-    made = make(shelf, source)
-    places = [Path(os.fsdecode(shelf.directory), name) for name in ("staging", "locks", "downloads", "roots", ".")]
+    made = make(registry, source)
+    places = [Path(os.fsdecode(registry.directory), name) for name in ("staging", "locks", "downloads", "roots", ".")]
     for place in places:
         place.chmod(0o555)
     try:
-        assert shelf.current() == made
-        assert make(shelf, source) == made
+        assert registry.current() == made
+        assert make(registry, source) == made
         assert (source.made, source.asked) == (1, 1)
-        with shelf.hold(made):
+        with registry.hold(made):
             pass
-        wish = RootfsWish(source="alpine", version="2.0")
+        spec = RootfsSpec(source="alpine", version="2.0")
         for attempt in (
-            lambda: make(shelf, source, wish),
-            lambda: shelf.use(made.name),
-            lambda: shelf.remove(made.name, force=True),
-            shelf.remove_unused,
+            lambda: make(registry, source, spec),
+            lambda: registry.use(made.name),
+            lambda: registry.remove(made.name, force=True),
+            registry.remove_unused,
         ):
             with pytest.raises(RootfsError, match="can only be read") as caught:
                 attempt()
@@ -253,4 +259,4 @@ def test_a_baked_directory_that_can_only_be_read_is_used_but_not_changed(shelf: 
     finally:
         for place in reversed(places):
             place.chmod(0o755)
-    assert make(shelf, source, WISH) == made
+    assert make(registry, source, SPEC) == made

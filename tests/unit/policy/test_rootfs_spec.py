@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wish for a rootfs has plain signs only: what it says becomes part of addresses, paths and commands."""
+"""A spec for a rootfs has plain signs only: what it says becomes part of addresses, paths and commands."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.model.rootfs import RootfsWish
-from unspill.policy.rootfs_wish import find_wrong, is_address, is_label, is_name
+from unspill.model.rootfs import RootfsSpec
+from unspill.policy.rootfs_spec import find_wrong, is_address, is_label, is_name
 
 DIGEST = "0123456789abcdef" * 4
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "spec",
     [
         {"source": "alpine"},
         {"source": "alpine", "version": "3.23.0_rc1", "arch": "x86_64", "tier": 2, "sha256": DIGEST},
@@ -29,12 +29,12 @@ DIGEST = "0123456789abcdef" * 4
     ],
     ids=str,
 )
-def test_a_plain_wish_passes(wish: dict[str, Any]) -> None:
-    assert find_wrong(RootfsWish(**wish)) is None
+def test_a_plain_wish_passes(spec: dict[str, Any]) -> None:
+    assert find_wrong(RootfsSpec(**spec)) is None
 
 
 @pytest.mark.parametrize(
-    ("field", "wish"),
+    ("field", "spec"),
     [
         ("source", {"source": "image"}),
         ("source", {"source": ""}),
@@ -74,8 +74,8 @@ def test_a_plain_wish_passes(wish: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_the_first_field_that_can_not_be_met_is_named(field: str, wish: dict[str, Any]) -> None:
-    found = find_wrong(RootfsWish(**wish))
+def test_the_first_field_that_can_not_be_met_is_named(field: str, spec: dict[str, Any]) -> None:
+    found = find_wrong(RootfsSpec(**spec))
     assert found is not None
     assert found[0] == field
     assert found[1]
