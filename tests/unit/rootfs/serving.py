@@ -192,17 +192,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_content(self, page: Page, content: bytes, asked: Asked) -> None:
         for block in self._blocks(page, content):
-            if page.stop_after is not None and asked.sent + len(block) >= page.stop_after:
-                self._send(page, block[: page.stop_after - asked.sent])
-                asked.sent = page.stop_after
+            limits = [limit for limit in (page.stop_after, page.stall_after) if limit is not None]
+            last = min(limits, default=asked.sent + len(block) + 1)
+            part = block[: last - asked.sent]
+            # Counted before it is sent: a client that has all of it can ask for the count at once
+            asked.sent += len(part)
+            self._send(page, part)
+            if asked.sent == page.stop_after:
                 return
-            if page.stall_after is not None and asked.sent + len(block) >= page.stall_after:
-                self._send(page, block[: page.stall_after - asked.sent])
-                asked.sent = page.stall_after
+            if asked.sent == page.stall_after:
                 self._wait_for_the_end()
                 return
-            self._send(page, block)
-            asked.sent += len(block)
             if page.pause and self.server.web.ended.wait(page.pause):
                 return
         if page.chunked:
