@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unspill.store.cells import Row
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 _COLUMNS = "id, project, path, run, position, tier"
 
@@ -38,7 +38,7 @@ class CacheTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def add_open(self, caches: Iterable[CacheRow]) -> None:

@@ -36,7 +36,7 @@ _SHORT_READ = 522
 _inherited: list[sqlite3.Connection] = []
 
 
-class Connection:
+class Database:
     """Statements and transactions on one database file."""
 
     __slots__ = ("_depth", "_inode", "_lock", "_pid", "_sqlite", "path")
@@ -182,7 +182,7 @@ class Durable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def __enter__(self) -> None:

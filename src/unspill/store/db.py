@@ -12,7 +12,7 @@ import os
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
 from unspill.store.caches import CacheTable
-from unspill.store.connection import Connection, Durable
+from unspill.store.connection import Database, Durable
 from unspill.store.facts import FactTable
 from unspill.store.files import FileTable
 from unspill.store.layers import LayerTable
@@ -45,7 +45,7 @@ class Store:
         *("state", "transaction", "_grants", "_requests"),
     )
 
-    def __init__(self, state: bytes, db: Connection) -> None:
+    def __init__(self, state: bytes, db: Database) -> None:
         self.state = state
         self.transaction = db
         self.durable = Durable(db)
@@ -108,7 +108,7 @@ class Store:
             make_state_dir(state)
             check_state_dir(state)
             _make_private_file(path)
-        db = Connection(path)
+        db = Database(path)
         version = read_version(db)
         if version < len(MIGRATIONS):
             _upgrade(db, state)
@@ -153,7 +153,7 @@ def _make_private_file(path: bytes) -> None:
         os.close(fd)
 
 
-def _upgrade(db: Connection, state: bytes) -> None:
+def _upgrade(db: Database, state: bytes) -> None:
     """Choose the journal and run the missing migrations; of several processes, one does it."""
     lock = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -177,7 +177,7 @@ def _upgrade(db: Connection, state: bytes) -> None:
         os.close(lock)
 
 
-def _choose_journal(db: Connection) -> None:
+def _choose_journal(db: Database) -> None:
     """Use a write-ahead log; where the filesystem can't share memory, SQLite's slower journal."""
     try:
         db.rows("PRAGMA journal_mode = WAL")

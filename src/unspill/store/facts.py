@@ -10,7 +10,7 @@ from unspill.store.cells import as_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 
 class FactTable:
@@ -18,7 +18,7 @@ class FactTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def find(self, key: str) -> str | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from unspill.model.change import EntryKind
     from unspill.store.cells import Cell, Row
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 ENTRY_KINDS: tuple[EntryKind, ...] = ("file", "dir", "symlink", "special")
 
@@ -57,7 +57,7 @@ class FileTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def find(self, project: bytes, root: bytes, path: bytes) -> FileRow | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unspill.model.permission import Request
     from unspill.model.rules import Scope
     from unspill.store.cells import Cell, Row
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 _COLUMNS = "id, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request"
 
@@ -29,7 +29,7 @@ class GrantTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def add(self, request: Request, scope: Scope, *, granted_ns: int, expires_ns: int, granted_by: str) -> Grant:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unspill.store.cells import Row
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 _COLUMNS = "id, sandbox, root, run, mark_ns, seq"
 
@@ -40,7 +40,7 @@ class LayerTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def add_open(self, layers: Iterable[LayerRow]) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unspill.model.layer import LayerId
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 
 class MarkTable:
@@ -21,7 +21,7 @@ class MarkTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def put(self, layer: LayerId, marks: Mapping[bytes, int]) -> None:

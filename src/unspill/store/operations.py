@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from unspill.model.operation import Ending, OperationKind, Why
     from unspill.store.cells import Cell, Row
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
     Word = TypeVar("Word", bound=str)
 
@@ -38,7 +38,7 @@ class OperationTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def next_number(self, project: bytes) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unspill.model.permission import Request
     from unspill.model.rules import Scope
     from unspill.store.cells import Cell, Row
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
     RequestState = Literal["asked", "waiting", "allowed", "denied", "expired"]
     Verdict = TypeVar("Verdict")
@@ -69,7 +69,7 @@ class RequestTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def add(self, asked: AskedRequest) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import After
     from unspill.store.cells import Cell, Row
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 KEPT_BYTES = 64 * 1024
 
@@ -65,7 +65,7 @@ class RunTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def start(

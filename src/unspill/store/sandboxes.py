@@ -17,7 +17,7 @@ from unspill.store.cells import as_blob, as_id, as_int, as_text, as_unsigned, to
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.store.cells import Row
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 _COLUMNS = "id, project, name, device, inode, created_ns"
 _ALL = f"{_COLUMNS}, marked"
@@ -40,7 +40,7 @@ class SandboxTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def get_or_create(self, project: bytes, name: str, device: int, inode: int) -> SandboxRow:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unspill.model.selection import Consent
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 SHORTEST = 6
 KEPT_NS = 30 * 86_400 * 1_000_000_000
@@ -23,7 +23,7 @@ class ShownTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def put(self, sandbox: str, shown: Iterable[Consent]) -> None:

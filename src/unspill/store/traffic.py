@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from unspill.model.layer import RunId
     from unspill.model.record import Record
-    from unspill.store.connection import Connection as Database
+    from unspill.store.connection import Database
 
 KEPT = 1000
 
