@@ -12,9 +12,8 @@ import os
 import time
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
-from unspill.model.record import Record
-from unspill.store.cells import as_id
-from unspill.store.connection import Database
+from unspill.record import Record
+from unspill.store.connection import Database, as_id
 from unspill.store.migrations import MIGRATIONS, migrate, read_version, refuse_foreign
 
 DAILY = b"daily.db"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import StoreDamaged
-from unspill.store.cells import as_int
+from unspill.store.connection import as_int
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
