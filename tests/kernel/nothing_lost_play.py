@@ -30,7 +30,7 @@ from tests.support import VIEW_LINES
 from unspill import Sandbox
 from unspill.apply.places import operation_dir
 from unspill.errors import UsageError
-from unspill.layers.places import upper_dir
+from unspill.layers.locks import upper_dir
 from unspill.model.operation import Operation as Recorded
 
 KINDS = [*UNDISTURBED, *("run, cancel",) * 2, *("run, kill",) * 2]

@@ -23,7 +23,7 @@ from unspill.apply.durable import sync_done
 from unspill.apply.sites import Sites
 from unspill.cli.outcome import outcome_lines
 from unspill.host.writers import has_writers
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.operation import Operation
 from unspill.sandbox.daily import DAY_NS
 from unspill.sandbox.retention import prune

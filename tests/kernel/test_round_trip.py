@@ -17,7 +17,7 @@ from tests.kernel.round_trip_play import Sequence, Step
 from tests.kernel.round_trip_player import Player, inside, play
 from tests.kernel.round_trip_stage import Inside, Stage, WholeStage
 from tests.support import Ground
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 __all__ = ["inside"]
 

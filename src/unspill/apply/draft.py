@@ -15,8 +15,8 @@ from unspill.apply.dressing import dress_of
 from unspill.apply.entries import entry_of
 from unspill.apply.loans import Loans
 from unspill.apply.staging import copy_entry, digest_entry
-from unspill.changes.kinds import ESCAPED, is_plain_attribute
 from unspill.git.index import is_index, says_at
+from unspill.host.overlay import ESCAPED, is_plain_attribute
 from unspill.host.writing import write_whole
 from unspill.model.operation import Dress, Step
 

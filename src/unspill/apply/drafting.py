@@ -16,8 +16,8 @@ from unspill.apply.expanding import expand
 from unspill.apply.perform import explain_error
 from unspill.apply.staging import SPECIAL_BITS, drop_marks, has_command_marks, is_copy_needed
 from unspill.apply.steps import make_step
-from unspill.changes.kinds import FORMAT, KINDS
 from unspill.changes.quote import quote
+from unspill.host.overlay import FORMAT, KINDS
 from unspill.model.operation import Left
 from unspill.record import Record
 

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from unspill.changes.kinds import is_plain_attribute
+from unspill.host.overlay import is_plain_attribute
 from unspill.model.operation import Dress
 
 TYPE_CHECKING = False

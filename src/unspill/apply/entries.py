@@ -7,7 +7,7 @@ inode, a chmod the mode. Directories are identified by their inode alone: what i
 
 from __future__ import annotations
 
-from unspill.changes.kinds import FORMAT, KINDS
+from unspill.host.overlay import FORMAT, KINDS
 from unspill.model.operation import Entry
 from unspill.record import setters
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 
-from unspill.changes.kinds import FORMAT
+from unspill.host.overlay import FORMAT
 from unspill.record import Record
 
 TYPE_CHECKING = False

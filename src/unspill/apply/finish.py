@@ -12,7 +12,7 @@ import os
 from unspill.apply.journal import Residue
 from unspill.apply.moving import move_upper
 from unspill.apply.places import kept_base_dir, residue_dir, tree_dir
-from unspill.layers.places import base_dir, upper_dir
+from unspill.layers.locks import base_dir, upper_dir
 from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.store.layers import LayerRow
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from unspill.apply.steps import git_step_from, plain_git_step, plain_step, step_from
-from unspill.changes.collector import CollectorPaused
+from unspill.changes.scan import CollectorPaused
 from unspill.host.writing import write_whole
 from unspill.model.operation import Left, Operation, OperationId
 from unspill.record import Record

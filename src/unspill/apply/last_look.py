@@ -16,8 +16,7 @@ import time
 from unspill.apply.perform import BEING_WRITTEN, CHANGED, explain_error, is_unchanged, misfit, take_back_group
 from unspill.apply.places import kept_entry
 from unspill.host.libc import syncfs
-from unspill.layers.duplicate import duplicate
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import duplicate, remove_tree
 from unspill.model.operation import Left
 
 TYPE_CHECKING = False

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.changes.closed import MARK, close_again, open_to_owner
+from unspill.changes.walk import close_again, open_to_owner
+from unspill.host.overlay import MODE_MARK
 
 
 def move_upper(source: bytes, dest: bytes) -> None:
@@ -41,7 +42,7 @@ def close_upper(upper: bytes) -> None:
     """Give an upper directory its mode back that was moved while it was open, or was about to be."""
     fd = os.open(upper, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if MARK in os.listxattr(fd):
-            close_again(fd, int(os.getxattr(fd, MARK), 8))
+        if MODE_MARK in os.listxattr(fd):
+            close_again(fd, int(os.getxattr(fd, MODE_MARK), 8))
     finally:
         os.close(fd)

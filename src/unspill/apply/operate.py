@@ -24,11 +24,11 @@ from unspill.apply.perform import perform
 from unspill.apply.places import journal_file, marker_file, operation_dir, staging_name, tree_dir
 from unspill.apply.rollback import forget, remove_staging, roll_back, tidy_up
 from unspill.apply.sites import Sites
-from unspill.changes.collector import CollectorPaused
+from unspill.changes.scan import CollectorPaused
 from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
 from unspill.host.installation import check_own_place
 from unspill.host.writing import sync_directory
-from unspill.layers.places import upper_dir
+from unspill.layers.locks import upper_dir
 from unspill.model.layer import LayerId
 from unspill.model.operation import Left, Operation, OperationId
 from unspill.record import Record

@@ -16,7 +16,7 @@ from unspill.apply.places import journal_file, marker_file, staging_name
 from unspill.apply.rollback import forget, remove_staging, roll_back, tidy_up
 from unspill.apply.sites import Sites, open_root
 from unspill.errors import ProjectBusy, RootRefused, SandboxUnavailable
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.operation import OperationId
 
 TYPE_CHECKING = False

@@ -20,8 +20,8 @@ from unspill.apply.moving import close_inside, move_upper
 from unspill.apply.perform import CHANGED, explain_error, take_back
 from unspill.apply.places import journal_file, kept_entry, operation_dir
 from unspill.host.writing import sync_directory
-from unspill.layers.places import upper_dir
-from unspill.layers.remove import remove_tree
+from unspill.layers.locks import upper_dir
+from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId
 from unspill.model.operation import Left
 

@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 
-from unspill.changes.closed import open_to_owner
+from unspill.changes.walk import open_to_owner
 from unspill.errors import ProjectBusy, RootRefused
 from unspill.host.beneath import Beneath, is_one_mount
 

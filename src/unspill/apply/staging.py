@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.changes.kinds import ESCAPED, OWN, is_plain_attribute
+from unspill.host.content import Copier, digest_of
+from unspill.host.overlay import ESCAPED, OWN, is_plain_attribute
 from unspill.host.writing import write_whole
-from unspill.layers.content import Copier, digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

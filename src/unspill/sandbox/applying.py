@@ -13,15 +13,13 @@ from unspill.apply.journal import Residue
 from unspill.apply.operate import Task, operate
 from unspill.apply.places import residue_dir, tree_dir
 from unspill.apply.touched import Touched
-from unspill.changes.closed import open_closed, open_to_owner
 from unspill.changes.select import rest
+from unspill.changes.walk import open_closed, open_to_owner
 from unspill.errors import ApplyFailed, RootRefused
 from unspill.host.beneath import Beneath
-from unspill.layers.discard import discard_stacks
-from unspill.layers.locks import StackUse
-from unspill.layers.make import new_id
+from unspill.layers.lifecycle import discard_stacks, new_id
+from unspill.layers.locks import StackUse, base_dir
 from unspill.layers.marks import Marks, carry_over, unedited_directories
-from unspill.layers.places import base_dir
 from unspill.layers.residue import build_residue
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import ancestors, choose

@@ -13,8 +13,8 @@ from unspill.apply.places import journal_file, tree_dir
 from unspill.apply.reversing import Reversal
 from unspill.errors import RootRefused, UsageError
 from unspill.git.layout import repository_of
-from unspill.layers.places import upper_dir
-from unspill.layers.stack import stat_root
+from unspill.layers.lifecycle import stat_root
+from unspill.layers.locks import upper_dir
 from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import OperationId
 from unspill.sandbox.claims import forget_untracked
