@@ -28,7 +28,7 @@ from tests.kernel.round_trip_stage import INSIDE, PYTHON, WholeStage
 from tests.kernel.round_trip_tree import Node, Tree, ancestors
 from tests.support import VIEW_LINES
 from unspill import Sandbox
-from unspill.apply.places import operation_dir
+from unspill.apply.journal import operation_dir
 from unspill.errors import UsageError
 from unspill.layers.locks import upper_dir
 from unspill.model.operation import Operation as Recorded

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.drafting import RootDraft, Upper
-from unspill.apply.journal import Residue
+from unspill.apply.draft import RootDraft, Upper
+from unspill.apply.journal import Residue, Touched, residue_dir, tree_dir
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import residue_dir, tree_dir
-from unspill.apply.touched import Touched
 from unspill.changes.select import rest
 from unspill.changes.walk import open_closed, open_to_owner
 from unspill.errors import ApplyFailed, RootRefused
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unspill.apply.draft import Draft
-    from unspill.apply.sites import Sites
+    from unspill.apply.steps import Sites
     from unspill.git.repository import Repository
     from unspill.model.change import Change, ChangeSet, RootChanges
     from unspill.model.layer import RunId, Stack
@@ -232,8 +230,10 @@ class _Apply:
     def _draft_repositories(
         self, draft: Draft, sites: Sites, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
     ) -> None:
-        from unspill.apply.git_draft import GitSource  # lazy: git
-        from unspill.apply.repositories import draft_with_repositories  # lazy: git
+        from unspill.apply.git_draft import (
+            GitSource,  # lazy: git
+            draft_with_repositories,  # lazy: git
+        )
 
         stack = self._stacks[index]
         source = GitSource(

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.journal import Residue
+from unspill.apply.journal import Residue, operation_dir, residue_dir, tree_dir
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import operation_dir, residue_dir, tree_dir
 from unspill.changes.diff import apply_hunks, numbered_hunks
 from unspill.changes.reader import Reader
 from unspill.changes.select import select, without

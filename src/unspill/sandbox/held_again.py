@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.journal import Residue
-from unspill.apply.places import kept_base_dir, residue_dir, tree_dir
+from unspill.apply.journal import Residue, kept_base_dir, residue_dir, tree_dir
 from unspill.changes.scan import scan
 from unspill.git.layout import repository_of
 from unspill.layers.lifecycle import new_id, stat_root

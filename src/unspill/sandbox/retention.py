@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import time
 
-from unspill.apply.journal import read_journal
-from unspill.apply.own_refs import remove_own_refs
-from unspill.apply.places import journal_file, operation_dir
+from unspill.apply.git_move import remove_own_refs
+from unspill.apply.journal import journal_file, operation_dir, read_journal
 from unspill.changes.walk import measure
 from unspill.layers.locks import spill_dir
 from unspill.layers.mask import remove_old_masks

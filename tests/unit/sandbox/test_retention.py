@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.layers.ground import Ground, ended, write
 from tests.unit.sandbox.ledger import DAY_NS, START_NS, Ledger
-from unspill.apply.places import journal_file, operation_dir
+from unspill.apply.journal import journal_file, operation_dir
 from unspill.errors import StoreDamaged
 from unspill.layers.lifecycle import drop_run
 from unspill.layers.locks import spill_dir
