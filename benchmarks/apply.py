@@ -22,7 +22,7 @@ from measuring import Case, Turns, make_parser, report
 from scan import make_tree as make_kept_tree
 
 from unspill import Limits, Policy, Sandbox
-from unspill.host.mountinfo import filesystem_of
+from unspill.host.places import filesystem_of
 from unspill.layers.trees import remove_tree
 
 FILES = 20_000

@@ -156,7 +156,7 @@ MOMENTS = {
     "operate.write_journal": False,
     "operate.write_end": False,
     "operate.finish": True,
-    "finish._move_layer": True,
+    "recover._move_layer": True,
 }
 
 
@@ -167,7 +167,7 @@ def test_a_discard_that_is_killed_is_done_or_not_and_leaves_nothing_behind(groun
     program = f"""
 import os, signal
 from unspill import Policy, Sandbox
-from unspill.apply import finish, operate
+from unspill.apply import operate, recover
 from unspill.sandbox import discarding, held_again
 sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}))
 {moment} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)

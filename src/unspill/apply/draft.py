@@ -38,13 +38,13 @@ from unspill.apply.staging import (
 from unspill.apply.steps import entry_of, make_step, matches
 from unspill.changes.quote import quote
 from unspill.git.index import is_index, says_at
+from unspill.host.descriptors import write_whole
 from unspill.host.overlay import (
     ESCAPED,
     FORMAT,
     KINDS,
     is_plain_attribute,
 )
-from unspill.host.writing import write_whole
 from unspill.model.operation import Dress, Left, Step
 from unspill.record import Record
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from unspill.apply.journal import Touched
     from unspill.apply.steps import Sites
-    from unspill.host.beneath import Beneath
+    from unspill.host.dirfd import Beneath
     from unspill.layers.marks import Marks
     from unspill.model.change import Change
     from unspill.model.operation import (

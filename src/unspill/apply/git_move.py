@@ -39,13 +39,13 @@ from unspill.git.state import (
     parse_ref,
     read_values,
 )
-from unspill.host.writing import write_whole
+from unspill.host.descriptors import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unspill.host.beneath import Beneath
+    from unspill.host.dirfd import Beneath
     from unspill.model.operation import (
         GitEnding,
         GitMove,

@@ -36,7 +36,7 @@ from unspill.apply.steps import (
     step_from,
 )
 from unspill.changes.scan import CollectorPaused
-from unspill.host.writing import write_whole
+from unspill.host.descriptors import write_whole
 from unspill.model.operation import Left, Operation, OperationId
 from unspill.record import Record
 

@@ -30,13 +30,8 @@ import time
 from unspill.apply.journal import kept_entry
 from unspill.apply.staging import change_dress, is_dressed, was_between
 from unspill.apply.steps import entry_of, matches
-from unspill.host.libc import (
-    RENAME_EXCHANGE,
-    RENAME_NOREPLACE,
-    renameat2,
-    syncfs,
-)
-from unspill.host.writers import has_writers
+from unspill.host.dirfd import has_writers
+from unspill.host.libc import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2, syncfs
 from unspill.layers.trees import duplicate, remove_tree
 from unspill.model.operation import Left
 

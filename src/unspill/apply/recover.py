@@ -60,7 +60,7 @@ from unspill.apply.steps import (
     open_root,
 )
 from unspill.errors import ProjectBusy, RootRefused, SandboxUnavailable
-from unspill.host.writing import sync_directory
+from unspill.host.descriptors import sync_directory
 from unspill.layers.locks import base_dir, upper_dir
 from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId, RunId, SandboxId

@@ -27,8 +27,8 @@ import stat
 
 from unspill.apply.journal import operation_dir
 from unspill.host.content import Copier, digest_of
+from unspill.host.descriptors import write_whole
 from unspill.host.overlay import ESCAPED, OWN, is_plain_attribute
-from unspill.host.writing import write_whole
 from unspill.model.operation import Dress
 
 TYPE_CHECKING = False

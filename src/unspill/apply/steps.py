@@ -30,7 +30,7 @@ from _operator import attrgetter
 
 from unspill.changes.walk import close_again, open_to_owner
 from unspill.errors import ProjectBusy, RootRefused
-from unspill.host.beneath import Beneath, is_one_mount
+from unspill.host.dirfd import Beneath, is_one_mount
 from unspill.host.overlay import FORMAT, KINDS, MODE_MARK
 from unspill.model.operation import (
     Dress,

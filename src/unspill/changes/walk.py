@@ -26,8 +26,7 @@ import stat
 import sys
 import time
 
-from unspill.host.half_open import before_opening, half_open
-from unspill.host.overlay import MODE_MARK, is_user_attribute
+from unspill.host.overlay import MODE_MARK, before_opening, half_open, is_user_attribute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -491,7 +490,7 @@ def has_fresh(directory: bytes, since_ns: int, *, over_bytes: int, over_entries:
     By the time at which each entry was made, which no command can set: all others change when something is removed or
     closed too. Where the filesystem does not know it, nothing is fresh.
     """
-    from unspill.host.statx import Statx
+    from unspill.host.libc import Statx
 
     statx = Statx()
     total = count = 0

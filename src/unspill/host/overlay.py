@@ -33,6 +33,11 @@ FOREIGN = frozenset({"user.overlay.redirect", "user.overlay.metacopy", "user.ove
 FORMAT = 0o170000
 KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink"}
 
+# A directory of ours that its owner can't write must be written before an attribute can keep its mode. For that moment
+# the mode itself says what it was: the owner's three bits stand in the place of the special ones.
+_WRITE_ONLY = 0o200
+_SPECIAL = 0o7000
+
 _NO_ATTRIBUTE = frozenset({errno.ENOTSUP, errno.ENODATA})
 
 
@@ -117,3 +122,24 @@ def refuse_foreign(names: list[str], path: bytes) -> None:
             f"the layer holds {marks} at {path!r}, which no layer of unspill has",
             remedy="Discard this sandbox; something else wrote into its layer.",
         )
+
+
+def half_open(mode: int) -> int:
+    """Return a mode that lets the owner write a directory and nothing else, and that `before_opening` understands.
+
+    What had special bits itself can't be written so: it loses the owner's bits if this process dies now.
+    """
+    others, owner = mode & 0o077, (mode & 0o700) >> 6
+    if mode & _SPECIAL:
+        return mode & ~0o700 | _WRITE_ONLY
+    # A directory that can really only be written keeps its mode, so the code for that stands for none of the bits
+    shown = {0o2: 0, 0: 0o2}.get(owner, owner)
+    return others | _WRITE_ONLY | shown << 9
+
+
+def before_opening(mode: int) -> int:
+    """Return the mode that a directory had; that of one which nobody was about to open is what it is."""
+    shown = (mode & _SPECIAL) >> 9
+    if mode & 0o700 != _WRITE_ONLY or not shown:
+        return mode
+    return mode & 0o077 | (0 if shown == 0o2 else shown << 6)

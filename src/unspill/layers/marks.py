@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from unspill.host.beneath import Beneath
+    from unspill.host.dirfd import Beneath
     from unspill.model.change import Change
 
 
@@ -172,7 +172,7 @@ def unedited_directories(live_root: bytes, changes: Iterable[Change], marks: Mar
 
 
 def _open_live(root: bytes) -> Beneath:
-    from unspill.host.beneath import Beneath
+    from unspill.host.dirfd import Beneath
 
     return Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
 

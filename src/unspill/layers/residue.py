@@ -20,11 +20,12 @@ import stat
 import time
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.beneath import Beneath
-from unspill.host.half_open import before_opening, half_open
+from unspill.host.dirfd import Beneath
 from unspill.host.overlay import (
     MODE_MARK,
     OPAQUE,
+    before_opening,
+    half_open,
     list_attributes,
     make_whiteout,
     shown_name,

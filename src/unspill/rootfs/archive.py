@@ -12,7 +12,7 @@ import os
 import stat
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.host.writing import write_whole
+from unspill.host.descriptors import write_whole
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.policy.rootfs_spec import is_label
 from unspill.record import Record

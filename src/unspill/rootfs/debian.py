@@ -22,7 +22,7 @@ from hashlib import sha256
 from shutil import rmtree, which
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.host.beneath import open_beneath
+from unspill.host.dirfd import open_beneath
 from unspill.model.rootfs import TIERS, Progress, RootfsKey
 from unspill.record import Record
 from unspill.rootfs.compression import Bounds, too_much

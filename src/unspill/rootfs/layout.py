@@ -16,7 +16,7 @@ import stat
 import time
 
 from unspill.errors import RootfsError, RootfsUnsafe
-from unspill.host.trusted import find_changeable
+from unspill.host.bwrap import find_changeable
 from unspill.layers.trees import remove_tree
 from unspill.policy.paths import show
 from unspill.policy.rootfs_spec import is_name

@@ -38,8 +38,8 @@ import sys
 import time
 
 from unspill.errors import SandboxUnavailable
+from unspill.host.descriptors import above_standard, make_pipe
 from unspill.host.job import is_dead
-from unspill.host.numbers import above_standard, make_pipe
 from unspill.host.signals import DeferredSignals
 from unspill.model.run import (
     Cancelled,

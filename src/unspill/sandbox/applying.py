@@ -14,7 +14,7 @@ from unspill.apply.operate import Task, operate
 from unspill.changes.select import rest
 from unspill.changes.walk import open_closed, open_to_owner
 from unspill.errors import ApplyFailed, RootRefused
-from unspill.host.beneath import Beneath
+from unspill.host.dirfd import Beneath
 from unspill.layers.lifecycle import discard_stacks, new_id
 from unspill.layers.locks import StackUse, base_dir
 from unspill.layers.marks import Marks, carry_over, unedited_directories

@@ -13,7 +13,7 @@ import stat
 
 from unspill.changes.reader import digest_of_file
 from unspill.errors import DeniedError
-from unspill.host.beneath import Beneath
+from unspill.host.dirfd import Beneath
 from unspill.layers.locks import upper_dir
 from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.model.plan import Bind, Overlay, Symlink

@@ -13,7 +13,7 @@ import time
 
 from unspill.apply.journal import journal_file, read_journal
 from unspill.apply.steps import matches
-from unspill.host.beneath import Beneath
+from unspill.host.dirfd import Beneath
 from unspill.record import Record
 from unspill.store.operations import BackupRow
 

@@ -10,7 +10,7 @@ from unspill.apply.operate import Task, operate
 from unspill.apply.staging import digest_entry
 from unspill.apply.steps import entry_of, matches
 from unspill.errors import UsageError
-from unspill.host.beneath import Beneath
+from unspill.host.dirfd import Beneath
 from unspill.model.operation import Dress, Step
 from unspill.policy.paths import show
 from unspill.record import Record

@@ -15,7 +15,7 @@ from unspill.changes.diff import MAX_FILE_BYTES, MAX_LINES, change_diff, diff_li
 from unspill.changes.reader import Reader, read_up_to
 from unspill.changes.scan import scan
 from unspill.errors import UsageError
-from unspill.host.beneath import Beneath
+from unspill.host.dirfd import Beneath
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
 from unspill.sandbox.masking import load_masked
 from unspill.sandbox.operations import get_operation, steps_of
