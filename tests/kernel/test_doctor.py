@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.masked_host import asked_through, masked, nested
-from unspill.cli.doctor import doctor
+from unspill.cli.doctor import describe as doctor
 from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
 from unspill.host.bwrap import find_bwrap
 from unspill.host.distribution import parse_os_release

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.cli.options import EVERYWHERE, Command
+from unspill.cli.options import verb
 from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
 from unspill.host.distribution import read_distribution
 from unspill.host.level import report, with_container_mode
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from unspill.host.survey import Finding, FindingKind, Survey
     from unspill.model.plan import Facts
     from unspill.model.policy import EngineName, NetworkMode, Profile
-
-COMMAND = Command(
-    name="doctor",
-    summary="Say what this machine can do and how to get the rest; with PROJECT, look through that directory too.",
-    options=EVERYWHERE,
-    positional="[PROJECT]",
-    most=1,
-)
 
 _MARKS = {"ok": "ok", "note": "note", "less": "less", "weak": "weak", "missing": "NO"}
 
@@ -62,8 +54,13 @@ FINDINGS: dict[FindingKind, tuple[str, str]] = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Run the verb."""
+@verb(
+    "Say what this machine can do and how to get the rest; with PROJECT, look through that directory too.",
+    positional="[PROJECT]",
+    most=1,
+)
+def doctor(arguments: Arguments) -> int:
+    """Say what works on this host."""
     from unspill.cli.doctor_rootfs import rootfs_row
     from unspill.host.places import find_home
     from unspill.host.survey import survey_project
@@ -85,7 +82,7 @@ def run(arguments: Arguments) -> int:
         from unspill.host.probe import probe
 
         refused, facts = error, probe(None, store.state)
-    text, code = doctor(
+    text, code = describe(
         project if given else None,
         as_json=arguments.flag("--json"),
         facts=facts,
@@ -102,7 +99,7 @@ def run(arguments: Arguments) -> int:
     return code
 
 
-def doctor(
+def describe(
     project: bytes | None,
     *,
     as_json: bool,
