@@ -25,7 +25,7 @@ BREAKING = {
     "raise BrokenPipeError": 141,
     "raise SystemExit(0)": 0,
     "raise GeneratorExit": 1,
-    "import traceback; del traceback.format_exc; raise ValueError": 1,
+    "import sys; del sys.excepthook; raise ValueError": 1,
 }
 KILLED = {"import os; os.kill(os.getpid(), 9)": -9, "import os; os._exit(77)": 77}
 
