@@ -25,7 +25,7 @@ from unspill.cli.outcome import outcome_lines
 from unspill.host.dirfd import has_writers
 from unspill.layers.trees import remove_tree
 from unspill.model.operation import Operation
-from unspill.sandbox.daily import DAY_NS
+from unspill.model.policy import DAY_NS
 from unspill.sandbox.retention import prune
 from unspill.store.db import Store
 

@@ -14,9 +14,9 @@ from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.errors import UsageError
 from unspill.host.installation import own_words
 from unspill.policy.roots import check_root
+from unspill.sandbox.locations import find_own_locations
 from unspill.sandbox.project import find_project, resolve_project
 from unspill.sandbox.sandbox import Sandbox
-from unspill.sandbox.upkeep import find_own_locations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

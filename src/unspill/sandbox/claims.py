@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unspill.model.change import ChangeSet
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
     from unspill.store.db import Store
 
     # Paths, absolute, and the digests that indexes have for them
@@ -142,40 +142,40 @@ def repository_of(git: bytes) -> bytes | None:
     return _repository_of(os.path.realpath(git))
 
 
-def entries_of(opened: Opened) -> Entries:
+def entries_of(project: Project) -> Entries:
     """Return what the indexes of the live project say about all names of secrets, whether or not they exist."""
     from unspill.sandbox.masking import secret_directories
     from unspill.sandbox.tracked import find_entries
 
-    names = masked_names(opened.policy.secrets)
+    names = masked_names(project.means.policy.secrets)
     found: Entries = {}
-    for directory in secret_directories(opened) if names else ():
+    for directory in secret_directories(project) if names else ():
         found |= {posixpath.join(directory, name): one for name, one in find_entries(directory, names).items()}
     return found
 
 
-def remember_claims(opened: Opened, before: Entries, shown: Iterable[bytes], changes: ChangeSet) -> None:
+def remember_claims(project: Project, before: Entries, shown: Iterable[bytes], changes: ChangeSet) -> None:
     """Keep in mind what an apply made the indexes say; `shown` are the secrets that were not masked before it."""
     own = {posixpath.join(part.root, change.path) for part in changes.roots for change in part.changes}
     known = {*shown}
-    entries = entries_of(opened)
-    _trust_no_others(opened, entries)
+    entries = entries_of(project)
+    _trust_no_others(project, entries)
     for path, digest in entries.items():
         if before.get(path) != digest and path not in known:
             directory, name = posixpath.split(path)
-            claims = Claims(opened.store, directory)
+            claims = Claims(project.store, directory)
             # What the person makes of the command's own file later is not for commands
             (claims.doubt if path in own else claims.add)(name, digest)
 
 
-def forget_untracked(opened: Opened) -> None:
+def forget_untracked(project: Project) -> None:
     """Trust no name any more that is not in an index now: who puts it there next may be another one."""
-    _trust_no_others(opened, entries_of(opened))
+    _trust_no_others(project, entries_of(project))
 
 
-def _trust_no_others(opened: Opened, entries: Entries) -> None:
+def _trust_no_others(project: Project, entries: Entries) -> None:
     from unspill.sandbox.masking import secret_directories
 
-    for directory in secret_directories(opened):
+    for directory in secret_directories(project):
         tracked = [posixpath.basename(path) for path in entries if posixpath.dirname(path) == directory]
-        Claims(opened.store, directory).trust_no_other(tracked)
+        Claims(project.store, directory).trust_no_other(tracked)

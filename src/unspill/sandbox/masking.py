@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unspill.model.layer import RunId, SealedLayer, Stack
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
     from unspill.store.db import Store
 
 
@@ -48,7 +48,7 @@ MASKED = (
 )
 
 
-def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
+def find_masks(project: Project, revealed: tuple[bytes, ...] = ()) -> Masks:
     """Return the masks of a run; `revealed` are paths that it may see, absolute or relative to the project.
 
     Raises:
@@ -56,22 +56,22 @@ def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
         SandboxUnavailable: a mask can't be made.
     """
     if revealed:
-        _check_revealed(opened, masked_names(opened.policy.secrets), revealed)
-    return _find_masks(opened, revealed)
+        _check_revealed(project, masked_names(project.means.policy.secrets), revealed)
+    return _find_masks(project, revealed)
 
 
-def _find_masks(opened: Opened, revealed: tuple[bytes, ...]) -> Masks:
-    secrets = opened.policy.secrets
+def _find_masks(project: Project, revealed: tuple[bytes, ...]) -> Masks:
+    secrets = project.means.policy.secrets
     names = masked_names(secrets)
     if not names:
         return Masks()
     layers, tracked, secret = [], [], []
-    for root in opened.roots:
+    for root in project.roots:
         hidden: dict[bytes, tuple[bytes, ...]] = {}
         for path in (b"", *_directories(root, secrets.directories)):
             directory = posixpath.join(root, path) if path else root
-            shown = revealed_names((*secrets.reveal, *revealed), opened.project, directory)
-            for name, text in _find_shown(opened.store, directory, names, shown):
+            shown = revealed_names((*secrets.reveal, *revealed), project.path, directory)
+            for name, text in _find_shown(project.store, directory, names, shown):
                 if text in (TRACKED, MASKED):
                     tracked.append((posixpath.join(directory, name), text))
                 if text in (TRACKED, _DIRECTORY):
@@ -79,26 +79,26 @@ def _find_masks(opened: Opened, revealed: tuple[bytes, ...]) -> Masks:
                 else:
                     secret.append(posixpath.join(directory, name))
             hidden[path] = tuple(name for name in names if name not in shown) if shown else names
-        layer = find_mask(opened.store.state, root, hidden)
+        layer = find_mask(project.store.state, root, hidden)
         if layer is not None:
             layers.append((root, layer))
     return Masks(layers=tuple(layers), tracked=tuple(tracked), hidden=tuple(secret))
 
 
-def load_masked(opened: Opened) -> tuple[Stack, ...]:
+def load_masked(project: Project) -> tuple[Stack, ...]:
     """Return the stacks of a sandbox as a run without a grant sees them, so that no change shows what is masked.
 
     A secret that a run was shown and has changed is not masked: what is held is a change of the person's own file.
     """
-    stacks = load_stacks(opened.store, opened.row.id, opened.roots)
-    layers = dict(_find_masks(opened, tuple(_changed_secrets(opened, stacks))).layers)
+    stacks = load_stacks(project.store, project.row.id, project.roots)
+    layers = dict(_find_masks(project, tuple(_changed_secrets(project, stacks))).layers)
     return tuple(stack.replace(mask=layers.get(stack.live)) for stack in stacks)
 
 
-def remember_revealed(opened: Opened, run: RunId, revealed: tuple[bytes, ...]) -> None:
+def remember_revealed(project: Project, run: RunId, revealed: tuple[bytes, ...]) -> None:
     """Keep in mind which secrets a run is shown, before it begins: what it leaves of them in its layer is covered."""
-    shown = {posixpath.normpath(posixpath.join(opened.project, path)) for path in revealed}
-    opened.store.facts.put(_CHANGED_KEY + run, " ".join(path.hex() for path in shown))
+    shown = {posixpath.normpath(posixpath.join(project.path, path)) for path in revealed}
+    project.store.facts.put(_CHANGED_KEY + run, " ".join(path.hex() for path in shown))
 
 
 def carry_changed(store: Store, stack: Stack) -> None:
@@ -109,7 +109,7 @@ def carry_changed(store: Store, stack: Stack) -> None:
         store.facts.put(_CHANGED_KEY + stack.sealed[-1].run, " ".join(sorted(texts)))
 
 
-def with_covers(opened: Opened, stacks: tuple[Stack, ...], revealed: tuple[bytes, ...]) -> tuple[Stack, ...]:
+def with_covers(project: Project, stacks: tuple[Stack, ...], revealed: tuple[bytes, ...]) -> tuple[Stack, ...]:
     """Return stacks in which no layer shows a secret that only an earlier run was granted to see.
 
     Raises:
@@ -117,9 +117,9 @@ def with_covers(opened: Opened, stacks: tuple[Stack, ...], revealed: tuple[bytes
     """
     if not any(stack.sealed for stack in stacks):
         return stacks
-    shown = {posixpath.normpath(posixpath.join(opened.project, path)) for path in revealed}
+    shown = {posixpath.normpath(posixpath.join(project.path, path)) for path in revealed}
     return tuple(
-        stack.replace(sealed=tuple(_covered(opened.store, stack, layer, shown) for layer in stack.sealed))
+        stack.replace(sealed=tuple(_covered(project.store, stack, layer, shown) for layer in stack.sealed))
         for stack in stacks
     )
 
@@ -133,11 +133,11 @@ def _covered(store: Store, stack: Stack, layer: SealedLayer, shown: set[bytes]) 
     return layer.replace(cover=find_mask(store.state, layer.upper, names)) if names else layer
 
 
-def _changed_secrets(opened: Opened, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
+def _changed_secrets(project: Project, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
     """Yield the secrets that runs were shown and changed, as far as that is held."""
     for stack in stacks:
         for layer in stack.sealed:
-            yield from _changed_in(opened.store, stack, layer)
+            yield from _changed_in(project.store, stack, layer)
 
 
 def _changed_in(store: Store, stack: Stack, layer: SealedLayer) -> Iterator[bytes]:
@@ -147,15 +147,15 @@ def _changed_in(store: Store, stack: Stack, layer: SealedLayer) -> Iterator[byte
             yield path
 
 
-def news_of(opened: Opened, masks: Masks) -> tuple[str, ...]:
+def news_of(project: Project, masks: Masks) -> tuple[str, ...]:
     """Return the warnings about tracked secrets: those that are masked, and shown ones as soon as they are others."""
     if not masks.tracked:
         return ()
-    texts = tuple(f"{show(os.path.relpath(path, opened.project))} {text}." for path, text in masks.tracked)
-    key, said = f"tracked secrets of {opened.row.id}", "\n".join(texts)
-    if opened.store.facts.find(key) == said:
+    texts = tuple(f"{show(os.path.relpath(path, project.path))} {text}." for path, text in masks.tracked)
+    key, said = f"tracked secrets of {project.row.id}", "\n".join(texts)
+    if project.store.facts.find(key) == said:
         return tuple(text for text in texts if text.endswith(f"{MASKED}."))
-    opened.store.facts.put(key, said)
+    project.store.facts.put(key, said)
     return texts
 
 
@@ -164,16 +164,16 @@ def is_about_secret(warning: str) -> bool:
     return warning.endswith((f"{TRACKED}.", f"{MASKED}."))
 
 
-def secret_directories(opened: Opened) -> Iterator[bytes]:
+def secret_directories(project: Project) -> Iterator[bytes]:
     """Yield the directories of all roots in which names are masked."""
-    for root in opened.roots:
-        for path in (b"", *_directories(root, opened.policy.secrets.directories)):
+    for root in project.roots:
+        for path in (b"", *_directories(root, project.means.policy.secrets.directories)):
             yield posixpath.join(root, path) if path else root
 
 
-def shown_secrets(opened: Opened) -> tuple[bytes, ...]:
+def shown_secrets(project: Project) -> tuple[bytes, ...]:
     """Return the files with names of secrets that runs see, because git has them."""
-    return tuple(path for path, text in _find_masks(opened, ()).tracked if text == TRACKED)
+    return tuple(path for path, text in _find_masks(project, ()).tracked if text == TRACKED)
 
 
 def _directories(root: bytes, given: tuple[bytes, ...]) -> Iterator[bytes]:
@@ -224,14 +224,14 @@ def _is_directory(path: bytes) -> bool:
         return False
 
 
-def _check_revealed(opened: Opened, names: tuple[bytes, ...], revealed: tuple[bytes, ...]) -> None:
+def _check_revealed(project: Project, names: tuple[bytes, ...], revealed: tuple[bytes, ...]) -> None:
     places = {
         directory
-        for root in opened.roots
-        for directory in (root, *(posixpath.join(root, path) for path in opened.policy.secrets.directories))
+        for root in project.roots
+        for directory in (root, *(posixpath.join(root, path) for path in project.means.policy.secrets.directories))
     }
     for path in revealed:
-        above, name = posixpath.split(posixpath.normpath(posixpath.join(opened.project, path)))
+        above, name = posixpath.split(posixpath.normpath(posixpath.join(project.path, path)))
         if above not in places or name not in names:
             raise UsageError(
                 f"{show(path)} can't be revealed: no secret would be masked there.",

@@ -19,8 +19,8 @@ from unspill.layers.mask import remove_old_masks
 from unspill.layers.sweep import PRUNED, is_being_pruned, sweep_operations
 from unspill.layers.trees import remove_tree
 from unspill.model.operation import OperationId
+from unspill.model.policy import DAY_NS
 from unspill.record import Record
-from unspill.sandbox.daily import DAY_NS
 from unspill.sandbox.records import catch_up
 from unspill.sandbox.rescanning import judge_files
 from unspill.store.connection import is_id
