@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 
 from unspill.errors import BwrapUnsafe, HostError, UsageError
-from unspill.host.surroundings import find_engine
+from unspill.host.probe import detect_container
+from unspill.host.probe_cache import can_seal
 from unspill.plan.contained_environ import contained_environ
 from unspill.sandbox.opening import get_facts
 from unspill.sandbox.unsandboxed import check_plain, perform_outside
@@ -51,11 +52,6 @@ _REFUSALS = (
 _NONE = "container mode was requested but no container was detected"
 
 
-def can_seal(facts: Facts) -> bool:
-    """Tell whether bubblewrap works here, with whichever engine: then there is no place for container mode."""
-    return facts.namespaces and facts.disable_userns and facts.proc_mount
-
-
 def is_refused(facts: Facts) -> bool:
     """Tell whether no sandbox can be made here at all; not so where a probe only failed for the moment."""
     needed = ("namespaces", "disable_userns", "proc_mount")
@@ -84,7 +80,7 @@ def find_container(
     facts = get_facts(store, policy, roots, afresh=True)
     if can_seal(facts) or not is_refused(facts):
         raise error
-    name = find_engine(environ, top)
+    name = detect_container(environ, top)
     if not name:
         remedy = f"Here is why no sandbox can be made: {error.message}. {error.remedy}"
         raise HostError(_NONE, remedy=remedy) from error

@@ -168,7 +168,7 @@ def get_facts(store: Store, policy: Policy, roots: tuple[bytes, ...], *, afresh:
     text = None if afresh or not key else store.facts.find(key)
     facts = None if text is None else facts_from_text(text)
     if facts is None:
-        from unspill.host.probe import probe
+        from unspill.host.probe import probe  # lazy: doctor
 
         facts = probe(bwrap, store.state)
         # A refusal is not remembered: the person may be about to mend the cause
@@ -181,7 +181,7 @@ def choose_engine(policy: Policy, facts: Facts) -> EngineName:
     """Return the engine of the policy, or the best one that works.
 
     Raises:
-        HostError: there is no sandbox to be had here, why, and the remedy for this distribution.
+        HostError: there is no sandbox to be had here, why, and the remedy.
     """
     wanted = policy.engine or next(iter(facts.engines), None)
     if facts.namespaces and facts.disable_userns and facts.proc_mount and wanted in facts.engines:
@@ -190,11 +190,9 @@ def choose_engine(policy: Policy, facts: Facts) -> EngineName:
 
 
 def _refusal(policy: Policy, facts: Facts) -> HostError:
-    from unspill.host.distribution import read_distribution
-    from unspill.host.level import find_refusal, report
+    from unspill.host.diagnosis import diagnose, find_refusal  # lazy: doctor
 
-    told = report(facts, distribution=read_distribution(), allow_root=policy.allow_root, engine=policy.engine)
-    row = find_refusal(told)
+    row = find_refusal(diagnose(facts, policy))
     kind = NamespacesForbidden if not (facts.namespaces and facts.disable_userns) else OverlayUnsupported
     if row is None:
         reasons = "; ".join(dict.fromkeys(reason for _name, reason in facts.problems))
