@@ -15,7 +15,7 @@ import os
 import stat
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnsafe, RootfsUnverified
-from unspill.host.inside import resolve_inside
+from unspill.host.beneath import resolve_inside
 from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.rootfs.archive import check_tree, copy_given, is_remote, label_of, open_given

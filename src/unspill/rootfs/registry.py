@@ -15,7 +15,7 @@ import re
 import stat
 
 from unspill.errors import RootfsError, RootfsUnverified
-from unspill.host.inside import find_inside
+from unspill.host.beneath import find_inside
 from unspill.host.writing import sync_directory
 from unspill.layers.remove import remove_tree
 from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsSpec

@@ -15,7 +15,7 @@ import time
 
 from unspill.changes.measure import is_empty
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
-from unspill.host.inside import find_inside, resolve_inside
+from unspill.host.beneath import find_inside, resolve_inside
 from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 from unspill.host.rootfs_base import look_at_rootfs
 from unspill.host.trusted import find_changeable, find_changeable_way
