@@ -51,8 +51,8 @@ _NEWER_BWRAP = (
     "Use bubblewrap {version} or later: {{install}}. If that package is older, take a newer release; root must own it."
 )
 _SYSCTL = "echo {} | sudo tee /etc/sysctl.d/60-unspill.conf && sudo sysctl --system"
-_UNCONFINED = "--security-opt systempaths=unconfined"
-# The causes of missing namespaces that a probe names, the surest first, and then all other remedies
+_UNCOVERED = "--security-opt systempaths=unconfined (podman: --security-opt unmask=ALL)"
+# The causes of missing namespaces that a probe names, the surest first
 _CAUSES = {
     "max-user-namespaces": "Allow user namespaces: " + _SYSCTL.format("user.max_user_namespaces=15000"),
     "userns-clone": "Allow user namespaces: " + _SYSCTL.format("kernel.unprivileged_userns_clone=1"),
@@ -71,7 +71,7 @@ Or lift the restriction for all programs: """
     + _SYSCTL.format("kernel.apparmor_restrict_unprivileged_userns=0"),
     "surroundings": (
         "Start unspill outside the container or sandbox, or let the container make user namespaces: for docker and "
-        f"podman --security-opt seccomp=unconfined --security-opt apparmor=unconfined {_UNCONFINED}; "
+        f"podman --security-opt seccomp=unconfined --security-opt apparmor=unconfined {_UNCOVERED}; "
         "never --privileged."
     ),
 }
@@ -86,11 +86,8 @@ REMEDIES = _CAUSES | {
     "bwrap-0.12": _NEWER_BWRAP.format(version="0.12"),
     "flatpak": "Install unspill on the host: inside a Flatpak application no sandbox can be made.",
     "proc": (
-        f"Something covers parts of /proc. If it is a container, start it with {_UNCONFINED}, or start unspill outside."
-    ),
-    "disable-userns": (
-        "bwrap must be able to write /proc/sys/user while it sets up a sandbox. In a container, start that with "
-        f"{_UNCONFINED}, or start unspill outside."
+        "bwrap must be able to mount a /proc and to write /proc/sys/user. If a container covers them, start it with "
+        f"{_UNCOVERED}, or start unspill outside it."
     ),
     "state-filesystem": (
         "Keep the state on a local filesystem such as ext4, XFS, btrfs or tmpfs: set UNSPILL_STATE_DIR to a "
@@ -200,7 +197,7 @@ def install_command(directories: Sequence[str] = _PROGRAM_DIRS) -> str:
     for program, command in _INSTALLERS.items():
         if any(os.access(os.path.join(directory, program), os.X_OK) for directory in directories):
             return command
-    return "install the package bubblewrap"
+    return "your package manager has it as `bubblewrap`"
 
 
 class _Judge:
@@ -231,7 +228,7 @@ class _Judge:
     def seal(self) -> Iterator[Row]:
         """Judge what no run can do without."""
         cause = self._cause()
-        of_userns = "bwrap-0.8" if "Unknown option" in self._why.get("disable_userns", "") else "disable-userns"
+        of_userns = "bwrap-0.8" if "Unknown option" in self._why.get("disable_userns", "") else "proc"
         needed = (
             (
                 ("namespaces", "namespaces", cause),

@@ -271,7 +271,7 @@ def test_container_mode_counts_only_where_no_sandbox_can_be_made_and_a_container
         ("apk", "sudo apk add bubblewrap"),
         ("emerge", "sudo emerge sys-apps/bubblewrap"),
         ("xbps-install", "sudo xbps-install -S bubblewrap"),
-        ("something-else", "install the package bubblewrap"),
+        ("something-else", "your package manager has it as `bubblewrap`"),
     ],
 )
 def test_bubblewrap_is_installed_by_the_package_manager_that_is_there(
