@@ -128,14 +128,13 @@ def _is_inside(path: bytes, directories: Sequence[bytes]) -> str:
 
 
 def _refusal(configured: bytes | None, unsafe: list[tuple[bytes, str]]) -> BwrapMissing | BwrapUnsafe:
-    from unspill.host.distribution import read_distribution, remedy_for
+    from unspill.host.diagnosis import remedy_for  # lazy: doctor
 
-    distribution = read_distribution()
     if unsafe:
         listed = "; ".join(f"{os.fsdecode(path)}: {reason}" for path, reason in unsafe)
-        return BwrapUnsafe(f"No bwrap can be trusted. {listed}", remedy=remedy_for("bwrap-unsafe", distribution))
+        return BwrapUnsafe(f"No bwrap can be trusted. {listed}", remedy=remedy_for("bwrap-unsafe"))
     where = "on PATH" if configured is None else f"at {os.fsdecode(configured)}, as configured"
-    return BwrapMissing(f"There is no bwrap {where}.", remedy=remedy_for("bwrap-missing", distribution))
+    return BwrapMissing(f"There is no bwrap {where}.", remedy=remedy_for("bwrap-missing"))
 
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH

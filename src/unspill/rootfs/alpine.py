@@ -13,7 +13,7 @@ import stat
 import urllib.parse
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
-from unspill.host.inside import find_inside, resolve_inside
+from unspill.host.dirfd import find_inside, resolve_inside
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.policy.rootfs_spec import find_wrong
 from unspill.record import Record

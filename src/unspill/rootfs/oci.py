@@ -15,7 +15,7 @@ import os
 import stat
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnsafe, RootfsUnverified
-from unspill.host.inside import resolve_inside
+from unspill.host.dirfd import resolve_inside
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.record import Record
 from unspill.rootfs.archive import check_tree, copy_given, is_remote, label_of, open_given

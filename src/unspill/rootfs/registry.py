@@ -16,7 +16,7 @@ import stat
 
 from unspill.errors import RootfsError, RootfsUnverified
 from unspill.host.descriptors import sync_directory
-from unspill.host.inside import find_inside
+from unspill.host.dirfd import find_inside
 from unspill.layers.trees import remove_tree
 from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsSpec
 from unspill.policy.paths import show

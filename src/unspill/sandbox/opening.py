@@ -20,7 +20,7 @@ from unspill.errors import (
 from unspill.host.bwrap import find_bwrap
 from unspill.host.installation import check_own_place
 from unspill.host.places import find_home
-from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
+from unspill.host.probe_cache import can_seal, facts_from_text, facts_key, facts_to_text, should_keep
 from unspill.policy.roots import check_root, merge_roots
 from unspill.sandbox.locations import find_locations, own_directories
 from unspill.sandbox.project import Means, Project, has_mark, resolve_project
@@ -158,7 +158,7 @@ def get_facts(store: Store, policy: Policy, roots: tuple[bytes, ...], *, afresh:
     text = None if afresh or not key else store.facts.find(key)
     facts = None if text is None else facts_from_text(text)
     if facts is None:
-        from unspill.host.probe import probe
+        from unspill.host.probe import probe  # lazy: doctor
 
         facts = probe(bwrap, store.state)
         # A refusal is not remembered: the person may be about to mend the cause
@@ -171,7 +171,7 @@ def choose_engine(policy: Policy, facts: Facts) -> EngineName:
     """Return the engine of the policy, or the best one that works.
 
     Raises:
-        HostError: there is no sandbox to be had here, why, and the remedy for this distribution.
+        HostError: there is no sandbox to be had here, why, and the remedy.
     """
     wanted = policy.engine or next(iter(facts.engines), None)
     if facts.namespaces and facts.disable_userns and facts.proc_mount and wanted in facts.engines:
@@ -180,11 +180,9 @@ def choose_engine(policy: Policy, facts: Facts) -> EngineName:
 
 
 def _refusal(policy: Policy, facts: Facts) -> HostError:
-    from unspill.host.distribution import read_distribution
-    from unspill.host.level import find_refusal, report
+    from unspill.host.diagnosis import diagnose, find_refusal  # lazy: doctor
 
-    told = report(facts, distribution=read_distribution(), allow_root=policy.allow_root, engine=policy.engine)
-    row = find_refusal(told)
+    row = find_refusal(diagnose(facts, policy))
     kind = NamespacesForbidden if not (facts.namespaces and facts.disable_userns) else OverlayUnsupported
     if row is None:
         reasons = "; ".join(dict.fromkeys(reason for _name, reason in facts.problems))
@@ -192,11 +190,6 @@ def _refusal(policy: Policy, facts: Facts) -> HostError:
     # The first thing that is missing; `unspill doctor` lists the others
     why = row.consequence.removeprefix("No sandbox can be made. ")
     return kind(f"no sandbox can be made here: {why}", remedy=row.remedy)
-
-
-def can_seal(facts: Facts) -> bool:
-    """Tell whether bubblewrap works here, with whichever engine: then there is no place for container mode."""
-    return facts.namespaces and facts.disable_userns and facts.proc_mount
 
 
 def is_refused(facts: Facts) -> bool:
@@ -227,9 +220,9 @@ def find_container(
     facts = get_facts(store, policy, roots, afresh=True)
     if can_seal(facts) or not is_refused(facts):
         raise error
-    from unspill.host.surroundings import find_engine  # lazy: unsandboxed runs
+    from unspill.host.probe import detect_container  # lazy: unsandboxed runs
 
-    name = find_engine(environ, top)
+    name = detect_container(environ, top)
     if not name:
         remedy = f"Here is why no sandbox can be made: {error.message}. {error.remedy}"
         raise HostError(_NONE, remedy=remedy) from error
