@@ -12,9 +12,7 @@ from tests.agents.mcp_world import MODES, connected, in_world, text_of
 from tests.support import Ground
 from unspill import Sandbox, Secrets
 from unspill.adapters.answering import Answer
-from unspill.adapters.mcp.outputs import Outputs, Own
-from unspill.adapters.mcp.projects import Projects
-from unspill.adapters.mcp.resources import read_resource
+from unspill.adapters.mcp.resources import CallHistory, Outputs, Projects, read_resource
 from unspill.errors import UsageError
 from unspill.model.permission import Allowed, Question
 from unspill.permissions.approver import Callback
@@ -116,7 +114,7 @@ def test_what_was_not_kept_of_an_output_is_said_where_it_is_missing(ground: Grou
     sandbox = ground.sandbox()
     command = "printf x; yes ä | tr -d '\\n' | head -c 200000"
     whole = b"x" + ("ä".encode() * 100_000)
-    run, own, projects = sandbox.run(command), Own(), Projects([sandbox])
+    run, own, projects = sandbox.run(command), CallHistory(), Projects([sandbox])
     with pytest.raises(UsageError):
         read_resource(projects, Outputs(), own, "unspill://runs/1/stdout")
     own.add(sandbox, "run", Answer(text="", values={"run": run.number}))
