@@ -15,7 +15,7 @@ from unspill.adapters.answering import Answer
 from unspill.adapters.mcp.resources import CallHistory, Outputs, Projects, read_resource
 from unspill.errors import UsageError
 from unspill.model.permission import Allowed, Question
-from unspill.permissions.approver import Callback
+from unspill.permissions.approvers import Callback
 
 pytestmark = pytest.mark.kernel
 

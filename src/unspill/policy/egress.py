@@ -7,11 +7,11 @@ An empty list allows nothing. Names are compared label by label, so a suffix wit
 from __future__ import annotations
 
 from unspill.errors import PolicyError
-from unspill.model.record import Record
 from unspill.policy.addresses import address_text, bracketed, find_literal, pack_address, why_forbidden
 from unspill.policy.hosts import parse_host, parse_port
 from unspill.policy.refusal import Refused
 from unspill.policy.suffixes import is_public_suffix
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,15 +6,14 @@ A command can make a project of the directory that a person stands in, but it ca
 
 from __future__ import annotations
 
-from unspill.model.rules import SCOPES
+from unspill.model.policy import SCOPES
 from unspill.policy.settings import EVER_LESS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.model.policy import Network, Policy, Secrets
-    from unspill.model.rules import Rules
+    from unspill.model.policy import Network, Policy, Rules, Secrets
     from unspill.policy.settings import Bound, Settings
 
 

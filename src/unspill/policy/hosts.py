@@ -7,9 +7,9 @@ getaddrinfo, full-width and circled digits become digits, `0x7f.1`, `01770000000
 
 from __future__ import annotations
 
-from unspill.model.record import Record
 from unspill.policy.addresses import address_text, bracketed, find_literal
 from unspill.policy.refusal import Refused
+from unspill.record import Record
 
 _NAME_BYTES = 253
 _LABEL_BYTES = 63

@@ -7,15 +7,14 @@ Whatever would widen is an error that names the file and the key, never ignored 
 from __future__ import annotations
 
 from unspill.errors import PolicyError
-from unspill.model.rules import SCOPES
+from unspill.model.policy import SCOPES
 from unspill.policy.settings import EVER_LESS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.model.policy import Limits, Network, Policy, Secrets
-    from unspill.model.rules import Rules
+    from unspill.model.policy import Limits, Network, Policy, Rules, Secrets
     from unspill.policy.settings import Bound, Settings
 
 _REPLACED = (

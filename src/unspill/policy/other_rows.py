@@ -6,7 +6,7 @@ Data only; `apply.guard` finds out which row a change is in. `what` and the reas
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

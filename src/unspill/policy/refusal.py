@@ -11,7 +11,7 @@ from unspill.policy.words import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.egress import DenialRule
+    from unspill.model.traffic import DenialRule
 
 
 _OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.:[]_*")

@@ -30,7 +30,7 @@ Anything else is an error, never ignored in silence. What the library's caller p
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import posixpath
 
 from unspill.errors import PolicyError
-from unspill.model.policy import GIB, KIB, MIB, Limits, Network, Secrets
-from unspill.model.rules import SCOPES, Rules
+from unspill.model.policy import GIB, KIB, MIB, SCOPES, Limits, Network, Rules, Secrets
 from unspill.policy.environ import is_name, is_refused
 from unspill.policy.paths import normalise, show
 from unspill.policy.rootfs_toml import read_mounts, read_provision, read_rootfs, read_rootfs_dir

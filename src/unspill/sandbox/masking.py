@@ -14,9 +14,9 @@ import stat
 from unspill.errors import UsageError
 from unspill.layers.mask import find_mask
 from unspill.layers.stack import load_stacks
-from unspill.model.record import Record
 from unspill.policy.paths import lies_beneath, show
 from unspill.policy.project_secrets import masked_names, revealed_names
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

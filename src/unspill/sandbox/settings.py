@@ -84,7 +84,7 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
 
 def _check_given(policy: Policy) -> None:
     """Check of a policy that a program made what `policy.toml` checks of a file: that each word is a known one."""
-    from unspill.model.rules import SCOPES
+    from unspill.model.policy import SCOPES
     from unspill.policy.settings import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
 
     rules = policy.permissions

@@ -10,8 +10,7 @@ from hypothesis import given
 
 from tests.unit.policy.test_merge import any_settings, is_no_wider
 from unspill.errors import PolicyError
-from unspill.model.policy import Limits, Network, Policy, Secrets
-from unspill.model.rules import Rules
+from unspill.model.policy import Limits, Network, Policy, Rules, Secrets
 from unspill.policy.enclosing import seen_from, tightest
 from unspill.policy.merge import tighten, with_own
 from unspill.policy.settings import Settings

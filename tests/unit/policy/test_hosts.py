@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.network.host_vectors import FAMILIES, VECTORS
-from unspill.network.refusal import shown
+from unspill.network.protocols import shown
 from unspill.policy.addresses import find_literal
 from unspill.policy.hosts import SPECIAL, Destination, parse_authority, parse_host, parse_port
 from unspill.policy.refusal import Refused

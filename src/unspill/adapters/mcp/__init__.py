@@ -6,6 +6,6 @@ server        what each request gets; calls of tools, each in a thread, and thei
 questions     who is asked: the client's user, `unspill approve` or nobody; questions as forms
 resources     which projects there are, their tools, and what clients can read besides results
 
-What the tools do and say is `unspill.adapters.tools`. Only `cli.mcp` and programs that serve sandboxes themselves import
-from here: it needs the extra `mcp`.
+What the tools do and say is `unspill.adapters.tools`. Only `cli.mcp` and programs that serve sandboxes themselves
+import from here: it needs the extra `mcp`.
 """

@@ -17,9 +17,8 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from unspill.model.permission import Allowed, Denied
-from unspill.model.record import Record
-from unspill.permissions.approver import DenyAll
-from unspill.permissions.later import Later
+from unspill.permissions.approvers import DenyAll, Later
+from unspill.record import Record
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from unspill.adapters import answering
     from unspill.model.permission import Answer, Choice, Question
-    from unspill.permissions.approver import Approver
+    from unspill.permissions.approvers import Approver
     from unspill.sandbox.sandbox import Sandbox
 
     Whom = Literal["client", "queue", "deny"]

@@ -23,8 +23,7 @@ from unspill.adapters.seen import seen_in
 from unspill.adapters.toolbox import tools_of
 from unspill.adapters.window import whole_characters
 from unspill.errors import UsageError
-from unspill.model.event import OutputChunk
-from unspill.model.run import Output
+from unspill.model.run import Output, OutputChunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
     from unspill.adapters import tool
     from unspill.adapters.answering import Answer
-    from unspill.model.event import Event
-    from unspill.model.run import StreamName
+    from unspill.model.run import Event, StreamName
     from unspill.sandbox.sandbox import Sandbox
 
 PART = 128 * 1024

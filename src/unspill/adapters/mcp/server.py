@@ -66,7 +66,7 @@ from unspill.adapters.seen import seen_in
 from unspill.adapters.toolbox import call_tool
 from unspill.changes.render import safe_text
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
-from unspill.model.event import OutputChunk
+from unspill.model.run import OutputChunk
 from unspill.sandbox.asynchronous import call_in_thread
 from unspill.sandbox.sandbox import Sandbox
 
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
     from unspill.adapters.answering import Answer
     from unspill.adapters.mcp.questions import PendingQuestion
-    from unspill.model.event import Event
+    from unspill.model.run import Event
 
     Work = Callable[["Call", int], Answer]
     Context = ServerRequestContext["Calls", Any]
