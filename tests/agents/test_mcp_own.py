@@ -11,7 +11,7 @@ from mcp_types import TextResourceContents
 from tests.agents.mcp_world import MODES, connected, in_world, text_of
 from tests.support import Ground
 from unspill import Sandbox, Secrets
-from unspill.adapters.answering import Answer
+from unspill.adapters.answers import Answer
 from unspill.adapters.mcp.resources import CallHistory, Outputs, Projects, read_resource
 from unspill.errors import UsageError
 from unspill.model.permission import Allowed, Question

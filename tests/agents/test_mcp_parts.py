@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import Ground
-from unspill.adapters.answering import Answer
+from unspill.adapters.answers import Answer
 from unspill.adapters.mcp import resources
 from unspill.adapters.mcp.questions import LONGEST_S, ClientApprover, PendingQuestion, make_form
 from unspill.adapters.mcp.resources import OutputBuffer, Outputs, Projects

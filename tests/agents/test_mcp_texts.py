@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What only the MCP server says, word for word: of several projects, of parts of resources, of calls that are over.
 
-All else that a model reads is `adapters.toolbox`, and is looked at where that is.
+All else that a model reads is `adapters.tools`, and is looked at where that is.
 """
 
 import itertools
@@ -12,11 +12,11 @@ import pytest
 from tests.agents.mcp_world import connected, in_world, text_of
 from tests.support import Ground
 from unspill import Limits, Network, Rules, Sandbox, Secrets
-from unspill.adapters.answering import Answer, answer_error
+from unspill.adapters.answers import Answer, answer_error
 from unspill.adapters.mcp import resources, server
 from unspill.adapters.mcp.questions import with_open_questions
 from unspill.adapters.mcp.resources import CallHistory, Outputs, Projects, join_schemas
-from unspill.adapters.toolbox import tools_of
+from unspill.adapters.tools import tools_of
 from unspill.errors import UsageError
 from unspill.model.permission import RequestId
 from unspill.model.run import Output

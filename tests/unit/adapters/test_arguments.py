@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.adapters.arguments import check_arguments
+from unspill.adapters.tools import check_arguments
 from unspill.errors import UsageError
 
 SCHEMA: dict[str, Any] = {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp_types import ClientCapabilities
 
-    from unspill.adapters import answering
+    from unspill.adapters import answers
     from unspill.model.permission import Answer, Choice, Question
     from unspill.permissions.approvers import Approver
     from unspill.sandbox.sandbox import Sandbox
@@ -81,7 +81,7 @@ def _shows_forms(capabilities: ClientCapabilities | None) -> bool:
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
 
-def with_open_questions(answer: answering.Answer, approver: Approver | None) -> answering.Answer:
+def with_open_questions(answer: answers.Answer, approver: Approver | None) -> answers.Answer:
     """Return an answer that names the questions that still wait for the user, right after how the command ended."""
     if answer.is_error or not isinstance(approver, Later) or not approver.left_open:
         return answer

@@ -18,10 +18,10 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from mcp_types import Resource, ResourceLink, ResourceTemplate, TextResourceContents, Tool, ToolAnnotations
 
-from unspill.adapters.reviewing import held_diff
-from unspill.adapters.seen import seen_in
-from unspill.adapters.toolbox import tools_of
-from unspill.adapters.window import whole_characters
+from unspill.adapters.answers import whole_characters
+from unspill.adapters.files import places_of
+from unspill.adapters.review import held_diff
+from unspill.adapters.tools import tools_of
 from unspill.errors import UsageError
 from unspill.model.run import Output, OutputChunk
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from mcp_types import BlobResourceContents
 
-    from unspill.adapters import tool
-    from unspill.adapters.answering import Answer
+    from unspill.adapters import tools as our_tools
+    from unspill.adapters.answers import Answer
     from unspill.model.run import Event, StreamName
     from unspill.sandbox.sandbox import Sandbox
 
@@ -103,7 +103,7 @@ class Projects:
         columns = zip(*boxes.values(), strict=True)
         return [self._tool(dict(zip(boxes, tools, strict=True))) for tools in columns]
 
-    def _tool(self, tools: Mapping[str, tool.Tool]) -> Tool:
+    def _tool(self, tools: Mapping[str, our_tools.Tool]) -> Tool:
         first = next(iter(tools.values()))
         schemas = {name: one.schema for name, one in tools.items()}
         return Tool(
@@ -144,7 +144,7 @@ def name_all(sandboxes: Sequence[Sandbox]) -> dict[str, Sandbox]:
     return named
 
 
-def _description(tools: Mapping[str, tool.Tool]) -> str:
+def _description(tools: Mapping[str, our_tools.Tool]) -> str:
     texts = {one.description for one in tools.values()}
     if len(texts) == 1:
         return next(iter(texts))
@@ -153,7 +153,7 @@ def _description(tools: Mapping[str, tool.Tool]) -> str:
 
 def _has_world(sandbox: Sandbox) -> bool:
     policy = sandbox.policy
-    if not seen_in(sandbox).is_sealed:
+    if not places_of(sandbox).is_sealed:
         return True
     return bool(policy.network.hosts or policy.network.ask or policy.permissions.network == "ask")
 

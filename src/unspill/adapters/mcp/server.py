@@ -39,7 +39,8 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from unspill import __version__
-from unspill.adapters.answering import answer_error, own_failure
+from unspill.adapters.answers import answer_error, own_failure
+from unspill.adapters.files import places_of
 from unspill.adapters.mcp.questions import (
     LONGEST_S,
     ClientApprover,
@@ -62,8 +63,7 @@ from unspill.adapters.mcp.resources import (
     prefix_of,
     read_resource,
 )
-from unspill.adapters.seen import seen_in
-from unspill.adapters.toolbox import call_tool
+from unspill.adapters.tools import call_tool
 from unspill.changes.render import safe_text
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 from unspill.model.run import OutputChunk
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         ResourceLink,
     )
 
-    from unspill.adapters.answering import Answer
+    from unspill.adapters.answers import Answer
     from unspill.adapters.mcp.questions import PendingQuestion
     from unspill.model.run import Event
 
@@ -153,7 +153,7 @@ def make_server(
     server = Server(
         NAME,
         version=__version__,
-        instructions=INSTRUCTIONS if all(seen_in(one).is_sealed for one in several) else IN_CONTAINER,
+        instructions=INSTRUCTIONS if all(places_of(one).is_sealed for one in several) else IN_CONTAINER,
         lifespan=_calls,
         on_list_tools=handlers.list_tools,
         on_call_tool=handlers.call_tool,
