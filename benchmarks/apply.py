@@ -23,7 +23,7 @@ from scan import make_tree as make_kept_tree
 
 from unspill import Limits, Policy, Sandbox
 from unspill.host.mountinfo import filesystem_of
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 FILES = 20_000
 FEWER = 5_000

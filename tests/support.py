@@ -22,7 +22,7 @@ from unspill import ChangeSet, Ended, Limits, OutputChunk, Policy, RunResult, Sa
 from unspill.host.bwrap import find_bwrap
 from unspill.host.probe import probe
 from unspill.host.probe_cache import facts_key, facts_to_text
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.plan import Facts, Plan
 from unspill.runner.launcher import stop_launchers
 from unspill.store.db import Store

@@ -28,9 +28,9 @@ from tests.kernel.round_trip_stage import INSIDE, PYTHON, WholeStage
 from tests.kernel.round_trip_tree import Node, Tree, ancestors
 from tests.support import VIEW_LINES
 from unspill import Sandbox
-from unspill.apply.places import operation_dir
+from unspill.apply.journal import operation_dir
 from unspill.errors import UsageError
-from unspill.layers.places import upper_dir
+from unspill.layers.locks import upper_dir
 from unspill.model.operation import Operation as Recorded
 
 KINDS = [*UNDISTURBED, *("run, cancel",) * 2, *("run, kill",) * 2]

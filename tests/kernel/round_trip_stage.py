@@ -13,10 +13,8 @@ from typing import Any, Final
 from tests.kernel.round_trip_inside import Operation
 from tests.support import Ground
 from unspill import Sandbox
-from unspill.layers.create import OpenRun, open_run
+from unspill.layers.lifecycle import OpenRun, drop_run, load_stacks, open_run, seal_run
 from unspill.layers.locks import lock_sandbox
-from unspill.layers.seal import drop_run, seal_run
-from unspill.layers.stack import load_stacks
 from unspill.model.operation import Operation as Recorded
 from unspill.model.run import Exited
 from unspill.sandbox.after_run import apply_run

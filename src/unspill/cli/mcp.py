@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from unspill.changes.collector import CollectorPaused
+from unspill.changes.scan import CollectorPaused
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.errors import UsageError
 from unspill.host.installation import own_words

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import os
 
-from unspill.changes.digest import digest_of
 from unspill.changes.quote import is_mixed_script
-from unspill.changes.reader import read_up_to
+from unspill.changes.reader import digest_of, read_up_to
 from unspill.errors import (
     DeniedError,
     PolicyError,

@@ -18,7 +18,7 @@ from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.libc import syncfs
 from unspill.host.rootfs_base import MOST_AT_TOP
 from unspill.host.writing import sync_directory, write_whole
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.rootfs import PROOFS, Progress, RootfsManifest
 from unspill.policy.paths import show
 from unspill.rootfs.layout import (

@@ -17,7 +17,7 @@ import time
 
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.host.trusted import find_changeable
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.policy.paths import show
 from unspill.policy.rootfs_spec import is_name
 

@@ -17,7 +17,7 @@ import stat
 from unspill.errors import RootfsError, RootfsUnverified
 from unspill.host.inside import find_inside
 from unspill.host.writing import sync_directory
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsSpec
 from unspill.policy.paths import show
 from unspill.policy.rootfs_spec import is_name

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.drafting import RootDraft, Upper
-from unspill.apply.journal import Residue
+from unspill.apply.draft import RootDraft, Upper
+from unspill.apply.journal import Residue, Touched, residue_dir, tree_dir
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import residue_dir, tree_dir
-from unspill.apply.touched import Touched
-from unspill.changes.closed import open_closed, open_to_owner
 from unspill.changes.select import rest
+from unspill.changes.walk import open_closed, open_to_owner
 from unspill.errors import ApplyFailed, RootRefused
 from unspill.host.beneath import Beneath
-from unspill.layers.discard import discard_stacks
-from unspill.layers.locks import StackUse
-from unspill.layers.make import new_id
+from unspill.layers.lifecycle import discard_stacks, new_id
+from unspill.layers.locks import StackUse, base_dir
 from unspill.layers.marks import Marks, carry_over, unedited_directories
-from unspill.layers.places import base_dir
 from unspill.layers.residue import build_residue
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import ancestors, choose
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unspill.apply.draft import Draft
-    from unspill.apply.sites import Sites
+    from unspill.apply.steps import Sites
     from unspill.git.repository import Repository
     from unspill.model.change import Change, ChangeSet, RootChanges
     from unspill.model.layer import RunId, Stack
@@ -234,8 +230,10 @@ class _Apply:
     def _draft_repositories(
         self, draft: Draft, sites: Sites, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
     ) -> None:
-        from unspill.apply.git_draft import GitSource  # lazy: git
-        from unspill.apply.repositories import draft_with_repositories  # lazy: git
+        from unspill.apply.git_draft import (
+            GitSource,  # lazy: git
+            draft_with_repositories,  # lazy: git
+        )
 
         stack = self._stacks[index]
         source = GitSource(

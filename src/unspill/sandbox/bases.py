@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.layers.places import base_dir, base_link
-from unspill.layers.stack import find_base
+from unspill.layers.lifecycle import find_base
+from unspill.layers.locks import base_dir, base_link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unspill.layers.create import OpenRun
+    from unspill.layers.lifecycle import OpenRun
     from unspill.model.change import Change, ChangeSet
     from unspill.model.layer import LayerId
     from unspill.sandbox.opening import Opened

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.journal import Residue
+from unspill.apply.journal import Residue, operation_dir, residue_dir, tree_dir
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import operation_dir, residue_dir, tree_dir
-from unspill.changes.partial import apply_hunks, numbered_hunks
+from unspill.changes.diff import apply_hunks, numbered_hunks
 from unspill.changes.reader import Reader
 from unspill.changes.select import select, without
 from unspill.errors import RootRefused
-from unspill.layers.discard import refuse_if_used
-from unspill.layers.duplicate import copy_look
-from unspill.layers.locks import lock_sandbox
-from unspill.layers.make import new_id
-from unspill.layers.mark import renew, take_mark
-from unspill.layers.marks import Marks, carry_over
-from unspill.layers.places import base_dir
+from unspill.layers.lifecycle import new_id, refuse_if_used, stat_root
+from unspill.layers.locks import base_dir, lock_sandbox
+from unspill.layers.marks import Marks, carry_over, renew, take_mark
 from unspill.layers.residue import build_residue
-from unspill.layers.stack import stat_root
+from unspill.layers.trees import copy_look
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import with_whole_repositories
 from unspill.sandbox.layer_rows import taken_layers

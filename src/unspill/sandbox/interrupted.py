@@ -17,13 +17,10 @@ from unspill.changes.quote import quote
 from unspill.changes.render import count_changes
 from unspill.errors import UnspillError
 from unspill.host.signals import DeferredSignals
-from unspill.layers.create import OpenRun
-from unspill.layers.locks import SandboxLock
-from unspill.layers.owner import is_abandoned, may_live
-from unspill.layers.places import spill_dir, upper_dir, work_dir
-from unspill.layers.remove import remove_tree
-from unspill.layers.seal import drop_run, seal_run
+from unspill.layers.lifecycle import OpenRun, drop_run, seal_run
+from unspill.layers.locks import SandboxLock, is_abandoned, may_live, spill_dir, upper_dir, work_dir
 from unspill.layers.sweep import drop_caches, end_processes, remove_run
+from unspill.layers.trees import remove_tree
 from unspill.model.change import ChangeSet
 from unspill.model.layer import OpenLayer, TimeMark
 from unspill.model.policy import Limits

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from unspill.layers.stack import find_hidden, load_stacks
+from unspill.layers.lifecycle import find_hidden, load_stacks
 from unspill.model.layer import SandboxId
 from unspill.sandbox.opening import with_held_roots
 from unspill.sandbox.requesting import make_request

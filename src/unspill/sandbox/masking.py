@@ -12,8 +12,8 @@ import posixpath
 import stat
 
 from unspill.errors import UsageError
+from unspill.layers.lifecycle import load_stacks
 from unspill.layers.mask import find_mask
-from unspill.layers.stack import load_stacks
 from unspill.policy.paths import lies_beneath, show
 from unspill.policy.project_secrets import masked_names, revealed_names
 from unspill.record import Record

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.dressing import opened_and_closed
-from unspill.apply.journal import read_journal
-from unspill.apply.later import Later
+from unspill.apply.journal import journal_file, read_journal, tree_dir
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import journal_file, tree_dir
-from unspill.apply.reversing import Reversal
+from unspill.apply.reverse import Later, Reversal
+from unspill.apply.staging import opened_and_closed
 from unspill.errors import RootRefused, UsageError
 from unspill.git.layout import repository_of
-from unspill.layers.places import upper_dir
-from unspill.layers.stack import stat_root
+from unspill.layers.lifecycle import stat_root
+from unspill.layers.locks import upper_dir
 from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import OperationId
 from unspill.sandbox.claims import forget_untracked

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UnspillError
-from unspill.layers.locks import make_in_use
-from unspill.layers.make import make_upper, new_id
-from unspill.layers.places import work_dir
-from unspill.layers.remove import remove_tree
+from unspill.layers.lifecycle import make_upper, new_id
+from unspill.layers.locks import make_in_use, work_dir
+from unspill.layers.trees import remove_tree
 from unspill.model.layer import OpenLayer, RunId, Stack, TimeMark
 from unspill.model.policy import Policy
 from unspill.model.run import Exited

@@ -12,7 +12,7 @@ import time
 from unspill.errors import HostError, UsageError
 from unspill.host.places import find_places, read_git_configs
 from unspill.host.seccomp import build_filter
-from unspill.layers.playground import playground_dir
+from unspill.layers.lifecycle import playground_dir
 from unspill.model.plan import HostNetwork, NoNetwork, PlanInput, ProxyNetwork
 from unspill.plan.build import build_plan
 from unspill.policy.defaults import cache_candidates, toolchain_candidates
@@ -76,7 +76,7 @@ def _find_places(opened: Opened) -> Places:
 
         places = places.replace(rootfs=base_of(opened))
     if opened.policy.tmp == "persistent":
-        from unspill.layers.playground import tmp_dir
+        from unspill.layers.lifecycle import tmp_dir
 
         places = places.replace(tmp=tmp_dir(opened.locations.data, opened.project, opened.row.name))
     return places
@@ -119,7 +119,7 @@ def make_plan(
     )
     plan = build_plan(given)
     if plan.skeleton:
-        from unspill.layers.skeleton import make_skeleton
+        from unspill.layers.lifecycle import make_skeleton
 
         make_skeleton(plan.skeleton)
     return plan

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.changes.digest import digest_of_file
+from unspill.changes.reader import digest_of_file
 from unspill.errors import DeniedError
 from unspill.host.beneath import Beneath
-from unspill.layers.places import upper_dir
+from unspill.layers.locks import upper_dir
 from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.model.plan import Bind, Overlay, Symlink
 from unspill.plan.view import find_cover, is_writable_mount, to_host

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from unspill.changes.scan import join, scan
 from unspill.errors import UsageError
-from unspill.layers.locks import lock_sandbox
-from unspill.layers.places import upper_dir, work_dir
+from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
 from unspill.model.change import ChangeSet
 from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
 from unspill.model.plan import CacheLayer
@@ -118,8 +117,7 @@ def changes_below(
 
 def summary_of(opened: Opened, run: str | int | None, *, colour: bool) -> list[str]:
     """Return what is held as lines for a person, with renames recognised."""
-    from unspill.changes.reader import Reader
-    from unspill.changes.renames import find_renames
+    from unspill.changes.reader import Reader, find_renames
     from unspill.changes.render import summary_lines
 
     changes = changes_of(opened, run)

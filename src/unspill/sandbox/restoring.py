@@ -6,9 +6,9 @@ from __future__ import annotations
 import errno
 import os
 
-from unspill.apply.entries import entry_of, matches
 from unspill.apply.operate import Task, operate
 from unspill.apply.staging import digest_entry
+from unspill.apply.steps import entry_of, matches
 from unspill.errors import UsageError
 from unspill.host.beneath import Beneath
 from unspill.model.operation import Dress, Step
@@ -20,7 +20,7 @@ from unspill.sandbox.records import backups_of, catch_up
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.apply.draft import Draft
-    from unspill.apply.sites import Sites
+    from unspill.apply.steps import Sites
     from unspill.model.operation import Entry, Operation
     from unspill.sandbox.opening import Opened
 

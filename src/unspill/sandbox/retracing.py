@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.entries import matches
-from unspill.apply.journal import read_journal
-from unspill.apply.places import journal_file, kept_base_dir, tree_dir
+from unspill.apply.journal import journal_file, kept_base_dir, read_journal, tree_dir
+from unspill.apply.steps import matches
 from unspill.changes.diff import MAX_FILE_BYTES, MAX_LINES, change_diff, diff_lines, painted
 from unspill.changes.reader import Reader, read_up_to
 from unspill.changes.scan import scan

@@ -20,9 +20,8 @@ from unspill.errors import RootCallerRefused, RootfsError, SandboxUnavailable, U
 from unspill.host.rootfs_base import look_at_top
 from unspill.host.seccomp import build_filter
 from unspill.layers.flatten import flatten
-from unspill.layers.locks import lock_sandbox
-from unspill.layers.places import spill_dir
-from unspill.layers.remove import remove_tree
+from unspill.layers.locks import lock_sandbox, spill_dir
+from unspill.layers.trees import remove_tree
 from unspill.model.layer import RunId
 from unspill.model.plan import ProxyNetwork
 from unspill.model.policy import Policy

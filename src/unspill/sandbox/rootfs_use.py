@@ -13,15 +13,14 @@ import os
 import stat
 import time
 
-from unspill.changes.measure import is_empty
+from unspill.changes.walk import is_empty
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.host.inside import find_inside, resolve_inside
 from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 from unspill.host.rootfs_base import look_at_rootfs
 from unspill.host.trusted import find_changeable, find_changeable_way
-from unspill.layers.caches import ROOTFS_OWNER, rootfs_owner
-from unspill.layers.locks import lock_sandbox
-from unspill.layers.places import upper_dir
+from unspill.layers.lifecycle import ROOTFS_OWNER, rootfs_owner
+from unspill.layers.locks import lock_sandbox, upper_dir
 from unspill.model.layer import SealedLayer, Stack
 from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.model.plan import Bind, CacheLayer, Directory, Overlay, ReadOnly, Symlink

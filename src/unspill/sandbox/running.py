@@ -13,12 +13,9 @@ import time
 
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.host.signals import DeferredSignals
-from unspill.layers.create import open_run
-from unspill.layers.locks import SandboxLock, StackUse
+from unspill.layers.lifecycle import drop_run, find_hidden, open_run, seal_run
+from unspill.layers.locks import SandboxLock, StackUse, spill_dir
 from unspill.layers.mask import MaskUse
-from unspill.layers.places import spill_dir
-from unspill.layers.seal import drop_run, seal_run
-from unspill.layers.stack import find_hidden
 from unspill.model.change import ChangeSet
 from unspill.model.plan import NoNetwork, ProxyNetwork
 from unspill.model.run import Cancelled, Ended, LimitReached, NeverStarted, TimedOut
@@ -38,7 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unspill.layers.create import OpenRun
+    from unspill.layers.lifecycle import OpenRun
     from unspill.model.plan import Places, Plan
     from unspill.model.policy import After
     from unspill.model.run import Event, Outcome, Run

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.layers.owner import is_abandoned
+from unspill.layers.locks import is_abandoned
 from unspill.layers.sweep import sweep
 
 TYPE_CHECKING = False

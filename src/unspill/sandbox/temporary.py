@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 
 from unspill.errors import PolicyError, SandboxUnavailable
-from unspill.layers.discard import discard_stacks
+from unspill.layers.lifecycle import discard_stacks, playground_dir, tmp_dir
 from unspill.layers.locks import lock_sandbox
-from unspill.layers.playground import playground_dir, tmp_dir
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.policy import Policy, Secrets
 from unspill.policy.paths import contains, show
 from unspill.sandbox.sandbox import Sandbox

@@ -126,7 +126,7 @@ def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Loca
         RootfsError: the run did not end by itself.
         HostError: this machine can't.
     """
-    from unspill.layers.remove import remove_tree
+    from unspill.layers.trees import remove_tree
     from unspill.sandbox.sandbox import Sandbox
 
     alone = Policy(
@@ -220,16 +220,16 @@ def version_in(line: str, *, is_short: bool = False) -> str:
 
 def _forget_playground(data: bytes, project: bytes) -> None:
     """Remove what the rootfs wrote beside the project: nobody wants it, and it could be large."""
-    from unspill.layers.playground import playground_dir
-    from unspill.layers.remove import remove_tree
+    from unspill.layers.lifecycle import playground_dir
+    from unspill.layers.trees import remove_tree
 
     remove_tree(playground_dir(data, os.path.realpath(project)))
 
 
 def _forget_rows(state: bytes, project: bytes) -> None:
     """Forget the sandbox and its one run: no other will ever have this project."""
-    from unspill.layers.places import lock_file, spill_dir
-    from unspill.layers.remove import remove_tree
+    from unspill.layers.locks import lock_file, spill_dir
+    from unspill.layers.trees import remove_tree
     from unspill.store.db import Store
 
     with Store.open(state) as store:

@@ -10,8 +10,7 @@ import os
 import time
 
 from unspill.errors import UsageError
-from unspill.layers.owner import this_process
-from unspill.layers.places import spill_dir
+from unspill.layers.locks import spill_dir, this_process
 from unspill.model.change import ChangeSet
 from unspill.model.run import Ended, Started
 from unspill.permissions.question import is_text
