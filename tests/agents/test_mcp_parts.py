@@ -13,7 +13,7 @@ from tests.support import Ground
 from unspill.adapters.answers import Answer
 from unspill.adapters.mcp import resources
 from unspill.adapters.mcp.questions import LONGEST_S, ClientApprover, PendingQuestion, make_form
-from unspill.adapters.mcp.resources import OutputBuffer, Outputs, Projects
+from unspill.adapters.mcp.resources import CallHistory, OutputBuffer, Projects
 from unspill.adapters.mcp.server import READING, Call, Calls, last_line
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.model.permission import Allowed, Denied, NetworkForCommand, Question
@@ -65,13 +65,13 @@ def test_reading_on_ends_and_says_once_what_was_not_kept(head: bytes, tail: byte
 
 def test_what_was_heard_is_kept_for_the_last_runs_as_far_as_the_bound(ground: Ground) -> None:
     sandbox, other = ground.sandbox(), ground.sandbox("other")
-    outputs = Outputs(most=100)
+    history = CallHistory(most=100)
     for run in range(1, 4):
-        outputs.put(sandbox, run, "stdout", b"x" * 40)
-    assert [outputs.find(sandbox, run, "stdout") is not None for run in range(1, 4)] == [False, True, True]
-    assert outputs.find(other, 3, "stdout") is None
-    outputs.put(sandbox, 4, "stdout", b"x" * 101)
-    assert not any(outputs.find(sandbox, run, "stdout") for run in range(1, 5)), "never more than the bound"
+        history.keep(sandbox, run, "stdout", b"x" * 40)
+    assert [history.printed(sandbox, run, "stdout") is not None for run in range(1, 4)] == [False, True, True]
+    assert history.printed(other, 3, "stdout") is None
+    history.keep(sandbox, 4, "stdout", b"x" * 101)
+    assert not any(history.printed(sandbox, run, "stdout") for run in range(1, 5)), "never more than the bound"
 
 
 def test_of_a_stream_that_is_too_long_nothing_is_heard() -> None:

@@ -15,7 +15,7 @@ from unspill import Limits, Network, Rules, Sandbox, Secrets
 from unspill.adapters.answers import Answer, answer_error
 from unspill.adapters.mcp import resources, server
 from unspill.adapters.mcp.questions import with_open_questions
-from unspill.adapters.mcp.resources import CallHistory, Outputs, Projects, join_schemas
+from unspill.adapters.mcp.resources import CallHistory, Projects, join_schemas
 from unspill.adapters.tools import tools_of
 from unspill.errors import UsageError
 from unspill.model.permission import RequestId
@@ -119,7 +119,7 @@ def test_what_is_said_of_a_resource_that_is_none(ground: Ground) -> None:
         ),
     ):
         with pytest.raises(UsageError) as refused:
-            resources.read_resource(Projects([sandbox]), Outputs(), CallHistory(), uri)
+            resources.read_resource(Projects([sandbox]), CallHistory(), uri)
         assert server._refusal(1, refused.value).error.message == told
 
 

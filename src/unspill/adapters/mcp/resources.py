@@ -250,7 +250,7 @@ def link_to(prefix: str, run: int, stream: str) -> ResourceLink:
 
 
 def read_resource(
-    projects: Projects, outputs: Outputs, history: CallHistory, uri: str
+    projects: Projects, history: CallHistory, uri: str
 ) -> list[TextResourceContents | BlobResourceContents]:
     """Return a part of a resource, and what to read next.
 
@@ -280,8 +280,8 @@ def read_resource(
                 raise _unknown(uri, "Only what commands of this server have printed can be read.")
             found = sandbox.find_run(int(number))
             output = found.stdout if stream == "stdout" else found.stderr
-            heard = outputs.find(sandbox, found.number, stream) if output.left_out and output.file is None else None
-            output = output if heard is None else Output(head=heard)
+            kept = history.printed(sandbox, found.number, stream) if output.left_out and output.file is None else None
+            output = output if kept is None else Output(head=kept)
             return list(_parts(address, _PLAIN, start, *_read(output, start)))
     raise _unknown(uri)
 
@@ -366,42 +366,20 @@ class OutputBuffer:
         return None if kept is None else bytes(kept)
 
 
-class Outputs:
-    """What the last runs printed, by sandbox, run and stream, as far as a bound. Used by any thread.
+class CallHistory:
+    """What this server's calls did: their runs and operations, and what the last runs printed. Used by any thread.
 
-    The record of a run has only both ends of a stream, and only what is longer than memory holds has a file.
+    The record of a run has only both ends of a stream, and only what is longer than memory holds has a file. What lies
+    between is kept here, as far as a bound.
     """
 
     def __init__(self, most: int = _MOST_KEPT) -> None:
         self._most = most
         self._lock = threading.Lock()  # protects the fields below
-        self._kept: dict[tuple[str, int, str], bytes] = {}
-        self._bytes = 0
-
-    def put(self, sandbox: Sandbox, run: int, stream: str, whole: bytes | None) -> None:
-        """Keep a stream; the oldest ones go where there is no room."""
-        if whole is None:
-            return
-        key = (sandbox.id, run, stream)
-        with self._lock:
-            self._bytes += len(whole) - len(self._kept.pop(key, b""))
-            self._kept[key] = whole
-            while self._bytes > self._most:
-                self._bytes -= len(self._kept.pop(next(iter(self._kept))))
-
-    def find(self, sandbox: Sandbox, run: int, stream: str) -> bytes | None:
-        """Return a stream that is kept."""
-        with self._lock:
-            return self._kept.get((sandbox.id, run, stream))
-
-
-class CallHistory:
-    """The runs and operations of this server's calls, by sandbox and number. Used by any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # protects the fields below
         self._runs: set[tuple[str, int]] = set()
         self._operations: set[tuple[str, int]] = set()
+        self._printed: dict[tuple[str, int, str], bytes] = {}
+        self._bytes = 0
 
     def add(self, sandbox: Sandbox, tool: str, answer: Answer) -> None:
         """Take note of what a call did. What file tools print is between them and their scripts."""
@@ -421,3 +399,19 @@ class CallHistory:
         """Tell whether it was a call that applied it."""
         with self._lock:
             return (sandbox.id, operation) in self._operations
+
+    def keep(self, sandbox: Sandbox, run: int, stream: str, whole: bytes | None) -> None:
+        """Keep what a run printed to a stream; the oldest ones go where there is no room."""
+        if whole is None:
+            return
+        key = (sandbox.id, run, stream)
+        with self._lock:
+            self._bytes += len(whole) - len(self._printed.pop(key, b""))
+            self._printed[key] = whole
+            while self._bytes > self._most:
+                self._bytes -= len(self._printed.pop(next(iter(self._printed))))
+
+    def printed(self, sandbox: Sandbox, run: int, stream: str) -> bytes | None:
+        """Return what a run printed to a stream, if it is kept."""
+        with self._lock:
+            return self._printed.get((sandbox.id, run, stream))

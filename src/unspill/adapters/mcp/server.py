@@ -54,7 +54,6 @@ from unspill.adapters.mcp.questions import (
 from unspill.adapters.mcp.resources import (
     CallHistory,
     OutputBuffer,
-    Outputs,
     Projects,
     is_address,
     link_to,
@@ -178,7 +177,6 @@ class _Handlers:
     def __init__(self, projects: Projects, questions: QuestionSettings) -> None:
         self._projects = projects
         self._questions = questions
-        self._outputs = Outputs()
         self._history = CallHistory()
 
     async def list_tools(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -220,7 +218,7 @@ class _Handlers:
                 call.progress.take(event)
 
             def where(run: int, stream: str) -> str:
-                self._outputs.put(sandbox, run, stream, buffer.whole(stream))
+                self._history.keep(sandbox, run, stream, buffer.whole(stream))
                 call.links.append(link_to(prefix, run, stream))
                 return f"the resource {call.links[-1].uri}"
 
@@ -257,9 +255,7 @@ class _Handlers:
             async with context.lifespan_context.slots(READING):
                 # What only reads is not worth interrupting
                 with anyio.CancelScope(shield=True):
-                    found = await call_in_thread(
-                        lambda _fd: read_resource(self._projects, self._outputs, self._history, params.uri)
-                    )
+                    found = await call_in_thread(lambda _fd: read_resource(self._projects, self._history, params.uri))
         except UsageError as error:
             raise _refusal(INVALID_PARAMS, error) from None
         except UnspillError as error:
