@@ -14,8 +14,7 @@ import pytest
 from tests.rootfs_tree import make_small_tree
 from tests.support import Ground
 from unspill import Limits, Network, Policy, Rules, Sandbox, Secrets
-from unspill.adapters.tool import NAME, Tool, run_command_tool
-from unspill.adapters.toolbox import tools_of
+from unspill.adapters.tools import NAME, Tool, run_command_tool, tools_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
 

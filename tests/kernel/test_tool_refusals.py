@@ -11,8 +11,8 @@ import pytest
 
 from tests.support import Ground
 from unspill import Callback, Network, Rules, Sandbox
-from unspill.adapters.answering import Answer, answer_run
-from unspill.adapters.calling import call_run_command
+from unspill.adapters.answers import Answer, answer_run
+from unspill.adapters.tools import call_run_command
 from unspill.errors import UnspillError
 from unspill.model.permission import Allowed, Denied, Question
 from unspill.model.run import NeverStarted

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support import Ground
 from unspill import Callback, Limits, Sandbox
-from unspill.adapters.answering import Answer, answer_run
-from unspill.adapters.calling import call_run_command
+from unspill.adapters.answers import Answer, answer_run
+from unspill.adapters.tools import call_run_command
 from unspill.model.permission import Allowed, Denied, Question
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]

@@ -59,7 +59,7 @@ def run(arguments: Arguments) -> int:
     try:
         # Thousands of types are made, and all of them stay
         with CollectorPaused():
-            from unspill.adapters.mcp.asking import Asking
+            from unspill.adapters.mcp.questions import QuestionSettings
             from unspill.adapters.mcp.server import make_server
             from unspill.adapters.mcp.stdio import serve_stdio
     except ModuleNotFoundError as error:
@@ -72,7 +72,7 @@ def run(arguments: Arguments) -> int:
         server = make_server(
             sandboxes,
             default=_default(sandboxes),
-            asking=Asking(**wanted),
+            questions=QuestionSettings(**wanted),
             may_apply=arguments.flag("--may-apply"),
         )
         if arguments.value("--http") is not None:

@@ -1,44 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tools `changes`, `diff` and `undo`: what a model may know of its own changes, and take back.
+"""What the tools `changes`, `diff`, `undo` and `apply` do: a model looks at its own changes and takes them back.
 
 It is told of its own sandbox only, and never what files with names of secrets have: a change of one may be in the
-layers because the person showed it to a single run. What the person applied or took back is the person's.
+layers because the person showed it to a single run. What the person applied or took back is the person's. With `apply`,
+the sandbox's approver is asked about each file that needs consent; without anybody to ask it stays held.
 """
 
 from __future__ import annotations
 
 import posixpath
 
-from unspill.adapters.answering import Answer, changes_form
-from unspill.adapters.seen import seen_in
-from unspill.adapters.tool import Tool, fate_of_changes, make_schema
-from unspill.adapters.window import offset_schema, window
+from unspill.adapters.answers import change_values, many, text_answer, window
+from unspill.adapters.files import places_of
 from unspill.changes.diff import MAX_LINES
 from unspill.changes.quote import quote
-from unspill.changes.render import left_lines, summary_lines
+from unspill.changes.render import left_lines, left_name, left_reason, summary_lines
 from unspill.errors import UsageError
 from unspill.policy.project_secrets import masked_names
+from unspill.sandbox.turn import refuse_given_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from unspill.adapters.tool import Fate
-    from unspill.model.change import ChangeSet
+    from unspill.adapters.answers import Answer
+    from unspill.adapters.files import Fate
     from unspill.model.operation import Operation, OperationId
     from unspill.sandbox.sandbox import Sandbox
+    from unspill.sandbox.settings import Who
 
     Mine = Callable[[Operation], bool]
 
 CHANGES = "Changes:"
 DIFF = "Diff:"
-BY = "agent"
-_MODELS = ("run", BY)
+MOST_PATHS = 1000
+_BY = "agent"
+_MODELS = ("run", _BY)
 _ALL = 1_000_000
 _FIRST_LOOK = 64
-_LARGEST = (1 << 53) - 1
-_MOST_PATHS = 1000
 _MOST_SECRETS = 10
 _TOO_LONG = f"Note: a diff ends after {MAX_LINES} lines. Set `paths` to see what is beyond that."
 _NOTHING: dict[Fate, str] = {
@@ -47,92 +47,35 @@ _NOTHING: dict[Fate, str] = {
     "discard": "Nothing is held: what commands change is thrown away.",
     "container": "Nothing is held: there is no sandbox, and what commands change is changed at once.",
 }
-_HELD: dict[Fate, str] = {
-    "apply": "What commands change is applied to the project at once; held is only what was kept back from that.",
-    "hold": "All that commands change in the project is held until the user applies it.",
-    "discard": "What commands change in the project is thrown away, so nothing is held.",
-    "container": "There is no sandbox: what commands change is changed at once, so nothing is held.",
-}
-_UNDO: dict[Fate, str] = {
-    "apply": "Take back what a command or a file tool of yours has applied to the project: by default the last.",
-    "hold": "Take back what a command of yours has applied to the project. What is held is applied by the user only, "
-    "so it is the user who can take that back: there may be nothing for you to undo.",
-    "discard": "Take back what a command of yours has applied to the project. What commands change is thrown away "
-    "here, so there may be nothing for you to undo.",
-    "container": "Take back what a command of yours has applied to the project. There is no sandbox here, and what "
-    "commands change without one can't be undone.",
-}
 
 
-def changes_tool(sandbox: Sandbox) -> Tool:
-    """Return the tool `changes` as it is for this sandbox."""
-    policy = sandbox.policy
-    return Tool(
-        name="changes",
-        description=(
-            "List what is held in the sandbox: changes that later commands see and the project does not have. "
-            f"{_HELD[fate_of_changes(sandbox)]} At most {policy.shown_lines} lines and {policy.shown_bytes} bytes are "
-            f"returned, and you are told where the rest begins. What follows `{CHANGES}` is one line for each path: "
-            "A added, M modified, D deleted, T of another type, m with other metadata."
-        ),
-        schema=make_schema({"run": _number("Only what this run changed."), "offset": offset_schema()}),
-        is_read_only=True,
-    )
-
-
-def call_changes(sandbox: Sandbox, given: dict[str, Any]) -> Answer:
+def call_changes(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None = None) -> Answer:
     """Return what is held."""
-    policy = sandbox.policy
+    refuse_given_up(cancel_fd)
+    places = places_of(sandbox)
     changes = sandbox.changes(run=given.get("run"))
-    lines = _summary(sandbox, changes)
+    # Roots by the paths that commands know them by
+    parts = tuple(part.replace(root=places.inside(part.root)) for part in changes.roots)
+    lines = summary_lines(changes.replace(roots=parts), limit=_ALL, fold_git=True, project=places.project)
     if not lines:
-        text = f"{_NOTHING[fate_of_changes(sandbox)]}\n" if "run" not in given else "This run has changed nothing.\n"
-        return Answer(text=text, values={**changes_form(changes), "next_offset": None})
+        nothing = "This run has changed nothing." if "run" in given else _NOTHING[places.fate]
+        return text_answer([nothing], {**change_values(changes), "next_offset": None})
+    policy = places.policy
     shown = window(lines, given.get("offset", 0), policy.shown_lines, policy.shown_bytes)
     told = ["Held: later commands see it, the project does not have it until the user applies it."]
     told += [*shown.notes("changes"), *((CHANGES, *shown.lines) if shown.lines else ())]
-    return Answer(text="\n".join(told) + "\n", values={**changes_form(changes), "next_offset": shown.next_offset})
+    return text_answer(told, {**change_values(changes), "next_offset": shown.next_offset})
 
 
-def _summary(sandbox: Sandbox, changes: ChangeSet) -> list[str]:
-    """Return the lines of a change set, with roots by the paths that commands know them by."""
-    seen = seen_in(sandbox)
-    parts = tuple(part.replace(root=seen.inside(part.root)) for part in changes.roots)
-    return summary_lines(changes.replace(roots=parts), limit=_ALL, fold_git=True, project=seen.project)
-
-
-def diff_tool(sandbox: Sandbox) -> Tool:
-    """Return the tool `diff` as it is for this sandbox."""
-    policy = sandbox.policy
-    secrets = " What files with names of secrets have, such as .env, is not shown." if policy.secrets.mask else ""
-    return Tool(
-        name="diff",
-        description=(
-            "Show what is held in the sandbox, or what one run or one operation of it changed, as unified diffs."
-            f"{secrets} At most {policy.shown_lines} lines and {policy.shown_bytes} bytes are returned, and you are "
-            f"told where the rest begins. What follows `{DIFF}` is from the files."
-        ),
-        schema=make_schema(
-            {
-                "paths": paths_schema(),
-                "run": _number("Show what this run changed, if it is held."),
-                "operation": _number("Show what this operation changed in the project."),
-                "offset": offset_schema(),
-            }
-        ),
-        is_read_only=True,
-    )
-
-
-def call_diff(sandbox: Sandbox, given: dict[str, Any]) -> Answer:
+def call_diff(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None = None) -> Answer:
     """Return what is held, or what a run or an operation changed, as text."""
-    policy = sandbox.policy
-    secrets = _Secrets(sandbox)
+    refuse_given_up(cancel_fd)
+    policy, secrets = sandbox.policy, _Secrets(sandbox)
     lines = _diff(sandbox, given, secrets.skip).split("\n")[:-1]
     told = secrets.notes()
     if not lines:
-        text = "\n".join([*told, "There is nothing to show."]) + "\n"
-        return Answer(text=text, values={"diff": "", "lines": 0, "next_offset": None, "not_shown": secrets.names()})
+        values = {"diff": "", "lines": 0, "next_offset": None, "not_shown": secrets.names()}
+        return text_answer([*told, "There is nothing to show."], values)
     shown = window(lines, given.get("offset", 0), policy.shown_lines, policy.shown_bytes)
     told += shown.notes("diff")
     told += [_TOO_LONG] if len(lines) > MAX_LINES else []
@@ -143,7 +86,7 @@ def call_diff(sandbox: Sandbox, given: dict[str, Any]) -> Answer:
         "next_offset": shown.next_offset,
         "not_shown": secrets.names(),
     }
-    return Answer(text="\n".join(told) + "\n", values=values)
+    return text_answer(told, values)
 
 
 def held_diff(sandbox: Sandbox) -> tuple[str, list[str]]:
@@ -187,18 +130,6 @@ class _Secrets:
         return [f"Note: not shown, because of names of secrets: {names}{more}."] if names else []
 
 
-def undo_tool(sandbox: Sandbox) -> Tool:
-    """Return the tool `undo` as it is for this sandbox."""
-    return Tool(
-        name="undo",
-        description=(
-            f"{_UNDO[fate_of_changes(sandbox)]} What was changed since is left alone, and you are told why. "
-            "What the user has applied or taken back is left to the user."
-        ),
-        schema=make_schema({"operation": _number("Which operation, by its number.")}),
-    )
-
-
 def call_undo(
     sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None = None, is_mine: Mine | None = None
 ) -> Answer:
@@ -207,15 +138,34 @@ def call_undo(
     `is_mine` says what its own is, where the caller knows; otherwise all that runs in this sandbox have applied.
     """
     wanted = _to_undo(sandbox, given.get("operation"), is_mine)
-    done = seen_in(sandbox).operation(sandbox.undo(wanted.number, asked_by=BY, cancel_fd=cancel_fd))
-    if done.number:
-        lines = [f"Operation {wanted.number} was taken back, as operation {done.number}: {_paths(done.changed)}."]
-    else:
-        lines = [f"Nothing of operation {wanted.number} was taken back."]
-    if done.left:
-        lines += ["Left alone:", *left_lines(done)]
-    lines += [f"Note: {note}" for note in done.notes]
-    return Answer(text="\n".join(lines) + "\n", values=operation_form(done) | {"undone": wanted.number})
+    done = sandbox.undo(wanted.number, asked_by=_BY, cancel_fd=cancel_fd)
+    paths = "1 path is as it was before it" if done.changed == 1 else f"{done.changed} paths are as they were before it"
+    first = f"Operation {wanted.number} was taken back, as operation {done.number}: {paths}."
+    first = first if done.number else f"Nothing of operation {wanted.number} was taken back."
+    answer = _answer_operation(sandbox, done, first, "Left alone:")
+    return answer.replace(values=answer.values | {"undone": wanted.number})
+
+
+def call_apply(
+    sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None = None, approver: Who = None
+) -> Answer:
+    """Apply what is held, or a part of it; not what was cancelled before it began."""
+    done = sandbox.apply(given.get("paths", []), asked_by=_BY, approver=approver, cancel_fd=cancel_fd)
+    first = f"Applied to the project as operation {done.number}: {many(done.changed, 'path')}."
+    left = "Not applied (still held). Why, as the user is told:"
+    return _answer_operation(sandbox, done, first if done.number else "Nothing was applied.", left)
+
+
+def _answer_operation(sandbox: Sandbox, done: Operation, first: str, left: str) -> Answer:
+    """Return what an operation did; `left` is the heading of what it left alone."""
+    done = places_of(sandbox).operation(done)
+    lines = [first, *((left, *left_lines(done)) if done.left else ()), *(f"Note: {note}" for note in done.notes)]
+    values = {
+        "operation": done.number or None,
+        "changed": done.changed,
+        "left": [{"path": left_name(done, one), "reason": left_reason(one)} for one in done.left[:MOST_PATHS]],
+    }
+    return text_answer(lines, values)
 
 
 def _to_undo(sandbox: Sandbox, number: int | None, is_mine: Mine | None) -> Operation:
@@ -280,34 +230,3 @@ def _own(sandbox: Sandbox, number: int) -> Operation:
     if found.sandbox != sandbox.id:
         raise UsageError(f"no such operation: {number}", remedy="See `unspill log`.")
     return found
-
-
-def operation_form(operation: Operation) -> dict[str, Any]:
-    """Return what an operation did, for programs."""
-    from unspill.changes.render import left_name, left_reason
-
-    return {
-        "operation": operation.number or None,
-        "changed": operation.changed,
-        "left": [
-            {"path": left_name(operation, left), "reason": left_reason(left)} for left in operation.left[:_MOST_PATHS]
-        ],
-    }
-
-
-def _paths(count: int) -> str:
-    return "1 path is as it was before it" if count == 1 else f"{count} paths are as they were before it"
-
-
-def paths_schema() -> dict[str, Any]:
-    """Return the schema of the argument `paths`."""
-    return {
-        "type": "array",
-        "items": {"type": "string"},
-        "maxItems": _MOST_PATHS,
-        "description": "Only these files and directories, relative to the project.",
-    }
-
-
-def _number(description: str) -> dict[str, Any]:
-    return {"type": "integer", "minimum": 1, "maximum": _LARGEST, "description": description}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from unspill.adapters.translating import do_in_thread
+from unspill.adapters.aio import do_in_thread
 from unspill.errors import ApplyFailed, FileError, ProjectBusy, SandboxUnavailable, UsageError
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support import Ground, short
 from unspill import Network
-from unspill.adapters.told import Told, failure_text, run_told
+from unspill.adapters.answers import CommandOutput, failure_text
+from unspill.adapters.files import Workspace
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 
 pytestmark = pytest.mark.kernel
@@ -15,9 +16,9 @@ pytestmark = pytest.mark.kernel
 MOST = 1 << 16
 
 
-def told(ground: Ground, command: str | list[str], **settings: Any) -> Told:
+def told(ground: Ground, command: str | list[str], **settings: Any) -> CommandOutput:
     """Return what is told of a command in a sandbox with such a policy."""
-    return run_told(ground.sandbox(limits=settings.pop("limits", short()), **settings), command, MOST)
+    return Workspace(ground.sandbox(limits=settings.pop("limits", short()), **settings)).run(command, MOST)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_our_failure_is_raised(ground: Ground) -> None:
     sandbox.run("true")
     (ground.state / "layers").chmod(0o500)
     with pytest.raises(UnspillError):
-        run_told(sandbox, "echo x", MOST)
+        Workspace(sandbox).run("echo x", MOST)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's arguments against the schema that it was shown."""
+"""A model's arguments against the schema that it was shown, and the paths by which programs import the tools."""
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.adapters.arguments import check_arguments
+from unspill.adapters import tools
+from unspill.adapters.tools import check_arguments
 from unspill.errors import UsageError
 
 SCHEMA: dict[str, Any] = {
@@ -144,3 +146,17 @@ def test_any_value_is_taken_or_refused_and_nothing_else(arguments: Mapping[str, 
     with pytest.raises(UsageError) as caught:
         check_arguments(SCHEMA, arguments)
     assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("calling", "call_run_command"),
+        ("tool", "Tool"),
+        ("tool", "run_command_tool"),
+        ("toolbox", "call_tool"),
+        ("toolbox", "tools_of"),
+    ],
+)
+def test_the_paths_that_were_documented_first_still_lead_to_the_tools(path: str, name: str) -> None:
+    assert getattr(importlib.import_module(f"unspill.adapters.{path}"), name) is getattr(tools, name)

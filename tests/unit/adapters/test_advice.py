@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import unspill
-from unspill.adapters.advising import advice_of_file, for_user, without_paths
-from unspill.adapters.answering import answer_error
+from unspill.adapters.answers import answer_error, file_advice, for_user, without_paths
 from unspill.errors import FileError, HostError, RootRefused, SandboxUnavailable, StoreError, UnspillError, UsageError
 
 SOURCES = Path(unspill.__file__).parent
@@ -51,10 +50,10 @@ def test_no_remedy_of_the_library_has_words_of_a_command_line_for_a_model() -> N
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_error_has_its_advice_or_the_librarys_own(kind: str) -> None:
     error = FileError("x: no", kind=kind, remedy="Do something else.")  # type: ignore[arg-type]
-    advice = advice_of_file(error, is_masked=False)
+    advice = file_advice(error, is_masked=False)
     assert advice.endswith(".")
     assert (advice == "Do something else.") is (kind in ("not_a_file", "failed"))
-    assert ("masked" in advice_of_file(error, is_masked=True)) is (kind == "not_found")
+    assert ("masked" in file_advice(error, is_masked=True)) is (kind == "not_found")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.adapters.clipping import clip, shown_as
+from unspill.adapters.answers import clip, shown_as
 from unspill.model.run import Output
 
 NUMBERS = b"".join(b"%d\n" % number for number in range(1, 101))
