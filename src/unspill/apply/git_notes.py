@@ -6,7 +6,7 @@ from __future__ import annotations
 from unspill.changes.quote import quote
 from unspill.git.layout import OWN_REFS, short_ref
 from unspill.git.state import SYMBOLIC, is_own_ref
-from unspill.policy.words import shell_word
+from unspill.policy.paths import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from unspill.apply.guard_view import View
 from unspill.changes.reader import Reader
 from unspill.model.policy import Secrets
 from unspill.model.record import Record
-from unspill.policy.folding import is_odd
+from unspill.policy.paths import is_odd
 from unspill.policy.gitpaths import GIT, MARKS, inside_store, is_object, is_object_directory
 from unspill.policy.guarded import INDEX, gather, package_top
 from unspill.policy.other_rows import CLOSED_ROOT, EXECUTABLE, LINK_OUT, OPEN_GIT, OPEN_TO_ALL, PACKAGES, UNKNOWN

@@ -17,7 +17,7 @@ from unspill.plan.visible import find_cover
 from unspill.policy.paths import contains, lies_beneath, normalise, show
 from unspill.policy.roots import check_root
 from unspill.policy.secrets import find_secret
-from unspill.policy.words import shell_word
+from unspill.policy.paths import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

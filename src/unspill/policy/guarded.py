@@ -7,7 +7,7 @@ What git runs is decided by place and content: see `gitpaths`, `gitkeys` and `gi
 from __future__ import annotations
 
 from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
-from unspill.policy.folding import alias_of, fold, is_odd
+from unspill.policy.paths import alias_of, fold, is_odd
 from unspill.policy.gitpaths import NAMES
 from unspill.policy.held_names import HELD
 

@@ -7,7 +7,7 @@ Every check of hosts and connections raises `Refused`; the proxy makes a Denial 
 from __future__ import annotations
 
 from unspill.policy.addresses import bracketed
-from unspill.policy.words import shell_word
+from unspill.policy.paths import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

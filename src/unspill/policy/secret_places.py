@@ -6,7 +6,7 @@ Such a change needs a person's consent, whether or not there is a secret now. Kn
 
 from __future__ import annotations
 
-from unspill.policy.folding import fold
+from unspill.policy.paths import fold
 from unspill.policy.other_rows import SECRET, SECRET_BELOW
 from unspill.policy.paths import contains
 from unspill.policy.project_secrets import masked_names

@@ -122,7 +122,7 @@ def hidden_notes(
     if not hidden:
         return ()
     from unspill.changes.quote import quote
-    from unspill.policy.words import shell_word
+    from unspill.policy.paths import shell_word
 
     more = f" and {len(hidden) - _NAMED} more" if hidden[_NAMED:] else ""
     names = ", ".join(quote(path.removeprefix(project + b"/")) for path in hidden[:_NAMED])

@@ -14,7 +14,7 @@ from unspill.errors import DeniedError
 from unspill.model.permission import HeldPath
 from unspill.model.selection import Consent
 from unspill.permissions.held import describe_held, head_of_held
-from unspill.policy.folding import alias_of, fold
+from unspill.policy.paths import alias_of, fold
 from unspill.policy.project_secrets import masked_names
 from unspill.sandbox.applying import apply_held
 from unspill.sandbox.choosing import choose
