@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Final
 
-from unspill.policy.project_secrets import ROWS
+from unspill.policy.secrets import ROWS
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "secrets.md"
 HEADER: Final = "| names | why |"

@@ -3,7 +3,7 @@
 
 from tests.docs.secrets import DOCUMENT, with_table
 from tests.docs.tables import code
-from unspill.policy.project_secrets import NAMES
+from unspill.policy.secrets import NAMES
 
 TEXT = DOCUMENT.read_text("utf-8")
 

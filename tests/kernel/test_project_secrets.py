@@ -12,7 +12,7 @@ from tests.support import Event, Ground, kinds, printed, run_cli
 from unspill import OutputChunk, RunResult, Sandbox, Selection
 from unspill.errors import UsageError
 from unspill.model.policy import Secrets
-from unspill.policy.project_secrets import NAMES
+from unspill.policy.secrets import NAMES
 from unspill.sandbox import masking
 from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import RunWishes, run_request

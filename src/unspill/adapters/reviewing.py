@@ -17,7 +17,7 @@ from unspill.changes.diff import MAX_LINES
 from unspill.changes.quote import quote
 from unspill.changes.render import left_lines, summary_lines
 from unspill.errors import UsageError
-from unspill.policy.project_secrets import masked_names
+from unspill.policy.secrets import masked_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

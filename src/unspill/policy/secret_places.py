@@ -9,7 +9,7 @@ from __future__ import annotations
 from unspill.policy.paths import fold
 from unspill.policy.other_rows import SECRET, SECRET_BELOW
 from unspill.policy.paths import contains
-from unspill.policy.project_secrets import masked_names
+from unspill.policy.secrets import masked_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

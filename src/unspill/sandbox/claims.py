@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import posixpath
 
-from unspill.policy.project_secrets import masked_names
+from unspill.policy.secrets import masked_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

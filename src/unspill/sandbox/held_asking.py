@@ -15,7 +15,7 @@ from unspill.model.permission import HeldPath
 from unspill.model.selection import Consent
 from unspill.permissions.held import describe_held, head_of_held
 from unspill.policy.paths import alias_of, fold
-from unspill.policy.project_secrets import masked_names
+from unspill.policy.secrets import masked_names
 from unspill.sandbox.applying import apply_held
 from unspill.sandbox.choosing import choose
 from unspill.sandbox.masking import load_masked

@@ -16,7 +16,7 @@ from unspill.layers.mask import find_mask
 from unspill.layers.stack import load_stacks
 from unspill.model.record import Record
 from unspill.policy.paths import lies_beneath, show
-from unspill.policy.project_secrets import masked_names, revealed_names
+from unspill.policy.secrets import masked_names, revealed_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from unspill.errors import PolicyError
 from unspill.model.policy import Policy, Secrets
 from unspill.policy.merge import tighten, with_own
-from unspill.policy.project_secrets import NAMES, ROWS, masked_names, revealed_names
+from unspill.policy.secrets import NAMES, ROWS, masked_names, revealed_names
 from unspill.policy.secret_places import SecretPlaces
 from unspill.policy.toml import parse_policy
 
