@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
-from unspill.policy.gitkeys import EXCLUDED, FORMAT, ORDINARY
+from unspill.policy.git import EXCLUDED, FORMAT, ORDINARY
 from unspill.policy.held_names import HELD
 from unspill.policy.other_rows import OTHERS
 from unspill.policy.row import Row

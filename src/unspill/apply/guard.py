@@ -17,10 +17,10 @@ from unspill.changes.reader import Reader
 from unspill.model.policy import Secrets
 from unspill.model.record import Record
 from unspill.policy.paths import is_odd
-from unspill.policy.gitpaths import GIT, MARKS, inside_store, is_object, is_object_directory
+from unspill.policy.git import GIT, MARKS, inside_store, is_object, is_object_directory
 from unspill.policy.guarded import INDEX, gather, package_top
 from unspill.policy.other_rows import CLOSED_ROOT, EXECUTABLE, LINK_OUT, OPEN_GIT, OPEN_TO_ALL, PACKAGES, UNKNOWN
-from unspill.policy.pointers import climbs_after_a_name
+from unspill.policy.git import climbs_after_a_name
 from unspill.policy.secret_places import SecretPlaces
 
 TYPE_CHECKING = False

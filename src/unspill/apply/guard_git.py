@@ -8,19 +8,9 @@ git itself never runs.
 from __future__ import annotations
 
 from unspill.apply.guard_shape import Shapes, join, parse
-from unspill.policy.gitfiles import (
-    has_commands,
-    has_template,
-    is_inner_pointer,
-    is_log,
-    is_reference,
-    is_repository_place,
-    is_usual_common,
-    new_drivers,
-    pointer_target,
-)
-from unspill.policy.gitkeys import unusual_keys, unusual_modules
-from unspill.policy.gitpaths import ATTRIBUTES, GIT, HOOKS, MARKS, MODULES, NAMES, could_steer, homes_of, place_of
+from unspill.policy.git import has_commands, has_template, is_inner_pointer, is_log, is_reference, is_repository_place, is_usual_common, new_drivers, pointer_target
+from unspill.policy.git import unusual_keys, unusual_modules
+from unspill.policy.git import ATTRIBUTES, GIT, HOOKS, MARKS, MODULES, NAMES, could_steer, homes_of, place_of
 from unspill.policy.other_rows import (
     ALTERNATES,
     COMPLETES,
@@ -38,13 +28,13 @@ from unspill.policy.other_rows import (
     UNREADABLE,
 )
 from unspill.policy.other_rows import MODULES as MODULES_ROW
-from unspill.policy.pointers import resolve
+from unspill.policy.git import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.apply.guard_view import View
     from unspill.model.change import Change
-    from unspill.policy.gitpaths import Place
+    from unspill.policy.git import Place
     from unspill.policy.other_rows import OtherRow
     from unspill.policy.row import Verdict
 

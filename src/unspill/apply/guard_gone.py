@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from unspill.apply.guard_git import ORDINARY, worst
-from unspill.policy.gitpaths import GIT
+from unspill.policy.git import GIT
 from unspill.policy.guarded import INDEX, PACKAGE_TREES, package_top
 from unspill.policy.other_rows import GONE_WITH_IT, MODULE, PROJECT_MARK, REPOSITORY
 

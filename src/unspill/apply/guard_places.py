@@ -16,9 +16,9 @@ from unspill.apply.guard_shape import join, parse
 from unspill.apply.guard_view import MAX_CONTENT
 from unspill.changes.reader import read_up_to
 from unspill.model.record import Record
-from unspill.policy.gitfiles import pointer_target
-from unspill.policy.gitkeys import pattern_of
-from unspill.policy.gitpaths import HOOKS
+from unspill.policy.git import pointer_target
+from unspill.policy.git import pattern_of
+from unspill.policy.git import HOOKS
 from unspill.policy.guarded import INDEX
 from unspill.policy.other_rows import GIT_LINK, HOOK, PROGRAM
 

@@ -11,18 +11,18 @@ import os
 
 from unspill.errors import UsageError
 from unspill.plan.gitconfig import parse_gitconfig
-from unspill.policy.gitfiles import is_module_place, is_usual_common, new_drivers, pointer_target
-from unspill.policy.gitkeys import unusual_keys
-from unspill.policy.gitpaths import GIT, HOOKS
+from unspill.policy.git import is_module_place, is_usual_common, new_drivers, pointer_target
+from unspill.policy.git import unusual_keys
+from unspill.policy.git import GIT, HOOKS
 from unspill.policy.guarded import INDEX
-from unspill.policy.pointers import resolve
+from unspill.policy.git import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unspill.apply.guard_view import View
-    from unspill.policy.gitkeys import Settings
+    from unspill.policy.git import Settings
 
 _SHAPE = (b"HEAD", b"objects", b"refs", b"commondir")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
 from unspill.policy.paths import alias_of, fold, is_odd
-from unspill.policy.gitpaths import NAMES
+from unspill.policy.git import NAMES
 from unspill.policy.held_names import HELD
 
 TYPE_CHECKING = False

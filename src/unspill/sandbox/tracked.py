@@ -11,7 +11,7 @@ import os
 import stat
 
 from unspill.git.index import find_objects
-from unspill.policy.gitfiles import pointer_target
+from unspill.policy.git import pointer_target
 from unspill.sandbox.claims import repository_of
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
 from unspill.policy.paths import alias_of, fold
-from unspill.policy.gitpaths import HOOKS, homes_of, is_object, place_of
+from unspill.policy.git import HOOKS, homes_of, is_object, place_of
 from unspill.policy.guarded import INDEX, gather, package_top
 from unspill.policy.held_names import HELD
 
