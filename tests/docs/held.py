@@ -4,11 +4,11 @@
 from pathlib import Path
 from typing import Final
 
-from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
+from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED
 from unspill.policy.git import EXCLUDED, FORMAT, ORDINARY
-from unspill.policy.held_names import HELD
-from unspill.policy.other_rows import OTHERS
-from unspill.policy.row import Row
+from unspill.policy.held import HELD
+from unspill.policy.held import OTHERS
+from unspill.policy.held import Row
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "held.md"
 ROWS_HEADER: Final = "| what | verdict | why | when it is deleted |"

@@ -4,12 +4,12 @@
 from tests.docs.held import DOCUMENT, with_tables
 from tests.docs.tables import code, rows_of
 from unspill.apply.guard_view import MAX_CONTENT
-from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
+from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED
 from unspill.policy.git import BUILT_IN
 from unspill.policy.git import EXCLUDED, FORMAT, ORDINARY
-from unspill.policy.guarded import LINES_AT_MOST, PACKAGE_TREES
-from unspill.policy.held_names import HELD
-from unspill.policy.other_rows import OTHERS, PACKAGES, UNREADABLE
+from unspill.policy.held import LINES_AT_MOST, PACKAGE_TREES
+from unspill.policy.held import HELD
+from unspill.policy.held import OTHERS, PACKAGES, UNREADABLE
 
 NAME = "docs/held.md"
 TEXT = DOCUMENT.read_text("utf-8")

@@ -16,7 +16,7 @@ from unspill.git import state
 from unspill.git.frozen import keep_frozen
 from unspill.git.state import LINKED
 from unspill.model.selection import Selection
-from unspill.policy.other_rows import MODULE
+from unspill.policy.held import MODULE
 
 pytestmark = pytest.mark.kernel
 

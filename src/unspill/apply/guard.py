@@ -18,8 +18,8 @@ from unspill.model.policy import Secrets
 from unspill.model.record import Record
 from unspill.policy.paths import is_odd
 from unspill.policy.git import GIT, MARKS, inside_store, is_object, is_object_directory
-from unspill.policy.guarded import INDEX, gather, package_top
-from unspill.policy.other_rows import CLOSED_ROOT, EXECUTABLE, LINK_OUT, OPEN_GIT, OPEN_TO_ALL, PACKAGES, UNKNOWN
+from unspill.policy.held import INDEX, gather, package_top
+from unspill.policy.held import CLOSED_ROOT, EXECUTABLE, LINK_OUT, OPEN_GIT, OPEN_TO_ALL, PACKAGES, UNKNOWN
 from unspill.policy.git import climbs_after_a_name
 from unspill.policy.secret_places import SecretPlaces
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from unspill.apply.guard_git import Opinion
     from unspill.model.change import Change, RootChanges
-    from unspill.policy.row import Row
+    from unspill.policy.held import Row
 
 DEFAULT_SECRETS = Secrets()
 _INTERPRETERS = (b"python", b"pypy")

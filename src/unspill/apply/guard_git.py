@@ -11,23 +11,8 @@ from unspill.apply.guard_shape import Shapes, join, parse
 from unspill.policy.git import has_commands, has_template, is_inner_pointer, is_log, is_reference, is_repository_place, is_usual_common, new_drivers, pointer_target
 from unspill.policy.git import unusual_keys, unusual_modules
 from unspill.policy.git import ATTRIBUTES, GIT, HOOKS, MARKS, MODULES, NAMES, could_steer, homes_of, place_of
-from unspill.policy.other_rows import (
-    ALTERNATES,
-    COMPLETES,
-    DRIVERS,
-    GIT_LINK,
-    HOOK,
-    LEADS_OUT,
-    REPLACED_OBJECT,
-    REPOSITORY,
-    SETTINGS,
-    SHALLOW,
-    TEMPLATE,
-    TODO,
-    UNKNOWN,
-    UNREADABLE,
-)
-from unspill.policy.other_rows import MODULES as MODULES_ROW
+from unspill.policy.held import ALTERNATES, COMPLETES, DRIVERS, GIT_LINK, HOOK, LEADS_OUT, REPLACED_OBJECT, REPOSITORY, SETTINGS, SHALLOW, TEMPLATE, TODO, UNKNOWN, UNREADABLE
+from unspill.policy.held import MODULES as MODULES_ROW
 from unspill.policy.git import resolve
 
 TYPE_CHECKING = False
@@ -35,8 +20,8 @@ if TYPE_CHECKING:
     from unspill.apply.guard_view import View
     from unspill.model.change import Change
     from unspill.policy.git import Place
-    from unspill.policy.other_rows import OtherRow
-    from unspill.policy.row import Verdict
+    from unspill.policy.held import OtherRow
+    from unspill.policy.held import Verdict
 
     Opinion = tuple[Verdict, str]
 

@@ -11,8 +11,8 @@ import os
 
 from unspill.apply.guard_git import ORDINARY, worst
 from unspill.policy.git import GIT
-from unspill.policy.guarded import INDEX, PACKAGE_TREES, package_top
-from unspill.policy.other_rows import GONE_WITH_IT, MODULE, PROJECT_MARK, REPOSITORY
+from unspill.policy.held import INDEX, PACKAGE_TREES, package_top
+from unspill.policy.held import GONE_WITH_IT, MODULE, PROJECT_MARK, REPOSITORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.policy.guarded import INDEX
+from unspill.policy.held import INDEX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from unspill.model.record import Record
 from unspill.policy.git import pointer_target
 from unspill.policy.git import pattern_of
 from unspill.policy.git import HOOKS
-from unspill.policy.guarded import INDEX
-from unspill.policy.other_rows import GIT_LINK, HOOK, PROGRAM
+from unspill.policy.held import INDEX
+from unspill.policy.held import GIT_LINK, HOOK, PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from unspill.plan.gitconfig import parse_gitconfig
 from unspill.policy.git import is_module_place, is_usual_common, new_drivers, pointer_target
 from unspill.policy.git import unusual_keys
 from unspill.policy.git import GIT, HOOKS
-from unspill.policy.guarded import INDEX
+from unspill.policy.held import INDEX
 from unspill.policy.git import resolve
 
 TYPE_CHECKING = False

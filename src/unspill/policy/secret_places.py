@@ -7,7 +7,7 @@ Such a change needs a person's consent, whether or not there is a secret now. Kn
 from __future__ import annotations
 
 from unspill.policy.paths import fold
-from unspill.policy.other_rows import SECRET, SECRET_BELOW
+from unspill.policy.held import SECRET, SECRET_BELOW
 from unspill.policy.paths import contains
 from unspill.policy.secrets import masked_names
 
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.change import Change
     from unspill.model.policy import Secrets
-    from unspill.policy.row import Verdict
+    from unspill.policy.held import Verdict
 
 
 class SecretPlaces:

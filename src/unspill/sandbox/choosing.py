@@ -15,7 +15,7 @@ from unspill.model.change import ChangeSet
 from unspill.model.operation import Left
 from unspill.model.record import Record
 from unspill.model.selection import Selection
-from unspill.policy.other_rows import REPLACED_OBJECT
+from unspill.policy.held import REPLACED_OBJECT
 from unspill.sandbox.reading import fold_changes, get_run
 
 TYPE_CHECKING = False

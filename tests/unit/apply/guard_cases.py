@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from tests.unit.apply.guard_given import FOLDER, GONE, Link, Program, Tree, What
 from unspill.apply.guard import DEFAULT_SECRETS
 from unspill.model.policy import Secrets
-from unspill.policy import other_rows as rows
-from unspill.policy.other_rows import OtherRow
+from unspill.policy import held as rows
+from unspill.policy.held import OtherRow
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 MINIMAL = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n"

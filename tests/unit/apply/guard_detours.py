@@ -3,8 +3,8 @@
 
 from tests.unit.apply.guard_cases import EVIL, MINIMAL, SHA, Case, bare, gone, only
 from tests.unit.apply.guard_given import FOLDER, GONE, Link, Mode, Program, What
-from unspill.policy import other_rows as rows
-from unspill.policy.other_rows import OtherRow
+from unspill.policy import held as rows
+from unspill.policy.held import OtherRow
 
 # Whatever row of names it is
 HELD_NAMES = OtherRow(what="", verdict="held", reason="")

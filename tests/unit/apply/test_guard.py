@@ -14,11 +14,11 @@ from tests.unit.apply.guard_work_trees import WORK_TREES
 from unspill.apply.guard import judge, still_held
 from unspill.model.change import Change, Identity, RootChanges
 from unspill.model.policy import Secrets
-from unspill.policy import other_rows as rows
-from unspill.policy.flagged_names import FLAGGED
-from unspill.policy.held_names import HELD
-from unspill.policy.other_rows import OTHERS
-from unspill.policy.row import Row
+from unspill.policy import held as rows
+from unspill.policy.held import FLAGGED
+from unspill.policy.held import HELD
+from unspill.policy.held import OTHERS
+from unspill.policy.held import Row
 
 # Some names are secrets as well, at the top of a root
 UNMASKED = Secrets(mask=False)

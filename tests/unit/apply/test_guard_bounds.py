@@ -12,7 +12,7 @@ import pytest
 from tests.unit.apply.guard_given import GONE, judged
 from unspill.apply.guard import judge
 from unspill.model.change import Change, Identity, RootChanges
-from unspill.policy import other_rows as rows
+from unspill.policy import held as rows
 
 FILE = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
 DIRECTORY = Identity(kind="dir", mode=0o755, inode=1, size=1, ctime_ns=1)
