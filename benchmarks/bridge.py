@@ -26,7 +26,7 @@ from unspill.model.layer import RunId
 from unspill.model.plan import PROXY_PORT, Bind, File, ProxyNetwork
 from unspill.network.loop import open_connection
 from unspill.network.proxy import Proxy
-from unspill.policy.egress import parse_rules
+from unspill.policy.hosts import parse_rules
 from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
 

@@ -23,7 +23,7 @@ from tests.unit.network.scene import (
 from tests.unit.network.test_http import AMBIGUOUS
 from tests.unit.network.web import Web
 from unspill.model.egress import Connection, Denial
-from unspill.policy.egress import Rules
+from unspill.policy.hosts import Rules
 
 pytestmark = pytest.mark.kernel
 

@@ -17,7 +17,7 @@ from unspill.errors import UnspillError
 from unspill.model.egress import Denial
 from unspill.model.permission import Allowed, Denied, Question
 from unspill.model.run import NeverStarted
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
 

@@ -6,7 +6,7 @@ Whatever a client sends behind that end is not passed on, so a second request ca
 
 from __future__ import annotations
 
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 
 _SIZE_DIGITS = 15
 _HEX = b"0123456789abcdefABCDEF"

@@ -11,7 +11,7 @@ import fcntl
 import os
 from _socket import MSG_PEEK, SHUT_WR
 
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

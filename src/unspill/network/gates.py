@@ -11,7 +11,7 @@ from unspill.network.body import Body
 from unspill.network.http import Head, answer_to_denial, find_end, parse_head
 from unspill.network.sni import ALERT, parse_hello
 from unspill.policy.hosts import Destination, parse_host
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 
 _TLS = 0x16
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from unspill.model.record import Record
 from unspill.network.refusal import PHRASES
 from unspill.policy.hosts import Destination, parse_authority
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

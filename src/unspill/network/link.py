@@ -14,9 +14,9 @@ from _socket import IPPROTO_TCP, MSG_PEEK, SHUT_WR, SO_ERROR, SOL_SOCKET, TCP_NO
 from unspill.model.egress import Denial
 from unspill.network.opening import Asked, HttpOpening, opening_for
 from unspill.network.relay import Relay, gate_for
-from unspill.policy.addresses import address_text
+from unspill.policy.hosts import address_text
 from unspill.policy.hosts import Destination
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from unspill.network.ledger import Ledger
 from unspill.network.link import Link
 from unspill.network.questions import Questions
 from unspill.network.resolve import Lookups
-from unspill.policy.addresses import address_text
+from unspill.policy.hosts import address_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unspill.network.ledger import Sink
     from unspill.network.questions import Ask
     from unspill.network.resolve import AddressRules, Resolver
-    from unspill.policy.egress import Rules
+    from unspill.policy.hosts import Rules
 
     Connect = Callable[[bytes, int], socket]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unspill.network.loop import Connect
     from unspill.network.questions import Ask
     from unspill.network.resolve import Endpoint, Resolver
-    from unspill.policy.egress import Rules
+    from unspill.policy.hosts import Rules
 
 _CLOSING_S = 5.0
 

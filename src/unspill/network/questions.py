@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock, start_new_thread
 
-from unspill.policy.egress import WEB_PORTS, Allowed, parse_allowed
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import WEB_PORTS, Allowed, parse_allowed
+from unspill.policy.hosts import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from unspill.network.flow import Gate, Meter, Pipes
     from unspill.network.opening import Asked
-    from unspill.policy.refusal import Refused
+    from unspill.policy.hosts import Refused
 
 
 def gate_for(asked: Asked, *, any_server_name: bool) -> Gate | None:

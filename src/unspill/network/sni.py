@@ -8,7 +8,7 @@ nobody outside can see that, so whoever allows a host of a shared front end allo
 from __future__ import annotations
 
 from unspill.model.record import Record
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 
 HELLO_BYTES = 32 * 1024
 # A fatal alert "access denied": the client then says so instead of reporting a broken connection.

@@ -20,7 +20,7 @@ from unspill.model.permission import (
 )
 from unspill.permissions.escaping import show_word
 from unspill.permissions.held import HEAD_BYTES
-from unspill.policy.egress import parse_allowed, parse_reachable
+from unspill.policy.hosts import parse_allowed, parse_reachable
 from unspill.policy.environ import is_refused
 from unspill.policy.paths import contains, normalise
 from unspill.policy.roots import check_root

@@ -18,7 +18,7 @@ from unspill.model.permission import (
 )
 from unspill.model.record import Record
 from unspill.model.rules import SCOPES
-from unspill.policy.egress import covered
+from unspill.policy.hosts import covered
 from unspill.policy.paths import contains, show
 
 TYPE_CHECKING = False

@@ -59,7 +59,7 @@ def _least(one: Bound, other: Bound) -> Bound:
 
 
 def _network(one: Network, other: Network) -> Network:
-    from unspill.policy.egress import covered
+    from unspill.policy.hosts import covered
 
     hosts = [host for host in one.hosts if covered([host], other.hosts)]
     hosts += [host for host in other.hosts if covered([host], one.hosts)]

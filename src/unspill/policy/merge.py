@@ -165,7 +165,7 @@ def _tighter_network(network: Network, project: Settings) -> Network:
 
 
 def _check_hosts(network: Network, project: Settings, wanted: tuple[str, ...]) -> None:
-    from unspill.policy.egress import covered
+    from unspill.policy.hosts import covered
 
     for host in wanted:
         if not covered([host], network.hosts):

@@ -170,7 +170,7 @@ class Reader:
         return None if value == _UNLIMITED else self.size(key, value)
 
     def _hosts(self, key: str, value: object) -> tuple[str, ...]:
-        from unspill.policy.egress import parse_reachable
+        from unspill.policy.hosts import parse_reachable
 
         try:
             return tuple(dict.fromkeys(parse_reachable(text).text for text in self.texts(key, value)))

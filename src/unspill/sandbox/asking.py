@@ -23,7 +23,7 @@ from unspill.permissions.audit import Audit
 from unspill.permissions.desk import Desk
 from unspill.plan.inside import to_host, to_inside
 from unspill.plan.visible import is_shown
-from unspill.policy.egress import WEB_PORTS, parse_allowed
+from unspill.policy.hosts import WEB_PORTS, parse_allowed
 from unspill.policy.paths import contains
 from unspill.sandbox.ending import never_begun
 from unspill.sandbox.locations import own_directories

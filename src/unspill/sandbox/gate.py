@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unspill.network.proxy import Proxy
     from unspill.network.questions import Ask
     from unspill.network.resolve import Endpoint
-    from unspill.policy.egress import Rules
+    from unspill.policy.hosts import Rules
 
 _DESCRIPTORS = 4096
 # What a command opens may not take the last ones: this process has to go on, and whoever it belongs to
@@ -106,7 +106,7 @@ def make_gate(
     if not isinstance(network, ProxyNetwork):
         return None
     from unspill.host.own_addresses import own_addresses
-    from unspill.policy.egress import parse_rules
+    from unspill.policy.hosts import parse_rules
 
     rules = parse_rules(network.hosts, public=network.public)
     try:

@@ -32,8 +32,8 @@ from unspill.model.rootfs import Installed, Progress, RootfsKey, RootfsSpec
 from unspill.model.run import Exited, LimitReached, NeverStarted, Signalled, TimedOut
 from unspill.network.resolve import Endpoint
 from unspill.plan.install import LIMITS, InstallInput, build_install
-from unspill.policy.addresses import pack_address
-from unspill.policy.egress import WEB_PORTS, parse_rules
+from unspill.policy.hosts import pack_address
+from unspill.policy.hosts import WEB_PORTS, parse_rules
 from unspill.policy.rootfs_spec import find_wrong, is_label
 from unspill.rootfs.build import obtain, prepare, upgrade, verify
 from unspill.rootfs.registry import Registry, empty_downloads

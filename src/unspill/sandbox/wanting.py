@@ -9,7 +9,7 @@ from unspill.changes.quote import quote
 from unspill.errors import PolicyError, UsageError
 from unspill.model.record import Record
 from unspill.plan.inside import to_host
-from unspill.policy.egress import parse_reachable
+from unspill.policy.hosts import parse_reachable
 from unspill.policy.paths import contains
 
 TYPE_CHECKING = False

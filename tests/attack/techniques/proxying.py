@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.attack.arena import Arena
 from tests.attack.techniques.record import Defence
 from tests.unit.network.scene import Scene, read_all
-from unspill.policy.egress import Rules
+from unspill.policy.hosts import Rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from tests.unit.network.hellos import in_records, real_hello, server_name, writt
 from tests.unit.network.scene import Scene, echo, read_all, scene, server
 from unspill.errors import PolicyError
 from unspill.model.egress import Budget
-from unspill.policy.egress import Rules, parse_rules
+from unspill.policy.hosts import Rules, parse_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable

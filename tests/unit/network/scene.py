@@ -18,7 +18,7 @@ from typing import Any
 
 from unspill.network.loop import open_connection
 from unspill.network.proxy import Proxy
-from unspill.policy.egress import Rules, parse_rules
+from unspill.policy.hosts import Rules, parse_rules
 
 PUBLIC = "93.184.215.14"
 LOOPBACK = bytes((127, 0, 0, 1))

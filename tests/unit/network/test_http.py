@@ -9,7 +9,7 @@ from unspill.network.gates import BodyGate, RequestGate
 from unspill.network.http import HEAD_BYTES, Head, answer_to_denial, find_end, parse_head
 from unspill.network.refusal import PHRASES
 from unspill.policy.hosts import Destination
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 
 SITE = Destination(host="example.org", port=80)
 

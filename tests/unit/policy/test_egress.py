@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
-from unspill.policy.egress import Allowed, Rules, parse_allowed, parse_reachable, parse_rules
+from unspill.policy.hosts import Allowed, Rules, parse_allowed, parse_reachable, parse_rules
 from unspill.policy.hosts import Destination, parse_authority
-from unspill.policy.refusal import Refused
-from unspill.policy.suffixes import is_public_suffix
+from unspill.policy.hosts import Refused
+from unspill.policy.hosts import is_public_suffix
 
 LABELS = st.sampled_from(["a", "b", "example", "org", "evilexample", "com", "x-y"])
 NAMES = st.lists(LABELS, min_size=1, max_size=4).map(lambda labels: ".".join([*labels, "org"]))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unspill.plan.denied import Refusal, remedy_of
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 from unspill.policy.paths import shell_word
 
 NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: b"\0" not in name)
