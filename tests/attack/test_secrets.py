@@ -14,7 +14,7 @@ from tests.attack.arena import Arena, naive_bwrap, python, replaced, shown_as_it
 from tests.support import chosen_views
 from unspill import UnspillError
 from unspill.model.plan import File, ReadOnly, Tmpfs
-from unspill.policy.environ import ALLOWED
+from unspill.policy.defaults import ALLOWED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,9 @@ from unspill.model.policy import Network, Secrets
 from unspill.model.record import Record
 from unspill.model.rootfs import RootfsSpec
 from unspill.model.rules import Rules
-from unspill.policy.environ import ALLOWED, is_private, is_refused
+from unspill.policy.defaults import ALLOWED, is_private, is_refused
 from unspill.policy.merge import tighten, with_own
-from unspill.policy.mounted import place_problem
+from unspill.policy.defaults import place_problem
 from unspill.policy.rootfs_spec import SOURCES
 from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, TMP, VIEWS, Settings
 from unspill.policy.toml import parse_policy

@@ -21,9 +21,9 @@ from unspill.model.permission import (
 from unspill.permissions.escaping import show_word
 from unspill.permissions.held import HEAD_BYTES
 from unspill.policy.hosts import parse_allowed, parse_reachable
-from unspill.policy.environ import is_refused
+from unspill.policy.defaults import is_refused
 from unspill.policy.paths import contains, normalise
-from unspill.policy.roots import check_root
+from unspill.policy.defaults import check_root
 from unspill.policy.secrets import find_secret
 from unspill.policy.settings import MODES
 

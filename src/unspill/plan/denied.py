@@ -15,7 +15,7 @@ from unspill.model.plan import Bind, Directory, File, Overlay, ReadOnly, Symlink
 from unspill.model.record import Record
 from unspill.plan.visible import find_cover
 from unspill.policy.paths import contains, lies_beneath, normalise, show
-from unspill.policy.roots import check_root
+from unspill.policy.defaults import check_root
 from unspill.policy.secrets import find_secret
 from unspill.policy.paths import shell_word
 

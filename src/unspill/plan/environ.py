@@ -10,7 +10,7 @@ from unspill.errors import UsageError
 from unspill.model.plan import PROXY_PORT, ProxyNetwork
 from unspill.plan.home import GIT_CONFIG_IN_HOST_VIEW
 from unspill.plan.visible import is_shown
-from unspill.policy.environ import is_allowed, is_name, is_refused
+from unspill.policy.defaults import is_allowed, is_name, is_refused
 from unspill.policy.paths import normalise, show
 
 TYPE_CHECKING = False

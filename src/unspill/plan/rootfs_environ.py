@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.plan.home import GIT_CONFIG_IN_HOST_VIEW
 from unspill.plan.inside import WORKSPACE
-from unspill.policy.environ import is_allowed
+from unspill.policy.defaults import is_allowed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,14 +3,38 @@
 
 Names below the home directory are relative to it. A directory is in the first two tables only if no
 credential lives anywhere below it; that is why `.cargo/bin` is there and `.cargo` is not.
+
+MERGED
+[environ] Which environment variables a sandbox may have: by name, never by value.
+
+Three answers: allowed by default, allowed because the person named it, refused whoever asks.
+
+[mounted] Which directories of the host a rootfs may show besides its own, and at which places.
+
+What is private stays private under another name, too: a place inside says nothing about what is shown there.
+
+[roots] Which directories may be writable roots, and how several become a set without overlaps.
+
+Roots come from the command line or the person's configuration, never from a symlink in a project and never from a
+model. Paths are resolved before they get here: what is judged is where a directory really lies.
 """
 
 from __future__ import annotations
 
 import posixpath
+from unspill.policy.paths import (
+    contains,
+    lies_beneath,
+    normalise,
+    show,
+)
+from unspill.policy.secrets import find_secret, SYSTEM_SECRETS, home_secrets
+from unspill.errors import RootRefused
 
-from unspill.policy.paths import contains, lies_beneath, normalise
-from unspill.policy.secrets import find_secret
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 TOOLCHAINS = (
     b".local/bin",
@@ -177,3 +201,174 @@ def toolchain_candidates(home: bytes, path: bytes = b"") -> tuple[bytes, ...]:
 def cache_candidates(home: bytes) -> tuple[bytes, ...]:
     """Return the directories that are tool caches if they exist."""
     return tuple(posixpath.join(home, name) for name in CACHES)
+
+
+ALLOWED = frozenset(
+    """
+    PATH HOME USER LOGNAME SHELL TERM COLORTERM TZ LANG LANGUAGE
+    NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE COLUMNS LINES CI
+    CC CXX CPP AR CFLAGS CXXFLAGS CPPFLAGS LDFLAGS PKG_CONFIG_PATH SOURCE_DATE_EPOCH
+    CARGO_HOME RUSTUP_HOME RUSTUP_TOOLCHAIN RUST_BACKTRACE GOPATH GOROOT GOCACHE GOMODCACHE
+    JAVA_HOME NODE_ENV NVM_DIR PYENV_ROOT PYENV_VERSION SDKMAN_DIR VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV
+    PYTHONDONTWRITEBYTECODE PYTHONHASHSEED PYTHONUNBUFFERED PYTHONUTF8
+    """.split()
+)
+ALLOWED_PREFIXES = ("LC_",)
+
+# Each makes a program run something before what it was started for, or changes how it finds its code.
+REFUSED = frozenset(
+    """
+    BASH_ENV BASHOPTS ENV GCONV_PATH GLIBC_TUNABLES IFS LOCPATH NLSPATH PERL5OPT PROMPT_COMMAND PS4
+    PYTHONHOME PYTHONINSPECT PYTHONSTARTUP RUBYOPT SHELLOPTS
+    """.split()
+)
+REFUSED_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_")
+
+# Secrets, and doors to services outside. Passed on only if the person's configuration names them exactly.
+PRIVATE = frozenset("SSH_AUTH_SOCK SSH_AGENT_PID GPG_AGENT_INFO XAUTHORITY DISPLAY WAYLAND_DISPLAY".split())
+PRIVATE_PREFIXES = ("DBUS_", "XDG_")
+PRIVATE_SUFFIXES = (
+    "_KEY",
+    "_TOKEN",
+    "_SECRET",
+    "_PASSWORD",
+    "_PASSWD",
+    "_PASS",
+    "_PASSPHRASE",
+    "_CREDENTIALS",
+    "_PAT",
+    "_AUTH",
+)
+
+
+def is_refused(name: str) -> bool:
+    """Tell whether a variable of this name never enters a sandbox."""
+    return name in REFUSED or name.startswith(REFUSED_PREFIXES)
+
+
+def is_private(name: str) -> bool:
+    """Tell whether only its exact name in the person's configuration lets it in."""
+    upper = name.upper()
+    return upper in PRIVATE or upper.startswith(PRIVATE_PREFIXES) or upper.endswith(PRIVATE_SUFFIXES)
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a program could have a variable of this name."""
+    return bool(name) and "=" not in name and "\0" not in name
+
+
+def is_allowed(name: str, configured: tuple[str, ...]) -> bool:
+    """Tell whether the caller's variable may enter. `configured` holds names; a last `*` stands for any rest."""
+    if not is_name(name) or is_refused(name):
+        return False
+    if name in configured:
+        return True
+    if is_private(name):
+        return False
+    if name in ALLOWED or name.startswith(ALLOWED_PREFIXES):
+        return True
+    return any(entry.endswith("*") and name.startswith(entry[:-1]) for entry in configured)
+
+
+# Each sandbox has its own of these
+_TAKEN = (b"/dev", b"/playground", b"/proc", b"/run", b"/sys", b"/tmp", b"/var/run", b"/var/tmp", b"/workspace")
+
+
+def place_problem(place: bytes) -> str:
+    """Return why nothing can be mounted at a place inside, "" where it can."""
+    if not place.startswith(b"/") or b"\0" in place or normalise(place) != place:
+        return "is not an absolute and normalised path"
+    if place == b"/":
+        return "is the rootfs itself"
+    taken = next((taken for taken in _TAKEN if contains(taken, place)), None)
+    return "" if taken is None else f"is not free: a sandbox has its own {show(taken)}"
+
+
+def together_problem(places: Iterable[bytes]) -> str:
+    """Return why places can't be used side by side, "" where they can."""
+    known = sorted(places)
+    for place in known:
+        if known.count(place) > 1:
+            return f"{show(place)} is there twice"
+        outer = next((outer for outer in known if lies_beneath(place, outer)), None)
+        if outer is not None:
+            return f"{show(place)} lies inside {show(outer)}"
+    return ""
+
+
+def directory_problem(directory: bytes, *, home: bytes, own: tuple[bytes, ...]) -> str:
+    """Return why a directory of the host is never mounted. `own` are unspill's own directories."""
+    if not directory.startswith(b"/") or b"\0" in directory or normalise(directory) != directory:
+        return "is not an absolute and normalised path"
+    if contains(directory, home):
+        return "is or contains your home directory"
+    if any(contains(other, directory) or contains(directory, other) for other in own):
+        return "is where unspill keeps its own files"
+    if any(contains(kernel, directory) for kernel in (b"/dev", b"/proc", b"/sys", b"/run")):
+        return "belongs to the kernel or to services"
+    if find_secret(directory, home) is not None:
+        return "is never shown to a sandbox"
+    inner = next((path for path in (*home_secrets(home), *SYSTEM_SECRETS) if contains(directory, path)), None)
+    return "" if inner is None else f"contains {show(inner)}, which is never shown to a sandbox"
+
+
+def check_root(path: bytes, *, home: bytes, own: tuple[bytes, ...]) -> None:
+    """Refuse what can't be a writable root. `own` are unspill's state, configuration and data directories.
+
+    Raises:
+        RootRefused: with the reason.
+    """
+    reason = _refusal(path, home, own)
+    if reason:
+        raise RootRefused(f"{show(path)} can't be a root: {reason}.")
+
+
+def _refusal(path: bytes, home: bytes, own: tuple[bytes, ...]) -> str:
+    if not path.startswith(b"/") or b"\0" in path or normalise(path) != path:
+        return "its path is not absolute and normalised"
+    if path == b"/":
+        return "it is the whole file system"
+    if contains(path, home):
+        return "it is your home directory" if path == home else "it contains your home directory"
+    for directory in own:
+        if contains(directory, path):
+            return f"unspill keeps its own files there ({show(directory)})"
+        if contains(path, directory):
+            return f"it contains unspill's own files ({show(directory)})"
+    secret = find_secret(path, home)
+    if secret is not None:
+        return f"{show(secret)} is never shown to a sandbox"
+    return _system_refusal(path, home)
+
+
+def _system_refusal(path: bytes, home: bytes) -> str:
+    if path in SHARED_PARENTS:
+        return "it is shared by many things"
+    if any(lies_beneath(path, parent) for parent in SHARED_PARENTS):
+        return ""
+    # A service's account may live below /var; the accounts whose home is /bin or /dev are not meant
+    home_is_a_place_to_work = lies_beneath(home, b"/var") or home == b"/root"
+    if home_is_a_place_to_work and lies_beneath(path, home):
+        return ""
+    for tree in SYSTEM_TREES:
+        if contains(tree, path):
+            return f"{show(tree)} belongs to the system"
+    return ""
+
+
+def merge_roots(project: bytes, extra: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
+    """Return roots of which none contains another, the one that holds the project first.
+
+    A directory inside another root is writable already, so it is dropped. An extra root that contains the project
+    takes its place: the person asked for all of it, and two overlays on one tree would hide each other's writes.
+    The project stays the working directory.
+    """
+    given = (project, *extra)
+    kept: list[bytes] = []
+    for path in given:
+        inside_another = any(lies_beneath(path, other) for other in given)
+        if not inside_another and path not in kept:
+            kept.append(path)
+    kept.sort(key=lambda path: not contains(path, project))
+    return tuple(kept)
+

@@ -7,7 +7,7 @@ A part of `policy.toml`, which hands in its reader: the messages are the same. `
 from __future__ import annotations
 
 from unspill.model.rootfs import RootfsSpec
-from unspill.policy.mounted import place_problem, together_problem
+from unspill.policy.defaults import place_problem, together_problem
 from unspill.policy.paths import normalise
 from unspill.policy.rootfs_spec import find_wrong, is_name
 

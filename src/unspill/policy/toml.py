@@ -11,7 +11,7 @@ import posixpath
 from unspill.errors import PolicyError
 from unspill.model.policy import GIB, KIB, MIB, Limits, Network, Secrets
 from unspill.model.rules import SCOPES, Rules
-from unspill.policy.environ import is_name, is_refused
+from unspill.policy.defaults import is_name, is_refused
 from unspill.policy.paths import normalise, show
 from unspill.policy.rootfs_toml import read_mounts, read_provision, read_rootfs, read_rootfs_dir
 from unspill.policy.settings import (

@@ -15,7 +15,7 @@ from unspill.host.installation import check_own_place
 from unspill.host.places import find_home
 from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
 from unspill.model.record import Record
-from unspill.policy.roots import check_root, merge_roots
+from unspill.policy.defaults import check_root, merge_roots
 from unspill.sandbox.locations import find_locations, own_directories
 from unspill.sandbox.project import has_mark, resolve_project
 from unspill.sandbox.settings import check_approver, load_policy

@@ -28,7 +28,7 @@ from unspill.model.plan import Bind, CacheLayer, Directory, Overlay, ReadOnly, S
 from unspill.model.rootfs import NOTE, Rootfs
 from unspill.plan.rootfs import OWN_PLACES
 from unspill.plan.visible import is_written
-from unspill.policy.mounted import directory_problem
+from unspill.policy.defaults import directory_problem
 from unspill.policy.paths import contains, show
 from unspill.rootfs.layout import let_go, take
 from unspill.rootfs.registry import Registry

@@ -71,7 +71,7 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
     """Return the policy if nothing that stays private is mounted by it; a link to it is no way round."""
     if not policy.mounts:
         return policy
-    from unspill.policy.mounted import directory_problem
+    from unspill.policy.defaults import directory_problem
 
     own = tuple(filter(None, (locations.state, locations.config, locations.data, locations.rootfs, policy.rootfs_dir)))
     for _place, directory in policy.mounts:
@@ -112,7 +112,7 @@ def _check_given(policy: Policy) -> None:
 
 
 def _check_given_rootfs(policy: Policy) -> None:
-    from unspill.policy.mounted import place_problem, together_problem
+    from unspill.policy.defaults import place_problem, together_problem
     from unspill.policy.paths import normalise
     from unspill.policy.rootfs_spec import find_wrong, is_name
 

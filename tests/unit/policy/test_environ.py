@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.policy.environ import ALLOWED, is_allowed, is_private, is_refused
+from unspill.policy.defaults import ALLOWED, is_allowed, is_private, is_refused
 
 CONFIGURED = ("MY_VAR", "NPM_*", "MY_API_KEY")
 

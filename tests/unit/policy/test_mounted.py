@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from unspill.policy.mounted import directory_problem, place_problem, together_problem
+from unspill.policy.defaults import directory_problem, place_problem, together_problem
 
 HOME = b"/home/ann"
 OWN = (b"/home/ann/.local/state/unspill", b"/srv/roots")
