@@ -15,9 +15,9 @@ from unspill.model.rules import Rules
 from unspill.policy.defaults import ALLOWED, is_private, is_refused
 from unspill.policy.merge import tighten, with_own
 from unspill.policy.defaults import place_problem
-from unspill.policy.rootfs_spec import SOURCES
-from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, TMP, VIEWS, Settings
-from unspill.policy.toml import parse_policy
+from unspill.policy.config import SOURCES
+from unspill.policy.config import AFTER, ENGINES, PROFILES, PROJECT_KEYS, TMP, VIEWS, Settings
+from unspill.policy.config import parse_policy
 
 DOCUMENT = "docs/configuration.md"
 HOME = b"/home/ann"

@@ -25,7 +25,7 @@ from unspill.policy.defaults import is_refused
 from unspill.policy.paths import contains, normalise
 from unspill.policy.defaults import check_root
 from unspill.policy.secrets import find_secret
-from unspill.policy.settings import MODES
+from unspill.policy.config import MODES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ A command can make a project of the directory that a person stands in, but it ca
 from __future__ import annotations
 
 from unspill.model.rules import SCOPES
-from unspill.policy.settings import EVER_LESS
+from unspill.policy.config import EVER_LESS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Network, Policy, Secrets
     from unspill.model.rules import Rules
-    from unspill.policy.settings import Bound, Settings
+    from unspill.policy.config import Bound, Settings
 
 
 def seen_from(project: bytes, settings: Settings, directory: bytes) -> Settings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.errors import PolicyError
 from unspill.model.rules import SCOPES
-from unspill.policy.settings import EVER_LESS
+from unspill.policy.config import EVER_LESS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Limits, Network, Policy, Secrets
     from unspill.model.rules import Rules
-    from unspill.policy.settings import Bound, Settings
+    from unspill.policy.config import Bound, Settings
 
 _REPLACED = (
     "view",

@@ -16,7 +16,7 @@ from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.inside import find_inside, resolve_inside
 from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.policy.rootfs_spec import find_wrong
+from unspill.policy.config import find_wrong
 from unspill.rootfs.download import fetch, read_text
 from unspill.rootfs.source import Filled, Resolved, arch_of, variant_of
 from unspill.rootfs.tar import unpack

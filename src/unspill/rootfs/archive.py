@@ -15,7 +15,7 @@ from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.writing import write_whole
 from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.policy.rootfs_spec import is_label
+from unspill.policy.config import is_label
 from unspill.rootfs.compression import shown
 from unspill.rootfs.download import check_digest, digest_of, fetch
 from unspill.rootfs.layout import DIRECTORY

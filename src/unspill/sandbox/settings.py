@@ -43,7 +43,7 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     if text is None and asked is None and not outer:
         return _checked(policy, locations)
     from unspill.policy.merge import tighten, with_own
-    from unspill.policy.toml import parse_policy
+    from unspill.policy.config import parse_policy
 
     home = locations.home
     if text is not None:
@@ -85,7 +85,7 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
 def _check_given(policy: Policy) -> None:
     """Check of a policy that a program made what `policy.toml` checks of a file: that each word is a known one."""
     from unspill.model.rules import SCOPES
-    from unspill.policy.settings import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
+    from unspill.policy.config import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
 
     rules = policy.permissions
     stances = ("network", "egress", "roots", "readable", "secrets", "held", "unsandboxed", "as_root")
@@ -114,7 +114,7 @@ def _check_given(policy: Policy) -> None:
 def _check_given_rootfs(policy: Policy) -> None:
     from unspill.policy.defaults import place_problem, together_problem
     from unspill.policy.paths import normalise
-    from unspill.policy.rootfs_spec import find_wrong, is_name
+    from unspill.policy.config import find_wrong, is_name
 
     def is_path(path: bytes) -> bool:
         return path.startswith(b"/") and b"\0" not in path and normalise(path) == path

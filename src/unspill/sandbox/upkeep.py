@@ -152,7 +152,7 @@ def find_own_policy(locations: Locations) -> Policy:
     if text is None:
         return Policy()
     from unspill.policy.merge import with_own
-    from unspill.policy.toml import parse_policy
+    from unspill.policy.config import parse_policy
 
     own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
     return without_overridden(own)

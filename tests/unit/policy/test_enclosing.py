@@ -14,7 +14,7 @@ from unspill.model.policy import Limits, Network, Policy, Secrets
 from unspill.model.rules import Rules
 from unspill.policy.enclosing import seen_from, tightest
 from unspill.policy.merge import tighten, with_own
-from unspill.policy.settings import Settings
+from unspill.policy.config import Settings
 
 
 @given(any_settings(), any_settings(), any_settings())

@@ -11,7 +11,7 @@ from unspill.errors import PolicyError, UnspillError
 from unspill.model.permission import Egress
 from unspill.permissions.validate import check_request
 from unspill.policy.hosts import parse_allowed
-from unspill.policy.toml import parse_policy
+from unspill.policy.config import parse_policy
 
 # A star before a name is no host, but it is a rule
 RULES = {"*.example.org"}

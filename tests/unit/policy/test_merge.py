@@ -14,7 +14,7 @@ from unspill.model.policy import Limits, Network, Policy
 from unspill.model.rootfs import RootfsSpec
 from unspill.model.rules import Rules
 from unspill.policy.merge import lower_limits, tighten, with_own
-from unspill.policy.settings import PROJECT_KEYS, Settings
+from unspill.policy.config import PROJECT_KEYS, Settings
 
 
 def settings(**values: Any) -> Settings:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.model.rootfs import RootfsSpec
-from unspill.policy.rootfs_spec import find_wrong, is_address, is_label, is_name
+from unspill.policy.config import find_wrong, is_address, is_label, is_name
 
 DIGEST = "0123456789abcdef" * 4
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from unspill.errors import PolicyError
 from unspill.model.policy import GIB, MIB
 from unspill.model.rootfs import RootfsSpec
-from unspill.policy.settings import DROPPED, PROJECT_KEYS, Settings
-from unspill.policy.toml import parse_policy
+from unspill.policy.config import DROPPED, PROJECT_KEYS, Settings
+from unspill.policy.config import parse_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -348,7 +348,7 @@ def test_megabytes_are_not_mebibytes() -> None:
 
 
 def test_tomllib_is_not_loaded_before_there_is_a_file_to_read() -> None:
-    code = "import sys, unspill.policy.toml, unspill.policy.merge; print('tomllib' in sys.modules)"
+    code = "import sys, unspill.policy.config, unspill.policy.merge; print('tomllib' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "False\n"
 
