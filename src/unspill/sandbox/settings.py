@@ -54,7 +54,7 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
         where = show(os.path.join(project, PROJECT_FILE))
         decided = tighten(policy, parse_policy(asked, where=where, trusted=False, home=home, base=project))
     for directory, content in outer:
-        from unspill.policy.enclosing import seen_from, tightest
+        from unspill.policy.merge import seen_from, tightest
 
         where = show(os.path.join(directory, PROJECT_FILE))
         settings = parse_policy(content, where=where, trusted=False, home=home, base=directory)

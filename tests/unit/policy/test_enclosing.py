@@ -12,7 +12,7 @@ from tests.unit.policy.test_merge import any_settings, is_no_wider
 from unspill.errors import PolicyError
 from unspill.model.policy import Limits, Network, Policy, Secrets
 from unspill.model.rules import Rules
-from unspill.policy.enclosing import seen_from, tightest
+from unspill.policy.merge import seen_from, tightest
 from unspill.policy.merge import tighten, with_own
 from unspill.policy.config import Settings
 
