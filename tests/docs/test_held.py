@@ -3,7 +3,7 @@
 
 from tests.docs.held import DOCUMENT, with_tables
 from tests.docs.tables import code, rows_of
-from unspill.apply.guard_view import MAX_CONTENT
+from unspill.apply.guard_git import MAX_CONTENT
 from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED
 from unspill.policy.git import BUILT_IN
 from unspill.policy.git import EXCLUDED, FORMAT, ORDINARY

@@ -10,9 +10,9 @@ from __future__ import annotations
 from unspill.apply.guard_git import ORDINARY, GitGuard, worst
 from unspill.apply.guard_gone import GoneGuard
 from unspill.apply.guard_links import LinkedNames
-from unspill.apply.guard_places import PlaceGuard
-from unspill.apply.guard_shape import join
-from unspill.apply.guard_view import View
+from unspill.apply.guard_git import PlaceGuard
+from unspill.apply.guard_git import join
+from unspill.apply.guard_git import View
 from unspill.changes.reader import Reader
 from unspill.model.policy import Secrets
 from unspill.model.record import Record

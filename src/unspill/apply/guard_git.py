@@ -3,27 +3,210 @@
 
 A directory counts as git's own as soon as it could become one by any part of the changes. Contents are parsed here;
 git itself never runs.
+
+MERGED
+[guard_shape] Which directories git takes for its own by their shape, and what comes to life in one that only now gets it.
+
+A directory has the shape as soon as it could get it by any part of the changes: a person may apply some of them, and a
+command may make the rest in another run.
+
+[guard_view] Both sides of a change set as the guard needs them: what exists before or afterwards, and small contents.
+
+Never follows a link. A content that is too large or can't be read is None, which the guard takes for the worst.
+
+[guard_places] Ordinary places of a project that its live git settings make dangerous: hooks, included settings, filters in it.
+
+A person whose `core.hooksPath` is `.husky` has made every file there a hook. The settings of the person and of the
+machine count as well as the project's. They are read for names only; nothing in them is run or followed.
 """
 
 from __future__ import annotations
 
-from unspill.apply.guard_shape import Shapes, join, parse
-from unspill.policy.git import has_commands, has_template, is_inner_pointer, is_log, is_reference, is_repository_place, is_usual_common, new_drivers, pointer_target
-from unspill.policy.git import unusual_keys, unusual_modules
-from unspill.policy.git import ATTRIBUTES, GIT, HOOKS, MARKS, MODULES, NAMES, could_steer, homes_of, place_of
-from unspill.policy.held import ALTERNATES, COMPLETES, DRIVERS, GIT_LINK, HOOK, LEADS_OUT, REPLACED_OBJECT, REPOSITORY, SETTINGS, SHALLOW, TEMPLATE, TODO, UNKNOWN, UNREADABLE
-from unspill.policy.held import MODULES as MODULES_ROW
-from unspill.policy.git import resolve
+import os
+import itertools
+import stat
+from unspill.errors import UsageError, UnspillError
+from unspill.plan.gitconfig import parse_gitconfig
+from unspill.policy.git import (
+    is_module_place,
+    is_usual_common,
+    new_drivers,
+    pointer_target,
+    unusual_keys,
+    GIT,
+    HOOKS,
+    resolve,
+    has_commands,
+    has_template,
+    is_inner_pointer,
+    is_log,
+    is_reference,
+    is_repository_place,
+    unusual_modules,
+    ATTRIBUTES,
+    MARKS,
+    MODULES,
+    NAMES,
+    could_steer,
+    homes_of,
+    place_of,
+    pattern_of,
+)
+from unspill.policy.held import (
+    INDEX,
+    ALTERNATES,
+    COMPLETES,
+    DRIVERS,
+    GIT_LINK,
+    HOOK,
+    LEADS_OUT,
+    REPLACED_OBJECT,
+    REPOSITORY,
+    SETTINGS,
+    SHALLOW,
+    TEMPLATE,
+    TODO,
+    UNKNOWN,
+    UNREADABLE,
+    MODULES as MODULES_ROW,
+    PROGRAM,
+)
+from unspill.changes.reader import read_up_to
+from unspill.model.change import Change
+from unspill.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.apply.guard_view import View
-    from unspill.model.change import Change
-    from unspill.policy.git import Place
-    from unspill.policy.held import OtherRow
-    from unspill.policy.held import Verdict
+    from collections.abc import Callable, Iterator
+    from unspill.policy.git import Settings, Place
+    from unspill.policy.held import OtherRow, Verdict
+    from unspill.changes.reader import Reader
+    from unspill.model.change import EntryKind, RootChanges
+    from typing import Literal
+
 
     Opinion = tuple[Verdict, str]
+
+
+    Kind = Literal["hooks", "config", "attributes", "program", "tree"]
+
+
+_SHAPE = (b"HEAD", b"objects", b"refs", b"commondir")
+
+
+class Shapes:
+    """The directories of one change set that have the shape of a git directory."""
+
+    def __init__(self, view: View, marks: set[bytes]) -> None:
+        """Take the view and the folded paths of the changes that are named like the marks of a git directory."""
+        self._view = view
+        self._marks = marks
+        self._known: dict[bytes, bool] = {}
+        self._completed: dict[bytes, bool] = {}
+
+    def has(self, real: bytes, folded: bytes) -> bool:
+        """Tell whether a directory is git's, or would be by any part of the changes; its path, and folded."""
+        known = self._known.get(real)
+        if known is None:
+            # The directory that worktrees share settings with need have no HEAD of its own
+            known = (self._has(real, folded, b"HEAD") or self._has(real, folded, b"worktrees")) and (
+                self._has(real, folded, b"commondir")
+                or (self._has(real, folded, b"objects") and self._has(real, folded, b"refs"))
+            )
+            self._known[real] = known
+        return known
+
+    def _has(self, real: bytes, folded: bytes, name: bytes) -> bool:
+        return join(folded, name.lower()) in self._marks or self._view.exists(join(real, name))
+
+    def completes(self, home: bytes) -> bool:
+        """Tell whether settings or hooks lie in a directory that come to life because only now it becomes git's."""
+        known = self._completed.get(home)
+        if known is None:
+            known = self._completed[home] = not self._was_shaped(home) and self.steers(home)
+        return known
+
+    def _was_shaped(self, home: bytes) -> bool:
+        had = {name for name in _SHAPE if self._view.kind_before(join(home, name)) is not None}
+        return had >= {b"HEAD", b"commondir"} or had >= {b"HEAD", b"objects", b"refs"}
+
+    def is_work_tree(self, home: bytes, value: str) -> bool:
+        """Tell whether a setting leads from the repository of a module to its work tree, as git itself writes it.
+
+        In any other directory, in one of git's own above all, a checkout would write what git or somebody else runs.
+        """
+        target = os.fsencode(value)
+        found = None if target.startswith(b"/") else resolve(home, target, self._view.root)
+        if not found or not is_module_place(home.split(b"/")):
+            return False
+        tree = b"/".join(found)
+        if self._view.crosses_link(home) or self._view.crosses_link(tree):
+            return False
+        above = [b"/".join(found[:end]) for end in range(1, len(found) + 1)]
+        if any(GIT in INDEX.fold(path).split(b"/") or self.has(path, INDEX.fold(path)) for path in above):
+            return False
+        return self._leads_back(join(tree, GIT), tree, home)
+
+    def _leads_back(self, path: bytes, tree: bytes, home: bytes) -> bool:
+        """Tell whether the `.git` file of a work tree leads to its repository: the one that comes, and any before."""
+        change, kind = self._view.find(path), self._view.kind_before(path)
+        contents = [] if change is None else [self._view.after(change)]
+        contents += [] if kind is None else [self._view.before(path) if kind == "file" else None]
+        targets = [None if content is None else pointer_target(content) for content in contents]
+        places = [None if target is None else resolve(tree, target, self._view.root) for target in targets]
+        return bool(places) and all(place == home.split(b"/") for place in places)
+
+    def steers(self, home: bytes) -> bool:
+        """Tell whether anything lies unchanged in a directory that makes git run something where it is git's."""
+        made = self._view.find(home)
+        if made is not None and made.kind == "added":
+            return False
+        hooks = (join(home, b"hooks/" + name) for name in HOOKS)
+        shelves = (join(home, name) for name in (b"hooks", b"info"))
+        return (
+            any(self._view.find(path) is None and self._view.kind_before(path) == "symlink" for path in shelves)
+            or self._lies(home, b"config", self._is_unusual)
+            or self._lies(home, b"config.worktree", self._is_unusual)
+            or self._lies(home, b"info/attributes", lambda _, content: bool(new_drivers(b"", content)))
+            or self._lies(home, b"commondir", self._shares_unusual)
+            or any(self._view.find(path) is None and self._view.exists(path) for path in hooks)
+        )
+
+    def _lies(self, home: bytes, name: bytes, test: Callable[[bytes, bytes], bool]) -> bool:
+        """Tell whether a file lies unchanged in a directory that a test is true of, or that can't be read."""
+        path = join(home, name)
+        if self._view.find(path) is not None or self._view.kind_before(path) in (None, "dir"):
+            return False
+        content = self._view.before(path)
+        return content is None or test(home, content)
+
+    def _is_unusual(self, home: bytes, content: bytes) -> bool:
+        settings = parse(content)
+        if settings is None:
+            return True
+        return bool(unusual_keys(None, settings, lambda value: self.is_work_tree(home, value)))
+
+    def _shares_unusual(self, home: bytes, content: bytes) -> bool:
+        names = home.split(b"/")
+        if not is_usual_common([*names, b"commondir"], content):
+            return True
+        return self.completes(b"/".join(names[:-2]))
+
+
+def parse(content: bytes) -> Settings | None:
+    """Return the settings of a configuration, None where nobody can tell what git would make of it."""
+    if b"\0" in content:
+        return None
+    try:
+        return parse_gitconfig(content.decode("utf-8", "surrogateescape"))
+    except UsageError:
+        return None
+
+
+def join(directory: bytes, name: bytes) -> bytes:
+    """Return the path of a name in a directory, which may be the root."""
+    return directory + b"/" + name if directory else name
+
 
 ORDINARY: Opinion = ("ordinary", "")
 HOOK_GONE = "a hook that you had is gone"
@@ -238,3 +421,294 @@ class GitGuard:
 def _with_keys(row: OtherRow, keys: list[str]) -> Opinion:
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     return row.verdict, f"{row.reason}: {', '.join(keys[:3])}{more}"
+
+
+# git's own files of this kind have a few hundred bytes
+MAX_CONTENT = 256 * 1024
+
+
+class View:
+    """The changes of one root by path, with what lies beneath them."""
+
+    def __init__(self, part: RootChanges, reader: Reader) -> None:
+        self.root = part.root
+        self._part = part
+        self._reader = reader
+        self._by_path: dict[bytes, Change] | None = None
+        self._existed: dict[bytes, bool] = {}
+
+    def find(self, path: bytes) -> Change | None:
+        """Return the change of exactly this path."""
+        if self._by_path is None:
+            self._by_path = {change.path: change for change in self._part.changes}
+        return self._by_path.get(path)
+
+    def exists(self, path: bytes) -> bool:
+        """Tell whether something is there before or afterwards.
+
+        Either, because a person may apply a part of the changes and leave the rest.
+        """
+        if self.find(path) is not None:
+            return True
+        known = self._existed.get(path)
+        if known is None:
+            known = self._existed[path] = not self._is_in_new_directory(path) and self._was_there(path)
+        return known
+
+    def kind_before(self, path: bytes) -> EntryKind | None:
+        """Say what was at a path before; None where there was nothing, special where nobody can tell."""
+        try:
+            return self._reader.kind_before(path)
+        except OSError:
+            return "special"
+
+    def crosses_link(self, path: bytes) -> bool:
+        """Tell whether a path leads through a link, or to one, before or afterwards."""
+        names = path.split(b"/")
+        for end in range(1, len(names) + 1):
+            place = b"/".join(names[:end])
+            change = self.find(place)
+            if change is not None and change.entry is not None and change.entry.kind == "symlink":
+                return True
+            if self.kind_before(place) == "symlink":
+                return True
+        return False
+
+    def _is_in_new_directory(self, path: bytes) -> bool:
+        # What is in an added directory has a change of its own, so nothing beneath need be asked
+        parent = self.find(path.rpartition(b"/")[0])
+        return parent is not None and parent.kind == "added"
+
+    def _was_there(self, path: bytes) -> bool:
+        try:
+            return self._reader.kind_before(path) is not None
+        except OSError:
+            return True
+
+    def after(self, change: Change) -> bytes | None:
+        """Return the content that a change leaves, None where it can't be told."""
+        if change.entry is None or change.entry.kind != "file" or change.entry.size > MAX_CONTENT:
+            return None
+        try:
+            return read_up_to(self._reader.open_after(change), MAX_CONTENT + 1)
+        except (OSError, UnspillError):
+            return None
+
+    def before(self, path: bytes) -> bytes | None:
+        """Return the content of an older file, None where there was none that can be read."""
+        try:
+            content = read_up_to(self._reader.open_before(Change(path=path, kind="modified")), MAX_CONTENT + 1)
+        except (OSError, UnspillError):
+            return None
+        return content if len(content) <= MAX_CONTENT else None
+
+
+# Directories that hold hooks by convention; beside one there may be a repository of its own
+_HOOK_DIRECTORIES = frozenset((b".husky", b".githooks", b".git-hooks"))
+_PROGRAM_KEYS = frozenset(
+    """
+    core.fsmonitor core.pager core.editor core.sshcommand core.askpass core.gitproxy diff.external diff.*.command
+    diff.*.textconv filter.*.clean filter.*.smudge filter.*.process merge.*.driver credential.helper
+    credential.*.helper gpg.program gpg.*.program sequence.editor interactive.difffilter
+    """.split()
+)
+# A configuration without any of these names no place
+_WORTH_PARSING = (
+    b"hookspath", b"include", b"attributesfile", b"fsmonitor", b"pager", b"editor", b"sshcommand", b"askpass",
+    b"gitproxy", b"external", b"command", b"textconv", b"filter", b"driver", b"helper", b"program", b"worktree",
+)  # fmt: skip
+
+
+# More than this nobody has, and each costs a look at the disk
+MAX_PLACES = 2000
+
+
+class Place(Record):
+    """A folded path below the root, and what git takes it for."""
+
+    path: bytes
+    kind: Kind
+
+
+class PlaceGuard:
+    """Judges the changes in places that settings name.
+
+    `names` has a component of every such path, for the first look at many. `is_overfull` if there are more than
+    anybody has, so that not all are known: then each path may be one.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._places: dict[bytes, list[Place]] = {}
+        self._above: set[bytes] = set()
+        self._trees: set[bytes] = set()
+        self._hook_depths: set[int] = set()
+        self._tops: set[bytes] = set()
+        self.names: set[bytes] = set()
+        self.is_overfull = False
+        self._add_top(b"")
+
+    def judge(self, change: Change, parts: list[bytes], git: GitGuard) -> Opinion:
+        """Return the verdict on a change whose folded path is `parts`."""
+        if change.entry is None or change.entry.kind == "dir" or change.is_mere_touch:
+            return ORDINARY
+        if self.is_overfull:
+            return PROGRAM.opinion
+        if not _HOOK_DIRECTORIES.isdisjoint(parts):
+            end = next(index for index, name in enumerate(parts) if name in _HOOK_DIRECTORIES)
+            self._add_top(b"/".join(change.path.split(b"/")[:end]))
+        return worst(self.judge_link(change, parts), *(_opinion(change, place, git) for place in self._around(parts)))
+
+    def judge_link(self, change: Change, parts: list[bytes]) -> Opinion:
+        """Return the verdict on a change that may put a link above such a place, and so another one there."""
+        if change.target is None or change.kind == "metadata":
+            return ORDINARY
+        path = b"/".join(parts)
+        return PROGRAM.opinion if path in self._above else GIT_LINK.opinion if path in self._trees else ORDINARY
+
+    def _around(self, parts: list[bytes]) -> Iterator[Place]:
+        """Yield the places that a path is, or is in."""
+        path = b"/".join(parts)
+        yield from self._places.get(path, ())
+        for end in self._hook_depths:
+            if end < len(parts):
+                for place in self._places.get(b"/".join(parts[:end]), ()):
+                    if place.kind == "hooks" and (end or path in HOOKS):
+                        yield place
+
+    def _add_top(self, top: bytes) -> None:
+        if top in self._tops:
+            return
+        self._tops.add(top)
+        named = itertools.chain(_places_of(self._view, top), _linked_hooks(self._view, top))
+        found = tuple(itertools.islice(named, MAX_PLACES + 1))
+        self.is_overfull = self.is_overfull or len(found) > MAX_PLACES
+        for place in dict.fromkeys(place for places in found for place in places):
+            if place.kind == "tree":
+                names = place.path.split(b"/")
+                self._trees.update(b"/".join(names[:end]) for end in range(1, len(names) + 1))
+                continue
+            self._places.setdefault(place.path, []).append(place)
+            self.names.update(_telling(place))
+            names = place.path.split(b"/") if place.path else []
+            if place.kind == "hooks":
+                self._hook_depths.add(len(names))
+            self._above.update(b"/".join(names[:end]) for end in range(1, len(names)))
+
+
+def _telling(place: Place) -> tuple[bytes, ...]:
+    return (place.path.rpartition(b"/")[2],) if place.path else HOOKS
+
+
+def _opinion(change: Change, place: Place, git: GitGuard) -> Opinion:
+    if place.kind == "hooks" or (change.entry is not None and change.entry.kind == "symlink"):
+        return ORDINARY if change.path.endswith(b".sample") else HOOK.opinion
+    if place.kind == "config":
+        return git.config(change, change.path.rpartition(b"/")[0])
+    return git.attributes(change) if place.kind == "attributes" else PROGRAM.opinion
+
+
+def _places_of(view: View, top: bytes) -> Iterator[list[Place]]:
+    """Yield the places that each word of the settings for the repository at `top` names below the root, if any."""
+    work_tree = join(view.root, top) if top else view.root
+    for directory, content, is_live in _configurations(view, top, work_tree):
+        lower = content.lower()
+        settings = parse(content) if any(word in lower for word in _WORTH_PARSING) else None
+        for key, value in settings or ():
+            for kind, start, path in _named(pattern_of(key), os.fsencode(value), directory, work_tree):
+                found = _below(view.root, start, path, is_live=is_live)
+                # The scripts in `.husky/_` run those beside it
+                husky = {name.removesuffix(b"/_") if b".husky" in name else name for name in found}
+                yield [Place(path=name, kind=kind) for name in (husky if kind == "hooks" else found)]
+
+
+def _linked_hooks(view: View, top: bytes) -> Iterator[list[Place]]:
+    """Yield the places below the root that the live hooks of the repository at `top` are links to."""
+    work_tree = join(view.root, top) if top else view.root
+    for home in _git_directories(os.path.join(work_tree, b".git")):
+        hooks = os.path.join(home, b"hooks")
+        try:
+            with os.scandir(hooks) as entries:
+                links = [entry.path for entry in entries if entry.is_symlink()]
+        except OSError:
+            continue
+        if os.path.islink(hooks):
+            yield [Place(path=path, kind="hooks") for path in _below(view.root, home, hooks, is_live=True)]
+        for link in links:
+            yield [Place(path=path, kind="hooks") for path in _below(view.root, hooks, link, is_live=True)]
+
+
+def _named(pattern: str, value: bytes, directory: bytes, work_tree: bytes) -> Iterator[tuple[Kind, bytes, bytes]]:
+    """Yield what a setting may name: what git takes it for, where it starts from, and its text."""
+    if pattern == "core.hookspath":
+        yield "hooks", work_tree, value
+    elif pattern == "include.path" or pattern == "includeif.*.path":
+        yield "config", directory, value
+    elif pattern == "core.worktree":
+        yield "tree", directory, value
+    elif pattern == "core.attributesfile":
+        yield "attributes", work_tree, value
+    elif pattern in _PROGRAM_KEYS or pattern.startswith("pager."):
+        for word in value.replace(b'"', b" ").replace(b"'", b" ").replace(b";", b" ").split():
+            yield "program", work_tree, word.lstrip(b"!")
+
+
+def _below(root: bytes, start: bytes, path: bytes, *, is_live: bool) -> set[bytes]:
+    """Return a path as folded paths below the root: as it is written, and where it leads by the person's links."""
+    if b"\0" in path:
+        return set()
+    if is_live or path.startswith(b"~/"):
+        path = os.path.expanduser(path)
+    whole = os.path.normpath(os.path.join(start, path))
+    # What a command proposes must not make this side ask a network for a user or a directory
+    found = {whole, os.path.realpath(whole)} if is_live or _lies_in(whole, root) else {whole}
+    return {INDEX.fold(each[len(root) + 1 :]) for each in found if _lies_in(each, root)}
+
+
+def _lies_in(path: bytes, root: bytes) -> bool:
+    return path == root or path.startswith(root + b"/")
+
+
+def _configurations(view: View, top: bytes, work_tree: bytes) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Yield each configuration that git would read there, the directory that it lies in, and whether it is live."""
+    home = os.path.expanduser(b"~")
+    for path in _git_directories(os.path.join(work_tree, b".git")):
+        for name in (b"config", b"config.worktree"):
+            yield path, _read(os.path.join(path, name)), True
+    yield home, _read(os.path.join(home, b".gitconfig")), True
+    own = os.path.join(os.environb.get(b"XDG_CONFIG_HOME") or os.path.join(home, b".config"), b"git")
+    yield own, _read(os.path.join(own, b"config")), True
+    yield b"/etc", _read(b"/etc/gitconfig"), True
+    for name in (b".git/config", b".git/config.worktree"):
+        change = view.find(join(top, name))
+        if change is not None:
+            yield os.path.join(work_tree, b".git"), view.after(change) or b"", False
+
+
+def _git_directories(path: bytes) -> Iterator[bytes]:
+    """Yield the git directory behind a live `.git` and the one it shares settings with."""
+    if not os.path.isdir(path):
+        target = pointer_target(_read(path))
+        if target is None:
+            return
+        path = os.path.join(os.path.dirname(path), target)
+    yield path
+    common = _read(os.path.join(path, b"commondir")).strip()
+    if common:
+        yield os.path.join(path, common)
+
+
+def _read(path: bytes) -> bytes:
+    """Return the content of a regular file of the person, nothing where there is none that can be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return b""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return b""
+    try:
+        return read_up_to(fd, MAX_CONTENT)
+    except OSError:
+        return b""
+

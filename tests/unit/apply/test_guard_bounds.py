@@ -58,7 +58,7 @@ def test_a_proposed_setting_makes_nobody_look_elsewhere(tmp_path: Path, monkeypa
         asked.append(path)
         return path
 
-    monkeypatch.setattr("unspill.apply.guard_places.os.path.realpath", look)
+    monkeypatch.setattr("unspill.apply.guard_git.os.path.realpath", look)
     monkeypatch.setattr("pwd.getpwnam", lambda name: look(name.encode()))
     inside = "[core]\n\thooksPath = /net/example.org/x\n\tpager = ~example/x\n\teditor = tool\n"
     judged(tmp_path, {".git/config": inside}, {".git/HEAD": "x"})
