@@ -3,33 +3,185 @@
 
 The table is in docs/held.md. Most paths are ordinary and cost one look at their name; contents are read of the few
 whose content decides. Nothing is followed, nothing is written, no program runs.
+
+MERGED
+[guard_gone] The verdict on directories that go: the marks of a project, and whatever in a directory is not deleted by itself.
+
+A deleted or replaced directory is one change, so what is in it is looked at in the live tree: names only, a bounded
+number of them, and not in trees of installed packages.
+
+[guard_links] Names that the person's own links give to other files: what `.vscode` leads to counts as being in `.vscode`.
+
+Only links in the top directory of a root and in its directories that are in the table count. A command can't add any:
+such a link is held.
 """
 
 from __future__ import annotations
 
-from unspill.apply.guard_git import ORDINARY, GitGuard, worst
-from unspill.apply.guard_gone import GoneGuard
-from unspill.apply.guard_links import LinkedNames
-from unspill.apply.guard_git import PlaceGuard
-from unspill.apply.guard_git import join
-from unspill.apply.guard_git import View
+import os
+from unspill.apply.guard_git import (
+    ORDINARY,
+    worst,
+    GitGuard,
+    PlaceGuard,
+    join,
+    View,
+)
+from unspill.policy.git import (
+    GIT,
+    MARKS,
+    inside_store,
+    is_object,
+    is_object_directory,
+    climbs_after_a_name,
+)
+from unspill.policy.held import (
+    INDEX,
+    PACKAGE_TREES,
+    package_top,
+    GONE_WITH_IT,
+    MODULE,
+    PROJECT_MARK,
+    REPOSITORY,
+    gather,
+    CLOSED_ROOT,
+    EXECUTABLE,
+    LINK_OUT,
+    OPEN_GIT,
+    OPEN_TO_ALL,
+    PACKAGES,
+    UNKNOWN,
+)
 from unspill.changes.reader import Reader
 from unspill.model.policy import Secrets
 from unspill.model.record import Record
 from unspill.policy.paths import is_odd
-from unspill.policy.git import GIT, MARKS, inside_store, is_object, is_object_directory
-from unspill.policy.held import INDEX, gather, package_top
-from unspill.policy.held import CLOSED_ROOT, EXECUTABLE, LINK_OUT, OPEN_GIT, OPEN_TO_ALL, PACKAGES, UNKNOWN
-from unspill.policy.git import climbs_after_a_name
 from unspill.policy.secret_places import SecretPlaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from unspill.apply.guard_git import Opinion
     from unspill.model.change import Change, RootChanges
+    from collections.abc import Iterator, Sequence
     from unspill.policy.held import Row
+
+
+MARKS_OF_A_PROJECT = frozenset((b".git", b".hg", b".jj"))
+# Far fewer microseconds each than it took the command to delete them
+MAX_LOOKS = 500_000
+_MOST_DIRECTORIES = 10_000
+
+
+class GoneGuard:
+    """Judges what of one root is deleted, or has something else in its place."""
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self._looks_left = MAX_LOOKS
+
+    def judge(self, change: Change, parts: list[bytes]) -> Opinion:
+        """Return the verdict on a change; `parts` is its folded path from the root on."""
+        if change.kind != "deleted" and change.kind != "replaced":
+            return ORDINARY
+        if len(parts) == 1 and parts[0] in MARKS_OF_A_PROJECT:
+            return PROJECT_MARK.opinion
+        if change.base_kind != "dir" or package_top(parts):
+            return ORDINARY
+        if GIT in change.path.split(b"/"):
+            is_module = b"/.git/modules" in b"/" + change.path and _has_repository(self._root + b"/" + change.path)
+            return MODULE.opinion if is_module else ORDINARY
+        return self._inside(os.path.join(self._root, change.path), parts)
+
+    def _inside(self, top: bytes, parts: list[bytes]) -> Opinion:
+        """Judge what lies in a live directory."""
+        found = ORDINARY
+        left = [(top, parts)]
+        while left:
+            path, above = left.pop()
+            try:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        self._looks_left -= 1
+                        opinion, is_open = _look(entry, above)
+                        if opinion[0] == "held" or self._looks_left < 0:
+                            return GONE_WITH_IT.opinion
+                        found = worst(found, opinion)
+                        if is_open:
+                            left.append((entry.path, [*above, INDEX.fold(entry.name)]))
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return GONE_WITH_IT.opinion
+        return found
+
+
+def _has_repository(top: bytes) -> bool:
+    """Tell whether a directory of `.git/modules` is the repository of a submodule, or has one below."""
+    waiting = [top]
+    for path in waiting:
+        if os.path.lexists(path + b"/HEAD") and os.path.lexists(path + b"/objects"):
+            return True
+        try:
+            with os.scandir(path) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            return True
+        if len(waiting) > _MOST_DIRECTORIES:
+            return True
+    return False
+
+
+def _look(entry: os.DirEntry[bytes], above: list[bytes]) -> tuple[Opinion, bool]:
+    """Return the verdict on one entry that goes with its directory, and whether to look into it."""
+    name = INDEX.fold(entry.name)
+    is_directory = entry.is_dir(follow_symlinks=False)
+    if entry.name == GIT:
+        return (REPOSITORY.opinion if is_directory else ORDINARY), False
+    if name in PACKAGE_TREES:
+        return ORDINARY, False
+    return (GONE_WITH_IT.opinion if INDEX.find_kept([*above, name]) else ORDINARY), is_directory
+
+
+class LinkedNames:
+    """The files of one root that have another name in the table, by a live link.
+
+    `names` has a component of every such path, for the first look at many.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self._links: dict[bytes, list[bytes]] = {}
+        for link, path in _links_in(root, []):
+            target = os.path.realpath(path)
+            if target.startswith(root + b"/"):
+                self._links[INDEX.fold(target[len(root) + 1 :])] = link
+        self._depths = {path.count(b"/") + 1 for path in self._links}
+        self.names = {path.rpartition(b"/")[2] for path in self._links}
+
+    def other_name(self, parts: list[bytes]) -> list[bytes] | None:
+        """Return the folded path by which a link leads to this folded one."""
+        for end in self._depths:
+            link = self._links.get(b"/".join(parts[:end])) if end <= len(parts) else None
+            if link is not None:
+                return [*link, *parts[end:]]
+        return None
+
+
+def _links_in(directory: bytes, above: list[bytes]) -> Iterator[tuple[list[bytes], bytes]]:
+    """Yield the links of a directory and of those in it that the table names: their folded path, and their own."""
+    try:
+        with os.scandir(directory) as entries:
+            found = [entry for entry in entries if entry.is_symlink() or entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for entry in found:
+        name = INDEX.fold(entry.name)
+        if above or name in INDEX.parts:
+            if entry.is_symlink():
+                yield [*above, name], entry.path
+            elif not above and name != b".git":
+                yield from _links_in(entry.path, [name])
+
 
 DEFAULT_SECRETS = Secrets()
 _INTERPRETERS = (b"python", b"pypy")
@@ -241,3 +393,4 @@ def _is_interpreter(change: Change, view: View) -> bool:
     original = (change.target or b"").rpartition(b"/")[2]
     is_pair = name.startswith(_INTERPRETERS) and original.startswith(_INTERPRETERS)
     return is_pair and shelf == b"bin" and view.exists(join(home, b"pyvenv.cfg"))
+

@@ -70,7 +70,7 @@ def test_a_proposed_setting_makes_nobody_look_elsewhere(tmp_path: Path, monkeypa
 def test_a_directory_that_is_too_large_to_look_through_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unspill.apply.guard_gone.MAX_LOOKS", 50)
+    monkeypatch.setattr("unspill.apply.guard.MAX_LOOKS", 50)
     few, many = ({f"d/{place}/{number}": "" for number in range(count) for place in "ab"} for count in (20, 30))
     assert judged(tmp_path / "1", {"d": GONE}, few).held == ()
     assert judged(tmp_path / "2", {"d": GONE}, many).held == ((b"d", rows.GONE_WITH_IT.reason),)
