@@ -13,7 +13,7 @@ from unspill import OutputChunk, RunResult, Sandbox, Selection
 from unspill.errors import UsageError
 from unspill.model.policy import Secrets
 from unspill.policy.secrets import NAMES
-from unspill.sandbox import masking
+from unspill.sandbox import secrets
 from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import RunWishes, run_request
 
@@ -319,7 +319,7 @@ def test_nothing_is_masked_by_a_mount(ground: Ground, engine: str, secret: Path)
 def test_a_large_directory_is_asked_name_by_name(ground: Ground, engine: str, secret: Path) -> None:
     for number in range(600):
         ground.write(f"a-name-that-is-rather-long-{number:04}")
-    assert ground.project.stat().st_size > masking._SMALL
+    assert ground.project.stat().st_size > secrets._SMALL
     ground.write(".netrc/inside", "visible\n")
     result = ground.run("cat .netrc/inside; cat .env")
     assert result.stdout.kept() == b"visible\n"

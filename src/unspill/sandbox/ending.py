@@ -8,7 +8,7 @@ from unspill.model.layer import RunId
 from unspill.model.record import Record
 from unspill.model.run import Cancelled, Exited, Output
 from unspill.plan.inside import to_inside
-from unspill.sandbox.masking import news_of
+from unspill.sandbox.secrets import news_of
 from unspill.sandbox.result import RunResult
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import Plan
     from unspill.model.run import Hint, Run
     from unspill.runner.perform import Performed
-    from unspill.sandbox.masking import Masks
+    from unspill.sandbox.secrets import Masks
     from unspill.sandbox.opening import Opened
 
 _NAMED = 3
@@ -144,7 +144,7 @@ def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
 def _mask_hints(opened: Opened, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
     if not masks.hidden:
         return ()
-    from unspill.sandbox.mask_hints import mask_hints
+    from unspill.sandbox.secrets import mask_hints
 
     view, roots = opened.policy.view, opened.roots
     hidden = [to_inside(path, view, roots) for path in masks.hidden]

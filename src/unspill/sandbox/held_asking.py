@@ -18,7 +18,7 @@ from unspill.policy.paths import alias_of, fold
 from unspill.policy.secrets import masked_names
 from unspill.sandbox.applying import apply_held
 from unspill.sandbox.choosing import choose
-from unspill.sandbox.masking import load_masked
+from unspill.sandbox.secrets import load_masked
 from unspill.sandbox.turn import given_up, lock_unless_given_up
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ from unspill.layers.places import upper_dir
 from unspill.layers.stack import stat_root
 from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import OperationId
-from unspill.sandbox.claims import forget_untracked
+from unspill.sandbox.secrets import forget_untracked
 from unspill.sandbox.held_again import HeldAgain
 from unspill.sandbox.layer_rows import taken_layers
 from unspill.sandbox.sweeping import end_interrupted

@@ -22,7 +22,7 @@ _TO_THE_END = (
     "unspill.changes.scan",
     "unspill.layers.duplicate",
     "unspill.sandbox.recording",
-    "unspill.sandbox.tracked",
+    "unspill.sandbox.secrets",
 )
 # Only where there is a repository
 _OF_REPOSITORIES = ("hashlib", "mmap", "unspill.apply.git_move", "unspill.git.frozen")

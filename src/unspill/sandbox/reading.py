@@ -11,7 +11,7 @@ from unspill.model.change import ChangeSet
 from unspill.model.egress import Traffic
 from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
 from unspill.model.plan import CacheLayer
-from unspill.sandbox.masking import load_masked
+from unspill.sandbox.secrets import load_masked
 from unspill.sandbox.planning import get_places, make_plan
 
 # A person who asks for the list wants the whole of it

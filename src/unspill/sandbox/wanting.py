@@ -70,7 +70,7 @@ def _masked(opened: Opened, given: Sequence[str]) -> tuple[bytes, ...]:
         _real(opened, path)
         above, name = os.path.split(_on_host(opened, path))
         paths.append(os.path.join(os.path.realpath(above), name))
-    from unspill.sandbox.masking import find_masks
+    from unspill.sandbox.secrets import find_masks
 
     find_masks(opened, tuple(paths))
     return tuple(dict.fromkeys(paths))
