@@ -4,11 +4,8 @@
 from pathlib import Path
 from typing import Final
 
-from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED
 from unspill.policy.git import EXCLUDED, FORMAT, ORDINARY
-from unspill.policy.held import HELD
-from unspill.policy.held import OTHERS
-from unspill.policy.held import Row
+from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED, HELD, OTHERS, Row
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "held.md"
 ROWS_HEADER: Final = "| what | verdict | why | when it is deleted |"

@@ -12,12 +12,9 @@ from unspill.model.policy import Network, Secrets
 from unspill.model.record import Record
 from unspill.model.rootfs import RootfsSpec
 from unspill.model.rules import Rules
-from unspill.policy.defaults import ALLOWED, is_private, is_refused
+from unspill.policy.config import AFTER, ENGINES, PROFILES, PROJECT_KEYS, SOURCES, TMP, VIEWS, Settings, parse_policy
+from unspill.policy.defaults import ALLOWED, is_private, is_refused, place_problem
 from unspill.policy.merge import tighten, with_own
-from unspill.policy.defaults import place_problem
-from unspill.policy.config import SOURCES
-from unspill.policy.config import AFTER, ENGINES, PROFILES, PROJECT_KEYS, TMP, VIEWS, Settings
-from unspill.policy.config import parse_policy
 
 DOCUMENT = "docs/configuration.md"
 HOME = b"/home/ann"

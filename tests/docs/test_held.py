@@ -4,12 +4,17 @@
 from tests.docs.held import DOCUMENT, with_tables
 from tests.docs.tables import code, rows_of
 from unspill.apply.guard_git import MAX_CONTENT
-from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED
-from unspill.policy.git import BUILT_IN
-from unspill.policy.git import EXCLUDED, FORMAT, ORDINARY
-from unspill.policy.held import LINES_AT_MOST, PACKAGE_TREES
-from unspill.policy.held import HELD
-from unspill.policy.held import OTHERS, PACKAGES, UNREADABLE
+from unspill.policy.git import BUILT_IN, EXCLUDED, FORMAT, ORDINARY
+from unspill.policy.held import (
+    CONFIG_SCRIPTS,
+    FLAGGED,
+    HELD,
+    LINES_AT_MOST,
+    OTHERS,
+    PACKAGE_TREES,
+    PACKAGES,
+    UNREADABLE,
+)
 
 NAME = "docs/held.md"
 TEXT = DOCUMENT.read_text("utf-8")

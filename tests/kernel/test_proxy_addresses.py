@@ -11,8 +11,7 @@ from tests.unit.network.scene import PUBLIC, Names, echo, read_all, scene, serve
 from tests.unit.network.web import Web
 from unspill.network.loop import open_connection
 from unspill.network.resolve import Endpoint
-from unspill.policy.hosts import pack_address
-from unspill.policy.hosts import Rules
+from unspill.policy.hosts import Rules, pack_address
 
 pytestmark = pytest.mark.kernel
 

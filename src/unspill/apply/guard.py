@@ -14,56 +14,91 @@ number of them, and not in trees of installed packages.
 
 Only links in the top directory of a root and in its directories that are in the table count. A command can't add any:
 such a link is held.
+
+MERGED
+[secret_places] Which changes are about secrets of a project: where one belongs, or above a directory that may have some.
+
+Such a change needs a person's consent, whether or not there is a secret now. Knows names only, no disk.
 """
 
 from __future__ import annotations
 
 import os
+
 from unspill.apply.guard_git import (
     ORDINARY,
-    worst,
     GitGuard,
     PlaceGuard,
-    join,
     View,
-)
-from unspill.policy.git import (
-    GIT,
-    MARKS,
-    inside_store,
-    is_object,
-    is_object_directory,
-    climbs_after_a_name,
-)
-from unspill.policy.held import (
-    INDEX,
-    PACKAGE_TREES,
-    package_top,
-    GONE_WITH_IT,
-    MODULE,
-    PROJECT_MARK,
-    REPOSITORY,
-    gather,
-    CLOSED_ROOT,
-    EXECUTABLE,
-    LINK_OUT,
-    OPEN_GIT,
-    OPEN_TO_ALL,
-    PACKAGES,
-    UNKNOWN,
+    join,
+    worst,
 )
 from unspill.changes.reader import Reader
 from unspill.model.policy import Secrets
 from unspill.model.record import Record
-from unspill.policy.paths import is_odd
-from unspill.policy.secret_places import SecretPlaces
+from unspill.policy.git import (
+    GIT,
+    MARKS,
+    climbs_after_a_name,
+    inside_store,
+    is_object,
+    is_object_directory,
+)
+from unspill.policy.held import (
+    CLOSED_ROOT,
+    EXECUTABLE,
+    GONE_WITH_IT,
+    INDEX,
+    LINK_OUT,
+    MODULE,
+    OPEN_GIT,
+    OPEN_TO_ALL,
+    PACKAGE_TREES,
+    PACKAGES,
+    PROJECT_MARK,
+    REPOSITORY,
+    SECRET,
+    SECRET_BELOW,
+    UNKNOWN,
+    gather,
+    package_top,
+)
+from unspill.policy.paths import contains, fold, is_odd
+from unspill.policy.secrets import masked_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from unspill.apply.guard_git import Opinion
     from unspill.model.change import Change, RootChanges
-    from collections.abc import Iterator, Sequence
-    from unspill.policy.held import Row
+    from unspill.policy.held import Row, Verdict
+
+
+class SecretPlaces:
+    """Judges changes that are about secrets of one root: where a secret belongs, or above it.
+
+    `names` has a component of every path that may matter, folded, for the first look at many.
+    """
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._names = frozenset(fold(name, {}) for name in masked_names(secrets))
+        self._directories = frozenset(fold(path, {}) for path in secrets.directories if secrets.mask)
+        self.names = self._names | {part for path in self._directories for part in path.split(b"/")}
+
+    def judge(self, change: Change, parts: list[bytes]) -> tuple[Verdict, str]:
+        """Return the verdict on a change whose folded path is `parts`."""
+        path = b"/".join(parts)
+        directory, _, name = path.rpartition(b"/")
+        is_place = not directory or directory in self._directories
+        entry = change.entry
+        # A directory of that name, such as a virtual Python called .env, is no secret
+        if is_place and name in self._names and (change.base_kind if entry is None else entry.kind) != "dir":
+            return SECRET.opinion
+        gives_way = change.base_kind == "dir" and change.kind in ("deleted", "replaced")
+        if gives_way and any(contains(path, other) for other in self._directories):
+            return SECRET_BELOW.opinion
+        return "ordinary", ""
 
 
 MARKS_OF_A_PROJECT = frozenset((b".git", b".hg", b".jj"))
@@ -393,4 +428,3 @@ def _is_interpreter(change: Change, view: View) -> bool:
     original = (change.target or b"").rpartition(b"/")[2]
     is_pair = name.startswith(_INTERPRETERS) and original.startswith(_INTERPRETERS)
     return is_pair and shelf == b"bin" and view.exists(join(home, b"pyvenv.cfg"))
-

@@ -22,44 +22,49 @@ machine count as well as the project's. They are read for names only; nothing in
 
 from __future__ import annotations
 
-import os
 import itertools
+import os
 import stat
-from unspill.errors import UsageError, UnspillError
+
+from unspill.changes.reader import read_up_to
+from unspill.errors import UnspillError, UsageError
+from unspill.model.change import Change
+from unspill.model.record import Record
 from unspill.plan.gitconfig import parse_gitconfig
 from unspill.policy.git import (
-    is_module_place,
-    is_usual_common,
-    new_drivers,
-    pointer_target,
-    unusual_keys,
+    ATTRIBUTES,
     GIT,
     HOOKS,
-    resolve,
-    has_commands,
-    has_template,
-    is_inner_pointer,
-    is_log,
-    is_reference,
-    is_repository_place,
-    unusual_modules,
-    ATTRIBUTES,
     MARKS,
     MODULES,
     NAMES,
     could_steer,
+    has_commands,
+    has_template,
     homes_of,
-    place_of,
+    is_inner_pointer,
+    is_log,
+    is_module_place,
+    is_reference,
+    is_repository_place,
+    is_usual_common,
+    new_drivers,
     pattern_of,
+    place_of,
+    pointer_target,
+    resolve,
+    unusual_keys,
+    unusual_modules,
 )
 from unspill.policy.held import (
-    INDEX,
     ALTERNATES,
     COMPLETES,
     DRIVERS,
     GIT_LINK,
     HOOK,
+    INDEX,
     LEADS_OUT,
+    PROGRAM,
     REPLACED_OBJECT,
     REPOSITORY,
     SETTINGS,
@@ -68,25 +73,22 @@ from unspill.policy.held import (
     TODO,
     UNKNOWN,
     UNREADABLE,
-    MODULES as MODULES_ROW,
-    PROGRAM,
 )
-from unspill.changes.reader import read_up_to
-from unspill.model.change import Change
-from unspill.model.record import Record
+from unspill.policy.held import (
+    MODULES as MODULES_ROW,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from unspill.policy.git import Settings, Place
-    from unspill.policy.held import OtherRow, Verdict
-    from unspill.changes.reader import Reader
-    from unspill.model.change import EntryKind, RootChanges
     from typing import Literal
 
+    from unspill.changes.reader import Reader
+    from unspill.model.change import EntryKind, RootChanges
+    from unspill.policy.git import Place, Settings
+    from unspill.policy.held import OtherRow, Verdict
 
     Opinion = tuple[Verdict, str]
-
 
     Kind = Literal["hooks", "config", "attributes", "program", "tree"]
 
@@ -711,4 +713,3 @@ def _read(path: bytes) -> bytes:
         return read_up_to(fd, MAX_CONTENT)
     except OSError:
         return b""
-

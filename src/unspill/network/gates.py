@@ -10,8 +10,7 @@ from __future__ import annotations
 from unspill.network.body import Body
 from unspill.network.http import Head, answer_to_denial, find_end, parse_head
 from unspill.network.sni import ALERT, parse_hello
-from unspill.policy.hosts import Destination, parse_host
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import Destination, Refused, parse_host
 
 _TLS = 0x16
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from unspill.model.record import Record
 from unspill.network.refusal import PHRASES
-from unspill.policy.hosts import Destination, parse_authority
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import Destination, Refused, parse_authority
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ from _socket import IPPROTO_TCP, MSG_PEEK, SHUT_WR, SO_ERROR, SOL_SOCKET, TCP_NO
 from unspill.model.egress import Denial
 from unspill.network.opening import Asked, HttpOpening, opening_for
 from unspill.network.relay import Relay, gate_for
-from unspill.policy.hosts import address_text
-from unspill.policy.hosts import Destination
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import Destination, Refused, address_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from unspill.model.record import Record
 from unspill.network import socks
 from unspill.network.http import Head, answer, answer_to_denial, find_end, parse_head
 from unspill.network.refusal import shown
-from unspill.policy.hosts import Destination
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import Destination, Refused
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock, start_new_thread
 
-from unspill.policy.hosts import WEB_PORTS, Allowed, parse_allowed
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import WEB_PORTS, Allowed, Refused, parse_allowed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from _socket import AF_UNSPEC, SOCK_STREAM
 from _thread import allocate_lock, start_new_thread
 
 from unspill.model.record import Record
-from unspill.policy.hosts import pack_address, why_forbidden
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import Refused, pack_address, why_forbidden
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

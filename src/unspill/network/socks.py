@@ -6,8 +6,7 @@ Parsers are given all that was received so far and return None until it is enoug
 
 from __future__ import annotations
 
-from unspill.policy.hosts import Destination, literal, parse_host
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import Destination, Refused, literal, parse_host
 
 VERSION = 5
 CHOSEN = b"\x05\x00"

@@ -20,12 +20,11 @@ from unspill.model.permission import (
 )
 from unspill.permissions.escaping import show_word
 from unspill.permissions.held import HEAD_BYTES
-from unspill.policy.hosts import parse_allowed, parse_reachable
-from unspill.policy.defaults import is_refused
-from unspill.policy.paths import contains, normalise
-from unspill.policy.defaults import check_root
-from unspill.policy.secrets import find_secret
 from unspill.policy.config import MODES
+from unspill.policy.defaults import check_root, is_refused
+from unspill.policy.hosts import parse_allowed, parse_reachable
+from unspill.policy.paths import contains, normalise
+from unspill.policy.secrets import find_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from unspill.plan.order import in_mount_order
 from unspill.plan.stage import is_staged
 from unspill.plan.system import fresh_operations, kernel_operations, system_operations
 from unspill.plan.visible import check_no_mounts_beneath_roots
-from unspill.policy.paths import normalise, show
 from unspill.policy.defaults import check_root
+from unspill.policy.paths import normalise, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

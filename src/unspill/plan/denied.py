@@ -14,10 +14,9 @@ from unspill.errors import RootRefused
 from unspill.model.plan import Bind, Directory, File, Overlay, ReadOnly, Symlink, Tmpfs
 from unspill.model.record import Record
 from unspill.plan.visible import find_cover
-from unspill.policy.paths import contains, lies_beneath, normalise, show
 from unspill.policy.defaults import check_root
+from unspill.policy.paths import contains, lies_beneath, normalise, shell_word, show
 from unspill.policy.secrets import find_secret
-from unspill.policy.paths import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

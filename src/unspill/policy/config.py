@@ -44,15 +44,7 @@ A part of `policy.toml`, which hands in its reader: the messages are the same. `
 from __future__ import annotations
 
 import posixpath
-from unspill.model.record import Record
-from unspill.model.rootfs import TIERS, RootfsSpec
-from unspill.policy.defaults import (
-    place_problem,
-    together_problem,
-    is_name,
-    is_refused,
-)
-from unspill.policy.paths import normalise, show
+
 from unspill.errors import PolicyError
 from unspill.model.policy import (
     GIB,
@@ -62,11 +54,22 @@ from unspill.model.policy import (
     Network,
     Secrets,
 )
+from unspill.model.record import Record
+from unspill.model.rootfs import TIERS, RootfsSpec
 from unspill.model.rules import SCOPES, Rules
+from unspill.policy.defaults import (
+    is_name,
+    is_refused,
+    place_problem,
+    together_problem,
+)
+from unspill.policy.paths import normalise, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from typing import Any
+
     from unspill.model.policy import (
         After,
         EngineName,
@@ -74,8 +77,6 @@ if TYPE_CHECKING:
         Tmp,
         View,
     )
-    from collections.abc import Callable, Iterable
-
 
     Bound = int | float | None
 
@@ -596,4 +597,3 @@ _READERS: dict[str, Callable[[Reader, str, object], object]] = {
 _DROPPED = {
     "explain": "Delete the line. When a command fails, unspill explains the paths that its output names.",
 }
-

@@ -22,14 +22,15 @@ model. Paths are resolved before they get here: what is judged is where a direct
 from __future__ import annotations
 
 import posixpath
+
+from unspill.errors import RootRefused
 from unspill.policy.paths import (
     contains,
     lies_beneath,
     normalise,
     show,
 )
-from unspill.policy.secrets import find_secret, SYSTEM_SECRETS, home_secrets
-from unspill.errors import RootRefused
+from unspill.policy.secrets import SYSTEM_SECRETS, find_secret, home_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -371,4 +372,3 @@ def merge_roots(project: bytes, extra: tuple[bytes, ...] = ()) -> tuple[bytes, .
             kept.append(path)
     kept.sort(key=lambda path: not contains(path, project))
     return tuple(kept)
-

@@ -18,17 +18,14 @@ Paths are folded and relative to the git directory. An allow table: what a later
 
 from __future__ import annotations
 
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Literal
 
-
     Settings = tuple[tuple[str, str], ...]
     # What the value has to be: anything, an address, a way to update, a name, the work tree of a new module, a path
     Check = Literal["any", "address", "update", "name", "work tree", "path"]
-
 
     # What decides: nothing, its name (hook, unknown), or its content
     Place = Literal[
@@ -482,4 +479,3 @@ def has_commands(todo: bytes) -> bool:
 def has_template(content: bytes) -> bool:
     """Tell whether mise would run what a template in a file of versions says."""
     return b"{{" in content or b"{%" in content
-

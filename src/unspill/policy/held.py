@@ -20,14 +20,13 @@ Data only; `apply.guard` finds out which row a change is in. `what` and the reas
 from __future__ import annotations
 
 from unspill.model.record import Record
-from unspill.policy.paths import alias_of, fold, is_odd
 from unspill.policy.git import NAMES
+from unspill.policy.paths import alias_of, fold, is_odd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
     from collections.abc import Iterator
-
+    from typing import Literal
 
     Verdict = Literal["ordinary", "flagged", "held"]
 
@@ -662,4 +661,3 @@ def gather(flags: list[tuple[bytes, str]]) -> tuple[tuple[bytes, str], ...]:
         else:
             lines += [(path, reason) for path in paths]
     return tuple(lines)
-

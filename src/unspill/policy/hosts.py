@@ -27,13 +27,15 @@ An empty list allows nothing. Names are compared label by label, so a suffix wit
 from __future__ import annotations
 
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from unspill.policy.paths import shell_word
-from unspill.model.record import Record
+
 from unspill.errors import PolicyError
+from unspill.model.record import Record
+from unspill.policy.paths import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
     from unspill.model.egress import DenialRule
 
 
@@ -495,4 +497,3 @@ def parse_rules(texts: Iterable[str], *, public: bool = False) -> Rules:
         PolicyError: One of them is not a rule.
     """
     return Rules(allowed=tuple(parse_allowed(text) for text in texts), public=public)
-

@@ -18,6 +18,7 @@ from unspill.policy.config import EVER_LESS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
     from unspill.model.policy import (
         Limits,
         Network,
@@ -295,4 +296,3 @@ def _secrets(one: Secrets, other: Secrets) -> Secrets:
         names=tuple(dict.fromkeys((*one.names, *other.names))),
         directories=tuple(dict.fromkeys((*one.directories, *other.directories))),
     )
-

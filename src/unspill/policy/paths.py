@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import posixpath
 
-
 _BARE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 _PRINTABLE = frozenset(range(0x20, 0x7F))
 
@@ -126,4 +125,3 @@ def show(path: bytes) -> str:
 
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
-

@@ -14,8 +14,9 @@ puts no overlay over a directory that ignores case. Knows names only, no disk.
 from __future__ import annotations
 
 import posixpath
-from unspill.policy.paths import lies_beneath
+
 from unspill.model.record import Record
+from unspill.policy.paths import lies_beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -305,4 +306,3 @@ def revealed_names(revealed: tuple[bytes, ...], project: bytes, directory: bytes
     """Return the names in a directory that are revealed. Paths are absolute, or relative to the project."""
     paths = (posixpath.normpath(posixpath.join(project, path)) for path in revealed)
     return frozenset(name for above, name in map(posixpath.split, paths) if above == directory)
-

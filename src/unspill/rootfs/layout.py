@@ -18,8 +18,8 @@ import time
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.host.trusted import find_changeable
 from unspill.layers.remove import remove_tree
-from unspill.policy.paths import show
 from unspill.policy.config import is_name
+from unspill.policy.paths import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from unspill.host.inside import find_inside
 from unspill.host.writing import sync_directory
 from unspill.layers.remove import remove_tree
 from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsSpec
-from unspill.policy.paths import show
 from unspill.policy.config import is_name
+from unspill.policy.paths import show
 from unspill.rootfs.layout import (
     CURRENT,
     DIRECTORY,

@@ -28,9 +28,9 @@ from unspill.layers.stack import stat_root
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import with_whole_repositories
 from unspill.sandbox.layer_rows import taken_layers
-from unspill.sandbox.secrets import carry_changed, load_masked
 from unspill.sandbox.partial import read_partly_chosen
 from unspill.sandbox.reading import fold_changes
+from unspill.sandbox.secrets import carry_changed, load_masked
 from unspill.sandbox.sweeping import end_interrupted
 
 TYPE_CHECKING = False

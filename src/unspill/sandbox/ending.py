@@ -8,8 +8,8 @@ from unspill.model.layer import RunId
 from unspill.model.record import Record
 from unspill.model.run import Cancelled, Exited, Output
 from unspill.plan.inside import to_inside
-from unspill.sandbox.secrets import news_of
 from unspill.sandbox.result import RunResult
+from unspill.sandbox.secrets import news_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from unspill.model.plan import Plan
     from unspill.model.run import Hint, Run
     from unspill.runner.perform import Performed
-    from unspill.sandbox.secrets import Masks
     from unspill.sandbox.opening import Opened
+    from unspill.sandbox.secrets import Masks
 
 _NAMED = 3
 ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"

@@ -17,9 +17,9 @@ from unspill.layers.places import upper_dir
 from unspill.layers.stack import stat_root
 from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import OperationId
-from unspill.sandbox.secrets import forget_untracked
 from unspill.sandbox.held_again import HeldAgain
 from unspill.sandbox.layer_rows import taken_layers
+from unspill.sandbox.secrets import forget_untracked
 from unspill.sandbox.sweeping import end_interrupted
 from unspill.sandbox.turn import lock_unless_given_up, refuse_given_up
 

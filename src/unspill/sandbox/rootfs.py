@@ -32,9 +32,8 @@ from unspill.model.rootfs import Installed, Progress, RootfsKey, RootfsSpec
 from unspill.model.run import Exited, LimitReached, NeverStarted, Signalled, TimedOut
 from unspill.network.resolve import Endpoint
 from unspill.plan.install import LIMITS, InstallInput, build_install
-from unspill.policy.hosts import pack_address
-from unspill.policy.hosts import WEB_PORTS, parse_rules
 from unspill.policy.config import find_wrong, is_label
+from unspill.policy.hosts import WEB_PORTS, pack_address, parse_rules
 from unspill.rootfs.build import obtain, prepare, upgrade, verify
 from unspill.rootfs.registry import Registry, empty_downloads
 from unspill.rootfs.source import Filled, Resolved, detect_arch

@@ -31,9 +31,9 @@ from unspill.runner.perform import perform
 from unspill.runner.wishes import Wishes
 from unspill.sandbox.bases import find_bases, keep_base_objects, keep_bases
 from unspill.sandbox.ending import Applied, hidden_notes, make_result, never_begun, with_hints
-from unspill.sandbox.secrets import find_masks, remember_revealed, with_covers
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.scanning import is_unwritten, scan_run, with_last_look
+from unspill.sandbox.secrets import find_masks, remember_revealed, with_covers
 from unspill.sandbox.sweeping import end_interrupted
 
 TYPE_CHECKING = False
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from unspill.permissions.desk import Desk
     from unspill.runner.perform import Performed
     from unspill.sandbox.gate import Gate
-    from unspill.sandbox.secrets import Masks
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.secrets import Masks
 
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20

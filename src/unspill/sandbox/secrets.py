@@ -27,25 +27,26 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from unspill.policy.secrets import masked_names, revealed_names
-from unspill.git.index import find_objects
-from unspill.policy.git import pointer_target
+
 from unspill.errors import UsageError
+from unspill.git.index import find_objects
 from unspill.layers.mask import find_mask
 from unspill.layers.stack import load_stacks
 from unspill.model.record import Record
-from unspill.policy.paths import lies_beneath, show
 from unspill.model.run import Exited, Hint
+from unspill.policy.git import pointer_target
+from unspill.policy.paths import lies_beneath, show
+from unspill.policy.secrets import masked_names, revealed_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
     from unspill.model.change import ChangeSet
-    from unspill.sandbox.opening import Opened
-    from unspill.store.db import Store
     from unspill.model.layer import RunId, SealedLayer, Stack
     from unspill.model.run import Outcome, Output
-
+    from unspill.sandbox.opening import Opened
+    from unspill.store.db import Store
 
     # Paths, absolute, and the digests that indexes have for them
     Entries = dict[bytes, bytes]
@@ -484,7 +485,6 @@ def _find_shown(
             else:
                 files.append(name)
     if files:
-
         tracked = find_tracked(directory, files, Claims(store, directory))
         for name in files:
             yield name, _SECRET if name not in tracked else TRACKED if tracked[name] else MASKED
@@ -558,4 +558,3 @@ def _names(line: bytes, path: bytes, project: bytes) -> bool:
     # The working directory may be the secret's own
     ways = (path, os.path.relpath(path, project), name)
     return any(os.path.normpath(word) in ways or os.path.normpath(word.rstrip(b".")) in ways for word in line.split())
-

@@ -42,8 +42,8 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     outer = _files_above(project, locations.home)
     if text is None and asked is None and not outer:
         return _checked(policy, locations)
-    from unspill.policy.merge import tighten, with_own
     from unspill.policy.config import parse_policy
+    from unspill.policy.merge import tighten, with_own
 
     home = locations.home
     if text is not None:
@@ -112,9 +112,9 @@ def _check_given(policy: Policy) -> None:
 
 
 def _check_given_rootfs(policy: Policy) -> None:
+    from unspill.policy.config import find_wrong, is_name
     from unspill.policy.defaults import place_problem, together_problem
     from unspill.policy.paths import normalise
-    from unspill.policy.config import find_wrong, is_name
 
     def is_path(path: bytes) -> bool:
         return path.startswith(b"/") and b"\0" not in path and normalise(path) == path

@@ -151,8 +151,8 @@ def find_own_policy(locations: Locations) -> Policy:
     text = read_text(path)
     if text is None:
         return Policy()
-    from unspill.policy.merge import with_own
     from unspill.policy.config import parse_policy
+    from unspill.policy.merge import with_own
 
     own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
     return without_overridden(own)

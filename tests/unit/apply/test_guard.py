@@ -15,10 +15,7 @@ from unspill.apply.guard import judge, still_held
 from unspill.model.change import Change, Identity, RootChanges
 from unspill.model.policy import Secrets
 from unspill.policy import held as rows
-from unspill.policy.held import FLAGGED
-from unspill.policy.held import HELD
-from unspill.policy.held import OTHERS
-from unspill.policy.held import Row
+from unspill.policy.held import FLAGGED, HELD, OTHERS, Row
 
 # Some names are secrets as well, at the top of a root
 UNMASKED = Secrets(mask=False)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from unspill.network.gates import BodyGate, RequestGate
 from unspill.network.http import HEAD_BYTES, Head, answer_to_denial, find_end, parse_head
 from unspill.network.refusal import PHRASES
-from unspill.policy.hosts import Destination
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import Destination, Refused
 
 SITE = Destination(host="example.org", port=80)
 

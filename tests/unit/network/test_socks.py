@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.network.host_vectors import VECTORS
 from unspill.network.opening import Asked, SocksOpening, opening_for
 from unspill.network.socks import CHOSEN, NO_METHOD, Unsupported, greeting_bytes, parse_request, reply
-from unspill.policy.hosts import Destination
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import Destination, Refused
 
 GREETING = b"\x05\x01\x00"
 

@@ -6,10 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
-from unspill.policy.hosts import Allowed, Rules, parse_allowed, parse_reachable, parse_rules
-from unspill.policy.hosts import Destination, parse_authority
-from unspill.policy.hosts import Refused
-from unspill.policy.hosts import is_public_suffix
+from unspill.policy.hosts import (
+    Allowed,
+    Destination,
+    Refused,
+    Rules,
+    is_public_suffix,
+    parse_allowed,
+    parse_authority,
+    parse_reachable,
+    parse_rules,
+)
 
 LABELS = st.sampled_from(["a", "b", "example", "org", "evilexample", "com", "x-y"])
 NAMES = st.lists(LABELS, min_size=1, max_size=4).map(lambda labels: ".".join([*labels, "org"]))

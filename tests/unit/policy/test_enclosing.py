@@ -12,9 +12,8 @@ from tests.unit.policy.test_merge import any_settings, is_no_wider
 from unspill.errors import PolicyError
 from unspill.model.policy import Limits, Network, Policy, Secrets
 from unspill.model.rules import Rules
-from unspill.policy.merge import seen_from, tightest
-from unspill.policy.merge import tighten, with_own
 from unspill.policy.config import Settings
+from unspill.policy.merge import seen_from, tighten, tightest, with_own
 
 
 @given(any_settings(), any_settings(), any_settings())

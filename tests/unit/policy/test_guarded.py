@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED
-from unspill.policy.paths import alias_of, fold
 from unspill.policy.git import HOOKS, homes_of, is_object, place_of
-from unspill.policy.held import INDEX, gather, package_top
-from unspill.policy.held import HELD
+from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED, HELD, INDEX, gather, package_top
+from unspill.policy.paths import alias_of, fold
 
 ROWS = (*HELD, *FLAGGED, CONFIG_SCRIPTS)
 NAMES = st.binary(min_size=1, max_size=12).filter(lambda name: not {0, 47} & set(name))

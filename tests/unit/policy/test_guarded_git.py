@@ -7,9 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.policy.git import has_commands, is_usual_common, new_drivers, pointer_target
-from unspill.policy.git import EXCLUDED, FORMAT, ORDINARY, changed_keys, is_address, pattern_of, unusual_keys
-from unspill.policy.git import climbs_after_a_name, resolve
+from unspill.policy.git import (
+    EXCLUDED,
+    FORMAT,
+    ORDINARY,
+    changed_keys,
+    climbs_after_a_name,
+    has_commands,
+    is_address,
+    is_usual_common,
+    new_drivers,
+    pattern_of,
+    pointer_target,
+    resolve,
+    unusual_keys,
+)
 
 ROOT = b"/home/ann/project"
 PLACE = b".git"

@@ -13,8 +13,8 @@ from unspill.errors import PolicyError
 from unspill.model.policy import Limits, Network, Policy
 from unspill.model.rootfs import RootfsSpec
 from unspill.model.rules import Rules
-from unspill.policy.merge import lower_limits, tighten, with_own
 from unspill.policy.config import PROJECT_KEYS, Settings
+from unspill.policy.merge import lower_limits, tighten, with_own
 
 
 def settings(**values: Any) -> Settings:

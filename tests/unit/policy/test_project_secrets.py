@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unspill.apply.guard import SecretPlaces
 from unspill.errors import PolicyError
 from unspill.model.policy import Policy, Secrets
+from unspill.policy.config import parse_policy
 from unspill.policy.merge import tighten, with_own
 from unspill.policy.secrets import NAMES, ROWS, masked_names, revealed_names
-from unspill.policy.secret_places import SecretPlaces
-from unspill.policy.config import parse_policy
 
 HOME = b"/home/ann"
 PROJECT = b"/home/ann/project"

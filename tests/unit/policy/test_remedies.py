@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.policy.hosts import Rules, parse_rules
-from unspill.policy.hosts import Destination, literal, parse_authority
-from unspill.policy.hosts import Refused
+from unspill.policy.hosts import Destination, Refused, Rules, literal, parse_authority, parse_rules
 
 labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
 names = st.builds(lambda parts: ".".join((*parts, "org")), st.lists(labels, min_size=1, max_size=3))

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from unspill.errors import PolicyError
 from unspill.model.policy import GIB, MIB
 from unspill.model.rootfs import RootfsSpec
-from unspill.policy.config import DROPPED, PROJECT_KEYS, Settings
-from unspill.policy.config import parse_policy
+from unspill.policy.config import DROPPED, PROJECT_KEYS, Settings, parse_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
