@@ -21,7 +21,7 @@ from unspill.model.permission import (
 from unspill.permissions.escaping import show_word
 from unspill.permissions.held import HEAD_BYTES
 from unspill.policy.config import MODES
-from unspill.policy.defaults import check_root, is_refused
+from unspill.policy.defaults import check_root, is_refused_variable
 from unspill.policy.hosts import parse_allowed, parse_reachable
 from unspill.policy.paths import contains, normalise
 from unspill.policy.secrets import find_secret
@@ -103,7 +103,7 @@ def _check_variables(environ: tuple[bytes, ...]) -> None:
     _demand(all(b"=" in pair and b"\0" not in pair for pair in environ), "sets a variable without a value")
     _demand(names == sorted(set(names)), "sets variables that are not sorted")
     for name in names:
-        if is_refused(name):
+        if is_refused_variable(name):
             raise UsageError(
                 f"The variable {name} is never set for a command without a sandbox.",
                 remedy="Write it into the command itself if it is needed: then it is seen by whoever is asked.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.plan.home import GIT_CONFIG_IN_HOST_VIEW
 from unspill.plan.inside import WORKSPACE
-from unspill.policy.defaults import is_allowed
+from unspill.policy.defaults import is_allowed_variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def kept_environ(environ: Iterable[tuple[bytes, bytes]], configured: tuple[str, 
         name: value
         for name, value in environ
         if (name in _OF_TERMINAL or _is_named(_text(name), configured))
-        and is_allowed(_text(name), configured)
+        and is_allowed_variable(_text(name), configured)
         and b"\0" not in value
     }
 

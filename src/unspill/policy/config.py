@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the TOML of a configuration file strictly: whatever is not understood stops the run.
-
-Gets text and gives Settings; finding and opening files is not its business.
-
-MERGED
-[settings] What one configuration file says, None where it says nothing; and who may say what.
+"""Configuration files: what each setting may be, who may set it, and the strict reader of their TOML.
 
     key                       your own file      a project's .unspill.toml
     view                      any                one that shows no more than yours
@@ -31,14 +26,7 @@ MERGED
     keep_days, keep_bytes     any                -
 
 Anything else is an error, never ignored in silence. What the library's caller passes to one run is the person's own.
-
-[rootfs_spec] What a spec for a rootfs and the name of one must look like, whoever writes it: a file, a program, a command line.
-
-Most of it becomes a part of an address, a path or a command, so only plain signs pass. Nothing here asks the disk.
-
-[rootfs_toml] Reads what a configuration file says about a rootfs: which one, how it is made, what is mounted into it.
-
-A part of `policy.toml`, which hands in its reader: the messages are the same. `policy.rootfs_spec` says what is right.
+Takes text and returns Settings: others find and open the files, and `merge` lays settings over a policy.
 """
 
 from __future__ import annotations
@@ -58,16 +46,16 @@ from unspill.model.record import Record
 from unspill.model.rootfs import TIERS, RootfsSpec
 from unspill.model.rules import SCOPES, Rules
 from unspill.policy.defaults import (
-    is_name,
-    is_refused,
-    place_problem,
-    together_problem,
+    is_refused_variable,
+    is_variable_name,
+    mount_place_problem,
+    mount_places_problem,
 )
 from unspill.policy.paths import normalise, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from unspill.model.policy import (
@@ -91,8 +79,14 @@ PROFILES = ("default", "strict")
 MODES = ("proxy", "host")
 STANCES = ("ask", "deny")
 APPROVERS = ("terminal", "queue", "deny")
-# Values that earlier versions knew, each with what to write instead
-DROPPED = {
+# Of a rootfs
+SOURCES = ("alpine", "debian", "archive", "oci")
+# These have a name, versions and packages of their own; the others are what lies at a location
+DISTRIBUTIONS = ("alpine", "debian")
+SCHEMES = ("https://", "http://")
+# Settings of earlier versions, whole (None) or one value of them, each with what to do instead
+DROPPED: dict[tuple[str, str | None], str] = {
+    ("explain", None): "Delete the line. When a command fails, unspill explains the paths that its output names.",
     ("engine", "copy"): (
         "Remove the setting `engine`: unspill then uses `mount` or `native`, whichever works. `unspill doctor` says "
         "which, and what to do where neither does."
@@ -123,6 +117,28 @@ PROJECT_KEYS = (
     "shown_lines",
     "shown_bytes",
 )
+
+
+_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
+_MOST = 1 << 62
+_UNLIMITED = "unlimited"
+# A grant that outlives its occasion by years is none that anybody remembers.
+_MOST_DAYS = 3650
+# Each run looks for them one by one.
+_MOST_SECRETS = 256
+# tomllib takes memory with the square of a key's parts: a project's file of 200 KB could take all there is.
+_MOST_DOTS = 100
+# Bounds that our own memory depends on.
+_ALWAYS_BOUNDED = ("kept_bytes", "tmp_bytes")
+_MOST_MOUNTS = 64
+_LOWER = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+_PLAIN = _LOWER | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_HEX = frozenset("0123456789abcdef")
+_ADDRESS = _PLAIN | frozenset("-._~:/[]%+,=")
+_MOST_PACKAGES = 256
+_LONGEST_NAME = 180
+_LONGEST_LABEL = 32
+_LONGEST_ADDRESS = 1024
 
 
 class Settings(Record):
@@ -160,22 +176,39 @@ class Settings(Record):
     keep_bytes: int | None = None
 
 
-SOURCES = ("alpine", "debian", "archive", "oci")
-# These have a name, versions and packages of their own; the others are what lies at a location
-DISTRIBUTIONS = ("alpine", "debian")
-SCHEMES = ("https://", "http://")
+def parse_policy(text: str, *, where: str, trusted: bool, home: bytes, base: bytes | None = None) -> Settings:
+    """Return what a file says. `trusted`: it is the person's own, not a project's.
 
-_LOWER = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
-_PLAIN = _LOWER | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_HEX = frozenset("0123456789abcdef")
-_ADDRESS = _PLAIN | frozenset("-._~:/[]%+,=")
-_MOST_PACKAGES = 256
-_LONGEST_NAME = 180
-_LONGEST_LABEL = 32
-_LONGEST_ADDRESS = 1024
+    `~` is `home`; other relative paths are relative to `base`, an error where there is none.
+
+    Raises:
+        PolicyError: with the file, the key and what is wrong.
+    """
+    import tomllib  # lazy: configuration files
+
+    if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+        raise PolicyError(f"{where}: a line has more than {_MOST_DOTS} dots: write a long list over several lines")
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Not only TOMLDecodeError: a number of 5,000 digits or a thousand open brackets raise these
+        reason = show(str(error).encode("utf-8", "surrogateescape"))
+        raise PolicyError(f"{where}: not valid TOML: {reason}") from error
+    reader = SettingReader(where, home, base)
+    values: dict[str, Any] = {}
+    for key, value in document.items():
+        read = _READERS.get(key)
+        if (key, None) in DROPPED:
+            raise reader.wrong(key, "this setting was removed", DROPPED[key, None])
+        if read is None:
+            raise reader.wrong(key, "there is no such setting")
+        if not trusted and key not in PROJECT_KEYS:
+            raise reader.wrong(key, "only your own configuration may set this, not a project's file")
+        values[key] = read(reader, key, value)
+    return Settings(where=where, **values)
 
 
-def find_wrong(spec: RootfsSpec) -> tuple[str, str] | None:
+def find_wrong_field(spec: RootfsSpec) -> tuple[str, str] | None:
     """Return the first field of a spec that can't be met as it is written, and why; None where all can."""
     if spec.source not in SOURCES:
         return "source", "must be one of " + ", ".join(f'"{source}"' for source in SOURCES)
@@ -200,7 +233,7 @@ def _demands(spec: RootfsSpec) -> tuple[tuple[str, bool, str], ...]:
             "must be an address that begins with https:// or http://",
         ),
         ("location", not spec.location or _is_location(spec.location), "must be an absolute path, or an address"),
-        ("sha256", not spec.sha256 or is_digest(spec.sha256), "must be 64 hexadecimal digits in small letters"),
+        ("sha256", not spec.sha256 or _is_digest(spec.sha256), "must be 64 hexadecimal digits in small letters"),
         ("label", not spec.label or _is_plain_label(spec.label), label),
     )
 
@@ -222,17 +255,17 @@ def _wrong_together(spec: RootfsSpec) -> tuple[str, str] | None:
         return "location", "must say where it is"
     if spec.source == "oci" and not spec.location.startswith("/"):
         return "location", "must be an absolute path: an OCI layout is read from disk"
-    if spec.label and not is_label(spec.label):
+    if spec.label and not is_rootfs_label(spec.label):
         return "label", f"{spec.label} is the name of a source, or begins as if it were of one"
     return None if spec.label else ("label", "must say what it is called")
 
 
-def is_name(text: str) -> bool:
+def is_rootfs_name(text: str) -> bool:
     """Tell whether a text could be the name of a rootfs, or the beginning of one."""
     return _is_word(text, ".+_~-")
 
 
-def is_label(text: str) -> bool:
+def is_rootfs_label(text: str) -> bool:
     """Tell whether somebody may call a rootfs so: nobody who reads it may take it for one of a source."""
     first = text.replace("_", ".").partition(".")[0]
     return _is_plain_label(text) and first not in SOURCES
@@ -243,24 +276,23 @@ def _is_plain_label(text: str) -> bool:
     return bool(text) and is_plain and text[0].isalpha()
 
 
-def is_address(text: str) -> bool:
+def is_web_address(text: str) -> bool:
     """Tell whether a text is the address of a server, or of something on it, without a password, query or fragment."""
     scheme = next((scheme for scheme in SCHEMES if text.startswith(scheme)), "")
     host = text[len(scheme) :].partition("/")[0]
     return bool(scheme) and bool(host) and _ADDRESS.issuperset(text) and len(text) <= _LONGEST_ADDRESS
 
 
-def is_digest(text: str) -> bool:
-    """Tell whether a text is a SHA-256 in the one way that we write it."""
+def _is_digest(text: str) -> bool:
     return len(text) == 64 and _HEX.issuperset(text)
 
 
 def _is_mirror(spec: RootfsSpec) -> bool:
     """Tell whether a mirror is an address; Debian's may be a directory too, or several with their suites."""
     if spec.source != "debian":
-        return is_address(spec.mirror)
+        return is_web_address(spec.mirror)
     words = spec.mirror.split()
-    are_right = (is_address(word) or _is_directory(word) or _is_word(word, ".-") for word in words)
+    are_right = (is_web_address(word) or _is_directory(word) or _is_word(word, ".-") for word in words)
     return bool(words) and ":" in words[0] and all(are_right)
 
 
@@ -269,7 +301,7 @@ def _is_directory(text: str) -> bool:
 
 
 def _is_location(text: str) -> bool:
-    return is_address(text) or (text.startswith("/") and "\0" not in text)
+    return is_web_address(text) or (text.startswith("/") and "\0" not in text)
 
 
 def _is_word(text: str, more: str) -> bool:
@@ -277,122 +309,8 @@ def _is_word(text: str, more: str) -> bool:
     return bool(text) and is_plain and text[0] in _PLAIN
 
 
-_MOST_MOUNTS = 64
-
-
-def read_rootfs(reader: Reader, key: str, value: object) -> str:
-    """Return a name, the path of a directory, or nothing: the one in use."""
-    text = reader.text(key, value)
-    if text.startswith(("/", "~")):
-        return _as_text(reader.path(key, text))
-    if text and not is_name(text):
-        raise reader.wrong(key, "must be a name that `unspill rootfs list` shows, or an absolute path")
-    return text
-
-
-def read_rootfs_dir(reader: Reader, key: str, value: object) -> bytes:
-    """Return the directory of all that are ready, or nothing: the usual one."""
-    return b"" if value == "" else reader.path(key, value)
-
-
-def read_mounts(reader: Reader, key: str, value: object) -> tuple[tuple[bytes, bytes], ...]:
-    """Return what is mounted: places inside, and directories of the host."""
-    mounts: dict[bytes, bytes] = {}
-    for name, directory in reader.table(key, value):
-        place = name.encode("utf-8", "surrogateescape")
-        shown = f"{key}.{name}"
-        problem = place_problem(normalise(place) if place.startswith(b"/") and b"\0" not in place else place)
-        if problem:
-            raise reader.wrong(shown, problem)
-        if normalise(place) in mounts:
-            raise reader.wrong(shown, "is there twice")
-        mounts[normalise(place)] = reader.path(shown, directory)
-    if len(mounts) > _MOST_MOUNTS:
-        raise reader.wrong(key, f"has more than {_MOST_MOUNTS} entries")
-    problem = together_problem(mounts)
-    if problem:
-        raise reader.wrong(key, problem)
-    return tuple(mounts.items())
-
-
-def read_provision(reader: Reader, key: str, value: object) -> RootfsSpec:
-    """Return how a rootfs is made where it is missing."""
-    said: dict[str, Any] = {}
-    for name, item in reader.table(key, value):
-        if name not in RootfsSpec.__match_args__:
-            raise reader.wrong(f"{key}.{name}", "there is no such setting")
-        said[name] = _field(reader, f"{key}.{name}", name, item)
-    if "source" not in said:
-        raise reader.wrong(f"{key}.source", "must say where it comes from")
-    spec = RootfsSpec(**said)
-    found = find_wrong(spec)
-    if found is not None:
-        raise reader.wrong(f"{key}.{found[0]}", found[1])
-    return spec
-
-
-def _field(reader: Reader, key: str, name: str, value: object) -> object:
-    if name == "tier":
-        return reader.count(key, value)
-    if name == "packages":
-        return tuple(dict.fromkeys(reader.texts(key, value)))
-    text = reader.text(key, value)
-    if name == "location" and text.startswith(("/", "~")):
-        return _as_text(reader.path(key, text))
-    return text
-
-
-def _as_text(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
-
-
-_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
-_MOST = 1 << 62
-_UNLIMITED = "unlimited"
-# A grant that outlives its occasion by years is none that anybody remembers.
-_MOST_DAYS = 3650
-# Each run looks for them one by one.
-_MOST_SECRETS = 256
-# tomllib takes memory with the square of a key's parts: a project's file of 200 KB could take all there is.
-_MOST_DOTS = 100
-# Bounds that our own memory depends on.
-_ALWAYS_BOUNDED = ("kept_bytes", "tmp_bytes")
-
-
-def parse_policy(text: str, *, where: str, trusted: bool, home: bytes, base: bytes | None = None) -> Settings:
-    """Return what a file says. `trusted`: it is the person's own, not a project's.
-
-    `~` is `home`; other relative paths are relative to `base`, an error where there is none.
-
-    Raises:
-        PolicyError: with the file, the key and what is wrong.
-    """
-    import tomllib
-
-    if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
-        raise PolicyError(f"{where}: a line has more than {_MOST_DOTS} dots: write a long list over several lines")
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        # Not only TOMLDecodeError: a number of 5,000 digits or a thousand open brackets raise these
-        reason = show(str(error).encode("utf-8", "surrogateescape"))
-        raise PolicyError(f"{where}: not valid TOML: {reason}") from error
-    reader = Reader(where, home, base)
-    values: dict[str, Any] = {}
-    for key, value in document.items():
-        read = _READERS.get(key)
-        if key in _DROPPED:
-            raise PolicyError(f"{where}: {key}: this setting was removed", remedy=_DROPPED[key])
-        if read is None:
-            raise reader.wrong(key, "there is no such setting")
-        if not trusted and key not in PROJECT_KEYS:
-            raise reader.wrong(key, "only your own configuration may set this, not a project's file")
-        values[key] = read(reader, key, value)
-    return Settings(where=where, **values)
-
-
-class Reader:
-    """One method per type of value; each takes the key for its message."""
+class SettingReader:
+    """Reads the values of one file, one method per type of value; each takes the key for its message."""
 
     def __init__(self, where: str, home: bytes, base: bytes | None) -> None:
         self.where = where
@@ -460,18 +378,16 @@ class Reader:
     def names(self, key: str, value: object) -> tuple[str, ...]:
         names = self.texts(key, value)
         for name in names:
-            if not is_name(name) or "*" in name[:-1] or not name.isprintable():
+            if not is_variable_name(name) or "*" in name[:-1] or not name.isprintable():
                 raise self.wrong(key, f"{name!a} is no name of a variable")
-            if is_refused(name):
+            if is_refused_variable(name):
                 raise self.wrong(key, f"{name} never enters a sandbox")
         return tuple(dict.fromkeys(names))
 
     def network(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
-        return tuple((name, self._network(f"{key}.{name}", name, item)) for name, item in self.table(key, value))
+        return self._fields(key, value, Network.__match_args__, self._network)
 
     def _network(self, key: str, name: str, value: object) -> object:
-        if name not in Network.__match_args__:
-            raise self.wrong(key, "there is no such setting")
         if name == "hosts":
             return self._hosts(key, value)
         if name == "ask":
@@ -481,7 +397,7 @@ class Reader:
         return None if value == _UNLIMITED else self.size(key, value)
 
     def _hosts(self, key: str, value: object) -> tuple[str, ...]:
-        from unspill.policy.hosts import parse_reachable
+        from unspill.policy.hosts import parse_reachable  # lazy: proxy
 
         try:
             return tuple(dict.fromkeys(parse_reachable(text).text for text in self.texts(key, value)))
@@ -491,11 +407,9 @@ class Reader:
             raise PolicyError(f"{self.where}: {key}: {error.message}", remedy=error.remedy) from None
 
     def permissions(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
-        return tuple((name, self._permission(f"{key}.{name}", name, item)) for name, item in self.table(key, value))
+        return self._fields(key, value, Rules.__match_args__, self._permission)
 
     def _permission(self, key: str, name: str, value: object) -> object:
-        if name not in Rules.__match_args__:
-            raise self.wrong(key, "there is no such setting")
         if name == "grant_days":
             days = self.count(key, value)
             if days > _MOST_DAYS:
@@ -506,11 +420,9 @@ class Reader:
         return _one_of({"longest": SCOPES, "approver": APPROVERS}.get(name, STANCES))(self, key, value)
 
     def secrets(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:
-        return tuple((name, self._secret(f"{key}.{name}", name, item)) for name, item in self.table(key, value))
+        return self._fields(key, value, Secrets.__match_args__, self._secret)
 
     def _secret(self, key: str, name: str, value: object) -> object:
-        if name not in Secrets.__match_args__:
-            raise self.wrong(key, "there is no such setting")
         if name == "mask":
             return self.boolean(key, value)
         read = self._revealed if name == "reveal" else self._inner_path
@@ -531,17 +443,10 @@ class Reader:
             raise self.wrong(key, f"{text!a} is not a plain name or path below a root")
         return path
 
-    def table(self, key: str, value: object) -> Iterable[tuple[str, object]]:
-        if not isinstance(value, dict):
-            raise self.wrong(key, "must be a table")
-        return tuple((str(name), item) for name, item in value.items())
-
     def limits(self, key: str, value: object) -> tuple[tuple[str, Bound], ...]:
-        return tuple((name, self._limit(f"{key}.{name}", name, bound)) for name, bound in self.table(key, value))
+        return self._fields(key, value, Limits.__match_args__, self._limit, "limit")
 
     def _limit(self, key: str, name: str, bound: object) -> Bound:
-        if name not in Limits.__match_args__:
-            raise self.wrong(key, "there is no such limit")
         if bound == _UNLIMITED:
             if name in _ALWAYS_BOUNDED:
                 raise self.wrong(key, "can't be unlimited")
@@ -550,9 +455,82 @@ class Reader:
             return self.seconds(key, bound)
         return self.size(key, bound) if name.endswith("_bytes") else self.count(key, bound)
 
+    def rootfs(self, key: str, value: object) -> str:
+        """Return a name, the path of a directory, or nothing: the one in use."""
+        text = self._path_or_text(key, value)
+        if text and not text.startswith("/") and not is_rootfs_name(text):
+            raise self.wrong(key, "must be a name that `unspill rootfs list` shows, or an absolute path")
+        return text
 
-def _one_of(choices: tuple[str, ...]) -> Callable[[Reader, str, object], str]:
-    def read(reader: Reader, key: str, value: object) -> str:
+    def rootfs_dir(self, key: str, value: object) -> bytes:
+        """Return the directory of all that are ready, or nothing: the usual one."""
+        return b"" if value == "" else self.path(key, value)
+
+    def mounts(self, key: str, value: object) -> tuple[tuple[bytes, bytes], ...]:
+        """Return what is mounted: places inside, and directories of the host."""
+        mounts: dict[bytes, bytes] = {}
+        for name, directory in self._table(key, value):
+            place = name.encode("utf-8", "surrogateescape")
+            shown = f"{key}.{name}"
+            problem = mount_place_problem(normalise(place) if place.startswith(b"/") and b"\0" not in place else place)
+            if problem:
+                raise self.wrong(shown, problem)
+            if normalise(place) in mounts:
+                raise self.wrong(shown, "is there twice")
+            mounts[normalise(place)] = self.path(shown, directory)
+        if len(mounts) > _MOST_MOUNTS:
+            raise self.wrong(key, f"has more than {_MOST_MOUNTS} entries")
+        problem = mount_places_problem(mounts)
+        if problem:
+            raise self.wrong(key, problem)
+        return tuple(mounts.items())
+
+    def provision(self, key: str, value: object) -> RootfsSpec:
+        """Return how a rootfs is made where it is missing."""
+        said = dict(self._fields(key, value, RootfsSpec.__match_args__, self._provision))
+        if "source" not in said:
+            raise self.wrong(f"{key}.source", "must say where it comes from")
+        spec = RootfsSpec(**said)
+        found = find_wrong_field(spec)
+        if found is not None:
+            raise self.wrong(f"{key}.{found[0]}", found[1])
+        return spec
+
+    def _provision(self, key: str, name: str, value: object) -> object:
+        if name == "tier":
+            return self.count(key, value)
+        if name == "packages":
+            return tuple(dict.fromkeys(self.texts(key, value)))
+        return self._path_or_text(key, value) if name == "location" else self.text(key, value)
+
+    def _path_or_text(self, key: str, value: object) -> str:
+        text = self.text(key, value)
+        return self.path(key, text).decode("utf-8", "surrogateescape") if text.startswith(("/", "~")) else text
+
+    def _table(self, key: str, value: object) -> tuple[tuple[str, object], ...]:
+        if not isinstance(value, dict):
+            raise self.wrong(key, "must be a table")
+        return tuple((str(name), item) for name, item in value.items())
+
+    def _fields(
+        self,
+        key: str,
+        value: object,
+        known: tuple[str, ...],
+        read: Callable[[str, str, object], Any],
+        called: str = "setting",
+    ) -> tuple[tuple[str, Any], ...]:
+        """Return what a table says of the fields of a record; `read` takes the whole key, the name and the value."""
+        said = []
+        for name, item in self._table(key, value):
+            if name not in known:
+                raise self.wrong(f"{key}.{name}", f"there is no such {called}")
+            said.append((name, read(f"{key}.{name}", name, item)))
+        return tuple(said)
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[SettingReader, str, object], str]:
+    def read(reader: SettingReader, key: str, value: object) -> str:
         if isinstance(value, str) and (key, value) in DROPPED:
             raise reader.wrong(key, f'"{value}" is no longer supported', DROPPED[key, value])
         if value not in choices:
@@ -562,38 +540,34 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[Reader, str, object], str]:
     return read
 
 
-_READERS: dict[str, Callable[[Reader, str, object], object]] = {
+_READERS: dict[str, Callable[[SettingReader, str, object], object]] = {
     "view": _one_of(VIEWS),
-    "rootfs": read_rootfs,
-    "rootfs_writable": Reader.boolean,
-    "rootfs_dir": read_rootfs_dir,
-    "provision": read_provision,
-    "mounts": read_mounts,
+    "rootfs": SettingReader.rootfs,
+    "rootfs_writable": SettingReader.boolean,
+    "rootfs_dir": SettingReader.rootfs_dir,
+    "provision": SettingReader.provision,
+    "mounts": SettingReader.mounts,
     "tmp": _one_of(TMP),
-    "container": Reader.boolean,
-    "roots": Reader.paths,
-    "readable": Reader.paths,
-    "hidden": Reader.paths,
-    "toolchains": Reader.boolean,
-    "caches": Reader.boolean,
-    "environment": Reader.names,
-    "limits": Reader.limits,
-    "network": Reader.network,
-    "permissions": Reader.permissions,
+    "container": SettingReader.boolean,
+    "roots": SettingReader.paths,
+    "readable": SettingReader.paths,
+    "hidden": SettingReader.paths,
+    "toolchains": SettingReader.boolean,
+    "caches": SettingReader.boolean,
+    "environment": SettingReader.names,
+    "limits": SettingReader.limits,
+    "network": SettingReader.network,
+    "permissions": SettingReader.permissions,
     "profile": _one_of(PROFILES),
-    "secrets": Reader.secrets,
+    "secrets": SettingReader.secrets,
     "after": _one_of(AFTER),
     "after_timeout": _one_of(AFTER),
     "after_cancel": _one_of(AFTER),
     "engine": _one_of(ENGINES),
-    "bwrap": Reader.path,
-    "allow_root": Reader.boolean,
-    "shown_lines": Reader.count,
-    "shown_bytes": Reader.size,
-    "keep_days": Reader.count,
-    "keep_bytes": Reader.size,
-}
-# Settings of earlier versions, each with what to do instead
-_DROPPED = {
-    "explain": "Delete the line. When a command fails, unspill explains the paths that its output names.",
+    "bwrap": SettingReader.path,
+    "allow_root": SettingReader.boolean,
+    "shown_lines": SettingReader.count,
+    "shown_bytes": SettingReader.size,
+    "keep_days": SettingReader.count,
+    "keep_bytes": SettingReader.size,
 }

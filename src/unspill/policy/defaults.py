@@ -204,7 +204,7 @@ def cache_candidates(home: bytes) -> tuple[bytes, ...]:
     return tuple(posixpath.join(home, name) for name in CACHES)
 
 
-ALLOWED = frozenset(
+ALLOWED_VARIABLES = frozenset(
     """
     PATH HOME USER LOGNAME SHELL TERM COLORTERM TZ LANG LANGUAGE
     NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE COLUMNS LINES CI
@@ -242,31 +242,31 @@ PRIVATE_SUFFIXES = (
 )
 
 
-def is_refused(name: str) -> bool:
+def is_refused_variable(name: str) -> bool:
     """Tell whether a variable of this name never enters a sandbox."""
     return name in REFUSED or name.startswith(REFUSED_PREFIXES)
 
 
-def is_private(name: str) -> bool:
+def is_private_variable(name: str) -> bool:
     """Tell whether only its exact name in the person's configuration lets it in."""
     upper = name.upper()
     return upper in PRIVATE or upper.startswith(PRIVATE_PREFIXES) or upper.endswith(PRIVATE_SUFFIXES)
 
 
-def is_name(name: str) -> bool:
+def is_variable_name(name: str) -> bool:
     """Tell whether a program could have a variable of this name."""
     return bool(name) and "=" not in name and "\0" not in name
 
 
-def is_allowed(name: str, configured: tuple[str, ...]) -> bool:
+def is_allowed_variable(name: str, configured: tuple[str, ...]) -> bool:
     """Tell whether the caller's variable may enter. `configured` holds names; a last `*` stands for any rest."""
-    if not is_name(name) or is_refused(name):
+    if not is_variable_name(name) or is_refused_variable(name):
         return False
     if name in configured:
         return True
-    if is_private(name):
+    if is_private_variable(name):
         return False
-    if name in ALLOWED or name.startswith(ALLOWED_PREFIXES):
+    if name in ALLOWED_VARIABLES or name.startswith(ALLOWED_PREFIXES):
         return True
     return any(entry.endswith("*") and name.startswith(entry[:-1]) for entry in configured)
 
@@ -275,7 +275,7 @@ def is_allowed(name: str, configured: tuple[str, ...]) -> bool:
 _TAKEN = (b"/dev", b"/playground", b"/proc", b"/run", b"/sys", b"/tmp", b"/var/run", b"/var/tmp", b"/workspace")
 
 
-def place_problem(place: bytes) -> str:
+def mount_place_problem(place: bytes) -> str:
     """Return why nothing can be mounted at a place inside, "" where it can."""
     if not place.startswith(b"/") or b"\0" in place or normalise(place) != place:
         return "is not an absolute and normalised path"
@@ -285,7 +285,7 @@ def place_problem(place: bytes) -> str:
     return "" if taken is None else f"is not free: a sandbox has its own {show(taken)}"
 
 
-def together_problem(places: Iterable[bytes]) -> str:
+def mount_places_problem(places: Iterable[bytes]) -> str:
     """Return why places can't be used side by side, "" where they can."""
     known = sorted(places)
     for place in known:
@@ -297,7 +297,7 @@ def together_problem(places: Iterable[bytes]) -> str:
     return ""
 
 
-def directory_problem(directory: bytes, *, home: bytes, own: tuple[bytes, ...]) -> str:
+def mount_source_problem(directory: bytes, *, home: bytes, own: tuple[bytes, ...]) -> str:
     """Return why a directory of the host is never mounted. `own` are unspill's own directories."""
     if not directory.startswith(b"/") or b"\0" in directory or normalise(directory) != directory:
         return "is not an absolute and normalised path"

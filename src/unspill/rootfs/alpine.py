@@ -16,7 +16,7 @@ from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.inside import find_inside, resolve_inside
 from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.policy.config import find_wrong
+from unspill.policy.config import find_wrong_field
 from unspill.rootfs.download import fetch, read_text
 from unspill.rootfs.source import Filled, Resolved, arch_of, variant_of
 from unspill.rootfs.tar import unpack
@@ -91,7 +91,7 @@ class AlpineSource:
             RootfsUnverified: what it says is not what was pinned, or not what our release knows.
             RootfsError: the spec can't be met.
         """
-        if wrong := find_wrong(spec):
+        if wrong := find_wrong_field(spec):
             raise RootfsError(f"`{wrong[0]}` {wrong[1]}.", remedy="Correct that field.")
         arch = arch_of(spec.arch)
         mirror = mirror_of(spec)

@@ -18,7 +18,7 @@ import time
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.host.trusted import find_changeable
 from unspill.layers.remove import remove_tree
-from unspill.policy.config import is_name
+from unspill.policy.config import is_rootfs_name
 from unspill.policy.paths import show
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ def checked_name(text: str) -> str:
     Raises:
         RootfsUnsafe: it may not.
     """
-    if not is_name(text):
+    if not is_rootfs_name(text):
         raise RootfsUnsafe(
             f"{text[:80]!r} can't be the name of a rootfs",
             remedy="Use letters, digits and . - _ + ~ only, at most 180, with a letter or digit first.",

@@ -32,7 +32,7 @@ from unspill.model.rootfs import Installed, Progress, RootfsKey, RootfsSpec
 from unspill.model.run import Exited, LimitReached, NeverStarted, Signalled, TimedOut
 from unspill.network.resolve import Endpoint
 from unspill.plan.install import LIMITS, InstallInput, build_install
-from unspill.policy.config import find_wrong, is_label
+from unspill.policy.config import find_wrong_field, is_rootfs_label
 from unspill.policy.hosts import WEB_PORTS, pack_address, parse_rules
 from unspill.rootfs.build import obtain, prepare, upgrade, verify
 from unspill.rootfs.registry import Registry, empty_downloads
@@ -461,7 +461,7 @@ def check_spec(spec: RootfsSpec) -> None:
     Raises:
         UsageError: with the field.
     """
-    found = find_wrong(spec)
+    found = find_wrong_field(spec)
     if found is not None:
         raise UsageError(f"This rootfs can't be made: {found[0]}: {found[1]}", remedy="See `unspill rootfs --help`.")
 
@@ -501,7 +501,7 @@ def keep_rootfs(opened: Opened, label: str, report: Callable[[Progress], None]) 
         UsageError: the sandbox has written nothing to a rootfs.
         RootfsError: it can't be made.
     """
-    if not is_label(label):
+    if not is_rootfs_label(label):
         raise UsageError(
             f"not a label for a rootfs: {label!a}",
             remedy="Use small letters, digits, `.` and `_`, a letter first, and not the name of a source there.",

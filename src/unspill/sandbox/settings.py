@@ -71,12 +71,12 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
     """Return the policy if nothing that stays private is mounted by it; a link to it is no way round."""
     if not policy.mounts:
         return policy
-    from unspill.policy.defaults import directory_problem
+    from unspill.policy.defaults import mount_source_problem
 
     own = tuple(filter(None, (locations.state, locations.config, locations.data, locations.rootfs, policy.rootfs_dir)))
     for _place, directory in policy.mounts:
         for path in dict.fromkeys((directory, os.path.realpath(directory))):
-            problem = directory_problem(path, home=locations.home, own=own)
+            problem = mount_source_problem(path, home=locations.home, own=own)
             if problem:
                 raise PolicyError(f"{show(directory)} can't be mounted: {show(path)} {problem}")
     return policy
@@ -112,25 +112,25 @@ def _check_given(policy: Policy) -> None:
 
 
 def _check_given_rootfs(policy: Policy) -> None:
-    from unspill.policy.config import find_wrong, is_name
-    from unspill.policy.defaults import place_problem, together_problem
+    from unspill.policy.config import find_wrong_field, is_rootfs_name
+    from unspill.policy.defaults import mount_place_problem, mount_places_problem
     from unspill.policy.paths import normalise
 
     def is_path(path: bytes) -> bool:
         return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
 
-    if policy.rootfs and not is_name(policy.rootfs) and not is_path(os.fsencode(policy.rootfs)):
+    if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_path(os.fsencode(policy.rootfs)):
         raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")
     if policy.rootfs_dir and not is_path(policy.rootfs_dir):
         raise PolicyError(f"the policy's rootfs_dir is not an absolute and normalised path: {policy.rootfs_dir!a}")
     for place, _directory in policy.mounts:
-        problem = place_problem(place)
+        problem = mount_place_problem(place)
         if problem:
             raise PolicyError(f"the policy's mounts: {show(place)} {problem}")
-    problem = together_problem(place for place, _directory in policy.mounts)
+    problem = mount_places_problem(place for place, _directory in policy.mounts)
     if problem:
         raise PolicyError(f"the policy's mounts: {problem}")
-    found = None if policy.provision is None else find_wrong(policy.provision)
+    found = None if policy.provision is None else find_wrong_field(policy.provision)
     if found is not None:
         raise PolicyError(f"the policy's provision.{found[0]}: {found[1]}")
 
