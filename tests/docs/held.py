@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Final
 
-from unspill.policy.git import EXCLUDED, FORMAT, ORDINARY
+from unspill.policy.git import EXCLUDED_KEYS, FORMAT_KEYS, ORDINARY_KEYS
 from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED, HELD, OTHERS, Row
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "held.md"
@@ -47,13 +47,16 @@ def keys() -> list[str]:
     """Return the lines of the table of settings, one for each kind of value."""
     lines = []
     for check, words in VALUES.items():
-        patterns = [key for key, wanted in ORDINARY.items() if wanted == check]
+        patterns = [key for key, wanted in ORDINARY_KEYS.items() if wanted == check]
         if patterns:
             lines.append(f"| {' '.join(f'`{key}`' for key in patterns)} | {words} |")
     for check, words in FORMAT_VALUES.items():
-        patterns = [key for key, wanted in FORMAT.items() if wanted == check]
+        patterns = [key for key, wanted in FORMAT_KEYS.items() if wanted == check]
         lines.append(f"| {' '.join(f'`{key}`' for key in patterns)} | {words} |")
-    return [*lines, f"| {' '.join(f'`{key}`' for key in sorted(EXCLUDED))} | none, although it is a `branch.*.*` |"]
+    return [
+        *lines,
+        f"| {' '.join(f'`{key}`' for key in sorted(EXCLUDED_KEYS))} | none, although it is a `branch.*.*` |",
+    ]
 
 
 def with_tables(text: str) -> str:

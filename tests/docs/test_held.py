@@ -4,7 +4,7 @@
 from tests.docs.held import DOCUMENT, with_tables
 from tests.docs.tables import code, rows_of
 from unspill.apply.guard_git import MAX_CONTENT
-from unspill.policy.git import BUILT_IN, EXCLUDED, FORMAT, ORDINARY
+from unspill.policy.git import BUILT_IN_DRIVERS, EXCLUDED_KEYS, FORMAT_KEYS, ORDINARY_KEYS
 from unspill.policy.held import (
     CONFIG_SCRIPTS,
     FLAGGED,
@@ -32,7 +32,7 @@ def test_every_row_is_there_once() -> None:
 
 def test_every_setting_is_there_once() -> None:
     listed = [key for row in rows_of(NAME, "Settings that may change") for key in code(row[0])]
-    assert sorted(listed) == sorted((*ORDINARY, *FORMAT, *EXCLUDED))
+    assert sorted(listed) == sorted((*ORDINARY_KEYS, *FORMAT_KEYS, *EXCLUDED_KEYS))
 
 
 def test_figures_and_lists_in_its_words_are_those_of_the_code() -> None:
@@ -40,4 +40,4 @@ def test_figures_and_lists_in_its_words_are_those_of_the_code() -> None:
     assert set(code(PACKAGES.what)) == {name.decode() for name in PACKAGE_TREES}
     assert f"more than {LINES_AT_MOST} paths" in TEXT
     listed = {word for word in code(TEXT) if word.startswith(("diff=", "merge=", "filter=")) and word[-1] != "="}
-    assert listed == {driver.decode() for driver in BUILT_IN}
+    assert listed == {driver.decode() for driver in BUILT_IN_DRIVERS}

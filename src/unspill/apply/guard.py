@@ -38,8 +38,7 @@ from unspill.model.policy import Secrets
 from unspill.model.record import Record
 from unspill.policy.git import (
     GIT,
-    MARKS,
-    climbs_after_a_name,
+    GIT_MARKS,
     inside_store,
     is_object,
     is_object_directory,
@@ -63,7 +62,7 @@ from unspill.policy.held import (
     gather,
     package_top,
 )
-from unspill.policy.paths import contains, fold, is_odd
+from unspill.policy.paths import climbs_after_a_name, contains, fold, is_odd
 from unspill.policy.secrets import masked_names
 
 TYPE_CHECKING = False
@@ -270,7 +269,7 @@ class _Judge:
     def run(self) -> Judged:
         places = PlaceGuard(self._view)
         suspects = self._first_look(INDEX.parts | places.names | self._secrets.names | self._linked.names, places)
-        git = GitGuard(self._view, {b"/".join(parts) for _, parts in suspects if parts[-1] in MARKS})
+        git = GitGuard(self._view, {b"/".join(parts) for _, parts in suspects if parts[-1] in GIT_MARKS})
         for change, parts in suspects:
             opinions = git.judge(change, parts, len(self._outer)), self._by_name(change, parts, git)
             placed = places.judge(change, parts, git) if not self._outer else ORDINARY

@@ -32,12 +32,12 @@ from unspill.model.change import Change
 from unspill.model.record import Record
 from unspill.plan.gitconfig import parse_gitconfig
 from unspill.policy.git import (
-    ATTRIBUTES,
     GIT,
+    GIT_ATTRIBUTES,
+    GIT_MARKS,
+    GIT_MODULES,
+    GIT_NAMES,
     HOOKS,
-    MARKS,
-    MODULES,
-    NAMES,
     could_steer,
     has_commands,
     has_template,
@@ -52,7 +52,6 @@ from unspill.policy.git import (
     pattern_of,
     place_of,
     pointer_target,
-    resolve,
     unusual_keys,
     unusual_modules,
 )
@@ -77,6 +76,7 @@ from unspill.policy.held import (
 from unspill.policy.held import (
     MODULES as MODULES_ROW,
 )
+from unspill.policy.paths import resolve_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
     from unspill.changes.reader import Reader
     from unspill.model.change import EntryKind, RootChanges
-    from unspill.policy.git import Place, Settings
+    from unspill.policy.git import GitPlace, GitSettings
     from unspill.policy.held import OtherRow, Verdict
 
     Opinion = tuple[Verdict, str]
@@ -138,7 +138,7 @@ class Shapes:
         In any other directory, in one of git's own above all, a checkout would write what git or somebody else runs.
         """
         target = os.fsencode(value)
-        found = None if target.startswith(b"/") else resolve(home, target, self._view.root)
+        found = None if target.startswith(b"/") else resolve_text(home, target, self._view.root)
         if not found or not is_module_place(home.split(b"/")):
             return False
         tree = b"/".join(found)
@@ -155,7 +155,7 @@ class Shapes:
         contents = [] if change is None else [self._view.after(change)]
         contents += [] if kind is None else [self._view.before(path) if kind == "file" else None]
         targets = [None if content is None else pointer_target(content) for content in contents]
-        places = [None if target is None else resolve(tree, target, self._view.root) for target in targets]
+        places = [None if target is None else resolve_text(tree, target, self._view.root) for target in targets]
         return bool(places) and all(place == home.split(b"/") for place in places)
 
     def steers(self, home: bytes) -> bool:
@@ -195,7 +195,7 @@ class Shapes:
         return self.completes(b"/".join(names[:-2]))
 
 
-def parse(content: bytes) -> Settings | None:
+def parse(content: bytes) -> GitSettings | None:
     """Return the settings of a configuration, None where nobody can tell what git would make of it."""
     if b"\0" in content:
         return None
@@ -214,7 +214,7 @@ ORDINARY: Opinion = ("ordinary", "")
 HOOK_GONE = "a hook that you had is gone"
 # Files of other version control that lead to a repository, by their last components
 _POINTERS = ([b".hg", b"sharedpath"], [b".jj", b"repo"], [b"store", b"git_target"])
-_STEERING: frozenset[Place] = frozenset(("config", "hook", "attributes", "common", "pointer"))
+_STEERING: frozenset[GitPlace] = frozenset(("config", "hook", "attributes", "common", "pointer"))
 _RANK = {"ordinary": 0, "flagged": 1, "held": 2}
 
 
@@ -233,7 +233,7 @@ class GitGuard:
 
     def judge(self, change: Change, parts: list[bytes], outer: int) -> Opinion:
         """Return the verdict on a change; `parts` is its folded path, behind `outer` components of the root's own."""
-        if NAMES.isdisjoint(parts):
+        if GIT_NAMES.isdisjoint(parts):
             return ORDINARY
         entry = change.entry
         if (change.base_kind if entry is None else entry.kind) == "dir":
@@ -254,7 +254,7 @@ class GitGuard:
             is_named = GIT in parts[:end]
             if is_named and place == "ordinary" and could_steer(parts[end:]) and not self.is_record(change):
                 opinions.append(UNKNOWN.opinion)
-            elif is_named or place in _STEERING or parts[-1] in MARKS:
+            elif is_named or place in _STEERING or parts[-1] in GIT_MARKS:
                 opinions.append(self._owned(change, parts, end - outer, place, is_named=is_named))
         return worst(*opinions)
 
@@ -263,9 +263,9 @@ class GitGuard:
         name = parts[-1]
         if name == GIT:
             judge = self._pointer_file
-        elif name == ATTRIBUTES:
+        elif name == GIT_ATTRIBUTES:
             judge = self.attributes
-        elif name == MODULES:
+        elif name == GIT_MODULES:
             judge = self._modules
         elif name == b".tool-versions":
             judge = self._versions
@@ -290,7 +290,7 @@ class GitGuard:
         }
         return sorted(named | shaped)
 
-    def _owned(self, change: Change, parts: list[bytes], depth: int, place: Place, *, is_named: bool) -> Opinion:
+    def _owned(self, change: Change, parts: list[bytes], depth: int, place: GitPlace, *, is_named: bool) -> Opinion:
         """Judge a path in a git directory that is `depth` components below the root."""
         entry = change.entry
         home = b"/".join(change.path.split(b"/")[: max(0, depth)])
@@ -298,7 +298,7 @@ class GitGuard:
             return self._deleted(change, place, home)
         if entry.kind == "special" or change.is_mere_touch:
             return ORDINARY
-        if parts[-1] in MARKS and not is_named and self._shapes.completes(home):
+        if parts[-1] in GIT_MARKS and not is_named and self._shapes.completes(home):
             return COMPLETES.opinion
         if entry.kind == "symlink":
             is_head = parts[-1] == b"head" and (change.target or b"").startswith(b"refs/")
@@ -311,7 +311,7 @@ class GitGuard:
             return ORDINARY
         return self._by_place(change, parts, place, home)
 
-    def _by_place(self, change: Change, parts: list[bytes], place: Place, home: bytes) -> Opinion:
+    def _by_place(self, change: Change, parts: list[bytes], place: GitPlace, home: bytes) -> Opinion:
         if place == "config":
             return self.config(change, home)
         if place == "attributes":
@@ -338,7 +338,7 @@ class GitGuard:
         before = self._view.before(change.path) or b""
         return SHALLOW.opinion if set(content.split()) - set(before.split()) else ORDINARY
 
-    def _deleted(self, change: Change, place: Place, home: bytes) -> Opinion:
+    def _deleted(self, change: Change, place: GitPlace, home: bytes) -> Opinion:
         if place == "hook":
             return HOOK.deleted, HOOK_GONE
         return self.config(change, home) if place == "config" else ORDINARY
@@ -362,7 +362,7 @@ class GitGuard:
         if change.entry is None:
             return (REPOSITORY.deleted, REPOSITORY.reason) if parts[-1] == GIT else ORDINARY
         home = change.path.rpartition(b"/")[0]
-        is_mark = parts[-1] in MARKS and change.base_kind != "dir" and GIT not in parts
+        is_mark = parts[-1] in GIT_MARKS and change.base_kind != "dir" and GIT not in parts
         if is_mark and self._shapes.has(home, b"/".join(parts[:-1])) and self._shapes.completes(home):
             return COMPLETES.opinion
         return ORDINARY
@@ -385,7 +385,7 @@ class GitGuard:
         target = pointer_target(content) if content is not None else None
         if not is_inner_pointer(place, target, self._view.root):
             return LEADS_OUT.opinion
-        found = resolve(place, target or b"", self._view.root) or []
+        found = resolve_text(place, target or b"", self._view.root) or []
         home = b"/".join(found)
         if self._view.crosses_link(home):
             return COMPLETES.opinion
@@ -525,7 +525,7 @@ _WORTH_PARSING = (
 MAX_PLACES = 2000
 
 
-class Place(Record):
+class GitPlace(Record):
     """A folded path below the root, and what git takes it for."""
 
     path: bytes
@@ -541,7 +541,7 @@ class PlaceGuard:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._places: dict[bytes, list[Place]] = {}
+        self._places: dict[bytes, list[GitPlace]] = {}
         self._above: set[bytes] = set()
         self._trees: set[bytes] = set()
         self._hook_depths: set[int] = set()
@@ -568,7 +568,7 @@ class PlaceGuard:
         path = b"/".join(parts)
         return PROGRAM.opinion if path in self._above else GIT_LINK.opinion if path in self._trees else ORDINARY
 
-    def _around(self, parts: list[bytes]) -> Iterator[Place]:
+    def _around(self, parts: list[bytes]) -> Iterator[GitPlace]:
         """Yield the places that a path is, or is in."""
         path = b"/".join(parts)
         yield from self._places.get(path, ())
@@ -598,11 +598,11 @@ class PlaceGuard:
             self._above.update(b"/".join(names[:end]) for end in range(1, len(names)))
 
 
-def _telling(place: Place) -> tuple[bytes, ...]:
+def _telling(place: GitPlace) -> tuple[bytes, ...]:
     return (place.path.rpartition(b"/")[2],) if place.path else HOOKS
 
 
-def _opinion(change: Change, place: Place, git: GitGuard) -> Opinion:
+def _opinion(change: Change, place: GitPlace, git: GitGuard) -> Opinion:
     if place.kind == "hooks" or (change.entry is not None and change.entry.kind == "symlink"):
         return ORDINARY if change.path.endswith(b".sample") else HOOK.opinion
     if place.kind == "config":
@@ -610,7 +610,7 @@ def _opinion(change: Change, place: Place, git: GitGuard) -> Opinion:
     return git.attributes(change) if place.kind == "attributes" else PROGRAM.opinion
 
 
-def _places_of(view: View, top: bytes) -> Iterator[list[Place]]:
+def _places_of(view: View, top: bytes) -> Iterator[list[GitPlace]]:
     """Yield the places that each word of the settings for the repository at `top` names below the root, if any."""
     work_tree = join(view.root, top) if top else view.root
     for directory, content, is_live in _configurations(view, top, work_tree):
@@ -621,10 +621,10 @@ def _places_of(view: View, top: bytes) -> Iterator[list[Place]]:
                 found = _below(view.root, start, path, is_live=is_live)
                 # The scripts in `.husky/_` run those beside it
                 husky = {name.removesuffix(b"/_") if b".husky" in name else name for name in found}
-                yield [Place(path=name, kind=kind) for name in (husky if kind == "hooks" else found)]
+                yield [GitPlace(path=name, kind=kind) for name in (husky if kind == "hooks" else found)]
 
 
-def _linked_hooks(view: View, top: bytes) -> Iterator[list[Place]]:
+def _linked_hooks(view: View, top: bytes) -> Iterator[list[GitPlace]]:
     """Yield the places below the root that the live hooks of the repository at `top` are links to."""
     work_tree = join(view.root, top) if top else view.root
     for home in _git_directories(os.path.join(work_tree, b".git")):
@@ -635,9 +635,9 @@ def _linked_hooks(view: View, top: bytes) -> Iterator[list[Place]]:
         except OSError:
             continue
         if os.path.islink(hooks):
-            yield [Place(path=path, kind="hooks") for path in _below(view.root, home, hooks, is_live=True)]
+            yield [GitPlace(path=path, kind="hooks") for path in _below(view.root, home, hooks, is_live=True)]
         for link in links:
-            yield [Place(path=path, kind="hooks") for path in _below(view.root, hooks, link, is_live=True)]
+            yield [GitPlace(path=path, kind="hooks") for path in _below(view.root, hooks, link, is_live=True)]
 
 
 def _named(pattern: str, value: bytes, directory: bytes, work_tree: bytes) -> Iterator[tuple[Kind, bytes, bytes]]:

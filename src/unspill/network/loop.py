@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unspill.network.ledger import Sink
     from unspill.network.questions import Ask
     from unspill.network.resolve import AddressRules, Resolver
-    from unspill.policy.hosts import Rules
+    from unspill.policy.hosts import HostRules
 
     Connect = Callable[[bytes, int], socket]
 
@@ -75,7 +75,7 @@ class Loop:
     def __init__(
         self,
         listener: socket,
-        rules: Rules,
+        rules: HostRules,
         addresses: AddressRules,
         budget: Budget,
         patience: Patience,

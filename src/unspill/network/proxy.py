@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unspill.network.loop import Connect
     from unspill.network.questions import Ask
     from unspill.network.resolve import Endpoint, Resolver
-    from unspill.policy.hosts import Rules
+    from unspill.policy.hosts import HostRules
 
 _CLOSING_S = 5.0
 
@@ -39,7 +39,7 @@ class Proxy:
     def __init__(
         self,
         listener: int,
-        rules: Rules,
+        rules: HostRules,
         *,
         budget: Budget = Budget(),  # noqa: B008 - frozen
         own: frozenset[bytes] = frozenset(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock, start_new_thread
 
-from unspill.policy.hosts import WEB_PORTS, Allowed, Refused, parse_allowed
+from unspill.policy.hosts import WEB_PORTS, AllowedHost, Refused, parse_allowed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Questions:
                     waiting.remove(who)
             self._count()
 
-    def answers(self) -> list[tuple[list[object], Allowed, Refused | None]]:
+    def answers(self) -> list[tuple[list[object], AllowedHost, Refused | None]]:
         """Return what was answered since the last time: who waited, the rule, and why it was refused if it was."""
         with self._lock:
             answered, self._answered = self._answered, []
@@ -109,7 +109,7 @@ class Questions:
         self._since = now if any(self._waiting.values()) else None
 
 
-def rule_for(destination: Destination) -> Allowed:
+def rule_for(destination: Destination) -> AllowedHost:
     """Return the narrowest rule that covers a destination: both ports of the web are one."""
     port = None if destination.port in WEB_PORTS else destination.port
-    return Allowed(host=destination.host, port=port)
+    return AllowedHost(host=destination.host, port=port)

@@ -20,7 +20,7 @@ Data only; `apply.guard` finds out which row a change is in. `what` and the reas
 from __future__ import annotations
 
 from unspill.model.record import Record
-from unspill.policy.git import NAMES
+from unspill.policy.git import GIT_NAMES
 from unspill.policy.paths import alias_of, fold, is_odd
 
 TYPE_CHECKING = False
@@ -623,7 +623,7 @@ class Index:
         return rows
 
 
-INDEX = Index((*HELD, *FLAGGED, CONFIG_SCRIPTS), NAMES)
+INDEX = Index((*HELD, *FLAGGED, CONFIG_SCRIPTS), GIT_NAMES)
 
 
 def _ends_of(part: bytes, parts: list[bytes]) -> Iterator[int]:

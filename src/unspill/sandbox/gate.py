@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unspill.network.proxy import Proxy
     from unspill.network.questions import Ask
     from unspill.network.resolve import Endpoint
-    from unspill.policy.hosts import Rules
+    from unspill.policy.hosts import HostRules
 
 _DESCRIPTORS = 4096
 # What a command opens may not take the last ones: this process has to go on, and whoever it belongs to
@@ -33,7 +33,7 @@ class Gate:
     def __init__(
         self,
         network: ProxyNetwork,
-        rules: Rules,
+        rules: HostRules,
         own: frozenset[bytes],
         endpoints: frozenset[Endpoint] = frozenset(),
         ask: Ask | None = None,
