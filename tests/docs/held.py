@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from unspill.policy.git import EXCLUDED_KEYS, FORMAT_KEYS, ORDINARY_KEYS
-from unspill.policy.held import CONFIG_SCRIPTS, FLAGGED, HELD, OTHERS, Row
+from unspill.policy.held import FLAGGED, HELD, RULES, GuardRow
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "held.md"
 ROWS_HEADER: Final = "| what | verdict | why | when it is deleted |"
@@ -25,13 +25,13 @@ FORMAT_VALUES: Final = {
 
 def rows() -> list[str]:
     """Return the lines of the table of paths: the held ones, the flagged ones, the ordinary ones."""
-    cells = [(names_of(row), row.verdict, row.reason, row.deleted) for row in (*HELD, *FLAGGED, CONFIG_SCRIPTS)]
-    cells += [(row.what, row.verdict, row.reason, row.deleted) for row in OTHERS]
+    cells = [(names_of(row), row.verdict, row.reason, row.deleted) for row in (*HELD, *FLAGGED)]
+    cells += [(row.what, row.verdict, row.reason, row.deleted) for row in RULES]
     order = ["held", "flagged", "ordinary"]
     return [f"| {' | '.join(row)} |" for row in sorted(cells, key=lambda row: order.index(row[1]))]
 
 
-def names_of(row: Row) -> str:
+def names_of(row: GuardRow) -> str:
     """Return the names of a row as patterns."""
     patterns = [name.decode() for name in row.files]
     patterns += [f"{name.decode()}/" for name in row.directories]

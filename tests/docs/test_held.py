@@ -6,13 +6,12 @@ from tests.docs.tables import code, rows_of
 from unspill.apply.guard_git import MAX_CONTENT
 from unspill.policy.git import BUILT_IN_DRIVERS, EXCLUDED_KEYS, FORMAT_KEYS, ORDINARY_KEYS
 from unspill.policy.held import (
-    CONFIG_SCRIPTS,
     FLAGGED,
     HELD,
     LINES_AT_MOST,
-    OTHERS,
     PACKAGE_TREES,
     PACKAGES,
+    RULES,
     UNREADABLE,
 )
 
@@ -26,7 +25,7 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 def test_every_row_is_there_once() -> None:
     reasons = [row[2] for row in rows_of(NAME, "The table")]
-    assert sorted(reasons) == sorted(row.reason for row in (*HELD, *FLAGGED, CONFIG_SCRIPTS, *OTHERS))
+    assert sorted(reasons) == sorted(row.reason for row in (*HELD, *FLAGGED, *RULES))
     assert len(set(reasons)) == len(reasons)
 
 

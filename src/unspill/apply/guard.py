@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
     from unspill.apply.guard_git import Opinion
     from unspill.model.change import Change, RootChanges
-    from unspill.policy.held import Row, Verdict
+    from unspill.policy.held import GuardRow, Verdict
 
 
 class SecretPlaces:
@@ -337,7 +337,7 @@ class _Judge:
             return worst(gone, by_kind) if change.kind == "replaced" else by_kind
         return worst(("flagged" if is_package else row.verdict, row.reason), by_kind)
 
-    def _row_of(self, change: Change, parts: list[bytes], git: GitGuard) -> Row | None:
+    def _row_of(self, change: Change, parts: list[bytes], git: GitGuard) -> GuardRow | None:
         is_real_git = bool(self._outer) or GIT in change.path.split(b"/")[:-1]
         if is_real_git and GIT in parts[:-1]:
             # A branch may be called bin or mise.toml, but not .envrc; what is none by its content has no business there

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from unspill.changes.reader import Reader
     from unspill.model.change import EntryKind, RootChanges
     from unspill.policy.git import GitPlace, GitSettings
-    from unspill.policy.held import OtherRow, Verdict
+    from unspill.policy.held import GuardRow, Verdict
 
     Opinion = tuple[Verdict, str]
 
@@ -420,7 +420,7 @@ class GitGuard:
         return TEMPLATE.opinion if content is None or has_template(content) else ORDINARY
 
 
-def _with_keys(row: OtherRow, keys: list[str]) -> Opinion:
+def _with_keys(row: GuardRow, keys: list[str]) -> Opinion:
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     return row.verdict, f"{row.reason}: {', '.join(keys[:3])}{more}"
 
