@@ -12,7 +12,7 @@ from tests.support import Event, Ground, kinds, printed, run_cli
 from unspill import OutputChunk, RunResult, Sandbox, Selection
 from unspill.errors import UsageError
 from unspill.model.policy import Secrets
-from unspill.policy.secrets import NAMES
+from unspill.policy.secrets import SECRET_NAMES
 from unspill.sandbox import secrets
 from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import RunWishes, run_request
@@ -69,7 +69,7 @@ def test_without_the_mask_every_look_finds_it(ground: Ground, engine: str, secre
 
 
 def test_every_name_of_the_table_is_absent(ground: Ground, engine: str) -> None:
-    for name in NAMES:
+    for name in SECRET_NAMES:
         ground.write(os.fsdecode(name), SECRET)
     ground.write(".env.example", "EXAMPLE\n")
     assert printed(ground.run("ls -A; cat .env.example")) == ".env.example\nEXAMPLE\n"

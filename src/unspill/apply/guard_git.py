@@ -1,23 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on what steers git: everything in git directories, under whatever name, and the files that lead to them.
+"""Judge changes that git may act on: in git directories, in files that lead to them, in places that settings name.
 
-A directory counts as git's own as soon as it could become one by any part of the changes. Contents are parsed here;
-git itself never runs.
-
-MERGED
-[guard_shape] Which directories git takes for its own by their shape, and what comes to life in one that only now gets it.
-
-A directory has the shape as soon as it could get it by any part of the changes: a person may apply some of them, and a
-command may make the rest in another run.
-
-[guard_view] Both sides of a change set as the guard needs them: what exists before or afterwards, and small contents.
-
-Never follows a link. A content that is too large or can't be read is None, which the guard takes for the worst.
-
-[guard_places] Ordinary places of a project that its live git settings make dangerous: hooks, included settings, filters in it.
-
-A person whose `core.hooksPath` is `.husky` has made every file there a hook. The settings of the person and of the
-machine count as well as the project's. They are read for names only; nothing in them is run or followed.
+A directory counts as git's own, under whatever name, as soon as it could become one by any part of the changes: a
+person may apply some of them, and a command may make the rest in another run. Contents are parsed here; git itself
+never runs.
 """
 
 from __future__ import annotations
@@ -31,6 +17,7 @@ from unspill.errors import UnspillError, UsageError
 from unspill.model.change import Change
 from unspill.model.record import Record
 from unspill.plan.gitconfig import parse_gitconfig
+from unspill.policy import held
 from unspill.policy.git import (
     GIT,
     GIT_ATTRIBUTES,
@@ -55,28 +42,8 @@ from unspill.policy.git import (
     unusual_keys,
     unusual_modules,
 )
-from unspill.policy.held import (
-    ALTERNATES,
-    COMPLETES,
-    DRIVERS,
-    GIT_LINK,
-    HOOK,
-    INDEX,
-    LEADS_OUT,
-    PROGRAM,
-    REPLACED_OBJECT,
-    REPOSITORY,
-    SETTINGS,
-    SHALLOW,
-    TEMPLATE,
-    TODO,
-    UNKNOWN,
-    UNREADABLE,
-)
-from unspill.policy.held import (
-    MODULES as MODULES_ROW,
-)
-from unspill.policy.paths import resolve_text
+from unspill.policy.held import INDEX, ORDINARY, worst
+from unspill.policy.paths import contains, resolve_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,14 +53,375 @@ if TYPE_CHECKING:
     from unspill.changes.reader import Reader
     from unspill.model.change import EntryKind, RootChanges
     from unspill.policy.git import GitPlace, GitSettings
-    from unspill.policy.held import GuardRow, Verdict
-
-    Opinion = tuple[Verdict, str]
+    from unspill.policy.held import GuardRow, Opinion
 
     Kind = Literal["hooks", "config", "attributes", "program", "tree"]
 
 
+# git's own files of this kind have a few hundred bytes
+MAX_CONTENT = 256 * 1024
+HOOK_GONE = "a hook that you had is gone"
+# Files of other version control that lead to a repository, by their last components
+_POINTERS = ([b".hg", b"sharedpath"], [b".jj", b"repo"], [b"store", b"git_target"])
+_STEERING: frozenset[GitPlace] = frozenset(("config", "hook", "attributes", "common", "pointer"))
 _SHAPE = (b"HEAD", b"objects", b"refs", b"commondir")
+# Directories that hold hooks by convention; beside one there may be a repository of its own
+_HOOK_DIRECTORIES = frozenset((b".husky", b".githooks", b".git-hooks"))
+_PROGRAM_KEYS = frozenset(
+    """
+    core.fsmonitor core.pager core.editor core.sshcommand core.askpass core.gitproxy diff.external diff.*.command
+    diff.*.textconv filter.*.clean filter.*.smudge filter.*.process merge.*.driver credential.helper
+    credential.*.helper gpg.program gpg.*.program sequence.editor interactive.difffilter
+    """.split()
+)
+# A configuration without any of these names no place
+_WORTH_PARSING = (
+    b"hookspath", b"include", b"attributesfile", b"fsmonitor", b"pager", b"editor", b"sshcommand", b"askpass",
+    b"gitproxy", b"external", b"command", b"textconv", b"filter", b"driver", b"helper", b"program", b"worktree",
+)  # fmt: skip
+# More than this nobody has, and each costs a look at the disk
+MAX_PLACES = 2000
+
+
+class View:
+    """Both sides of the changes of one root: what exists before or afterwards, and small contents. Follows no link.
+
+    A content that is too large or can't be read is None, which the guard takes for the worst.
+    """
+
+    def __init__(self, part: RootChanges, reader: Reader) -> None:
+        self.root = part.root
+        self._part = part
+        self._reader = reader
+        self._by_path: dict[bytes, Change] | None = None
+        self._existed: dict[bytes, bool] = {}
+
+    def find(self, path: bytes) -> Change | None:
+        """Return the change of exactly this path."""
+        if self._by_path is None:
+            self._by_path = {change.path: change for change in self._part.changes}
+        return self._by_path.get(path)
+
+    def exists(self, path: bytes) -> bool:
+        """Tell whether something is there before or afterwards.
+
+        Either, because a person may apply a part of the changes and leave the rest.
+        """
+        if self.find(path) is not None:
+            return True
+        known = self._existed.get(path)
+        if known is None:
+            known = self._existed[path] = not self._is_in_new_directory(path) and self.kind_before(path) is not None
+        return known
+
+    def kind_before(self, path: bytes) -> EntryKind | None:
+        """Say what was at a path before; None where there was nothing, special where nobody can tell."""
+        try:
+            return self._reader.kind_before(path)
+        except OSError:
+            return "special"
+
+    def crosses_link(self, path: bytes) -> bool:
+        """Tell whether a path leads through a link, or to one, before or afterwards."""
+        names = path.split(b"/")
+        for end in range(1, len(names) + 1):
+            place = b"/".join(names[:end])
+            change = self.find(place)
+            if change is not None and change.entry is not None and change.entry.kind == "symlink":
+                return True
+            if self.kind_before(place) == "symlink":
+                return True
+        return False
+
+    def _is_in_new_directory(self, path: bytes) -> bool:
+        # What is in an added directory has a change of its own, so nothing beneath need be asked
+        parent = self.find(path.rpartition(b"/")[0])
+        return parent is not None and parent.kind == "added"
+
+    def after(self, change: Change) -> bytes | None:
+        """Return the content that a change leaves, None where it can't be told."""
+        if change.entry is None or change.entry.kind != "file" or change.entry.size > MAX_CONTENT:
+            return None
+        try:
+            return read_up_to(self._reader.open_after(change), MAX_CONTENT + 1)
+        except (OSError, UnspillError):
+            return None
+
+    def before(self, path: bytes) -> bytes | None:
+        """Return the content of an older file, None where there was none that can be read."""
+        try:
+            content = read_up_to(self._reader.open_before(Change(path=path, kind="modified")), MAX_CONTENT + 1)
+        except (OSError, UnspillError):
+            return None
+        return content if len(content) <= MAX_CONTENT else None
+
+
+class GitGuard:
+    """Judges the paths of one change set that git may act on."""
+
+    def __init__(self, view: View, marks: set[bytes]) -> None:
+        """Take the view and the folded paths of the changes that are named like the marks of a git directory."""
+        self._view = view
+        self._shapes = Shapes(view, marks)
+
+    def judge(self, change: Change, parts: list[bytes], outer: int) -> Opinion:
+        """Return the verdict on a change; `parts` is its folded path, behind `outer` components of the root's own."""
+        if GIT_NAMES.isdisjoint(parts):
+            return ORDINARY
+        entry = change.entry
+        if (change.base_kind if entry is None else entry.kind) == "dir":
+            opinion = self._directory(change, parts)
+            if change.kind != "replaced":
+                return opinion
+            # What a directory takes the place of is deleted
+            return worst(opinion, self.judge(change.replace(kind="deleted", entry=None), parts, outer))
+        content = self._by_content(change, parts)
+        if content is not None:
+            return content
+        owners = self._owners(change, parts, outer)
+        opinions = []
+        for end in owners:
+            place = place_of(parts[end:])
+            if place == "module" and end != owners[-1]:
+                continue
+            is_named = GIT in parts[:end]
+            if is_named and place == "ordinary" and could_steer(parts[end:]) and not self.is_record(change):
+                opinions.append(held.UNKNOWN.opinion)
+            elif is_named or place in _STEERING or parts[-1] in GIT_MARKS:
+                opinions.append(self._owned(change, parts, end - outer, place, is_named=is_named))
+        return worst(*opinions)
+
+    def _by_content(self, change: Change, parts: list[bytes]) -> Opinion | None:
+        """Judge the files that git looks for by name in a working tree; None where it is none of them."""
+        name = parts[-1]
+        if name == GIT:
+            judge = self._pointer_file
+        elif name == GIT_ATTRIBUTES:
+            judge = self.attributes
+        elif name == GIT_MODULES:
+            judge = self._modules
+        elif name == b".tool-versions":
+            judge = self._versions
+        elif parts[-2:] in _POINTERS:
+            judge = self._pointer
+        else:
+            return None
+        if change.entry is None or change.entry.kind == "special":
+            return ORDINARY
+        if change.entry.kind == "symlink":
+            return held.GIT_LINK.opinion
+        return ORDINARY if change.kind == "metadata" else judge(change)
+
+    def _owners(self, change: Change, parts: list[bytes], outer: int) -> list[int]:
+        """Return how many components lead to each git directory that the path is in, outermost first."""
+        named = {end for end, part in enumerate(parts[:-1], 1) if part == GIT}
+        real = change.path.split(b"/")
+        shaped = {
+            end
+            for end in homes_of(parts) - named
+            if end >= outer and self._shapes.has(b"/".join(real[: end - outer]), b"/".join(parts[:end]))
+        }
+        return sorted(named | shaped)
+
+    def _owned(self, change: Change, parts: list[bytes], depth: int, place: GitPlace, *, is_named: bool) -> Opinion:
+        """Judge a path in a git directory that is `depth` components below the root."""
+        entry = change.entry
+        home = b"/".join(change.path.split(b"/")[: max(0, depth)])
+        if entry is None:
+            return self._deleted(change, place, home)
+        if entry.kind == "special" or change.is_mere_touch:
+            return ORDINARY
+        if parts[-1] in GIT_MARKS and not is_named and self._shapes.completes(home):
+            return held.COMPLETES.opinion
+        if entry.kind == "symlink":
+            is_head = parts[-1] == b"head" and (change.target or b"").startswith(b"refs/")
+            return ORDINARY if is_head or not (is_named or place in _STEERING) else held.GIT_LINK.opinion
+        if place == "hook":
+            return held.HOOK.opinion
+        if place == "unknown" or place == "module":
+            return held.UNKNOWN.opinion if is_named else ORDINARY
+        if place == "ordinary" or change.kind == "metadata":
+            return ORDINARY
+        return self._by_place(change, parts, place, home)
+
+    def _by_place(self, change: Change, parts: list[bytes], place: GitPlace, home: bytes) -> Opinion:
+        if place == "config":
+            return self.config(change, home)
+        if place == "attributes":
+            return self.attributes(change)
+        if place == "pointer":
+            return self._pointer(change)
+        content = self._view.after(change)
+        if content is None:
+            return held.UNREADABLE.opinion
+        if place == "common":
+            if not is_usual_common(parts, content):
+                return held.LEADS_OUT.opinion
+            return held.COMPLETES.opinion if self._shapes.completes(b"/".join(home.split(b"/")[:-2])) else ORDINARY
+        if place == "todo":
+            return held.TODO.opinion if has_commands(content) else ORDINARY
+        if place == "shallow":
+            return self._shallow(change, home, content)
+        return held.ALTERNATES.opinion if place == "alternates" else held.REPLACED_OBJECT.opinion
+
+    def _shallow(self, change: Change, home: bytes, content: bytes) -> Opinion:
+        """Judge where a history ends: a repository that is new may end where it likes."""
+        if self._view.kind_before(join(home, b"HEAD")) is None:
+            return ORDINARY
+        before = self._view.before(change.path) or b""
+        return held.SHALLOW.opinion if set(content.split()) - set(before.split()) else ORDINARY
+
+    def _deleted(self, change: Change, place: GitPlace, home: bytes) -> Opinion:
+        if place == "hook":
+            return held.HOOK.deleted, HOOK_GONE
+        return self.config(change, home) if place == "config" else ORDINARY
+
+    def is_record(self, change: Change) -> bool:
+        """Tell whether a file is a reference or its log by content, and so steers git under no name and in no place."""
+        if change.entry is None:
+            return True
+        if change.entry.kind != "file":
+            return False
+        content = self._view.after(change)
+        if content is None:
+            return False
+        # The text of a log may name a directory to share settings with
+        return is_reference(content) or (is_log(content) and not change.path.lower().endswith(b"commondir"))
+
+    def _directory(self, change: Change, parts: list[bytes]) -> Opinion:
+        if change.entry is None and parts[-2:] == [GIT, b"hooks"]:
+            had = any(self._view.exists(join(change.path, name)) for name in HOOKS)
+            return (held.HOOK.deleted, HOOK_GONE) if had else ORDINARY
+        if change.entry is None:
+            return (held.REPOSITORY.deleted, held.REPOSITORY.reason) if parts[-1] == GIT else ORDINARY
+        home = change.path.rpartition(b"/")[0]
+        is_mark = parts[-1] in GIT_MARKS and change.base_kind != "dir" and GIT not in parts
+        if is_mark and self._shapes.has(home, b"/".join(parts[:-1])) and self._shapes.completes(home):
+            return held.COMPLETES.opinion
+        return ORDINARY
+
+    def config(self, change: Change, home: bytes) -> Opinion:
+        """Judge a configuration by the keys that change; `home` is the git directory from the root on."""
+        before = self._view.before(change.path) if change.base_kind == "file" else None
+        after = b"" if change.entry is None else self._view.after(change)
+        if after is None or (before is None and change.base_kind == "file"):
+            return held.UNREADABLE.opinion
+        old, new = parse(before or b""), parse(after)
+        if old is None or new is None:
+            return held.UNREADABLE.opinion
+        keys = unusual_keys(None if before is None else old, new, lambda value: self._shapes.is_work_tree(home, value))
+        return _with_keys(held.SETTINGS, keys) if keys else ORDINARY
+
+    def _pointer_file(self, change: Change) -> Opinion:
+        content = self._view.after(change)
+        place = change.path.rpartition(b"/")[0]
+        target = pointer_target(content) if content is not None else None
+        if not is_inner_pointer(place, target, self._view.root):
+            return held.LEADS_OUT.opinion
+        found = resolve_text(place, target or b"", self._view.root) or []
+        home = b"/".join(found)
+        if self._view.crosses_link(home):
+            return held.COMPLETES.opinion
+        if any(part.lower() == GIT for part in found):
+            return ORDINARY if is_repository_place(found) else held.COMPLETES.opinion
+        return held.COMPLETES.opinion if self._shapes.steers(home) else ORDINARY
+
+    def _pointer(self, change: Change) -> Opinion:
+        content = self._view.after(change)
+        target = content.rstrip(b"\r\n") if content is not None else None
+        inner = is_inner_pointer(change.path.rpartition(b"/")[0], target, self._view.root)
+        return ORDINARY if inner else held.LEADS_OUT.opinion
+
+    def attributes(self, change: Change) -> Opinion:
+        """Judge a file of attributes by the drivers that it newly names."""
+        after = self._view.after(change)
+        if after is None:
+            return held.UNREADABLE.opinion
+        before = self._view.before(change.path) if change.base_kind == "file" else b""
+        return held.DRIVERS.opinion if new_drivers(before or b"", after) else ORDINARY
+
+    def _modules(self, change: Change) -> Opinion:
+        content = self._view.after(change)
+        settings = parse(content) if content is not None else None
+        if settings is None:
+            return held.UNREADABLE.opinion
+        keys = unusual_modules(settings)
+        return _with_keys(held.MODULES, keys) if keys else ORDINARY
+
+    def _versions(self, change: Change) -> Opinion:
+        content = self._view.after(change)
+        return held.TEMPLATE.opinion if content is None or has_template(content) else ORDINARY
+
+
+class PlaceGuard:
+    """Judges the changes in ordinary places of a project that live git settings name: hooks, filters, more settings.
+
+    A person whose `core.hooksPath` is `.husky` has made every file there a hook. The settings of the person and of the
+    machine count as well as the project's; they are read for names only.
+
+    `names` has a component of every such path, for the first look at many. `is_overfull` if there are more than
+    anybody has, so that not all are known: then each path may be one.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._places: dict[bytes, list[NamedPlace]] = {}
+        self._above: set[bytes] = set()
+        self._trees: set[bytes] = set()
+        self._hook_depths: set[int] = set()
+        self._tops: set[bytes] = set()
+        self.names: set[bytes] = set()
+        self.is_overfull = False
+        self._add_top(b"")
+
+    def judge(self, change: Change, parts: list[bytes], git: GitGuard) -> Opinion:
+        """Return the verdict on a change whose folded path is `parts`."""
+        if change.entry is None or change.entry.kind == "dir" or change.is_mere_touch:
+            return ORDINARY
+        if self.is_overfull:
+            return held.PROGRAM.opinion
+        if not _HOOK_DIRECTORIES.isdisjoint(parts):
+            end = next(index for index, name in enumerate(parts) if name in _HOOK_DIRECTORIES)
+            self._add_top(b"/".join(change.path.split(b"/")[:end]))
+        return worst(self.judge_link(change, parts), *(_opinion(change, place, git) for place in self._around(parts)))
+
+    def judge_link(self, change: Change, parts: list[bytes]) -> Opinion:
+        """Return the verdict on a change that may put a link above such a place, and so another one there."""
+        if change.target is None or change.kind == "metadata":
+            return ORDINARY
+        path = b"/".join(parts)
+        return (
+            held.PROGRAM.opinion if path in self._above else held.GIT_LINK.opinion if path in self._trees else ORDINARY
+        )
+
+    def _around(self, parts: list[bytes]) -> Iterator[NamedPlace]:
+        """Yield the places that a path is, or is in."""
+        path = b"/".join(parts)
+        yield from self._places.get(path, ())
+        for end in self._hook_depths:
+            if end < len(parts):
+                for place in self._places.get(b"/".join(parts[:end]), ()):
+                    if place.kind == "hooks" and (end or path in HOOKS):
+                        yield place
+
+    def _add_top(self, top: bytes) -> None:
+        if top in self._tops:
+            return
+        self._tops.add(top)
+        named = itertools.chain(_places_of(self._view, top), _linked_hooks(self._view, top))
+        found = tuple(itertools.islice(named, MAX_PLACES + 1))
+        self.is_overfull = self.is_overfull or len(found) > MAX_PLACES
+        for place in dict.fromkeys(place for places in found for place in places):
+            if place.kind == "tree":
+                names = place.path.split(b"/")
+                self._trees.update(b"/".join(names[:end]) for end in range(1, len(names) + 1))
+                continue
+            self._places.setdefault(place.path, []).append(place)
+            self.names.update(_telling(place))
+            names = place.path.split(b"/") if place.path else []
+            if place.kind == "hooks":
+                self._hook_depths.add(len(names))
+            self._above.update(b"/".join(names[:end]) for end in range(1, len(names)))
 
 
 class Shapes:
@@ -195,6 +523,13 @@ class Shapes:
         return self.completes(b"/".join(names[:-2]))
 
 
+class NamedPlace(Record):
+    """A folded path below the root, and what git takes it for."""
+
+    path: bytes
+    kind: Kind
+
+
 def parse(content: bytes) -> GitSettings | None:
     """Return the settings of a configuration, None where nobody can tell what git would make of it."""
     if b"\0" in content:
@@ -210,407 +545,24 @@ def join(directory: bytes, name: bytes) -> bytes:
     return directory + b"/" + name if directory else name
 
 
-ORDINARY: Opinion = ("ordinary", "")
-HOOK_GONE = "a hook that you had is gone"
-# Files of other version control that lead to a repository, by their last components
-_POINTERS = ([b".hg", b"sharedpath"], [b".jj", b"repo"], [b"store", b"git_target"])
-_STEERING: frozenset[GitPlace] = frozenset(("config", "hook", "attributes", "common", "pointer"))
-_RANK = {"ordinary": 0, "flagged": 1, "held": 2}
-
-
-def worst(*opinions: Opinion) -> Opinion:
-    """Return the strictest of some verdicts, the first of equals."""
-    return max(opinions, key=lambda opinion: _RANK[opinion[0]], default=ORDINARY)
-
-
-class GitGuard:
-    """Judges the paths of one change set that git may act on."""
-
-    def __init__(self, view: View, marks: set[bytes]) -> None:
-        """Take the view and the folded paths of the changes that are named like the marks of a git directory."""
-        self._view = view
-        self._shapes = Shapes(view, marks)
-
-    def judge(self, change: Change, parts: list[bytes], outer: int) -> Opinion:
-        """Return the verdict on a change; `parts` is its folded path, behind `outer` components of the root's own."""
-        if GIT_NAMES.isdisjoint(parts):
-            return ORDINARY
-        entry = change.entry
-        if (change.base_kind if entry is None else entry.kind) == "dir":
-            opinion = self._directory(change, parts)
-            if change.kind != "replaced":
-                return opinion
-            # What a directory takes the place of is deleted
-            return worst(opinion, self.judge(change.replace(kind="deleted", entry=None), parts, outer))
-        content = self._by_content(change, parts)
-        if content is not None:
-            return content
-        owners = self._owners(change, parts, outer)
-        opinions = []
-        for end in owners:
-            place = place_of(parts[end:])
-            if place == "module" and end != owners[-1]:
-                continue
-            is_named = GIT in parts[:end]
-            if is_named and place == "ordinary" and could_steer(parts[end:]) and not self.is_record(change):
-                opinions.append(UNKNOWN.opinion)
-            elif is_named or place in _STEERING or parts[-1] in GIT_MARKS:
-                opinions.append(self._owned(change, parts, end - outer, place, is_named=is_named))
-        return worst(*opinions)
-
-    def _by_content(self, change: Change, parts: list[bytes]) -> Opinion | None:
-        """Judge the files that git looks for by name in a working tree; None where it is none of them."""
-        name = parts[-1]
-        if name == GIT:
-            judge = self._pointer_file
-        elif name == GIT_ATTRIBUTES:
-            judge = self.attributes
-        elif name == GIT_MODULES:
-            judge = self._modules
-        elif name == b".tool-versions":
-            judge = self._versions
-        elif parts[-2:] in _POINTERS:
-            judge = self._pointer
-        else:
-            return None
-        if change.entry is None or change.entry.kind == "special":
-            return ORDINARY
-        if change.entry.kind == "symlink":
-            return GIT_LINK.opinion
-        return ORDINARY if change.kind == "metadata" else judge(change)
-
-    def _owners(self, change: Change, parts: list[bytes], outer: int) -> list[int]:
-        """Return how many components lead to each git directory that the path is in, outermost first."""
-        named = {end for end, part in enumerate(parts[:-1], 1) if part == GIT}
-        real = change.path.split(b"/")
-        shaped = {
-            end
-            for end in homes_of(parts) - named
-            if end >= outer and self._shapes.has(b"/".join(real[: end - outer]), b"/".join(parts[:end]))
-        }
-        return sorted(named | shaped)
-
-    def _owned(self, change: Change, parts: list[bytes], depth: int, place: GitPlace, *, is_named: bool) -> Opinion:
-        """Judge a path in a git directory that is `depth` components below the root."""
-        entry = change.entry
-        home = b"/".join(change.path.split(b"/")[: max(0, depth)])
-        if entry is None:
-            return self._deleted(change, place, home)
-        if entry.kind == "special" or change.is_mere_touch:
-            return ORDINARY
-        if parts[-1] in GIT_MARKS and not is_named and self._shapes.completes(home):
-            return COMPLETES.opinion
-        if entry.kind == "symlink":
-            is_head = parts[-1] == b"head" and (change.target or b"").startswith(b"refs/")
-            return ORDINARY if is_head or not (is_named or place in _STEERING) else GIT_LINK.opinion
-        if place == "hook":
-            return HOOK.opinion
-        if place == "unknown" or place == "module":
-            return UNKNOWN.opinion if is_named else ORDINARY
-        if place == "ordinary" or change.kind == "metadata":
-            return ORDINARY
-        return self._by_place(change, parts, place, home)
-
-    def _by_place(self, change: Change, parts: list[bytes], place: GitPlace, home: bytes) -> Opinion:
-        if place == "config":
-            return self.config(change, home)
-        if place == "attributes":
-            return self.attributes(change)
-        if place == "pointer":
-            return self._pointer(change)
-        content = self._view.after(change)
-        if content is None:
-            return UNREADABLE.opinion
-        if place == "common":
-            if not is_usual_common(parts, content):
-                return LEADS_OUT.opinion
-            return COMPLETES.opinion if self._shapes.completes(b"/".join(home.split(b"/")[:-2])) else ORDINARY
-        if place == "todo":
-            return TODO.opinion if has_commands(content) else ORDINARY
-        if place == "shallow":
-            return self._shallow(change, home, content)
-        return ALTERNATES.opinion if place == "alternates" else REPLACED_OBJECT.opinion
-
-    def _shallow(self, change: Change, home: bytes, content: bytes) -> Opinion:
-        """Judge where a history ends: a repository that is new may end where it likes."""
-        if self._view.kind_before(join(home, b"HEAD")) is None:
-            return ORDINARY
-        before = self._view.before(change.path) or b""
-        return SHALLOW.opinion if set(content.split()) - set(before.split()) else ORDINARY
-
-    def _deleted(self, change: Change, place: GitPlace, home: bytes) -> Opinion:
-        if place == "hook":
-            return HOOK.deleted, HOOK_GONE
-        return self.config(change, home) if place == "config" else ORDINARY
-
-    def is_record(self, change: Change) -> bool:
-        """Tell whether a file is a reference or its log by content, and so steers git under no name and in no place."""
-        if change.entry is None:
-            return True
-        if change.entry.kind != "file":
-            return False
-        content = self._view.after(change)
-        if content is None:
-            return False
-        # The text of a log may name a directory to share settings with
-        return is_reference(content) or (is_log(content) and not change.path.lower().endswith(b"commondir"))
-
-    def _directory(self, change: Change, parts: list[bytes]) -> Opinion:
-        if change.entry is None and parts[-2:] == [GIT, b"hooks"]:
-            had = any(self._view.exists(join(change.path, name)) for name in HOOKS)
-            return (HOOK.deleted, HOOK_GONE) if had else ORDINARY
-        if change.entry is None:
-            return (REPOSITORY.deleted, REPOSITORY.reason) if parts[-1] == GIT else ORDINARY
-        home = change.path.rpartition(b"/")[0]
-        is_mark = parts[-1] in GIT_MARKS and change.base_kind != "dir" and GIT not in parts
-        if is_mark and self._shapes.has(home, b"/".join(parts[:-1])) and self._shapes.completes(home):
-            return COMPLETES.opinion
-        return ORDINARY
-
-    def config(self, change: Change, home: bytes) -> Opinion:
-        """Judge a configuration by the keys that change; `home` is the git directory from the root on."""
-        before = self._view.before(change.path) if change.base_kind == "file" else None
-        after = b"" if change.entry is None else self._view.after(change)
-        if after is None or (before is None and change.base_kind == "file"):
-            return UNREADABLE.opinion
-        old, new = parse(before or b""), parse(after)
-        if old is None or new is None:
-            return UNREADABLE.opinion
-        keys = unusual_keys(None if before is None else old, new, lambda value: self._shapes.is_work_tree(home, value))
-        return _with_keys(SETTINGS, keys) if keys else ORDINARY
-
-    def _pointer_file(self, change: Change) -> Opinion:
-        content = self._view.after(change)
-        place = change.path.rpartition(b"/")[0]
-        target = pointer_target(content) if content is not None else None
-        if not is_inner_pointer(place, target, self._view.root):
-            return LEADS_OUT.opinion
-        found = resolve_text(place, target or b"", self._view.root) or []
-        home = b"/".join(found)
-        if self._view.crosses_link(home):
-            return COMPLETES.opinion
-        if any(part.lower() == GIT for part in found):
-            return ORDINARY if is_repository_place(found) else COMPLETES.opinion
-        return COMPLETES.opinion if self._shapes.steers(home) else ORDINARY
-
-    def _pointer(self, change: Change) -> Opinion:
-        content = self._view.after(change)
-        target = content.rstrip(b"\r\n") if content is not None else None
-        inner = is_inner_pointer(change.path.rpartition(b"/")[0], target, self._view.root)
-        return ORDINARY if inner else LEADS_OUT.opinion
-
-    def attributes(self, change: Change) -> Opinion:
-        """Judge a file of attributes by the drivers that it newly names."""
-        after = self._view.after(change)
-        if after is None:
-            return UNREADABLE.opinion
-        before = self._view.before(change.path) if change.base_kind == "file" else b""
-        return DRIVERS.opinion if new_drivers(before or b"", after) else ORDINARY
-
-    def _modules(self, change: Change) -> Opinion:
-        content = self._view.after(change)
-        settings = parse(content) if content is not None else None
-        if settings is None:
-            return UNREADABLE.opinion
-        keys = unusual_modules(settings)
-        return _with_keys(MODULES_ROW, keys) if keys else ORDINARY
-
-    def _versions(self, change: Change) -> Opinion:
-        content = self._view.after(change)
-        return TEMPLATE.opinion if content is None or has_template(content) else ORDINARY
-
-
 def _with_keys(row: GuardRow, keys: list[str]) -> Opinion:
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     return row.verdict, f"{row.reason}: {', '.join(keys[:3])}{more}"
 
 
-# git's own files of this kind have a few hundred bytes
-MAX_CONTENT = 256 * 1024
-
-
-class View:
-    """The changes of one root by path, with what lies beneath them."""
-
-    def __init__(self, part: RootChanges, reader: Reader) -> None:
-        self.root = part.root
-        self._part = part
-        self._reader = reader
-        self._by_path: dict[bytes, Change] | None = None
-        self._existed: dict[bytes, bool] = {}
-
-    def find(self, path: bytes) -> Change | None:
-        """Return the change of exactly this path."""
-        if self._by_path is None:
-            self._by_path = {change.path: change for change in self._part.changes}
-        return self._by_path.get(path)
-
-    def exists(self, path: bytes) -> bool:
-        """Tell whether something is there before or afterwards.
-
-        Either, because a person may apply a part of the changes and leave the rest.
-        """
-        if self.find(path) is not None:
-            return True
-        known = self._existed.get(path)
-        if known is None:
-            known = self._existed[path] = not self._is_in_new_directory(path) and self._was_there(path)
-        return known
-
-    def kind_before(self, path: bytes) -> EntryKind | None:
-        """Say what was at a path before; None where there was nothing, special where nobody can tell."""
-        try:
-            return self._reader.kind_before(path)
-        except OSError:
-            return "special"
-
-    def crosses_link(self, path: bytes) -> bool:
-        """Tell whether a path leads through a link, or to one, before or afterwards."""
-        names = path.split(b"/")
-        for end in range(1, len(names) + 1):
-            place = b"/".join(names[:end])
-            change = self.find(place)
-            if change is not None and change.entry is not None and change.entry.kind == "symlink":
-                return True
-            if self.kind_before(place) == "symlink":
-                return True
-        return False
-
-    def _is_in_new_directory(self, path: bytes) -> bool:
-        # What is in an added directory has a change of its own, so nothing beneath need be asked
-        parent = self.find(path.rpartition(b"/")[0])
-        return parent is not None and parent.kind == "added"
-
-    def _was_there(self, path: bytes) -> bool:
-        try:
-            return self._reader.kind_before(path) is not None
-        except OSError:
-            return True
-
-    def after(self, change: Change) -> bytes | None:
-        """Return the content that a change leaves, None where it can't be told."""
-        if change.entry is None or change.entry.kind != "file" or change.entry.size > MAX_CONTENT:
-            return None
-        try:
-            return read_up_to(self._reader.open_after(change), MAX_CONTENT + 1)
-        except (OSError, UnspillError):
-            return None
-
-    def before(self, path: bytes) -> bytes | None:
-        """Return the content of an older file, None where there was none that can be read."""
-        try:
-            content = read_up_to(self._reader.open_before(Change(path=path, kind="modified")), MAX_CONTENT + 1)
-        except (OSError, UnspillError):
-            return None
-        return content if len(content) <= MAX_CONTENT else None
-
-
-# Directories that hold hooks by convention; beside one there may be a repository of its own
-_HOOK_DIRECTORIES = frozenset((b".husky", b".githooks", b".git-hooks"))
-_PROGRAM_KEYS = frozenset(
-    """
-    core.fsmonitor core.pager core.editor core.sshcommand core.askpass core.gitproxy diff.external diff.*.command
-    diff.*.textconv filter.*.clean filter.*.smudge filter.*.process merge.*.driver credential.helper
-    credential.*.helper gpg.program gpg.*.program sequence.editor interactive.difffilter
-    """.split()
-)
-# A configuration without any of these names no place
-_WORTH_PARSING = (
-    b"hookspath", b"include", b"attributesfile", b"fsmonitor", b"pager", b"editor", b"sshcommand", b"askpass",
-    b"gitproxy", b"external", b"command", b"textconv", b"filter", b"driver", b"helper", b"program", b"worktree",
-)  # fmt: skip
-
-
-# More than this nobody has, and each costs a look at the disk
-MAX_PLACES = 2000
-
-
-class GitPlace(Record):
-    """A folded path below the root, and what git takes it for."""
-
-    path: bytes
-    kind: Kind
-
-
-class PlaceGuard:
-    """Judges the changes in places that settings name.
-
-    `names` has a component of every such path, for the first look at many. `is_overfull` if there are more than
-    anybody has, so that not all are known: then each path may be one.
-    """
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self._places: dict[bytes, list[GitPlace]] = {}
-        self._above: set[bytes] = set()
-        self._trees: set[bytes] = set()
-        self._hook_depths: set[int] = set()
-        self._tops: set[bytes] = set()
-        self.names: set[bytes] = set()
-        self.is_overfull = False
-        self._add_top(b"")
-
-    def judge(self, change: Change, parts: list[bytes], git: GitGuard) -> Opinion:
-        """Return the verdict on a change whose folded path is `parts`."""
-        if change.entry is None or change.entry.kind == "dir" or change.is_mere_touch:
-            return ORDINARY
-        if self.is_overfull:
-            return PROGRAM.opinion
-        if not _HOOK_DIRECTORIES.isdisjoint(parts):
-            end = next(index for index, name in enumerate(parts) if name in _HOOK_DIRECTORIES)
-            self._add_top(b"/".join(change.path.split(b"/")[:end]))
-        return worst(self.judge_link(change, parts), *(_opinion(change, place, git) for place in self._around(parts)))
-
-    def judge_link(self, change: Change, parts: list[bytes]) -> Opinion:
-        """Return the verdict on a change that may put a link above such a place, and so another one there."""
-        if change.target is None or change.kind == "metadata":
-            return ORDINARY
-        path = b"/".join(parts)
-        return PROGRAM.opinion if path in self._above else GIT_LINK.opinion if path in self._trees else ORDINARY
-
-    def _around(self, parts: list[bytes]) -> Iterator[GitPlace]:
-        """Yield the places that a path is, or is in."""
-        path = b"/".join(parts)
-        yield from self._places.get(path, ())
-        for end in self._hook_depths:
-            if end < len(parts):
-                for place in self._places.get(b"/".join(parts[:end]), ()):
-                    if place.kind == "hooks" and (end or path in HOOKS):
-                        yield place
-
-    def _add_top(self, top: bytes) -> None:
-        if top in self._tops:
-            return
-        self._tops.add(top)
-        named = itertools.chain(_places_of(self._view, top), _linked_hooks(self._view, top))
-        found = tuple(itertools.islice(named, MAX_PLACES + 1))
-        self.is_overfull = self.is_overfull or len(found) > MAX_PLACES
-        for place in dict.fromkeys(place for places in found for place in places):
-            if place.kind == "tree":
-                names = place.path.split(b"/")
-                self._trees.update(b"/".join(names[:end]) for end in range(1, len(names) + 1))
-                continue
-            self._places.setdefault(place.path, []).append(place)
-            self.names.update(_telling(place))
-            names = place.path.split(b"/") if place.path else []
-            if place.kind == "hooks":
-                self._hook_depths.add(len(names))
-            self._above.update(b"/".join(names[:end]) for end in range(1, len(names)))
-
-
-def _telling(place: GitPlace) -> tuple[bytes, ...]:
+def _telling(place: NamedPlace) -> tuple[bytes, ...]:
     return (place.path.rpartition(b"/")[2],) if place.path else HOOKS
 
 
-def _opinion(change: Change, place: GitPlace, git: GitGuard) -> Opinion:
+def _opinion(change: Change, place: NamedPlace, git: GitGuard) -> Opinion:
     if place.kind == "hooks" or (change.entry is not None and change.entry.kind == "symlink"):
-        return ORDINARY if change.path.endswith(b".sample") else HOOK.opinion
+        return ORDINARY if change.path.endswith(b".sample") else held.HOOK.opinion
     if place.kind == "config":
         return git.config(change, change.path.rpartition(b"/")[0])
-    return git.attributes(change) if place.kind == "attributes" else PROGRAM.opinion
+    return git.attributes(change) if place.kind == "attributes" else held.PROGRAM.opinion
 
 
-def _places_of(view: View, top: bytes) -> Iterator[list[GitPlace]]:
+def _places_of(view: View, top: bytes) -> Iterator[list[NamedPlace]]:
     """Yield the places that each word of the settings for the repository at `top` names below the root, if any."""
     work_tree = join(view.root, top) if top else view.root
     for directory, content, is_live in _configurations(view, top, work_tree):
@@ -621,10 +573,10 @@ def _places_of(view: View, top: bytes) -> Iterator[list[GitPlace]]:
                 found = _below(view.root, start, path, is_live=is_live)
                 # The scripts in `.husky/_` run those beside it
                 husky = {name.removesuffix(b"/_") if b".husky" in name else name for name in found}
-                yield [GitPlace(path=name, kind=kind) for name in (husky if kind == "hooks" else found)]
+                yield [NamedPlace(path=name, kind=kind) for name in (husky if kind == "hooks" else found)]
 
 
-def _linked_hooks(view: View, top: bytes) -> Iterator[list[GitPlace]]:
+def _linked_hooks(view: View, top: bytes) -> Iterator[list[NamedPlace]]:
     """Yield the places below the root that the live hooks of the repository at `top` are links to."""
     work_tree = join(view.root, top) if top else view.root
     for home in _git_directories(os.path.join(work_tree, b".git")):
@@ -635,9 +587,9 @@ def _linked_hooks(view: View, top: bytes) -> Iterator[list[GitPlace]]:
         except OSError:
             continue
         if os.path.islink(hooks):
-            yield [GitPlace(path=path, kind="hooks") for path in _below(view.root, home, hooks, is_live=True)]
+            yield [NamedPlace(path=path, kind="hooks") for path in _below(view.root, home, hooks, is_live=True)]
         for link in links:
-            yield [GitPlace(path=path, kind="hooks") for path in _below(view.root, hooks, link, is_live=True)]
+            yield [NamedPlace(path=path, kind="hooks") for path in _below(view.root, hooks, link, is_live=True)]
 
 
 def _named(pattern: str, value: bytes, directory: bytes, work_tree: bytes) -> Iterator[tuple[Kind, bytes, bytes]]:
@@ -663,12 +615,8 @@ def _below(root: bytes, start: bytes, path: bytes, *, is_live: bool) -> set[byte
         path = os.path.expanduser(path)
     whole = os.path.normpath(os.path.join(start, path))
     # What a command proposes must not make this side ask a network for a user or a directory
-    found = {whole, os.path.realpath(whole)} if is_live or _lies_in(whole, root) else {whole}
-    return {INDEX.fold(each[len(root) + 1 :]) for each in found if _lies_in(each, root)}
-
-
-def _lies_in(path: bytes, root: bytes) -> bool:
-    return path == root or path.startswith(root + b"/")
+    found = {whole, os.path.realpath(whole)} if is_live or contains(root, whole) else {whole}
+    return {INDEX.fold(each[len(root) + 1 :]) for each in found if contains(root, each)}
 
 
 def _configurations(view: View, top: bytes, work_tree: bytes) -> Iterator[tuple[bytes, bytes, bool]]:

@@ -27,6 +27,10 @@ PACKAGE_TREES = frozenset(b"node_modules bower_components .venv venv .tox .nox _
 LINES_AT_MOST = 20
 
 
+ORDINARY: Opinion = ("ordinary", "")
+_RANK = {"ordinary": 0, "flagged": 1, "held": 2}
+
+
 class GuardRow(Record):
     """One row: what is meant, the verdict, the reason as a person reads it, and the verdict on a deletion.
 
@@ -502,6 +506,11 @@ class Index:
 
 
 INDEX = Index((*HELD, *FLAGGED), GIT_NAMES)
+
+
+def worst(*opinions: Opinion) -> Opinion:
+    """Return the strictest of some verdicts, the first of equals."""
+    return max(opinions, key=lambda opinion: _RANK[opinion[0]], default=ORDINARY)
 
 
 def package_top(parts: list[bytes]) -> int:

@@ -32,6 +32,11 @@ def normalise(path: bytes) -> bytes:
     return b"/" + posixpath.normpath(path).lstrip(b"/")
 
 
+def is_normalised(path: bytes) -> bool:
+    """Tell whether a path is absolute and in its one spelling."""
+    return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
+
+
 def contains(outer: bytes, inner: bytes) -> bool:
     """Tell whether `inner` is `outer` or lies beneath it. Both are normalised."""
     return inner == outer or outer == b"/" or inner.startswith(outer + b"/")

@@ -114,14 +114,11 @@ def _check_given(policy: Policy) -> None:
 def _check_given_rootfs(policy: Policy) -> None:
     from unspill.policy.config import find_wrong_field, is_rootfs_name
     from unspill.policy.defaults import mount_place_problem, mount_places_problem
-    from unspill.policy.paths import normalise
+    from unspill.policy.paths import is_normalised
 
-    def is_path(path: bytes) -> bool:
-        return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
-
-    if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_path(os.fsencode(policy.rootfs)):
+    if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_normalised(os.fsencode(policy.rootfs)):
         raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")
-    if policy.rootfs_dir and not is_path(policy.rootfs_dir):
+    if policy.rootfs_dir and not is_normalised(policy.rootfs_dir):
         raise PolicyError(f"the policy's rootfs_dir is not an absolute and normalised path: {policy.rootfs_dir!a}")
     for place, _directory in policy.mounts:
         problem = mount_place_problem(place)
