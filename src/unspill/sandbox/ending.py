@@ -9,7 +9,7 @@ from unspill.model.record import Record
 from unspill.model.run import Cancelled, Exited, Output
 from unspill.plan.inside import to_inside
 from unspill.sandbox.result import RunResult
-from unspill.sandbox.secrets import news_of
+from unspill.sandbox.secrets import tracked_warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,12 @@ def make_result(
         problem=applied.problem,
         duration_s=duration_s,
         hints=(*performed.hints, *_remains_hints(plan, performed)),
-        warnings=(*_warnings(opened, plan, traffic), *_news_of_profile(opened, plan), *notes, *news_of(opened, masks)),
+        warnings=(
+            *_warnings(opened, plan, traffic),
+            *_news_of_profile(opened, plan),
+            *notes,
+            *tracked_warnings(opened, masks),
+        ),
         shown_lines=opened.policy.shown_lines,
         shown_bytes=opened.policy.shown_bytes,
         connections=() if traffic is None else traffic.connections,

@@ -1,25 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a program does not find a file that its person sees: it is a secret of the project, and masked.
-
-Only words in an output, so a hint and no more.
-
-MERGED
-[claims] Whose word it is that git tracks a secret: the person's, or that of a command whose index was applied.
-
-A secret that git tracks is not masked. So an entry that an apply brought counts for nothing from then on, whoever
-writes the index next: else a command could have any secret shown, or guess at it. Where a secret was shown before, or
-came with the same apply, the command knows it anyway. Commits that commands made can come into an index later, by
-`git reset`: once an apply wrote to a repository, a name that is new in its index needs the content that git has.
-
-[tracked] Which files of a directory the person has git track. Read as data; git itself is never run.
-
-That a path is in the index says nothing alone: a command may have put it there for a file that it has never seen, and
-an apply would bring that index into the project. What commands made an index say is told from the rest by `claims`.
-
-[masking] Which secrets of a project a run does not see, found in the live directories, and the layers that hide them.
+"""Hide the secrets of a project from its runs: which ones, the layers that hide them, and whom git's index is believed.
 
 All names of the table are hidden, also those that do not exist: a person may make one while the command runs. Not
 hidden are directories of such a name, what is revealed, and files that the person has git track.
+
+That a path is in the index says nothing alone: a command may have put it there for a file that it has never seen, and
+an apply would bring that index into the project. So an entry that an apply brought counts for nothing from then on,
+whoever writes the index next: else a command could have any secret shown, or guess at it. Where a secret was shown
+before, or came with the same apply, the command knows it anyway. Commits that commands made can come into an index
+later, by `git reset`: once an apply wrote to a repository, a name that is new in its index needs the content that git
+has. Indexes are read as data; git itself is never run.
 """
 
 from __future__ import annotations
@@ -44,6 +34,7 @@ if TYPE_CHECKING:
 
     from unspill.model.change import ChangeSet
     from unspill.model.layer import RunId, SealedLayer, Stack
+    from unspill.model.policy import Secrets
     from unspill.model.run import Outcome, Output
     from unspill.sandbox.opening import Opened
     from unspill.store.db import Store
@@ -52,14 +43,181 @@ if TYPE_CHECKING:
     Entries = dict[bytes, bytes]
 
 
-_KEY = "claims about "
-_EVERYWHERE = "claims of all directories"
+TRACKED = "is tracked by git, so it is not masked: commands see what is in it"
+# Said by each run: git would take what it does not see for deleted
+MASKED = (
+    "is tracked by git but masked, since a command may have put it into the index: git sees it as deleted inside,"
+    " so `git commit -a` would delete it; `git add` it yourself, or `--reveal` it"
+)
+_DIRECTORY, _SECRET = "directory", "secret"
+# A directory of that size has at most some hundred entries on all filesystems
+_SMALL = 8192
+# Keys of facts in the store
+_CHANGED = "secrets changed by "
+_CLAIMED = "claims about "
+_CLAIMED_ANYWHERE = "claims of all directories"
 _TRUSTED = "tracked by the person in "
 _WRITTEN = "repository written by a command: "
 _ANY = "any"
 # After so many guesses at one secret no index is believed about it any more
-_MOST = 32
-_MOST_EVERYWHERE = 1024
+_MOST_GUESSES = 32
+_MOST_ANYWHERE = 1024
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_LARGEST_POINTER = 4096
+# Secrets are small; what is not is taken for one that git does not have
+_LARGEST_FILE = 4 << 20
+_MOST_LEVELS = 64
+# Of an output that is looked through for hints
+_TAIL = 16 * 1024
+_MOST_HINTS = 3
+# Names such as `credentials` and `identity` are words too
+_MISSING = (b"no such file", b"not found", b"not exist", b"enoent", b"missing")
+_MARKS = b"\xe2\x80\x98 \xe2\x80\x99 ' \" ` ( ) [ ] < > , = : ;".split()
+
+
+class Masks(Record):
+    """What hides the secrets of a run.
+
+    `layers` has the layer of each root that has one, `tracked` what git tracks under the names of secrets, each with
+    what follows, `hidden` the secrets that are there and hidden.
+    """
+
+    layers: tuple[tuple[bytes, bytes], ...] = ()
+    tracked: tuple[tuple[bytes, str], ...] = ()
+    hidden: tuple[bytes, ...] = ()
+
+
+def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
+    """Return the masks of a run; `revealed` are paths that it may see, absolute or relative to the project.
+
+    Raises:
+        UsageError: a path of `revealed` is none that would be masked.
+        SandboxUnavailable: a mask can't be made.
+    """
+    if revealed:
+        _check_revealed(opened, masked_names(opened.policy.secrets), revealed)
+    return _find_masks(opened, revealed)
+
+
+def load_masked(opened: Opened) -> tuple[Stack, ...]:
+    """Return the stacks of a sandbox as a run without a grant sees them, so that no change shows what is masked.
+
+    A secret that a run was shown and has changed is not masked: what is held is a change of the person's own file.
+    """
+    stacks = load_stacks(opened.store, opened.row.id, opened.roots)
+    layers = dict(_find_masks(opened, tuple(_changed_secrets(opened, stacks))).layers)
+    return tuple(stack.replace(mask=layers.get(stack.live)) for stack in stacks)
+
+
+def remember_revealed(opened: Opened, run: RunId, revealed: tuple[bytes, ...]) -> None:
+    """Keep in mind which secrets a run is shown, before it begins: what it leaves of them in its layer is covered."""
+    shown = {_absolute(opened, path) for path in revealed}
+    opened.store.facts.put(_CHANGED + run, " ".join(path.hex() for path in shown))
+
+
+def carry_changed(store: Store, stack: Stack) -> None:
+    """Remember for the last run what was remembered for all: their layers are about to become one, under its name."""
+    runs = dict.fromkeys(layer.run for layer in stack.sealed)
+    texts = {text for run in runs for text in _words(store, _CHANGED + run)}
+    if texts:
+        store.facts.put(_CHANGED + stack.sealed[-1].run, " ".join(sorted(texts)))
+
+
+def with_covers(opened: Opened, stacks: tuple[Stack, ...], revealed: tuple[bytes, ...]) -> tuple[Stack, ...]:
+    """Return stacks in which no layer shows a secret that only an earlier run was granted to see.
+
+    Raises:
+        SandboxUnavailable: a layer can't be covered.
+    """
+    if not any(stack.sealed for stack in stacks):
+        return stacks
+    shown = {_absolute(opened, path) for path in revealed}
+    return tuple(
+        stack.replace(sealed=tuple(_covered(opened.store, stack, layer, shown) for layer in stack.sealed))
+        for stack in stacks
+    )
+
+
+def shown_secrets(opened: Opened) -> tuple[bytes, ...]:
+    """Return the files with names of secrets that runs see, because git has them."""
+    return tuple(path for path, text in _find_masks(opened, ()).tracked if text == TRACKED)
+
+
+def tracked_warnings(opened: Opened, masks: Masks) -> tuple[str, ...]:
+    """Return the warnings about tracked secrets: those that are masked, and shown ones as soon as they are others."""
+    if not masks.tracked:
+        return ()
+    texts = tuple(f"{show(os.path.relpath(path, opened.project))} {text}." for path, text in masks.tracked)
+    key, said = f"tracked secrets of {opened.row.id}", "\n".join(texts)
+    if opened.store.facts.find(key) == said:
+        return tuple(text for text in texts if text.endswith(f"{MASKED}."))
+    opened.store.facts.put(key, said)
+    return texts
+
+
+def is_about_secret(warning: str) -> bool:
+    """Tell whether a run's warning is one of these, which must reach the person."""
+    return warning.endswith((f"{TRACKED}.", f"{MASKED}."))
+
+
+def mask_hints(hidden: Sequence[bytes], project: bytes, outcome: Outcome, *outputs: Output) -> tuple[Hint, ...]:
+    """Return a hint for each masked secret, given by its path, that a failed command named."""
+    if not isinstance(outcome, Exited) or not outcome.code:
+        return ()
+    texts = [(output.tail or output.head)[-_TAIL:] for output in outputs]
+    lines = [line for text in texts for line in text.splitlines()]
+    found = [path for path in hidden if any(_names(line, path, project) for line in lines)]
+    return tuple(_hint(path, project) for path in found[:_MOST_HINTS])
+
+
+def concerns_git(changes: ChangeSet) -> bool:
+    """Tell whether an apply may bring another index, lead to another one, or bring commits."""
+    return any(
+        change.path.endswith(b"index") or _repository_of(change.path) is not None
+        for part in changes.roots
+        for change in part.changes
+    )
+
+
+def mark_written(store: Store, changes: ChangeSet) -> None:
+    """Keep in mind that a command wrote to repositories; before an apply, and after it, when there may be new ones."""
+    inner = {
+        posixpath.join(part.root, found)
+        for part in changes.roots
+        for change in part.changes
+        if (found := _repository_of(change.path)) is not None
+    }
+    for key in {key for path in inner for key in _keys_of(path)}:
+        if store.facts.find(key) is None:
+            store.facts.put(key, "")
+
+
+def entries_of(opened: Opened) -> Entries:
+    """Return what the indexes of the live project say about all names of secrets, whether or not they exist."""
+    names = masked_names(opened.policy.secrets)
+    found: Entries = {}
+    for directory in _all_directories(opened) if names else ():
+        found |= {posixpath.join(directory, name): one for name, one in _find_entries(directory, names)[0].items()}
+    return found
+
+
+def remember_claims(opened: Opened, before: Entries, shown: Iterable[bytes], changes: ChangeSet) -> None:
+    """Keep in mind what an apply made the indexes say; `shown` are the secrets that were not masked before it."""
+    own = {posixpath.join(part.root, change.path) for part in changes.roots for change in part.changes}
+    known = {*shown}
+    entries = entries_of(opened)
+    _trust_no_others(opened, entries)
+    for path, digest in entries.items():
+        if before.get(path) != digest and path not in known:
+            directory, name = posixpath.split(path)
+            claims = Claims(opened.store, directory)
+            # What the person makes of the command's own file later is not for commands
+            (claims.doubt if path in own else claims.add)(name, digest)
+
+
+def forget_untracked(opened: Opened) -> None:
+    """Trust no name any more that is not in an index now: who puts it there next may be another one."""
+    _trust_no_others(opened, entries_of(opened))
 
 
 class Claims:
@@ -67,10 +225,10 @@ class Claims:
 
     def __init__(self, store: Store, directory: bytes) -> None:
         self._store = store
-        self._key = _KEY + directory.hex()
-        self._known = set((store.facts.find(self._key) or "").split())
+        self._key = _CLAIMED + directory.hex()
+        self._known = set(_words(store, self._key))
         self._trusted_key = _TRUSTED + directory.hex()
-        self._trusted = frozenset((store.facts.find(self._trusted_key) or "").split())
+        self._trusted = frozenset(_words(store, self._trusted_key))
 
     def has(self, name: bytes, digest: bytes) -> bool:
         """Tell whether it was a command that made an index say this."""
@@ -79,7 +237,7 @@ class Claims:
     def add(self, name: bytes, digest: bytes) -> None:
         """Remember an entry."""
         mine = {word for word in self._known if word.startswith(name.hex() + "=")}
-        if len(mine) >= _MOST:
+        if len(mine) >= _MOST_GUESSES:
             self._known -= mine
             self._known.add(f"{name.hex()}={_ANY}")
         elif f"{name.hex()}={_ANY}" not in mine:
@@ -89,13 +247,13 @@ class Claims:
 
     def doubt(self, name: bytes, digest: bytes) -> None:
         """Remember an entry that says nothing about other contents than its own, wherever it is seen."""
-        everywhere = (self._store.facts.find(_EVERYWHERE) or "").split()
+        everywhere = _words(self._store, _CLAIMED_ANYWHERE)
         if _word(name, digest) not in everywhere:
-            self._store.facts.put(_EVERYWHERE, " ".join([*everywhere, _word(name, digest)][-_MOST_EVERYWHERE:]))
+            self._store.facts.put(_CLAIMED_ANYWHERE, " ".join([*everywhere, _word(name, digest)][-_MOST_ANYWHERE:]))
 
     def doubts(self, name: bytes, digest: bytes) -> bool:
         """Tell whether an entry like this one came with a command."""
-        return _word(name, digest) in (self._store.facts.find(_EVERYWHERE) or "").split()
+        return _word(name, digest) in _words(self._store, _CLAIMED_ANYWHERE)
 
     def trusts(self, name: bytes) -> bool:
         """Tell whether it was the person who had git track this name, ever since it is in the index."""
@@ -121,98 +279,127 @@ class Claims:
             self.trust([bytes.fromhex(word) for word in self._trusted - {name.hex() for name in tracked}], ())
 
 
-def _word(name: bytes, digest: bytes) -> str:
-    return f"{name.hex()}={digest.hex()}"
+def _find_masks(opened: Opened, revealed: tuple[bytes, ...]) -> Masks:
+    secrets = opened.policy.secrets
+    names = masked_names(secrets)
+    if not names:
+        return Masks()
+    layers, tracked, secret = [], [], []
+    for root in opened.roots:
+        hidden: dict[bytes, tuple[bytes, ...]] = {}
+        for path, directory in _directories(root, secrets):
+            shown = revealed_names((*secrets.reveal, *revealed), opened.project, directory)
+            for name, text in _find_shown(opened.store, directory, names, shown):
+                if text in (TRACKED, MASKED):
+                    tracked.append((posixpath.join(directory, name), text))
+                if text in (TRACKED, _DIRECTORY):
+                    shown |= {name}
+                else:
+                    secret.append(posixpath.join(directory, name))
+            hidden[path] = tuple(name for name in names if name not in shown) if shown else names
+        layer = find_mask(opened.store.state, root, hidden)
+        if layer is not None:
+            layers.append((root, layer))
+    return Masks(layers=tuple(layers), tracked=tuple(tracked), hidden=tuple(secret))
 
 
-def _keys_of(repository: bytes) -> list[str]:
-    """Return what a repository is known by: its path, and its inode, which it has under another path too."""
+def _covered(store: Store, stack: Stack, layer: SealedLayer, shown: set[bytes]) -> SealedLayer:
+    names: dict[bytes, tuple[bytes, ...]] = {}
+    for path in _changed_in(store, stack, layer):
+        if path not in shown:
+            directory, name = posixpath.split(path[len(stack.live) + 1 :])
+            names[directory] = (*names.get(directory, ()), name)
+    return layer.replace(cover=find_mask(store.state, layer.upper, names)) if names else layer
+
+
+def _changed_secrets(opened: Opened, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
+    """Yield the secrets that runs were shown and changed, as far as that is held."""
+    for stack in stacks:
+        for layer in stack.sealed:
+            yield from _changed_in(opened.store, stack, layer)
+
+
+def _changed_in(store: Store, stack: Stack, layer: SealedLayer) -> Iterator[bytes]:
+    for text in _words(store, _CHANGED + layer.run):
+        path = bytes.fromhex(text)
+        if lies_beneath(path, stack.live) and os.path.lexists(layer.upper + path[len(stack.live) :]):
+            yield path
+
+
+def _directories(root: bytes, secrets: Secrets) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the directories of a root in which names are masked, each also where the person's links lead.
+
+    The first of a pair is the path from the root on, the second the whole one.
+    """
+    yield b"", root
+    for path in secrets.directories:
+        whole = posixpath.join(root, path)
+        for found in dict.fromkeys((whole, os.path.realpath(whole))):
+            if lies_beneath(found, root):
+                yield found[len(root) + 1 :], found
+
+
+def _all_directories(opened: Opened) -> Iterator[bytes]:
+    for root in opened.roots:
+        for _path, directory in _directories(root, opened.policy.secrets):
+            yield directory
+
+
+def _absolute(opened: Opened, path: bytes) -> bytes:
+    return posixpath.normpath(posixpath.join(opened.project, path))
+
+
+def _find_shown(
+    store: Store, directory: bytes, names: tuple[bytes, ...], shown: frozenset[bytes]
+) -> Iterator[tuple[bytes, str]]:
+    """Yield the names that are there, each with what it is."""
+    files = []
+    for name in _find_present(directory, names):
+        if name not in shown:
+            if _is_directory(directory + b"/" + name):
+                yield name, _DIRECTORY
+            else:
+                files.append(name)
+    if files:
+        tracked = _find_tracked(directory, files, Claims(store, directory))
+        for name in files:
+            yield name, _SECRET if name not in tracked else TRACKED if tracked[name] else MASKED
+
+
+def _find_present(directory: bytes, names: tuple[bytes, ...]) -> list[bytes]:
+    """Return those names that are there, in the cheaper way: to list a directory, or to ask for each of them."""
     try:
-        return [_WRITTEN + repository.hex(), _WRITTEN + str(os.lstat(repository).st_ino)]
+        if os.lstat(directory).st_size <= _SMALL:
+            return sorted({*os.listdir(directory)}.intersection(names))
     except OSError:
-        return [_WRITTEN + repository.hex()]
+        pass
+    above = directory + b"/"
+    return [name for name in names if os.access(above + name, os.F_OK)]
 
 
-def concerns_git(changes: ChangeSet) -> bool:
-    """Tell whether an apply may bring another index, lead to another one, or bring commits."""
-    return any(
-        change.path.endswith(b"index") or _repository_of(change.path) is not None
-        for part in changes.roots
-        for change in part.changes
-    )
+def _is_directory(path: bytes) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
-def mark_written(store: Store, changes: ChangeSet) -> None:
-    """Keep in mind that a command wrote to repositories; before an apply, and after it, when there may be new ones."""
-    inner = {
-        posixpath.join(part.root, found)
-        for part in changes.roots
-        for change in part.changes
-        if (found := _repository_of(change.path)) is not None
+def _check_revealed(opened: Opened, names: tuple[bytes, ...], revealed: tuple[bytes, ...]) -> None:
+    places = {
+        directory
+        for root in opened.roots
+        for directory in (root, *(posixpath.join(root, path) for path in opened.policy.secrets.directories))
     }
-    for key in {key for path in inner for key in _keys_of(path)}:
-        if store.facts.find(key) is None:
-            store.facts.put(key, "")
+    for path in revealed:
+        above, name = posixpath.split(_absolute(opened, path))
+        if above not in places or name not in names:
+            raise UsageError(
+                f"{show(path)} can't be revealed: no secret would be masked there.",
+                remedy="Name the file itself: the top directory of a root and those of `[secrets]` have masked names.",
+            )
 
 
-def _repository_of(path: bytes) -> bytes | None:
-    """Return the part of a path that ends with the first `.git`."""
-    if b".git" not in path.lower():
-        return None
-    parts = path.split(b"/")
-    names = [part.lower() for part in parts]
-    return b"/".join(parts[: names.index(b".git") + 1]) if b".git" in names else None
-
-
-def repository_of(git: bytes) -> bytes | None:
-    """Return the directory `.git` that another one of git's belongs to: of a worktree, of a module."""
-    return _repository_of(os.path.realpath(git))
-
-
-def entries_of(opened: Opened) -> Entries:
-    """Return what the indexes of the live project say about all names of secrets, whether or not they exist."""
-
-    names = masked_names(opened.policy.secrets)
-    found: Entries = {}
-    for directory in secret_directories(opened) if names else ():
-        found |= {posixpath.join(directory, name): one for name, one in find_entries(directory, names).items()}
-    return found
-
-
-def remember_claims(opened: Opened, before: Entries, shown: Iterable[bytes], changes: ChangeSet) -> None:
-    """Keep in mind what an apply made the indexes say; `shown` are the secrets that were not masked before it."""
-    own = {posixpath.join(part.root, change.path) for part in changes.roots for change in part.changes}
-    known = {*shown}
-    entries = entries_of(opened)
-    _trust_no_others(opened, entries)
-    for path, digest in entries.items():
-        if before.get(path) != digest and path not in known:
-            directory, name = posixpath.split(path)
-            claims = Claims(opened.store, directory)
-            # What the person makes of the command's own file later is not for commands
-            (claims.doubt if path in own else claims.add)(name, digest)
-
-
-def forget_untracked(opened: Opened) -> None:
-    """Trust no name any more that is not in an index now: who puts it there next may be another one."""
-    _trust_no_others(opened, entries_of(opened))
-
-
-def _trust_no_others(opened: Opened, entries: Entries) -> None:
-
-    for directory in secret_directories(opened):
-        tracked = [posixpath.basename(path) for path in entries if posixpath.dirname(path) == directory]
-        Claims(opened.store, directory).trust_no_other(tracked)
-
-
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_LARGEST_POINTER = 4096
-# Secrets are small; what is not is taken for one that git does not have
-_LARGEST_FILE = 4 << 20
-_MOST_LEVELS = 64
-
-
-def find_tracked(directory: bytes, names: Sequence[bytes], claims: Claims) -> dict[bytes, bool]:
+def _find_tracked(directory: bytes, names: Sequence[bytes], claims: Claims) -> dict[bytes, bool]:
     """Return the names in a directory that are in the index of its repository, and whether the person is why.
 
     If that is known, what the file has by now does not matter.
@@ -234,13 +421,11 @@ def find_tracked(directory: bytes, names: Sequence[bytes], claims: Claims) -> di
     return found
 
 
-def find_entries(directory: bytes, names: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Return the digests that the index of a directory's repository has for some names in it."""
-    return _find_entries(directory, names)[0]
-
-
 def _find_entries(directory: bytes, names: Sequence[bytes]) -> tuple[dict[bytes, bytes], tuple[bytes, ...]]:
-    """Return these digests, and the repositories that they are of: none where that is not known."""
+    """Return the digests that the index of a directory's repository has for some names in it, and that repository.
+
+    Of a worktree or a module they are two, see `_find_index`; none where that is not known.
+    """
     index, prefix, repositories = _find_index(directory)
     if index is None:
         return {}, ()
@@ -274,7 +459,7 @@ def _find_index(directory: bytes) -> tuple[int | None, bytes, tuple[bytes, ...]]
             if target is None or b"\0" in target:
                 break
             git = os.path.join(directory, target)
-            owner = repository_of(git)
+            owner = _owner_of(git)
             repositories = () if owner is None else (*repositories, owner)
         return _open(os.path.join(git, b"index")), prefix, repositories
     return None, b"", ()
@@ -284,7 +469,7 @@ def _is_object(path: bytes, known: bytes) -> bool:
     content = _read(path, _LARGEST_FILE)
     if content is None:
         return False
-    import hashlib
+    import hashlib  # lazy: tracked secrets
 
     # Git's own name for a content, nothing that anybody relies on for safety alone
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).digest() == known
@@ -314,230 +499,41 @@ def _read(path: bytes, largest: int) -> bytes | None:
     return content if len(content) <= largest else None
 
 
-class Masks(Record):
-    """The layer of each root that has one; what git tracks under the names of secrets, each with what follows; and
-    the secrets that are there and hidden."""
-
-    layers: tuple[tuple[bytes, bytes], ...] = ()
-    tracked: tuple[tuple[bytes, str], ...] = ()
-    hidden: tuple[bytes, ...] = ()
-
-
-_CHANGED_KEY = "secrets changed by "
-_DIRECTORY, _SECRET = "directory", "secret"
-# A directory of that size has at most some hundred entries on all filesystems
-_SMALL = 8192
-TRACKED = "is tracked by git, so it is not masked: commands see what is in it"
-# Said by each run: git would take what it does not see for deleted
-MASKED = (
-    "is tracked by git but masked, since a command may have put it into the index: git sees it as deleted inside,"
-    " so `git commit -a` would delete it; `git add` it yourself, or `--reveal` it"
-)
+def _repository_of(path: bytes) -> bytes | None:
+    """Return the part of a path that ends with the first `.git`."""
+    if b".git" not in path.lower():
+        return None
+    parts = path.split(b"/")
+    names = [part.lower() for part in parts]
+    return b"/".join(parts[: names.index(b".git") + 1]) if b".git" in names else None
 
 
-def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
-    """Return the masks of a run; `revealed` are paths that it may see, absolute or relative to the project.
-
-    Raises:
-        UsageError: a path of `revealed` is none that would be masked.
-        SandboxUnavailable: a mask can't be made.
-    """
-    if revealed:
-        _check_revealed(opened, masked_names(opened.policy.secrets), revealed)
-    return _find_masks(opened, revealed)
+def _owner_of(git: bytes) -> bytes | None:
+    """Return the directory `.git` that another one of git's belongs to: of a worktree, of a module."""
+    return _repository_of(os.path.realpath(git))
 
 
-def _find_masks(opened: Opened, revealed: tuple[bytes, ...]) -> Masks:
-    secrets = opened.policy.secrets
-    names = masked_names(secrets)
-    if not names:
-        return Masks()
-    layers, tracked, secret = [], [], []
-    for root in opened.roots:
-        hidden: dict[bytes, tuple[bytes, ...]] = {}
-        for path in (b"", *_directories(root, secrets.directories)):
-            directory = posixpath.join(root, path) if path else root
-            shown = revealed_names((*secrets.reveal, *revealed), opened.project, directory)
-            for name, text in _find_shown(opened.store, directory, names, shown):
-                if text in (TRACKED, MASKED):
-                    tracked.append((posixpath.join(directory, name), text))
-                if text in (TRACKED, _DIRECTORY):
-                    shown |= {name}
-                else:
-                    secret.append(posixpath.join(directory, name))
-            hidden[path] = tuple(name for name in names if name not in shown) if shown else names
-        layer = find_mask(opened.store.state, root, hidden)
-        if layer is not None:
-            layers.append((root, layer))
-    return Masks(layers=tuple(layers), tracked=tuple(tracked), hidden=tuple(secret))
+def _trust_no_others(opened: Opened, entries: Entries) -> None:
+
+    for directory in _all_directories(opened):
+        tracked = [posixpath.basename(path) for path in entries if posixpath.dirname(path) == directory]
+        Claims(opened.store, directory).trust_no_other(tracked)
 
 
-def load_masked(opened: Opened) -> tuple[Stack, ...]:
-    """Return the stacks of a sandbox as a run without a grant sees them, so that no change shows what is masked.
-
-    A secret that a run was shown and has changed is not masked: what is held is a change of the person's own file.
-    """
-    stacks = load_stacks(opened.store, opened.row.id, opened.roots)
-    layers = dict(_find_masks(opened, tuple(_changed_secrets(opened, stacks))).layers)
-    return tuple(stack.replace(mask=layers.get(stack.live)) for stack in stacks)
+def _words(store: Store, key: str) -> list[str]:
+    return (store.facts.find(key) or "").split()
 
 
-def remember_revealed(opened: Opened, run: RunId, revealed: tuple[bytes, ...]) -> None:
-    """Keep in mind which secrets a run is shown, before it begins: what it leaves of them in its layer is covered."""
-    shown = {posixpath.normpath(posixpath.join(opened.project, path)) for path in revealed}
-    opened.store.facts.put(_CHANGED_KEY + run, " ".join(path.hex() for path in shown))
+def _word(name: bytes, digest: bytes) -> str:
+    return f"{name.hex()}={digest.hex()}"
 
 
-def carry_changed(store: Store, stack: Stack) -> None:
-    """Remember for the last run what was remembered for all: their layers are about to become one, under its name."""
-    runs = dict.fromkeys(layer.run for layer in stack.sealed)
-    texts = {text for run in runs for text in (store.facts.find(_CHANGED_KEY + run) or "").split()}
-    if texts:
-        store.facts.put(_CHANGED_KEY + stack.sealed[-1].run, " ".join(sorted(texts)))
-
-
-def with_covers(opened: Opened, stacks: tuple[Stack, ...], revealed: tuple[bytes, ...]) -> tuple[Stack, ...]:
-    """Return stacks in which no layer shows a secret that only an earlier run was granted to see.
-
-    Raises:
-        SandboxUnavailable: a layer can't be covered.
-    """
-    if not any(stack.sealed for stack in stacks):
-        return stacks
-    shown = {posixpath.normpath(posixpath.join(opened.project, path)) for path in revealed}
-    return tuple(
-        stack.replace(sealed=tuple(_covered(opened.store, stack, layer, shown) for layer in stack.sealed))
-        for stack in stacks
-    )
-
-
-def _covered(store: Store, stack: Stack, layer: SealedLayer, shown: set[bytes]) -> SealedLayer:
-    names: dict[bytes, tuple[bytes, ...]] = {}
-    for path in _changed_in(store, stack, layer):
-        if path not in shown:
-            directory, name = posixpath.split(path[len(stack.live) + 1 :])
-            names[directory] = (*names.get(directory, ()), name)
-    return layer.replace(cover=find_mask(store.state, layer.upper, names)) if names else layer
-
-
-def _changed_secrets(opened: Opened, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
-    """Yield the secrets that runs were shown and changed, as far as that is held."""
-    for stack in stacks:
-        for layer in stack.sealed:
-            yield from _changed_in(opened.store, stack, layer)
-
-
-def _changed_in(store: Store, stack: Stack, layer: SealedLayer) -> Iterator[bytes]:
-    for text in (store.facts.find(_CHANGED_KEY + layer.run) or "").split():
-        path = bytes.fromhex(text)
-        if lies_beneath(path, stack.live) and os.path.lexists(layer.upper + path[len(stack.live) :]):
-            yield path
-
-
-def news_of(opened: Opened, masks: Masks) -> tuple[str, ...]:
-    """Return the warnings about tracked secrets: those that are masked, and shown ones as soon as they are others."""
-    if not masks.tracked:
-        return ()
-    texts = tuple(f"{show(os.path.relpath(path, opened.project))} {text}." for path, text in masks.tracked)
-    key, said = f"tracked secrets of {opened.row.id}", "\n".join(texts)
-    if opened.store.facts.find(key) == said:
-        return tuple(text for text in texts if text.endswith(f"{MASKED}."))
-    opened.store.facts.put(key, said)
-    return texts
-
-
-def is_about_secret(warning: str) -> bool:
-    """Tell whether a run's warning is one of these, which must reach the person."""
-    return warning.endswith((f"{TRACKED}.", f"{MASKED}."))
-
-
-def secret_directories(opened: Opened) -> Iterator[bytes]:
-    """Yield the directories of all roots in which names are masked."""
-    for root in opened.roots:
-        for path in (b"", *_directories(root, opened.policy.secrets.directories)):
-            yield posixpath.join(root, path) if path else root
-
-
-def shown_secrets(opened: Opened) -> tuple[bytes, ...]:
-    """Return the files with names of secrets that runs see, because git has them."""
-    return tuple(path for path, text in _find_masks(opened, ()).tracked if text == TRACKED)
-
-
-def _directories(root: bytes, given: tuple[bytes, ...]) -> Iterator[bytes]:
-    """Yield the directories of the policy below a root, each also where the person's links lead."""
-    for path in given:
-        whole = posixpath.join(root, path)
-        real = os.path.realpath(whole)
-        for found in dict.fromkeys((whole, real)):
-            if lies_beneath(found, root):
-                yield found[len(root) + 1 :]
-
-
-def _find_shown(
-    store: Store, directory: bytes, names: tuple[bytes, ...], shown: frozenset[bytes]
-) -> Iterator[tuple[bytes, str]]:
-    """Yield the names that are there, each with what it is."""
-    files = []
-    for name in _find_present(directory, names):
-        if name not in shown:
-            if _is_directory(directory + b"/" + name):
-                yield name, _DIRECTORY
-            else:
-                files.append(name)
-    if files:
-        tracked = find_tracked(directory, files, Claims(store, directory))
-        for name in files:
-            yield name, _SECRET if name not in tracked else TRACKED if tracked[name] else MASKED
-
-
-def _find_present(directory: bytes, names: tuple[bytes, ...]) -> list[bytes]:
-    """Return those names that are there, in the cheaper way: to list a directory, or to ask for each of them."""
+def _keys_of(repository: bytes) -> list[str]:
+    """Return what a repository is known by: its path, and its inode, which it has under another path too."""
     try:
-        if os.lstat(directory).st_size <= _SMALL:
-            return sorted({*os.listdir(directory)}.intersection(names))
+        return [_WRITTEN + repository.hex(), _WRITTEN + str(os.lstat(repository).st_ino)]
     except OSError:
-        pass
-    above = directory + b"/"
-    return [name for name in names if os.access(above + name, os.F_OK)]
-
-
-def _is_directory(path: bytes) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False
-
-
-def _check_revealed(opened: Opened, names: tuple[bytes, ...], revealed: tuple[bytes, ...]) -> None:
-    places = {
-        directory
-        for root in opened.roots
-        for directory in (root, *(posixpath.join(root, path) for path in opened.policy.secrets.directories))
-    }
-    for path in revealed:
-        above, name = posixpath.split(posixpath.normpath(posixpath.join(opened.project, path)))
-        if above not in places or name not in names:
-            raise UsageError(
-                f"{show(path)} can't be revealed: no secret would be masked there.",
-                remedy="Name the file itself: the top directory of a root and those of `[secrets]` have masked names.",
-            )
-
-
-_TAIL = 16 * 1024
-_MOST_MASK_HINTS = 3
-# Names such as `credentials` and `identity` are words too
-_MISSING = (b"no such file", b"not found", b"not exist", b"enoent", b"missing")
-_MARKS = b"\xe2\x80\x98 \xe2\x80\x99 ' \" ` ( ) [ ] < > , = : ;".split()
-
-
-def mask_hints(hidden: Sequence[bytes], project: bytes, outcome: Outcome, *outputs: Output) -> tuple[Hint, ...]:
-    """Return a hint for each masked secret, given by its path, that a failed command named."""
-    if not isinstance(outcome, Exited) or not outcome.code:
-        return ()
-    texts = [(output.tail or output.head)[-_TAIL:] for output in outputs]
-    lines = [line for text in texts for line in text.splitlines()]
-    found = [path for path in hidden if any(_names(line, path, project) for line in lines)]
-    return tuple(_hint(path, project) for path in found[:_MOST_MASK_HINTS])
+        return [_WRITTEN + repository.hex()]
 
 
 def _hint(path: bytes, project: bytes) -> Hint:
