@@ -5,7 +5,8 @@ Names below the home directory are relative to it. A directory is a toolchain or
 anywhere below it; that is why `.cargo/bin` is there and `.cargo` is not. Variables go by name, never by value: allowed
 by default, allowed because the person named it, or refused whoever asks. Roots come from the command line or the
 person's configuration, never from a symlink in a project and never from a model; paths are resolved before they get
-here, so what is judged is where a directory really lies.
+here, so what is judged is where a directory really lies. The default of each setting is that of its field in
+`model.policy`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROJECT_FILE = b".unspill.toml"
 _LARGEST = 1 << 16
-# The same as `policy.settings.AFTER`, which a plain run does not load
+# The same as `policy.config.AFTER`, which a plain run does not load
 _AFTER = ("apply", "hold", "discard")
 _APPROVERS = ("terminal", "queue", "deny")
 
@@ -83,7 +83,7 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
 
 
 def _check_given(policy: Policy) -> None:
-    """Check of a policy that a program made what `policy.toml` checks of a file: that each word is a known one."""
+    """Check of a policy that a program made what `policy.config` checks of a file: that each word is a known one."""
     from unspill.model.rules import SCOPES
     from unspill.policy.config import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
 
