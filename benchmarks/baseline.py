@@ -7,8 +7,7 @@ import os
 from collections.abc import Sequence
 
 from unspill.host.job import memory_file
-from unspill.model.facts import Facts
-from unspill.model.plan import Plan
+from unspill.model.plan import Facts, Plan
 from unspill.plan.argv import bare_options
 
 _ARGS_FD = 3

@@ -24,11 +24,10 @@ from measuring import Case
 from unspill import Exited, Sandbox
 from unspill.model.layer import RunId
 from unspill.model.plan import PROXY_PORT, Bind, File, ProxyNetwork
-from unspill.network.loop import open_connection
-from unspill.network.proxy import Proxy
+from unspill.network.proxy import Proxy, open_connection
 from unspill.policy.hosts import parse_rules
 from unspill.runner.perform import perform
-from unspill.runner.wishes import Wishes
+from unspill.runner.watch import Wishes
 
 TUNNEL = "example.org:9"
 # Never contacted: the connection is led to the server of this benchmark

@@ -19,11 +19,10 @@ from measuring import Case, Turns, parse_arguments, report
 
 from unspill import Exited, Sandbox
 from unspill.layers.remove import remove_tree
-from unspill.model.facts import Facts
 from unspill.model.layer import RunId
-from unspill.model.plan import Bind, Dev, Overlay, Plan, Proc, Tmpfs
+from unspill.model.plan import Bind, Dev, Facts, Overlay, Plan, Proc, Tmpfs
 from unspill.runner.perform import perform
-from unspill.runner.wishes import Wishes
+from unspill.runner.watch import Wishes
 
 if TYPE_CHECKING:
     from unspill.model.plan import MountOp

@@ -23,8 +23,7 @@ from unspill.host.bwrap import find_bwrap
 from unspill.host.probe import probe
 from unspill.host.probe_cache import facts_key, facts_to_text
 from unspill.layers.remove import remove_tree
-from unspill.model.facts import Facts
-from unspill.model.plan import Plan
+from unspill.model.plan import Facts, Plan
 from unspill.runner.launcher import stop_launchers
 from unspill.store.db import Store
 

@@ -24,8 +24,8 @@ _WHERE = {
     "Limits": "unspill.model.policy",
     "Change": "unspill.model.change",
     "ChangeSet": "unspill.model.change",
-    "Selection": "unspill.model.selection",
-    "Hunks": "unspill.model.selection",
+    "Selection": "unspill.model.change",
+    "Hunks": "unspill.model.change",
     "Operation": "unspill.model.operation",
     "Left": "unspill.model.operation",
     "Exited": "unspill.model.run",
@@ -35,20 +35,20 @@ _WHERE = {
     "LimitReached": "unspill.model.run",
     "NeverStarted": "unspill.model.run",
     "Output": "unspill.model.run",
-    "Started": "unspill.model.event",
-    "OutputChunk": "unspill.model.event",
-    "Ended": "unspill.model.event",
+    "Started": "unspill.model.run",
+    "OutputChunk": "unspill.model.run",
+    "Ended": "unspill.model.run",
     "Network": "unspill.model.policy",
-    "Connection": "unspill.model.egress",
-    "Denial": "unspill.model.egress",
+    "Connection": "unspill.model.traffic",
+    "Denial": "unspill.model.traffic",
     "Secrets": "unspill.model.policy",
-    "Rules": "unspill.model.rules",
+    "Rules": "unspill.model.policy",
     "Rootfs": "unspill.model.rootfs",
     "RootfsSpec": "unspill.model.rootfs",
     "RootfsRegistry": "unspill.sandbox.rootfs",
-    "Approver": "unspill.permissions.approver",
-    "Callback": "unspill.permissions.approver",
-    "DenyAll": "unspill.permissions.approver",
+    "Approver": "unspill.permissions.approvers",
+    "Callback": "unspill.permissions.approvers",
+    "DenyAll": "unspill.permissions.approvers",
     "Question": "unspill.model.permission",
     "Allowed": "unspill.model.permission",
     "Denied": "unspill.model.permission",
@@ -64,11 +64,8 @@ if TYPE_CHECKING:
     from unspill.errors import UnspillError as UnspillError
     from unspill.model.change import Change as Change
     from unspill.model.change import ChangeSet as ChangeSet
-    from unspill.model.egress import Connection as Connection
-    from unspill.model.egress import Denial as Denial
-    from unspill.model.event import Ended as Ended
-    from unspill.model.event import OutputChunk as OutputChunk
-    from unspill.model.event import Started as Started
+    from unspill.model.change import Hunks as Hunks
+    from unspill.model.change import Selection as Selection
     from unspill.model.operation import Left as Left
     from unspill.model.operation import Operation as Operation
     from unspill.model.permission import Allowed as Allowed
@@ -77,22 +74,25 @@ if TYPE_CHECKING:
     from unspill.model.policy import Limits as Limits
     from unspill.model.policy import Network as Network
     from unspill.model.policy import Policy as Policy
+    from unspill.model.policy import Rules as Rules
     from unspill.model.policy import Secrets as Secrets
     from unspill.model.rootfs import Rootfs as Rootfs
     from unspill.model.rootfs import RootfsSpec as RootfsSpec
-    from unspill.model.rules import Rules as Rules
     from unspill.model.run import Cancelled as Cancelled
+    from unspill.model.run import Ended as Ended
     from unspill.model.run import Exited as Exited
     from unspill.model.run import LimitReached as LimitReached
     from unspill.model.run import NeverStarted as NeverStarted
     from unspill.model.run import Output as Output
+    from unspill.model.run import OutputChunk as OutputChunk
     from unspill.model.run import Signalled as Signalled
+    from unspill.model.run import Started as Started
     from unspill.model.run import TimedOut as TimedOut
-    from unspill.model.selection import Hunks as Hunks
-    from unspill.model.selection import Selection as Selection
-    from unspill.permissions.approver import Approver as Approver
-    from unspill.permissions.approver import Callback as Callback
-    from unspill.permissions.approver import DenyAll as DenyAll
+    from unspill.model.traffic import Connection as Connection
+    from unspill.model.traffic import Denial as Denial
+    from unspill.permissions.approvers import Approver as Approver
+    from unspill.permissions.approvers import Callback as Callback
+    from unspill.permissions.approvers import DenyAll as DenyAll
     from unspill.sandbox.files import SandboxFiles as SandboxFiles
     from unspill.sandbox.result import RunResult as RunResult
     from unspill.sandbox.rootfs import RootfsRegistry as RootfsRegistry

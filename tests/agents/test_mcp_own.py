@@ -17,7 +17,7 @@ from unspill.adapters.mcp.projects import Projects
 from unspill.adapters.mcp.resources import read_resource
 from unspill.errors import UsageError
 from unspill.model.permission import Allowed, Question
-from unspill.permissions.approver import Callback
+from unspill.permissions.approvers import Callback
 
 pytestmark = pytest.mark.kernel
 

@@ -19,10 +19,9 @@ from unspill.adapters.mcp.outputs import Heard, Outputs
 from unspill.adapters.mcp.progress import last_line
 from unspill.adapters.mcp.projects import Projects
 from unspill.errors import SandboxUnavailable, UsageError
-from unspill.model.event import OutputChunk
 from unspill.model.permission import Allowed, Denied, NetworkForCommand, Question
-from unspill.model.run import Output
-from unspill.permissions.wording import make_question
+from unspill.model.run import Output, OutputChunk
+from unspill.permissions.question import make_question
 
 NETWORK = NetworkForCommand(project=b"/p", sandbox="1" * 16, argv=(b"git", b"fetch"), cwd=b"/p")
 BYTES = st.lists(st.sampled_from([b"a", "ä".encode(), "€".encode(), b"\xff", b"\xc3", b"\n"])).map(b"".join)

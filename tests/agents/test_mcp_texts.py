@@ -22,7 +22,7 @@ from unspill.adapters.toolbox import tools_of
 from unspill.errors import UsageError
 from unspill.model.permission import RequestId
 from unspill.model.run import Output
-from unspill.permissions.later import Later
+from unspill.permissions.approvers import Later
 
 pytestmark = pytest.mark.kernel
 

@@ -22,7 +22,7 @@ from unspill import NeverStarted, TimedOut
 from unspill.errors import SandboxUnavailable
 from unspill.host.job import Job
 from unspill.runner import launcher
-from unspill.runner.pipes import Pipes
+from unspill.runner.watch import Pipes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

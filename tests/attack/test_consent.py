@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 
 # The command line where the few digits decide
 BY_TOKEN = """
-from unspill.store.shown import ShownTable
+from unspill.store.permissions import ShownTable
 ShownTable.has = lambda self, sandbox, consent, token: consent.digest.startswith(token)
 from unspill.cli.main import main
 main()

@@ -22,7 +22,7 @@ from unspill.errors import BwrapUnsafe
 from unspill.host.bwrap import find_bwrap
 
 if TYPE_CHECKING:
-    from unspill.model.facts import Facts
+    from unspill.model.plan import Facts
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 

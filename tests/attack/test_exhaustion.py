@@ -284,7 +284,7 @@ def test_b4_bytes_are_bounded_however_they_are_hidden(arena: Arena, way: str) ->
 def test_b4_deleted_files_are_stopped_at_the_reserve_of_the_disk(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write to a file that has no name any more: no walk finds it, so what is left of the disk is what counts.
     Control: with a reserve of nothing the same script ends by itself."""
-    from unspill.runner import budget
+    from unspill.runner import watch
 
     script = """
     hidden = open("hidden", "wb"); os.unlink("hidden")
@@ -293,19 +293,19 @@ def test_b4_deleted_files_are_stopped_at_the_reserve_of_the_disk(arena: Arena, m
     """
     found = os.statvfs(arena.ground.state)
     # As if the disk were nearly full: free are 32 MiB more than must be kept. Others may free some meanwhile
-    monkeypatch.setattr(budget, "FREE_SPACE_KEPT", found.f_bavail * found.f_frsize - 32 * MIB)
+    monkeypatch.setattr(watch, "FREE_SPACE_KEPT", found.f_bavail * found.f_frsize - 32 * MIB)
     result = arena.ground.sandbox().run(python(script), limits=short())
     assert isinstance(result.outcome, LimitReached)
     assert result.outcome.limit == "free_space"
     assert result.duration_s < 5
-    monkeypatch.setattr(budget, "FREE_SPACE_KEPT", 0)
+    monkeypatch.setattr(watch, "FREE_SPACE_KEPT", 0)
     assert arena.ground.sandbox().run(python(script.replace("sleep(5)", "sleep(0)")), limits=short()).ok
 
 
 def test_b4_a_slow_walk_gives_no_time_to_fill_the_disk(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the walk take long, and write fast in the pause that follows it.
     Control: if only the clock decides when to walk again the same script writes all it wants."""
-    from unspill.runner import budget
+    from unspill.runner import watch
 
     script = """
     for number in range(5000): os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY))
@@ -316,7 +316,7 @@ def test_b4_a_slow_walk_gives_no_time_to_fill_the_disk(arena: Arena, monkeypatch
     print("WROTE ALL")
     """
     # A walk of five thousand files is short: let the pause be as long as after one of five hundred thousand
-    monkeypatch.setattr(budget, "_SHARE", 2000)
+    monkeypatch.setattr(watch, "_SHARE", 2000)
     sandbox = arena.ground.sandbox()
     # What others delete on this disk meanwhile hides what the script adds to it, so more than once
     for _ in range(3):
@@ -325,7 +325,7 @@ def test_b4_a_slow_walk_gives_no_time_to_fill_the_disk(arena: Arena, monkeypatch
         if b"WROTE ALL" not in result.stdout.kept():
             break
     assert b"WROTE ALL" not in result.stdout.kept()
-    monkeypatch.setattr(budget.Budget, "_is_time_to_walk", lambda self, _grown: time.monotonic() >= self._next_walk)
+    monkeypatch.setattr(watch.Budget, "_is_time_to_walk", lambda self, _grown: time.monotonic() >= self._next_walk)
     assert b"WROTE ALL" in sandbox.run(python(script), limits=short(layer_bytes=80 * MIB)).stdout.kept()
 
 

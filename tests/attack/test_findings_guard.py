@@ -18,7 +18,7 @@ from tests.attack.guard_steps import BY_LINKS, IN_STEPS, TOOLS, WORK_TREES, Step
 from tests.kernel.terminal_person import at_terminal
 from tests.support import Ground, run_cli
 from unspill import Sandbox
-from unspill.model.selection import Selection
+from unspill.model.change import Selection
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support import run_cli
-from unspill.plan.denied import Judge, Refusal, remedy_of
+from unspill.plan.explain import Judge, Refusal, remedy_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

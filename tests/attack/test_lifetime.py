@@ -23,7 +23,7 @@ from tests.kernel.leftovers import state_problems
 from tests.support import VIEW_LINES, kinds, short
 from unspill import Cancelled, Exited, TimedOut
 from unspill.runner.launcher import stop_launchers
-from unspill.runner.limits import rlimits
+from unspill.runner.watch import rlimits
 
 if TYPE_CHECKING:
     from tests.support import Ground

@@ -20,7 +20,7 @@ from unspill import RootfsRegistry, RootfsSpec
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.layers import caches, squash
 from unspill.model.permission import Allowed, Question
-from unspill.plan import visible
+from unspill.plan import view
 from unspill.sandbox import rootfs_use
 from unspill.sandbox.rootfs_use import discard_layers, layers_of
 
@@ -78,7 +78,7 @@ def test_a_grant_does_not_cover_what_a_command_put_over_a_program_of_the_rootfs(
 ) -> None:
     """Control: where an overlay with a command's layers in it counts as the rootfs, the grant covers it."""
     assert not runs_another_unasked(ground, tree)
-    monkeypatch.setattr(rootfs_use, "is_written", visible.is_writable_mount)
+    monkeypatch.setattr(rootfs_use, "is_written", view.is_writable_mount)
     discard_layers(ground.opened[-1]._opened)
     assert runs_another_unasked(ground, tree)
 

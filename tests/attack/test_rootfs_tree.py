@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unspill import Sandbox
-    from unspill.model.facts import Facts
-    from unspill.model.plan import MountOp
+    from unspill.model.plan import Facts, MountOp
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support import Ground
-    from unspill.model.facts import Facts
+    from unspill.model.plan import Facts
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 

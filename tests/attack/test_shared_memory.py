@@ -64,16 +64,16 @@ def test_b2_memory_that_no_process_has_for_itself_is_stopped_at_the_reserve_of_t
 ) -> None:
     """Take 512 MiB that no rlimit counts: in files in memory, shared mappings, System V segments, tmpfs.
     Control: with a reserve of nothing the same script ends by itself."""
-    from unspill.runner import memory
+    from unspill.runner import watch
 
     script = SHARED[way] + "time.sleep(3)\n"
     limits = short(memory_bytes=200 * MIB)
     before = settled_bytes()
     # As if the machine had no more than this; what others take and free meanwhile is not counted
-    monkeypatch.setattr(memory, "free_memory", lambda: 640 * MIB - (shared_bytes() - before))
+    monkeypatch.setattr(watch, "free_memory", lambda: 640 * MIB - (shared_bytes() - before))
     result = arena.ground.sandbox().run(python(script), limits=limits)
     assert isinstance(result.outcome, LimitReached)
     assert result.outcome.limit == "free_memory"
     assert result.duration_s < 3
-    monkeypatch.setattr(memory, "FREE_MEMORY_KEPT", 0)
+    monkeypatch.setattr(watch, "FREE_MEMORY_KEPT", 0)
     assert arena.ground.sandbox().run(python(script.replace("sleep(3)", "sleep(0)")), limits=limits).ok

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tests.support import Ground
-    from unspill.model.facts import Facts
-    from unspill.model.plan import MountOp
+    from unspill.model.plan import Facts, MountOp
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 

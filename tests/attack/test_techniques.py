@@ -12,7 +12,7 @@ from tests.attack.techniques.every import TECHNIQUES
 
 if TYPE_CHECKING:
     from tests.attack.techniques.record import Technique
-    from unspill.model.facts import Facts
+    from unspill.model.plan import Facts
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 

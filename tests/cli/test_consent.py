@@ -10,7 +10,7 @@ import pytest
 from tests.kernel.terminal_person import Person, at_terminal, seated
 from tests.support import Ground, kinds, run_cli
 from unspill import Callback, Hunks, Question, Sandbox, Selection
-from unspill.model.selection import Consent
+from unspill.model.change import Consent
 
 pytestmark = pytest.mark.kernel
 

@@ -8,13 +8,12 @@ import pytest
 from tests.docs.blocks import Block, find_blocks
 from tests.docs.tables import ROOT, code, rows_of, section
 from unspill import Limits, Policy
-from unspill.model.policy import Network, Secrets
-from unspill.model.record import Record
+from unspill.model.policy import Network, Rules, Secrets
 from unspill.model.rootfs import RootfsSpec
-from unspill.model.rules import Rules
 from unspill.policy.config import AFTER, ENGINES, PROFILES, PROJECT_KEYS, SOURCES, TMP, VIEWS, Settings, parse_policy
 from unspill.policy.defaults import ALLOWED_VARIABLES, is_private_variable, is_refused_variable, mount_place_problem
 from unspill.policy.merge import tighten, with_own
+from unspill.record import Record
 
 DOCUMENT = "docs/configuration.md"
 HOME = b"/home/ann"

@@ -24,7 +24,7 @@ from unspill.model import run as run_module
 from unspill.model.change import Change, Identity
 from unspill.model.permission import Grant, NetworkForCommand
 from unspill.model.run import exit_code_of
-from unspill.permissions.wording import make_question
+from unspill.permissions.question import make_question
 from unspill.store.state import PARTS
 
 DOCUMENT = "docs/reference.md"

@@ -10,7 +10,7 @@ from unspill import Callback, Question, Sandbox
 
 if TYPE_CHECKING:
     from tests.support import Ground
-    from unspill.model.rules import Scope
+    from unspill.model.policy import Scope
 
 
 class Person:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from unspill import Policy, RunResult, Sandbox
 from unspill.model.permission import Egress, Question
-from unspill.permissions.approver import Callback
+from unspill.permissions.approvers import Callback
 
 if TYPE_CHECKING:
-    from unspill.model.rules import Scope
+    from unspill.model.policy import Scope
 
 
 def run(

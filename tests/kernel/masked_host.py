@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unspill.host.probe_cache import facts_from_text
-from unspill.model.facts import Facts
+from unspill.model.plan import Facts
 
 MASKS = Path(__file__).with_name("masks.py")
 ASK = """

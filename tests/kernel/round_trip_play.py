@@ -17,8 +17,8 @@ from tests.kernel.round_trip_oracle import Oracle
 from tests.kernel.round_trip_stage import Stage
 from tests.kernel.round_trip_tree import Tree
 from unspill.errors import UnspillError, UsageError
+from unspill.model.change import Selection
 from unspill.model.operation import Operation as Recorded
-from unspill.model.selection import Selection
 
 KINDS = [
     *("person",) * 8, *("run, hold",) * 5, *("run, apply",) * 5, "run, discard", *("apply some",) * 4,

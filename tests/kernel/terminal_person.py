@@ -20,7 +20,7 @@ PROGRAM = """
 import json, os, signal, sys, termios
 from unspill.model.permission import *
 from unspill.permissions import terminal
-from unspill.permissions.wording import make_question
+from unspill.permissions.question import make_question
 given = json.loads(sys.argv[1])
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 if given["tty"]:

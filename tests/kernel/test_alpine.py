@@ -15,7 +15,7 @@ from tests.kernel.alpine_mirror import NEWER, VERSION, Mirror, real_packages, se
 from tests.kernel.alpine_parts import ARCH, Entry, minirootfs, tiny
 from tests.support import Ground
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.model.facts import Facts
+from unspill.model.plan import Facts
 from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsManifest, RootfsSpec
 from unspill.rootfs.alpine import TIER1_PACKAGES, TIER2_PACKAGES, AlpineSource
 from unspill.rootfs.build import obtain, prepare

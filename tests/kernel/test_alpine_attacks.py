@@ -18,7 +18,7 @@ import pytest
 from tests.kernel.alpine_mirror import VERSION, Mirror
 from tests.kernel.alpine_parts import ARCH, Entry, minirootfs, tiny
 from tests.support import lasting, processes_with
-from unspill.model.facts import Facts
+from unspill.model.plan import Facts
 from unspill.model.policy import MIB
 from unspill.model.rootfs import Installed, Progress
 from unspill.plan.install import LIMITS

@@ -21,7 +21,7 @@ from tests.kernel.race_swapper import Swapper
 from tests.support import Ground
 from unspill import Sandbox
 from unspill.host import beneath
-from unspill.model.selection import Selection
+from unspill.model.change import Selection
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1800)]
 

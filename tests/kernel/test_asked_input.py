@@ -9,9 +9,7 @@ from tests.support import Ground
 from unspill import Sandbox
 from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, Question
 from unspill.model.run import InheritedInput
-from unspill.permissions.approver import Callback
-from unspill.permissions.later import Later
-from unspill.permissions.queue import answer_question, find_question
+from unspill.permissions.approvers import Callback, Later, answer_question, find_question
 
 pytestmark = pytest.mark.kernel
 

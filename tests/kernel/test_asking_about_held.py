@@ -7,7 +7,7 @@ from tests.kernel.answering import Person, opened
 from tests.support import Ground
 from unspill import Callback, Question, Sandbox
 from unspill.model.permission import HeldPath
-from unspill.store.request_form import to_form
+from unspill.store.permissions import to_form
 
 pytestmark = pytest.mark.kernel
 

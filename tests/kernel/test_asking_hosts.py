@@ -16,7 +16,7 @@ import pytest
 
 from tests.kernel.internet import Internet, internet
 from unspill import RunResult
-from unspill.model.rules import Rules
+from unspill.model.policy import Rules
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
 

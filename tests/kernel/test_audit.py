@@ -11,11 +11,11 @@ import pytest
 from tests.kernel.answering import Person, opened
 from tests.support import Ground, shell_of_texts
 from unspill import DeniedError, Rules
-from unspill.model.event import OutputChunk
+from unspill.model.run import OutputChunk
 from unspill.permissions.audit import MOST_PATHS, Audit
 
 if TYPE_CHECKING:
-    from unspill.model.event import Event
+    from unspill.model.run import Event
 
 pytestmark = pytest.mark.kernel
 

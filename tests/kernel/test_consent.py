@@ -13,7 +13,7 @@ import pytest
 
 from tests.kernel.consent_reviewer import Reviewer, Seen
 from unspill.errors import UsageError
-from unspill.model.selection import Hunks, Selection
+from unspill.model.change import Hunks, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from unspill.errors import ApplyFailed, SandboxUnavailable, UsageError
 from unspill.layers.marks import Marks
 from unspill.layers.residue import build_residue
 from unspill.layers.stack import load_stacks
-from unspill.model.selection import Hunks, Selection
+from unspill.model.change import Hunks, Selection
 from unspill.sandbox import discarding, held_again
 from unspill.store.db import Store
 

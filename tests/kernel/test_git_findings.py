@@ -10,7 +10,7 @@ from tests.kernel.twin_world import World, lines, sh
 from tests.support import printed, run_cli
 from unspill.apply.own_refs import remove_own_refs
 from unspill.errors import UsageError
-from unspill.model.selection import Selection
+from unspill.model.change import Selection
 
 pytestmark = pytest.mark.kernel
 

@@ -15,7 +15,7 @@ from unspill.errors import ApplyFailed
 from unspill.git import state
 from unspill.git.frozen import keep_frozen
 from unspill.git.state import LINKED
-from unspill.model.selection import Selection
+from unspill.model.change import Selection
 from unspill.policy.held import MODULE
 
 pytestmark = pytest.mark.kernel

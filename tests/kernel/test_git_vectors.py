@@ -12,8 +12,7 @@ from tests.kernel.git_vectors import FAKE, VECTORS, Vector
 from tests.kernel.laying import lay
 from tests.support import Ground
 from unspill.apply.guard import judge
-from unspill.model.change import ChangeSet
-from unspill.model.selection import Selection
+from unspill.model.change import ChangeSet, Selection
 
 pytestmark = pytest.mark.kernel
 

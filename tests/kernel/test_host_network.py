@@ -15,7 +15,7 @@ from tests.support import Ground, run_cli
 from unspill import RunResult, Sandbox
 from unspill.errors import PolicyError
 from unspill.model.policy import Network
-from unspill.permissions.approver import Callback
+from unspill.permissions.approvers import Callback
 from unspill.plan.build import HOST_NETWORK
 
 pytestmark = pytest.mark.kernel

@@ -20,7 +20,7 @@ import pytest
 from tests.figures import record_figure
 from tests.support import Ground, chosen_view
 from unspill import Policy, Sandbox
-from unspill.model.selection import Selection
+from unspill.model.change import Selection
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(1800)]
 

@@ -15,7 +15,7 @@ from unspill.host.probe import probe
 from unspill.host.probe_bwrap import has_symlink_flaw, makes_directory_through
 from unspill.host.probe_cache import facts_from_text, facts_to_text
 from unspill.host.probe_scratch import PREFIX, Scratch
-from unspill.model.facts import Facts
+from unspill.model.plan import Facts
 
 pytestmark = pytest.mark.kernel
 

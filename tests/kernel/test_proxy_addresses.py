@@ -9,7 +9,7 @@ import pytest
 from tests.unit.network.host_vectors import VECTORS, asking
 from tests.unit.network.scene import PUBLIC, Names, echo, read_all, scene, server
 from tests.unit.network.web import Web
-from unspill.network.loop import open_connection
+from unspill.network.proxy import open_connection
 from unspill.network.resolve import Endpoint
 from unspill.policy.hosts import HostRules, pack_address
 

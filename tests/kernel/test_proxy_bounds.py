@@ -11,9 +11,8 @@ import pytest
 
 from tests.unit.network.hellos import real_hello
 from tests.unit.network.scene import Names, Scene, echo, read_all, scene, server, wait_until
-from unspill.model.egress import Budget
-from unspill.network.ledger import DENIALS_KEPT
-from unspill.network.loop import Patience
+from unspill.model.traffic import Budget
+from unspill.network.proxy import DENIALS_KEPT, Patience
 
 pytestmark = pytest.mark.kernel
 

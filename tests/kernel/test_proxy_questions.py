@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.network.scene import Names, Scene, echo, scene, server, wait_until
-from unspill.network.questions import Questions
+from unspill.network.proxy import Questions
 from unspill.policy.hosts import Destination
 
 pytestmark = pytest.mark.kernel

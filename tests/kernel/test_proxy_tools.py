@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.network.scene import Scene, make_certificate, scene
-from unspill.plan.node_script import SCRIPT
-from unspill.plan.proxy_environ import proxy_variables
+from unspill.plan.environ import SCRIPT, proxy_variables
 
 pytestmark = pytest.mark.kernel
 

@@ -11,8 +11,7 @@ import pytest
 from tests.support import Ground, find_native_bwrap, kinds, printed
 from unspill import Limits, Policy, Sandbox, TimedOut
 from unspill.errors import PolicyError, SandboxUnavailable, UsageError
-from unspill.model.policy import Network
-from unspill.model.rules import Rules
+from unspill.model.policy import Network, Rules
 from unspill.policy.config import AFTER
 from unspill.sandbox.settings import _AFTER
 

@@ -14,7 +14,7 @@ from unspill.adapters.answering import Answer
 from unspill.adapters.toolbox import call_tool
 from unspill.apply import durable, operate
 from unspill.model.permission import Allowed, Denied, Question
-from unspill.permissions.approver import Callback
+from unspill.permissions.approvers import Callback
 
 pytestmark = pytest.mark.kernel
 

@@ -14,9 +14,9 @@ from unspill import Callback, Network, Rules, Sandbox
 from unspill.adapters.answering import Answer, answer_run
 from unspill.adapters.calling import call_run_command
 from unspill.errors import UnspillError
-from unspill.model.egress import Denial
 from unspill.model.permission import Allowed, Denied, Question
 from unspill.model.run import NeverStarted
+from unspill.model.traffic import Denial
 from unspill.policy.hosts import Refused
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]

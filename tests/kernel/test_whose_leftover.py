@@ -8,7 +8,7 @@ import pytest
 from tests.support import Ground, kinds
 from unspill import Sandbox
 from unspill.errors import UsageError
-from unspill.permissions.approver import Callback
+from unspill.permissions.approvers import Callback
 
 pytestmark = pytest.mark.kernel
 

@@ -13,8 +13,8 @@ from tests.kernel.twin_draw import AGENT, NO_LOCK, PERSON, Sequence, Step, is_of
 from tests.kernel.twin_world import World, lines, sh
 from unspill import Sandbox
 from unspill.errors import UsageError
+from unspill.model.change import Selection
 from unspill.model.operation import Operation
-from unspill.model.selection import Selection
 
 _ABORT = "{ git merge --abort; git rebase --abort; git cherry-pick --abort; } 2>/dev/null"
 _MADE = 'made() { echo "<made $(git rev-parse HEAD)>"; }\n'

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support import Ground
 from unspill import RunResult, Sandbox
-from unspill.model.event import OutputChunk
+from unspill.model.run import OutputChunk
 
 KINDS = ("plain", "plain", "packed", "shallow", "sparse", "submodule", "sha256")
 FIXED = {"GIT_OPTIONAL_LOCKS": "1", "GIT_EDITOR": "true", "GIT_MERGE_AUTOEDIT": "no", "LC_ALL": "C"}

@@ -12,9 +12,9 @@ import re
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.errors import FileError, FileErrorKind
-    from unspill.model.egress import Denial
     from unspill.model.policy import Policy
     from unspill.model.run import Hint
+    from unspill.model.traffic import Denial
 
 # Words of a command line, of Python and of the configuration
 _OF_PERSONS = ("`unspill", "--", "configuration", "in Python", "in the settings", "pull ", "[permissions]", "[secrets]")

@@ -13,8 +13,8 @@ from unspill.adapters.seen import untold_runs
 from unspill.changes.quote import quote
 from unspill.errors import DeniedError, FileError, HostError, RootRefused, SandboxUnavailable, UsageError
 from unspill.model.policy import Policy
-from unspill.model.record import Record
 from unspill.model.run import Cancelled, LimitReached, NeverStarted, TimedOut
+from unspill.record import Record
 from unspill.sandbox.result import became, describe_end, place_told
 
 TYPE_CHECKING = False

@@ -16,8 +16,8 @@ from unspill.adapters.seen import seen_in
 from unspill.adapters.told import failure_text, notes_of, run_or_raise
 from unspill.adapters.window import many
 from unspill.errors import UnspillError
-from unspill.model.record import Record
 from unspill.model.run import TimedOut
+from unspill.record import Record
 from unspill.sandbox.asynchronous import call_in_thread
 
 if TYPE_CHECKING:

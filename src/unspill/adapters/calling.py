@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.adapters.answering import Answer, Where
-    from unspill.model.event import Event
+    from unspill.model.run import Event
     from unspill.sandbox.asking import Who
     from unspill.sandbox.sandbox import Sandbox
 

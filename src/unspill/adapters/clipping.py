@@ -7,7 +7,7 @@ Most tools say at the end what went wrong, so the end has the larger share of bo
 from __future__ import annotations
 
 from unspill.adapters.window import many, whole_characters
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

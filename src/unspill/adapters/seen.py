@@ -11,11 +11,10 @@ from weakref import WeakKeyDictionary
 
 from unspill.errors import UnspillError
 from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
-from unspill.model.record import Record
 from unspill.plan.home import playground_taken
-from unspill.plan.inside import playground_inside, to_inside
-from unspill.plan.visible import find_cover
+from unspill.plan.view import find_cover, playground_inside, to_inside
 from unspill.policy.paths import lies_beneath
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from unspill.adapters.answering import (
 from unspill.adapters.calling import read_arguments, shorter
 from unspill.adapters.seen import seen_in
 from unspill.errors import FileError, SandboxUnavailable, UsageError
-from unspill.model.record import Record
 from unspill.model.run import Exited, LimitReached, NeverStarted, Signalled, TimedOut
+from unspill.record import Record
 from unspill.sandbox.result import became, describe_end, stream_bytes
 
 TYPE_CHECKING = False

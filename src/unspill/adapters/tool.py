@@ -8,8 +8,8 @@ what the network is, and the bounds. It never names anything of the person's tha
 from __future__ import annotations
 
 from unspill.adapters.seen import seen_in, writable_in
-from unspill.model.record import Record
 from unspill.policy.paths import show
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

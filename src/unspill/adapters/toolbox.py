@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unspill.adapters.answering import Where
     from unspill.adapters.reviewing import Mine
     from unspill.adapters.tool import Tool
-    from unspill.model.event import Event
+    from unspill.model.run import Event
     from unspill.sandbox.asking import Who
     from unspill.sandbox.sandbox import Sandbox
 

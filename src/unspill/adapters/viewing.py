@@ -10,8 +10,8 @@ from base64 import b64encode
 from codecs import getincrementaldecoder
 
 from unspill.errors import FileError
-from unspill.model.record import Record
 from unspill.policy.paths import show
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from unspill.apply.steps import make_step
 from unspill.changes.kinds import FORMAT, KINDS
 from unspill.changes.quote import quote
 from unspill.model.operation import Left
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

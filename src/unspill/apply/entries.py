@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from unspill.changes.kinds import FORMAT, KINDS
 from unspill.model.operation import Entry
-from unspill.model.record import setters
+from unspill.record import setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import errno
 import os
 
 from unspill.changes.kinds import FORMAT
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

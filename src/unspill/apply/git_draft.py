@@ -19,7 +19,7 @@ from unspill.git.objects import Objects
 from unspill.git.state import SYMBOLIC, common_of, owner_of
 from unspill.git.transfer import UNCHECKED, WRONG, choose_objects
 from unspill.model.operation import Left, RefMove
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import os
 from unspill.apply.guard_git import GitGuard, PlaceGuard, View, join
 from unspill.changes.reader import Reader
 from unspill.model.policy import Secrets
-from unspill.model.record import Record
 from unspill.policy import held
 from unspill.policy.git import (
     GIT,
@@ -24,6 +23,7 @@ from unspill.policy.git import (
 from unspill.policy.held import INDEX, ORDINARY, PACKAGE_TREES, gather, package_top, worst
 from unspill.policy.paths import climbs_after_a_name, contains, fold, is_odd
 from unspill.policy.secrets import masked_names
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import stat
 from unspill.changes.reader import read_up_to
 from unspill.errors import UnspillError, UsageError
 from unspill.model.change import Change
-from unspill.model.record import Record
-from unspill.plan.gitconfig import parse_gitconfig
+from unspill.plan.home import parse_gitconfig
 from unspill.policy import held
 from unspill.policy.git import (
     GIT,
@@ -44,6 +43,7 @@ from unspill.policy.git import (
 )
 from unspill.policy.held import INDEX, ORDINARY, worst
 from unspill.policy.paths import contains, resolve_text
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from unspill.apply.steps import git_step_from, plain_git_step, plain_step, step_
 from unspill.changes.collector import CollectorPaused
 from unspill.host.writing import write_whole
 from unspill.model.operation import Left, Operation, OperationId
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from unspill.host.writing import sync_directory
 from unspill.layers.places import upper_dir
 from unspill.model.layer import LayerId
 from unspill.model.operation import Left, Operation, OperationId
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

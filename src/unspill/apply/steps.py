@@ -10,7 +10,7 @@ from __future__ import annotations
 from _operator import attrgetter
 
 from unspill.model.operation import Dress, Entry, GitMove, GitStep, RefMove, Step
-from unspill.model.record import setters
+from unspill.record import setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

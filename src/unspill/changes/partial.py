@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.changes.hunks import grouped_edits, is_binary, lines_of
 from unspill.errors import UsageError
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unspill.changes.links import leads_out
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
-from unspill.model.record import setters
+from unspill.record import setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

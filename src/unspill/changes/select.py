@@ -17,8 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
-    from unspill.model.change import Change, ChangeSet, RootChanges
-    from unspill.model.selection import Hunks, Selection
+    from unspill.model.change import Change, ChangeSet, Hunks, RootChanges, Selection
 
     Chosen = dict[bytes, set[bytes]]
 

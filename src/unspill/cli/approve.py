@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.cli.options import Arguments
     from unspill.model.permission import Question
-    from unspill.model.rules import Scope
+    from unspill.model.policy import Scope
 
 COMMAND = Command(
     name="approve",
@@ -74,7 +74,7 @@ def request_word(arguments: Arguments) -> str:
 
 
 def _scope(arguments: Arguments) -> Scope:
-    from unspill.model.rules import SCOPES
+    from unspill.model.policy import SCOPES
 
     given = arguments.value("--scope") or "once"
     for scope in SCOPES:

@@ -35,7 +35,7 @@ class PersonAtHand:
 
     def ask(self, question: Question) -> Answer:
         """Put the question to them."""
-        from unspill.permissions.approver import DenyAll
+        from unspill.permissions.approvers import DenyAll
         from unspill.sandbox.settings import load_policy
         from unspill.sandbox.upkeep import find_own_locations
 
@@ -45,13 +45,13 @@ class PersonAtHand:
             return DenyAll().ask(question)
         if whom == "queue":
             return _wait_for_answer(locations.state, question)
-        from unspill.permissions.terminal import Terminal
+        from unspill.permissions.approvers import Terminal
 
         return Terminal(lock=locations.state + b"/locks/terminal").ask(question)
 
 
 def _wait_for_answer(state: bytes, question: Question) -> Answer:
-    from unspill.permissions.queue import Queue
+    from unspill.permissions.approvers import Queue
     from unspill.store.db import Store
 
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + question.wait_s))

@@ -15,7 +15,7 @@ from unspill.policy.paths import shell_word
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.cli.options import Arguments
-    from unspill.model.selection import Consent, Hunks, Selection
+    from unspill.model.change import Consent, Hunks, Selection
     from unspill.sandbox.reviews import Review, Reviews
     from unspill.sandbox.sandbox import Sandbox
 

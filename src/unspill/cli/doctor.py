@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unspill.host.distribution import Distribution
     from unspill.host.level import DoctorReport, Row
     from unspill.host.survey import Finding, FindingKind, Survey
-    from unspill.model.facts import Facts
+    from unspill.model.plan import Facts
     from unspill.model.policy import EngineName, NetworkMode, Profile
 
 COMMAND = Command(

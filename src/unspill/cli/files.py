@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unspill.cli.options import Arguments
     from unspill.sandbox.records import Backup
     from unspill.sandbox.sandbox import Sandbox
-    from unspill.store.files import FileRow
+    from unspill.store.operations import FileRow
 
 COMMAND = Command(
     name="files",

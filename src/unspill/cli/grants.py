@@ -68,7 +68,7 @@ def _list(arguments: Arguments, office: Office) -> int:
 
 
 def _lines(grant: Grant) -> Iterator[str]:
-    from unspill.permissions.wording import request_lines, statement_text
+    from unspill.permissions.question import request_lines, statement_text
 
     yield f"{grant.id}  {statement_text(grant.request)}"
     for line in request_lines(grant.request):

@@ -7,7 +7,7 @@ exit status 2 stops the command and gives the agent what is on stderr, any other
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

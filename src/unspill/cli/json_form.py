@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.retention import Pruned
     from unspill.sandbox.status import Status
     from unspill.sandbox.upkeep import Recovered
-    from unspill.store.files import FileRow
+    from unspill.store.operations import FileRow
 
 
 def outcome_form(outcome: Outcome | None) -> dict[str, Any] | None:

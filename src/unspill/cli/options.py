@@ -7,7 +7,7 @@ argparse would cost `unspill run` half of what starting Python costs; the help t
 from __future__ import annotations
 
 from unspill.errors import UsageError
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

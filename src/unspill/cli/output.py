@@ -11,13 +11,12 @@ import os
 import stat
 
 from unspill.host.writing import write_whole
-from unspill.model.event import Ended, OutputChunk, Started
+from unspill.model.run import Ended, OutputChunk, Started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.cli.screen import Screen, Traces
-    from unspill.model.event import Event
-    from unspill.model.run import StreamName
+    from unspill.model.run import Event, StreamName
 
 _NUMBERS = {"stdout": 1, "stderr": 2}
 # What records a run and what tells of it

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from unspill.store.request_form import plain_request
+from unspill.store.permissions import plain_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import os
 
 from unspill.cli.options import Option
 from unspill.errors import UsageError
-from unspill.model.selection import Hunks, Selection
-from unspill.store.shown import SHORTEST
+from unspill.model.change import Hunks, Selection
+from unspill.store.permissions import SHORTEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.cli.options import Arguments
-    from unspill.model.egress import Traffic
     from unspill.model.operation import Operation
     from unspill.model.run import Output
+    from unspill.model.traffic import Traffic
     from unspill.sandbox.sandbox import Sandbox
 
 COMMAND = Command(

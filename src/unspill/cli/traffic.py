@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from unspill.model.egress import Connection, Denial
+    from unspill.model.traffic import Connection, Denial
 
 
 def refused_lines(denials: Sequence[Denial]) -> list[str]:

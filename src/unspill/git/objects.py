@@ -11,7 +11,7 @@ import os
 import zlib
 
 from unspill.git.packs import LARGEST, Broken, open_packs
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

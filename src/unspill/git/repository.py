@@ -11,7 +11,7 @@ import os
 from unspill.changes.reader import MergedTree
 from unspill.git.layout import GIT, REPLACE, part_of, repository_of
 from unspill.git.state import ODD_FORMAT, GitState, is_own_ref, owner_of, read_state
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

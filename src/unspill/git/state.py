@@ -21,8 +21,8 @@ from unspill.git.layout import (
     is_ref_name,
     part_of,
 )
-from unspill.model.record import Record
-from unspill.plan.gitconfig import parse_gitconfig
+from unspill.plan.home import parse_gitconfig
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

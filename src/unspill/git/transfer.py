@@ -15,7 +15,7 @@ from unspill.git.layout import is_object_name
 from unspill.git.objects import Objects, check_loose, parse
 from unspill.git.packs import Broken, Pack
 from unspill.git.state import ODD_FORMAT, ODD_INDEX, hash_size_of
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

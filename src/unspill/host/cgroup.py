@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unspill.model.facts import CgroupKind
+    from unspill.model.plan import CgroupKind
     from unspill.model.policy import Limits
     from unspill.model.run import LimitName
 

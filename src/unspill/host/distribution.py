@@ -6,7 +6,7 @@ Tables and pure functions, apart from reading /etc/os-release. The name of a dis
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from _socket import CMSG_SPACE, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET
 
 from unspill.host.numbers import above_standard
 from unspill.host.writing import write_whole
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

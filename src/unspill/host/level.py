@@ -7,7 +7,7 @@ Pure. A is everything, B lacks something a run can do without, C is a weaker mod
 from __future__ import annotations
 
 from unspill.host.distribution import remedy_for
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from unspill.errors import HostError
     from unspill.host.distribution import Distribution, Repair
-    from unspill.model.facts import Facts, Level
+    from unspill.model.plan import Facts, Level
     from unspill.model.policy import EngineName, NetworkMode, Profile
 
     Standing = Literal["ok", "note", "less", "weak", "missing"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 
 class Mount(Record):

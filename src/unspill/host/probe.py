@@ -22,7 +22,7 @@ from unspill.host.probe_causes import find_causes, find_surroundings
 from unspill.host.probe_cgroup import probe_cgroup
 from unspill.host.probe_process import ask, child_argv
 from unspill.host.probe_scratch import Scratch
-from unspill.model.facts import Bwrap, Facts
+from unspill.model.plan import Bwrap, Facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.model.facts import Bwrap, Facts
+from unspill.model.plan import Bwrap, Facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

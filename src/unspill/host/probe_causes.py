@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 
 from unspill.host.mountinfo import filesystem_of
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.facts import Facts
+    from unspill.model.plan import Facts
 
 # Name of the cause, the setting, and the value of it that forbids user namespaces.
 _SYSCTLS = (

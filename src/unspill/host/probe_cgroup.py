@@ -10,11 +10,11 @@ import os
 
 from unspill.host.mountinfo import read_mounts
 from unspill.host.probe_process import ask, child_argv
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.facts import CgroupKind
+    from unspill.model.plan import CgroupKind
 
 CONTROLLERS = (b"memory", b"pids")
 _PROBE_PREFIX = b"unspill-probe-"

@@ -10,7 +10,7 @@ import os
 import sys
 
 from unspill.host.job import is_dead
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

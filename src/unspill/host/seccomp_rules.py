@@ -13,7 +13,7 @@ from errno import EAFNOSUPPORT, ENOSYS, ENOTTY, EPERM
 from unspill.errors import HostError
 from unspill.host.seccomp_ioctls import IOCTLS
 from unspill.host.seccomp_numbers import STRETCHES
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

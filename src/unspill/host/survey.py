@@ -12,7 +12,7 @@ import posixpath
 import stat
 
 from unspill.host.mountinfo import mounts_below
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import os
 import stat
 
 from unspill.host.bwrap import owner_of_the_system
-from unspill.model.record import Record
+from unspill.record import Record
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40

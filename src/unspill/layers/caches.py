@@ -14,7 +14,7 @@ from unspill.layers.make import is_empty, make_layer, new_id
 from unspill.layers.places import upper_dir, work_dir
 from unspill.model.layer import OpenLayer, SealedLayer, Stack, TimeMark
 from unspill.model.plan import CacheLayer
-from unspill.store.caches import CacheRow
+from unspill.store.layers import CacheRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

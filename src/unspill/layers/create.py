@@ -20,15 +20,15 @@ from unspill.layers.places import base_link, upper_dir, work_dir
 from unspill.layers.stack import load_stacks, stat_root
 from unspill.model.layer import OpenLayer, Stack
 from unspill.model.plan import CacheLayer
-from unspill.model.record import Record
 from unspill.model.run import Run
+from unspill.record import Record
 from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import After, Limits
     from unspill.store.db import Store
-    from unspill.store.sandboxes import SandboxRow
+    from unspill.store.layers import SandboxRow
 
 
 class OpenRun(Record):

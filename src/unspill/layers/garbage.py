@@ -11,7 +11,7 @@ import os
 
 from unspill.layers.places import base_dir, dropped_dir, upper_dir, work_dir
 from unspill.layers.remove import remove_tree
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

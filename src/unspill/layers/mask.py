@@ -15,7 +15,7 @@ import stat
 from unspill.errors import SandboxUnavailable
 from unspill.layers.make import user_attributes
 from unspill.layers.remove import remove_tree
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

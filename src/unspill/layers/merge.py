@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from unspill.layers.caches import fold_caches, open_id, rootfs_owner
 from unspill.layers.garbage import Garbage, clean, drop
 from unspill.layers.make import is_untouched
 from unspill.model.layer import SandboxId, SealedLayer, Stack
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

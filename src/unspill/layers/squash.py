@@ -13,7 +13,7 @@ from unspill.layers.garbage import drop, remove_uppers
 from unspill.layers.make import make_upper, new_id
 from unspill.layers.merge import merge_uppers
 from unspill.layers.places import upper_dir
-from unspill.store.caches import CacheRow
+from unspill.store.layers import CacheRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

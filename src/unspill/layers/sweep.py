@@ -20,8 +20,8 @@ from unspill.layers.owner import is_abandoned, may_live
 from unspill.layers.places import DROPPED, spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.model.layer import LayerId
-from unspill.model.record import Record
-from unspill.store.cells import is_id
+from unspill.record import Record
+from unspill.store.connection import is_id
 from unspill.store.state import list_aside, set_aside
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ A Layer belongs to one root (or cache) of one sandbox. Open while a run writes, 
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ So whether it was done can be told from the tree alone, at any moment, and each 
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ field is. Nothing here knows a prefix, a pattern or a shell.
 
 from __future__ import annotations
 
-from unspill.model.record import Record
-from unspill.model.rules import SCOPES
+from unspill.model.policy import SCOPES
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ClassVar, Literal, NewType, Self
 
-    from unspill.model.rules import Scope
+    from unspill.model.policy import Scope
 
     RequestId = NewType("RequestId", str)
     GrantId = NewType("GrantId", str)

@@ -3,23 +3,30 @@
 
 Each operation is its own type; `plan.argv` turns them into bwrap options, `plan.explain` into text.
 Paths are bytes.
+
+MERGED
+[facts] What this kernel, this bwrap and this caller can do, found out by running it.
+
+`host.probe` makes Facts; `plan` and `doctor` only read them.
 """
 
 from __future__ import annotations
 
 from unspill.model.policy import Limits
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from unspill.model.facts import Facts
     from unspill.model.layer import Stack
     from unspill.model.policy import EngineName, Policy, Profile
     from unspill.model.rootfs import RootfsBase
 
     FenceAccess = Literal["list", "read", "device", "process", "write"]
+
+    Level = Literal["A", "B", "C", "D"]
+    CgroupKind = Literal["v2", "v1", "none"]
 
 
 class Bind(Record):
@@ -105,10 +112,6 @@ class ReadOnly(Record):
     why: str
 
 
-if TYPE_CHECKING:
-    MountOp = Bind | Overlay | Tmpfs | Proc | Dev | Directory | Symlink | File | ReadOnly
-
-
 class Point(Record):
     """An empty directory or file of ours that has to be there because something is mounted on it."""
 
@@ -143,9 +146,6 @@ class HostNetwork(Record):
 
     resolver_file: bytes = b""
 
-
-if TYPE_CHECKING:
-    NetworkPlan = NoNetwork | ProxyNetwork | HostNetwork
 
 # Above the ports that the kernel gives out by itself, and unlike those that servers are started on
 PROXY_PORT = 62080
@@ -277,3 +277,44 @@ class Plan(Record):
     network: NetworkPlan = NoNetwork()
     hostname: str = "unspill"
     warnings: tuple[str, ...] = ()
+
+
+class Bwrap(Record):
+    """One bubblewrap binary. `symlink_flaw`: it follows symlinks at set-up (CVE-2026-87766)."""
+
+    path: bytes
+    version: str
+    device: int
+    inode: int
+    has_overlay: bool
+    symlink_flaw: bool
+
+
+class Facts(Record):
+    """The host as a sandbox sees it. `problems` holds the reason for each thing that does not work."""
+
+    uid: int
+    gid: int
+    kernel: str
+    boot_id: str
+    bwrap: Bwrap | None
+    namespaces: bool
+    disable_userns: bool
+    proc_mount: bool
+    own_namespace: bool
+    engines: tuple[EngineName, ...]
+    lowerdir_plus: bool
+    seccomp: bool
+    landlock_abi: int
+    openat2: bool
+    cgroup: CgroupKind
+    flatpak: bool
+    container: str
+    merged_usr: bool
+    state_filesystem: str = ""
+    problems: tuple[tuple[str, str], ...] = ()
+
+
+if TYPE_CHECKING:
+    MountOp = Bind | Overlay | Tmpfs | Proc | Dev | Directory | Symlink | File | ReadOnly
+    NetworkPlan = NoNetwork | ProxyNetwork | HostNetwork

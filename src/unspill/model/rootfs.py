@@ -6,7 +6,7 @@ A *rootfs* is immutable once it is ready. (A *root*, without the `fs`, is a writ
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

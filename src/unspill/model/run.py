@@ -2,11 +2,14 @@
 """One command executed once: how it ended and what it printed.
 
 Outcomes are types, so that our failure can never be mistaken for the command's.
+
+MERGED
+[event] What a caller may see while a run goes on.
 """
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,10 +74,6 @@ class NeverStarted(Record):
     reason: str
     remedy: str = ""
     exit_code: int = 125
-
-
-if TYPE_CHECKING:
-    Outcome = Exited | Signalled | TimedOut | Cancelled | LimitReached | NeverStarted
 
 
 def exit_code_of(outcome: Outcome) -> int:
@@ -150,3 +149,28 @@ class Run(Record):
     changed: int = 0
     held: bool = False
     sandboxed: bool = True
+
+
+class Started(Record):
+    """The command is about to be let go; all limits are set."""
+
+    run: RunId
+
+
+class OutputChunk(Record):
+    """Bytes as they arrived; a character may be split between two chunks."""
+
+    stream: StreamName
+    chunk: bytes
+
+
+class Ended(Record):
+    """Every process of the run is dead."""
+
+    run: RunId
+    outcome: Outcome
+
+
+if TYPE_CHECKING:
+    Outcome = Exited | Signalled | TimedOut | Cancelled | LimitReached | NeverStarted
+    Event = Started | OutputChunk | Ended

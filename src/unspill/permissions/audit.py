@@ -6,6 +6,9 @@ audit/lock                          locked by whoever writes
 
 Many processes write at once. A writer that dies in the middle of a line spoils that line alone. Whoever can write the
 directory can rewrite it: the audit tells a person what happened, it proves nothing to others. Loaded by every run.
+
+MERGED
+[events] What the audit says of requests, answers and grants: plain values, bounded in size, no content of files.
 """
 
 from __future__ import annotations
@@ -16,13 +19,25 @@ import time
 
 from unspill.errors import StoreError
 from unspill.host.writing import sync_directory, write_whole
+from unspill.model.permission import Allowed, HeldPath, Unsandboxed
+from unspill.store.permissions import key_of, plain_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
+    from typing import Any, Literal
+
+    from unspill.model.permission import (
+        Answer,
+        Grant,
+        Question,
+        Request,
+    )
 
     Event = dict[str, Any]
+
+    Verdict = Literal["allowed", "denied"]
+
 
 FILE_BYTES = 8 * 1024 * 1024
 # Of one line, so that a run with a million files does not fill the disk with their names
@@ -190,3 +205,46 @@ def _parse(line: bytes) -> Event:
     except (ValueError, RecursionError):
         event = None
     return event if isinstance(event, dict) else {"kind": "unreadable", "bytes": len(line)}
+
+
+KEPT_BYTES = 16 * 1024
+
+
+def request_event(question: Question) -> Event:
+    """A person is asked."""
+    return {
+        "kind": "request",
+        "id": question.id,
+        "digest": question.digest,
+        "offered": list(question.scopes),
+        "request": _bounded(question.request),
+    }
+
+
+def answer_event(question: Question, answer: Answer) -> Event:
+    """The question was answered, or is over without an answer."""
+    said = {"answer": "allowed", "scope": answer.scope} if isinstance(answer, Allowed) else {"answer": "denied"}
+    reason = {} if isinstance(answer, Allowed) else {"reason": answer.reason[:500]}
+    return {"kind": "answer", "id": question.id, "digest": question.digest, "by": answer.by[:200]} | said | reason
+
+
+def decision_event(request: Request, answer: Verdict, rule: str) -> Event:
+    """A request was decided without a question."""
+    return {"kind": "decision", "answer": answer, "rule": rule, "request": _bounded(request)}
+
+
+def revoke_event(grant: Grant) -> Event:
+    """A grant was taken back."""
+    return {"kind": "revoke", "grant": grant.id, "scope": grant.scope, "request": _bounded(grant.request)}
+
+
+def _bounded(request: Request) -> dict[str, Any]:
+    plain = plain_request(request) | {"argv": command_text(request.argv, most_bytes=KEPT_BYTES)}
+    if isinstance(request, Unsandboxed):
+        # Values may be secrets, and the audit is for ever
+        plain["environ"] = [as_text(pair.partition(b"=")[0]) for pair in request.environ]
+    if isinstance(request, HeldPath):
+        # Its digest stands for it
+        plain.pop("head", None)
+    # The whole can be told from the digest by whoever has it
+    return plain | {"key": key_of(request)}

@@ -14,8 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from unspill.model.facts import Facts
-    from unspill.model.plan import MountOp, NetworkPlan, Plan
+    from unspill.model.plan import Facts, MountOp, NetworkPlan, Plan
 
 # bwrap 0.11 gives all of an overlay's directories to mount(2) in one page.
 _OPTION_PAGE = 4096

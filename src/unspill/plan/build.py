@@ -18,12 +18,16 @@ from unspill.plan.home import (
     overlay_problem,
     shown_operations,
 )
-from unspill.plan.inside import to_inside
-from unspill.plan.masks import check_hidden, mask_operations, without_hidden
-from unspill.plan.order import in_mount_order
-from unspill.plan.stage import is_staged
-from unspill.plan.system import fresh_operations, kernel_operations, system_operations
-from unspill.plan.visible import check_no_mounts_beneath_roots
+from unspill.plan.rootfs import fresh_operations, kernel_operations, system_operations
+from unspill.plan.view import (
+    check_hidden,
+    check_no_mounts_beneath_roots,
+    in_mount_order,
+    is_staged,
+    mask_operations,
+    to_inside,
+    without_hidden,
+)
 from unspill.policy.defaults import check_root
 from unspill.policy.paths import normalise, show
 
@@ -99,7 +103,7 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
     if given.command_file is not None:
         operations.append(File(content=given.command_file, dest=COMMAND_FILE, why="the command, too long to pass"))
     if isinstance(given.network, ProxyNetwork):
-        from unspill.plan.node_script import PLACE, SCRIPT
+        from unspill.plan.environ import PLACE, SCRIPT
 
         operations.append(File(content=SCRIPT, dest=PLACE, why="leads older versions of node to the proxy"))
     if isinstance(given.network, HostNetwork):

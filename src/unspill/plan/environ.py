@@ -2,6 +2,25 @@
 """The variables of the sandbox, rebuilt from the caller's by an allow-list of names.
 
 PATH keeps only what the plan shows. HOME, USER, LOGNAME, SHELL and TMPDIR are always set by us.
+
+MERGED
+[rootfs_environ] The variables of view `rootfs`: a fixed set, and those that the person names. Nothing else of the
+caller's.
+
+What a command installs with pip lands in the project, where the next one finds it; caches do not.
+
+[contained_environ] The variables of a command in container mode: made anew, as in view `rootfs`, with the project at
+its own path.
+
+[proxy_environ] The variables by which programs inside a sandbox find its proxy: a table, each row with its reason.
+
+A convenience, not a defence: whoever ignores them reaches nothing at all. They hold an address inside the sandbox and
+no secret.
+
+[node_script] A script that node loads before everything else, so that its own fetch, http and https find the proxy.
+
+Needed by versions that know no NODE_USE_ENV_PROXY (before 22.21, and 23); in others it does nothing. It is put into
+the sandbox as a file and named in NODE_OPTIONS by `--require`, which every version has.
 """
 
 from __future__ import annotations
@@ -9,13 +28,17 @@ from __future__ import annotations
 from unspill.errors import UsageError
 from unspill.model.plan import PROXY_PORT, ProxyNetwork
 from unspill.plan.home import GIT_CONFIG_IN_HOST_VIEW
-from unspill.plan.visible import is_shown
+from unspill.plan.view import WORKSPACE, is_shown
 from unspill.policy.defaults import is_allowed_variable, is_refused_variable, is_variable_name
 from unspill.policy.paths import normalise, show
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from unspill.model.plan import MountOp, PlanInput
+
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _SHELL = b"/bin/sh"
@@ -29,8 +52,6 @@ def build_environ(given: PlanInput, mounts: tuple[MountOp, ...]) -> tuple[tuple[
         UsageError: the caller asks for a variable that never enters a sandbox.
     """
     if given.places.rootfs is not None:
-        from unspill.plan.rootfs_environ import rootfs_environ
-
         return _with_extra(given, rootfs_environ(given, given.places.rootfs.shell))
     configured = given.policy.environment
     kept = {
@@ -65,8 +86,6 @@ def _with_extra(given: PlanInput, kept: dict[bytes, bytes]) -> tuple[tuple[bytes
 
 def _to_proxy(extra: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """Return what leads programs to the proxy; what the caller sets is stronger, but settings of git come together."""
-    from unspill.plan.node_script import PLACE
-    from unspill.plan.proxy_environ import proxy_variables
 
     count = extra.pop(b"GIT_CONFIG_COUNT", b"0")
     variables = proxy_variables(
@@ -107,3 +126,232 @@ def checked_extra(extra: tuple[tuple[bytes, bytes], ...]) -> dict[bytes, bytes]:
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
+
+
+_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Of the terminal, so that programs write as they would there
+_OF_TERMINAL = (b"TERM", b"COLORTERM", b"NO_COLOR", b"TZ")
+
+
+def rootfs_environ(given: PlanInput, shell: bytes) -> dict[bytes, bytes]:
+    """Return the variables that a command starts with, before what the caller sets for this run."""
+    user = b"root" if given.uid == 0 else given.places.home.user.encode("utf-8", "surrogateescape")
+    kept = kept_environ(given.environ, given.policy.environment) | fixed_environ(WORKSPACE)
+    kept |= {
+        b"USER": user,
+        b"LOGNAME": user,
+        b"SHELL": shell,
+        b"XDG_CACHE_HOME": b"/tmp/.cache",
+        b"npm_config_cache": b"/tmp/.cache/npm",
+        b"GIT_CONFIG_GLOBAL": GIT_CONFIG_IN_HOST_VIEW,
+    }
+    if given.uid == 0:
+        # For uid 0 tar would restore owners that nobody inside can be
+        kept[b"TAR_OPTIONS"] = b"--no-same-owner"
+    return kept
+
+
+def kept_environ(environ: Iterable[tuple[bytes, bytes]], configured: tuple[str, ...]) -> dict[bytes, bytes]:
+    """Return those of the caller's variables that a new environment has: the terminal's, and what the person names."""
+    return {
+        name: value
+        for name, value in environ
+        if (name in _OF_TERMINAL or _is_named(_text(name), configured))
+        and is_allowed_variable(_text(name), configured)
+        and b"\0" not in value
+    }
+
+
+def fixed_environ(project: bytes) -> dict[bytes, bytes]:
+    """Return the variables that a new environment always has; `project` is where its directory is seen."""
+    packages = project + b"/.packages"
+    return {
+        b"HOME": project,
+        b"PATH": _PATH + b":" + packages + b"/bin",
+        b"PIP_TARGET": packages,
+        b"PYTHONPATH": packages,
+        b"PYTHONDONTWRITEBYTECODE": b"1",
+        b"TMPDIR": b"/tmp",
+        b"LANG": b"C.UTF-8",
+    }
+
+
+def _is_named(name: str, configured: tuple[str, ...]) -> bool:
+    return any(name == entry or (entry.endswith("*") and name.startswith(entry[:-1])) for entry in configured)
+
+
+def contained_environ(
+    project: bytes,
+    configured: tuple[str, ...],
+    environ: Mapping[bytes, bytes],
+    extra: tuple[tuple[bytes, bytes], ...],
+) -> dict[bytes, bytes]:
+    """Return the variables: a fixed set, of the caller's those that the person names, and those set for this run.
+
+    Raises:
+        UsageError: a variable is set for this run that never enters a sandbox.
+    """
+    return kept_environ(environ.items(), configured) | fixed_environ(project) | checked_extra(extra)
+
+
+# The sandbox's own loopback is reached directly: a server that a test starts is not outside.
+DIRECT = ("localhost", "127.0.0.1", "::1")
+
+
+class Variable(Record):
+    """One variable; `{host}`, `{port}`, `{url}`, `{direct}` and `{pattern}` are filled in."""
+
+    name: str
+    value: str
+    why: str
+
+
+_JVM = (
+    "-Dhttp.proxyHost={host} -Dhttp.proxyPort={port} -Dhttps.proxyHost={host} -Dhttps.proxyPort={port} "
+    "-Dhttp.nonProxyHosts={pattern}"
+)
+
+TABLE = (
+    Variable(name="http_proxy", value="{url}", why="curl and git read only the lower-case one for http"),
+    Variable(name="HTTP_PROXY", value="{url}", why="Go, Ruby and many others read the upper-case ones"),
+    Variable(name="https_proxy", value="{url}", why="pip, curl, git, wget, cargo"),
+    Variable(name="HTTPS_PROXY", value="{url}", why="npm, Go, rustup"),
+    # Some clients fail at once on a socks URL if they lack an optional package, even when they do not need it
+    Variable(name="all_proxy", value="{url}", why="what has no variable of its own; as http, which all understand"),
+    Variable(name="ALL_PROXY", value="{url}", why="the same"),
+    Variable(name="no_proxy", value="{direct}", why="loopback is inside"),
+    Variable(name="NO_PROXY", value="{direct}", why="loopback is inside"),
+    Variable(name="NODE_USE_ENV_PROXY", value="1", why="node's own fetch and http, from 22.21 and 24 on"),
+    Variable(name="npm_config_proxy", value="{url}", why="stronger than an .npmrc of the project"),
+    Variable(name="npm_config_https_proxy", value="{url}", why="stronger than an .npmrc of the project"),
+    Variable(name="npm_config_noproxy", value="{direct}", why="loopback is inside"),
+    Variable(name="YARN_HTTP_PROXY", value="{url}", why="yarn reads no other since its second version"),
+    Variable(name="YARN_HTTPS_PROXY", value="{url}", why="yarn reads no other since its second version"),
+    Variable(name="JAVA_TOOL_OPTIONS", value=_JVM, why="the JVM reads no variable for this; it says so on stderr"),
+    Variable(name="ELECTRON_GET_USE_PROXY", value="1", why="its downloader ignores the others without it"),
+)
+
+# http.proxy in a configuration of git is stronger than the variables, and the project's own .git/config may have one.
+GIT = (("http.proxy", "{url}"),)
+
+
+def proxy_variables(port: int, *, host: str = "127.0.0.1", git_count: int = 0, node_script: str = "") -> dict[str, str]:
+    """Return the variables for a proxy that listens on a port of the sandbox's loopback.
+
+    Args:
+        port: The port inside.
+        host: The address inside.
+        git_count: How many settings of GIT_CONFIG_COUNT there are already; ours come behind them.
+        node_script: Where `node_script.SCRIPT` lies inside, if it was put there.
+    """
+    url = f"http://{host}:{port}"
+    filled = {
+        "host": host,
+        "port": str(port),
+        "url": url,
+        "direct": ",".join(DIRECT),
+        "pattern": "|".join((*DIRECT[:1], "127.*", "[::1]")),
+    }
+    variables = {row.name: row.value.format_map(filled) for row in TABLE}
+    for number, (key, value) in enumerate(GIT, git_count):
+        variables[f"GIT_CONFIG_KEY_{number}"] = key
+        variables[f"GIT_CONFIG_VALUE_{number}"] = value.format_map(filled)
+    variables["GIT_CONFIG_COUNT"] = str(git_count + len(GIT))
+    if node_script:
+        variables["NODE_OPTIONS"] = f"--require {node_script}"
+    return variables
+
+
+PLACE = b"/run/unspill-node-proxy.js"
+SCRIPT = rb"""// SPDX-License-Identifier: Apache-2.0
+// Leads fetch, http and https of older versions of node to the proxy of this sandbox.
+'use strict';
+(() => {
+  const url = process.env.https_proxy;
+  const [major, minor] = process.versions.node.split('.').map(Number);
+  if (!url || major >= 24 || (major === 22 && minor >= 21)) return;
+
+  const net = require('net');
+  const tls = require('tls');
+  const proxy = new URL(url);
+  const direct = new Set((process.env.no_proxy || '').split(','));
+  const bare = (host) => (host.startsWith('[') ? host.slice(1, -1) : host);
+
+  function tunnel(host, port, done) {
+    const socket = net.connect(Number(proxy.port), proxy.hostname);
+    const authority = `${host.includes(':') ? `[${host}]` : host}:${port}`;
+    let head = '';
+    let isDone = false;
+    const finish = (error) => {
+      if (isDone) return;
+      isDone = true;
+      socket.removeListener('readable', read);
+      socket.removeListener('error', finish);
+      socket.removeListener('end', ended);
+      if (error) socket.destroy();
+      done(error, error ? undefined : socket);
+    };
+    const ended = () => finish(new Error('the proxy closed the connection'));
+    // A byte at a time: what follows the head belongs to whoever gets the socket
+    const read = () => {
+      for (let byte; !head.endsWith('\r\n\r\n') && (byte = socket.read(1)) !== null; ) head += byte.toString('latin1');
+      if (!head.endsWith('\r\n\r\n')) return;
+      const status = head.slice(9, head.indexOf('\r\n'));
+      const isOpen = head.startsWith('HTTP/1.1 200 ');
+      finish(isOpen ? null : new Error(`${authority} is not reachable from this sandbox: ${status}`));
+    };
+    socket.on('readable', read);
+    socket.on('error', finish);
+    socket.on('end', ended);
+    socket.write(`CONNECT ${authority} HTTP/1.1\r\nHost: ${authority}\r\n\r\n`);
+  }
+
+  for (const [name, port] of [['http', 80], ['https', 443]]) {
+    const agent = require(name).globalAgent;
+    const plain = agent.createConnection;
+    agent.createConnection = function (options, done) {
+      const host = bare(String(options.host || options.hostname || 'localhost'));
+      if (options.socketPath || direct.has(host)) return plain.call(this, options, done);
+      tunnel(host, options.port || port, (error, socket) => {
+        if (error) return done(error);
+        done(null, name === 'http' ? socket : tls.connect({ ...options, socket }));
+      });
+    };
+  }
+
+  if (typeof fetch !== 'function') return;
+  const key = Symbol.for('undici.globalDispatcher.1');
+  const original = globalThis.fetch;
+  let isLed = false;
+  function connect(options, done) {
+    const host = bare(options.hostname);
+    const port = options.port || (options.protocol === 'https:' ? 443 : 80);
+    const wrap = (socket) => {
+      if (options.protocol !== 'https:') return done(null, socket);
+      const servername = options.servername || (net.isIP(host) ? undefined : host);
+      const secure = tls.connect({ socket, servername, ALPNProtocols: ['http/1.1'] });
+      secure.once('error', done);
+      secure.once('secureConnect', () => {
+        secure.removeListener('error', done);
+        done(null, secure);
+      });
+    };
+    if (!direct.has(host)) return tunnel(host, port, (error, socket) => (error ? done(error) : wrap(socket)));
+    const socket = net.connect(Number(port), host);
+    socket.once('error', done);
+    socket.once('connect', () => {
+      socket.removeListener('error', done);
+      wrap(socket);
+    });
+  }
+  globalThis.fetch = function fetch(input, init) {
+    if (!isLed) {
+      isLed = true;
+      void globalThis.Response; // has node load its client, which then sets the dispatcher
+      const Agent = globalThis[key] && globalThis[key].constructor;
+      if (Agent) globalThis[key] = new Agent({ connect });
+    }
+    return original(input, init);
+  };
+})();
+"""

@@ -28,8 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unspill.model.facts import Facts
-    from unspill.model.plan import FenceAccess, MountOp, NetworkPlan
+    from unspill.model.plan import Facts, FenceAccess, MountOp, NetworkPlan
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REFER, _TRUNCATE, _IOCTL_DEV = 1, 2, 4, 8, 1 << 13, 1 << 14, 1 << 15
 _REMOVE = 1 << 4 | 1 << 5

@@ -11,18 +11,16 @@ from __future__ import annotations
 from unspill.errors import BwrapMissing
 from unspill.model.plan import PROXY_PORT, Bind, NoNetwork, Plan, ProxyNetwork, ReadOnly, Symlink, Tmpfs
 from unspill.model.policy import GIB, MIB, Limits
-from unspill.model.record import Record
-from unspill.plan.order import in_mount_order
-from unspill.plan.proxy_environ import proxy_variables
-from unspill.plan.system import RUN_BYTES, STICKY, kernel_operations
-from unspill.plan.visible import check_no_mounts_beneath_roots
+from unspill.plan.environ import proxy_variables
+from unspill.plan.rootfs import RUN_BYTES, STICKY, kernel_operations
+from unspill.plan.view import check_no_mounts_beneath_roots, in_mount_order
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unspill.model.facts import Facts
-    from unspill.model.plan import MountOp, NetworkPlan
+    from unspill.model.plan import Facts, MountOp, NetworkPlan
     from unspill.model.policy import EngineName
 
 ROOT = 0

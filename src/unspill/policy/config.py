@@ -38,13 +38,13 @@ from unspill.model.policy import (
     GIB,
     KIB,
     MIB,
+    SCOPES,
     Limits,
     Network,
+    Rules,
     Secrets,
 )
-from unspill.model.record import Record
 from unspill.model.rootfs import TIERS, RootfsSpec
-from unspill.model.rules import SCOPES, Rules
 from unspill.policy.defaults import (
     is_refused_variable,
     is_variable_name,
@@ -52,6 +52,7 @@ from unspill.policy.defaults import (
     mount_places_problem,
 )
 from unspill.policy.paths import normalise, show
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

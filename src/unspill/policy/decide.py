@@ -16,18 +16,17 @@ from unspill.model.permission import (
     Unsandboxed,
     WritableRoot,
 )
-from unspill.model.record import Record
-from unspill.model.rules import SCOPES
+from unspill.model.policy import SCOPES
 from unspill.policy.hosts import covered
 from unspill.policy.paths import contains, show
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unspill.model.permission import Grant, GrantId, Request
-    from unspill.model.policy import Policy
-    from unspill.model.rules import Rules, Scope, Stance
+    from unspill.model.policy import Policy, Rules, Scope, Stance
 
 
 class Allow(Record):

@@ -8,9 +8,9 @@ or kind, and `apply.guard` finds out which changes they mean.
 
 from __future__ import annotations
 
-from unspill.model.record import Record
 from unspill.policy.git import GIT_NAMES
 from unspill.policy.paths import alias_of, fold, is_odd
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

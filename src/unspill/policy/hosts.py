@@ -18,14 +18,14 @@ from __future__ import annotations
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 from unspill.errors import PolicyError
-from unspill.model.record import Record
 from unspill.policy.paths import shell_word
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unspill.model.egress import DenialRule
+    from unspill.model.traffic import DenialRule
 
 
 WEB_PORTS = (80, 443)

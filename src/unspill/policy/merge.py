@@ -9,7 +9,7 @@ stands in, but it can't leave the rules of the outer one.
 from __future__ import annotations
 
 from unspill.errors import PolicyError
-from unspill.model.rules import SCOPES
+from unspill.model.policy import SCOPES
 from unspill.policy.config import EVER_LESS, PROJECT_KEYS, Settings
 
 TYPE_CHECKING = False
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
         Limits,
         Network,
         Policy,
+        Rules,
         Secrets,
     )
-    from unspill.model.rules import Rules
     from unspill.policy.config import Bound
 
 

@@ -14,9 +14,9 @@ import urllib.parse
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.inside import find_inside, resolve_inside
-from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.policy.config import find_wrong_field
+from unspill.record import Record
 from unspill.rootfs.download import fetch, read_text
 from unspill.rootfs.source import Filled, Resolved, arch_of, variant_of
 from unspill.rootfs.tar import unpack

@@ -13,9 +13,9 @@ import stat
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.writing import write_whole
-from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.policy.config import is_rootfs_label
+from unspill.record import Record
 from unspill.rootfs.compression import shown
 from unspill.rootfs.download import check_digest, digest_of, fetch
 from unspill.rootfs.layout import DIRECTORY

@@ -18,7 +18,7 @@ from threading import Event, Thread
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.bwrap import why_unsafe
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from shutil import rmtree, which
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.beneath import open_beneath
-from unspill.model.record import Record
 from unspill.model.rootfs import TIERS, Progress, RootfsKey
+from unspill.record import Record
 from unspill.rootfs.compression import Bounds, too_much
 from unspill.rootfs.source import DEBIAN_NAMES, Filled, Resolved, arch_of, detect_arch, variant_of
 from unspill.rootfs.tar import unpack

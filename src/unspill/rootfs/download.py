@@ -24,8 +24,8 @@ from http.client import HTTPException
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.writing import sync_directory
-from unspill.model.record import Record
 from unspill.model.rootfs import Progress
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import stat
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnsafe, RootfsUnverified
 from unspill.host.inside import resolve_inside
-from unspill.model.record import Record
 from unspill.model.rootfs import Progress, RootfsKey
+from unspill.record import Record
 from unspill.rootfs.archive import check_tree, copy_given, is_remote, label_of, open_given
 from unspill.rootfs.compression import Bounds, open_chunks, shown
 from unspill.rootfs.download import check_digest, digest_of

@@ -11,7 +11,7 @@ import hashlib
 import os
 
 from unspill.errors import RootfsError
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from zlib import adler32
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.writing import write_whole
-from unspill.model.record import Record
+from unspill.record import Record
 from unspill.rootfs.compression import (
     EXTENSION_BYTES,
     NAME_BYTES,

@@ -3,38 +3,69 @@
 
 Knows no policy: what may be seen or written is decided in the Plan. One implementation for sync and async callers:
 the async side calls this in a thread and cancels through a descriptor.
+
+MERGED
+[stage] What the shell says that goes to the working directory for bwrap: nothing, or why the command was not started.
+
+It closes its end before it becomes the command, so nothing here can be forged by the command.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 
 from unspill.errors import SandboxUnavailable, UnspillError
-from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_files, run_name
-from unspill.model.plan import PROXY_PORT, Bind, File, Overlay, ProxyNetwork, Tmpfs
-from unspill.model.record import Record
-from unspill.model.run import Cancelled, Exited, NeverStarted, Output, Remains
+from unspill.host.job import (
+    ARGS_FD,
+    BLOCK_FD,
+    FIRST_FILE_FD,
+    INFO_FD,
+    STATUS_FD,
+    Job,
+    memory_files,
+    run_name,
+)
+from unspill.host.numbers import make_pipe
+from unspill.model.plan import (
+    PROXY_PORT,
+    Bind,
+    File,
+    Overlay,
+    ProxyNetwork,
+    Tmpfs,
+)
+from unspill.model.run import (
+    Cancelled,
+    Exited,
+    NeverStarted,
+    Output,
+    Remains,
+)
 from unspill.plan.argv import bwrap_options
-from unspill.plan.stage import command_words
-from unspill.runner.budget import Budget
+from unspill.plan.view import command_words
+from unspill.record import Record
 from unspill.runner.launcher import get_launcher
-from unspill.runner.limits import name_limit, rlimits
-from unspill.runner.memory import MemoryWatch
-from unspill.runner.outcome import hints_from, outcome_from
-from unspill.runner.pipes import Pipes
-from unspill.runner.streams import Collector
-from unspill.runner.watch import Watch
+from unspill.runner.outcome import hints_from, not_entered, not_executed, outcome_from
+from unspill.runner.watch import (
+    Budget,
+    Collector,
+    MemoryWatch,
+    Pipes,
+    Watch,
+    name_limit,
+    rlimits,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.host.cgroup import Group
     from unspill.host.remains import Temporary
-    from unspill.model.facts import Facts
-    from unspill.model.plan import Plan
+    from unspill.model.plan import Facts, Plan
     from unspill.model.run import Hint, Outcome
     from unspill.runner.launcher import Launched
-    from unspill.runner.stage import Stage
-    from unspill.runner.wishes import Wishes
+    from unspill.runner.watch import Wishes
+
 
 _WITH_PARENT = b"--die-with-parent"
 
@@ -117,7 +148,6 @@ def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
 def _stage(plan: Plan) -> Stage | None:
     if not plan.staged:
         return None
-    from unspill.runner.stage import Stage
 
     return Stage(plan)
 
@@ -126,7 +156,7 @@ def _explained(plan: Plan, performed: Performed) -> Performed:
     """Add what can be guessed of files that the plan kept from the command."""
     if performed.outcome == Exited(code=0) or isinstance(performed.outcome, NeverStarted):
         return performed
-    from unspill.runner.named import hints_about
+    from unspill.runner.outcome import hints_about
 
     guessed = hints_about(plan, performed.outcome, performed.stdout.kept(), performed.stderr.kept())
     if not guessed:
@@ -245,3 +275,49 @@ def _umask() -> int:
             if line.startswith(b"Umask:"):
                 return int(line.split()[1], 8)
     return 0o022
+
+
+_LONGEST = 64
+_DIRECTORIES = {b"none": errno.ENOENT, b"file": errno.ENOTDIR, b"closed": errno.EACCES}
+_PROGRAMS = {b"program": errno.ENOENT, b"mode": errno.EACCES}
+
+
+class Stage:
+    """The caller's end of the pipe, from before the run is launched until every process of it is dead."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._ours, self._theirs = make_pipe()
+        self._said = b""
+
+    def theirs(self) -> int:
+        """Return the descriptor that the run gets."""
+        return self._theirs
+
+    def launched(self) -> None:
+        """Let go of the run's end."""
+        self._close_theirs()
+
+    def end(self) -> None:
+        """Hear what there is to be heard. Every process of the run is dead, or was never made."""
+        self._close_theirs()
+        if self._ours >= 0:
+            self._said = os.read(self._ours, _LONGEST).strip()
+            os.close(self._ours)
+            self._ours = -1
+
+    def outcome(self, outcome: Outcome) -> Outcome:
+        """Return how the command ended, from how the shell did that should have become it."""
+        if isinstance(outcome, NeverStarted):
+            # What could not be started then was the shell
+            return outcome.replace(exit_code=125)
+        if not isinstance(outcome, Exited) or not self._said:
+            return outcome
+        if self._said in _DIRECTORIES:
+            return not_entered(_DIRECTORIES[self._said])
+        return not_executed(self._plan.argv[0], _PROGRAMS.get(self._said, errno.EACCES))
+
+    def _close_theirs(self) -> None:
+        if self._theirs >= 0:
+            os.close(self._theirs)
+            self._theirs = -1

@@ -13,10 +13,9 @@ import signal
 import subprocess
 import time
 
-from unspill.model.event import OutputChunk
-from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut
+from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, OutputChunk, Signalled, TimedOut
 from unspill.runner.perform import Performed
-from unspill.runner.streams import Collector
+from unspill.runner.watch import Collector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Limits
     from unspill.model.run import Outcome
-    from unspill.runner.wishes import Wishes
+    from unspill.runner.watch import Wishes
 
 _CHUNK = 1 << 16
 # What a process beyond our reach still writes after the command has ended is not waited for

@@ -2,33 +2,74 @@
 """Waits for one run: reads its output, feeds its input, and kills it when a bound, a deadline or the caller says so.
 
 Returns only when the spawner has said that every process is dead (or is dead itself, and with it the run).
+
+MERGED
+[pipes] The pipes between a run and its caller: a command never gets a terminal, a file or a socket of the caller's.
+
+[streams] Keeps one stream of a command: its head and tail in memory, the rest in a capped file.
+
+Memory stays bounded whatever is printed; no byte is changed or decoded here.
+
+[limits] Turns Limits into what the kernel enforces, and watches what it does not.
+
+Processes, memory and open files are the kernel's business (cgroup where delegated, else rlimit on the child that is
+held back); the size of the layer is measured while the run goes on.
+
+[budget] Watches what a run takes of the disk and of the directories in memory, and names the bound that it exceeds.
+
+Asks file systems how full they are at every look, and walks the layers now and then. A command can hide what it wrote
+from a walk, in directories closed to its owner or in deleted files; it can't hide it from the file system.
+
+[memory] Watches the memory of the host while a run goes on that no control group bounds.
+
+An rlimit counts what a process maps for itself alone. It does not count shared memory, files in memory, pipes and
+sockets: of those only the host as a whole can tell. If it is nearly out of memory, this run is the first to go.
+
+[wishes] What a caller wants of one run besides its plan.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
+import sys
 import time
 
 from unspill.errors import SandboxUnavailable
 from unspill.host.job import is_dead
+from unspill.host.numbers import above_standard, make_pipe
 from unspill.host.signals import DeferredSignals
-from unspill.model.event import OutputChunk, Started
-from unspill.model.run import Cancelled, LimitReached, NeverStarted, Remains, TimedOut
+from unspill.model.run import (
+    Cancelled,
+    Exited,
+    LimitReached,
+    NeverStarted,
+    Output,
+    OutputChunk,
+    Remains,
+    Signalled,
+    Started,
+    TimedOut,
+)
+from unspill.record import Record
 from unspill.runner.outcome import mount_refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from unspill.model.layer import RunId
     from unspill.model.policy import Limits
-    from unspill.model.run import Outcome, StreamName
-    from unspill.runner.budget import Budget
+    from unspill.model.run import (
+        Event,
+        LimitName,
+        Outcome,
+        StreamName,
+    )
     from unspill.runner.launcher import Launched
-    from unspill.runner.pipes import Pipes
-    from unspill.runner.streams import Collector
-    from unspill.runner.wishes import Wishes
+
 
 _CHUNK = 1 << 16
 _STDIN_CHUNK = 1 << 16
@@ -277,3 +318,390 @@ class Watch:
 
 def _is_too_much(stopped: Outcome) -> bool:
     return isinstance(stopped, LimitReached) and stopped.limit == "output"
+
+
+_NULL = os.O_RDONLY | os.O_CLOEXEC
+_PIPE_READ, _PIPE_WRITE = 0, 1
+
+
+class Pipes:
+    """The pipes of one run: ours are read or written here, theirs go to the command and are closed here."""
+
+    def __init__(self, has_stdin: bool) -> None:
+        pipes: list[tuple[int, int]] = []
+        try:
+            while len(pipes) < (4 if has_stdin else 3):
+                pipes.append(make_pipe())
+            stdin = pipes[3][_PIPE_READ] if has_stdin else above_standard(os.open(os.devnull, _NULL))
+        except OSError:
+            for fd in (fd for pipe in pipes for fd in pipe):
+                os.close(fd)
+            raise
+        self.stdout, self.stderr, self.status = (pipe[_PIPE_READ] for pipe in pipes[:3])
+        self.stdin: int | None = pipes[3][_PIPE_WRITE] if has_stdin else None
+        self.theirs = [stdin, *(pipe[_PIPE_WRITE] for pipe in pipes[:3])]
+        for fd in (self.stdout, self.stderr):
+            os.set_blocking(fd, False)
+        if self.stdin is not None:
+            os.set_blocking(self.stdin, False)
+
+    def close_theirs(self) -> None:
+        while self.theirs:
+            os.close(self.theirs.pop())
+
+    def close_stdin(self) -> None:
+        if self.stdin is not None:
+            os.close(self.stdin)
+            self.stdin = None
+
+    def read_status(self) -> bytes:
+        """Return what bwrap said of the command; only after it is dead, when the pipe has an end."""
+        text = b""
+        while chunk := os.read(self.status, 4096):
+            text += chunk
+        return text
+
+    def close(self) -> None:
+        self.close_theirs()
+        self.close_stdin()
+        for fd in (self.stdout, self.stderr, self.status):
+            os.close(fd)
+
+
+_FILE_CAP = 1 << 30
+
+
+class Collector:
+    """Takes the chunks of one stream as they come."""
+
+    def __init__(self, file: bytes, *, kept_bytes: int, file_cap: int | None) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._kept = kept_bytes
+        self._path = file
+        self._cap = _FILE_CAP if file_cap is None else file_cap
+        self._fd: int | None = None
+        self._is_spilled = False
+        self._in_file = 0
+        self.total = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Take one chunk."""
+        self.total += len(chunk)
+        if self._is_spilled:
+            self._spill(chunk)
+        room = self._kept - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > self._kept and not self._is_spilled:
+            self._open()
+        if len(self._tail) > 2 * self._kept:
+            self._cut_tail()
+
+    def _cut_tail(self) -> None:
+        del self._tail[: max(0, len(self._tail) - self._kept)]
+
+    def _open(self) -> None:
+        """Begin the file with all there was; so far nothing of it has been let go."""
+        self._is_spilled = True
+        try:
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return  # head and tail are kept all the same
+        self._spill(bytes(self._head + self._tail))
+
+    def _spill(self, chunk: bytes) -> None:
+        view = memoryview(chunk)[: max(0, self._cap - self._in_file)]
+        while view and self._fd is not None:
+            try:
+                written = os.write(self._fd, view)
+            except OSError:
+                # A full disk must not stop the reading: the kill path depends on it
+                self._cap = 0
+                return
+            self._in_file += written
+            view = view[written:]
+
+    def finish(self) -> Output:
+        """Return what was kept; nothing may be added after."""
+        has_file = self._fd is not None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        self._cut_tail()
+        return Output(
+            head=bytes(self._head),
+            tail=bytes(self._tail),
+            left_out=self.total - len(self._head) - len(self._tail),
+            file=self._path if has_file else None,
+        )
+
+
+# What a run may not eat: a machine without free space hurts more than a run that is ended
+FREE_SPACE_KEPT = 256 * 1024 * 1024
+
+
+def rlimits(limits: Limits, *, has_group: bool) -> tuple[tuple[int, int], ...]:
+    """Return (resource, bound) pairs for the held child.
+
+    Memory is RLIMIT_DATA, not RLIMIT_AS: runtimes reserve far more address space than they use.
+    """
+    wanted = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_NPROC, None if has_group else limits.processes),
+        (resource.RLIMIT_DATA, None if has_group else limits.memory_bytes),
+    )
+    return tuple((kind, bound) for kind, bound in wanted if bound is not None)
+
+
+_SIGXFSZ = 25
+
+
+def name_limit(outcome: Outcome, reached: LimitName | None, limits: Limits) -> Outcome:
+    """Say which bound ended a run where the kernel tells: by the group's counters, or by its own signal."""
+    if outcome == Exited(code=0) or not isinstance(outcome, Exited | Signalled):
+        return outcome
+    if outcome == Signalled(signal=_SIGXFSZ) and limits.file_bytes is not None:
+        return LimitReached(limit="file_bytes", bound=limits.file_bytes)
+    if reached == "memory" and limits.memory_bytes is not None:
+        return LimitReached(limit="memory", bound=limits.memory_bytes)
+    if reached == "processes" and limits.processes is not None:
+        return LimitReached(limit="processes", bound=limits.processes)
+    return outcome
+
+
+def find_excess(
+    limits: Limits, uppers: tuple[bytes, ...], *, is_over: bool = False, closed: list[bytes] | None = None
+) -> LimitReached | None:
+    """Return the bound that what lies in these directories exceeds, if any.
+
+    `is_over`: every process is dead, so what the command closed to its owner can be opened and measured too.
+    Before that such directories are passed over, and their names added to `closed`.
+    """
+    from unspill.changes.measure import measure
+
+    used, entries = 0, 0
+    for upper in uppers:
+        more_bytes, more_entries = measure(
+            upper, bytes_cap=limits.layer_bytes, entries_cap=limits.layer_entries, unlock=is_over, closed=closed
+        )
+        used, entries = used + more_bytes, entries + more_entries
+    if limits.layer_bytes is not None and used > limits.layer_bytes:
+        return LimitReached(limit="layer_bytes", bound=limits.layer_bytes)
+    if limits.layer_entries is not None and entries > limits.layer_entries:
+        return LimitReached(limit="layer_entries", bound=limits.layer_entries)
+    return None
+
+
+def free_bytes(path: bytes) -> int:
+    """Return what an ordinary user may still write to the filesystem of a path."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+FREE_INODES_KEPT = 10_000
+
+_LOOK_S = 0.5
+_LONGEST_PAUSE_S = 2.0
+_SHARE = 20
+# A run that only tidies a playground that is too large must be let alone
+_GROWN_BYTES, _GROWN_ENTRIES = 1 << 20, 100
+# The clock that files are stamped by may be behind by one tick, which is 10 ms at most
+_TICK_NS = 10_000_000
+
+
+class Budget:
+    """What one run may take.
+
+    `uppers` are its layers, `kept` the playground and other directories that outlive it, `fresh` the places of
+    directories in memory, of which the kernel bounds the bytes but not the entries; `memory` is for a run that no
+    control group bounds.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        uppers: tuple[bytes, ...],
+        kept: tuple[bytes, ...] = (),
+        fresh: tuple[bytes, ...] = (),
+        memory: MemoryWatch | None = None,
+    ) -> None:
+        self._limits = limits
+        self._uppers = uppers
+        self._kept = kept
+        self._fresh = fresh
+        self._memory = memory
+        self._disk = next(iter((*uppers, *kept)), None)
+        self._room = _room(self._disk) if self._disk is not None else (0, 0)
+        self._last_walk = (0.0, 0, 0)
+        self._begun = time.monotonic()
+        self._begun_ns = time.time_ns() - _TICK_NS
+        self.next_check = self._next_walk = self._begun + _LOOK_S
+
+    def check(self, init_fd: int | None = None) -> LimitReached | None:
+        """Return the bound that is exceeded, if any, and choose the next moment to look.
+
+        `init_fd` is the pidfd of the sandbox's pid 1, through which its own directories are seen.
+        """
+        grown = (0, 0)
+        if self._disk is not None:
+            room = _room(self._disk)
+            if room[0] < FREE_SPACE_KEPT:
+                return LimitReached(limit="free_space", bound=FREE_SPACE_KEPT)
+            if room[1] < FREE_INODES_KEPT:
+                return LimitReached(limit="free_inodes", bound=FREE_INODES_KEPT)
+            grown = (self._room[0] - room[0], self._room[1] - room[1])
+        reached = None if self._memory is None else self._memory.check()
+        reached = reached or self._fresh_excess(init_fd)
+        if reached is None and self._is_time_to_walk(grown):
+            reached = self._walk(grown)
+        # Hundreds of runs that only wait must not spend their time on being looked at
+        age = time.monotonic() - self._begun
+        self.next_check = time.monotonic() + min(max(_LOOK_S, age / 10), _LONGEST_PAUSE_S)
+        return reached
+
+    def _is_time_to_walk(self, grown: tuple[int, int]) -> bool:
+        now = time.monotonic()
+        if now >= self._next_walk:
+            return True
+        # Many small files make a walk, and so the pause after it, long: nobody may fill the disk meanwhile
+        took, grown_bytes, grown_entries = self._last_walk
+        is_suspect = _exceeds(grown[0] - grown_bytes, self._limits.layer_bytes) or _exceeds(
+            grown[1] - grown_entries, self._limits.layer_entries
+        )
+        return is_suspect and now >= self._next_walk - took * (_SHARE - 1)
+
+    def _walk(self, grown: tuple[int, int]) -> LimitReached | None:
+        begun = time.monotonic()
+        closed: list[bytes] = []
+        reached = find_excess(self._limits, self._uppers, closed=closed)
+        if reached is None and closed:
+            reached = self._named("layer_bytes", grown[0], self._limits.layer_bytes)
+            reached = reached or self._named("layer_entries", grown[1], self._limits.layer_entries)
+        # Whoever else removes something from this file system hides what a run adds to it, but not that it changes
+        if reached is None and (abs(grown[0]) > _GROWN_BYTES or abs(grown[1]) > _GROWN_ENTRIES):
+            has_grown = grown[0] > _GROWN_BYTES or grown[1] > _GROWN_ENTRIES
+            found = (self._playground_excess(place, has_grown=has_grown) for place in self._kept)
+            reached = next(filter(None, found), None)
+        took = time.monotonic() - begun
+        self._last_walk = (took, *grown)
+        self._next_walk = time.monotonic() + max(_LOOK_S, took * _SHARE)
+        return reached
+
+    def _playground_excess(self, playground: bytes, *, has_grown: bool) -> LimitReached | None:
+        excess = find_excess(self._limits, (playground,))
+        if excess is None or not (has_grown or self._wrote_into(playground)):
+            return None
+        name: LimitName = "playground_bytes" if excess.limit == "layer_bytes" else "playground_entries"
+        return LimitReached(limit=name, bound=excess.bound)
+
+    def _wrote_into(self, playground: bytes) -> bool:
+        from unspill.changes.measure import has_fresh
+
+        return has_fresh(playground, self._begun_ns, over_bytes=_GROWN_BYTES, over_entries=_GROWN_ENTRIES)
+
+    def _fresh_excess(self, init_fd: int | None) -> LimitReached | None:
+        bound = self._limits.layer_entries
+        pid = None if init_fd is None or bound is None else _pid_of(init_fd)
+        if pid is None:
+            return None
+        for place in self._fresh:
+            inside = b"/proc/%d/root%b" % (pid, place)
+            try:
+                # While bwrap is still at work its root is the host's, and so is what is there; it never goes back
+                if os.stat(inside).st_dev == _device_of(place):
+                    continue
+                found = os.statvfs(inside)
+            except OSError:
+                continue  # it is just ending, or not ours to look into
+            if reached := self._named("tmp_entries", found.f_files - found.f_ffree, bound):
+                return reached
+        return None
+
+    @staticmethod
+    def _named(name: LimitName, used: int, bound: int | None) -> LimitReached | None:
+        return LimitReached(limit=name, bound=bound) if bound is not None and used > bound else None
+
+
+def _device_of(place: bytes) -> int | None:
+    """Return where the host has a place, None if it has no such place at all."""
+    try:
+        return os.stat(place).st_dev
+    except OSError:
+        return None
+
+
+def _exceeds(used: int, bound: int | None) -> bool:
+    return bound is not None and used > bound
+
+
+def _room(path: bytes) -> tuple[int, int]:
+    """Return the bytes and the entries that an ordinary user may still make on the file system of a path."""
+    found = os.statvfs(path)
+    # btrfs has no fixed number of them and says 0
+    entries = found.f_favail if found.f_files else sys.maxsize
+    return found.f_bavail * found.f_frsize, entries
+
+
+def _pid_of(pidfd: int) -> int | None:
+    with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
+        for line in file:
+            if line.startswith(b"Pid:"):
+                pid = int(line.split()[1])
+                return pid if pid > 0 else None
+    return None
+
+
+# What a run may not eat: a machine without memory hurts more than a run that is ended
+FREE_MEMORY_KEPT = 256 * 1024 * 1024
+# A run that went on while nothing of it was taken is not the reason
+_TAKEN_MEANWHILE = 256 * 1024 * 1024
+
+_COUNTED = (b"MemAvailable:", b"SwapFree:")
+
+
+class MemoryWatch:
+    """The host's memory from the start of one run on."""
+
+    def __init__(self) -> None:
+        self._before = free_memory()
+
+    def check(self) -> LimitReached | None:
+        """Return the bound if the host is nearly out of memory, and was not when the run began."""
+        free = free_memory()
+        if free >= FREE_MEMORY_KEPT or self._before - free < _TAKEN_MEANWHILE:
+            return None
+        return LimitReached(limit="free_memory", bound=FREE_MEMORY_KEPT)
+
+
+def free_memory() -> int:
+    """Return the bytes that programs can still have, without others being hurt."""
+    free = 0
+    with open("/proc/meminfo", "rb") as file:
+        for line in file:
+            if line.startswith(_COUNTED):
+                free += int(line.split()[1]) * 1024
+    return free
+
+
+class Wishes(Record):
+    """What the caller wants of one run besides the plan.
+
+    `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
+    `on_listener` is given the listening socket of a plan with a proxy, before the command is let go, and owns it.
+    `waited_s` says how long the command has waited for a person's answer so far, which is not its own time.
+    `returns_raised`: an exception that cancels the run, of the caller's own or a Ctrl-C, is returned and not raised.
+    """
+
+    run: RunId
+    spill_dir: bytes
+    stdin: bytes | int | None = None
+    on_event: Callable[[Event], None] | None = None
+    cancel_fd: int | None = None
+    on_listener: Callable[[int], None] | None = None
+    may_fork: bool = False
+    waited_s: Callable[[], float] | None = None
+    returns_raised: bool = False

@@ -18,11 +18,10 @@ from unspill.model.permission import (
     Unsandboxed,
     WritableRoot,
 )
-from unspill.permissions.approver import DenyAll
+from unspill.permissions.approvers import DenyAll
 from unspill.permissions.audit import Audit
-from unspill.permissions.desk import Desk
-from unspill.plan.inside import to_host, to_inside
-from unspill.plan.visible import is_shown
+from unspill.permissions.broker import Desk
+from unspill.plan.view import is_shown, to_host, to_inside
 from unspill.policy.hosts import WEB_PORTS, parse_allowed
 from unspill.policy.paths import contains
 from unspill.sandbox.ending import never_begun
@@ -42,9 +41,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.model.permission import Request as Asked
-    from unspill.model.policy import Policy
-    from unspill.model.rules import ApproverName
-    from unspill.permissions.approver import Approver
+    from unspill.model.policy import ApproverName, Policy
+    from unspill.permissions.approvers import Approver
     from unspill.sandbox.locations import Locations
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
@@ -74,11 +72,11 @@ def _approver(store: Store, approver: Who) -> Approver:
     if approver is None or approver == "deny":
         return DenyAll()
     if approver == "queue":
-        from unspill.permissions.queue import Queue
+        from unspill.permissions.approvers import Queue
 
         return Queue(store.requests)
     if approver == "terminal":
-        from unspill.permissions.terminal import Terminal
+        from unspill.permissions.approvers import Terminal
 
         return Terminal(lock=store.state + b"/locks/terminal")
     check_approver(approver)

@@ -14,8 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.layer import RunId
     from unspill.model.plan import Plan
-    from unspill.network.questions import Ask
-    from unspill.permissions.desk import Desk
+    from unspill.network.proxy import Ask
+    from unspill.permissions.broker import Desk
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
 

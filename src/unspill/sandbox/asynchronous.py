@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Start = Callable[[Callable[[], None]], object]
 
-    from unspill.model.event import Event
+    from unspill.model.run import Event
     from unspill.sandbox.requesting import Command
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox

@@ -11,11 +11,10 @@ import os
 from unspill.apply.guard import judge, lies_in, still_held
 from unspill.changes.select import select, with_parents
 from unspill.errors import UsageError
-from unspill.model.change import ChangeSet
+from unspill.model.change import ChangeSet, Selection
 from unspill.model.operation import Left
-from unspill.model.record import Record
-from unspill.model.selection import Selection
 from unspill.policy.held import REPLACED_OBJECT
+from unspill.record import Record
 from unspill.sandbox.reading import fold_changes, get_run
 
 TYPE_CHECKING = False

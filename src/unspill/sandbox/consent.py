@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from unspill.apply.guard import lies_in
 from unspill.changes.reader import Reader
-from unspill.permissions.held import digest_of_held
+from unspill.permissions.question import digest_of_held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unspill.git.repository import Repository
     from unspill.model.change import Change, RootChanges
     from unspill.model.operation import Left
-    from unspill.store.shown import ShownTable
+    from unspill.store.permissions import ShownTable
 
 # Of so many groups of paths and so many bytes at most the tokens are told unasked
 _TOLD = 20

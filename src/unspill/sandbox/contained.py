@@ -12,7 +12,7 @@ import os
 
 from unspill.errors import BwrapUnsafe, HostError, UsageError
 from unspill.host.surroundings import find_engine
-from unspill.plan.contained_environ import contained_environ
+from unspill.plan.environ import contained_environ
 from unspill.sandbox.opening import get_facts
 from unspill.sandbox.unsandboxed import check_plain, perform_outside
 
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unspill.model.facts import Facts
+    from unspill.model.plan import Facts
     from unspill.model.policy import Policy
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request

@@ -42,10 +42,9 @@ if TYPE_CHECKING:
 
     from unspill.apply.journal import Taken
     from unspill.apply.operate import Settler
-    from unspill.model.change import Change, ChangeSet
+    from unspill.model.change import Change, ChangeSet, Hunks, Selection
     from unspill.model.layer import Stack
     from unspill.model.operation import Left, Operation, OperationId
-    from unspill.model.selection import Hunks, Selection
     from unspill.sandbox.opening import Opened
 
 

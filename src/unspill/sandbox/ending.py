@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from unspill.model.change import ChangeSet
 from unspill.model.layer import RunId
-from unspill.model.record import Record
 from unspill.model.run import Cancelled, Exited, Output
-from unspill.plan.inside import to_inside
+from unspill.plan.view import to_inside
+from unspill.record import Record
 from unspill.sandbox.result import RunResult
 from unspill.sandbox.secrets import tracked_warnings
 
@@ -15,10 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unspill.model.egress import Traffic
     from unspill.model.operation import Operation
     from unspill.model.plan import Plan
     from unspill.model.run import Hint, Run
+    from unspill.model.traffic import Traffic
     from unspill.runner.perform import Performed
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.secrets import Masks

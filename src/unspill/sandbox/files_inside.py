@@ -13,7 +13,7 @@ import posixpath
 from unspill.errors import FileError, SandboxUnavailable, UsageError
 from unspill.model.policy import MIB
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted
-from unspill.plan.inside import to_inside
+from unspill.plan.view import to_inside
 from unspill.policy.paths import show
 
 TYPE_CHECKING = False
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from threading import Timer
 
     from unspill.errors import FileErrorKind
-    from unspill.model.event import Event
     from unspill.model.policy import After
-    from unspill.model.run import Outcome
+    from unspill.model.run import Event, Outcome
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 
@@ -166,7 +165,7 @@ class _GivingUp:
         return self
 
     def hear(self, event: Event) -> None:
-        from unspill.model.event import OutputChunk, Started
+        from unspill.model.run import OutputChunk, Started
 
         if isinstance(event, Started):
             self._set_timer()

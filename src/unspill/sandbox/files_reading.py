@@ -10,8 +10,8 @@ import stat
 
 from unspill.errors import FileError, SandboxUnavailable, UsageError
 from unspill.model.policy import MIB
-from unspill.model.record import Record
 from unspill.policy.paths import show
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

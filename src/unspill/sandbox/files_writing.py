@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from unspill.errors import FileError, SandboxUnavailable, UsageError
 from unspill.model.policy import MIB
-from unspill.model.record import Record
 from unspill.policy.paths import show
+from unspill.record import Record
 from unspill.sandbox.files_reading import read_bytes
 
 TYPE_CHECKING = False

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.model.egress import Budget, Traffic
 from unspill.model.plan import ProxyNetwork
+from unspill.model.traffic import Budget, Traffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.plan import NetworkPlan
-    from unspill.network.proxy import Proxy
-    from unspill.network.questions import Ask
+    from unspill.network.proxy import Ask, Proxy
     from unspill.network.resolve import Endpoint
     from unspill.policy.hosts import HostRules
 
@@ -51,8 +50,7 @@ class Gate:
         Raises:
             SandboxUnavailable: there can't be another thread, or there are no descriptors left.
         """
-        from unspill.network.loop import Patience
-        from unspill.network.proxy import Proxy
+        from unspill.network.proxy import Patience, Proxy
 
         budget = Budget(up=self._network.up_bytes, down=self._network.down_bytes)
         patience = Patience(at_once=_connections_at_once(), asking_s=self._network.asking_s)

@@ -10,9 +10,8 @@ import os
 
 from unspill.errors import UsageError
 from unspill.model.permission import GrantId, RequestId
-from unspill.permissions.audit import Audit
-from unspill.permissions.events import revoke_event
-from unspill.permissions.queue import answer_question, find_question, open_questions
+from unspill.permissions.approvers import answer_question, find_question, open_questions
+from unspill.permissions.audit import Audit, revoke_event
 from unspill.sandbox.upkeep import find_own_locations
 from unspill.store.db import Store
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from unspill.model.permission import Grant, Question
-    from unspill.model.rules import Scope
+    from unspill.model.policy import Scope
     from unspill.permissions.audit import Event
 
 _SHORTEST_ID = 4

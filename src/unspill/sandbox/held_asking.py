@@ -11,9 +11,9 @@ import posixpath
 
 from unspill.changes.reader import Reader
 from unspill.errors import DeniedError
+from unspill.model.change import Consent
 from unspill.model.permission import HeldPath
-from unspill.model.selection import Consent
-from unspill.permissions.held import describe_held, head_of_held
+from unspill.permissions.question import describe_held, head_of_held
 from unspill.policy.paths import alias_of, fold
 from unspill.policy.secrets import masked_names
 from unspill.sandbox.applying import apply_held
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unspill.model.change import Change
     from unspill.model.operation import Operation
     from unspill.model.policy import Secrets
-    from unspill.permissions.desk import Desk
+    from unspill.permissions.broker import Desk
     from unspill.sandbox.choosing import Choice, Wish
     from unspill.sandbox.opening import Opened
 

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
     from unspill.sandbox.result import RunResult
-    from unspill.store.layers import LayerRow
+    from unspill.store.layers import LayerRow, SandboxRow
     from unspill.store.runs import UnfinishedRun
-    from unspill.store.sandboxes import SandboxRow
 
 _REVIEW = "See `unspill changes`, then `unspill apply` or `unspill discard`."
 _LONGEST_COMMAND = 60

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UsageError
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

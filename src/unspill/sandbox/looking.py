@@ -13,17 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from unspill.model.change import ChangeSet
-    from unspill.model.egress import Traffic
-    from unspill.model.facts import Facts
     from unspill.model.operation import Operation, Step
-    from unspill.model.plan import Plan
+    from unspill.model.plan import Facts, Plan
     from unspill.model.policy import EngineName, Policy, View
     from unspill.model.run import Run
+    from unspill.model.traffic import Traffic
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.records import Backup
     from unspill.sandbox.requesting import Command
     from unspill.sandbox.reviews import Reviews
-    from unspill.store.files import FileRow
+    from unspill.store.operations import FileRow
 
 
 class Looking:

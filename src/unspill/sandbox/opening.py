@@ -14,8 +14,8 @@ from unspill.host.bwrap import find_bwrap
 from unspill.host.installation import check_own_place
 from unspill.host.places import find_home
 from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
-from unspill.model.record import Record
 from unspill.policy.defaults import check_root, merge_roots
+from unspill.record import Record
 from unspill.sandbox.locations import find_locations, own_directories
 from unspill.sandbox.project import has_mark, resolve_project
 from unspill.sandbox.settings import check_approver, load_policy
@@ -23,12 +23,11 @@ from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.facts import Facts
-    from unspill.model.plan import Home
+    from unspill.model.plan import Facts, Home
     from unspill.model.policy import EngineName, Policy
     from unspill.sandbox.asking import Who
     from unspill.sandbox.locations import Locations
-    from unspill.store.sandboxes import SandboxRow
+    from unspill.store.layers import SandboxRow
 
 
 class Opened(Record):

@@ -17,7 +17,7 @@ from unspill.model.layer import OpenLayer, RunId, Stack, TimeMark
 from unspill.model.policy import Policy
 from unspill.model.run import Exited
 from unspill.runner.perform import perform
-from unspill.runner.wishes import Wishes
+from unspill.runner.watch import Wishes
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.requesting import Request
 

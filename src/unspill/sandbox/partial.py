@@ -9,16 +9,15 @@ from unspill.changes.partial import apply_hunks
 from unspill.changes.reader import Reader, read_up_to
 from unspill.changes.select import select
 from unspill.errors import UsageError
-from unspill.model.record import Record
-from unspill.model.selection import Selection
+from unspill.model.change import Selection
+from unspill.record import Record
 from unspill.sandbox.consent import digest_of_hunks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unspill.model.change import Change, ChangeSet
-    from unspill.model.selection import Hunks
+    from unspill.model.change import Change, ChangeSet, Hunks
 
 LARGEST = 16 << 20
 

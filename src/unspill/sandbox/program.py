@@ -17,8 +17,7 @@ from unspill.host.beneath import Beneath
 from unspill.layers.places import upper_dir
 from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.model.plan import Bind, Overlay, Symlink
-from unspill.plan.inside import to_host
-from unspill.plan.visible import find_cover, is_writable_mount
+from unspill.plan.view import find_cover, is_writable_mount, to_host
 from unspill.policy.paths import contains, normalise
 
 TYPE_CHECKING = False

@@ -8,9 +8,9 @@ from unspill.errors import UsageError
 from unspill.layers.locks import lock_sandbox
 from unspill.layers.places import upper_dir, work_dir
 from unspill.model.change import ChangeSet
-from unspill.model.egress import Traffic
 from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
 from unspill.model.plan import CacheLayer
+from unspill.model.traffic import Traffic
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.secrets import load_masked
 

@@ -15,8 +15,8 @@ from unspill.apply.entries import matches
 from unspill.apply.journal import read_journal
 from unspill.apply.places import journal_file
 from unspill.host.beneath import Beneath
-from unspill.model.record import Record
-from unspill.store.files import BackupRow
+from unspill.record import Record
+from unspill.store.operations import BackupRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unspill.apply.journal import Journal
     from unspill.model.operation import Entry, Operation, Step
     from unspill.store.db import Store
-    from unspill.store.files import FileRow
+    from unspill.store.operations import FileRow
 
     Whereabouts = Literal["kept", "live", "gone"]
 

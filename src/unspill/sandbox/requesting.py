@@ -9,9 +9,15 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UsageError
-from unspill.model.record import Record
-from unspill.plan.inside import playground_inside, to_host, to_inside
-from unspill.plan.working_dir import missing_text, not_a_directory_text, resolve_working_dir
+from unspill.plan.view import (
+    missing_text,
+    not_a_directory_text,
+    playground_inside,
+    resolve_working_dir,
+    to_host,
+    to_inside,
+)
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

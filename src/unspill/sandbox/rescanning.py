@@ -16,7 +16,7 @@ import os
 import stat
 
 from unspill.host.beneath import Beneath
-from unspill.model.record import Record
+from unspill.record import Record
 from unspill.sandbox.records import catch_up, is_kept
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unspill.store.db import Store
-    from unspill.store.files import FileRow
+    from unspill.store.operations import FileRow
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)

@@ -12,8 +12,8 @@ from unspill.apply.staging import digest_entry
 from unspill.errors import UsageError
 from unspill.host.beneath import Beneath
 from unspill.model.operation import Dress, Step
-from unspill.model.record import Record
 from unspill.policy.paths import show
+from unspill.record import Record
 from unspill.sandbox.operations import get_operation, steps_of
 from unspill.sandbox.records import backups_of, catch_up
 

@@ -6,18 +6,18 @@ Our failure is never shown as the command's output: it is one line that starts w
 
 from __future__ import annotations
 
-from unspill.model.record import Record
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut, exit_code_of
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
     from unspill.model.change import ChangeSet
-    from unspill.model.egress import Connection, Denial
     from unspill.model.layer import RunId
     from unspill.model.operation import Operation
     from unspill.model.run import Hint, Outcome, Output
+    from unspill.model.traffic import Connection, Denial
 
     State = Literal["held", "thrown away", "applied", "needless", "left"]
 
@@ -125,7 +125,7 @@ def _as_seen(result: RunResult) -> tuple[Operation | None, ChangeSet, bytes]:
     operation, changes = result.operation, result.changes
     if not result.workspace:
         return operation, changes, result.project
-    from unspill.plan.inside import to_inside
+    from unspill.plan.view import to_inside
 
     def inside(path: bytes) -> bytes:
         return to_inside(path, "rootfs", (result.workspace,))

@@ -20,11 +20,11 @@ from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
 from unspill.layers.sweep import PRUNED, is_being_pruned, sweep_operations
 from unspill.model.operation import OperationId
-from unspill.model.record import Record
+from unspill.record import Record
 from unspill.sandbox.daily import DAY_NS
 from unspill.sandbox.records import catch_up
 from unspill.sandbox.rescanning import judge_files
-from unspill.store.cells import is_id
+from unspill.store.connection import is_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

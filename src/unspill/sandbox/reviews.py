@@ -13,12 +13,11 @@ from unspill.changes.diff import MAX_FILE_BYTES, MAX_LINES, diff_lines
 from unspill.changes.quote import COLUMNS
 from unspill.errors import DeniedError
 from unspill.layers.locks import lock_sandbox
-from unspill.model.change import ChangeSet
+from unspill.model.change import ChangeSet, Consent
 from unspill.model.permission import Denied, HeldPath
-from unspill.model.record import Record
-from unspill.model.selection import Consent
-from unspill.permissions.terminal import Terminal
-from unspill.permissions.wording import make_question
+from unspill.permissions.approvers import Terminal
+from unspill.permissions.question import make_question
+from unspill.record import Record
 from unspill.sandbox.choosing import find_held
 from unspill.sandbox.consent import digest_of_hunks, readable_digest
 from unspill.sandbox.partial import LARGEST, read_partly_chosen
@@ -29,9 +28,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unspill.model.change import Change
+    from unspill.model.change import Change, Hunks
     from unspill.model.layer import Stack
-    from unspill.model.selection import Hunks
     from unspill.sandbox.consent import HeldPart
     from unspill.sandbox.opening import Opened
 

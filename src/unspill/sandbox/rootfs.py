@@ -23,22 +23,21 @@ from unspill.layers.flatten import flatten
 from unspill.layers.locks import lock_sandbox
 from unspill.layers.places import spill_dir
 from unspill.layers.remove import remove_tree
-from unspill.model.event import OutputChunk
 from unspill.model.layer import RunId
 from unspill.model.plan import ProxyNetwork
 from unspill.model.policy import Policy
-from unspill.model.record import Record
 from unspill.model.rootfs import Installed, Progress, RootfsKey, RootfsSpec
-from unspill.model.run import Exited, LimitReached, NeverStarted, Signalled, TimedOut
+from unspill.model.run import Exited, LimitReached, NeverStarted, OutputChunk, Signalled, TimedOut
 from unspill.network.resolve import Endpoint
 from unspill.plan.install import LIMITS, InstallInput, build_install
 from unspill.policy.config import find_wrong_field, is_rootfs_label
 from unspill.policy.hosts import WEB_PORTS, pack_address, parse_rules
+from unspill.record import Record
 from unspill.rootfs.build import obtain, prepare, upgrade, verify
 from unspill.rootfs.registry import Registry, empty_downloads
 from unspill.rootfs.source import Filled, Resolved, detect_arch
 from unspill.runner.perform import perform
-from unspill.runner.wishes import Wishes
+from unspill.runner.watch import Wishes
 from unspill.sandbox.gate import make_gate
 from unspill.sandbox.opening import choose_engine, get_facts
 from unspill.sandbox.rootfs_use import (
@@ -57,13 +56,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unspill.model.egress import Traffic
-    from unspill.model.event import Event
-    from unspill.model.facts import Facts
-    from unspill.model.plan import Plan
+    from unspill.model.plan import Facts, Plan
     from unspill.model.policy import EngineName, Limits, Profile
     from unspill.model.rootfs import Proof, Rootfs, RootfsBase, SourceName
-    from unspill.model.run import Outcome
+    from unspill.model.run import Event, Outcome
+    from unspill.model.traffic import Traffic
     from unspill.rootfs.source import Means, Source
     from unspill.runner.perform import Performed
     from unspill.sandbox.locations import Locations

@@ -27,7 +27,7 @@ from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.model.plan import Bind, CacheLayer, Directory, Overlay, ReadOnly, Symlink
 from unspill.model.rootfs import NOTE, Rootfs
 from unspill.plan.rootfs import OWN_PLACES
-from unspill.plan.visible import is_written
+from unspill.plan.view import is_written
 from unspill.policy.defaults import mount_source_problem
 from unspill.policy.paths import contains, show
 from unspill.rootfs.layout import let_go, take

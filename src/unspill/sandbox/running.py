@@ -20,15 +20,13 @@ from unspill.layers.places import spill_dir
 from unspill.layers.seal import drop_run, seal_run
 from unspill.layers.stack import find_hidden
 from unspill.model.change import ChangeSet
-from unspill.model.event import Ended
 from unspill.model.plan import NoNetwork, ProxyNetwork
-from unspill.model.record import Record
-from unspill.model.run import Cancelled, LimitReached, NeverStarted, TimedOut
-from unspill.plan.working_dir import missing_text, not_a_directory_text
-from unspill.runner.limits import FREE_SPACE_KEPT, free_bytes
+from unspill.model.run import Cancelled, Ended, LimitReached, NeverStarted, TimedOut
+from unspill.plan.view import missing_text, not_a_directory_text
+from unspill.record import Record
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
-from unspill.runner.wishes import Wishes
+from unspill.runner.watch import FREE_SPACE_KEPT, Wishes, free_bytes
 from unspill.sandbox.bases import find_bases, keep_base_objects, keep_bases
 from unspill.sandbox.ending import Applied, hidden_notes, make_result, never_begun, with_hints
 from unspill.sandbox.planning import get_places, make_plan
@@ -41,12 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unspill.layers.create import OpenRun
-    from unspill.model.egress import Traffic
-    from unspill.model.event import Event
     from unspill.model.plan import Places, Plan
     from unspill.model.policy import After
-    from unspill.model.run import Outcome, Run
-    from unspill.permissions.desk import Desk
+    from unspill.model.run import Event, Outcome, Run
+    from unspill.model.traffic import Traffic
+    from unspill.permissions.broker import Desk
     from unspill.runner.perform import Performed
     from unspill.sandbox.gate import Gate
     from unspill.sandbox.opening import Opened

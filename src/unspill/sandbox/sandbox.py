@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from typing import Any, Self
 
-    from unspill.model.change import ChangeSet
-    from unspill.model.event import Event
+    from unspill.model.change import ChangeSet, Selection
     from unspill.model.operation import Operation
     from unspill.model.policy import After, Limits, Policy
-    from unspill.model.selection import Selection
-    from unspill.permissions.desk import Desk
+    from unspill.model.run import Event
+    from unspill.permissions.broker import Desk
     from unspill.sandbox.asking import Who
     from unspill.sandbox.requesting import Command, Request
     from unspill.sandbox.result import RunResult

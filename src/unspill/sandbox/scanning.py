@@ -9,7 +9,7 @@ from unspill.changes.kinds import OPAQUE
 from unspill.changes.measure import is_empty
 from unspill.model.change import ChangeSet
 from unspill.model.run import LimitReached
-from unspill.runner.limits import find_excess
+from unspill.runner.watch import find_excess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

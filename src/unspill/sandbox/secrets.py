@@ -22,11 +22,11 @@ from unspill.errors import UsageError
 from unspill.git.index import find_objects
 from unspill.layers.mask import find_mask
 from unspill.layers.stack import load_stacks
-from unspill.model.record import Record
 from unspill.model.run import Exited, Hint
 from unspill.policy.git import pointer_target
 from unspill.policy.paths import lies_beneath, show
 from unspill.policy.secrets import masked_names, revealed_names
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from unspill.errors import UsageError
-from unspill.model.selection import Selection
+from unspill.model.change import Selection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

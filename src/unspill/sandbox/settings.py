@@ -84,7 +84,7 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
 
 def _check_given(policy: Policy) -> None:
     """Check of a policy that a program made what `policy.config` checks of a file: that each word is a known one."""
-    from unspill.model.rules import SCOPES
+    from unspill.model.policy import SCOPES
     from unspill.policy.config import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
 
     rules = policy.permissions
@@ -114,7 +114,10 @@ def _check_given(policy: Policy) -> None:
 def _check_given_rootfs(policy: Policy) -> None:
     from unspill.policy.config import find_wrong_field, is_rootfs_name
     from unspill.policy.defaults import mount_place_problem, mount_places_problem
-    from unspill.policy.paths import is_normalised
+    from unspill.policy.paths import normalise
+
+    def is_normalised(path: bytes) -> bool:
+        return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
 
     if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_normalised(os.fsencode(policy.rootfs)):
         raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")

@@ -14,9 +14,9 @@ from unspill.errors import RootfsError
 from unspill.layers.places import spill_dir, upper_dir
 from unspill.layers.playground import project_key
 from unspill.model.layer import LayerId, RunId
-from unspill.model.record import Record
+from unspill.record import Record
 from unspill.sandbox.retention import measured
-from unspill.store.cells import is_id
+from unspill.store.connection import is_id
 from unspill.store.state import list_aside
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from unspill.model.operation import Operation
     from unspill.store.db import Store
-    from unspill.store.sandboxes import SandboxRow
+    from unspill.store.layers import SandboxRow
 
 _BLOCK = 512
 _DATABASE = (b"/store.db", b"/store.db-wal", b"/store.db-shm", b"/copies")

@@ -11,8 +11,8 @@ from unspill.layers.sweep import sweep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.facts import Facts
     from unspill.model.operation import Operation
+    from unspill.model.plan import Facts
     from unspill.model.run import Run
     from unspill.sandbox.opening import Opened
     from unspill.store.db import Store

@@ -11,8 +11,8 @@ import os
 
 from unspill.errors import RootfsError
 from unspill.model.policy import KIB, MIB, Limits, Policy
-from unspill.model.record import Record
 from unspill.model.run import Exited
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ from unspill.errors import UsageError
 from unspill.layers.owner import this_process
 from unspill.layers.places import spill_dir
 from unspill.model.change import ChangeSet
-from unspill.model.event import Ended, Started
-from unspill.permissions.escaping import is_text
-from unspill.plan.inside import to_host
-from unspill.plan.working_dir import missing_text
+from unspill.model.run import Ended, Started
+from unspill.permissions.question import is_text
+from unspill.plan.view import missing_text, to_host
 from unspill.runner.plain import perform_plainly
-from unspill.runner.wishes import Wishes
+from unspill.runner.watch import Wishes
 from unspill.sandbox.recording import record_failure
 from unspill.sandbox.result import RunResult
 

@@ -11,11 +11,11 @@ from unspill.host.places import find_home
 from unspill.layers.locks import SandboxLock
 from unspill.model.layer import SandboxId
 from unspill.model.policy import Policy
-from unspill.model.record import Record
 from unspill.policy.paths import show
+from unspill.record import Record
 from unspill.sandbox.locations import find_locations
 from unspill.sandbox.settings import read_text, without_overridden
-from unspill.store.cells import is_id
+from unspill.store.connection import is_id
 from unspill.store.db import Store
 from unspill.store.state import check_state_dir, list_aside
 

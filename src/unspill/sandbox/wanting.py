@@ -7,10 +7,10 @@ import os
 
 from unspill.changes.quote import quote
 from unspill.errors import PolicyError, UsageError
-from unspill.model.record import Record
-from unspill.plan.inside import to_host
+from unspill.plan.view import to_host
 from unspill.policy.hosts import parse_reachable
 from unspill.policy.paths import contains
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import os
 import time
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
-from unspill.model.record import Record
-from unspill.store.cells import as_id
-from unspill.store.connection import Connection
+from unspill.record import Record
+from unspill.store.connection import Database, as_id
 from unspill.store.migrations import MIGRATIONS, migrate, read_version, refuse_foreign
 
 DAILY = b"daily.db"
@@ -39,7 +38,7 @@ def copied_ns(state: bytes, name: bytes = DAILY) -> int | None:
         return None
 
 
-def make_copy(db: Connection, state: bytes, name: bytes = DAILY) -> None:
+def make_copy(db: Database, state: bytes, name: bytes = DAILY) -> None:
     """Copy a database that is whole, in place of an older copy.
 
     Raises:
@@ -123,7 +122,7 @@ def _prepare_with(state: bytes, copy: bytes | None, journal: str) -> None:
     _make_file(path)
     if copy is not None:
         _duplicate(copy, path)
-    db = Connection(path)
+    db = Database(path)
     try:
         version = read_version(db)
         if version > len(MIGRATIONS):
@@ -138,7 +137,7 @@ def _prepare_with(state: bytes, copy: bytes | None, journal: str) -> None:
     _sync(path)
 
 
-def _forget_what_is_gone(db: Connection, state: bytes) -> None:
+def _forget_what_is_gone(db: Database, state: bytes) -> None:
     """Forget what was open when the copy was made, and layers whose directories have gone since.
 
     What was open has ended since, and its directory may hold what matters: without a row it is set aside.

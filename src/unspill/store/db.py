@@ -3,6 +3,15 @@
 
 Several threads and processes may use one store at once. Opening an existing one costs a connection and one
 read; nothing is synchronised to disk per transaction.
+
+MERGED
+[marks] The table of time marks of single paths: what holds for them in place of their layer's own mark.
+
+They go with the layer's row, which `LayerTable.remove` sees to.
+
+[facts] The table of facts: a cache of text by key, for what was found out about the host.
+
+Losing it costs time, never correctness. What the keys and values mean is the caller's business.
 """
 
 from __future__ import annotations
@@ -11,26 +20,81 @@ import fcntl
 import os
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
-from unspill.store.caches import CacheTable
-from unspill.store.connection import Connection, Durable
-from unspill.store.facts import FactTable
-from unspill.store.files import FileTable
-from unspill.store.layers import LayerTable
-from unspill.store.marks import MarkTable
-from unspill.store.migrations import MIGRATIONS, migrate, read_version, refuse_foreign
-from unspill.store.operations import OperationTable
+from unspill.store.connection import (
+    Database,
+    Durable,
+    as_blob,
+    as_int,
+    as_text,
+)
+from unspill.store.layers import CacheTable, LayerTable, SandboxTable
+from unspill.store.migrations import (
+    MIGRATIONS,
+    migrate,
+    read_version,
+    refuse_foreign,
+)
+from unspill.store.operations import FileTable, OperationTable
 from unspill.store.runs import RunTable
-from unspill.store.sandboxes import SandboxTable
-from unspill.store.state import check_state_dir, is_used, make_parts, make_state_dir, remove_manifests
+from unspill.store.state import (
+    check_state_dir,
+    is_used,
+    make_parts,
+    make_state_dir,
+    remove_manifests,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Self
 
-    from unspill.store.grants import GrantTable
-    from unspill.store.requests import RequestTable
-    from unspill.store.shown import ShownTable
-    from unspill.store.traffic import TrafficTable
+    from unspill.model.layer import LayerId
+    from unspill.store.permissions import GrantTable, RequestTable, ShownTable
+    from unspill.store.runs import TrafficTable
+
+
+class MarkTable:
+    """Marks by layer and path."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def put(self, layer: LayerId, marks: Mapping[bytes, int]) -> None:
+        """Keep the marks of paths, in place of older ones of the same paths."""
+        self._db.change_each(
+            "INSERT OR REPLACE INTO marks (layer, path, mark_ns) VALUES (?, ?, ?)",
+            [(layer, path, mark_ns) for path, mark_ns in marks.items()],
+        )
+
+    def of(self, layer: LayerId) -> dict[bytes, int]:
+        """Return the marks of a layer's paths that have one of their own."""
+        rows = self._db.rows("SELECT path, mark_ns FROM marks WHERE layer = ?", (layer,))
+        return {as_blob(path): as_int(mark_ns) for path, mark_ns in rows}
+
+
+class FactTable:
+    """Texts by key."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def find(self, key: str) -> str | None:
+        """Return the value that was put last, or None."""
+        rows = self._db.rows("SELECT value FROM facts WHERE key = ?", (key,))
+        return as_text(rows[0][0]) if rows else None
+
+    def put(self, key: str, value: str) -> None:
+        """Keep a value, in place of an older one."""
+        self._db.change("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, value))
+
+    def forget(self) -> None:
+        """Remove every value."""
+        self._db.change("DELETE FROM facts")
 
 
 class Store:
@@ -45,7 +109,7 @@ class Store:
         *("state", "transaction", "_grants", "_requests"),
     )
 
-    def __init__(self, state: bytes, db: Connection) -> None:
+    def __init__(self, state: bytes, db: Database) -> None:
         self.state = state
         self.transaction = db
         self.durable = Durable(db)
@@ -66,7 +130,7 @@ class Store:
     def grants(self) -> GrantTable:
         """The table of grants."""
         if self._grants is None:
-            from unspill.store.grants import GrantTable
+            from unspill.store.permissions import GrantTable
 
             self._grants = GrantTable(self.transaction)
         return self._grants
@@ -75,7 +139,7 @@ class Store:
     def requests(self) -> RequestTable:
         """The table of requests."""
         if self._requests is None:
-            from unspill.store.requests import RequestTable
+            from unspill.store.permissions import RequestTable
 
             self._requests = RequestTable(self.transaction)
         return self._requests
@@ -83,14 +147,14 @@ class Store:
     @property
     def shown(self) -> ShownTable:
         """The table of what was shown on a terminal."""
-        from unspill.store.shown import ShownTable
+        from unspill.store.permissions import ShownTable
 
         return ShownTable(self.transaction)
 
     @property
     def traffic(self) -> TrafficTable:
         """The table of what went out of runs."""
-        from unspill.store.traffic import TrafficTable
+        from unspill.store.runs import TrafficTable
 
         return TrafficTable(self.transaction)
 
@@ -108,7 +172,7 @@ class Store:
             make_state_dir(state)
             check_state_dir(state)
             _make_private_file(path)
-        db = Connection(path)
+        db = Database(path)
         version = read_version(db)
         if version < len(MIGRATIONS):
             _upgrade(db, state)
@@ -153,7 +217,7 @@ def _make_private_file(path: bytes) -> None:
         os.close(fd)
 
 
-def _upgrade(db: Connection, state: bytes) -> None:
+def _upgrade(db: Database, state: bytes) -> None:
     """Choose the journal and run the missing migrations; of several processes, one does it."""
     lock = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -177,7 +241,7 @@ def _upgrade(db: Connection, state: bytes) -> None:
         os.close(lock)
 
 
-def _choose_journal(db: Connection) -> None:
+def _choose_journal(db: Database) -> None:
     """Use a write-ahead log; where the filesystem can't share memory, SQLite's slower journal."""
     try:
         db.rows("PRAGMA journal_mode = WAL")

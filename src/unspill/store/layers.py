@@ -2,22 +2,43 @@
 """The table of layers over roots: which sandbox, which root, which run, open or sealed.
 
 Holds no paths into the state directory: a layer's place follows from its id.
+
+MERGED
+[caches] The table of layers over tool caches: which project, which cache, which run, and their order.
+
+A cache layer is open (a run writes it), sealed (part of the stack) or retired (replaced by a squashed one, but
+perhaps still mounted by a run that began before).
+
+[sandboxes] The table of sandboxes: a project's path and a name, each pair once.
+
+`device` and `inode` are the project directory's when the sandbox was made; whether another directory at the same path
+is still the same project is for the caller to decide.
 """
 
 from __future__ import annotations
 
+import os
+import time
+
 from unspill.model.layer import LayerId, RunId, SandboxId
-from unspill.model.record import Record
-from unspill.store.cells import as_blob, as_id, as_int
+from unspill.record import Record
+from unspill.store.connection import (
+    as_blob,
+    as_id,
+    as_int,
+    as_text,
+    as_unsigned,
+    to_signed,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unspill.store.cells import Row
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database, Row
 
-_COLUMNS = "id, sandbox, root, run, mark_ns, seq"
+
+_LAYER_COLUMNS = "id, sandbox, root, run, mark_ns, seq"
 
 
 class LayerRow(Record):
@@ -40,7 +61,7 @@ class LayerTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def add_open(self, layers: Iterable[LayerRow]) -> None:
@@ -87,31 +108,31 @@ class LayerTable:
 
     def sealed(self, sandbox: SandboxId) -> tuple[LayerRow, ...]:
         """Return a sandbox's sealed layers of all roots, oldest first."""
-        sql = f"SELECT {_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'sealed' ORDER BY seq"
-        return tuple(map(_to_record, self._db.rows(sql, (sandbox,))))
+        sql = f"SELECT {_LAYER_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'sealed' ORDER BY seq"
+        return tuple(map(_to_layer, self._db.rows(sql, (sandbox,))))
 
     def open(self, sandbox: SandboxId) -> tuple[LayerRow, ...]:
         """Return the layers that runs of a sandbox are writing, or left when they died."""
-        sql = f"SELECT {_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'open' ORDER BY seq"
-        return tuple(map(_to_record, self._db.rows(sql, (sandbox,))))
+        sql = f"SELECT {_LAYER_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'open' ORDER BY seq"
+        return tuple(map(_to_layer, self._db.rows(sql, (sandbox,))))
 
     def find(self, layer: LayerId) -> LayerRow | None:
         """Return a layer by id."""
-        rows = self._db.rows(f"SELECT {_COLUMNS} FROM layers WHERE id = ?", (layer,))
-        return _to_record(rows[0]) if rows else None
+        rows = self._db.rows(f"SELECT {_LAYER_COLUMNS} FROM layers WHERE id = ?", (layer,))
+        return _to_layer(rows[0]) if rows else None
 
     def folding(self) -> tuple[LayerRow, ...]:
         """Return open layers that no run writes: others are being folded into them, or were when somebody died."""
         sql = (
-            f"SELECT {_COLUMNS} FROM layers WHERE state = 'open'"
+            f"SELECT {_LAYER_COLUMNS} FROM layers WHERE state = 'open'"
             " AND run NOT IN (SELECT id FROM runs WHERE ended_ns IS NULL)"
         )
-        return tuple(map(_to_record, self._db.rows(sql)))
+        return tuple(map(_to_layer, self._db.rows(sql)))
 
     def open_of_run(self, run: RunId) -> tuple[LayerRow, ...]:
         """Return the open layers of one run."""
-        sql = f"SELECT {_COLUMNS} FROM layers WHERE run = ? AND state = 'open' ORDER BY seq"
-        return tuple(map(_to_record, self._db.rows(sql, (run,))))
+        sql = f"SELECT {_LAYER_COLUMNS} FROM layers WHERE run = ? AND state = 'open' ORDER BY seq"
+        return tuple(map(_to_layer, self._db.rows(sql, (run,))))
 
     def retire(self, layers: Iterable[LayerId]) -> None:
         """Take layers out of their stacks; a run that began before may still have them mounted."""
@@ -154,7 +175,7 @@ class LayerTable:
             self._db.change_each("DELETE FROM marks WHERE layer = ?", rows)
 
 
-def _to_record(row: Row) -> LayerRow:
+def _to_layer(row: Row) -> LayerRow:
     identity, sandbox, root, run, mark_ns, seq = row
     return LayerRow(
         id=LayerId(as_id(identity)),
@@ -163,4 +184,212 @@ def _to_record(row: Row) -> LayerRow:
         run=RunId(as_id(run)),
         mark_ns=as_int(mark_ns),
         seq=as_int(seq),
+    )
+
+
+_CACHE_COLUMNS = "id, project, path, run, position, tier"
+
+
+class CacheRow(Record):
+    """One cache layer. `tier` counts how often it was squashed; `base` is the top that its run started from."""
+
+    id: LayerId
+    project: bytes
+    path: bytes
+    run: RunId
+    position: int = 0
+    tier: int = 0
+    base: LayerId | None = None
+
+
+class CacheTable:
+    """Cache layers by project, the lowest first."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def add_open(self, caches: Iterable[CacheRow]) -> None:
+        """Record layers before their directories are made."""
+        self._db.change_each(
+            "INSERT INTO caches (id, project, path, run, state, position, tier, base)"
+            " VALUES (?, ?, ?, ?, 'open', 0, ?, ?)",
+            [(row.id, row.project, row.path, row.run, row.tier, row.base) for row in caches],
+        )
+
+    def sealed(self, project: bytes) -> tuple[CacheRow, ...]:
+        """Return the stacks of all of a project's caches, the lowest layer first."""
+        sql = f"SELECT {_CACHE_COLUMNS} FROM caches WHERE project = ? AND state = 'sealed' ORDER BY position"
+        return tuple(map(_to_cache, self._db.rows(sql, (project,))))
+
+    def paths_below(self, owner: bytes) -> tuple[bytes, ...]:
+        """Return what there are layers over, of every owner whose name begins so."""
+        sql = "SELECT DISTINCT path FROM caches WHERE state = 'sealed' AND substr(project, 1, ?) = ?"
+        return tuple(as_blob(row[0]) for row in self._db.rows(sql, (len(owner), owner)))
+
+    def fold(self, cache: CacheRow) -> bool:
+        """Put an open layer on top if the top is still the one that its run started from; tell whether it is."""
+        with self._db:
+            tops = self._db.rows(
+                "SELECT id, position FROM caches WHERE project = ? AND path = ? AND state = 'sealed'"
+                " ORDER BY position DESC LIMIT 1",
+                (cache.project, cache.path),
+            )
+            top, position = (as_id(tops[0][0]), as_int(tops[0][1])) if tops else (None, 0)
+            sql = "UPDATE caches SET state = 'sealed', position = ? WHERE id = ? AND state = 'open' AND base IS ?"
+            return self._db.change(sql, (position + 1, cache.id, top)) == 1
+
+    def replace(self, old: tuple[CacheRow, ...], new: CacheRow) -> bool:
+        """Seal `new` in the place of adjacent layers, which are retired; tell whether all were still there."""
+        with self._db:
+            still = {row.id for row in self.sealed(new.project) if row.path == new.path}
+            if not still.issuperset(row.id for row in old):
+                return False
+            self.retire(old)
+            sql = "UPDATE caches SET state = 'sealed', position = ? WHERE id = ? AND state = 'open'"
+            return self._db.change(sql, (old[-1].position, new.id)) == 1
+
+    def retire(self, layers: tuple[CacheRow, ...]) -> None:
+        """Take sealed layers out of their stack, and remember which runs began before."""
+        with self._db:
+            latest = self._db.rows("SELECT max(seq) FROM caches")[0][0]
+            self._db.change_each(
+                "UPDATE caches SET state = 'retired', retired_at = ? WHERE id = ? AND state = 'sealed'",
+                [(latest, row.id) for row in layers],
+            )
+
+    def open_of_run(self, run: RunId) -> tuple[LayerId, ...]:
+        """Return the open cache layers of one run."""
+        rows = self._db.rows("SELECT id FROM caches WHERE run = ? AND state = 'open'", (run,))
+        return tuple(LayerId(as_id(row[0])) for row in rows)
+
+    def take_unused(self) -> tuple[LayerId, ...]:
+        """Forget and return retired layers that no run can have mounted: all open ones began after the retirement."""
+        rows = self._db.rows(
+            "SELECT id FROM caches AS old WHERE state = 'retired' AND NOT EXISTS (SELECT 1 FROM caches AS user"
+            " WHERE user.project = old.project AND user.path = old.path AND user.state = 'open'"
+            " AND user.seq <= old.retired_at)"
+        )
+        unused = tuple(LayerId(as_id(row[0])) for row in rows)
+        if unused:
+            self.remove(unused)
+        return unused
+
+    def ids(self, *, only_open: bool = False) -> set[str]:
+        """Return every layer's id, or those of open ones."""
+        sql = "SELECT id FROM caches WHERE state = 'open'" if only_open else "SELECT id FROM caches"
+        return {as_id(row[0]) for row in self._db.rows(sql)}
+
+    def remove(self, caches: Iterable[LayerId]) -> None:
+        """Forget layers; their directories are garbage from then on."""
+        self._db.change_each("DELETE FROM caches WHERE id = ?", [(cache,) for cache in caches])
+
+
+def _to_cache(row: Row) -> CacheRow:
+    identity, project, path, run, position, tier = row
+    return CacheRow(
+        id=LayerId(as_id(identity)),
+        project=as_blob(project),
+        path=as_blob(path),
+        run=RunId(as_id(run)),
+        position=as_int(position),
+        tier=as_int(tier),
+    )
+
+
+_SANDBOX_COLUMNS = "id, project, name, device, inode, created_ns"
+_ALL = f"{_SANDBOX_COLUMNS}, marked"
+
+
+class SandboxRow(Record):
+    """One sandbox as the store keeps it."""
+
+    id: SandboxId
+    project: bytes
+    name: str
+    device: int
+    inode: int
+    created_ns: int
+    marked: bool = False
+
+
+class SandboxTable:
+    """Sandboxes by project and name."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def get_or_create(self, project: bytes, name: str, device: int, inode: int) -> SandboxRow:
+        """Return the sandbox of that project and name, whoever made it first."""
+        found = self.find(project, name)
+        if found is not None:
+            return found
+        with self._db:
+            self._db.change(
+                f"INSERT OR IGNORE INTO sandboxes ({_SANDBOX_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+                (os.urandom(8).hex(), project, name, to_signed(device), to_signed(inode), time.time_ns()),
+            )
+            made = self.find(project, name)
+        assert made is not None
+        return made
+
+    def find(self, project: bytes, name: str) -> SandboxRow | None:
+        """Return the sandbox of that project and name, if there is one."""
+        rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE project = ? AND name = ?", (project, name))
+        return _to_sandbox(rows[0]) if rows else None
+
+    def find_id(self, sandbox: SandboxId) -> SandboxRow | None:
+        """Return a sandbox by id."""
+        rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE id = ?", (sandbox,))
+        return _to_sandbox(rows[0]) if rows else None
+
+    def all(self) -> tuple[SandboxRow, ...]:
+        """Return the sandboxes of all projects."""
+        return tuple(map(_to_sandbox, self._db.rows(f"SELECT {_ALL} FROM sandboxes ORDER BY project, name")))
+
+    def of_project(self, project: bytes) -> tuple[SandboxRow, ...]:
+        """Return a project's sandboxes by name."""
+        rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE project = ? ORDER BY name", (project,))
+        return tuple(map(_to_sandbox, rows))
+
+    def mark(self, sandbox: SandboxId) -> None:
+        """Remember that something in the project's top directory marked it as a project."""
+        self._db.change("UPDATE sandboxes SET marked = 1 WHERE id = ? AND marked = 0", (sandbox,))
+
+    def is_marked(self, project: bytes, inode: int) -> bool:
+        """Tell whether this very directory once had such a mark."""
+        found = self._db.rows(
+            "SELECT 1 FROM sandboxes WHERE project = ? AND inode = ? AND marked = 1", (project, to_signed(inode))
+        )
+        return bool(found)
+
+    def move(self, sandbox: SandboxId, device: int, inode: int) -> None:
+        """Record that the project's directory is another one from now on."""
+        self._db.change(
+            "UPDATE sandboxes SET device = ?, inode = ?, marked = 0 WHERE id = ?",
+            (to_signed(device), to_signed(inode), sandbox),
+        )
+
+    def remove(self, sandbox: SandboxId) -> None:
+        """Forget a sandbox of which nothing is left: one that has a run or a layer stays."""
+        self._db.change(
+            "DELETE FROM sandboxes WHERE id = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.sandbox = sandboxes.id)"
+            " AND NOT EXISTS (SELECT 1 FROM layers WHERE layers.sandbox = sandboxes.id)",
+            (sandbox,),
+        )
+
+
+def _to_sandbox(row: Row) -> SandboxRow:
+    identity, project, name, device, inode, created_ns, marked = row
+    return SandboxRow(
+        id=SandboxId(as_id(identity)),
+        project=as_blob(project),
+        name=as_text(name),
+        device=as_unsigned(device),
+        inode=as_unsigned(inode),
+        created_ns=as_int(created_ns),
+        marked=bool(as_int(marked)),
     )

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 
 from unspill.errors import StoreDamaged
-from unspill.store.cells import as_int
+from unspill.store.connection import as_int
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unspill.store.connection import Connection
+    from unspill.store.connection import Database
 
 # "unsp": what `file` and SQLite itself show as the owner of the format
 APPLICATION_ID = 0x756E7370
@@ -23,7 +23,7 @@ APPLICATION_ID = 0x756E7370
 SIGNED = 9
 
 
-def m001_sandboxes(db: Connection) -> None:
+def m001_sandboxes(db: Database) -> None:
     """Make the table of sandboxes: one name per project once."""
     db.change("""
         CREATE TABLE sandboxes (
@@ -38,7 +38,7 @@ def m001_sandboxes(db: Connection) -> None:
     """)
 
 
-def m002_runs(db: Connection) -> None:
+def m002_runs(db: Database) -> None:
     """Make the table of runs; what was printed comes last, so that a list of runs need not read it."""
     db.change("""
         CREATE TABLE runs (
@@ -74,7 +74,7 @@ def m002_runs(db: Connection) -> None:
     db.change("CREATE INDEX runs_going_on ON runs (seq) WHERE ended_ns IS NULL")
 
 
-def m003_layers(db: Connection) -> None:
+def m003_layers(db: Database) -> None:
     """Make the table of layers over roots; `seq` is their order in a stack."""
     db.change("""
         CREATE TABLE layers (
@@ -90,7 +90,7 @@ def m003_layers(db: Connection) -> None:
     db.change("CREATE INDEX layers_of_sandbox ON layers (sandbox, seq)")
 
 
-def m004_caches(db: Connection) -> None:
+def m004_caches(db: Database) -> None:
     """Make the table of layers over tool caches, which a project's sandboxes share."""
     db.change("""
         CREATE TABLE caches (
@@ -110,12 +110,12 @@ def m004_caches(db: Connection) -> None:
     db.change("CREATE INDEX caches_retired ON caches (seq) WHERE state = 'retired'")
 
 
-def m005_facts(db: Connection) -> None:
+def m005_facts(db: Database) -> None:
     """Make the cache of what was found out about the host."""
     db.change("CREATE TABLE facts (key TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID")
 
 
-def m006_operations(db: Connection) -> None:
+def m006_operations(db: Database) -> None:
     """Make the table of operations, and the number that each project's next one gets."""
     db.change("""
         CREATE TABLE operations (
@@ -145,7 +145,7 @@ def m006_operations(db: Connection) -> None:
     db.change("CREATE TABLE counters (project BLOB PRIMARY KEY NOT NULL, number INTEGER NOT NULL) WITHOUT ROWID")
 
 
-def m007_marks(db: Connection) -> None:
+def m007_marks(db: Database) -> None:
     """Make the table of time marks that hold for single paths of a layer in place of the layer's own.
 
     And that of layers which are in no stack any more, but perhaps still mounted by a run that began before.
@@ -167,7 +167,7 @@ def m007_marks(db: Connection) -> None:
     """)
 
 
-def m008_files(db: Connection) -> None:
+def m008_files(db: Database) -> None:
     """Make the records of files and the names of their backups; an id is never given twice."""
     db.change("""
         CREATE TABLE files (
@@ -200,12 +200,12 @@ def m008_files(db: Connection) -> None:
     db.change("CREATE INDEX backups_of_operation ON backups (operation)")
 
 
-def m009_signature(db: Connection) -> None:
+def m009_signature(db: Database) -> None:
     """Sign the file, so that another program's database is not taken for a store."""
     db.change(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
-def m010_grants(db: Connection) -> None:
+def m010_grants(db: Database) -> None:
     """Make the table of grants; what is granted once only is never in it."""
     db.change("""
         CREATE TABLE grants (
@@ -224,7 +224,7 @@ def m010_grants(db: Connection) -> None:
     db.change("CREATE INDEX grants_by_key ON grants (key)")
 
 
-def m011_requests(db: Connection) -> None:
+def m011_requests(db: Database) -> None:
     """Make the table of requests that a person was asked about, and of those that wait for an answer."""
     db.change("""
         CREATE TABLE requests (
@@ -248,7 +248,7 @@ def m011_requests(db: Connection) -> None:
     db.change("CREATE INDEX requests_waiting ON requests (seq) WHERE state = 'waiting'")
 
 
-def m012_traffic(db: Connection) -> None:
+def m012_traffic(db: Database) -> None:
     """Make the table of what went out of runs; a row goes with its run."""
     db.change("""
         CREATE TABLE traffic (
@@ -264,17 +264,17 @@ def m012_traffic(db: Connection) -> None:
     """)
 
 
-def m013_unsandboxed(db: Connection) -> None:
+def m013_unsandboxed(db: Database) -> None:
     """Tell runs without a sandbox from the others: what they changed is not known."""
     db.change("ALTER TABLE runs ADD COLUMN sandboxed INTEGER NOT NULL DEFAULT 1")
 
 
-def m014_marked(db: Connection) -> None:
+def m014_marked(db: Database) -> None:
     """Remember which projects had a mark that says where they end, since a command may take it away."""
     db.change("ALTER TABLE sandboxes ADD COLUMN marked INTEGER NOT NULL DEFAULT 0")
 
 
-def m015_layer_order(db: Connection) -> None:
+def m015_layer_order(db: Database) -> None:
     """Give no place among the layers twice: what is held again goes where it was, below what came later."""
     db.change("ALTER TABLE layers RENAME TO older_layers")
     db.change("""
@@ -293,7 +293,7 @@ def m015_layer_order(db: Connection) -> None:
     db.change("CREATE INDEX layers_of_sandbox ON layers (sandbox, seq)")
 
 
-def m016_after_cancel(db: Connection) -> None:
+def m016_after_cancel(db: Database) -> None:
     """Remember of a run what becomes of its changes if its process dies, and how large its layers may be.
 
     Of older runs that is not known: what they wrote is kept within the usual limits rather than lost.
@@ -303,7 +303,7 @@ def m016_after_cancel(db: Connection) -> None:
     db.change("ALTER TABLE runs ADD COLUMN layer_entries INTEGER DEFAULT 500000")
 
 
-def m017_shown(db: Connection) -> None:
+def m017_shown(db: Database) -> None:
     """Make the table of what was shown whole on a terminal, by the digest of its content."""
     db.change("""
         CREATE TABLE shown (
@@ -321,12 +321,12 @@ def m017_shown(db: Connection) -> None:
     """)
 
 
-def m018_held_runs(db: Connection) -> None:
+def m018_held_runs(db: Database) -> None:
     """Find the runs that hold something without reading the others: an apply asks for them."""
     db.change("CREATE INDEX runs_held ON runs (sandbox) WHERE held")
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m001_sandboxes,
     m002_runs,
     m003_layers,
@@ -348,7 +348,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
 )
 
 
-def migrate(db: Connection, version: int) -> None:
+def migrate(db: Database, version: int) -> None:
     """Bring a store of `version` to the newest, in one transaction."""
     with db:
         for step in MIGRATIONS[version:]:
@@ -356,12 +356,12 @@ def migrate(db: Connection, version: int) -> None:
         db.change(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
 
-def read_version(db: Connection) -> int:
+def read_version(db: Database) -> int:
     """Return how many steps a database has had; 0 for a new one."""
     return as_int(db.rows("PRAGMA user_version")[0][0])
 
 
-def refuse_foreign(db: Connection, version: int) -> None:
+def refuse_foreign(db: Database, version: int) -> None:
     """Refuse a database that another program made, before anything is written to it.
 
     Raises:

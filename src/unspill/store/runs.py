@@ -3,25 +3,114 @@
 
 A run that has an end but no outcome was interrupted: its owner died. Of each stream at most 64 KiB from
 the beginning and 64 KiB from the end are kept in the row.
+
+MERGED
+[outcomes] Outcomes as four columns and back: kind, number, text, remedy.
+
+The mapping is spelt out, so that a new kind of outcome fails the type check here before it is lost.
+
+[traffic] What went out of a run and what was refused: one row a run that had a way out, gone with the run.
+
+The lists are one text each, since they are only ever read together. What the command made many of is cut.
 """
 
 from __future__ import annotations
 
 import os
 
+from unspill.errors import StoreDamaged
 from unspill.model.layer import RunId, SandboxId
-from unspill.model.record import Record
-from unspill.model.run import Output, Run
-from unspill.store.cells import as_blob, as_id, as_int, as_text, as_unsigned, to_signed
-from unspill.store.outcomes import to_cells, to_outcome
+from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Output, Run, Signalled, TimedOut
+from unspill.model.traffic import Connection, Denial, Traffic
+from unspill.record import Record
+from unspill.store.connection import (
+    as_blob,
+    as_float,
+    as_id,
+    as_int,
+    as_text,
+    as_unsigned,
+    to_signed,
+    to_text,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from typing import Any
 
     from unspill.model.policy import After
-    from unspill.store.cells import Cell, Row
-    from unspill.store.connection import Connection
+    from unspill.model.run import LimitName, Outcome
+    from unspill.store.connection import Cell, Database, Row
+
+    OutcomeCells = tuple[str, int | float | None, str | None, str | None]
+
+
+LIMITS: tuple[LimitName, ...] = (
+    "output",
+    "layer_bytes",
+    "layer_entries",
+    "playground_bytes",
+    "playground_entries",
+    "tmp_entries",
+    "free_space",
+    "free_inodes",
+    "free_memory",
+    "file_bytes",
+    "processes",
+    "memory",
+    "open_files",
+)
+
+
+def to_cells(outcome: Outcome) -> OutcomeCells:
+    """Return the columns of an outcome."""
+    match outcome:
+        case Exited():
+            return "exited", outcome.code, None, None
+        case Signalled():
+            return "signalled", outcome.signal, None, None
+        case TimedOut():
+            return "timed-out", outcome.after_s, None, None
+        case Cancelled():
+            return "cancelled", None, None, None
+        case LimitReached():
+            return "limit-reached", outcome.bound, outcome.limit, None
+        case NeverStarted():
+            return "never-started", outcome.exit_code, to_text(outcome.reason), to_text(outcome.remedy)
+
+
+def to_outcome(kind: Cell, number: Cell, text: Cell, remedy: Cell) -> Outcome | None:
+    """Return the outcome of four columns; None for a run that has none.
+
+    Raises:
+        StoreDamaged: there is no such outcome.
+    """
+    match kind:
+        case None:
+            return None
+        case "exited":
+            return Exited(code=as_int(number))
+        case "signalled":
+            return Signalled(signal=as_int(number))
+        case "timed-out":
+            return TimedOut(after_s=as_float(number))
+        case "cancelled":
+            return Cancelled()
+        case "limit-reached":
+            return LimitReached(limit=_to_limit(text), bound=as_int(number))
+        case "never-started":
+            return NeverStarted(reason=as_text(text), remedy=as_text(remedy), exit_code=as_int(number))
+        case _:
+            raise StoreDamaged(f"The store holds an outcome that does not exist: {kind!r}.")
+
+
+def _to_limit(text: Cell) -> LimitName:
+    for limit in LIMITS:
+        if text == limit:
+            return limit
+    raise StoreDamaged(f"The store holds a limit that does not exist: {text!r}.")
+
 
 KEPT_BYTES = 64 * 1024
 
@@ -65,7 +154,7 @@ class RunTable:
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def start(
@@ -264,3 +353,57 @@ def _to_unfinished(row: Row) -> UnfinishedRun:
         layer_bytes=None if layer_bytes is None else as_int(layer_bytes),
         layer_entries=None if layer_entries is None else as_int(layer_entries),
     )
+
+
+KEPT = 1000
+
+
+class TrafficTable:
+    """Connections and denials by run."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def put(self, run: RunId, traffic: Traffic) -> None:
+        """Record what a run had; the first thousand of each kind."""
+        more = sum(max(0, len(kind) - KEPT) for kind in (traffic.connections, traffic.denials))
+        self._db.change(
+            "INSERT OR REPLACE INTO traffic (run, connections, denials, left_out) VALUES (?, ?, ?, ?)",
+            (run, _to_text(traffic.connections), _to_text(traffic.denials), traffic.left_out + more),
+        )
+
+    def find(self, run: RunId) -> Traffic | None:
+        """Return what a run had, None for one that had no way out.
+
+        Raises:
+            StoreDamaged: the row is none of ours.
+        """
+        rows = self._db.rows("SELECT connections, denials, left_out FROM traffic WHERE run = ?", (run,))
+        if not rows:
+            return None
+        connections, denials, left_out = rows[0]
+        try:
+            return Traffic(
+                connections=tuple(Connection(**fields) for fields in _from_text(as_text(connections))),
+                denials=tuple(Denial(**fields) for fields in _from_text(as_text(denials))),
+                left_out=as_int(left_out),
+            )
+        except (TypeError, ValueError) as error:
+            raise StoreDamaged(f"The record of what run {run} sent can't be read: {error}") from None
+
+
+def _to_text(records: Sequence[Record]) -> str:
+    import json
+
+    return json.dumps([record.as_dict() for record in records[:KEPT]], separators=(",", ":"))
+
+
+def _from_text(text: str) -> list[dict[str, Any]]:
+    import json
+
+    found = json.loads(text)
+    if not isinstance(found, list):
+        raise ValueError("not a list")
+    return found

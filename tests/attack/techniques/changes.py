@@ -12,7 +12,7 @@ from tests.attack.arena import Arena, naive_bwrap, processes_with
 from tests.attack.techniques.case import Case, by_path, case, listed, ours
 from tests.attack.techniques.record import Defence, Listed
 from unspill import UnspillError
-from unspill.model.selection import Selection
+from unspill.model.change import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

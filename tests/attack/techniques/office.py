@@ -10,14 +10,14 @@ from tests.attack.arena import Arena
 from unspill import UnspillError
 from unspill.model.permission import Egress, NetworkForCommand, Question, ReadablePath
 from unspill.model.policy import Policy
-from unspill.permissions.approver import Callback
+from unspill.permissions.approvers import Callback
 from unspill.permissions.audit import Audit
-from unspill.permissions.desk import Desk
+from unspill.permissions.broker import Desk
 from unspill.store.db import Store
 
 if TYPE_CHECKING:
     from unspill.model.permission import Request
-    from unspill.permissions.approver import Approver
+    from unspill.permissions.approvers import Approver
 
 NOW_NS: Final = 1_000_000_000_000_000_000
 DAY_NS: Final = 86_400 * 1_000_000_000

@@ -47,7 +47,7 @@ def past_the_proxy(arena: Arena) -> object:
 def in_the_hosts_network(arena: Arena) -> object:
     """The weaker mode that a person may configure, in which a granted network is the host's own."""
     from unspill import Sandbox
-    from unspill.permissions.approver import Callback
+    from unspill.permissions.approvers import Callback
 
     policy = arena.ground.policy(network=Network(mode="host"))
     sandbox = Sandbox(arena.ground.project, name="weaker", policy=policy, approver=Callback(lambda _question: True))

@@ -14,11 +14,9 @@ from tests.attack.techniques.office import DAY_NS, NOW_NS, Office, egress, netwo
 from tests.attack.techniques.record import Defence, Listed
 from tests.kernel.terminal_person import Person, asking, visible
 from unspill.model.permission import Allowed, Question
-from unspill.model.policy import Policy
-from unspill.model.rules import Rules
-from unspill.permissions.approver import DenyAll
-from unspill.permissions.queue import Queue
-from unspill.permissions.rate import RateLimit
+from unspill.model.policy import Policy, Rules
+from unspill.permissions.approvers import DenyAll, Queue
+from unspill.permissions.broker import RateLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,7 +171,7 @@ def of_another(_question: Question) -> Allowed:
 @contextmanager
 def unchecked(arena: Arena) -> Iterator[None]:
     with arena.patch.context() as patch:
-        patch.setattr("unspill.permissions.desk._checked", lambda _question, answer: answer)
+        patch.setattr("unspill.permissions.broker._checked", lambda _question, answer: answer)
         yield
 
 

@@ -11,8 +11,7 @@ from tests.unit.changes.trees import File, Stack, Tree
 from unspill.changes.scan import join
 from unspill.changes.select import rest, select, without
 from unspill.errors import UsageError
-from unspill.model.change import Change, ChangeSet, Identity, RootChanges
-from unspill.model.selection import Hunks, Selection
+from unspill.model.change import Change, ChangeSet, Hunks, Identity, RootChanges, Selection
 
 FILE = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
 DIR = FILE.replace(kind="dir", mode=0o755)

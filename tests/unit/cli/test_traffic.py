@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from unspill.cli.telling import LIMIT
 from unspill.cli.traffic import connection_lines, refused_lines, traffic_form
-from unspill.model.egress import Connection, Denial
+from unspill.model.traffic import Connection, Denial
 
 if TYPE_CHECKING:
-    from unspill.model.egress import Verdict
+    from unspill.model.traffic import Verdict
 
 
 def made(host: str = "example.org", port: int = 443, verdict: "Verdict" = "allowed") -> Connection:

@@ -12,7 +12,7 @@ from unspill.host.cgroup import make_group, sweep_groups
 from unspill.model.policy import Limits
 
 if TYPE_CHECKING:
-    from unspill.model.facts import CgroupKind
+    from unspill.model.plan import CgroupKind
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unspill.errors import BwrapUnsafe
 from unspill.host.distribution import Distribution
 from unspill.host.level import DoctorReport, Row, find_refusal, level_of, report
-from unspill.model.facts import Bwrap, Facts
+from unspill.model.plan import Bwrap, Facts
 
 if TYPE_CHECKING:
     from unspill.model.policy import EngineName, Profile

@@ -15,7 +15,7 @@ for number in {closed}:
     os.close(number)
 from unspill.host.job import memory_file
 from unspill.host.numbers import above_standard, make_pair, make_pipe
-from unspill.runner.pipes import Pipes
+from unspill.runner.watch import Pipes
 kept = [*make_pair(), *make_pair()]
 pipes = Pipes(has_stdin=False)
 numbers = [sock.fileno() for sock in kept]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
-from unspill.model.facts import Bwrap, Facts
+from unspill.model.plan import Bwrap, Facts
 
 WORDS = st.text(st.characters(exclude_categories=("C", "Z")), max_size=20)
 LINES = st.lists(WORDS.filter(bool), max_size=4).map(" ".join)

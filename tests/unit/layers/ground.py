@@ -9,7 +9,7 @@ from unspill.layers.seal import ClosedRun, drop_run, seal_run
 from unspill.model.layer import OpenLayer
 from unspill.model.run import Exited, Run
 from unspill.store.db import Store
-from unspill.store.sandboxes import SandboxRow
+from unspill.store.layers import SandboxRow
 
 if TYPE_CHECKING:
     from unspill.model.policy import After

@@ -14,7 +14,7 @@ from unspill.layers.create import OpenRun
 from unspill.layers.seal import drop_run, seal_run
 from unspill.layers.sweep import Swept, sweep
 from unspill.model.layer import LayerId, RunId
-from unspill.store.caches import CacheRow
+from unspill.store.layers import CacheRow
 
 
 @pytest.fixture

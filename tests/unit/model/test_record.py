@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 
 class Point(Record):

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from unspill.network.loop import open_connection
-from unspill.network.proxy import Proxy
+from unspill.network.proxy import Proxy, open_connection
 from unspill.policy.hosts import HostRules, parse_rules
 
 PUBLIC = "93.184.215.14"

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from unspill.plan.proxy_environ import TABLE, proxy_variables
+from unspill.plan.environ import TABLE, proxy_variables
 
 
 def test_no_variable_is_listed_twice_and_each_has_a_reason() -> None:

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.network.gates import BodyGate, RequestGate
-from unspill.network.http import HEAD_BYTES, Head, answer_to_denial, find_end, parse_head
-from unspill.network.refusal import PHRASES
+from unspill.network.protocols import HEAD_BYTES, PHRASES, Head, answer_to_denial, find_end, parse_head
+from unspill.network.relay import BodyGate, RequestGate
 from unspill.policy.hosts import Destination, Refused
 
 SITE = Destination(host="example.org", port=80)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.network.hellos import in_records, real_hello, server_name, written_hello
-from unspill.network.gates import HelloGate
-from unspill.network.sni import ALERT, HELLO_BYTES, Hello, parse_hello
+from unspill.network.protocols import ALERT, HELLO_BYTES, Hello, parse_hello
+from unspill.network.relay import HelloGate
 from unspill.policy.hosts import Destination, Refused
 
 SITE = Destination(host="example.org", port=443)

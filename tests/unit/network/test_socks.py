@@ -6,8 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.network.host_vectors import VECTORS
-from unspill.network.opening import Asked, SocksOpening, opening_for
-from unspill.network.socks import CHOSEN, NO_METHOD, Unsupported, greeting_bytes, parse_request, reply
+from unspill.network.protocols import (
+    CHOSEN,
+    NO_METHOD,
+    Asked,
+    SocksOpening,
+    Unsupported,
+    greeting_bytes,
+    opening_for,
+    parse_request,
+    reply,
+)
 from unspill.policy.hosts import Destination, Refused
 
 GREETING = b"\x05\x01\x00"

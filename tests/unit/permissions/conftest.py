@@ -14,16 +14,15 @@ import pytest
 from tests.unit.permissions.given import HOME, OWN
 from unspill.model.permission import Question
 from unspill.model.policy import Policy
-from unspill.permissions.approver import Callback
+from unspill.permissions.approvers import Callback
 from unspill.permissions.audit import Audit
-from unspill.permissions.desk import Desk
+from unspill.permissions.broker import Desk
 from unspill.store.db import Store
-from unspill.store.grants import GrantTable
-from unspill.store.requests import RequestTable
+from unspill.store.permissions import GrantTable, RequestTable
 
 if TYPE_CHECKING:
     from unspill.model.permission import Answer
-    from unspill.model.rules import Scope
+    from unspill.model.policy import Scope
 
     Said = Answer | Scope | bool
 

@@ -22,8 +22,7 @@ from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH
 from unspill.errors import StoreError
 from unspill.model.permission import NetworkForCommand
 from unspill.permissions import audit as audit_module
-from unspill.permissions.audit import MOST_PATH_BYTES, MOST_PATHS, Audit, path_fields, to_json
-from unspill.permissions.events import decision_event
+from unspill.permissions.audit import MOST_PATH_BYTES, MOST_PATHS, Audit, decision_event, path_fields, to_json
 
 # Says which lines it was told are safe
 APPEND = """

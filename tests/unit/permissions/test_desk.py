@@ -22,12 +22,11 @@ from unspill.model.permission import (
     Request,
     WritableRoot,
 )
-from unspill.model.policy import Policy
-from unspill.model.rules import Rules
-from unspill.permissions.approver import DenyAll
+from unspill.model.policy import Policy, Rules
+from unspill.permissions.approvers import DenyAll
 
 if TYPE_CHECKING:
-    from unspill.model.rules import Scope
+    from unspill.model.policy import Scope
 
 ALL = Policy(permissions=Rules(unsandboxed="ask", as_root="ask"))
 NETWORK = NetworkForCommand(**FOR_A_COMMAND)

@@ -5,8 +5,8 @@ import json
 
 from tests.unit.permissions.given import PROJECT
 from unspill.model.permission import Unsandboxed
-from unspill.permissions.events import KEPT_BYTES, decision_event, request_event
-from unspill.permissions.wording import make_question
+from unspill.permissions.audit import KEPT_BYTES, decision_event, request_event
+from unspill.permissions.question import make_question
 
 
 def test_of_variables_only_the_names_are_kept() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.unit.changes.trees import WHITEOUT, Dir, File, Node, Symlink, build
 from unspill.changes.reader import Reader
 from unspill.changes.scan import scan
-from unspill.permissions.held import describe_held, digest_of_held, head_of_held
+from unspill.permissions.question import describe_held, digest_of_held, head_of_held
 
 
 def digests(tmp_path: Path, name: str, layer: Mapping[str | bytes, Node]) -> dict[bytes, str]:

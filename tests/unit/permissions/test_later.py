@@ -15,18 +15,17 @@ from tests.unit.permissions.conftest import Office
 from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH, REQUESTS
 from unspill.errors import DeniedError
 from unspill.model.permission import Allowed, Denied, Egress, NetworkForCommand, Question
-from unspill.permissions.later import KEPT_S, SECOND, Later
-from unspill.permissions.queue import Queue, answer_question, open_questions
-from unspill.permissions.wording import make_question
+from unspill.permissions.approvers import KEPT_S, SECOND, Later, Queue, answer_question, open_questions
+from unspill.permissions.question import make_question
 from unspill.store.db import Store
-from unspill.store.request_form import to_form
+from unspill.store.permissions import to_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unspill.model.permission import Answer, Request
-    from unspill.model.rules import Scope
-    from unspill.store.requests import RequestTable
+    from unspill.model.policy import Scope
+    from unspill.store.permissions import RequestTable
 
 NETWORK = NetworkForCommand(**FOR_A_COMMAND)
 EGRESS = Egress(**FOR_A_COMMAND, hosts=("example.org",))

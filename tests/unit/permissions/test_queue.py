@@ -16,9 +16,9 @@ from tests.unit.permissions.conftest import Office
 from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH, PROJECT
 from unspill.errors import DeniedError, UsageError
 from unspill.model.permission import Allowed, Denied, Egress, NetworkForCommand, Question, ReadablePath, RequestId
-from unspill.permissions.queue import Queue, answer_question, find_question, open_questions
-from unspill.permissions.wording import make_question
-from unspill.store.request_form import to_form
+from unspill.permissions.approvers import Queue, answer_question, find_question, open_questions
+from unspill.permissions.question import make_question
+from unspill.store.permissions import to_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,8 +35,8 @@ EGRESS = Egress(**FOR_A_COMMAND, hosts=("example.org",))
 OPEN = """
 import os, sys, time
 from unspill.store.db import Store
-from unspill.store.grants import GrantTable
-from unspill.store.requests import RequestTable
+from unspill.store.permissions import GrantTable
+from unspill.store.permissions import RequestTable
 store = Store.open(os.fsencode(sys.argv[1]))
 requests = RequestTable(store.transaction)
 """
@@ -44,8 +44,8 @@ ASK = (
     OPEN
     + """
 from unspill.model.permission import NetworkForCommand
-from unspill.permissions.queue import Queue
-from unspill.permissions.wording import make_question
+from unspill.permissions.approvers import Queue
+from unspill.permissions.question import make_question
 request = NetworkForCommand(project=b"/p", argv=(b"git", os.fsencode(sys.argv[2])), cwd=b"/p")
 answer = Queue(requests).ask(make_question(request, ("once",), wait_s=float(sys.argv[3])))
 print(type(answer).__name__, answer.by, flush=True)
@@ -54,7 +54,7 @@ print(type(answer).__name__, answer.by, flush=True)
 APPROVE = (
     OPEN
     + """
-from unspill.permissions.queue import answer_question, open_questions
+from unspill.permissions.approvers import answer_question, open_questions
 deadline = time.monotonic() + 30
 while time.monotonic() < deadline:
     for question in open_questions(requests):

@@ -14,14 +14,12 @@ from tests.unit.permissions.conftest import Office
 from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH, PROJECT
 from unspill.errors import DeniedError
 from unspill.model.permission import Denied, NetworkForCommand, Question
-from unspill.permissions.approver import Approver, DenyAll
-from unspill.permissions.queue import Queue
-from unspill.permissions.rate import RateLimit, find_pause
-from unspill.permissions.terminal import Terminal
-from unspill.store.requests import Recent
+from unspill.permissions.approvers import Approver, DenyAll, Queue, Terminal
+from unspill.permissions.broker import RateLimit, find_pause
+from unspill.store.permissions import Recent
 
 if TYPE_CHECKING:
-    from unspill.store.requests import RequestState
+    from unspill.store.permissions import RequestState
 
 SECOND = 1_000_000_000
 NOW = 10_000 * SECOND

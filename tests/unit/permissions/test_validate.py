@@ -17,7 +17,7 @@ from unspill.model.permission import (
     Unsandboxed,
     WritableRoot,
 )
-from unspill.permissions.validate import COMMAND_BYTES, check_request
+from unspill.permissions.question import COMMAND_BYTES, check_request
 
 
 def check(request: Request) -> None:

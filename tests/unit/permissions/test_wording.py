@@ -17,8 +17,16 @@ from unspill.model.permission import (
     Unsandboxed,
     WritableRoot,
 )
-from unspill.permissions.escaping import COLUMNS, shorten, show_command, show_word
-from unspill.permissions.wording import choices_for, denial_text, make_question, question_text
+from unspill.permissions.question import (
+    COLUMNS,
+    choices_for,
+    denial_text,
+    make_question,
+    question_text,
+    shorten,
+    show_command,
+    show_word,
+)
 
 SHELL = (b"/bin/sh", b"-c")
 

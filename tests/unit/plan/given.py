@@ -7,9 +7,8 @@ import platform
 from typing import Any
 
 from unspill.host.seccomp import build_filter
-from unspill.model.facts import Bwrap, Facts
 from unspill.model.layer import LayerId, OpenLayer, RunId, SealedLayer, Stack, TimeMark
-from unspill.model.plan import CacheLayer, Home, Places, PlanInput
+from unspill.model.plan import Bwrap, CacheLayer, Facts, Home, Places, PlanInput
 from unspill.model.policy import Policy
 
 HOME = b"/home/ann"

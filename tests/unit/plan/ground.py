@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support import find_native_bwrap
 from tests.unit.plan.given import FILTER, facts, stack
-from unspill.model.facts import Facts
-from unspill.model.plan import Home, Places, Plan, PlanInput
+from unspill.model.plan import Facts, Home, Places, Plan, PlanInput
 from unspill.model.policy import Policy
 from unspill.plan.argv import bwrap_options
 from unspill.plan.build import build_plan

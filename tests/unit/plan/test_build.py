@@ -12,7 +12,7 @@ from unspill.errors import BwrapMissing, RootRefused, UnspillError, UsageError
 from unspill.model.plan import Bind, Dev, File, Overlay, Plan, Proc, ReadOnly, Symlink, Tmpfs
 from unspill.model.policy import GIB, MIB, Limits, Policy
 from unspill.plan.build import COMMAND_FILE, build_plan
-from unspill.plan.visible import find_cover, is_writable_mount
+from unspill.plan.view import find_cover, is_writable_mount
 from unspill.policy.paths import lies_beneath
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@
 import pytest
 
 from unspill.errors import UsageError
-from unspill.plan.contained_environ import contained_environ
+from unspill.plan.environ import contained_environ
 
 FIXED = {
     b"HOME": b"/project",

@@ -10,9 +10,9 @@ from unspill.errors import RootRefused
 from unspill.model.permission import ReadablePath
 from unspill.model.plan import Plan
 from unspill.model.policy import Policy
-from unspill.permissions.validate import check_request
+from unspill.permissions.question import check_request
 from unspill.plan.build import build_plan
-from unspill.plan.denied import Judge, Refusal, remedy_of
+from unspill.plan.explain import Judge, Refusal, remedy_of
 
 
 def plan() -> Plan:

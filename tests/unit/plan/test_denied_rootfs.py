@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from unspill.model.plan import Bind, Directory, File, Overlay, ReadOnly, Symlink, Tmpfs
-from unspill.plan.denied import Judge, remedy_of
+from unspill.plan.explain import Judge, remedy_of
 
 MOUNTS = (
     Bind(source=b"/r/usr", dest=b"/usr", why="of the rootfs, read-only"),

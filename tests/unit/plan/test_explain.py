@@ -6,8 +6,7 @@ from __future__ import annotations
 from tests.unit.plan.given import HOME, PROJECT, cache, facts, given, home, places, stack
 from unspill.model.policy import Limits, Policy
 from unspill.plan.build import build_plan
-from unspill.plan.explain import describe, explain
-from unspill.plan.paste import paste_command
+from unspill.plan.explain import describe, explain, paste_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from unspill.errors import UsageError
 from unspill.model.plan import Bind, File, Overlay, ReadOnly, Tmpfs
 from unspill.model.policy import Policy
 from unspill.plan.build import build_plan
-from unspill.plan.visible import find_cover, is_shown
+from unspill.plan.view import find_cover, is_shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from tests.unit.plan.given import facts, given
 from unspill.model.plan import PROXY_PORT, Bind, File, HostNetwork, NoNetwork, ProxyNetwork
 from unspill.plan.argv import bwrap_options
 from unspill.plan.build import HOST_NETWORK, build_plan
+from unspill.plan.environ import PLACE
 from unspill.plan.explain import explain
-from unspill.plan.node_script import PLACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

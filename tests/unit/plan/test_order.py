@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.model.plan import Bind, ReadOnly, Symlink, Tmpfs
-from unspill.plan.order import in_mount_order
+from unspill.plan.view import in_mount_order
 from unspill.policy.paths import lies_beneath, normalise
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ from tests.unit.plan.given import stack
 from tests.unit.plan.ground import Ground
 from unspill.model.plan import Bind, Dev, Overlay, PlanInput, Proc, Tmpfs
 from unspill.plan.build import build_plan
-from unspill.plan.paste import paste_command
+from unspill.plan.explain import paste_command
 
 if TYPE_CHECKING:
     from unspill.model.policy import EngineName

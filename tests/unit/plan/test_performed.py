@@ -16,8 +16,8 @@ from unspill.layers.skeleton import make_skeleton
 from unspill.model.plan import Bind, Overlay, Plan, PlanInput, Tmpfs
 from unspill.model.policy import Policy
 from unspill.plan.build import build_plan
-from unspill.plan.paste import paste_command
-from unspill.plan.visible import check_no_mounts_beneath_roots
+from unspill.plan.explain import paste_command
+from unspill.plan.view import check_no_mounts_beneath_roots
 
 pytestmark = pytest.mark.kernel
 

@@ -16,7 +16,7 @@ from unspill.model.policy import GIB, MIB, Policy
 from unspill.model.rootfs import RootfsBase
 from unspill.plan.argv import bwrap_options
 from unspill.plan.build import build_plan
-from unspill.plan.visible import is_writable_mount
+from unspill.plan.view import is_writable_mount
 
 if TYPE_CHECKING:
     from unspill.model.plan import MountOp, Plan, PlanInput

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.plan.shell import Words, printf_format
+from unspill.plan.explain import Words, printf_format
 
 VALUES = st.binary(max_size=40).map(lambda value: value.replace(b"\0", b"")) | st.sampled_from(
     [b"-n", b"-", b"%s", b"%", b"\\", b"'", b"a\n\n", b"\n", b"", b"\\n", b"$(id)", b"a b", b"\\045d", b"~", b"{a,b}"]

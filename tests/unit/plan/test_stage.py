@@ -8,7 +8,7 @@ import pytest
 from tests.unit.plan.given import HOME, PROJECT, facts, given
 from unspill.plan.argv import bwrap_options
 from unspill.plan.build import build_plan
-from unspill.plan.stage import command_words
+from unspill.plan.view import command_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

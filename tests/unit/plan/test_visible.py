@@ -7,7 +7,7 @@ import pytest
 
 from unspill.errors import SandboxUnavailable
 from unspill.model.plan import Bind, Dev, File, Overlay, ReadOnly, Symlink, Tmpfs
-from unspill.plan.visible import check_no_mounts_beneath_roots, find_cover, is_shown
+from unspill.plan.view import check_no_mounts_beneath_roots, find_cover, is_shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

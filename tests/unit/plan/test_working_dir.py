@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from unspill.errors import UsageError
-from unspill.plan.working_dir import missing_text, not_a_directory_text, resolve_working_dir
+from unspill.plan.view import missing_text, not_a_directory_text, resolve_working_dir
 
 PROJECT = b"/home/ann/shop"
 PLAYGROUND = b"/home/ann/playground"

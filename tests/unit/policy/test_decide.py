@@ -30,12 +30,11 @@ from unspill.model.permission import (
     Request,
     WritableRoot,
 )
-from unspill.model.policy import Network, Policy
-from unspill.model.rules import SCOPES, Rules
+from unspill.model.policy import SCOPES, Network, Policy, Rules
 from unspill.policy.decide import Allow, Ask, Deny, decide
 
 if TYPE_CHECKING:
-    from unspill.model.rules import Scope
+    from unspill.model.policy import Scope
 
 NOW = 1_000_000
 DEFAULT = Policy()

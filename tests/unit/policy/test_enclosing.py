@@ -10,8 +10,7 @@ from hypothesis import given
 
 from tests.unit.policy.test_merge import any_settings, is_no_wider
 from unspill.errors import PolicyError
-from unspill.model.policy import Limits, Network, Policy, Secrets
-from unspill.model.rules import Rules
+from unspill.model.policy import Limits, Network, Policy, Rules, Secrets
 from unspill.policy.config import Settings
 from unspill.policy.merge import seen_from, tighten, tightest, with_own
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.network.host_vectors import VECTORS
 from unspill.errors import PolicyError, UnspillError
 from unspill.model.permission import Egress
-from unspill.permissions.validate import check_request
+from unspill.permissions.question import check_request
 from unspill.policy.config import parse_policy
 from unspill.policy.hosts import parse_allowed
 

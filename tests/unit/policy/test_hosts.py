@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.network.host_vectors import FAMILIES, VECTORS
-from unspill.network.refusal import shown
+from unspill.network.protocols import shown
 from unspill.policy.hosts import SPECIAL, Destination, Refused, find_literal, parse_authority, parse_host, parse_port
 
 LABEL = rb"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"

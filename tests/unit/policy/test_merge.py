@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
-from unspill.model.policy import Limits, Network, Policy
+from unspill.model.policy import Limits, Network, Policy, Rules
 from unspill.model.rootfs import RootfsSpec
-from unspill.model.rules import Rules
 from unspill.policy.config import PROJECT_KEYS, Settings
 from unspill.policy.merge import lower_limits, tighten, with_own
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unspill.plan.denied import Refusal, remedy_of
+from unspill.plan.explain import Refusal, remedy_of
 from unspill.policy.hosts import Refused
 from unspill.policy.paths import shell_word
 

@@ -10,8 +10,7 @@ import pytest
 
 from unspill.model.policy import Limits
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut
-from unspill.runner.budget import Budget
-from unspill.runner.limits import find_excess, name_limit, rlimits
+from unspill.runner.watch import Budget, find_excess, name_limit, rlimits
 
 MIB = 1 << 20
 
@@ -90,7 +89,7 @@ def test_a_disk_that_is_nearly_full_ends_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], limit: str
 ) -> None:
     budget = Budget(Limits(), (fill(tmp_path / "a", 1, 1),))
-    monkeypatch.setattr("unspill.runner.budget._room", lambda _path: free)
+    monkeypatch.setattr("unspill.runner.watch._room", lambda _path: free)
     reached = budget.check()
     assert reached is not None
     assert reached.limit == limit

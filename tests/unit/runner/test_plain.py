@@ -12,7 +12,7 @@ from unspill.model.layer import RunId
 from unspill.model.policy import Limits
 from unspill.model.run import Exited
 from unspill.runner.plain import perform_plainly
-from unspill.runner.wishes import Wishes
+from unspill.runner.watch import Wishes
 
 MANY = 1100
 

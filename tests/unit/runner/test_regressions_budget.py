@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unspill import LimitReached, Limits
-from unspill.runner.budget import Budget
+from unspill.runner.watch import Budget
 
 
 def test_a_run_whose_sandbox_is_not_made_yet_is_not_charged_for_the_files_of_the_host(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_a_directory_in_memory_at_a_place_that_the_host_does_not_have_is_looked_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = Budget(Limits(layer_entries=0), (os.fsencode(tmp_path),), fresh=(b"/",))
-    monkeypatch.setattr("unspill.runner.budget._device_of", lambda _place: None)
+    monkeypatch.setattr("unspill.runner.watch._device_of", lambda _place: None)
     of_another_root = os.pidfd_open(os.getpid())
     try:
         reached = budget.check(of_another_root)
@@ -43,7 +43,7 @@ def _make_files(directory: Path, count: int) -> None:
 def _look_after_the_disk_changed(budget: Budget, monkeypatch: pytest.MonkeyPatch, entries: int) -> LimitReached | None:
     """Look as if the whole file system had so many entries more than at the beginning: others use it too."""
     room = budget._room
-    monkeypatch.setattr("unspill.runner.budget._room", lambda _path: (room[0], room[1] - entries))
+    monkeypatch.setattr("unspill.runner.watch._room", lambda _path: (room[0], room[1] - entries))
     budget._next_walk = 0.0
     return budget.check()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.model.run import Output
-from unspill.runner.streams import Collector
+from unspill.runner.watch import Collector
 
 
 def collect(directory: Path, chunks: list[bytes], *, kept: int, cap: int | None = None) -> Output:

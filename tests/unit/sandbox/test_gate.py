@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.network.scene import read_all, wait_until
 from unspill.errors import PolicyError, SandboxUnavailable
-from unspill.model.egress import Traffic
 from unspill.model.plan import HostNetwork, NoNetwork, ProxyNetwork
+from unspill.model.traffic import Traffic
 from unspill.sandbox import gate as module
 from unspill.sandbox.gate import Gate, make_gate
 
@@ -80,7 +80,7 @@ def test_a_defect_of_the_proxy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("unspill.network.link.Link._decide", fail)
+    monkeypatch.setattr("unspill.network.proxy.Link._decide", fail)
     port, descriptor = listener()
     gate = made()
     gate.serve(descriptor)

@@ -14,7 +14,7 @@ from unspill.apply.places import journal_file
 from unspill.layers.remove import remove_tree
 from unspill.sandbox.records import LONGEST_NAME, backup_name, backups_of, catch_up, files_of
 from unspill.sandbox.rescanning import Rescanned, rescan
-from unspill.store.files import FileRow
+from unspill.store.operations import FileRow
 
 HOUR_NS = 3600 * 1_000_000_000
 

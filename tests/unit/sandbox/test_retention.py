@@ -21,14 +21,14 @@ from unspill.layers.sweep import is_being_pruned
 from unspill.model.operation import Operation, OperationId
 from unspill.model.permission import Egress
 from unspill.model.policy import GIB, Policy
-from unspill.permissions.wording import make_question
+from unspill.permissions.question import make_question
 from unspill.sandbox.daily import do_daily
 from unspill.sandbox.records import backups_of, files_of
 from unspill.sandbox.retention import Family, Pruned, choose, find_families, prune
 from unspill.sandbox.status import status
 from unspill.store.copies import BEFORE_MIGRATION, copied_ns, make_copy
 from unspill.store.db import Store
-from unspill.store.requests import AskedRequest
+from unspill.store.permissions import AskedRequest
 from unspill.store.state import list_aside
 
 WEEK_NS = 7 * DAY_NS

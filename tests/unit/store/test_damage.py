@@ -12,10 +12,10 @@ from unspill.errors import StoreDamaged, StoreError
 from unspill.layers.sweep import sweep
 from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.model.operation import Entry, Left, Operation, OperationId
-from unspill.store.cells import as_blob, as_float, as_id, as_int, as_text
+from unspill.store.connection import as_blob, as_float, as_id, as_int, as_text
 from unspill.store.db import Store
-from unspill.store.files import BackupRow
 from unspill.store.layers import LayerRow
+from unspill.store.operations import BackupRow
 from unspill.store.runs import Owner
 
 OWNER = Owner(pid=1, started=2, boot="boot", pids=3)

@@ -13,14 +13,20 @@ from hypothesis import strategies as st
 from tests.unit.permissions.given import ONCE_ONLY, ONE_OF_EACH, PROJECT, REMEMBERED, REQUESTS, name_of
 from unspill.errors import StoreDamaged, StoreError, UsageError
 from unspill.model.permission import Request, RequestId
-from unspill.model.rules import SCOPES
+from unspill.model.policy import SCOPES
 from unspill.store.db import Store
-from unspill.store.grants import GrantTable
-from unspill.store.request_form import digest_of_question, from_form, key_of, to_form
-from unspill.store.requests import AskedRequest, RequestTable
+from unspill.store.permissions import (
+    AskedRequest,
+    GrantTable,
+    RequestTable,
+    digest_of_question,
+    from_form,
+    key_of,
+    to_form,
+)
 
 if TYPE_CHECKING:
-    from unspill.model.rules import Scope
+    from unspill.model.policy import Scope
 
 DAY = 86_400_000_000_000
 NOW = 1_000 * DAY

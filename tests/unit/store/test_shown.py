@@ -3,8 +3,8 @@
 
 import pytest
 
-from unspill.model.selection import Consent
-from unspill.store import shown as module
+from unspill.model.change import Consent
+from unspill.store import permissions as module
 from unspill.store.db import Store
 
 ONE = "7f3a9c" + "1" * 58

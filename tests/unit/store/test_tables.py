@@ -16,8 +16,7 @@ from unspill.model.layer import LayerId, RunId
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Output, Signalled, TimedOut
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow
-from unspill.store.outcomes import LIMITS, to_cells, to_outcome
-from unspill.store.runs import KEPT_BYTES, Owner, shorten
+from unspill.store.runs import KEPT_BYTES, LIMITS, Owner, shorten, to_cells, to_outcome
 
 if TYPE_CHECKING:
     from unspill.model.run import Outcome

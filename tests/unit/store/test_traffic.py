@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import StoreDamaged
-from unspill.model.egress import Connection, Denial, Traffic
 from unspill.model.layer import RunId
+from unspill.model.traffic import Connection, Denial, Traffic
 from unspill.store.db import Store
 from unspill.store.migrations import MIGRATIONS
-from unspill.store.runs import Owner
-from unspill.store.traffic import KEPT
+from unspill.store.runs import KEPT, Owner
 
 OWNER = Owner(pid=4711, started=99, boot="7f0c", pids=1)
 RUN = RunId("00000000deadbeef")

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from unspill.adapters.mcp.eliciting import can_elicit
-from unspill.model.record import Record
-from unspill.permissions.approver import DenyAll
-from unspill.permissions.later import Later
+from unspill.permissions.approvers import DenyAll, Later
+from unspill.record import Record
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
     from unspill.adapters.answering import Answer
-    from unspill.permissions.approver import Approver
+    from unspill.permissions.approvers import Approver
     from unspill.sandbox.sandbox import Sandbox
 
     Whom = Literal["client", "queue", "deny"]

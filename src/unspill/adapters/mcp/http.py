@@ -31,9 +31,9 @@ from unspill.adapters.seen import seen_in
 from unspill.errors import UsageError
 from unspill.host.writing import write_whole
 from unspill.model.plan import Bind, Overlay
-from unspill.model.record import Record
-from unspill.plan.visible import is_shown
+from unspill.plan.view import is_shown
 from unspill.policy.paths import contains, show
+from unspill.record import Record
 from unspill.store.state import make_parents
 
 if TYPE_CHECKING:

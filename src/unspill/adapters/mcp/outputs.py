@@ -13,12 +13,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from unspill.model.event import OutputChunk
+from unspill.model.run import OutputChunk
 
 if TYPE_CHECKING:
     from unspill.adapters.answering import Answer
-    from unspill.model.event import Event
-    from unspill.model.run import StreamName
+    from unspill.model.run import Event, StreamName
     from unspill.sandbox.sandbox import Sandbox
 
     Key = tuple[str, int, str]

@@ -10,12 +10,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from unspill.changes.render import safe_text
-from unspill.model.event import OutputChunk
+from unspill.model.run import OutputChunk
 
 if TYPE_CHECKING:
     from mcp.server.session import ServerSession
 
-    from unspill.model.event import Event
+    from unspill.model.run import Event
 
 _LONGEST = 200
 _TAIL = 4096

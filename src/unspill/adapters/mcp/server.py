@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from unspill.adapters.answering import Answer
     from unspill.adapters.mcp.calls import Call
-    from unspill.model.event import Event
+    from unspill.model.run import Event
 
     Context = ServerRequestContext[Calls, Any]
 

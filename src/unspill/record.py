@@ -3,12 +3,13 @@
 
 They read and type-check like frozen dataclasses, but importing `dataclasses` costs more than
 starting Python does, and each decorated class most of a millisecond: a command-line run of `true`
-could not afford them. Nothing on the way of `unspill run` imports dataclasses, enum, re or typing.
-"""
+could not afford them. Nothing on the way of `unspill run` imports dataclasses, enum, re or typing."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
+
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ClassVar, Self, dataclass_transform

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What went out of a sandbox through its egress proxy, and what was refused.
 
-Host names in these records are printable ASCII, whatever the command sent.
-"""
+Host names in these records are printable ASCII, whatever the command sent."""
 
 from __future__ import annotations
 
-from unspill.model.record import Record
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

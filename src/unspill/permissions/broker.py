@@ -3,37 +3,133 @@
 
 One `obtain` for everybody who needs something. It returns a Permit or raises; nothing is ever done half. What can't
 be recorded is not allowed.
+
+MERGED
+[permit] A permission in the hand of who asked for it: good for that very request, and for one use.
+
+Whoever performs takes it just before; a second use, or another request than the one that was allowed, is refused.
+
+[rate] How often a person may be asked: who refused three times has answered, and ten questions in five minutes are
+enough.
+
+A question that was never put before anybody is not one of them. Pure: counts what the store remembers, so it holds
+for all processes that ask about one project.
 """
 
 from __future__ import annotations
 
 import time
+from _thread import allocate_lock
 
 from unspill.changes.render import safe_text
 from unspill.errors import DeniedError
 from unspill.model.permission import Allowed, Denied
-from unspill.permissions.approver import Withdrawing
-from unspill.permissions.events import answer_event, decision_event, request_event
-from unspill.permissions.permit import Permit
-from unspill.permissions.rate import RateLimit, find_pause
-from unspill.permissions.validate import check_request
-from unspill.permissions.wording import WAIT_S, denial_text, make_question
-from unspill.policy.decide import Allow, Ask, Deny, decide
-from unspill.store.request_form import key_of
-from unspill.store.requests import AskedRequest
+from unspill.permissions.approvers import Withdrawing
+from unspill.permissions.audit import answer_event, decision_event, request_event
+from unspill.permissions.question import (
+    WAIT_S,
+    check_request,
+    denial_text,
+    make_question,
+)
+from unspill.policy.decide import (
+    Allow,
+    Ask,
+    Deny,
+    decide,
+)
+from unspill.record import Record
+from unspill.store.permissions import AskedRequest, key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from unspill.model.permission import Answer, GrantId, Question, Request, RequestId
+    from unspill.model.permission import (
+        Answer,
+        GrantId,
+        Question,
+        Request,
+        RequestId,
+    )
     from unspill.model.policy import Policy
-    from unspill.permissions.approver import Approver
+    from unspill.permissions.approvers import Approver
     from unspill.permissions.audit import Audit
-    from unspill.store.grants import GrantTable
-    from unspill.store.requests import RequestTable
+    from unspill.store.permissions import GrantTable, Recent, RequestTable
+
+
+class Permit:
+    """What `Desk.obtain` returns. `rule` says what or who allowed it."""
+
+    __slots__ = ("_lock", "grant", "request", "rule")
+
+    def __init__(self, request: Request, rule: str, grant: GrantId | None = None) -> None:
+        self.request = request
+        self.rule = rule
+        self.grant = grant
+        # Taken by the first use and never given back.
+        self._lock = allocate_lock()
+
+    def take(self, request: Request) -> None:
+        """Use it up for a request.
+
+        Raises:
+            DeniedError: it is for another request, or was used already.
+        """
+        if request != self.request:
+            raise DeniedError("Permission denied: what is to be done is not what was allowed.", remedy="Ask again.")
+        if not self._lock.acquire(blocking=False):
+            raise DeniedError("Permission denied: it was given once and has been used.", remedy="Ask again.")
+
 
 SECOND = 1_000_000_000
+
+
+class RateLimit(Record):
+    """The bounds. `equal` counts questions that differ in nothing and were not allowed, `many` counts all."""
+
+    equal: int = 3
+    equal_s: float = 600.0
+    many: int = 10
+    many_s: float = 300.0
+
+    def since(self, now_ns: int) -> int:
+        """Return from when on questions count."""
+        return now_ns - int(max(self.equal_s, self.many_s) * SECOND)
+
+
+class Pause(Record):
+    """Nobody is asked for a while."""
+
+    reason: str
+    wait_s: float
+
+    @property
+    def remedy(self) -> str:
+        """What helps."""
+        minutes = max(1, -int(-self.wait_s // 60))
+        return f"Wait {minutes} min, or put what is needed into your own configuration."
+
+
+def find_pause(recent: Iterable[Recent], key: str, now_ns: int, limit: RateLimit) -> Pause | None:
+    """Return why a question must wait, if it must."""
+    moments = [(asked.asked_ns, asked.key == key and asked.state != "allowed") for asked in recent]
+    equal = sorted(at for at, is_equal in moments if is_equal and at > now_ns - limit.equal_s * SECOND)
+    if len(equal) >= limit.equal:
+        reason = f"the same was asked {len(equal)} times and not allowed"
+        return Pause(reason=reason, wait_s=_until(equal[-limit.equal], limit.equal_s, now_ns))
+    many = sorted(at for at, _ in moments if at > now_ns - limit.many_s * SECOND)
+    if len(many) >= limit.many:
+        reason = f"{len(many)} questions were asked within {round(limit.many_s / 60)} min"
+        return Pause(reason=reason, wait_s=_until(many[-limit.many], limit.many_s, now_ns))
+    return None
+
+
+def _until(oldest_ns: int, window_s: float, now_ns: int) -> float:
+    # A moment of the future comes from a clock that was set back; that must not pause for longer than the window
+    return min(window_s, max(0.0, oldest_ns / SECOND + window_s - now_ns / SECOND))
+
+
 DAY = 86_400 * SECOND
 
 

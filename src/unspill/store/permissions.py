@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person was shown whole on a terminal, as digests: a token that they type names a row here.
+
+MERGED
+[request_form] Requests as bytes, one form for each, and the digests that bind answers and grants to them.
+
+The form is JSON with sorted keys in ASCII; paths and arguments that are not UTF-8 keep every byte. What is read back
+must be exactly what would be written, so there is no second way to say the same.
+
+[grants] The table of grants: answers that are remembered, until they expire or are revoked.
+
+Finds candidates by a digest over every field that counts; `Grant.covers` compares the fields themselves.
+
+[requests] The table of requests that people were asked about: those that wait for an answer, and the recent ones.
+
+An answer is written only to the very request that it names by its digest, once, and not after its deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from unspill.errors import StoreDamaged, UsageError
+from unspill.model.permission import (
+    REQUESTS,
+    Grant,
+    GrantId,
+    RequestId,
+)
+from unspill.model.policy import SCOPES
+from unspill.record import Record
+from unspill.store.connection import (
+    as_blob,
+    as_id,
+    as_int,
+    as_text,
+    to_text,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any, Literal, TypeVar
+
+    from unspill.model.change import Consent
+    from unspill.model.permission import Request
+    from unspill.model.policy import Scope
+    from unspill.store.connection import Cell, Database, Row
+
+    RequestState = Literal["asked", "waiting", "allowed", "denied", "expired"]
+    Verdict = TypeVar("Verdict")
+
+
+_KINDS = {kind.kind: kind for kind in REQUESTS}
+_BYTES = frozenset(("project", "cwd", "path", "root", "stdin_head", "head"))
+_BYTES_LISTS = frozenset(("argv", "environ"))
+_TEXT_LISTS = frozenset(("names", "hosts"))
+# Left out where there is nothing to say: the form of a request that has none is older than these fields
+_OPTIONAL = frozenset(("variables", "environ", "stdin", "stdin_head", "why", "becomes", "head", "rest"))
+
+
+def plain_request(request: Request) -> dict[str, Any]:
+    """Return a request as JSON can hold it."""
+    said = {field: value for field, value in request.as_dict().items() if value or field not in _OPTIONAL}
+    return {"kind": request.kind} | {field: _plain(field, value) for field, value in said.items()}
+
+
+def to_form(request: Request) -> bytes:
+    """Return the one form of a request."""
+    import json
+
+    return json.dumps(plain_request(request), sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def from_form(form: bytes) -> Request:
+    """Read a request back.
+
+    Raises:
+        StoreDamaged: it is not exactly what `to_form` writes.
+    """
+    import json
+
+    try:
+        values = json.loads(form)
+        kind = _KINDS[values.pop("kind")]
+        request: Request = kind(**{field: _value(field, value) for field, value in values.items()})
+        if to_form(request) == form:
+            return request
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise StoreDamaged("The store holds a request that is not understood.")
+
+
+def digest_of_question(identity: RequestId, request: Request) -> str:
+    """Return what an answer is bound to: this request, asked this one time."""
+    return _hash(b"question\0%b\0%b" % (identity.encode("ascii"), to_form(request)))
+
+
+def key_of(request: Request) -> str:
+    """Return what requests have in common that differ in nothing but their run and sandbox."""
+    return _hash(b"key\0" + to_form(request.at_scope("always")))
+
+
+def _hash(form: bytes) -> str:
+    from hashlib import blake2b
+
+    return blake2b(form, digest_size=32).hexdigest()
+
+
+def _plain(field: str, value: Any) -> Any:
+    if field in _BYTES:
+        return value.decode("utf-8", "surrogateescape")
+    if field in _BYTES_LISTS:
+        return [item.decode("utf-8", "surrogateescape") for item in value]
+    return list(value) if field in _TEXT_LISTS else value
+
+
+def _value(field: str, value: Any) -> Any:
+    items = value if field in _BYTES_LISTS | _TEXT_LISTS else [value]
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise TypeError
+    if field in _BYTES:
+        return value.encode("utf-8", "surrogateescape")
+    if field in _BYTES_LISTS:
+        return tuple(item.encode("utf-8", "surrogateescape") for item in items)
+    return tuple(items) if field in _TEXT_LISTS else value
+
+
+_GRANTED = "id, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request"
+
+
+class GrantTable:
+    """Grants by what they allow."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def add(self, request: Request, scope: Scope, *, granted_ns: int, expires_ns: int, granted_by: str) -> Grant:
+        """Remember an answer; one that is equal but for its time gives way.
+
+        Raises:
+            UsageError: such an answer is never remembered.
+        """
+        if scope == "once" or scope not in request.scopes:
+            raise UsageError(f"An answer of scope {scope!r} to a request of kind {request.kind!r} is not remembered.")
+        grant = Grant(
+            id=GrantId(os.urandom(8).hex()),
+            request=request.at_scope(scope),
+            scope=scope,
+            granted_ns=granted_ns,
+            expires_ns=expires_ns,
+            granted_by=to_text(granted_by),
+        )
+        form = to_form(grant.request)
+        with self._db:
+            self._db.change("DELETE FROM grants WHERE scope = ? AND request = ?", (scope, form))
+            self._db.change(
+                "INSERT INTO grants (id, key, scope, project, granted_ns, expires_ns, granted_by, request)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (grant.id, key_of(request), scope, request.project, granted_ns, expires_ns, grant.granted_by, form),
+            )
+        return grant
+
+    def matching(self, request: Request, now_ns: int) -> tuple[Grant, ...]:
+        """Return the grants that cover a request at that moment."""
+        rows = self._db.rows(
+            f"SELECT {_GRANTED} FROM grants WHERE key = ? AND expires_ns > ?", (key_of(request), now_ns)
+        )
+        return tuple(grant for grant in map(_to_grant, rows) if grant.covers(request, now_ns))
+
+    def find(self, grant: GrantId) -> Grant | None:
+        """Return a grant by id."""
+        rows = self._db.rows(f"SELECT {_GRANTED} FROM grants WHERE id = ?", (grant,))
+        return _to_grant(rows[0]) if rows else None
+
+    def all(self, project: bytes | None = None) -> tuple[Grant, ...]:
+        """Return the grants of a project, or of all, the newest first; expired ones too, as long as they are there."""
+        where, values = ("", ()) if project is None else ("WHERE project = ?", (project,))
+        sql = f"SELECT {_GRANTED} FROM grants {where} ORDER BY granted_ns DESC, id"
+        return tuple(map(_to_grant, self._db.rows(sql, values)))
+
+    def use(self, grant: GrantId, now_ns: int) -> bool:
+        """Record that a grant was used just now; tell whether it is still there and has not expired."""
+        sql = "UPDATE grants SET last_used_ns = ?, uses = uses + 1 WHERE id = ? AND expires_ns > ?"
+        return self._db.change(sql, (now_ns, grant, now_ns)) == 1
+
+    def revoke(self, grant: GrantId) -> bool:
+        """Forget a grant; tell whether there was one."""
+        return self._db.change("DELETE FROM grants WHERE id = ?", (grant,)) == 1
+
+    def remove_expired(self, now_ns: int) -> int:
+        """Forget what no request can use any more; return how many."""
+        return self._db.change("DELETE FROM grants WHERE expires_ns <= ?", (now_ns,))
+
+
+def _to_grant(row: Row) -> Grant:
+    identity, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request = row
+    grant = Grant(
+        id=GrantId(as_id(identity)),
+        request=from_form(as_blob(request)),
+        scope=to_scope(scope),
+        granted_ns=as_int(granted_ns),
+        expires_ns=as_int(expires_ns),
+        granted_by=as_text(granted_by),
+        last_used_ns=as_int(last_used_ns),
+        uses=as_int(uses),
+    )
+    if grant.request.one_time_only:
+        raise StoreDamaged("The store holds a grant of something that is only ever granted once.")
+    return grant
+
+
+def to_scope(cell: Cell) -> Scope:
+    """Return a scope.
+
+    Raises:
+        StoreDamaged: it is none.
+    """
+    for scope in SCOPES:
+        if scope == cell:
+            return scope
+    raise StoreDamaged("The store holds a scope that is not known.")
+
+
+STATES: tuple[RequestState, ...] = ("asked", "waiting", "allowed", "denied", "expired")
+
+_ASKED = "id, digest, state, asked_ns, deadline_ns, scopes, scope, answered_by, answered_digest, reason, request"
+
+
+class AskedRequest(Record):
+    """One request as the store keeps it.
+
+    asked: somewhere else, such as on a terminal. waiting: anybody who may use the store can answer. The others are
+    over. `digest` was written when it was asked; `answered_digest` is what the answer named, nothing once it was used.
+    """
+
+    id: RequestId
+    request: Request
+    digest: str
+    asked_ns: int
+    deadline_ns: int
+    scopes: tuple[Scope, ...]
+    state: RequestState = "asked"
+    scope: Scope | None = None
+    answered_by: str = ""
+    answered_digest: str = ""
+    reason: str = ""
+
+    @property
+    def is_genuine(self) -> bool:
+        """Tell whether its digest is really that of what it asks for."""
+        return self.digest == digest_of_question(self.id, self.request)
+
+
+class Recent(Record):
+    """As much of a request as counting needs."""
+
+    key: str
+    state: RequestState
+    asked_ns: int
+
+
+class RequestTable:
+    """Requests by id, in the order in which they were asked."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def add(self, asked: AskedRequest) -> None:
+        """Record that a person is being asked; the same request again changes its state alone."""
+        self._db.change(
+            "INSERT INTO requests (id, key, digest, project, state, asked_ns, deadline_ns, scopes, request)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET state = excluded.state WHERE state = 'asked' AND digest = excluded.digest",
+            (
+                *(asked.id, key_of(asked.request), asked.digest, asked.request.project, asked.state),
+                *(asked.asked_ns, asked.deadline_ns, " ".join(asked.scopes), to_form(asked.request)),
+            ),
+        )
+
+    def add_unless(
+        self, asked: AskedRequest, since_ns: int, objects: Callable[[tuple[Recent, ...]], Verdict | None]
+    ) -> Verdict | None:
+        """Record a request unless there is an objection in view of the project's recent ones; return that.
+
+        Looking and recording are one step: a hundred that come at once are counted one after the other.
+        """
+        with self._db:
+            objection = objects(self.recent(asked.request.project, since_ns))
+            if objection is None:
+                self.add(asked)
+        return objection
+
+    def recent(self, project: bytes, since_ns: int) -> tuple[Recent, ...]:
+        """Return what was asked in a project since a moment, the oldest first."""
+        rows = self._db.rows(
+            "SELECT key, state, asked_ns FROM requests WHERE project = ? AND asked_ns >= ? ORDER BY asked_ns, seq",
+            (project, since_ns),
+        )
+        return tuple(
+            Recent(key=as_text(key), state=_to_state(state), asked_ns=as_int(asked_ns)) for key, state, asked_ns in rows
+        )
+
+    def find(self, request: RequestId) -> AskedRequest | None:
+        """Return a request by id."""
+        rows = self._db.rows(f"SELECT {_ASKED} FROM requests WHERE id = ?", (request,))
+        return _to_request(rows[0]) if rows else None
+
+    def waiting(self, now_ns: int, project: bytes | None = None) -> tuple[AskedRequest, ...]:
+        """Return what waits for an answer and can still get one, the oldest first."""
+        where, values = ("", (now_ns,)) if project is None else ("AND project = ?", (now_ns, project))
+        sql = f"SELECT {_ASKED} FROM requests WHERE state = 'waiting' AND deadline_ns > ? {where} ORDER BY seq"
+        return tuple(map(_to_request, self._db.rows(sql, values)))
+
+    def latest_of(self, request: Request, since_ns: int) -> tuple[AskedRequest, ...]:
+        """Return what was asked since a moment and differs in nothing but run and sandbox, the newest first."""
+        sql = f"SELECT {_ASKED} FROM requests WHERE project = ? AND asked_ns >= ? AND key = ? ORDER BY seq DESC"
+        return tuple(map(_to_request, self._db.rows(sql, (request.project, since_ns, key_of(request)))))
+
+    def take(self, request: RequestId, digest: str) -> bool:
+        """Use the answer that allows a request; tell whether it was there and nobody had used it."""
+        sql = (
+            "UPDATE requests SET answered_digest = '' WHERE id = ? AND state = 'allowed'"
+            " AND digest = ? AND answered_digest = ?"
+        )
+        return self._db.change(sql, (request, digest, digest)) == 1
+
+    def answer(
+        self, request: RequestId, digest: str, *, scope: Scope | None, by: str, now_ns: int, reason: str = ""
+    ) -> bool:
+        """Answer a waiting request, without a scope in the negative; tell whether it was still waiting for that.
+
+        `digest` is that of what the person saw: another request under the same id is not answered.
+        """
+        sql = (
+            "UPDATE requests SET state = ?, scope = ?, answered_by = ?, reason = ?, answered_digest = ?"
+            " WHERE id = ? AND digest = ? AND state = 'waiting' AND deadline_ns > ?"
+        )
+        state = "denied" if scope is None else "allowed"
+        values = (state, scope or "", to_text(by), to_text(reason), digest, request, digest, now_ns)
+        return self._db.change(sql, values) == 1
+
+    def close(self, request: RequestId, state: RequestState) -> bool:
+        """Record how a request ended that has no end yet; tell whether it had none."""
+        sql = "UPDATE requests SET state = ? WHERE id = ? AND state IN ('asked', 'waiting')"
+        return self._db.change(sql, (state, request)) == 1
+
+    def forget(self, request: RequestId) -> bool:
+        """Forget a request that nobody was shown, so that it does not count; tell whether there was one.
+
+        What waits for an answer is in everybody's list, so it stays.
+        """
+        return self._db.change("DELETE FROM requests WHERE id = ? AND state = 'asked'", (request,)) == 1
+
+    def remove_before(self, moment_ns: int) -> int:
+        """Forget requests whose deadline was before a moment; return how many."""
+        return self._db.change("DELETE FROM requests WHERE deadline_ns < ?", (moment_ns,))
+
+
+def _to_request(row: Row) -> AskedRequest:
+    identity, digest, state, asked_ns, deadline_ns, scopes, scope, answered_by, answered_digest, reason, request = row
+    return AskedRequest(
+        id=RequestId(as_id(identity)),
+        request=from_form(as_blob(request)),
+        digest=as_text(digest),
+        asked_ns=as_int(asked_ns),
+        deadline_ns=as_int(deadline_ns),
+        scopes=tuple(map(to_scope, as_text(scopes).split())),
+        state=_to_state(state),
+        scope=to_scope(scope) if scope else None,
+        answered_by=as_text(answered_by),
+        answered_digest=as_text(answered_digest),
+        reason=as_text(reason),
+    )
+
+
+def _to_state(cell: Cell) -> RequestState:
+    for state in STATES:
+        if state == cell:
+            return state
+    raise StoreDamaged("The store holds a state of a request that is not known.")
+
+
+SHORTEST = 6
+KEPT_NS = 30 * 86_400 * 1_000_000_000
+
+
+class ShownTable:
+    """Digests of what was shown, by sandbox, root and path."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def put(self, sandbox: str, shown: Iterable[Consent]) -> None:
+        """Record what was shown just now; forget what was shown long ago."""
+        now_ns = time.time_ns()
+        rows = [(sandbox, one.root, one.path, one.digest, now_ns) for one in shown]
+        with self._db:
+            self._db.change("DELETE FROM shown WHERE sandbox = ? AND at_ns < ?", (sandbox, now_ns - KEPT_NS))
+            self._db.change_each(
+                "INSERT OR REPLACE INTO shown (sandbox, root, path, digest, at_ns) VALUES (?, ?, ?, ?, ?)", rows
+            )
+
+    def drop(self, sandbox: str, shown: Consent) -> None:
+        """Forget that something was shown."""
+        self._db.change(
+            "DELETE FROM shown WHERE sandbox = ? AND root = ? AND path = ? AND digest = ?",
+            (sandbox, shown.root, shown.path, shown.digest),
+        )
+
+    def has(self, sandbox: str, consent: Consent, token: str) -> bool:
+        """Tell whether a token names one thing that was shown at a path, and that is what the consent is for."""
+        return self._named(sandbox, consent.root, consent.path, token) == [consent.digest]
+
+    def token_of(self, sandbox: str, root: bytes, path: bytes, digest: str) -> str:
+        """Return the beginning of a digest that names nothing else that was shown at its path."""
+        length = SHORTEST
+        while any(found != digest for found in self._named(sandbox, root, path, digest[:length])):
+            length += 1
+        return digest[:length]
+
+    def _named(self, sandbox: str, root: bytes, path: bytes, token: str) -> list[str]:
+        rows = self._db.rows(
+            "SELECT digest FROM shown WHERE sandbox = ? AND root = ? AND path = ? AND substr(digest, 1, ?) = ?",
+            (sandbox, root, path, len(token), token),
+        )
+        return [as_text(digest) for (digest,) in rows]
