@@ -22,8 +22,8 @@ from measuring import Case, Turns, make_parser, report
 from scan import make_tree as make_kept_tree
 
 from unspill import Limits, Policy, Sandbox
-from unspill.host.mountinfo import filesystem_of
-from unspill.layers.remove import remove_tree
+from unspill.host.places import filesystem_of
+from unspill.layers.trees import remove_tree
 
 FILES = 20_000
 FEWER = 5_000

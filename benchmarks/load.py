@@ -18,7 +18,7 @@ from baseline import BareBwrap
 from measuring import Case, parse_arguments, report
 
 from unspill import OutputChunk, Sandbox
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 ALIVE = 500
 UP_BAR = 1.4

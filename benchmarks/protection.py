@@ -22,7 +22,7 @@ from bridge import HELD, Server, measure_bridges
 from measuring import Case, Turns, make_parser, report
 
 from unspill import Limits, Policy, Sandbox
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.policy import Network
 from unspill.sandbox import planning
 

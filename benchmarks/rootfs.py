@@ -25,7 +25,7 @@ from baseline import wait_for
 from measuring import Case, Turns, parse_arguments, report
 
 from unspill import Policy, RootfsRegistry, RootfsSpec, Sandbox
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.rootfs.tar import unpack
 
 UNPACK_BAR = 0.5

@@ -18,7 +18,7 @@ from pathlib import Path
 from measuring import Case, Turns, parse_arguments, report
 
 from unspill import Limits, Policy, Sandbox
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 SMALL = 1_000
 SIZE_BAR = 1.2

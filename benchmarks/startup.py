@@ -18,7 +18,7 @@ from baseline import BareBwrap, run_program
 from measuring import Case, Turns, parse_arguments, report
 
 from unspill import Exited, Sandbox
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.layer import RunId
 from unspill.model.plan import Bind, Dev, Facts, Overlay, Plan, Proc, Tmpfs
 from unspill.runner.perform import perform

@@ -21,7 +21,7 @@ from measuring import Case, Turns, parse_arguments, report
 from stdio_client import Caller, McpCaller, WorkerCaller
 
 from unspill import Sandbox
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 if TYPE_CHECKING:
     import argparse

@@ -81,7 +81,7 @@ def render_numbers(version: str, tables: dict[str, dict[int, str]]) -> str:
 def render_programs() -> str:
     """Return the text of seccomp_programs.py."""
     sys.path.insert(0, str(SOURCES))
-    from unspill.host.seccomp_layout import AUDIT_ARCHES, program_for
+    from unspill.host.seccomp_rules import AUDIT_ARCHES, program_for
 
     parts = [PROGRAMS]
     for machine in AUDIT_ARCHES:

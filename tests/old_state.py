@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 ARCHIVE = Path(__file__).parent / "fixtures" / "state-0.1.0.json.z"
 TOP = Path("/tmp/unspill-0.1.0")

@@ -133,7 +133,7 @@ def test_what_is_said_of_a_call_that_is_over() -> None:
 
 
 def test_what_is_said_of_questions_that_wait_for_the_user(ground: Ground) -> None:
-    later = Later(ground.sandbox()._opened.store.requests, patience_s=0)
+    later = Later(ground.sandbox()._project.store.requests, patience_s=0)
     answer = Answer(text="Exit code: 0\nThe command printed nothing.\n", values={"exit_code": 0})
     assert with_left_open(answer, later) == answer
     later.left_open[RequestId("3f2a9c81d05b7e64")] = "Allow connection to example.org?"
@@ -164,7 +164,7 @@ def test_the_instructions_name_tools_that_there_are(ground: Ground) -> None:
 
 def test_the_instructions_speak_of_no_sandbox_where_there_is_none(ground: Ground) -> None:
     sealed, contained = ground.sandbox(), ground.sandbox("other")
-    contained._opened = contained._opened.replace(container="docker")
+    contained._project = contained._project.with_means(container="docker")
     assert server.make_server(sealed).instructions == server.INSTRUCTIONS
     assert server.make_server(contained).instructions == (
         "Commands run without a sandbox, as processes of a container: what they change is changed at once, for good."

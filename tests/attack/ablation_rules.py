@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tests.attack.entries_inside import PASSED
 from tests.attack.requests import REQUESTS
 from unspill.host.seccomp import build_filter
-from unspill.host.seccomp_layout import AUDIT_ARCHES, assemble
-from unspill.host.seccomp_rules import Allow, Refuse, RefuseIf, numbers_of, verdicts
+from unspill.host.seccomp_rules import AUDIT_ARCHES, Allow, Refuse, RefuseIf, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -24,8 +24,7 @@ import pytest
 from tests.kernel.seccomp_box import MACHINE
 from tests.support import Ground, is_rootfs_chosen
 from unspill import RunResult, Sandbox
-from unspill.host.seccomp_layout import AUDIT_ARCHES, assemble
-from unspill.host.seccomp_rules import Allow, numbers_of, verdicts
+from unspill.host.seccomp_rules import AUDIT_ARCHES, Allow, assemble, numbers_of, verdicts
 from unspill.model.plan import Bind, Plan, ReadOnly
 from unspill.plan.argv import bwrap_options
 from unspill.sandbox import running

@@ -21,7 +21,7 @@ from tests.attack.arena import Arena, python
 from tests.attack.starting import forked_spawner, started
 from tests.support import short
 from unspill import LimitReached, OutputChunk, TimedOut
-from unspill.host.own_namespace import write_setting
+from unspill.host.libc import write_setting
 from unspill.runner.watch import rlimits
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_a_sandbox_that_is_not_offered_to_the_killer_of_processes_is_like_any_ot
             write_setting(path, content)
 
     assert not arena.attack(script)
-    with forked_spawner(arena, {"unspill.host.spawned_run.write_setting": but_the_score}):
+    with forked_spawner(arena, {"unspill.host.spawner.write_setting": but_the_score}):
         assert arena.attack(script)
 
 
@@ -127,7 +127,7 @@ def test_what_the_kernel_counts_by_user_is_taken_whole_where_no_half_is_kept_bac
 
     with forked_spawner(arena, {}):
         assert is_one_left()
-    with forked_spawner(arena, {"unspill.host.own_namespace._COUNTED_BY_USER": ()}):
+    with forked_spawner(arena, {"unspill.host.libc._COUNTED_BY_USER": ()}):
         assert not is_one_left()
 
 

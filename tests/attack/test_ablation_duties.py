@@ -64,7 +64,7 @@ def test_descriptors_that_a_forked_spawner_does_not_close_are_a_way_out(arena: A
     with leaked_directory(arena) as victim:
         with forked_spawner(arena, {}):
             assert not arena.attack(THROUGH)
-        with forked_spawner(arena, {"unspill.host.starter.place_descriptors": placed_without_closing}):
+        with forked_spawner(arena, {"unspill.host.spawner.place_descriptors": placed_without_closing}):
             assert arena.attack(THROUGH)
         assert os.listdir(victim) == ["written"]
 

@@ -20,8 +20,7 @@ from tests.attack.entries_inside import PASSED, RET_ALLOW, RET_ERRNO
 from tests.attack.requests import REQUESTS
 from tests.kernel.seccomp_box import MACHINE
 from unspill.host.seccomp import build_filter
-from unspill.host.seccomp_layout import AUDIT_ARCHES, assemble
-from unspill.host.seccomp_rules import Allow, numbers_of, verdicts
+from unspill.host.seccomp_rules import AUDIT_ARCHES, Allow, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from tests.attack.arena import Arena, naive_bwrap, outside, python, replaced
 from tests.attack.victims import host_directory
 from unspill import UnspillError
 from unspill.errors import BwrapUnsafe
-from unspill.host.beneath import open_beneath, open_stepwise
+from unspill.host.dirfd import open_beneath, open_stepwise
 from unspill.runner.launcher import stop_launchers
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.attack.arena import Arena
     from tests.support import Ground
     from unspill.model.permission import Answer
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 
@@ -82,7 +82,7 @@ def test_e6_a_grant_does_not_cover_a_program_that_was_exchanged(
     sandbox = attended(ground, person)
     assert not is_used_for_another(ground, sandbox, person, case)
 
-    def unidentified(_opened: Opened, _plan: Plan) -> str:
+    def unidentified(_opened: Project, _plan: Plan) -> str:
         return ""
 
     with arena.patch.context() as patch:

@@ -16,7 +16,7 @@ from tests.attack.hostile_streams import GOOD, STREAMS
 from tests.attack.tar_crafting import END, entry, folder, gzip_member, hard, link, long_name, pax
 from tests.figures import record_figure
 from unspill.errors import RootfsError, RootfsUnsafe
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.rootfs import tar
 from unspill.rootfs.tar import USUAL, Bounds, Unpacked, unpack
 

@@ -22,8 +22,8 @@ from tests.attack.arena import Arena
 from tests.attack.requests import EXT4_IOC_ALLOC_DA_BLKS, EXT4_IOC_MOVE_EXT, REQUESTS
 from tests.figures import record_figure
 from tests.support import directory_on
-from unspill.host.seccomp_ioctls import IOCTLS
-from unspill.layers.remove import remove_tree
+from unspill.host.seccomp_rules import IOCTLS
+from unspill.layers.trees import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from tests.rootfs_tree import BUSYBOX, make_small_tree
 from tests.support import NamedByHost, printed
 from unspill import RootfsRegistry, RootfsSpec
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
-from unspill.layers import caches, squash
+from unspill.layers import lifecycle
 from unspill.model.permission import Allowed, Question
 from unspill.plan import view
 from unspill.sandbox import rootfs_use
@@ -79,7 +79,7 @@ def test_a_grant_does_not_cover_what_a_command_put_over_a_program_of_the_rootfs(
     """Control: where an overlay with a command's layers in it counts as the rootfs, the grant covers it."""
     assert not runs_another_unasked(ground, tree)
     monkeypatch.setattr(rootfs_use, "is_written", view.is_writable_mount)
-    discard_layers(ground.opened[-1]._opened)
+    discard_layers(ground.opened[-1]._project)
     assert runs_another_unasked(ground, tree)
 
 
@@ -111,10 +111,10 @@ def test_a_python_that_reads_the_projects_packages_is_allowed_once_only(ground: 
 def test_what_can_not_be_merged_is_not_lost(ground: Ground, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave a directory that nobody may enter, and run on. Control: as a mere cache, all of it goes at the eighth."""
     sandbox = writable(ground, tree)
-    for number in range(caches.FAN + 1):
+    for number in range(lifecycle.FAN + 1):
         assert sandbox.run(f"echo x > /opt/f{number}; [ {number} != 3 ] || {{ mkdir /opt/z; chmod 000 /opt/z; }}").ok
-    assert len(printed(sandbox.run("ls /opt")).split()) == caches.FAN + 2
-    monkeypatch.setattr(squash, "ROOTFS_OWNER", b"nobody")
+    assert len(printed(sandbox.run("ls /opt")).split()) == lifecycle.FAN + 2
+    monkeypatch.setattr(lifecycle, "ROOTFS_OWNER", b"nobody")
     sandbox.run("echo x > /opt/last")
     assert not sandbox.run("ls /opt/f0").ok
 
@@ -131,7 +131,7 @@ def test_too_many_layers_are_refused_with_a_remedy(ground: Ground, tree: Path, m
 def test_a_tree_with_layers_is_checked_like_any_other(ground: Ground, tree: Path) -> None:
     sandbox = writable(ground, tree)
     sandbox.run("touch /usr/x")
-    assert layers_of(sandbox._opened)
+    assert layers_of(sandbox._project)
     newer = make_again(tree)
     tree.chmod(0o777)
     with pytest.raises(RootfsUnsafe, match="can be changed by others"):

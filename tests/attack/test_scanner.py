@@ -77,7 +77,7 @@ def test_b10_more_than_can_be_shown_is_a_finding_not_silence(arena: Arena, monke
 def test_b10_long_names_and_targets_do_not_fill_our_memory(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make links with targets of four thousand bytes, and files at the end of long paths, by the thousand.
     Control: with the bound as it is, which is for larger trees than this one, there is no finding."""
-    from unspill.changes import report
+    from unspill.changes import scan
 
     script = """
     for number in range(2000): os.symlink("x" * 4000, str(number))
@@ -85,7 +85,7 @@ def test_b10_long_names_and_targets_do_not_fill_our_memory(arena: Arena, monkeyp
     sandbox = arena.ground.sandbox()
     assert len(arena.attack(script, sandbox=sandbox).result.changes) == 2000
     assert sandbox.changes().findings == ()
-    monkeypatch.setattr(report, "MAX_PATH_BYTES", 1 << 20)
+    monkeypatch.setattr(scan, "MAX_PATH_BYTES", 1 << 20)
     assert sandbox.changes().findings != ()
     assert len(sandbox.changes()) < 500
 

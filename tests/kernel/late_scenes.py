@@ -15,8 +15,8 @@ import pytest
 
 from tests.kernel.race_operation import Opening, around_renames
 from tests.support import Ground
-from unspill.apply import operate, perform, rollback
-from unspill.apply.marking import settle_mark
+from unspill.apply import operate, perform, recover
+from unspill.apply.recover import settle_mark
 from unspill.errors import ApplyFailed
 from unspill.model.operation import Operation
 
@@ -93,7 +93,7 @@ def rolled_back(scene: Scene) -> Operation:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     scene.monkeypatch.setattr(operate, "write_end", no_space)
-    scene.end_open_when(rollback, "wait_for_opens")
+    scene.end_open_when(recover, "wait_for_opens")
     with pytest.raises(ApplyFailed):
         scene.apply()
     return scene.sandbox.operations()[0]
@@ -104,7 +104,7 @@ def recovered(scene: Scene) -> Operation:
     assert scene.sandbox.run("echo ours > file", after="hold").ok
     killed(scene.ground)
     scene.open_now()
-    scene.end_open_when(rollback, "wait_for_opens")
+    scene.end_open_when(recover, "wait_for_opens")
     return scene.ground.sandbox("another").recovered[0]
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 
 from unspill import Policy, Sandbox
-from unspill.host import beneath
+from unspill.host import dirfd
 from unspill.host.libc import CLONE_NEWNS, CLONE_NEWUSER, MS_PRIVATE, MS_REC, mount, unshare
 
 MS_BIND = 0x1000
@@ -35,7 +35,7 @@ def main(project: str, point: str, source: str, way: str, bwrap: str) -> None:
         with open(f"{point}/f", "w") as file:
             file.write("mounted\n")
     if way == "stepwise":
-        vars(beneath)["openat2"] = missing
+        vars(dirfd)["openat2"] = missing
     with Sandbox(project, policy=Policy(bwrap=os.fsencode(bwrap))) as sandbox:
         done = sandbox.apply()
     left = {os.fsdecode(one.path): [one.why, one.reason] for one in done.left}

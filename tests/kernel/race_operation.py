@@ -12,9 +12,8 @@ import pytest
 
 from unspill.apply import perform
 from unspill.apply.draft import Draft
-from unspill.apply.entries import entry_of
 from unspill.apply.operate import Task, operate
-from unspill.apply.sites import Sites
+from unspill.apply.steps import Sites, entry_of
 from unspill.host.libc import renameat2 as rename
 from unspill.model.operation import Entry, Operation, Step
 from unspill.store.db import Store

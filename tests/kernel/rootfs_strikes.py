@@ -14,7 +14,7 @@ from typing import Any, Final
 from tests.kernel.crash_strikes import FAULTS, LIBRARY, MUTATING, OPENING, Call, calls_of
 from tests.kernel.rootfs_program import SPEC, TarSource, no_install, silent
 from unspill.errors import RootfsError
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.rootfs import Rootfs
 from unspill.rootfs.build import prepare, verify
 from unspill.rootfs.registry import Registry

@@ -12,7 +12,7 @@ from tests.kernel.round_trip_play import Game, Sequence
 from tests.kernel.round_trip_stage import Inside, Stage
 from tests.kernel.shortening import shortened
 from tests.support import Ground
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 ATTEMPTS = 150
 

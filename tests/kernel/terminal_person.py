@@ -19,18 +19,18 @@ from typing import Any
 PROGRAM = """
 import json, os, signal, sys, termios
 from unspill.model.permission import *
-from unspill.permissions import terminal
+from unspill.permissions import approvers
 from unspill.permissions.question import make_question
 given = json.loads(sys.argv[1])
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 if given["tty"]:
     os.open(given["tty"], os.O_RDWR)
 if "drain" in given["without"]:
-    terminal.termios.tcflush = lambda fd, queue: None
+    approvers.termios.tcflush = lambda fd, queue: None
 if "printable" in given["without"]:
-    terminal._printable = str
+    approvers._printable = str
 if "clear" in given["without"]:
-    terminal._CLEAR_STATE = b""
+    approvers._CLEAR_STATE = b""
 print(given["output"], end="", file=open("/dev/tty", "w") if given["tty"] else sys.stdout, flush=True)
 if given["background"] and os.fork():
     os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
@@ -49,7 +49,7 @@ question = make_question(request, request.scopes, wait_s=given["wait_s"])
 if given["text"]:
     question = question.replace(text=given["text"], lines=(given["text"],))
 lock = os.fsencode(given["lock"]) if given["lock"] else None
-approver = terminal.Terminal(lock=lock, settle_s=given["settle_s"])
+approver = approvers.Terminal(lock=lock, settle_s=given["settle_s"])
 try:
     answer = approver.ask(question)
     said = [type(answer).__name__, getattr(answer, "scope", ""), getattr(answer, "reason", "")]

@@ -23,7 +23,7 @@ from unspill.model.policy import MIB
 from unspill.model.rootfs import Installed, Progress
 from unspill.plan.install import LIMITS
 from unspill.rootfs.tar import unpack
-from unspill.sandbox.rootfs import InstallGround, install
+from unspill.sandbox.rootfs_install import InstallGround, install
 
 pytestmark = pytest.mark.kernel
 

@@ -20,9 +20,9 @@ from tests.kernel.race_editor import STYLES, Editor
 from tests.kernel.race_operation import named, ready
 from tests.support import Ground
 from unspill.apply import operate, perform
-from unspill.apply.last_look import keep_edits
-from unspill.apply.marking import settle_mark
-from unspill.apply.sites import Sites
+from unspill.apply.perform import keep_edits
+from unspill.apply.recover import settle_mark
+from unspill.apply.steps import Sites
 from unspill.model.operation import Operation, OperationId
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -20,7 +20,7 @@ from tests.kernel.laying import lay
 from tests.kernel.race_swapper import Swapper
 from tests.support import Ground
 from unspill import Sandbox
-from unspill.host import beneath
+from unspill.host import dirfd
 from unspill.model.change import Selection
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -32,7 +32,7 @@ WAYS = ("openat2", "stepwise, openat2 taken away")
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of opening what lies beneath a root."""
     if request.param != "openat2":
-        monkeypatch.setattr(beneath, "openat2", race_mounts.missing)
+        monkeypatch.setattr(dirfd, "openat2", race_mounts.missing)
     return str(request.param)
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support import Event, Ground, kinds, lasting, printed, processes_with, run_cli
 from unspill import Cancelled, LimitReached, OutputChunk, RunResult, Sandbox
 from unspill.apply import operate
-from unspill.layers.seal import seal_run
+from unspill.layers.lifecycle import seal_run
 from unspill.model.policy import MIB, Limits
 from unspill.runner import watch
 from unspill.sandbox import interrupted, running

@@ -21,7 +21,7 @@ from tests.kernel.crash_judging import ENDS, Reference, apart, begin, is_whole, 
 from tests.kernel.crash_scene import Scene, make_scene
 from tests.kernel.crash_strikes import FAULTS, Call, Struck, run_program
 from tests.support import Ground
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(7200)]
 

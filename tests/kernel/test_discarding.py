@@ -13,9 +13,9 @@ import pytest
 from tests.support import Ground, kinds, lasting, printed, short
 from unspill import Sandbox
 from unspill.errors import ApplyFailed, SandboxUnavailable, UsageError
+from unspill.layers.lifecycle import load_stacks
 from unspill.layers.marks import Marks
 from unspill.layers.residue import build_residue
-from unspill.layers.stack import load_stacks
 from unspill.model.change import Hunks, Selection
 from unspill.sandbox import discarding, held_again
 from unspill.store.db import Store
@@ -156,7 +156,7 @@ MOMENTS = {
     "operate.write_journal": False,
     "operate.write_end": False,
     "operate.finish": True,
-    "finish._move_layer": True,
+    "recover._move_layer": True,
 }
 
 
@@ -167,7 +167,7 @@ def test_a_discard_that_is_killed_is_done_or_not_and_leaves_nothing_behind(groun
     program = f"""
 import os, signal
 from unspill import Policy, Sandbox
-from unspill.apply import finish, operate
+from unspill.apply import operate, recover
 from unspill.sandbox import discarding, held_again
 sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}))
 {moment} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)

@@ -22,9 +22,9 @@ from tests.figures import record_figure
 from tests.kernel.race_editor import SLOW, STYLES, Editor
 from tests.kernel.race_operation import Bench, asked_last, named, ready
 from unspill.apply import operate, perform
-from unspill.apply.last_look import keep_edits
-from unspill.apply.sites import Sites
-from unspill.host.writers import has_writers
+from unspill.apply.perform import keep_edits
+from unspill.apply.steps import Sites
+from unspill.host.dirfd import has_writers
 from unspill.model.operation import Operation, OperationId
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(3600)]

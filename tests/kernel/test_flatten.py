@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from unspill.layers.flatten import flatten
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 pytestmark = pytest.mark.kernel
 

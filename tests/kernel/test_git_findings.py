@@ -8,7 +8,7 @@ import pytest
 
 from tests.kernel.twin_world import World, lines, sh
 from tests.support import printed, run_cli
-from unspill.apply.own_refs import remove_own_refs
+from unspill.apply.git_move import remove_own_refs
 from unspill.errors import UsageError
 from unspill.model.change import Selection
 

@@ -24,7 +24,7 @@ from tests.kernel.twin_play import Game
 from tests.kernel.twin_world import IDENTITY, world
 from tests.support import Ground
 from unspill.git import frozen
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(8 * 3600)]
 

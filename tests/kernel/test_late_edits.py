@@ -18,14 +18,14 @@ import pytest
 from tests.kernel.late_scenes import SCENES, THEIRS, Scene, killed, swapped_back, swapped_back_beside_others
 from tests.kernel.race_operation import Bench, Opening, around_renames, asked_last, named, ready
 from tests.support import Ground
-from unspill.apply import last_look, operate, perform, rollback
-from unspill.apply.durable import sync_done
-from unspill.apply.sites import Sites
+from unspill.apply import operate, perform, recover
+from unspill.apply.perform import sync_done
+from unspill.apply.steps import Sites
 from unspill.cli.outcome import outcome_lines
-from unspill.host.writers import has_writers
-from unspill.layers.remove import remove_tree
+from unspill.host.dirfd import has_writers
+from unspill.layers.trees import remove_tree
 from unspill.model.operation import Operation
-from unspill.sandbox.daily import DAY_NS
+from unspill.model.policy import DAY_NS
 from unspill.sandbox.retention import prune
 from unspill.store.db import Store
 
@@ -71,7 +71,7 @@ def test_without_the_last_look_nobody_is_told_where_the_edit_is(
     scene: Scene, play: Callable[[Scene], Operation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control arm."""
-    for module in (operate, rollback):
+    for module in (operate, recover):
         monkeypatch.setattr(module, "keep_edits", lambda *_: ())
     operation = play(scene)
     assert not scene.file.exists() or THEIRS not in scene.file.read_bytes()
@@ -141,7 +141,7 @@ def test_what_can_t_be_kept_is_said(scene: Scene, monkeypatch: pytest.MonkeyPatc
     def refuse(*_arguments: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr(last_look, "make_kept", refuse)
+    monkeypatch.setattr(perform, "make_kept", refuse)
     operation = swapped_back(scene)
     said = "file: you edited it while unspill was changing it; that version could not be kept: "
     assert operation.notes == (said + "the filesystem does not permit it",)
@@ -182,7 +182,7 @@ def test_a_rollback_that_died_has_named_the_displaced_version_when_it_is_done(sc
         raise KeyboardInterrupt
 
     with scene.monkeypatch.context() as patched:
-        patched.setattr(rollback, "sync_done", fail)
+        patched.setattr(recover, "sync_done", fail)
         with pytest.raises(KeyboardInterrupt):
             scene.ground.sandbox("another")
     operation = scene.ground.sandbox("another").recovered[0]

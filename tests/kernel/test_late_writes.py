@@ -17,7 +17,7 @@ import pytest
 from tests.figures import record_figure
 from tests.support import Ground
 from unspill import Sandbox
-from unspill.layers.create import OpenRun
+from unspill.layers.lifecycle import OpenRun
 from unspill.model.change import ChangeSet
 from unspill.sandbox import running
 from unspill.sandbox.scanning import scan_run

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from unspill.host import listener as module
-from unspill.host.listener import make_listener
+from unspill.host import spawner as module
+from unspill.host.spawner import make_listener
 
 pytestmark = pytest.mark.kernel
 

@@ -19,7 +19,7 @@ import pytest
 from tests.support import Ground, chosen_views, kinds, printed, run_cli
 from unspill import Sandbox
 from unspill.errors import StoreDamaged
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.sandbox import sweeping
 from unspill.sandbox.upkeep import recover_now
 

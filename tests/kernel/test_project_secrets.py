@@ -15,7 +15,8 @@ from unspill.model.policy import Secrets
 from unspill.policy.secrets import SECRET_NAMES
 from unspill.sandbox import secrets
 from unspill.sandbox.requesting import make_request
-from unspill.sandbox.running import RunWishes, run_request
+from unspill.sandbox.running import run_request
+from unspill.sandbox.spec import RunWishes
 
 pytestmark = pytest.mark.kernel
 
@@ -30,9 +31,9 @@ def secret(ground: Ground) -> Path:
 
 def run_revealing(sandbox: Sandbox, command: str, *paths: bytes, after: Any = "hold") -> RunResult:
     """Run a command as if a person had granted it to see some secrets."""
-    opened = sandbox._opened
-    request = make_request(opened, command, None, None, None).replace(revealed=paths)
-    return run_request(opened, request, RunWishes(after=after))
+    project = sandbox._project
+    request = make_request(project, command, None, None, None).replace(revealed=paths)
+    return run_request(project, request, RunWishes(after=after))
 
 
 def state_holds(ground: Ground, text: str) -> list[str]:

@@ -19,8 +19,8 @@ from tests.figures import record_figure
 from unspill.changes.scan import scan
 from unspill.changes.select import rest, with_parents, without
 from unspill.layers import residue
-from unspill.layers.remove import remove_tree
 from unspill.layers.residue import build_residue
+from unspill.layers.trees import remove_tree
 from unspill.model.change import Change, ChangeSet
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(3600)]

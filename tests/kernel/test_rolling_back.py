@@ -12,7 +12,7 @@ import pytest
 from tests.kernel.twin_world import World, lines, sh
 from tests.support import Ground
 from unspill import Sandbox
-from unspill.apply import recover, rollback
+from unspill.apply import recover
 from unspill.apply.journal import Journal, read_journal
 from unspill.errors import SandboxUnavailable
 from unspill.model.operation import Operation
@@ -93,7 +93,7 @@ def test_a_repository_stays_whole_where_the_person_staged_something_since(
     sh(beside.project, "echo since > since; git add since")
     if is_interrupted:
         with monkeypatch.context() as patch:
-            patch.setattr(rollback, "wait_for_opens", fail)
+            patch.setattr(recover, "wait_for_opens", fail)
             with pytest.raises(SandboxUnavailable):
                 recovered(ground, beside.sandbox)
     operation = recovered(ground, beside.sandbox)

@@ -249,6 +249,6 @@ def test_a_run_ends_as_anywhere(ground: Ground, engine: str) -> None:
 
 def test_a_rootfs_of_roots_is_one_also_where_root_is_not_mapped() -> None:
     """In a user namespace that has the caller alone, all that is root's seems to be somebody else's."""
-    ask = f"from unspill.host.trusted import find_changeable; print(find_changeable({HOST_ROOT.encode()!r}))"
+    ask = f"from unspill.host.bwrap import find_changeable; print(find_changeable({HOST_ROOT.encode()!r}))"
     words = ["unshare", "-U", "--map-current-user", sys.executable, "-c", ask]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "None\n"

@@ -17,7 +17,7 @@ from tests.kernel.round_trip_play import Sequence, Step
 from tests.kernel.round_trip_player import Player, inside, play
 from tests.kernel.round_trip_stage import Inside, Stage, WholeStage
 from tests.support import Ground
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 __all__ = ["inside"]
 
@@ -107,7 +107,7 @@ def test_round_trips_of_a_project_on_another_mount_end_as_full_copies_say(
     [
         {"unspill.layers.marks.Marks.of": lambda *_: 1 << 62},
         {
-            "unspill.apply.reversing.Reversal._is_ours": lambda *_: True,
+            "unspill.apply.reverse.Reversal._is_ours": lambda *_: True,
             "unspill.apply.perform.matches": lambda *_: True,
         },
         {"unspill.sandbox.applying.carry_over": lambda *_, **__: {}},

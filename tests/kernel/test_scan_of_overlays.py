@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from unspill.changes.scan import scan
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.change import Change, ChangeSet
 
 pytestmark = pytest.mark.kernel

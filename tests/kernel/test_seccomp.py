@@ -12,8 +12,7 @@ import pytest
 
 from tests.kernel.seccomp_box import FOREIGN, MACHINE, Box
 from unspill.host.seccomp import build_filter
-from unspill.host.seccomp_layout import AUDIT_ARCHES, assemble
-from unspill.host.seccomp_rules import Allow, Refuse, RefuseIf, numbers_of, verdicts
+from unspill.host.seccomp_rules import AUDIT_ARCHES, Allow, Refuse, RefuseIf, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:
     from unspill.host.seccomp_rules import Verdict

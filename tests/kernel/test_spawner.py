@@ -18,8 +18,8 @@ import pytest
 from tests.kernel.leftovers import adopt_orphans, descendants, reap_adopted, within
 from tests.support import VIEW_LINES, Ground, printed
 from unspill import Started
+from unspill.host.descriptors import make_pair
 from unspill.host.job import ARGS_FD, BLOCK_FD, INFO_FD, STATUS_FD, Job, memory_file, receive, send
-from unspill.host.numbers import make_pair
 from unspill.runner.launcher import Launched, Launcher, get_launcher, stop_launchers
 
 pytestmark = pytest.mark.kernel

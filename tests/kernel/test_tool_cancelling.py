@@ -12,7 +12,7 @@ from tests.support import Ground
 from unspill import Sandbox
 from unspill.adapters.answering import Answer
 from unspill.adapters.toolbox import call_tool
-from unspill.apply import durable, operate
+from unspill.apply import operate, perform
 from unspill.model.permission import Allowed, Denied, Question
 from unspill.permissions.approvers import Callback
 
@@ -87,7 +87,7 @@ def test_what_is_given_up_right_before_the_first_step_does_not_happen_and_leaves
     sandbox.run("echo a > made")
     made, before = ground.project / "made", len(sandbox.operations())
     was = made.exists()
-    ready = durable.sync_staged
+    ready = perform.sync_staged
 
     def sync_staged(*arguments: object, **options: object) -> None:
         ready(*arguments, **options)  # type: ignore[arg-type]

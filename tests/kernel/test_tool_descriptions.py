@@ -50,7 +50,7 @@ def open_kind(ground: Ground, kind: str) -> Sandbox:
     sandbox = Sandbox(ground.project, policy=Policy(bwrap=ground.bwrap, **settings))
     ground.opened.append(sandbox)
     if kind == "container":
-        sandbox._opened = sandbox._opened.replace(container="docker")
+        sandbox._project = sandbox._project.with_means(container="docker")
     return sandbox
 
 

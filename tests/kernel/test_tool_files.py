@@ -310,7 +310,7 @@ def test_a_cancelled_file_verb_is_an_error_of_the_tool(filled: Ground) -> None:
 
 def test_a_sandbox_that_fails_is_never_content(filled: Ground) -> None:
     sandbox: Sandbox = filled.sandbox()
-    sandbox._opened = sandbox._opened.replace(facts=sandbox._opened.facts.replace(proc_mount=False))
+    sandbox._project = sandbox._project.with_means(facts=sandbox._project.means.facts.replace(proc_mount=False))
     for name, arguments in {"read": {"path": "abc"}, "list": {}, "write": {"path": "n", "content": ""}}.items():
         answer = call_tool(sandbox, name, arguments)
         assert answer.is_error

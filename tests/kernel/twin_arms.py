@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from unspill.apply import git_draft, git_live, git_move, git_reversal
+from unspill.apply import git_draft, git_move, git_reverse
 from unspill.git import frozen
 
 
 def remove_objects(patch: pytest.MonkeyPatch) -> None:
     """Have an undo take away the objects that the operation brought."""
-    draft = git_reversal.draft_reversal
+    draft = git_reverse.draft_reversal
 
     def draft_and_remove(drafted: Any, sites: Any, step: Any, *rest: Any) -> None:
         draft(drafted, sites, step, *rest)
@@ -22,7 +22,7 @@ def remove_objects(patch: pytest.MonkeyPatch) -> None:
             if os.access(name, os.F_OK, dir_fd=fd):
                 os.unlink(name, dir_fd=fd)
 
-    patch.setattr(git_reversal, "draft_reversal", draft_and_remove)
+    patch.setattr(git_reverse, "draft_reversal", draft_and_remove)
 
 
 def move_parts(patch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def take_no_locks(patch: pytest.MonkeyPatch) -> None:
 
 def pin_nothing(patch: pytest.MonkeyPatch) -> None:
     """Have nothing lead to what an operation displaced."""
-    patch.setattr(git_live.LiveRepository, "pins", lambda self, *rest: [])
+    patch.setattr(git_draft.LiveRepository, "pins", lambda self, *rest: [])
 
 
 def freeze_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.sandbox.asking import Who
     from unspill.sandbox.sandbox import Sandbox
+    from unspill.sandbox.settings import Who
 
 
 def apply_tool(_sandbox: Sandbox) -> Tool:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from unspill.adapters.answering import Answer, Where
     from unspill.model.run import Event
-    from unspill.sandbox.asking import Who
     from unspill.sandbox.sandbox import Sandbox
+    from unspill.sandbox.settings import Who
 
 # Without a bound of the policy: no clock of the kernel can be set further than some of what a number can say
 _LONGEST_S = 366 * 86400.0

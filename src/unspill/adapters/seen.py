@@ -76,18 +76,18 @@ class Writable(Record):
 
 def seen_in(sandbox: Sandbox) -> Seen:
     """Return what commands of a sandbox see."""
-    opened = sandbox._opened
-    view, roots, home = opened.policy.view, opened.roots, opened.home.path
+    project = sandbox._project
+    view, roots, home = project.means.policy.view, project.roots, project.home.path
     return Seen(
-        policy=opened.policy,
-        project=to_inside(opened.project, view, roots),
+        policy=project.means.policy,
+        project=to_inside(project.path, view, roots),
         playground=playground_inside(view, home),
         home=home,
-        further=tuple(to_inside(root, view, roots) for root in roots if root != opened.project),
+        further=tuple(to_inside(root, view, roots) for root in roots if root != project.path),
         roots=roots,
-        has_playground=not opened.container and not playground_taken(view, home, roots),
-        is_sealed=not opened.container,
-        user="root" if opened.policy.rootfs_writable else opened.home.user,
+        has_playground=not project.means.container and not playground_taken(view, home, roots),
+        is_sealed=not project.means.container,
+        user="root" if project.means.policy.rootfs_writable else project.home.user,
     )
 
 

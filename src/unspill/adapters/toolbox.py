@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from unspill.adapters.reviewing import Mine
     from unspill.adapters.tool import Tool
     from unspill.model.run import Event
-    from unspill.sandbox.asking import Who
     from unspill.sandbox.sandbox import Sandbox
+    from unspill.sandbox.settings import Who
 
 # In the order in which they are listed
 _MAKERS: dict[str, Callable[[Sandbox], Tool]] = {

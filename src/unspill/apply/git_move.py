@@ -4,6 +4,11 @@
 Under the locks what must be true is compared once more, because git gives a person no other moment in which nothing
 moves. References are written by value, so it does not matter whether they are loose or packed by now. Git waits 100 ms
 for a reference and not at all for the index, so everything is prepared before.
+
+MERGED
+[git_packed] The file `packed-refs` of a repository: its lock, and its content without one reference.
+
+[own_refs] Remove the references that an operation made for itself in a repository, once it is kept no more.
 """
 
 from __future__ import annotations
@@ -13,19 +18,80 @@ import os
 import stat
 import time
 
-from unspill.apply.git_packed import PACKED_LOCK, lock_packed, without_ref
-from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, problem_of_taking_back, take_back
+from unspill.apply.journal import journal_file, read_journal
+from unspill.apply.perform import (
+    CHANGED,
+    Unfit,
+    do_step,
+    explain_error,
+    problem_of_taking_back,
+    take_back,
+)
+from unspill.apply.steps import Sites
 from unspill.changes.reader import MergedTree
-from unspill.git.state import SYMBOLIC, common_of, owner_of, parse_packed, parse_ref, read_values
-from unspill.host.writing import write_whole
+from unspill.errors import UnspillError
+from unspill.git.state import (
+    SYMBOLIC,
+    common_of,
+    is_own_ref,
+    owner_of,
+    parse_packed,
+    parse_ref,
+    read_values,
+)
+from unspill.host.descriptors import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unspill.apply.sites import Sites
-    from unspill.host.beneath import Beneath
-    from unspill.model.operation import GitEnding, GitMove, GitStep, RefMove, Step
+    from unspill.host.dirfd import Beneath
+    from unspill.model.operation import (
+        GitEnding,
+        GitMove,
+        GitStep,
+        OperationId,
+        RefMove,
+        Step,
+    )
+
+
+PACKED_LOCK = b"packed-refs.lock"
+
+
+def lock_packed(fd: int) -> bool:
+    """Take the lock of `packed-refs` for a moment; one that a dead process of ours left is taken over."""
+    mark = b"unspill cleaning, pid "
+    try:
+        with open(os.open(PACKED_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
+            content = file.read(100)
+        owner = content.removeprefix(mark).strip()
+        if owner == content or not owner.isdigit() or os.path.exists(b"/proc/" + owner):
+            return False
+        os.unlink(PACKED_LOCK, dir_fd=fd)
+    except FileNotFoundError:
+        pass
+    try:
+        lock = os.open(PACKED_LOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=fd)
+    except FileExistsError:
+        return False
+    try:
+        os.write(lock, b"%b%d\n" % (mark, os.getpid()))
+    finally:
+        os.close(lock)
+    return True
+
+
+def without_ref(packed: bytes, name: bytes) -> bytes:
+    """Return the content of `packed-refs` without one reference, and without what it is peeled to."""
+    kept: list[bytes] = []
+    is_gone = False
+    for line in packed.splitlines(keepends=True):
+        is_gone = is_gone if line.startswith(b"^") else line.rstrip(b"\n").partition(b" ")[2] == name
+        if not is_gone or line.startswith(b"#"):
+            kept.append(line)
+    return b"".join(kept)
+
 
 MOVED = "you moved it meanwhile"
 BUSY = "git is at work there: {lock} exists; if no git is running, remove it"
@@ -381,3 +447,38 @@ def _unlink(fd: int, name: bytes) -> None:
         os.unlink(name, dir_fd=fd)
     except FileNotFoundError:
         return
+
+
+def remove_own_refs(state: bytes, operation: OperationId) -> bool:
+    """Remove pins and what arrived; tell whether nothing of it is left. A repository that is gone has none."""
+    journal = read_journal(journal_file(state, operation), with_steps=False)
+    if journal is None or journal.end is None or not journal.git:
+        return True
+    is_clean = True
+    for step, ending in zip(journal.git, journal.end.git, strict=True):
+        root, (_device, inode) = journal.operation.roots[step.root], journal.identities[step.root]
+        refs = own_refs(step, ending)
+        try:
+            is_same = os.lstat(root).st_ino == inode
+        except OSError:
+            continue
+        if refs and is_same:
+            is_clean &= _remove(state, root, step, refs)
+    return is_clean
+
+
+def own_refs(step: GitStep, ending: GitEnding) -> list[RefMove]:
+    """Return the references below our own name that were made in a repository."""
+    arrived = step.arrival if ending == "arrived" else ()
+    moved = step.move.refs if step.move is not None and ending == "moved" else ()
+    return [ref for ref in (*arrived, *moved) if is_own_ref(ref.name, step.members) and ref.new is not None]
+
+
+def _remove(state: bytes, root: bytes, step: GitStep, refs: list[RefMove]) -> bool:
+    try:
+        with Sites(state) as sites:
+            sites.open_roots([root], patience_s=1.0)
+            repository = Repository(sites, step.replace(root=0))
+            return not repository.is_there() or repository.remove(refs)
+    except (OSError, UnspillError):
+        return False

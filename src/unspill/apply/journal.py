@@ -4,23 +4,58 @@
 Three lines at most, each a checksum and a JSON value: the header, the steps, the end. Only a line whose checksum is
 right counts, so a line that was being written when the machine stopped is as good as none. Without its end the
 operation is rolled back; with it, it is finished. Nothing else is needed to do either.
+
+MERGED
+[places] Where the parts of an operation lie. Makes nothing and decides nothing.
+
+operations/ID/journal     what will be done, and what was
+operations/ID/tree/LAYER  a layer that was applied; what it displaced lies where its own entries were
+operations/ID/old, stage  what went away, and copies made for this operation
+operations/ID/residue/LAYER  what stays held, until it becomes a layer
+operations/ID/bases/LAYER  the repository as it stood before a layer that was applied
+operations/ID/kept/STEP   what a person edited while it changed hands
+operations/ID/loan        the mode of an entry that has another one for a moment
+pending/ID                there for as long as the operation is under way, and locked by whoever performs it; names the
+                          roots that something may be staged in
+
+[touched] What operations that were taken back have touched: those entries have a ctime of ours, not of a person.
+
+A rollback puts the very entries back, but the kernel has noted each of its renames. Without this the next try would
+take every one of them for a conflict. Reads journals only when something looks like one.
 """
 
 from __future__ import annotations
 
 import os
 
-from unspill.apply.steps import git_step_from, plain_git_step, plain_step, step_from
-from unspill.changes.collector import CollectorPaused
-from unspill.host.writing import write_whole
+from unspill.apply.steps import (
+    git_step_from,
+    matches,
+    plain_git_step,
+    plain_step,
+    step_from,
+)
+from unspill.changes.scan import CollectorPaused
+from unspill.host.descriptors import write_whole
 from unspill.model.operation import Left, Operation, OperationId
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from typing import Any
 
-    from unspill.model.operation import GitEnding, GitStep, Step
+    from unspill.model.operation import (
+        Entry,
+        GitEnding,
+        GitStep,
+        Step,
+    )
+    from unspill.store.db import Store
+
+    # By path and inode: what each rollback put back there, and a moment after it, the oldest first
+    Known = dict[tuple[bytes, int], list[tuple[Entry, int]]]
+
 
 # Of the first one, repositories were written file by file
 FIRST_VERSION, VERSION = 1, 2
@@ -275,3 +310,80 @@ def _end(value: dict[str, Any]) -> End:
         restored=tuple(map(_taken, value.get("restored", ()))),
         git=tuple(value.get("git", ())),
     )
+
+
+def operation_dir(state: bytes, operation: OperationId) -> bytes:
+    """Return the directory of an operation."""
+    return b"%b/operations/%b" % (state, operation.encode())
+
+
+def journal_file(state: bytes, operation: OperationId) -> bytes:
+    """Return the journal of an operation."""
+    return operation_dir(state, operation) + b"/journal"
+
+
+def tree_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
+    """Return where a layer is that an operation took."""
+    return b"%b/tree/%b" % (operation_dir(state, operation), layer.encode())
+
+
+def residue_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
+    """Return where a residue is until it becomes a layer."""
+    return b"%b/residue/%b" % (operation_dir(state, operation), layer.encode())
+
+
+def kept_base_dir(state: bytes, operation: OperationId, layer: str) -> bytes:
+    """Return where the repository is kept as it stood before a layer that an operation took."""
+    return b"%b/bases/%b" % (operation_dir(state, operation), layer.encode())
+
+
+def kept_entry(state: bytes, operation: OperationId, step: int) -> bytes:
+    """Return where an edited entry is kept that lay at the place of a step."""
+    return b"%b/kept/%d" % (operation_dir(state, operation), step)
+
+
+def staging_name(operation: OperationId) -> bytes:
+    """Return the name of the hidden directory of an operation in roots on other mounts."""
+    return b".unspill-" + operation.encode()
+
+
+def marker_file(state: bytes, operation: OperationId) -> bytes:
+    """Return the marker of an operation that is under way."""
+    return b"%b/pending/%b" % (state, operation.encode())
+
+
+class Touched:
+    """The entries below one root that operations on a project have moved and put back."""
+
+    def __init__(self, store: Store, project: bytes, root: bytes) -> None:
+        self._store = store
+        self._project = project
+        self._root = root
+        self._known: Known | None = None
+
+    def explains(self, path: bytes, status: os.stat_result, mark: int) -> bool:
+        """Tell whether an entry that is not older than a mark was so before we touched it, and is unchanged since."""
+        if self._known is None:
+            self._known = self._read()
+        ctime = status.st_ctime_ns
+        for entry, later in reversed(self._known.get((path, status.st_ino), ())):
+            if ctime >= later or not entry.ctime_ns or not matches(status, entry):
+                return False
+            ctime = entry.ctime_ns
+            if ctime < mark:
+                return True
+        return False
+
+    def _read(self) -> Known:
+        known: Known = {}
+        for operation in self._store.operations.rolled_back(self._project):
+            if self._root not in operation.roots:
+                continue
+            journal = read_journal(journal_file(self._store.state, operation.id))
+            kept = {(left.root, left.path) for left in operation.left}
+            index = operation.roots.index(self._root)
+            for step in journal.steps if journal is not None else ():
+                if step.root == index and step.before is not None and (index, step.path) not in kept:
+                    found = known.setdefault((step.path, step.before.inode), [])
+                    found.append((step.before, operation.marks[index]))
+        return known

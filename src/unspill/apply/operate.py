@@ -13,22 +13,27 @@ import os
 import time
 
 from unspill.apply.draft import Draft
-from unspill.apply.dressing import opened_and_closed
-from unspill.apply.durable import sync_done, sync_staged
-from unspill.apply.finish import changed_paths, finish
-from unspill.apply.journal import End, Journal, Unsettled, write_end, write_journal
-from unspill.apply.last_look import keep_edits, look_again, wait_for_opens
-from unspill.apply.marking import settle_mark
-from unspill.apply.moving import move_upper
-from unspill.apply.perform import perform
-from unspill.apply.places import journal_file, marker_file, operation_dir, staging_name, tree_dir
-from unspill.apply.rollback import forget, remove_staging, roll_back, tidy_up
-from unspill.apply.sites import Sites
-from unspill.changes.collector import CollectorPaused
+from unspill.apply.journal import (
+    End,
+    Journal,
+    Unsettled,
+    journal_file,
+    marker_file,
+    operation_dir,
+    staging_name,
+    tree_dir,
+    write_end,
+    write_journal,
+)
+from unspill.apply.perform import keep_edits, look_again, perform, sync_done, sync_staged, wait_for_opens
+from unspill.apply.recover import changed_paths, finish, forget, remove_staging, roll_back, settle_mark, tidy_up
+from unspill.apply.staging import opened_and_closed
+from unspill.apply.steps import Sites, move_upper
+from unspill.changes.scan import CollectorPaused
 from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
+from unspill.host.descriptors import sync_directory
 from unspill.host.installation import check_own_place
-from unspill.host.writing import sync_directory
-from unspill.layers.places import upper_dir
+from unspill.layers.locks import upper_dir
 from unspill.model.layer import LayerId
 from unspill.model.operation import Left, Operation, OperationId
 from unspill.record import Record
@@ -283,8 +288,8 @@ class _Work:
         """Do what is to be done to repositories; what was left is named."""
         if not journal.git:
             return ()
+        from unspill.apply.git_draft import arrival_notes, moved_note
         from unspill.apply.git_move import perform_git
-        from unspill.apply.git_notes import arrival_notes, moved_note
 
         endings: list[GitEnding] = []
         for step in journal.git:

@@ -3,27 +3,403 @@
 
 A marker that nobody has locked belongs to a dead process. With an end in its journal the operation is finished, without
 one it is taken back; without a journal nothing live was touched. Costs one look at an empty directory.
+
+MERGED
+[marking] The moment after an operation: every entry that it put is older, whatever changes later is not.
+
+A filesystem's clock may stand still for 4 ms. Without waiting for its next tick, what we put and what a person writes
+right after it would have one time, and the next run's mark as well.
+
+[rollback] Take an operation back that did not reach its end: the live trees and the layers are as they were before
+it.
+
+Decides from what is there, step by step in reverse, so it may itself be interrupted and begun again. When all steps
+are taken back that is recorded, and only then do the layers go back: the steps are not looked at a second time. What
+somebody changed since is left alone, and the record names the path where the entry that it displaced is kept.
+
+[finish] Write down in the store what an operation's journal says was done. May be repeated any number of times.
+
+One durable transaction: a row that a power cut took back would make the next sweep remove a held layer.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
+import time
 
-from unspill.apply.finish import finish
-from unspill.apply.journal import read_journal
-from unspill.apply.places import journal_file, marker_file, staging_name
-from unspill.apply.rollback import forget, remove_staging, roll_back, tidy_up
-from unspill.apply.sites import Sites, open_root
+from unspill.apply.journal import (
+    Residue,
+    journal_file,
+    kept_base_dir,
+    kept_entry,
+    marker_file,
+    operation_dir,
+    read_journal,
+    residue_dir,
+    staging_name,
+    tree_dir,
+)
+from unspill.apply.perform import (
+    CHANGED,
+    explain_error,
+    keep_edits,
+    make_kept,
+    note_of,
+    sync_done,
+    take_back,
+    wait_for_opens,
+)
+from unspill.apply.staging import end_loan
+from unspill.apply.steps import (
+    Sites,
+    close_inside,
+    move_upper,
+    open_root,
+)
 from unspill.errors import ProjectBusy, RootRefused, SandboxUnavailable
-from unspill.layers.remove import remove_tree
-from unspill.model.operation import OperationId
+from unspill.host.descriptors import sync_directory
+from unspill.layers.locks import base_dir, upper_dir
+from unspill.layers.trees import remove_tree
+from unspill.model.layer import LayerId, RunId, SandboxId
+from unspill.model.operation import Left, OperationId
+from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.apply.journal import Journal
-    from unspill.model.operation import Operation
+    from collections.abc import (
+        Collection,
+        Iterable,
+        Iterator,
+        Sequence,
+        Set,
+    )
+
+    from unspill.apply.journal import End, Journal
+    from unspill.model.operation import (
+        GitEnding,
+        GitStep,
+        Operation,
+        Step,
+    )
     from unspill.store.db import Store
+
+
+_PATIENCE_S = 1.0
+_PAUSE_S = 0.0005
+
+
+def settle_mark(sites: Sites, root: int, steps: Sequence[Step]) -> int:
+    """Return a moment of a root's own filesystem that is later than the last change made there."""
+    last = _last_change(sites, root, steps)
+    try:
+        fd = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=sites.roots[root].root_fd)
+    except OSError:
+        # No file without a name here: the system's clock, which every filesystem of this machine stamps with
+        time.sleep(0.02)
+        return time.time_ns() - 10_000_000
+    try:
+        deadline = time.monotonic() + _PATIENCE_S
+        while (now := os.fstat(fd).st_ctime_ns) <= last and time.monotonic() < deadline:
+            # Since Linux 6.13 a time that somebody has looked at is followed by a finer one, so this need not wait
+            os.fchmod(fd, 0o600)
+            if os.fstat(fd).st_ctime_ns <= last:
+                time.sleep(_PAUSE_S)
+        return now
+    finally:
+        os.close(fd)
+
+
+def _last_change(sites: Sites, root: int, steps: Sequence[Step]) -> int:
+    """Return the youngest ctime that the last steps have left; a clock does not go back, so the last ones suffice."""
+    youngest = 0
+    for step in [step for step in steps if step.root == root][-4:]:
+        for path in (step.path, step.path.rpartition(b"/")[0]):
+            try:
+                found = os.fstat(sites.roots[root].root_fd) if path in (b"", b".") else sites.roots[root].find(path)
+            except OSError:
+                continue
+            youngest = max(youngest, found.st_ctime_ns if found is not None else 0)
+    return youngest
+
+
+GONE = "the project's directory is not there any more"
+_BEFORE = "what was there before is kept in"
+
+
+def roll_back(store: Store, sites: Sites, journal: Journal, gone: Collection[int] = ()) -> Operation:
+    """Take every step back that was done; return the record of it. Roots that are `gone` are left alone.
+
+    The journal stays: it explains why the entries that were put back have a new ctime.
+
+    Raises:
+        OSError: the filesystem fails; the journal stays, and the next start begins again.
+        StoreError: it can't be recorded; likewise.
+    """
+    operation = journal.operation.id
+    recorded = store.operations.find(operation)
+    if recorded is None:
+        sites.look_anew()
+        _remove_residues(sites.state, operation)
+        left, notes = _take_steps_back(sites, journal, gone)
+        marks = tuple(settle_mark(sites, index, journal.steps[::-1]) for index in range(len(sites.roots)))
+        ended = journal.operation.replace(ending="rolled back", left=tuple(left), marks=marks, notes=tuple(notes))
+        with store.durable:
+            recorded = store.operations.add(ended)
+    end_loan(sites.state, operation)
+    give_layers_back(sites.state, operation)
+    sync_directory(sites.state + b"/layers")
+    return recorded
+
+
+def _remove_residues(state: bytes, operation: OperationId) -> None:
+    """Remove what would have been held. Its files are links to those that go back, whose ctime this changes.
+
+    So it is done before the marks are taken that explain a new ctime, and not at the end.
+    """
+    path = operation_dir(state, operation) + b"/residue"
+    if not remove_tree(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+
+def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> tuple[list[Left], list[str]]:
+    """Take the steps back; return what was left, and where what they displaced or somebody edited is kept."""
+    left: list[Left] = []
+    notes: list[str] = []
+    if journal.git:
+        from unspill.apply.git_move import take_git_back
+
+        for git, files in reversed([*_numbered_files(journal)]):
+            is_kept = any(_is_kept(sites, journal, index, step) for index, step in files)
+            problem = GONE if git.root in gone else CHANGED if is_kept else take_git_back(sites, git)
+            if problem is not None:
+                for index, step in files:
+                    notes += _keep_displaced(sites, journal, index, step)
+                left.append(Left(root=git.root, path=git.top, why="conflict", reason=problem))
+    steps = journal.steps
+    stays: set[int] = set()
+    for index in reversed(range(len(steps))):
+        step = steps[index]
+        is_kept = _is_kept(sites, journal, index, step)
+        reason = GONE if step.root in gone else CHANGED if is_kept else take_back(sites, step)
+        if reason is not None:
+            stays.add(index)
+            notes += _keep_displaced(sites, journal, index, step)
+            left.append(Left(root=step.root, path=step.path, why="conflict", reason=reason))
+    sync_done(sites, [step for step in steps if step.root not in gone], everything=bool(journal.git))
+    wait_for_opens()
+    # What stays displaced has its note, but on another mount its place is about to be removed
+    looked_at = [
+        index for index, step in enumerate(steps) if step.root not in gone and (index not in stays or step.staged)
+    ]
+    return left, [*notes, *keep_edits(sites, journal.operation.id, steps, stays, looked_at)]
+
+
+def _numbered_files(journal: Journal) -> Iterator[tuple[GitStep, list[tuple[int, Step]]]]:
+    """Yield what is done to each repository, and its steps for files with numbers that no other step has."""
+    count = len(journal.steps)
+    for git in journal.git:
+        files = () if git.move is None else git.move.files
+        yield git, [*enumerate(files, count)]
+        count += len(files)
+
+
+def forget(state: bytes, operation: OperationId) -> bool:
+    """Remove all of an operation that has changed nothing; the layers that it took go back. Tell whether it is gone.
+
+    Raises:
+        OSError: the filesystem fails; the next start begins again.
+    """
+    journal = journal_file(state, operation)
+    if os.path.lexists(journal):
+        # Without one nobody looks for steps, of which the layers that go back are a part
+        os.unlink(journal)
+    end_loan(state, operation)
+    give_layers_back(state, operation)
+    return remove_tree(operation_dir(state, operation))
+
+
+def remove_staging(sites: Sites, staging: bytes, gone: Collection[int] = ()) -> bool:
+    """Remove the hidden directories that an operation has in roots on other mounts; tell whether all are gone."""
+    is_clean = True
+    for index, root in enumerate(sites.roots if staging else ()):
+        if index not in gone:
+            root.forget(staging)
+            is_clean &= _remove_from(root.root_fd, staging)
+    return is_clean
+
+
+def _remove_from(root_fd: int, staging: bytes) -> bool:
+    path = b"/proc/self/fd/%d" % root_fd
+    mode = stat.S_IMODE(os.fstat(root_fd).st_mode)
+    if mode & 0o300 == 0o300 or not os.path.lexists(path + b"/" + staging):
+        return remove_tree(path + b"/" + staging)
+    # The operation itself may have closed the root to its owner
+    os.chmod(path, mode | 0o300)
+    try:
+        return remove_tree(path + b"/" + staging)
+    finally:
+        os.chmod(path, mode)
+
+
+def give_layers_back(state: bytes, operation: OperationId) -> None:
+    """Make the layers that an operation took layers again; their ids are their names there."""
+    trees = operation_dir(state, operation) + b"/tree"
+    try:
+        names = os.listdir(trees)
+    except FileNotFoundError:
+        return
+    for name in names:
+        upper = upper_dir(state, LayerId(name.decode()))
+        move_upper(trees + b"/" + name, upper)
+        close_inside(upper, state + b"/empty")
+
+
+def tidy_up(state: bytes, operation: Operation) -> bool:
+    """Remove what is of no use any more of an operation that was taken back whole; tell whether all of it is gone."""
+    if operation.left or operation.notes:
+        return True
+    top = operation_dir(state, operation.id)
+    names = [name for name in os.listdir(top) if name != b"journal"]
+    return sum(remove_tree(top + b"/" + name) for name in names) == len(names)
+
+
+def _is_kept(sites: Sites, journal: Journal, index: int, step: Step) -> bool:
+    """Tell whether a rollback that was interrupted has moved away what a step displaced."""
+    return (
+        step.before is not None
+        and not step.staged
+        and os.path.lexists(kept_entry(sites.state, journal.operation.id, index))
+        and _find_displaced(sites, step) is None
+    )
+
+
+def _keep_displaced(sites: Sites, journal: Journal, index: int, step: Step) -> list[str]:
+    """Say where an entry is that can't go back. It leaves the layer, which would otherwise show it as the command's."""
+    operation = journal.operation.id
+    if step.action == "dress" or step.before is None:
+        return []
+    path = b"%b/operations/%b" % (sites.state, step.backup)
+    found = _find_displaced(sites, step)
+    if found is None:
+        path = kept_entry(sites.state, operation, index)
+        if step.staged or not os.path.lexists(path):
+            return []
+    elif step.after is not None and found.st_ino == step.after.inode:
+        return []
+    elif not step.staged and b"/tree/" in step.place:
+        fd, name = sites.place(step)
+        path = make_kept(sites.state, operation, index)
+        os.rename(name, path, src_dir_fd=fd)
+    return [note_of(step, _BEFORE, path)]
+
+
+def _find_displaced(sites: Sites, step: Step) -> os.stat_result | None:
+    try:
+        fd, name = sites.place(step)
+        return os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except OSError as error:
+        explain_error(error)
+        return None
+
+
+def finish(store: Store, journal: Journal) -> Operation:
+    """Record an operation that has its end: its row, the layers that went, the residues that came."""
+    end = journal.end
+    assert end is not None
+    operation = end.operation
+    sandbox = SandboxId(operation.sandbox)
+    rows = [
+        LayerRow(
+            id=LayerId(rest.layer),
+            sandbox=sandbox,
+            root=rest.root,
+            run=RunId(rest.run),
+            mark_ns=rest.mark_ns,
+            seq=rest.seq,
+        )
+        for rest in _coming(end)
+    ]
+    with store.durable:
+        # What is recorded is recorded for good: what it left may have been applied or discarded since
+        is_new = store.operations.find(operation.id) is None
+        recorded = store.operations.add(operation)
+        if is_new:
+            _swap_layers(store, journal, end, rows)
+    for row in rows:
+        _move_layer(store, journal, row)
+    for tree in journal.trees:
+        _keep_base(store.state, journal.operation.id, LayerId(tree.layer))
+    return recorded.replace(paths=operation.paths or _paths_of(journal, end))
+
+
+def changed_paths(
+    journal: Journal, done: Iterable[int], git: Iterable[GitEnding], slight: Set[tuple[int, bytes]] = frozenset()
+) -> tuple[bytes, ...]:
+    """Return the paths that steps changed, and the repositories that moved; without those that are `slight`."""
+    roots, steps = journal.operation.roots, (journal.steps[index] for index in done)
+    moved = [(step.root, step.top) for step, ending in zip(journal.git, git, strict=True) if ending != "left"]
+    changed = dict.fromkeys((step.root, step.path) for step in steps if (step.root, step.path) not in slight)
+    return tuple(b"%b/%b" % (roots[root], path) for root, path in (*sorted(changed), *moved))
+
+
+def _paths_of(journal: Journal, end: End) -> tuple[bytes, ...]:
+    return changed_paths(journal, end.done, end.git) or tuple(b"%b/%b" % pair for pair in journal.paths)
+
+
+def _coming(end: End) -> tuple[Residue, ...]:
+    """Return the layers that are held from now on."""
+    return (*end.residues, *(Residue(**tree.as_dict()) for tree in end.restored))
+
+
+def _keep_base(state: bytes, operation: OperationId, layer: LayerId) -> None:
+    """Take along the repository as it stood before a layer that an operation took."""
+    source, dest = base_dir(state, layer), kept_base_dir(state, operation, layer)
+    if os.path.lexists(source):
+        os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
+        os.rename(source, dest)
+
+
+def _swap_layers(store: Store, journal: Journal, end: End, rows: list[LayerRow]) -> None:
+    """Put the residues in the place of the layers that they were made from."""
+    gone = [LayerId(tree.layer) for tree in journal.trees]
+    store.layers.remove(gone)
+    store.layers.retire(LayerId(layer) for layer in end.dropped)
+    for row, rest in zip(rows, _coming(end), strict=True):
+        if row.seq:
+            store.layers.add_sealed_at(row)
+        else:
+            store.layers.add_sealed(row)
+        store.marks.put(row.id, dict(rest.overrides))
+    if gone or end.dropped or rows:
+        sandbox = SandboxId(end.operation.sandbox)
+        store.runs.drop_held(sandbox)
+        store.runs.hold(row.run for row in store.layers.sealed(sandbox))
+
+
+def _move_layer(store: Store, journal: Journal, row: LayerRow) -> None:
+    """Bring a layer to its place: a residue of this operation, or one that the operation took which this one reverses.
+
+    Whoever did that may have died before the rest of it.
+    """
+    state, operation = store.state, journal.operation
+    source = residue_dir(state, operation.id, row.id)
+    taken = () if operation.of is None else (tree_dir(state, operation.of, row.id),)
+    for place in (source, *taken):
+        if os.path.lexists(place):
+            move_upper(place, upper_dir(state, row.id))
+    if operation.of is not None and os.path.lexists(base := kept_base_dir(state, operation.of, row.id)):
+        os.makedirs(state + b"/bases", 0o700, exist_ok=True)
+        os.rename(base, base_dir(state, row.id))
+    try:
+        os.rmdir(os.path.dirname(source))
+    except OSError as error:
+        # Another root's is still there, or none any more
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
+
 
 _LONGEST = 1 << 20
 

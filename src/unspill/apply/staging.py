@@ -5,20 +5,38 @@ An entry of a layer goes to the live tree as it is, unless it has other names, s
 or attributes that only overlayfs may have: then a clean copy goes. A copy has the content, the permission bits, the
 mtime and the `user.*` attributes, and belongs to the caller. No attribute that overlayfs would take for a mark of its
 own goes to a live tree: there, below the next sandbox, it would hide what is live.
+
+MERGED
+[dressing] The bits and attributes of a live directory, read and changed in place: it keeps its inode and what is in
+it.
+
+Attributes that an overlay takes for its own marks are neither seen nor set here: a live tree lies below the overlay
+of every sandbox. Those that a person's live directory has stay as they are.
+
+[loans] More rights for a moment: what an owner may not read or write, and we must, has another mode meanwhile.
+
+The mode is written down first, one entry at a time, so that a process which dies in between leaves no trace: whoever
+ends its operation gives the entry its mode back.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
-from unspill.changes.kinds import ESCAPED, OWN, is_plain_attribute
-from unspill.host.writing import write_whole
-from unspill.layers.content import Copier, digest_of
+from unspill.apply.journal import operation_dir
+from unspill.host.content import Copier, digest_of
+from unspill.host.descriptors import write_whole
+from unspill.host.overlay import ESCAPED, OWN, is_plain_attribute
+from unspill.model.operation import Dress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.apply.loans import Loans
+    from collections.abc import Sequence
+
+    from unspill.model.operation import Attributes, OperationId, Step
+
 
 SPECIAL_BITS = 0o7000
 PATH_MAX = 4096
@@ -155,3 +173,133 @@ class _Readable:
 
     def __exit__(self, *_details: object) -> None:
         os.close(self._fd)
+
+
+_NONE = (errno.ENODATA, errno.ENOTSUP)
+
+
+def dress_of(fd: int) -> Dress:
+    """Return what a directory wears; the descriptor may be one for look-ups only."""
+    return Dress(mode=stat.S_IMODE(os.fstat(fd).st_mode), attributes=_attributes(fd))
+
+
+def is_dressed(fd: int, dress: Dress) -> bool:
+    """Tell whether a directory wears this."""
+    return dress_of(fd) == dress
+
+
+def was_between(fd: int, was: Dress, becomes: Dress) -> bool:
+    """Tell whether a directory wears a mixture of two: a change that was interrupted, done, or not begun."""
+    found = dress_of(fd)
+    # For as long as its attributes change, the owner may write it
+    if not {found.mode, found.mode & ~0o200} & {was.mode, becomes.mode, was.mode & ~0o200, becomes.mode & ~0o200}:
+        return False
+    known = {*was.attributes, *becomes.attributes}
+    kept = {*was.attributes} & {*becomes.attributes}
+    return {*found.attributes} <= known and kept <= {*found.attributes}
+
+
+def change_dress(fd: int, was: Dress, becomes: Dress) -> None:
+    """Give a directory other attributes and bits."""
+    path = _path(fd)
+    if was.attributes != becomes.attributes:
+        # Attributes can be set by whoever may write the directory, which the owner may be about to lose or get
+        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+        if not mode & 0o200:
+            os.chmod(path, mode | 0o200)
+        wanted = {name: value for name, value in becomes.attributes if is_plain_attribute(name)}
+        for name in dict(_attributes(fd)):
+            if name not in wanted:
+                os.removexattr(path, name)
+        for name, value in wanted.items():
+            os.setxattr(path, name, value)
+        if not mode & 0o200 and mode == becomes.mode:
+            os.chmod(path, mode)
+    if stat.S_IMODE(os.fstat(fd).st_mode) != becomes.mode:
+        os.chmod(path, becomes.mode)
+
+
+def opened_and_closed(steps: Sequence[Step]) -> set[tuple[int, bytes]]:
+    """Return the directories that look after all steps as they did before, though some step dressed them."""
+    first: dict[tuple[int, bytes], Dress | None] = {}
+    last: dict[tuple[int, bytes], Dress | None] = {}
+    for step in steps:
+        if step.action == "dress":
+            first.setdefault((step.root, step.path), step.was)
+            last[step.root, step.path] = step.becomes
+    return {key for key, was in first.items() if was == last[key]}
+
+
+def _attributes(fd: int) -> Attributes:
+    path = _path(fd)
+    try:
+        names = os.listxattr(path)
+        return tuple((name, os.getxattr(path, name)) for name in sorted(names) if is_plain_attribute(name))
+    except OSError as error:
+        if error.errno in _NONE or error.errno == errno.EACCES:
+            return ()
+        raise
+
+
+def _path(fd: int) -> bytes:
+    # The attribute calls and chmod refuse a descriptor for look-ups; the kernel's link to it leads to that very inode
+    return b"/proc/self/fd/%d" % fd
+
+
+_WRITE_LOANS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Loans:
+    """Lends the owner rights on one entry at a time, on behalf of an operation."""
+
+    __slots__ = ("_note",)
+
+    def __init__(self, state: bytes, operation: OperationId) -> None:
+        self._note = operation_dir(state, operation) + b"/loan"
+
+    def lend(self, handle: int, mode: int, rights: int) -> None:
+        """Give the owner of the entry behind a descriptor for look-ups more rights."""
+        link, found = b"/proc/self/fd/%d" % handle, os.fstat(handle)
+        text = b"%d %d %o %b" % (found.st_dev, found.st_ino, mode, os.readlink(link))
+        fd = os.open(self._note, _WRITE_LOANS, 0o600)
+        try:
+            os.write(fd, text)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.chmod(link, mode | rights)
+
+    def give_back(self, handle: int, mode: int) -> None:
+        """Give the entry its mode back."""
+        os.chmod(b"/proc/self/fd/%d" % handle, mode)
+        os.unlink(self._note)
+
+
+def end_loan(state: bytes, operation: OperationId) -> None:
+    """Give an entry its mode back that a process has left with another one; before anything of it is moved.
+
+    Raises:
+        OSError: the filesystem fails.
+    """
+    note = operation_dir(state, operation) + b"/loan"
+    try:
+        with open(note, "rb") as file:
+            _device, inode, mode, path = file.read().split(b" ", 3)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        # Nothing was lent yet
+        os.unlink(note)
+        return
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        os.unlink(note)
+        return
+    try:
+        # By the inode alone: on some filesystems the device has another number after a reboot
+        if os.fstat(fd).st_ino == int(inode):
+            os.chmod(b"/proc/self/fd/%d" % fd, int(mode, 8))
+    finally:
+        os.close(fd)
+    os.unlink(note)

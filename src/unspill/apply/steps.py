@@ -2,21 +2,57 @@
 """Steps made, written and read by the ten thousand: as records, and as the plain lists that a journal consists of.
 
 Records are made field by field here, because checking keyword arguments takes longer than the system calls of a step.
+
+MERGED
+[entries] What identifies an entry, and whether a status is still that entry.
+
+A rename changes the ctime and nothing else, so the ctime is not compared. A write changes the mtime, a replacement
+the inode, a chmod the mode. Directories are identified by their inode alone: what is in them is compared by itself.
+
+[sites] Everything that an operation reaches into, opened and locked once: live roots, our operations, the layers.
+
+A root is opened by its path once, checked to be the directory that is meant, and locked by flock on itself: by device
+and inode, whatever path, process or state directory the others come from.
+
+[moving] Move whole upper directories between the layers and an operation.
+
+To move a directory is to write its "..", which needs the right to write it. The upper directory of a project that its
+owner may not write has the project's mode: it is opened for the moment, with the mark that a scan knows as well.
 """
 
 from __future__ import annotations
 
-# The functions that `operator` has, without importing it
+import fcntl
+import os
+import stat
+import time
 from _operator import attrgetter
 
-from unspill.model.operation import Dress, Entry, GitMove, GitStep, RefMove, Step
+from unspill.changes.walk import close_again, open_to_owner
+from unspill.errors import ProjectBusy, RootRefused
+from unspill.host.dirfd import Beneath, is_one_mount
+from unspill.host.overlay import FORMAT, KINDS, MODE_MARK
+from unspill.model.operation import (
+    Dress,
+    Entry,
+    GitMove,
+    GitStep,
+    RefMove,
+    Step,
+)
 from unspill.record import setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import os
+    from collections.abc import Sequence
+    from typing import Any, Self
 
     from unspill.model.operation import Action, Attributes
+
+
+# The functions that `operator` has, without importing it
+
 
 _new = object.__new__
 (
@@ -190,3 +226,158 @@ def _dress_from(plain: list[Any] | None) -> Dress | None:
         return None
     attributes: Attributes = tuple((name, bytes.fromhex(text)) for name, text in plain[1])
     return Dress(mode=plain[0], attributes=attributes)
+
+
+# Called one by one, because checking keyword arguments takes longer than the system calls of a step
+
+
+def entry_of(status: os.stat_result) -> Entry:
+    """Return what identifies an entry from its lstat."""
+    entry = _new(Entry)
+    _set_kind(entry, KINDS.get(status.st_mode & FORMAT, "special"))
+    _set_mode(entry, status.st_mode & 0o7777)
+    _set_inode(entry, status.st_ino)
+    _set_size(entry, status.st_size)
+    _set_mtime(entry, status.st_mtime_ns)
+    _set_ctime(entry, status.st_ctime_ns)
+    return entry
+
+
+def matches(status: os.stat_result, entry: Entry) -> bool:
+    """Tell whether this is still that entry, with the same content as far as the filesystem tells."""
+    if status.st_ino != entry.inode:
+        return False
+    kind = KINDS.get(status.st_mode & FORMAT, "special")
+    if kind != entry.kind:
+        return False
+    if kind == "dir":
+        return True
+    return (
+        status.st_mtime_ns == entry.mtime_ns and status.st_size == entry.size and status.st_mode & 0o7777 == entry.mode
+    )
+
+
+PATIENCE_S = 60.0
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PAUSE_S = 0.002
+
+
+class Sites:
+    """The live roots, in order, and the directory of operations; `staged` roots are on another mount than it."""
+
+    def __init__(self, state: bytes, staging: bytes = b"") -> None:
+        self.state = state
+        self.staging = staging
+        self.operations = self._open_operations()
+        self.roots: list[Beneath] = []
+        self.staged: list[bool] = []
+
+    def _open_operations(self) -> Beneath:
+        return Beneath(os.open(self.state + b"/operations", _DIRECTORY), open_to_owner)
+
+    def look_anew(self) -> None:
+        """Forget which directories of operations were opened to their owner: a scan of them closes them again."""
+        self.operations.close()
+        self.operations = self._open_operations()
+
+    def open_roots(self, roots: Sequence[bytes], *, patience_s: float = PATIENCE_S) -> None:
+        """Open and lock live roots; those of one operation always in the same order, so that nobody waits in a ring.
+
+        Raises:
+            RootRefused: one is not a directory (any more).
+            ProjectBusy: another operation is under way there.
+        """
+        deadline = time.monotonic() + patience_s
+        opened = [open_root(root) for root in roots]
+        self.roots = [Beneath(fd) for fd in opened]
+        for fd in sorted(opened, key=_device_and_inode):
+            _lock(fd, deadline)
+        self.staged = [not is_one_mount(fd, self.operations.root_fd) for fd in opened]
+
+    def place(self, step: Step) -> tuple[int, bytes]:
+        """Return the directory and name of a step's other side."""
+        return self.place_of(step.root, step.place, staged=step.staged)
+
+    def place_of(self, root: int, place: bytes, *, staged: bool) -> tuple[int, bytes]:
+        """Return the directory and name of a place, in the staging directory of a root or among our operations."""
+        if staged:
+            return self.roots[root].parent(self.staging + b"/" + place)
+        return self.operations.parent(place)
+
+    def live(self, step: Step) -> tuple[int, bytes]:
+        """Return the directory and name of a step's live side."""
+        return self.roots[step.root].parent(step.path)
+
+    def close(self) -> None:
+        """Close everything, which also unlocks the roots."""
+        self.operations.close()
+        while self.roots:
+            self.roots.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.close()
+
+
+def open_root(root: bytes) -> int:
+    """Open a live root. Its path is not used again.
+
+    Raises:
+        RootRefused: it is not a directory, or a link to one.
+    """
+    try:
+        return os.open(root, _DIRECTORY)
+    except OSError as error:
+        raise RootRefused(f"{os.fsdecode(root)} can't be used as a root: {error.strerror}.") from error
+
+
+def _device_and_inode(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def _lock(fd: int, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ProjectBusy("another operation on this project is still under way") from None
+            time.sleep(_PAUSE_S)
+
+
+def move_upper(source: bytes, dest: bytes) -> None:
+    """Move an upper directory; it keeps its mode.
+
+    Raises:
+        OSError: it is not there, or something else is.
+    """
+    try:
+        os.rename(source, dest)
+    except PermissionError:
+        open_to_owner(source, stat.S_IMODE(os.lstat(source).st_mode))
+        os.rename(source, dest)
+        close_upper(dest)
+
+
+def close_inside(upper: bytes, empty: bytes) -> None:
+    """Give the directories of a layer their modes back that were opened to look into them.
+
+    A scan does so, whoever left them open; over an empty directory it compares nothing.
+    """
+    from unspill.changes.scan import scan
+
+    scan((upper,), (), empty)
+
+
+def close_upper(upper: bytes) -> None:
+    """Give an upper directory its mode back that was moved while it was open, or was about to be."""
+    fd = os.open(upper, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if MODE_MARK in os.listxattr(fd):
+            close_again(fd, int(os.getxattr(fd, MODE_MARK), 8))
+    finally:
+        os.close(fd)

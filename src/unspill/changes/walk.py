@@ -4,37 +4,181 @@
 A Pool bounds how many stay open; a closed directory is opened again from its nearest open ancestor, so neither
 PATH_MAX nor the descriptor limit bounds the depth. Directories of an upper that are closed to their owner are
 opened to it until the Pool closes; the live tree is only ever read.
+
+MERGED
+[closed] Entries of an upper that are closed to their owner, opened for as long as they are read.
+
+Whoever does so takes a turn, so that scans at the same time do not see each other's modes. Meanwhile the mode that
+the command left is kept in an attribute: after a scan that was killed the next puts it right. A directory has it
+itself, where overlayfs hides it; of files, which are opened one at a time, the directory of all uppers has it.
+
+[measure] How much lies in an upper directory: nothing at all, or so many bytes and entries.
+
+Both are asked while or right after a command runs, so a run that changed nothing costs one listing here.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 import sys
+import time
 
-from unspill.changes.closed import (
-    MARK,
-    close_again,
-    end_loans,
-    give_back,
-    is_lent,
-    lend,
-    open_to_owner,
-    take_turn,
-    with_marked_mode,
-    with_own_mode,
-)
+from unspill.host.overlay import MODE_MARK, before_opening, half_open, is_user_attribute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Iterator
+    from typing import Any, Self
+
+
+LOAN = "user.unspill.loan."
+PATIENCE_S = 30.0
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def take_turn(upper: bytes) -> int:
+    """Wait until no other scan has directories open to their owner; the turn lasts until the result is closed.
+
+    After `PATIENCE_S` seconds it goes on all the same: a wrong mode is better than a command that never ends.
+    """
+    fd = os.open(os.path.dirname(upper), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.002)
+        else:
+            break
+    return fd
+
+
+def open_to_owner(path: bytes, mode: int) -> None:
+    """Let the owner of a directory read, search and change it."""
+    if _is_marked(path):
+        # Whoever did that died before the last step
+        os.chmod(path, mode | 0o700)
+        return
+    mode = before_opening(mode)
+    # An attribute can't be set on what its owner can't write, and nobody may find it open without the mark.
+    os.chmod(path, half_open(mode))
+    try:
+        os.setxattr(path, MODE_MARK, b"%o" % mode)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            os.chmod(path, mode)
+            raise
+    os.chmod(path, mode | 0o700)
+
+
+def lend(turn: int, handle: int, mode: int) -> None:
+    """Let the owner of a file read it; `turn` is the caller's, `handle` a descriptor for look-ups."""
+    path = b"/proc/self/fd/%d" % handle
+    try:
+        os.setxattr(turn, _loan(handle), b"%o %b" % (mode, os.readlink(path)))
+    except OSError as error:
+        # Too long a path, or no attributes here: if this process dies now, the owner can read that file
+        if error.errno not in (errno.ENOTSUP, errno.ENAMETOOLONG, errno.E2BIG):
+            raise
+    os.chmod(path, mode | 0o400)
+
+
+def give_back(turn: int, handle: int, mode: int) -> None:
+    """Give a file its mode back."""
+    os.chmod(b"/proc/self/fd/%d" % handle, mode)
+    _forget(turn, _loan(handle))
+
+
+def end_loans(turn: int) -> None:
+    """Give all files their modes back that the caller, or somebody who died, could not."""
+    for name in _loans(turn):
+        mode, path = os.getxattr(turn, name).split(b" ", 1)
+        try:
+            handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            _forget(turn, name)
+            continue
+        try:
+            if _loan(handle) == name:
+                os.chmod(b"/proc/self/fd/%d" % handle, int(mode, 8))
+            _forget(turn, name)
+        finally:
+            os.close(handle)
+
+
+def is_lent(upper: bytes) -> bool:
+    """Tell whether somebody has a file of an upper, or of another one beside it, open to its owner."""
+    return bool(_loans(os.path.dirname(upper)))
+
+
+def _loan(handle: int) -> str:
+    return f"{LOAN}{os.fstat(handle).st_ino}"
+
+
+def _loans(directory: int | bytes) -> list[str]:
+    try:
+        return [name for name in os.listxattr(directory) if name.startswith(LOAN)]
+    except OSError:
+        return []
+
+
+def _forget(turn: int, name: str) -> None:
+    try:
+        os.removexattr(turn, name)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
+
+
+def _is_marked(path: bytes) -> bool:
+    try:
+        return MODE_MARK in os.listxattr(path)
+    except OSError:
+        return False
+
+
+def with_own_mode(status: os.stat_result, path: bytes) -> os.stat_result:
+    """Return an earlier status of a directory that is open now, with the mode that it had before anybody opened it."""
+    try:
+        return with_marked_mode(status, os.getxattr(path, MODE_MARK))
+    except OSError:
+        return with_marked_mode(status, b"%o" % before_opening(stat.S_IMODE(status.st_mode)))
+
+
+def close_again(fd: int, mode: int) -> None:
+    """Give a directory its mode back."""
+    if MODE_MARK in os.listxattr(fd):
+        os.fchmod(fd, half_open(mode))
+        os.removexattr(fd, MODE_MARK)
+    os.fchmod(fd, mode)
+
+
+def with_marked_mode(status: os.stat_result, mark: bytes) -> os.stat_result:
+    """Return a status with the mode that the command left."""
+    reduced: Any = status.__reduce__()
+    kind, (values, named) = reduced
+    result: os.stat_result = kind((stat.S_IFMT(status.st_mode) | int(mark, 8), *values[1:]), named)
+    return result
+
+
+def open_closed(path: bytes) -> int:
+    """Return a descriptor of a directory of ours, also where a command has closed it to its owner."""
+    try:
+        return os.open(path, _DIRECTORY)
+    except PermissionError:
+        open_to_owner(path, stat.S_IMODE(os.lstat(path).st_mode))
+        return os.open(path, _DIRECTORY)
+
 
 OPEN_AT_MOST = 192
 
 _ENCODING = sys.getfilesystemencoding()
 _ERRORS = sys.getfilesystemencodeerrors()
-_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LISTABLE = os.O_RDONLY | _DIRECTORY
+_OPEN_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LISTABLE = os.O_RDONLY | _OPEN_DIRECTORY
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
@@ -94,16 +238,16 @@ class Dir:
         """Look again if another scan may have opened this directory to its owner, or just closed it."""
         if self.is_widened:
             return
-        if MARK in names or os.fstat(self.fd).st_ctime_ns != self.status.st_ctime_ns:
+        if MODE_MARK in names or os.fstat(self.fd).st_ctime_ns != self.status.st_ctime_ns:
             self.unlock()
 
     def unlock(self) -> None:
         """Open to its owner an open directory of an upper that is closed or was left open by a scan that died."""
         self.pool.take_turn(self.upper)
         self.status = os.fstat(self.fd)
-        if MARK in os.listxattr(self.fd):
+        if MODE_MARK in os.listxattr(self.fd):
             # Whoever set it had a turn like this one, and is dead.
-            self.status = with_marked_mode(self.status, os.getxattr(self.fd, MARK))
+            self.status = with_marked_mode(self.status, os.getxattr(self.fd, MODE_MARK))
             self.pool.add_widened(self)
         elif self.status.st_mode & 0o500 != 0o500 and os.geteuid() != 0:
             _widen(self, b"/proc/self/fd/%d" % self.fd)
@@ -217,7 +361,7 @@ class Pool:
         while (parent := chain[-1].parent) and parent.fd < 0:
             chain.append(parent)
         for link in reversed(chain):
-            flags = (os.O_RDONLY if link.is_listable else os.O_PATH) | _DIRECTORY
+            flags = (os.O_RDONLY if link.is_listable else os.O_PATH) | _OPEN_DIRECTORY
             link.fd = os.open(link.name, flags, dir_fd=link.parent.fd if link.parent else None)
             self.keep(link)
 
@@ -261,7 +405,7 @@ class Pool:
 
 def _open_closed(child: Dir, parent_fd: int | None) -> None:
     child.pool.take_turn(child.upper)
-    path_fd = os.open(child.name, os.O_PATH | _DIRECTORY, dir_fd=parent_fd)
+    path_fd = os.open(child.name, os.O_PATH | _OPEN_DIRECTORY, dir_fd=parent_fd)
     try:
         child.status = os.fstat(path_fd)
         _widen(child, b"/proc/self/fd/%d" % path_fd)
@@ -271,7 +415,7 @@ def _open_closed(child: Dir, parent_fd: int | None) -> None:
 
 
 def _open_for_lookups(child: Dir, parent_fd: int | None) -> None:
-    child.fd = os.open(child.name, os.O_PATH | _DIRECTORY, dir_fd=parent_fd)
+    child.fd = os.open(child.name, os.O_PATH | _OPEN_DIRECTORY, dir_fd=parent_fd)
     child.is_listable = False
     child.status = os.fstat(child.fd)
 
@@ -280,3 +424,117 @@ def _widen(child: Dir, path: bytes) -> None:
     open_to_owner(path, stat.S_IMODE(child.status.st_mode))
     child.status = with_own_mode(child.status, path)
     child.pool.add_widened(child)
+
+
+BLOCK = 512
+
+
+def is_empty(upper: bytes, beneath: bytes | None = None) -> bool:
+    """Tell whether an upper directory has no entry.
+
+    With `beneath`, the directory that the upper was laid over, also tell a `chmod` or a new attribute of the root
+    itself, which leaves no entry. False means that a scan has to look.
+    """
+    try:
+        with os.scandir(upper) as entries:
+            if next(entries, None) is not None:
+                return False
+    except PermissionError:
+        return False
+    return beneath is None or _is_same_root(upper, beneath)
+
+
+def _is_same_root(upper: bytes, beneath: bytes) -> bool:
+    if stat.S_IMODE(os.lstat(upper).st_mode) != stat.S_IMODE(os.lstat(beneath).st_mode):
+        return False
+    return not any(map(is_user_attribute, (*os.listxattr(upper), *os.listxattr(beneath))))
+
+
+def measure(
+    upper: bytes,
+    *,
+    bytes_cap: int | None = None,
+    entries_cap: int | None = None,
+    unlock: bool = False,
+    closed: list[bytes] | None = None,
+) -> tuple[int, int]:
+    """Return the bytes on disk and the number of entries of an upper directory.
+
+    Stops early once a cap is exceeded: the result is then more than that cap, and less than the truth.
+    May be asked while a command still writes. Directories closed to the caller are then passed over, and their names
+    added to `closed`; once every process is dead, `unlock` opens them for the time of the measuring.
+    """
+
+    total = count = 0
+    bytes_left = bytes_cap if bytes_cap is not None else sys.maxsize
+    entries_left = entries_cap if entries_cap is not None else sys.maxsize
+    linked: set[int] = set()
+    with Pool() as pool:
+        root = pool.upper_root(upper) if unlock else pool.live_root(upper)
+        for _directory, _name, status in _all_entries(root, closed):
+            count += 1
+            if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                # All whiteouts are links of one inode.
+                if status.st_ino in linked:
+                    continue
+                linked.add(status.st_ino)
+            total += status.st_blocks * BLOCK
+            if total > bytes_left or count > entries_left:
+                return total, count
+    return total, count
+
+
+def has_fresh(directory: bytes, since_ns: int, *, over_bytes: int, over_entries: int) -> bool:
+    """Tell whether more than so much was made in a directory since a moment.
+
+    By the time at which each entry was made, which no command can set: all others change when something is removed or
+    closed too. Where the filesystem does not know it, nothing is fresh.
+    """
+    from unspill.host.libc import Statx
+
+    statx = Statx()
+    total = count = 0
+    with Pool() as pool:
+        for above, name, status in _all_entries(pool.live_root(directory), None):
+            if (statx.born_ns(above.descriptor(), name) or 0) >= since_ns:
+                count += 1
+                total += status.st_blocks * BLOCK
+                if total > over_bytes or count > over_entries:
+                    return True
+    return False
+
+
+def _all_entries(root: Dir, closed: list[bytes] | None) -> Iterator[tuple[Dir, bytes, os.stat_result]]:
+    """Yield all that is below a directory, with the directory that it is in."""
+    pending: list[tuple[Dir, bytes]] = []
+    directory: Dir | None = root
+    while directory is not None:
+        for name, status in _entries(directory, closed):
+            if stat.S_ISDIR(status.st_mode):
+                pending.append((directory, name))
+            yield directory, name, status
+        directory = _next_open(pending)
+
+
+def _entries(directory: Dir, closed: list[bytes] | None) -> Iterator[tuple[bytes, os.stat_result]]:
+    try:
+        with os.scandir(directory.descriptor()) as entries:
+            for entry in entries:
+                try:
+                    yield os.fsencode(entry.name), entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+    except OSError as error:
+        # Removed, or closed to us, since its name was read.
+        if closed is not None and (not directory.is_listable or isinstance(error, PermissionError)):
+            closed.append(directory.name)
+
+
+def _next_open(pending: list[tuple[Dir, bytes]]) -> Dir | None:
+    while pending:
+        parent, name = pending.pop()
+        try:
+            return parent.open_child(name)
+        except OSError:
+            continue
+    return None

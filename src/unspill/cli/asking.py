@@ -36,8 +36,8 @@ class PersonAtHand:
     def ask(self, question: Question) -> Answer:
         """Put the question to them."""
         from unspill.permissions.approvers import DenyAll
+        from unspill.sandbox.locations import find_own_locations
         from unspill.sandbox.settings import load_policy
-        from unspill.sandbox.upkeep import find_own_locations
 
         locations = find_own_locations()
         whom = self._whom or load_policy(locations, question.request.project, None).permissions.approver

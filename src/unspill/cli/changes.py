@@ -19,7 +19,7 @@ def run(arguments: Arguments) -> int:
     """Run the verb."""
     sandbox = open_sandbox(arguments)
     if arguments.flag("--json"):
-        from unspill.changes.json_form import to_plain
+        from unspill.changes.render import to_plain
 
         print_json(to_plain(sandbox.changes(run=arguments.value("--run"))))
         return 0

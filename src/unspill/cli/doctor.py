@@ -148,7 +148,7 @@ def doctor(
 
 def _container_mode(facts: Facts) -> tuple[str, bool]:
     from unspill.host.surroundings import find_engine
-    from unspill.sandbox.contained import can_seal
+    from unspill.sandbox.opening import can_seal
 
     return find_engine(os.environ), can_seal(facts)
 

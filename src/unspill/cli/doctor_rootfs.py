@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def rootfs_row(policy: Policy, locations: Locations) -> Row | None:
     """Return the row; None where the view is another and there is no rootfs."""
     from unspill.rootfs.registry import Registry
-    from unspill.sandbox.rootfs_use import find_rootfs, rootfs_directory
+    from unspill.sandbox.rootfs_use import find_rootfs
+    from unspill.sandbox.settings import rootfs_directory
 
     is_meant = policy.view == "rootfs"
     directory = locations.rootfs

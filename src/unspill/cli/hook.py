@@ -210,8 +210,8 @@ def _words(arguments: Arguments, project: bytes, *, discard: bool) -> str:
 
 def _whom(project: bytes) -> str:
     """Return who answers what these commands ask for: never their terminal, since the agent may type there."""
+    from unspill.sandbox.locations import find_own_locations
     from unspill.sandbox.settings import load_policy
-    from unspill.sandbox.upkeep import find_own_locations
 
     approver = load_policy(find_own_locations(), project, None).permissions.approver
     return "deny" if approver == "deny" else "queue"

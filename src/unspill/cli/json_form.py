@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 
-from unspill.changes.json_form import named, to_plain
+from unspill.changes.render import named, to_plain
 from unspill.cli.traffic import traffic_form
 from unspill.model.run import exit_code_of
 

@@ -82,7 +82,7 @@ def _run_program() -> int:
 
 def _fill_closed_streams() -> None:
     """Let a standard stream that whoever started this program had closed lead nowhere, before anything is opened."""
-    from unspill.host.numbers import occupy_standard
+    from unspill.host.descriptors import occupy_standard
 
     occupy_standard()
     for name in ("stdin", "stdout", "stderr"):

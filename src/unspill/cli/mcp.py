@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import sys
 
-from unspill.changes.collector import CollectorPaused
+from unspill.changes.scan import CollectorPaused
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.errors import UsageError
 from unspill.host.installation import own_words
 from unspill.policy.defaults import check_root
+from unspill.sandbox.locations import find_own_locations
 from unspill.sandbox.project import find_project, resolve_project
 from unspill.sandbox.sandbox import Sandbox
-from unspill.sandbox.upkeep import find_own_locations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

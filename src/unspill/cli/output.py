@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.host.writing import write_whole
+from unspill.host.descriptors import write_whole
 from unspill.model.run import Ended, OutputChunk, Started
 
 TYPE_CHECKING = False

@@ -174,7 +174,7 @@ def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
     from unspill.sandbox.rootfs_use import provide_rootfs
 
     with ProgressLine(is_quiet=is_quiet) as line:
-        found = provide_rootfs(sandbox, line.take)
+        found = provide_rootfs(sandbox._project, line.take)
     if line.has_told:
         from unspill.cli.rootfs import warn_of_proof
 

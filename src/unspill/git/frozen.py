@@ -15,9 +15,10 @@ import stat
 import time
 
 from unspill.git.layout import LOCKS, SPARSE, STASH_LOG, STATE_DIRECTORIES, STATE_FILES, part_of
-from unspill.layers.make import user_attributes
+from unspill.host.overlay import OPAQUE
+from unspill.layers.lifecycle import own_attributes
 from unspill.layers.mask import find_layer, hide
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ _WATCHED = (*_COPIED, STASH_LOG, b"packed-refs", b"config")
 _TRIES = 20
 _PAUSE_S = 0.005
 _FRESH_S = 2.0
-_OPAQUE = "user.overlay.opaque"
 _MOST_MODULES = 1000
 _LINKS_OF_A_LEAF = 2
 
@@ -171,7 +171,7 @@ def _about(root: bytes) -> bytes:
 
 def _look(path: bytes) -> tuple[int, int, tuple[tuple[str, bytes], ...]]:
     found = os.lstat(path)
-    return stat.S_IMODE(found.st_mode), found.st_gid, tuple(user_attributes(path).items())
+    return stat.S_IMODE(found.st_mode), found.st_gid, tuple(own_attributes(path).items())
 
 
 def _line(path: bytes) -> bytes | None:
@@ -295,7 +295,7 @@ class _Writer:
     def _write_refs(self, top: bytes, member: bytes, state: GitState) -> None:
         refs = top + b"refs"
         self._make(refs)
-        os.setxattr(self._layer + refs, _OPAQUE, b"y")
+        os.setxattr(self._layer + refs, OPAQUE, b"y")
         lines = []
         for full, value in sorted(state.refs.items()):
             name = full[len(member) :]
@@ -353,7 +353,7 @@ class _Writer:
             self._copy_or_hide(path)
             return
         self._make(path)
-        os.setxattr(self._layer + path, _OPAQUE, b"y")
+        os.setxattr(self._layer + path, OPAQUE, b"y")
         for name in _names(self._root + path):
             inner = path + b"/" + name
             if os.path.isdir(self._root + inner) and not os.path.islink(self._root + inner):

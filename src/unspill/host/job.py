@@ -16,8 +16,7 @@ import sys
 # The C module itself: the socket module imports enum and selectors, half of what starting Python costs
 from _socket import CMSG_SPACE, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET
 
-from unspill.host.numbers import above_standard
-from unspill.host.writing import write_whole
+from unspill.host.descriptors import above_standard, write_whole
 from unspill.record import Record
 
 TYPE_CHECKING = False

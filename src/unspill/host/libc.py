@@ -2,6 +2,13 @@
 """The system calls that Python has no function for, by their own names.
 
 Numbers of 424 and above are the same on every architecture. Each function raises OSError with the errno.
+
+MERGED
+[statx] What `statx` tells of a file and `os.stat` does not: when it was made, and whether it can be changed at all.
+
+[own_namespace] The namespaces that the spawner lives in: user, pid and mount, taken by an ordinary user.
+
+Each function is called once, in a process that has one thread and nothing to lose.
 """
 
 from __future__ import annotations
@@ -147,3 +154,94 @@ def renameat2(source_fd: int, source: bytes, dest_fd: int, dest: bytes, flags: i
 def syncfs(fd: int) -> None:
     """Make everything durable that the filesystem behind a descriptor has."""
     _check(_libc.syncfs(fd), "syncfs")
+
+
+_NO_FOLLOW = 0x100
+_IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
+_BORN = 0x800
+# struct statx: where its fields are
+_MASK, _ATTRIBUTES, _BIRTH_S, _BIRTH_NS = slice(0, 4), slice(8, 16), slice(80, 88), slice(88, 92)
+
+
+class Statx:
+    """Asks about entries of open directories, and follows no link. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(256)
+        self._call = getattr(ctypes.CDLL(None), "statx", None)
+        if self._call is not None:
+            self._call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
+
+    def is_immutable(self, dir_fd: int, name: bytes) -> bool:
+        """Tell whether an entry is immutable or can only be appended to."""
+        found = self._ask(dir_fd, name, 0)
+        return found is not None and bool(_number(found[_ATTRIBUTES]) & (_IMMUTABLE | _APPEND_ONLY))
+
+    def born_ns(self, dir_fd: int, name: bytes) -> int | None:
+        """Return when an entry was made, which nobody can set; None where the filesystem does not know."""
+        found = self._ask(dir_fd, name, _BORN)
+        if found is None or not _number(found[_MASK]) & _BORN:
+            return None
+        return _number(found[_BIRTH_S]) * 1_000_000_000 + _number(found[_BIRTH_NS])
+
+    def _ask(self, dir_fd: int, name: bytes, wanted: int) -> bytes | None:
+        if self._call is None or self._call(dir_fd, name, _NO_FOLLOW, wanted, self._buffer):
+            return None
+        return self._buffer.raw
+
+
+def _number(raw: bytes) -> int:
+    from sys import byteorder
+
+    return int.from_bytes(raw, byteorder)
+
+
+_COUNTED_BY_USER = (b"/proc/sys/user/max_inotify_instances", b"/proc/sys/user/max_inotify_watches")
+
+
+def enter_own_namespaces() -> None:
+    """Take a user namespace in which this uid and gid are mapped to themselves, and a pid namespace for children."""
+    uid, gid = os.getuid(), os.getgid()
+    counted = [(path, _read_number(path)) for path in _COUNTED_BY_USER]
+    unshare(CLONE_NEWUSER | CLONE_NEWPID)
+    write_setting(b"/proc/self/setgroups", b"deny")
+    write_setting(b"/proc/self/uid_map", b"%d %d 1" % (uid, uid))
+    write_setting(b"/proc/self/gid_map", b"%d %d 1" % (gid, gid))
+    for path, most in counted:
+        if most:
+            # Half of it is left to the person's own programs, whatever the sandboxes do
+            _try_set(path, b"%d" % (most // 2))
+
+
+def _read_number(path: bytes) -> int:
+    try:
+        with open(path, "rb") as file:
+            return int(file.read())
+    except OSError:
+        return 0
+
+
+def _try_set(path: bytes, content: bytes) -> None:
+    try:
+        write_setting(path, content)
+    except OSError:
+        return  # this kernel does not count it by namespace, or /proc/sys can't be written here
+
+
+def show_own_processes() -> None:
+    """Mount a /proc of this pid namespace: bwrap looks its child up there by the pid that it sees.
+
+    The mount namespace stays a slave of the host's, so that each run starts from what is mounted there now.
+    """
+    unshare(CLONE_NEWNS)
+    mount(None, b"/", None, MS_REC | MS_SLAVE, None)
+    mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+
+
+def write_setting(path: bytes, content: bytes) -> None:
+    """Write one of the kernel's files, which takes its content whole or not at all."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)

@@ -3,6 +3,16 @@
 
 On the path of every run, hence few system calls. What a directory is good for is not decided here: the tables of
 candidates come from the caller. A symlink among them counts only if it leads to another candidate.
+
+MERGED
+[mountinfo] What is mounted where, as this process sees it: /proc/self/mountinfo, read and decoded.
+
+Only reads; mounting is for `mounts`.
+
+[own_addresses] Every address of this host, as the kernel lists them for this thread's network namespace.
+
+Nothing that a sandbox asks for may lead back to the host: a service that listens on a public address of the machine
+is often meant for the person only.
 """
 
 from __future__ import annotations
@@ -11,14 +21,76 @@ import os
 import stat
 
 from unspill.errors import HostError, RootRefused
-from unspill.host.mountinfo import mount_points, mounts_below
 from unspill.model.plan import Home, Places
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from unspill.model.policy import Policy
+
+
+class Mount(Record):
+    """One line: `root` is the part of the filesystem that is seen at `point`."""
+
+    root: bytes
+    point: bytes
+    kind: str
+    options: bytes
+
+
+def read_mounts() -> tuple[Mount, ...]:
+    """Return every mount of this process's namespace, in the kernel's order: a later one covers an earlier one."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        return tuple(map(parse_mount, file.read().splitlines()))
+
+
+def parse_mount(line: bytes) -> Mount:
+    """Read one line of mountinfo."""
+    before, _, after = line.partition(b" - ")
+    root, point = before.split(b" ", 5)[3:5]
+    kind, _source, options = after.split(b" ", 2)
+    return Mount(
+        root=decode_octal(root), point=decode_octal(point), kind=kind.decode("ascii", "replace"), options=options
+    )
+
+
+def mount_points() -> tuple[bytes, ...]:
+    """Return where anything is mounted, each path once, sorted."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        lines = file.read().splitlines()
+    return tuple(sorted({decode_octal(line.split(b" ", 5)[4]) for line in lines}))
+
+
+def mounts_below(root: bytes) -> tuple[bytes, ...]:
+    """Return the mount points strictly below a resolved directory, sorted."""
+    prefix = root.rstrip(b"/") + b"/"
+    return tuple(point for point in mount_points() if point.startswith(prefix) and point != prefix)
+
+
+def filesystem_of(path: bytes) -> str:
+    """Return the kind of filesystem that holds a path, as mountinfo calls it; empty if it can't be told."""
+    resolved = os.path.realpath(path)
+    best, kind = -1, ""
+    try:
+        mounts = read_mounts()
+    except OSError:
+        return ""
+    for mount in mounts:
+        is_above = resolved == mount.point or resolved.startswith(mount.point.rstrip(b"/") + b"/")
+        if is_above and len(mount.point) >= best:
+            best, kind = len(mount.point), mount.kind
+    return kind
+
+
+def decode_octal(text: bytes) -> bytes:
+    r"""Undo the escapes of mountinfo: space, tab, newline and backslash are written as \040 and so on."""
+    if b"\\" not in text:
+        return text
+    first, *parts = text.split(b"\\")
+    return first + b"".join(bytes((int(part[:3], 8),)) + part[3:] for part in parts)
+
 
 SYSTEM = (
     b"/usr",
@@ -263,3 +335,46 @@ def _read_regular(path: bytes) -> bytes:
         return b""
     finally:
         os.close(fd)
+
+
+_IPV4 = "/proc/thread-self/net/fib_trie"
+_IPV6 = "/proc/thread-self/net/if_inet6"
+_LOCAL = ("/32 host LOCAL",)
+
+
+def own_addresses() -> frozenset[bytes]:
+    """Return the packed addresses; a kernel without IPv6 has none of that kind.
+
+    Raises:
+        OSError: the lists can't be read: then nothing can be checked against them.
+        ValueError: they are none of the kernel's.
+    """
+    found = parse_fib_trie(_read(_IPV4))
+    try:
+        found += parse_if_inet6(_read(_IPV6))
+    except FileNotFoundError:
+        return frozenset(found)
+    return frozenset(found)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read()
+
+
+def parse_fib_trie(text: str) -> list[bytes]:
+    """Return the local IPv4 addresses: leaves of the tree whose route is `/32 host LOCAL`."""
+    found = []
+    leaf = ""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == "|--":
+            leaf = words[1]
+        elif line.strip() in _LOCAL and leaf:
+            found.append(bytes(int(part) for part in leaf.split(".")))
+    return found
+
+
+def parse_if_inet6(text: str) -> list[bytes]:
+    """Return the IPv6 addresses: the first word of each line, 32 digits."""
+    return [bytes.fromhex(line.split()[0]) for line in text.splitlines() if line.strip()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.host.mountinfo import filesystem_of
+from unspill.host.places import filesystem_of
 from unspill.record import Record
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.host.mountinfo import read_mounts
+from unspill.host.places import read_mounts
 from unspill.host.probe_process import ask, child_argv
 from unspill.record import Record
 

@@ -6,24 +6,295 @@ run at once, whatever else happens, and so that a run's overlays can be mounted 
 an overlay itself: each run has its own mount namespace. It ends when its socket does.
 
     caller ──jobs──▶ parent ── waits for ──▶ spawner (pid 1) ──▶ bwrap ──▶ sandbox's pid 1 ──▶ command
+
+MERGED
+[spawned_run] One run as the spawner knows it: bwrap, the sandbox's pid 1, what both still wait for and what the
+caller is told.
+
+Never waits: the spawner calls it when one of its descriptors is ready.
+
+[starter] Starts bwrap for one job: its mount namespace, its overlays, its descriptors, then a vfork and execve.
+
+Nothing is forked with Python in it: the spawner itself steps into the run's mount namespace, starts bwrap there and
+steps back. It has full capabilities in its own user namespace; execve by an ordinary uid drops them all, since
+nothing is inheritable or ambient.
+
+[listener] A listening socket on the loopback of a sandbox, made from outside before the command is let go.
+
+A process that has left its network namespace can't come back to the host's without being root there, so a child does
+it and passes the socket out. Of ours nothing is inside but that socket.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import sys
-from _socket import socket as Socket
+from _socket import (
+    AF_INET,
+    AF_UNIX,
+    SOCK_SEQPACKET,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    socket,
+    socketpair,
+)
+from _socket import (
+    socket as Socket,
+)
 
 from unspill.host import libc
-from unspill.host.job import Job, receive_job
-from unspill.host.mounts import MountRefused
-from unspill.host.own_namespace import enter_own_namespaces, show_own_processes
-from unspill.host.spawned_run import SpawnedRun, try_send
-from unspill.host.starter import Starter, reserve_numbers
+from unspill.host.job import (
+    Job,
+    is_dead,
+    receive,
+    receive_job,
+    send,
+)
+from unspill.host.libc import enter_own_namespaces, show_own_processes, write_setting
+from unspill.host.mounts import MountRefused, mount_overlays
+from unspill.host.remains import find_files, find_processes
 
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+# The mount namespaces of bwrap and of the sandbox's pid 1
+_BOTH = 2
+
+
+class SpawnedRun:
+    """One bwrap from fork to the death of all its processes."""
+
+    def __init__(self, job: Job, reply: Socket, bwrap: int, info: int, block: int) -> None:
+        self.job = job
+        self.reply = reply
+        self.bwrap = bwrap
+        self.bwrap_fd = os.pidfd_open(bwrap)
+        self.status: int | None = None
+        self.info = info
+        self.is_info_read = False
+        self.block: int | None = block
+        self.text = b""
+        self.init = 0
+        self.init_fd: int | None = None
+        self.awaited: tuple[int, ...] = ()
+        self.mounts: list[int] = []
+        self.is_ended = False
+        self.processes: tuple[int, list[bytes]] = (0, [])
+
+    def read_info(self) -> None:
+        """Take bwrap's word for the pid of the sandbox's pid 1, which `block` holds back until limits are set."""
+        chunk = os.read(self.info, 4096)
+        self.text += chunk
+        # bwrap writes the pid with one write(2) and the rest later: nobody waits for that, but the pipe stays open
+        self.init = _number_after(self.text, b'"child-pid":')
+        self.is_info_read = bool(self.init) or not chunk
+        if self.init:
+            self._release()
+
+    def _release(self) -> None:
+        assert self.block is not None
+        try:
+            self.init_fd = os.pidfd_open(self.init)
+            self._hold_mounts()
+            self._set_limits()
+            self._tell_start(self.init_fd)
+            os.write(self.block, b"x")
+        except OSError as error:
+            self.kill()
+            try_send(self.reply, ("failed", f"limits: {error}"))
+            return
+        os.close(self.block)
+        self.block = None
+
+    def _set_limits(self) -> None:
+        import resource
+
+        for kind, wanted in self.job.limits:
+            hard = resource.prlimit(self.init, kind)[1]
+            bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.prlimit(self.init, kind, (bound, bound))
+        for path in self.job.cgroups:
+            write_setting(path, b"%d" % self.init)
+        # If the host runs out of memory, this is what may go first: RLIMIT_DATA does not count all kinds of it
+        write_setting(b"/proc/%d/oom_score_adj" % self.init, b"1000")
+
+    def _tell_start(self, init_fd: int) -> None:
+        """Give the caller what it watches the run by, and the listener inside if one is wanted."""
+        if not self.job.port:
+            send(self.reply, ("started",), (init_fd,))
+            return
+
+        listener = make_listener(self.init, self.job.port)
+        try:
+            if is_dead(init_fd, 0):
+                # Then its pid may have been another process's already when its namespace was looked for
+                raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+            send(self.reply, ("started",), (init_fd, listener))
+        finally:
+            os.close(listener)
+
+    def _hold_mounts(self) -> None:
+        """Keep the mount namespaces of the run until its end is told.
+
+        Otherwise its processes take them apart while they die, and everybody waits for that; nothing can be written
+        through a mount that no process has.
+        """
+        for pid in (self.bwrap, self.init):
+            try:
+                self.mounts.append(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                continue  # not ours to look into where the spawner has no namespace of its own; it only takes longer
+
+    def kill(self) -> None:
+        """Kill the sandbox's pid 1, with which the kernel kills all others, or bwrap while there is none."""
+        self.is_ended = True
+        if self.init_fd is not None:
+            libc.kill_pidfd(self.init_fd)
+        elif self.status is None:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        # Only while bwrap is not reaped: its pid, which names the group, can't belong to anyone else. The process
+        # itself as well: just forked, it may not have made the group yet
+        for kill in (os.killpg, os.kill):
+            try:
+                kill(self.bwrap, libc.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def reap(self) -> bool:
+        """Reap bwrap if it has ended; tell whether every process of this run is dead."""
+        if self.status is None:
+            if os.waitid(os.P_PID, self.bwrap, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return False
+            if self.job.temporary and not self.is_ended:
+                # The command has ended by itself; what it leaves behind is alive until we kill it
+                self.processes = find_processes(self.init)
+            # What bwrap started dies with it by PDEATHSIG, or by this if it had not come that far
+            self._kill_group()
+            self.status = os.waitpid(self.bwrap, 0)[1]
+            self.kill()
+        return self.init_fd is None or is_dead(self.init_fd, 0)
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what to wait for now."""
+        if self.status is not None:
+            return () if self.init_fd is None else (self.init_fd,)
+        info = () if self.is_info_read else (self.info,)
+        return (self.bwrap_fd, self.reply.fileno(), *info)
+
+    def finish(self) -> None:
+        """Tell the caller and let go of everything."""
+        files: tuple[int, list[bytes]] = (0, [])
+        if self.job.temporary and len(self.mounts) == _BOTH:
+            files = find_files(self.mounts[-1], self.job.temporary)
+        try_send(self.reply, ("ended", self.status, files, self.processes))
+        self.reply.close()
+        for fd in (self.bwrap_fd, self.info, self.block, self.init_fd, *self.mounts):
+            if fd is not None:
+                os.close(fd)
+
+
+def try_send(to: Socket, message: object, descriptors: tuple[int, ...] = ()) -> bool:
+    """Tell whether a message was sent: the other end may be gone."""
+    try:
+        send(to, message, descriptors)
+    except OSError:
+        return False
+    return True
+
+
+def _number_after(text: bytes, key: bytes) -> int:
+    start = text.find(key)
+    if start < 0:
+        return 0
+    return int(text[start + len(key) :].split(b",")[0].split(b"}")[0])
+
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Sequence
+
+    from unspill.host.job import Job
+else:
+    # The module around it makes enums of all its numbers, which costs more than all of this
+    import _signal as signal
+
+# Numbers that a job's descriptors get in bwrap; nothing else of the spawner's may have one of them
+RESERVED = 64
+
+
+class Starter:
+    """Starts bwraps from one process, each in a mount namespace of its own."""
+
+    def __init__(self) -> None:
+        self._base = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        # Python ignores SIGPIPE, and execve keeps that; the command begins with no signal ignored or blocked
+        self._ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
+
+    def start(self, job: Job, descriptors: Sequence[int]) -> int:
+        """Start a job's bwrap, leading a process group of its own, with `descriptors` as 0, 1, 2, ...
+
+        Raises:
+            MountRefused: an overlay can't be mounted.
+            OSError: there is no process to be had.
+        """
+        if not job.overlays:
+            return self._spawn(job, descriptors)
+        libc.unshare(libc.CLONE_NEWNS)
+        try:
+            # Until here the namespace was a slave of the host's; from here on it is this run's alone
+            libc.mount(None, b"/", None, libc.MS_REC | libc.MS_PRIVATE, None)
+            mount_overlays(job.overlays, job.kept)
+            return self._spawn(job, descriptors)
+        finally:
+            self._step_back()
+
+    def _step_back(self) -> None:
+        try:
+            libc.setns(self._base, libc.CLONE_NEWNS)
+        except OSError:
+            # Better no run than one that starts from another's overlays
+            os._exit(1)
+
+    def _spawn(self, job: Job, descriptors: Sequence[int]) -> int:
+        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)]
+        own_umask = os.umask(job.umask)
+        try:
+            return os.posix_spawn(
+                job.program,
+                job.argv,
+                {},
+                file_actions=actions,
+                setpgroup=0,
+                setsigmask=(),
+                setsigdef=self._ignored,
+            )
+        finally:
+            os.umask(own_umask)
+
+
+def reserve_numbers() -> None:
+    """Occupy the low descriptor numbers, so that placing one of a job's descriptors never overwrites another."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    while null < RESERVED:
+        null = os.dup(null)
+    os.close(null)
+
+
+def place_descriptors(descriptors: Sequence[int]) -> None:
+    """Make `descriptors` 0, 1, 2, ... of this process, and close all others."""
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, RESERVED) for fd in descriptors]
+    for number, fd in enumerate(moved):
+        os.dup2(fd, number)
+    os.closerange(len(moved), 1 << 20)
+
+
 if TYPE_CHECKING:
     import signal
     from typing import NoReturn
@@ -234,3 +505,64 @@ def _refuse(reply: Socket, words: tuple[object, ...]) -> None:
     try_send(reply, words)
     try_send(reply, ("ended", None, (0, []), (0, [])))
     reply.close()
+
+
+_NS_GET_USERNS = 0xB701
+_IP_FREEBIND = 15
+_SO_REUSEADDR = 2
+_LOOPBACK = "127.0.0.1"
+# As many as may wait for the proxy while it is busy; the kernel cuts it to what it allows
+_BACKLOG = 1024
+
+
+def make_listener(init: int, port: int) -> int:
+    """Return a socket that listens on a port of the loopback of a sandbox, of which `init` is pid 1.
+
+    Raises:
+        OSError: the kernel does not let us in, or there is no process or descriptor to be had.
+    """
+    # By descriptor from here on: a pid could be somebody else's by then
+    namespace = os.open(f"/proc/{init}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    try:
+        pid = os.fork()
+        if not pid:
+            _serve_as_child(theirs, namespace, port)
+        theirs.close()
+        message = receive(ours)
+        os.waitpid(pid, 0)
+    finally:
+        os.close(namespace)
+        ours.close()
+        theirs.close()
+    if message is None:
+        raise OSError("the listener of the sandbox could not be made")
+    (problem, text), descriptors = message
+    if problem:
+        raise OSError(problem, text)
+    return descriptors[0]
+
+
+def _serve_as_child(to: socket, namespace: int, port: int) -> NoReturn:
+    """Send the socket out and end, whatever happens: another spawner must not come of this process."""
+    try:
+        _send_listener(to, namespace, port)
+    finally:
+        os._exit(0)
+
+
+def _send_listener(to: socket, namespace: int, port: int) -> None:
+    """Make the socket inside and send it out, or why there is none."""
+    try:
+        # bwrap's own user namespace, in which this user has every capability because it is theirs
+        libc.setns(fcntl.ioctl(namespace, _NS_GET_USERNS), libc.CLONE_NEWUSER)
+        libc.setns(namespace, libc.CLONE_NEWNET)
+        listener = socket(AF_INET, SOCK_STREAM)
+        # bwrap may not have brought loopback up yet, and then it has no address
+        listener.setsockopt(0, _IP_FREEBIND, 1)
+        listener.setsockopt(SOL_SOCKET, _SO_REUSEADDR, 1)
+        listener.bind((_LOOPBACK, port))
+        listener.listen(_BACKLOG)
+        send(to, (0, ""), (listener.fileno(),))
+    except OSError as error:
+        send(to, (error.errno or -1, f"network of the sandbox: {error.strerror or error}"))

@@ -11,7 +11,7 @@ import os
 import posixpath
 import stat
 
-from unspill.host.mountinfo import mounts_below
+from unspill.host.places import mounts_below
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -74,7 +74,7 @@ class _Walk:
     """One walk: who the caller is, and what was seen so far."""
 
     def __init__(self, root: bytes, shown: int) -> None:
-        from unspill.host.statx import Statx
+        from unspill.host.libc import Statx
 
         self._root = root
         self._shown = shown

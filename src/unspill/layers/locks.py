@@ -3,6 +3,15 @@
 
 An flock belongs to the descriptor it was taken with, so each holder opens the file anew, and the kernel gives
 the lock back when its holder dies. The files lie in the state directory, never in a project.
+
+MERGED
+[places] Where things lie in the state directory. Ids come checked from the store, so none of them is a path.
+
+Makes no directory and decides nothing.
+
+[owner] Which process answers for a run, and whether it is still alive.
+
+A pid alone is reused; with its start time and the boot it is unique. Reads /proc, signals nobody.
 """
 
 from __future__ import annotations
@@ -11,15 +20,55 @@ import fcntl
 import os
 import time
 
-from unspill.errors import SandboxUnavailable
-from unspill.layers.places import lock_file
-from unspill.layers.remove import open_private, remove_tree
+from unspill.errors import HostError, SandboxUnavailable
+from unspill.layers.trees import open_private, remove_tree
+from unspill.store.runs import Owner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
 
-    from unspill.model.layer import SandboxId
+    from unspill.model.layer import LayerId, RunId, SandboxId
+    from unspill.store.runs import UnfinishedRun
+
+
+DROPPED = b".dropped"
+
+
+def upper_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return the upper directory of a layer."""
+    return b"%b/layers/%b" % (state, layer.encode())
+
+
+def dropped_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return where an upper directory lies from when it is dropped until it is removed."""
+    return upper_dir(state, layer) + DROPPED
+
+
+def base_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return where the repository is kept as it stood when the run began that a sealed layer is of."""
+    return b"%b/bases/%b" % (state, layer.encode())
+
+
+def work_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return the work directory of an open layer."""
+    return b"%b/work/%b" % (state, layer.encode())
+
+
+def base_link(state: bytes, layer: LayerId) -> bytes:
+    """Return the link to the repository as it stood when the run began that an open layer is of."""
+    return work_dir(state, layer) + b"/base"
+
+
+def spill_dir(state: bytes, run: RunId) -> bytes:
+    """Return the directory for output of a run that a row can't hold; whoever spills makes it, 0700."""
+    return b"%b/runs/%b" % (state, run.encode())
+
+
+def lock_file(state: bytes, sandbox: SandboxId) -> bytes:
+    """Return the file that stands for a sandbox's lock."""
+    return b"%b/locks/%b" % (state, sandbox.encode())
+
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.02
 
@@ -191,3 +240,56 @@ def _unavailable(error: OSError) -> SandboxUnavailable:
     return SandboxUnavailable(
         f"The sandbox can't be locked: {error.strerror}.", remedy="Look for free space where the state directory is."
     )
+
+
+# A pid of another pid namespace can't be looked up from here. Its run is left alone until it is older than any
+# run should be: a layer swept from under a living run would be worse than one that stays for a day.
+FOREIGN_NS = 24 * 3600 * 1_000_000_000
+
+# By pid: a fork carries this along, but is another process.
+_owners: dict[int, Owner] = {}
+
+
+def this_process() -> Owner:
+    """Return what identifies the calling process.
+
+    Raises:
+        HostError: /proc can't be read.
+    """
+    pid = os.getpid()
+    if pid not in _owners:
+        started = _started(pid)
+        if started is None:
+            raise HostError("/proc does not show this process.", remedy="Mount /proc.")
+        with open(b"/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        pids = os.stat(b"/proc/self/ns/pid").st_ino
+        _owners[pid] = Owner(pid=pid, started=started, boot=boot, pids=pids)
+    return _owners[pid]
+
+
+def may_live(run: UnfinishedRun) -> bool:
+    """Tell whether a process of a run that was abandoned may be alive: one of this boot that nobody has looked for."""
+    return run.owner.boot == this_process().boot
+
+
+def is_abandoned(run: UnfinishedRun) -> bool:
+    """Tell whether the owner of an unfinished run is dead."""
+    me = this_process()
+    if run.owner.boot != me.boot:
+        return True
+    if run.owner.pids != me.pids:
+        return time.time_ns() - run.started_ns > FOREIGN_NS
+    return run.owner.pid != me.pid and _started(run.owner.pid) != run.owner.started
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process was started, in clock ticks since the boot; None if it is dead."""
+    try:
+        with open(b"/proc/%d/stat" % pid, "rb") as file:
+            # The name of the program is in parentheses and may itself contain some.
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # A killed process stays a zombie until its parent looks.
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

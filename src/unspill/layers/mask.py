@@ -13,8 +13,8 @@ import os
 import stat
 
 from unspill.errors import SandboxUnavailable
-from unspill.layers.make import user_attributes
-from unspill.layers.remove import remove_tree
+from unspill.layers.lifecycle import own_attributes
+from unspill.layers.trees import remove_tree
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -85,7 +85,7 @@ def _looks(live: bytes, names: Names) -> Iterator[_Look]:
             group=found.st_gid,
             # At the top the run's own upper directory is what shows
             mtime_ns=found.st_mtime_ns if path else 0,
-            attributes=tuple(user_attributes(whole).items()),
+            attributes=tuple(own_attributes(whole).items()),
             names=(*names.get(path, ()), *(name for name in absent.get(path, ()) if name not in names.get(path, ()))),
         )
 

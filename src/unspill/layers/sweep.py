@@ -14,11 +14,9 @@ from __future__ import annotations
 import os
 import time
 
-from unspill.layers.garbage import Garbage, clean, drop
-from unspill.layers.locks import SandboxLock, remove_unused
-from unspill.layers.owner import is_abandoned, may_live
-from unspill.layers.places import DROPPED, spill_dir
-from unspill.layers.remove import remove_tree
+from unspill.layers.lifecycle import Garbage, clean, drop
+from unspill.layers.locks import DROPPED, SandboxLock, is_abandoned, may_live, remove_unused, spill_dir
+from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId
 from unspill.record import Record
 from unspill.store.connection import is_id

@@ -57,6 +57,7 @@ class Rules(Record):
 
 
 KIB = 1024
+DAY_NS = 24 * 3600 * 1_000_000_000
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 

@@ -18,7 +18,7 @@ import os
 import time
 
 from unspill.errors import StoreError
-from unspill.host.writing import sync_directory, write_whole
+from unspill.host.descriptors import sync_directory, write_whole
 from unspill.model.permission import Allowed, HeldPath, Unsandboxed
 from unspill.store.permissions import key_of, plain_request
 

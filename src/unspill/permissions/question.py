@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import os
 
-from unspill.changes.digest import digest_of
 from unspill.changes.quote import is_mixed_script
-from unspill.changes.reader import read_up_to
+from unspill.changes.reader import digest_of, read_up_to
 from unspill.errors import (
     DeniedError,
     PolicyError,
@@ -48,7 +47,7 @@ from unspill.model.permission import (
 from unspill.policy.config import MODES
 from unspill.policy.defaults import check_root, is_refused_variable
 from unspill.policy.hosts import parse_allowed, parse_reachable
-from unspill.policy.paths import contains, normalise
+from unspill.policy.paths import contains, is_normalised
 from unspill.policy.secrets import find_secret
 from unspill.store.permissions import SHORTEST, digest_of_question
 
@@ -394,11 +393,11 @@ def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> N
         case WritableRoot(path=path):
             check_root(path, home=home, own=own)
         case ReadablePath(path=path) | MaskedSecret(path=path):
-            _demand(_is_absolute(path), "has a path that is not absolute and normalised")
+            _demand(is_normalised(path), "has a path that is not absolute and normalised")
             _refuse_private(path, home, own)
         case HeldPath(root=root, path=path, digest=digest):
             _check_shown(request)
-            _demand(_is_absolute(root), "has a root that is not absolute and normalised")
+            _demand(is_normalised(root), "has a root that is not absolute and normalised")
             _demand(_is_relative(path), "has a path that is not relative and normalised")
             _demand(_is_digest(digest), "has no digest of the content")
 
@@ -411,8 +410,8 @@ def _check_shown(request: HeldPath) -> None:
 
 
 def _check_occasion(request: Request) -> None:
-    _demand(_is_absolute(request.project), "has a project that is not absolute and normalised")
-    _demand(not request.cwd or _is_absolute(request.cwd), "has a directory that is not absolute and normalised")
+    _demand(is_normalised(request.project), "has a project that is not absolute and normalised")
+    _demand(not request.cwd or is_normalised(request.cwd), "has a directory that is not absolute and normalised")
     _demand(not any(b"\0" in word for word in request.argv), "has a command with NUL in it")
     _demand(not request.argv or bool(request.argv[0]), "has a command without a name")
     _demand(all(name and _NAME.issuperset(name) for name in request.names), "has a name that no variable can have")
@@ -459,12 +458,8 @@ def _refuse_private(path: bytes, home: bytes, own: tuple[bytes, ...]) -> None:
         )
 
 
-def _is_absolute(path: bytes) -> bool:
-    return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
-
-
 def _is_relative(path: bytes) -> bool:
-    return bool(path) and _is_absolute(b"/" + path)
+    return bool(path) and is_normalised(b"/" + path)
 
 
 def _check_host(host: str) -> None:

@@ -16,8 +16,8 @@ import stat
 import time
 
 from unspill.errors import RootfsError, RootfsUnsafe
-from unspill.host.trusted import find_changeable
-from unspill.layers.remove import remove_tree
+from unspill.host.bwrap import find_changeable
+from unspill.layers.trees import remove_tree
 from unspill.policy.config import is_rootfs_name
 from unspill.policy.paths import show
 

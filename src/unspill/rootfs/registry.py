@@ -15,9 +15,9 @@ import re
 import stat
 
 from unspill.errors import RootfsError, RootfsUnverified
+from unspill.host.descriptors import sync_directory
 from unspill.host.inside import find_inside
-from unspill.host.writing import sync_directory
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsSpec
 from unspill.policy.config import is_rootfs_name
 from unspill.policy.paths import show

@@ -14,8 +14,8 @@ import sys
 from _thread import allocate_lock
 
 from unspill.errors import SandboxUnavailable
+from unspill.host.descriptors import copy_of, make_pair
 from unspill.host.job import Job, is_dead, receive, send
-from unspill.host.numbers import copy_of, make_pair
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -214,8 +214,7 @@ def _start_by_fork(own_namespace: bool) -> Launcher:
         theirs.close()
         return Launcher(ours, pid, own_namespace=own_namespace)
     try:
-        from unspill.host.spawner import run_spawner
-        from unspill.host.starter import place_descriptors
+        from unspill.host.spawner import place_descriptors, run_spawner
 
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)

@@ -16,6 +16,7 @@ import errno
 import os
 
 from unspill.errors import SandboxUnavailable, UnspillError
+from unspill.host.descriptors import make_pipe
 from unspill.host.job import (
     ARGS_FD,
     BLOCK_FD,
@@ -26,7 +27,6 @@ from unspill.host.job import (
     memory_files,
     run_name,
 )
-from unspill.host.numbers import make_pipe
 from unspill.model.plan import (
     PROXY_PORT,
     Bind,

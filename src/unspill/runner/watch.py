@@ -38,8 +38,8 @@ import sys
 import time
 
 from unspill.errors import SandboxUnavailable
+from unspill.host.descriptors import above_standard, make_pipe
 from unspill.host.job import is_dead
-from unspill.host.numbers import above_standard, make_pipe
 from unspill.host.signals import DeferredSignals
 from unspill.model.run import (
     Cancelled,
@@ -481,7 +481,7 @@ def find_excess(
     `is_over`: every process is dead, so what the command closed to its owner can be opened and measured too.
     Before that such directories are passed over, and their names added to `closed`.
     """
-    from unspill.changes.measure import measure
+    from unspill.changes.walk import measure
 
     used, entries = 0, 0
     for upper in uppers:
@@ -599,7 +599,7 @@ class Budget:
         return LimitReached(limit=name, bound=excess.bound)
 
     def _wrote_into(self, playground: bytes) -> bool:
-        from unspill.changes.measure import has_fresh
+        from unspill.changes.walk import has_fresh
 
         return has_fresh(playground, self._begun_ns, over_bytes=_GROWN_BYTES, over_entries=_GROWN_ENTRIES)
 

@@ -13,18 +13,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.change import ChangeSet
     from unspill.model.layer import RunId, Stack
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 
-def apply_run(opened: Opened, run: RunId, changes: ChangeSet, stacks: tuple[Stack, ...]) -> Applied:
+def apply_run(project: Project, run: RunId, changes: ChangeSet, stacks: tuple[Stack, ...]) -> Applied:
     """Apply the changes of a run that is sealed on top of its stacks; a failure to apply leaves them held."""
-    preload(opened.roots, after_run=True)
+    preload(project.roots, after_run=True)
     uppers = tuple(layer.upper for stack in stacks for layer in stack.sealed)
     # With nothing beneath, what the run changed is all that is held, and it has just been read
     is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)
     reviewed = changes.replace(layers=uppers) if is_all else None
     try:
-        operation = apply_held(opened, Wish(reviewed=reviewed, run=run, asked_by="run", automatic=True))
+        operation = apply_held(project, Wish(reviewed=reviewed, run=run, asked_by="run", automatic=True))
     except UnspillError as error:
         return Applied(is_held=True, problem=error.message)
     return Applied(

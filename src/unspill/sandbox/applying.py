@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.drafting import RootDraft, Upper
-from unspill.apply.journal import Residue
+from unspill.apply.draft import RootDraft, Upper
+from unspill.apply.journal import Residue, Touched, residue_dir, tree_dir
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import residue_dir, tree_dir
-from unspill.apply.touched import Touched
-from unspill.changes.closed import open_closed, open_to_owner
 from unspill.changes.select import rest
+from unspill.changes.walk import open_closed, open_to_owner
 from unspill.errors import ApplyFailed, RootRefused
-from unspill.host.beneath import Beneath
-from unspill.layers.discard import discard_stacks
-from unspill.layers.locks import StackUse
-from unspill.layers.make import new_id
+from unspill.host.dirfd import Beneath
+from unspill.layers.lifecycle import discard_stacks, new_id
+from unspill.layers.locks import StackUse, base_dir
 from unspill.layers.marks import Marks, carry_over, unedited_directories
-from unspill.layers.places import base_dir
 from unspill.layers.residue import build_residue
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import ancestors, choose
@@ -44,17 +40,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unspill.apply.draft import Draft
-    from unspill.apply.sites import Sites
+    from unspill.apply.steps import Sites
     from unspill.git.repository import Repository
     from unspill.model.change import Change, ChangeSet, RootChanges
     from unspill.model.layer import RunId, Stack
     from unspill.model.operation import Left, Operation, OperationId
     from unspill.sandbox.choosing import Wish
-    from unspill.sandbox.opening import Opened
     from unspill.sandbox.pack_index import PackIndexes
+    from unspill.sandbox.project import Project
 
 
-def apply_held(opened: Opened, wish: Wish) -> Operation:
+def apply_held(project: Project, wish: Wish) -> Operation:
     """Apply what is wished for; the sandbox's lock must be held.
 
     Raises:
@@ -63,39 +59,39 @@ def apply_held(opened: Opened, wish: Wish) -> Operation:
         RootRefused: another directory is where the project was.
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
-    end_interrupted(opened.store)
-    with StackUse(opened.store.state, opened.row.id, alone=True) as use:
-        stacks = load_masked(opened)
-        _refuse_another_project(opened, stacks)
+    end_interrupted(project.store)
+    with StackUse(project.store.state, project.row.id, alone=True) as use:
+        stacks = load_masked(project)
+        _refuse_another_project(project, stacks)
         try:
-            apply = _Apply(opened, stacks, wish, is_shared=not use.is_alone)
+            apply = _Apply(project, stacks, wish, is_shared=not use.is_alone)
         except OSError as error:
             raise ApplyFailed(f"what is held can't be read: {error.strerror}; nothing was changed") from error
-        return _without_claims(opened, apply)
+        return _without_claims(project, apply)
 
 
-def _without_claims(opened: Opened, apply: _Apply) -> Operation:
+def _without_claims(project: Project, apply: _Apply) -> Operation:
     """Run an apply; what it makes an index of git say about secrets must not unmask one."""
     if not concerns_git(apply.chosen):
         return apply.run()
-    before, shown = entries_of(opened), shown_secrets(opened)
+    before, shown = entries_of(project), shown_secrets(project)
     # Before: whoever ends this process in the middle must not have the index believed
-    mark_written(opened.store, apply.chosen)
+    mark_written(project.store, apply.chosen)
     try:
         return apply.run()
     finally:
-        mark_written(opened.store, apply.chosen)
-        remember_claims(opened, before, shown, apply.chosen)
+        mark_written(project.store, apply.chosen)
+        remember_claims(project, before, shown, apply.chosen)
 
 
-def _refuse_another_project(opened: Opened, stacks: Sequence[Stack]) -> None:
+def _refuse_another_project(project: Project, stacks: Sequence[Stack]) -> None:
     """Stop where the changes would go to another directory than the one they were made over.
 
     By inode alone: the number of a device may be another one after each start of the machine.
     """
-    if any(stack.live == opened.project and stack.inode != opened.row.inode for stack in stacks):
+    if any(stack.live == project.path and stack.inode != project.row.inode for stack in stacks):
         raise RootRefused(
-            f"{os.fsdecode(opened.project)} is another directory than the one that was changed in the sandbox",
+            f"{os.fsdecode(project.path)} is another directory than the one that was changed in the sandbox",
             remedy="Put the project back where it was, or `unspill discard` what is held.",
         )
 
@@ -103,14 +99,14 @@ def _refuse_another_project(opened: Opened, stacks: Sequence[Stack]) -> None:
 class _Apply:
     """One apply: which changes are chosen, which stay, and where their entries are."""
 
-    def __init__(self, opened: Opened, stacks: tuple[Stack, ...], wish: Wish, *, is_shared: bool) -> None:
-        self._opened = opened
-        self._state = opened.store.state
+    def __init__(self, project: Project, stacks: tuple[Stack, ...], wish: Wish, *, is_shared: bool) -> None:
+        self._project = project
+        self._state = project.store.state
         self._wish = wish
         self._stacks = tuple(stack for stack in stacks if stack.sealed)
         self._linked: list[Change] = []
         self._is_shared = is_shared
-        choice = choose(opened, self._stacks, wish)
+        choice = choose(project, self._stacks, wish)
         self._choice = choice
         self._changes = choice.changes
         self.chosen = choice.chosen
@@ -123,12 +119,12 @@ class _Apply:
 
     def run(self) -> Operation:
         taken = {layer.id for stack in self._stacks for layer in stack.sealed}
-        rows = taken_layers(self._opened.store, self._opened.row.id)
+        rows = taken_layers(self._project.store, self._project.row.id)
         trees = tuple(tree for tree in rows if tree.layer in taken)
         task = Task(
             kind="apply",
-            sandbox=self._opened.row.id,
-            project=self._opened.project,
+            sandbox=self._project.row.id,
+            project=self._project.path,
             roots=tuple(stack.live for stack in self._stacks),
             asked_by=self._wish.asked_by,
             runs=self._runs(),
@@ -141,7 +137,7 @@ class _Apply:
         )
         with self._index_packs() as packs:
             self._packs = packs.indexes
-            operation = operate(self._opened.store, task)
+            operation = operate(self._project.store, task)
         if not operation.number and not operation.left and not self._rest:
             self._drop_layers()
         if operation.number and not self._is_shared:
@@ -150,13 +146,13 @@ class _Apply:
         return operation.replace(flagged=tuple(found for found in self._choice.flagged if found[0] not in left))
 
     def _with_tokens(self) -> tuple[Left, ...]:
-        choice, store = self._choice, self._opened.store
+        choice, store = self._choice, self._project.store
         if not choice.held:
             return choice.left
         from unspill.sandbox.consent import with_tokens
 
         roots = tuple(stack.live for stack in self._stacks)
-        return with_tokens(choice.left, choice.held, roots, store.shown, self._opened.row.id)
+        return with_tokens(choice.left, choice.held, roots, store.shown, self._project.row.id)
 
     def _drop_layers(self) -> None:
         """Drop layers that mean nothing to the project: what git did for itself, or what is there already.
@@ -166,9 +162,9 @@ class _Apply:
         if any(len(stack.sealed) > 1 for stack in self._stacks):
             from unspill.sandbox.discarding import discard_all
 
-            discard_all(self._opened, self._wish.asked_by)
+            discard_all(self._project, self._wish.asked_by)
         else:
-            discard_stacks(self._opened.store, self._opened.row.id)
+            discard_stacks(self._project.store, self._project.row.id)
 
     def _index_packs(self) -> PackIndexes:
         """Have an index made of each pack that the chosen changes bring."""
@@ -181,7 +177,7 @@ class _Apply:
             if change.path.endswith(b".pack") and change.layer is not None and change.kind != "metadata"
         }
         size = max((repository.after.hash_size for repository in self._choice.repositories), default=20)
-        return PackIndexes(self._opened, packs, size)
+        return PackIndexes(self._project, packs, size)
 
     def _drop_links(self, operation: OperationId) -> None:
         """Remove second names of what stays held, or discarding it later would free nothing until the next pruning."""
@@ -195,7 +191,7 @@ class _Apply:
 
     def _runs(self) -> tuple[str, ...]:
         if self._wish.run is not None:
-            return (get_run(self._opened, self._wish.run).id,)
+            return (get_run(self._project, self._wish.run).id,)
         return tuple(dict.fromkeys(layer.run for stack in self._stacks for layer in stack.sealed))
 
     def _partial_contents(self) -> dict[bytes, dict[bytes, bytes]]:
@@ -228,7 +224,7 @@ class _Apply:
                     contents=self._contents.get(stack.live, {}),
                     overwrite=self._wish.selection.overwrite,
                     must_copy=self._is_shared,
-                    touched=Touched(self._opened.store, self._opened.project, stack.live),
+                    touched=Touched(self._project.store, self._project.path, stack.live),
                 )
                 if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
                     self._draft_repositories(draft, sites, index, part, uppers, files)
@@ -241,8 +237,10 @@ class _Apply:
     def _draft_repositories(
         self, draft: Draft, sites: Sites, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
     ) -> None:
-        from unspill.apply.git_draft import GitSource  # lazy: git
-        from unspill.apply.repositories import draft_with_repositories  # lazy: git
+        from unspill.apply.git_draft import (
+            GitSource,  # lazy: git
+            draft_with_repositories,  # lazy: git
+        )
 
         stack = self._stacks[index]
         source = GitSource(
@@ -256,9 +254,9 @@ class _Apply:
 
     def _name_of_runs(self, stack: Stack) -> bytes:
         """Return what the last of the runs is called in references."""
-        run = self._opened.store.runs.find(stack.sealed[-1].run)
+        run = self._project.store.runs.find(stack.sealed[-1].run)
         number = 0 if run is None else run.number
-        name = self._opened.row.name
+        name = self._project.row.name
         plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)
         return b"run-%d" % number if name == "default" else b"%b-run-%d" % (plain.encode(), number)
 
@@ -277,7 +275,7 @@ class _Apply:
                 (
                     layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id),
                     layer.mark.ctime_ns,
-                    self._opened.store.marks.of(layer.id),
+                    self._project.store.marks.of(layer.id),
                 )
                 for layer in stack.sealed
             ]
@@ -300,7 +298,7 @@ class _Apply:
             if not remaining:
                 continue
             self._linked += remaining
-            carry_changed(self._opened.store, stack)
+            carry_changed(self._project.store, stack)
             layer = new_id()
             os.makedirs(residue_dir(self._state, operation, "")[:-1], 0o700, exist_ok=True)
 

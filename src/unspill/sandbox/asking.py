@@ -41,17 +41,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.model.permission import Request as Asked
-    from unspill.model.policy import ApproverName, Policy
+    from unspill.model.policy import Policy
     from unspill.permissions.approvers import Approver
     from unspill.sandbox.locations import Locations
-    from unspill.sandbox.opening import Opened
-    from unspill.sandbox.requesting import Request
+    from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
-    from unspill.sandbox.running import RunWishes
+    from unspill.sandbox.settings import Who
+    from unspill.sandbox.spec import Request, RunWishes
     from unspill.sandbox.wanting import Wanted, Wants
     from unspill.store.db import Store
-
-    Who = Approver | ApproverName | None
 
 
 def make_desk(store: Store, policy: Policy, locations: Locations, approver: Who) -> Desk:
@@ -84,25 +82,25 @@ def _approver(store: Store, approver: Who) -> Approver:
     return approver
 
 
-def run_with_more(opened: Opened, request: Request, wishes: RunWishes, desk: Desk, wanted: Wanted) -> RunResult:
+def run_with_more(project: Project, request: Request, wishes: RunWishes, desk: Desk, wanted: Wanted) -> RunResult:
     """Run one command with what is wanted beyond the policy, or without a sandbox if that is what is wanted.
 
     Raises:
         DeniedError: something of it was denied; nothing was run.
         UsageError: something of it is malformed, or can't be had whoever says yes.
     """
-    if opened.container:
+    if project.means.container:
         raise UsageError("in container mode a command has all that the container has", remedy="Ask for nothing else.")
     if wanted.plain:
         if any((wanted.network, wanted.hosts, wanted.readable, wanted.reveal, wanted.roots)):
             raise UsageError("a command without a sandbox has all there is", remedy="Ask for nothing else.")
         from unspill.sandbox.unsandboxed import check_plain, outside, run_plainly
 
-        request = outside(opened, request)
+        request = outside(project, request)
         check_plain(request)
         asked = Unsandboxed(
-            project=opened.project,
-            sandbox=opened.row.id,
+            project=project.path,
+            sandbox=project.row.id,
             argv=request.argv,
             cwd=request.cwd,
             environ=tuple(b"%b=%b" % pair for pair in sorted(dict(request.environ).items())),
@@ -110,43 +108,43 @@ def run_with_more(opened: Opened, request: Request, wishes: RunWishes, desk: Des
         )
         permit = until_cancelled(lambda: desk.obtain(asked), wishes.cancel_fd)
         if permit is None:
-            return never_begun(opened)
+            return never_begun(project)
         permit.take(asked)
-        return record_run(opened, request, run_plainly(opened, request, asked.environ, wishes))
-    found = until_cancelled(lambda: permitted(opened, request, to_wants(opened, wanted), desk), wishes.cancel_fd)
+        return record_run(project, request, run_plainly(project, request, asked.environ, wishes))
+    found = until_cancelled(lambda: permitted(project, request, to_wants(project, wanted), desk), wishes.cancel_fd)
     if found is None:
-        return never_begun(opened)
+        return never_begun(project)
     return record_run(*found, run_request(*found, wishes.replace(desk=desk)))
 
 
-def permitted(opened: Opened, request: Request, wants: Wants, desk: Desk) -> tuple[Opened, Request]:
+def permitted(project: Project, request: Request, wants: Wants, desk: Desk) -> tuple[Project, Request]:
     """Obtain all that is wanted for one run, and return the sandbox and the command with it.
 
     Raises:
         DeniedError: something of it was denied; the run must not begin.
         UsageError: something of it is malformed, or can't be had whoever says yes.
     """
-    wants = _unseen(opened, request, wants)
-    wider, wider_request = _with(opened, request, wants)
+    wants = _unseen(project, request, wants)
+    wider, wider_request = _with(project, request, wants)
     plan = plan_as_if(wider, wider_request)
     occasion = occasion_of(wider, wider_request, plan)
-    requests = tuple(_requests(wants, occasion, opened.policy.network.mode))
+    requests = tuple(_requests(wants, occasion, project.means.policy.network.mode))
     for permit, asked in zip(desk.obtain_all(requests), requests, strict=True):
         permit.take(asked)
     return wider, wider_request.replace(program=occasion["script"])
 
 
-def _unseen(opened: Opened, request: Request, wants: Wants) -> Wants:
+def _unseen(project: Project, request: Request, wants: Wants) -> Wants:
     """Leave out what the sandbox has anyway: of that nobody need be asked."""
-    roots = tuple(root for root in wants.roots if not any(contains(own, root) for own in opened.roots))
+    roots = tuple(root for root in wants.roots if not any(contains(own, root) for own in project.roots))
     readable = wants.readable
     if readable:
-        mounts = plan_as_if(opened, request).mounts
-        hidden = opened.policy.hidden
+        mounts = plan_as_if(project, request).mounts
+        hidden = project.means.policy.hidden
         readable = tuple(
             path
             for path in readable
-            if not (is_shown(mounts, path) or any(contains(root, path) for root in opened.roots))
+            if not (is_shown(mounts, path) or any(contains(root, path) for root in project.roots))
             or any(contains(place, path) for place in hidden)
         )
     hosts = wants.hosts
@@ -156,20 +154,21 @@ def _unseen(opened: Opened, request: Request, wants: Wants) -> Wants:
     return wants.replace(roots=roots, readable=readable, hosts=hosts)
 
 
-def _with(opened: Opened, request: Request, wants: Wants) -> tuple[Opened, Request]:
-    policy = opened.policy
+def _with(project: Project, request: Request, wants: Wants) -> tuple[Project, Request]:
+    policy = project.means.policy
     wider = policy.replace(
         network=policy.network.replace(hosts=tuple(dict.fromkeys((*policy.network.hosts, *wants.hosts)))),
         readable=(*policy.readable, *wants.readable),
         roots=(*policy.roots, *wants.roots),
     )
-    roots = checked_roots(opened.project, wider, opened.locations)
+    roots = checked_roots(project.path, wider, project.locations)
     # A bwrap that lies in a root must not be run
-    facts = get_facts(opened.store, wider, roots) if roots != opened.roots else opened.facts
+    facts = get_facts(project.store, wider, roots) if roots != project.roots else project.means.facts
     # Where a root that is wanted has the project in it, it is that root which is the workspace
-    cwd = to_inside(to_host(request.cwd, policy.view, opened.roots), policy.view, roots)
+    cwd = to_inside(to_host(request.cwd, policy.view, project.roots), policy.view, roots)
     more = request.replace(network=wants.network, revealed=wants.reveal, cwd=cwd)
-    return opened.replace(policy=wider, roots=roots, facts=facts, warning=check_own_place(roots)), more
+    wider_project = project.replace(roots=roots, warning=check_own_place(roots))
+    return wider_project.with_means(policy=wider, facts=facts), more
 
 
 def _requests(wants: Wants, occasion: dict[str, Any], mode: str) -> Iterator[Asked]:

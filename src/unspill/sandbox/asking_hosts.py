@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from unspill.model.plan import Plan
     from unspill.network.proxy import Ask
     from unspill.permissions.broker import Desk
-    from unspill.sandbox.opening import Opened
-    from unspill.sandbox.requesting import Request
+    from unspill.sandbox.project import Project
+    from unspill.sandbox.spec import Request
 
 _NOT_ALLOWED = "it was not allowed"
 
 
-def make_asker(opened: Opened, request: Request, plan: Plan, desk: Desk, run: RunId) -> Ask:
+def make_asker(project: Project, request: Request, plan: Plan, desk: Desk, run: RunId) -> Ask:
     """Return what the proxy of a run asks for a host; it says nothing where that is allowed, else why it is not."""
     # Before the command begins: afterwards it may have changed the program that it is
-    occasion = occasion_of(opened, request, plan) | {"run": run}
+    occasion = occasion_of(project, request, plan) | {"run": run}
 
     def ask(host: str) -> str:
         asked = Egress(**occasion, hosts=(host,))

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.numbers import make_pipe
+from unspill.host.descriptors import make_pipe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from unspill.model.run import Event
     from unspill.sandbox.requesting import Command
     from unspill.sandbox.result import RunResult
-    from unspill.sandbox.sandbox import Sandbox
 
 Found = TypeVar("Found")
 
@@ -32,9 +31,9 @@ _WAITING_EVENTS = 64
 _LONGEST_WAIT_S = 1.0
 
 
-async def run_in_thread(sandbox: Sandbox, command: Command, options: dict[str, Any]) -> RunResult:
+async def run_in_thread(run: Callable[..., RunResult], command: Command, options: dict[str, Any]) -> RunResult:
     """Run a command; when the task is cancelled, kill the run, wait until it is dead and raise."""
-    return await call_in_thread(lambda cancel_fd: sandbox.run(command, cancel_fd=cancel_fd, **options))
+    return await call_in_thread(lambda cancel_fd: run(command, cancel_fd=cancel_fd, **options))
 
 
 async def call_in_thread(work: Callable[[int], Found], start: Start | None = None) -> Found:
@@ -82,11 +81,11 @@ async def call_in_thread(work: Callable[[int], Found], start: Start | None = Non
 
 
 async def stream_from_thread(
-    sandbox: Sandbox, command: Command, options: dict[str, Any]
+    run: Callable[..., RunResult], command: Command, options: dict[str, Any]
 ) -> AsyncIterator[Event | RunResult]:
     """Yield the events of a run, then its result. Leaving the loop early kills the run."""
     feed = Feed(asyncio.get_running_loop())
-    task = asyncio.create_task(run_in_thread(sandbox, command, {**options, "on_event": feed.put}))
+    task = asyncio.create_task(run_in_thread(run, command, {**options, "on_event": feed.put}))
     task.add_done_callback(lambda _task: feed.end())
     try:
         while (event := await feed.get()) is not None:

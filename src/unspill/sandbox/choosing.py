@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unspill.model.layer import Stack
     from unspill.model.operation import Why
     from unspill.sandbox.consent import HeldPart
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 # One of these is in every path of a repository, also of a bare one, that says where it stands
 _IN_REPOSITORIES = (b".git", b"objects", b"refs", b"HEAD")
@@ -74,24 +74,24 @@ class Choice(Record):
     held: tuple[HeldPart, ...] = ()
 
 
-def choose(opened: Opened, stacks: tuple[Stack, ...], wish: Wish) -> Choice:
+def choose(project: Project, stacks: tuple[Stack, ...], wish: Wish) -> Choice:
     """Choose what a wish is about. `stacks` are those that hold something; their indices are the roots' in `left`.
 
     Raises:
         UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
     """
-    return _Choosing(opened, stacks, wish).run()
+    return _Choosing(project, stacks, wish).run()
 
 
-def find_held(opened: Opened, stacks: tuple[Stack, ...]) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
+def find_held(project: Project, stacks: tuple[Stack, ...]) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
     """Return all that stacks hold, and what of it needs consent."""
-    choosing = _Choosing(opened, stacks, Wish())
+    choosing = _Choosing(project, stacks, Wish())
     return choosing.changes, tuple(choosing.held_part(part.root) for part in choosing.changes.roots)
 
 
 class _Choosing:
-    def __init__(self, opened: Opened, stacks: tuple[Stack, ...], wish: Wish) -> None:
-        self._opened = opened
+    def __init__(self, project: Project, stacks: tuple[Stack, ...], wish: Wish) -> None:
+        self._project = project
         self._stacks = stacks
         self._wish = wish
         self._indices = {stack.live: index for index, stack in enumerate(stacks)}
@@ -168,7 +168,7 @@ class _Choosing:
 
     def _of_run(self, changes: ChangeSet, run: str | int) -> ChangeSet:
         """Return what one run changed, where no other held run changed it too."""
-        wanted = get_run(self._opened, run).id
+        wanted = get_run(self._project, run).id
         if all(layer.run == wanted for stack in self._stacks for layer in stack.sealed):
             return changes
         chosen: dict[bytes, set[bytes]] = {}
@@ -269,7 +269,7 @@ class _Choosing:
         if root not in self._judged:
             part = self._whole(root)
             below = next(stack.below() for stack in self._stacks if stack.live == root)
-            self._judged[root] = judge(part, below, self._opened.policy.secrets)
+            self._judged[root] = judge(part, below, self._project.means.policy.secrets)
         return self._judged[root]
 
     def _leave(self, root: bytes, found: Iterable[tuple[bytes, str]], why: Why) -> None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import time
 
 from unspill.errors import StoreDamaged, StoreError
+from unspill.model.policy import DAY_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import Policy
     from unspill.store.db import Store
 
-DAY_NS = 24 * 3600 * 1_000_000_000
 STAMP = "pruned"
 
 

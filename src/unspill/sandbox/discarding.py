@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.journal import Residue
+from unspill.apply.journal import Residue, operation_dir, residue_dir, tree_dir
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import operation_dir, residue_dir, tree_dir
-from unspill.changes.partial import apply_hunks, numbered_hunks
+from unspill.changes.diff import apply_hunks, numbered_hunks
 from unspill.changes.reader import Reader
 from unspill.changes.select import select, without
 from unspill.errors import RootRefused
-from unspill.layers.discard import refuse_if_used
-from unspill.layers.duplicate import copy_look
-from unspill.layers.locks import lock_sandbox
-from unspill.layers.make import new_id
-from unspill.layers.mark import renew, take_mark
-from unspill.layers.marks import Marks, carry_over
-from unspill.layers.places import base_dir
+from unspill.layers.lifecycle import new_id, refuse_if_used, stat_root
+from unspill.layers.locks import base_dir, lock_sandbox
+from unspill.layers.marks import Marks, carry_over, renew, take_mark
 from unspill.layers.residue import build_residue
-from unspill.layers.stack import stat_root
+from unspill.layers.trees import copy_look
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import with_whole_repositories
 from unspill.sandbox.layer_rows import taken_layers
@@ -45,10 +40,10 @@ if TYPE_CHECKING:
     from unspill.model.change import Change, ChangeSet, Hunks, Selection
     from unspill.model.layer import Stack
     from unspill.model.operation import Left, Operation, OperationId
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 
-def discard_held(opened: Opened, selection: Selection, asked_by: str = "person") -> Operation:
+def discard_held(project: Project, selection: Selection, asked_by: str = "person") -> Operation:
     """Discard what is held, or what is chosen of it; the operation's number is 0 if nothing was held.
 
     Raises:
@@ -56,34 +51,34 @@ def discard_held(opened: Opened, selection: Selection, asked_by: str = "person")
         SandboxUnavailable: a run that does not hold its changes still stands on the layers.
         ApplyFailed: the filesystem failed; nothing was discarded.
     """
-    end_interrupted(opened.store)
-    with lock_sandbox(opened.store.state, opened.row.id):
-        refuse_if_used(opened.store, opened.row.id)
+    end_interrupted(project.store)
+    with lock_sandbox(project.store.state, project.row.id):
+        refuse_if_used(project.store, project.row.id)
         if selection.is_everything:
-            return discard_all(opened, asked_by)
-        return _Discard(opened, selection, asked_by).run()
+            return discard_all(project, asked_by)
+        return _Discard(project, selection, asked_by).run()
 
 
-def discard_all(opened: Opened, asked_by: str) -> Operation:
+def discard_all(project: Project, asked_by: str) -> Operation:
     """Discard every layer; the live directories may be gone by now. The sandbox's lock is held."""
-    trees = taken_layers(opened.store, opened.row.id)
-    paths = _held_paths(opened) if trees else ()
+    trees = taken_layers(project.store, project.row.id)
+    paths = _held_paths(project) if trees else ()
     changed = max(1, len(paths)) if trees else 0
-    return operate(opened.store, _task(opened, asked_by, trees, changed, None)).replace(paths=paths)
+    return operate(project.store, _task(project, asked_by, trees, changed, None)).replace(paths=paths)
 
 
-def _held_paths(opened: Opened) -> tuple[bytes, ...]:
+def _held_paths(project: Project) -> tuple[bytes, ...]:
     try:
-        return tuple(fold_changes(load_masked(opened)).paths())
+        return tuple(fold_changes(load_masked(project)).paths())
     except (OSError, RootRefused):
         return ()
 
 
-def _task(opened: Opened, asked_by: str, trees: tuple[Taken, ...], changed: int, settle: Settler | None) -> Task:
+def _task(project: Project, asked_by: str, trees: tuple[Taken, ...], changed: int, settle: Settler | None) -> Task:
     return Task(
         kind="discard",
-        sandbox=opened.row.id,
-        project=opened.project,
+        sandbox=project.row.id,
+        project=project.path,
         roots=(),
         asked_by=asked_by,
         draft=lambda _draft, _sites: None,
@@ -97,11 +92,11 @@ def _task(opened: Opened, asked_by: str, trees: tuple[Taken, ...], changed: int,
 class _Discard:
     """A discard of a part: which changes go, and which stay as one layer per root."""
 
-    def __init__(self, opened: Opened, selection: Selection, asked_by: str) -> None:
-        self._opened = opened
-        self._state = opened.store.state
+    def __init__(self, project: Project, selection: Selection, asked_by: str) -> None:
+        self._project = project
+        self._state = project.store.state
         self._asked_by = asked_by
-        stacks = [stack for stack in load_masked(opened) if stack.sealed]
+        stacks = [stack for stack in load_masked(project) if stack.sealed]
         changes = fold_changes(stacks)
         self._texts, hunks = _texts_without(changes, selection.hunks)
         chosen = with_whole_repositories(changes, stacks, select(changes, selection, parents=False))
@@ -118,16 +113,16 @@ class _Discard:
 
     def run(self) -> Operation:
         taken = {layer.id for stack, _left in self._losing for layer in stack.sealed}
-        trees = tuple(tree for tree in taken_layers(self._opened.store, self._opened.row.id) if tree.layer in taken)
-        task = _task(self._opened, self._asked_by, trees, self._count, self._settle)
-        return operate(self._opened.store, task.replace(paths=self._paths))
+        trees = tuple(tree for tree in taken_layers(self._project.store, self._project.row.id) if tree.layer in taken)
+        task = _task(self._project, self._asked_by, trees, self._count, self._settle)
+        return operate(self._project.store, task.replace(paths=self._paths))
 
     def _settle(self, operation: OperationId, _left: Sequence[Left], _marks: Sequence[int]) -> tuple[Residue, ...]:
         """Fold what stays into one layer per root."""
         return tuple(self._fold(operation, stack, remaining) for stack, remaining in self._losing if remaining)
 
     def _fold(self, operation: OperationId, stack: Stack, remaining: tuple[Change, ...]) -> Residue:
-        carry_changed(self._opened.store, stack)
+        carry_changed(self._project.store, stack)
         layer = new_id()
         sources = {sealed.upper: tree_dir(self._state, operation, sealed.id) for sealed in reversed(stack.sealed)}
         written = self._write_texts(operation, stack, remaining, sources)
@@ -148,7 +143,7 @@ class _Discard:
         return Residue(layer=layer, root=stack.live, run=run, mark_ns=mark, overrides=tuple(older.items()))
 
     def _marks(self, stack: Stack) -> list[tuple[bytes, int, dict[bytes, int]]]:
-        marks = self._opened.store.marks
+        marks = self._project.store.marks
         return [(layer.upper, layer.mark.ctime_ns, marks.of(layer.id)) for layer in stack.sealed]
 
     def _write_texts(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unspill.model.run import Hint, Run
     from unspill.model.traffic import Traffic
     from unspill.runner.perform import Performed
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
     from unspill.sandbox.secrets import Masks
 
 _NAMED = 3
@@ -39,7 +39,7 @@ class Applied(Record):
 
 
 def make_result(
-    opened: Opened,
+    project: Project,
     run: Run,
     plan: Plan,
     performed: Performed,
@@ -65,31 +65,31 @@ def make_result(
         duration_s=duration_s,
         hints=(*performed.hints, *_remains_hints(plan, performed)),
         warnings=(
-            *_warnings(opened, plan, traffic),
-            *_news_of_profile(opened, plan),
+            *_warnings(project, plan, traffic),
+            *_news_of_profile(project, plan),
             *notes,
-            *tracked_warnings(opened, masks),
+            *tracked_warnings(project, masks),
         ),
-        shown_lines=opened.policy.shown_lines,
-        shown_bytes=opened.policy.shown_bytes,
+        shown_lines=project.means.policy.shown_lines,
+        shown_bytes=project.means.policy.shown_bytes,
         connections=() if traffic is None else traffic.connections,
         denials=() if traffic is None else traffic.denials,
-        project=opened.project,
-        workspace=opened.roots[0] if opened.policy.view == "rootfs" else b"",
+        project=project.path,
+        workspace=project.roots[0] if project.means.policy.view == "rootfs" else b"",
     )
 
 
-def with_hints(opened: Opened, plan: Plan, performed: Performed, masks: Masks) -> Performed:
+def with_hints(project: Project, plan: Plan, performed: Performed, masks: Masks) -> Performed:
     """Return what was performed with what may explain its end, found before any of its changes is applied."""
     if performed.outcome == Exited(code=0):
         return performed
     from unspill.sandbox.network_hints import network_hints
 
     hints = network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
-    return performed.replace(hints=(*performed.hints, *hints, *_mask_hints(opened, masks, performed)))
+    return performed.replace(hints=(*performed.hints, *hints, *_mask_hints(project, masks, performed)))
 
 
-def never_begun(opened: Opened) -> RunResult:
+def never_begun(project: Project) -> RunResult:
     """Return the result of a run that its caller gave up before there was one."""
     return RunResult(
         run=RunId(""),
@@ -100,23 +100,23 @@ def never_begun(opened: Opened) -> RunResult:
         changes=ChangeSet(roots=()),
         held=False,
         duration_s=0.0,
-        shown_lines=opened.policy.shown_lines,
-        shown_bytes=opened.policy.shown_bytes,
+        shown_lines=project.means.policy.shown_lines,
+        shown_bytes=project.means.policy.shown_bytes,
     )
 
 
-def _warnings(opened: Opened, plan: Plan, traffic: Traffic | None) -> tuple[str, ...]:
+def _warnings(project: Project, plan: Plan, traffic: Traffic | None) -> tuple[str, ...]:
     faults = () if traffic is None else traffic.faults
-    about_us = () if opened.facts.uid else (ROOT_NOTE,)
-    about_caller = (opened.warning,) if opened.warning else ()
+    about_us = () if project.means.facts.uid else (ROOT_NOTE,)
+    about_caller = (project.warning,) if project.warning else ()
     return (*about_us, *about_caller, *plan.warnings, *faults)
 
 
-def _news_of_profile(opened: Opened, plan: Plan) -> tuple[str, ...]:
+def _news_of_profile(project: Project, plan: Plan) -> tuple[str, ...]:
     """Say once, whatever the project, what `strict` is not: its name promises more than a filter."""
-    if plan.profile != "strict" or opened.store.facts.find(_STRICT_KEY) is not None:
+    if plan.profile != "strict" or project.store.facts.find(_STRICT_KEY) is not None:
         return ()
-    opened.store.facts.put(_STRICT_KEY, "")
+    project.store.facts.put(_STRICT_KEY, "")
     return (STRICT_NOTE,)
 
 
@@ -146,12 +146,13 @@ def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
     return remains_hints(remains, dict(plan.environ).get(b"HOME", b""))
 
 
-def _mask_hints(opened: Opened, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
+def _mask_hints(project: Project, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
     if not masks.hidden:
         return ()
     from unspill.sandbox.secrets import mask_hints
 
-    view, roots = opened.policy.view, opened.roots
+    view, roots = project.means.policy.view, project.roots
     hidden = [to_inside(path, view, roots) for path in masks.hidden]
-    project = to_inside(opened.project, view, roots)
-    return mask_hints(hidden, project, performed.outcome, performed.stdout, performed.stderr)
+    return mask_hints(
+        hidden, to_inside(project.path, view, roots), performed.outcome, performed.stdout, performed.stderr
+    )

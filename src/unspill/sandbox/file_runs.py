@@ -23,7 +23,7 @@ _VERBS = {**_READS, **{beginning_of(*verb, is_reading=False): verb[0] for verb i
 
 def runs_but_reads(sandbox: Sandbox, limit: int) -> tuple[tuple[Run, ...], int]:
     """Return the latest runs that are more than a look at a file, the youngest first, and how many are no more."""
-    runs, row = sandbox._opened.store.runs, sandbox._opened.row.id
+    runs, row = sandbox._project.store.runs, sandbox._project.row.id
     return runs.latest(row, limit, but=_READS), sum(runs.count(row, beginning) for beginning in _READS)
 
 

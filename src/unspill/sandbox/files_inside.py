@@ -84,9 +84,9 @@ class Inside:
             raise UsageError(f"not a path: {path!a}", remedy="Give bytes where it is not Unicode.") from None
         if not raw or b"\0" in raw:
             raise UsageError("a path can't be empty or contain NUL")
-        opened = self._sandbox._opened
-        on_host = opened.project if raw == b"." else posixpath.join(opened.project, raw)
-        return to_inside(on_host, opened.policy.view, opened.roots)
+        project = self._sandbox._project
+        on_host = project.path if raw == b"." else posixpath.join(project.path, raw)
+        return to_inside(on_host, project.means.policy.view, project.roots)
 
     def ask(
         self, name: str, script: str, tools: str, words: tuple[bytes | str, ...], most: int, cancel_fd: int | None
@@ -97,12 +97,12 @@ class Inside:
             FileError: it said no.
             SandboxUnavailable: it gave no answer.
         """
-        limits = self._sandbox._opened.policy.limits.replace(
+        limits = self._sandbox._project.means.policy.limits.replace(
             wall_s=_WALL_S, kept_bytes=most + _ROOM, output_bytes=2 * (most + _ROOM)
         )
         command = _command(name, script, tools, _AT_ONCE, words)
         # Without a layer nothing could be thrown away, and nothing need be
-        after: After = "apply" if self._sandbox._opened.container else "discard"
+        after: After = "apply" if self._sandbox._project.means.container else "discard"
         result = self._sandbox.run(command, limits=limits, after=after, cancel_fd=cancel_fd)
         said = result.stdout.kept()
         _check(result.outcome, _path_of(words))
@@ -119,7 +119,7 @@ class Inside:
             FileError: it said no.
             SandboxUnavailable: it gave no answer.
         """
-        limits = self._sandbox._opened.policy.limits.replace(wall_s=_LAST_S, kept_bytes=1 * MIB)
+        limits = self._sandbox._project.means.policy.limits.replace(wall_s=_LAST_S, kept_bytes=1 * MIB)
         # It waits to be killed: what a run that was cancelled has written is dropped here
         command = _command(name, script, tools, _WAITING, words)
         with _GivingUp(options.pop("cancel_fd", None)) as giving_up:

@@ -103,7 +103,7 @@ def make_gate(
     """
     if not isinstance(network, ProxyNetwork):
         return None
-    from unspill.host.own_addresses import own_addresses
+    from unspill.host.places import own_addresses
     from unspill.policy.hosts import parse_rules
 
     rules = parse_rules(network.hosts, public=network.public)

@@ -12,7 +12,7 @@ from unspill.errors import UsageError
 from unspill.model.permission import GrantId, RequestId
 from unspill.permissions.approvers import answer_question, find_question, open_questions
 from unspill.permissions.audit import Audit, revoke_event
-from unspill.sandbox.upkeep import find_own_locations
+from unspill.sandbox.locations import find_own_locations
 from unspill.store.db import Store
 
 TYPE_CHECKING = False

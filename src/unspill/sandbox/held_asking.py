@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from unspill.model.policy import Secrets
     from unspill.permissions.broker import Desk
     from unspill.sandbox.choosing import Choice, Wish
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 # A reason may name what a command has written
 _WHY = 300
 
 
-def apply_in_turn(opened: Opened, wish: Wish, desk: Desk | None) -> Operation:
+def apply_in_turn(project: Project, wish: Wish, desk: Desk | None) -> Operation:
     """Apply what is wished for when it is its turn; with a desk, the person is asked about what is held back.
 
     Raises:
@@ -45,12 +45,12 @@ def apply_in_turn(opened: Opened, wish: Wish, desk: Desk | None) -> Operation:
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
     if desk is not None:
-        return apply_with_questions(opened, wish, desk)
-    with lock_unless_given_up(opened.store.state, opened.row.id, wish.cancel_fd):
-        return apply_held(opened, wish)
+        return apply_with_questions(project, wish, desk)
+    with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
+        return apply_held(project, wish)
 
 
-def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
+def apply_with_questions(project: Project, wish: Wish, desk: Desk) -> Operation:
     """Apply what is wished for, and of what is held that to which the person says yes.
 
     Raises:
@@ -58,12 +58,12 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
         ApplyFailed: the filesystem failed; nothing was changed.
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
-    with lock_unless_given_up(opened.store.state, opened.row.id, wish.cancel_fd):
-        stacks = tuple(stack for stack in load_masked(opened) if stack.sealed)
-        choice = choose(opened, stacks, wish)
+    with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
+        stacks = tuple(stack for stack in load_masked(project) if stack.sealed)
+        choice = choose(project, stacks, wish)
         roots = tuple(stack.live for stack in stacks)
         held = {(roots[left.root], left.path): left.reason for left in choice.left if left.why == "held"}
-        asked = tuple(_requests(opened, held, choice)) if held else ()
+        asked = tuple(_requests(project, held, choice)) if held else ()
     allowed = []
     for request in asked:
         try:
@@ -73,8 +73,8 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
         allowed.append(Consent(root=request.root, path=request.path, digest=request.digest))
     selection = wish.selection.replace(consents=(*wish.selection.consents, *allowed))
     reviewed = choice.changes if held else wish.reviewed
-    with lock_unless_given_up(opened.store.state, opened.row.id, wish.cancel_fd):
-        return apply_held(opened, wish.replace(selection=selection, reviewed=reviewed))
+    with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
+        return apply_held(project, wish.replace(selection=selection, reviewed=reviewed))
 
 
 def _obtain(desk: Desk, request: HeldPath, cancel_fd: int | None) -> None:
@@ -86,8 +86,8 @@ def _obtain(desk: Desk, request: HeldPath, cancel_fd: int | None) -> None:
     permit.take(request)
 
 
-def _requests(opened: Opened, held: dict[tuple[bytes, bytes], str], choice: Choice) -> Iterator[HeldPath]:
-    is_secret = _secrets(opened.policy.secrets)
+def _requests(project: Project, held: dict[tuple[bytes, bytes], str], choice: Choice) -> Iterator[HeldPath]:
+    is_secret = _secrets(project.means.policy.secrets)
     changes = {(part.root, change.path): change for part in choice.changes.roots for change in part.changes}
     parts = {part.root: part for part in choice.held}
     for (root, path), why in held.items():
@@ -100,8 +100,8 @@ def _requests(opened: Opened, held: dict[tuple[bytes, bytes], str], choice: Choi
         if change.entry is not None and is_secret(path):
             becomes += "; what it has is not shown, because of its name: see `unspill diff`"
         yield HeldPath(
-            project=opened.project,
-            sandbox=opened.row.id,
+            project=project.path,
+            sandbox=project.row.id,
             root=root,
             path=path,
             digest=parts[root].digest(path),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UsageError
+from unspill.host.places import find_home
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -56,6 +57,11 @@ def find_locations(home: bytes, environ: Mapping[bytes, bytes]) -> Locations:
         rootfs=rootfs,
         rootfs_way=way if way != rootfs else b"",
     )
+
+
+def find_own_locations() -> Locations:
+    """Return the directories of whoever runs this process."""
+    return find_locations(find_home(os.getuid(), os.environb.get(b"HOME")).path, os.environb)
 
 
 def rootfs_dir(environ: Mapping[bytes, bytes], data: bytes, configured: bytes = b"") -> bytes:

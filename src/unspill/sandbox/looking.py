@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from unspill.layers.stack import find_hidden, load_stacks
+from unspill.layers.lifecycle import find_hidden, load_stacks
 from unspill.model.layer import SandboxId
 from unspill.sandbox.opening import with_held_roots
 from unspill.sandbox.requesting import make_request
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unspill.model.policy import EngineName, Policy, View
     from unspill.model.run import Run
     from unspill.model.traffic import Traffic
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
     from unspill.sandbox.records import Backup
     from unspill.sandbox.requesting import Command
     from unspill.sandbox.reviews import Reviews
@@ -28,39 +28,39 @@ if TYPE_CHECKING:
 class Looking:
     """The part of a Sandbox that looks."""
 
-    _opened: Opened
+    _project: Project
     _recovered: tuple[Operation, ...]
     _interrupted: list[Run]
 
     @property
     def project(self) -> bytes:
         """The real path of the project."""
-        return self._opened.project
+        return self._project.path
 
     @property
     def id(self) -> SandboxId:
         """What it is known by in the store, whatever becomes of its name."""
-        return self._opened.row.id
+        return self._project.row.id
 
     @property
     def policy(self) -> Policy:
         """What its commands may see and use."""
-        return self._opened.policy
+        return self._project.means.policy
 
     @property
     def facts(self) -> Facts:
         """What this host can do."""
-        return self._opened.facts
+        return self._project.means.facts
 
     @property
     def view(self) -> View:
         """What it shows instead of the host's root, or of it."""
-        return self._opened.policy.view
+        return self._project.means.policy.view
 
     @property
     def engine(self) -> EngineName | None:
         """How layers are put over the project here; None in container mode, where there are none."""
-        return self._opened.engine
+        return self._project.means.engine
 
     @property
     def recovered(self) -> tuple[Operation, ...]:
@@ -79,31 +79,31 @@ class Looking:
         """Return in one line what became of the changes of such a run, for the person."""
         from unspill.sandbox.interrupted import interrupted_line
 
-        row = self._opened.store.sandboxes.find_id(SandboxId(run.sandbox))
+        row = self._project.store.sandboxes.find_id(SandboxId(run.sandbox))
         return interrupted_line(run, "" if row is None else row.name)
 
     def changes(self, *, run: str | int | None = None) -> ChangeSet:
         """Return what is held against the live project, or what one held run changed."""
         from unspill.sandbox.reading import changes_of
 
-        return changes_of(with_held_roots(self._opened), run)
+        return changes_of(with_held_roots(self._project), run)
 
     def held_of(self, operation: Operation) -> ChangeSet:
         """Return what is held of the runs that an operation came from."""
         from unspill.sandbox.reading import changes_of_runs
 
-        return changes_of_runs(with_held_roots(self._opened), operation.runs)
+        return changes_of_runs(with_held_roots(self._project), operation.runs)
 
     def hidden_by_held(self) -> tuple[bytes, ...]:
         """Return what is in the top directory of a root but not seen by a run, because its deletion is held."""
-        opened = self._opened
-        return find_hidden(load_stacks(opened.store, opened.row.id, opened.roots))
+        project = self._project
+        return find_hidden(load_stacks(project.store, project.row.id, project.roots))
 
     def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
         """Return what is held as lines for a person: counts, one line a path, renames recognised."""
         from unspill.sandbox.reading import summary_of
 
-        return summary_of(with_held_roots(self._opened), run, colour=colour)
+        return summary_of(with_held_roots(self._project), run, colour=colour)
 
     def diff(
         self,
@@ -122,28 +122,28 @@ class Looking:
             from unspill.sandbox.retracing import operation_diff
 
             wanted = [path.encode("utf-8", "surrogateescape") for path in paths]
-            return operation_diff(self._opened, operation, wanted, colour=colour, skip=skip)
+            return operation_diff(self._project, operation, wanted, colour=colour, skip=skip)
         from unspill.sandbox.reading import diff_of
 
-        return diff_of(with_held_roots(self._opened), paths, run, colour=colour, skip=skip)
+        return diff_of(with_held_roots(self._project), paths, run, colour=colour, skip=skip)
 
     @property
     def reviews(self) -> Reviews:
         """What is held as a person reviews it on a terminal, and the tokens that name it."""
         from unspill.sandbox.reviews import Reviews
 
-        return Reviews(with_held_roots(self._opened))
+        return Reviews(with_held_roots(self._project))
 
     def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
         """Return the project's latest operations, the youngest first."""
-        return self._opened.store.operations.latest(self._opened.project, limit)
+        return self._project.store.operations.latest(self._project.path, limit)
 
     def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
         """Return one operation by number or id, with the steps that were done; a UsageError if there is none."""
         from unspill.sandbox.operations import get_operation, steps_of
 
-        found = get_operation(self._opened, operation)
-        return found, steps_of(self._opened, found)
+        found = get_operation(self._project, operation)
+        return found, steps_of(self._project, found)
 
     def operation_changes(self, operation: str | int) -> ChangeSet:
         """Return what an operation changed in the project.
@@ -153,46 +153,46 @@ class Looking:
         """
         from unspill.sandbox.retracing import operation_changes
 
-        return operation_changes(self._opened, operation)
+        return operation_changes(self._project, operation)
 
     def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
         """Look which files that operations have touched are still there, and return their records by root and path."""
         from unspill.sandbox.records import files_of
         from unspill.sandbox.rescanning import rescan
 
-        rescan(self._opened.store, self._opened.project)
-        return files_of(self._opened.store, self._opened.project, with_deleted=with_deleted)
+        rescan(self._project.store, self._project.path)
+        return files_of(self._project.store, self._project.path, with_deleted=with_deleted)
 
     def backups(self, file: FileRow) -> tuple[Backup, ...]:
         """Return the named backups of a file, the newest first."""
         from unspill.sandbox.records import backups_of
 
-        return backups_of(self._opened.store, file)
+        return backups_of(self._project.store, file)
 
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
         """Return the latest runs, the youngest first."""
-        return self._opened.store.runs.latest(self._opened.row.id, limit)
+        return self._project.store.runs.latest(self._project.row.id, limit)
 
     def find_run(self, run: str | int) -> Run:
         """Return one run by number or id; it is a UsageError if there is none."""
         from unspill.sandbox.reading import get_run
 
-        return get_run(self._opened, run)
+        return get_run(self._project, run)
 
     def traffic(self, run: str | int) -> Traffic:
         """Return what one run reached and what it was refused."""
         from unspill.sandbox.reading import traffic_of
 
-        return traffic_of(self._opened, run)
+        return traffic_of(self._project, run)
 
     def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
         """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
         from unspill.sandbox.reading import plan_as_if
 
-        return plan_as_if(self._opened, make_request(self._opened, command, cwd, env, None))
+        return plan_as_if(self._project, make_request(self._project, command, cwd, env, None))
 
     def explain(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
         """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""
         from unspill.plan.explain import explain
 
-        return explain(self.plan(command, cwd=cwd, env=env), self._opened.facts)
+        return explain(self.plan(command, cwd=cwd, env=env), self._project.means.facts)

@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.model.plan import Plan
-    from unspill.sandbox.opening import Opened
-    from unspill.sandbox.requesting import Request
+    from unspill.sandbox.project import Project
+    from unspill.sandbox.spec import Request
 
 # The size of a window comes and goes, and no program does anything else because of it
 _SIZES = (b"COLUMNS", b"LINES")
 _SHOWN = 4096
 
 
-def occasion_of(opened: Opened, request: Request, plan: Plan) -> dict[str, Any]:
+def occasion_of(project: Project, request: Request, plan: Plan) -> dict[str, Any]:
     """Return what every request for this command has in common."""
     variables = dict(plan.environ)
     return {
-        "project": opened.project,
-        "sandbox": opened.row.id,
+        "project": project.path,
+        "sandbox": project.row.id,
         "argv": request.argv,
         "cwd": request.cwd,
         "names": tuple(sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _SIZES)),
-        "script": identify_program(opened, plan),
+        "script": identify_program(project, plan),
         # What the variables that a caller sets have in common with the same ones another time: their values too
         "variables": _digest_of(b"".join(b"%b=%b\0" % pair for pair in sorted(dict(request.environ).items()))),
         **input_of(request.stdin),

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.dressing import opened_and_closed
-from unspill.apply.journal import read_journal
-from unspill.apply.later import Later
+from unspill.apply.journal import journal_file, read_journal, tree_dir
 from unspill.apply.operate import Task, operate
-from unspill.apply.places import journal_file, tree_dir
-from unspill.apply.reversing import Reversal
+from unspill.apply.reverse import Later, Reversal
+from unspill.apply.staging import opened_and_closed
 from unspill.errors import RootRefused, UsageError
 from unspill.git.layout import repository_of
-from unspill.layers.places import upper_dir
-from unspill.layers.stack import stat_root
+from unspill.layers.lifecycle import stat_root
+from unspill.layers.locks import upper_dir
 from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import OperationId
 from unspill.sandbox.held_again import HeldAgain
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
     from unspill.apply.journal import Journal
     from unspill.model.operation import Operation, OperationKind, Step
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
     from unspill.store.db import Store
 
 _ALL = 1_000_000
@@ -37,7 +35,7 @@ _ALL = 1_000_000
 AFTER_RUN = "run"
 
 
-def get_operation(opened: Opened, operation: str | int) -> Operation:
+def get_operation(project: Project, operation: str | int) -> Operation:
     """Return an operation of this project by number or id.
 
     Raises:
@@ -45,16 +43,16 @@ def get_operation(opened: Opened, operation: str | int) -> Operation:
     """
     text = str(operation)
     if text.isdecimal() and len(text) < 16:
-        found = opened.store.operations.find_number(opened.project, int(text))
+        found = project.store.operations.find_number(project.path, int(text))
     else:
-        found = opened.store.operations.find(OperationId(text))
-    if found is None or found.project != opened.project:
+        found = project.store.operations.find(OperationId(text))
+    if found is None or found.project != project.path:
         raise UsageError(f"no such operation: {text}", remedy="See `unspill log`.")
     return found
 
 
 def undo_operation(
-    opened: Opened, operation: str | int | None, asked_by: str, cancel_fd: int | None = None
+    project: Project, operation: str | int | None, asked_by: str, cancel_fd: int | None = None
 ) -> Operation:
     """Take an operation back: by default the last one that was not taken back yet.
 
@@ -62,8 +60,8 @@ def undo_operation(
         UsageError: there is nothing to take back.
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
-    end_interrupted(opened.store)
-    done = _done(opened)
+    end_interrupted(project.store)
+    done = _done(project)
     reversed_by = _reversals(done)
     if operation is None:
         # What only changed times is undone when it is named, but nobody means it by "the last"
@@ -71,44 +69,44 @@ def undo_operation(
         if wanted is None:
             raise UsageError("there is nothing to undo", remedy="See `unspill log`.")
     else:
-        wanted = get_operation(opened, operation)
+        wanted = get_operation(project, operation)
     kind: OperationKind = "undo" if wanted.kind != "undo" else "redo"
-    return _reverse(opened, wanted, kind, reversed_by, asked_by, cancel_fd)
+    return _reverse(project, wanted, kind, reversed_by, asked_by, cancel_fd)
 
 
-def redo_operation(opened: Opened, operation: str | int | None, asked_by: str) -> Operation:
+def redo_operation(project: Project, operation: str | int | None, asked_by: str) -> Operation:
     """Do again what an undo took back: by default the last undo that was not followed by its redo.
 
     Raises:
         UsageError: there is nothing to do again.
     """
-    end_interrupted(opened.store)
-    done = _done(opened)
+    end_interrupted(project.store)
+    done = _done(project)
     reversed_by = _reversals(done)
     if operation is None:
         wanted = next((one for one in done if one.kind == "undo" and one.id not in reversed_by), None)
         if wanted is None:
             raise UsageError("there is nothing to redo", remedy="See `unspill log`.")
     else:
-        wanted = get_operation(opened, operation)
+        wanted = get_operation(project, operation)
         if wanted.kind != "undo":
             wanted = reversed_by.get(wanted.id, wanted)
         if wanted.kind != "undo":
             raise UsageError(f"operation {wanted.number} was not undone", remedy="See `unspill log`.")
-    return _reverse(opened, wanted, "redo", reversed_by, asked_by)
+    return _reverse(project, wanted, "redo", reversed_by, asked_by)
 
 
-def steps_of(opened: Opened, operation: Operation) -> tuple[Step, ...]:
+def steps_of(project: Project, operation: Operation) -> tuple[Step, ...]:
     """Return the steps of an operation that were done; none where its journal is not kept any more."""
-    journal = read_journal(journal_file(opened.store.state, operation.id))
+    journal = read_journal(journal_file(project.store.state, operation.id))
     if journal is None or journal.end is None:
         return ()
     return tuple(journal.steps[index] for index in journal.end.done)
 
 
-def _done(opened: Opened) -> list[Operation]:
+def _done(project: Project) -> list[Operation]:
     """Return the operations of the project that were done, the youngest first."""
-    return [one for one in opened.store.operations.latest(opened.project, _ALL) if one.ending == "done"]
+    return [one for one in project.store.operations.latest(project.path, _ALL) if one.ending == "done"]
 
 
 def _reversals(done: Sequence[Operation]) -> dict[OperationId, Operation]:
@@ -133,7 +131,7 @@ def _refuse_other_roots(journal: Journal) -> None:
 
 
 def _reverse(
-    opened: Opened,
+    project: Project,
     wanted: Operation,
     kind: OperationKind,
     reversed_by: dict[OperationId, Operation],
@@ -148,13 +146,13 @@ def _reverse(
             f"operation {wanted.number} was taken back by operation {by.number}",
             remedy=f"To do it again: unspill undo op{by.number}",
         )
-    journal = read_journal(journal_file(opened.store.state, wanted.id))
+    journal = read_journal(journal_file(project.store.state, wanted.id))
     if journal is None or journal.end is None:
         raise UsageError(
             f"the backup of operation {wanted.number} is not kept any more", remedy="See `keep_days` in the settings."
         )
     _refuse_other_roots(journal)
-    later = Later(opened.store, wanted)
+    later = Later(project.store, wanted)
     task = Task(
         kind=kind,
         sandbox=wanted.sandbox,
@@ -168,12 +166,12 @@ def _reverse(
         check=lambda: refuse_given_up(cancel_fd),
     )
     try:
-        if not _concerns_layers(opened.store, wanted, journal):
-            return operate(opened.store, task)
-        with lock_unless_given_up(opened.store.state, SandboxId(wanted.sandbox), cancel_fd):
-            return operate(opened.store, _with_layers(opened.store, wanted, journal, task))
+        if not _concerns_layers(project.store, wanted, journal):
+            return operate(project.store, task)
+        with lock_unless_given_up(project.store.state, SandboxId(wanted.sandbox), cancel_fd):
+            return operate(project.store, _with_layers(project.store, wanted, journal, task))
     finally:
-        forget_untracked(opened)
+        forget_untracked(project)
 
 
 def _concerns_layers(store: Store, wanted: Operation, journal: Journal) -> bool:

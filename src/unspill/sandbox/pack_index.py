@@ -9,24 +9,23 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UnspillError
-from unspill.layers.locks import make_in_use
-from unspill.layers.make import make_upper, new_id
-from unspill.layers.places import work_dir
-from unspill.layers.remove import remove_tree
+from unspill.layers.lifecycle import make_upper, new_id
+from unspill.layers.locks import make_in_use, work_dir
+from unspill.layers.trees import remove_tree
 from unspill.model.layer import OpenLayer, RunId, Stack, TimeMark
 from unspill.model.policy import Policy
 from unspill.model.run import Exited
 from unspill.runner.perform import perform
 from unspill.runner.watch import Wishes
 from unspill.sandbox.planning import get_places, make_plan
-from unspill.sandbox.requesting import Request
+from unspill.sandbox.spec import Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 _SCRIPT = b"""\
 format=$1; shift
@@ -40,12 +39,12 @@ done
 class PackIndexes:
     """The indexes of some packs, for as long as the context lasts; a pack that git refuses has none."""
 
-    def __init__(self, opened: Opened, packs: Mapping[bytes, bytes], hash_size: int) -> None:
+    def __init__(self, project: Project, packs: Mapping[bytes, bytes], hash_size: int) -> None:
         """Take packs by the path that they have in the project, with where they lie."""
-        self._opened = opened
+        self._project = project
         self._packs = packs
         self._format = b"sha1" if hash_size == 20 else b"sha256"
-        self._top = work_dir(opened.store.state, new_id())
+        self._top = work_dir(project.store.state, new_id())
         self._use_fd: int | None = None
         self.indexes: dict[bytes, bytes] = {}
 
@@ -84,9 +83,9 @@ class PackIndexes:
         layer = OpenLayer(id=new_id(), upper=upper, work=work, mark=TimeMark(ctime_ns=0), run=run)
         stack = Stack(live=lower, device=found.st_dev, inode=found.st_ino, open=layer)
         # Nothing of the home directory: its places are covered by directories that this sandbox does not have
-        known = self._opened.policy
+        known = self._project.means.policy
         policy = Policy(bwrap=known.bwrap, limits=known.limits, toolchains=False, caches=False)
-        opened = self._opened.replace(project=lower, roots=(lower,), policy=policy)
+        project = self._project.replace(path=lower, roots=(lower,)).with_means(policy=policy)
         request = Request(
             argv=(b"/bin/sh", b"-c", _SCRIPT, b"index", self._format, *names),
             script=None,
@@ -95,8 +94,8 @@ class PackIndexes:
             limits=policy.limits,
         )
         # The one root of it lies among our own files, where no other may be
-        places = get_places(opened).replace(state=opened.store.state + b"/empty", own=())
-        plan = make_plan(opened, request, places, (stack,), ())
-        performed = perform(plan, opened.facts, Wishes(run=run, spill_dir=self._top + b"/output"))
+        places = get_places(project).replace(state=project.store.state + b"/empty", own=())
+        plan = make_plan(project, request, places, (stack,), ())
+        performed = perform(plan, project.means.facts, Wishes(run=run, spill_dir=self._top + b"/output"))
         if not isinstance(performed.outcome, Exited):
             raise OSError("git did not end by itself")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.changes.partial import apply_hunks
+from unspill.changes.diff import apply_hunks
 from unspill.changes.reader import Reader, read_up_to
 from unspill.changes.select import select
 from unspill.errors import UsageError

@@ -11,7 +11,7 @@ import os
 import select
 import threading
 
-from unspill.host.numbers import above_standard
+from unspill.host.descriptors import above_standard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ _TO_THE_END = (
     "zlib",
     "unspill.changes.render",
     "unspill.changes.scan",
-    "unspill.layers.duplicate",
+    "unspill.layers.trees",
     "unspill.sandbox.recording",
 )
 # Only where there is a repository

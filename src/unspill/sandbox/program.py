@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.changes.digest import digest_of_file
+from unspill.changes.reader import digest_of_file
 from unspill.errors import DeniedError
-from unspill.host.beneath import Beneath
-from unspill.layers.places import upper_dir
+from unspill.host.dirfd import Beneath
+from unspill.layers.locks import upper_dir
 from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.model.plan import Bind, Overlay, Symlink
 from unspill.plan.view import find_cover, is_writable_mount, to_host
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unspill.model.plan import Plan
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 _MOST_BYTES = 64 << 20
 _STEADY = ""
 _READ_PACKAGES = (b"python", b"pip")
 
 
-def identify_program(opened: Opened, plan: Plan) -> str:
+def identify_program(project: Project, plan: Plan) -> str:
     """Return nothing for a program that no command can change, else its digest, or `UNKNOWN_PROGRAM`."""
     name = plan.argv[0]
     if plan.rootfs and os.path.basename(name).startswith(_READ_PACKAGES):
@@ -45,16 +45,16 @@ def identify_program(opened: Opened, plan: Plan) -> str:
         return UNKNOWN_PROGRAM
     if _is_steady(plan, place):
         return _steady(plan, place)
-    return _digest_in_root(opened, to_host(place, opened.policy.view, opened.roots))
+    return _digest_in_root(project, to_host(place, project.means.policy.view, project.roots))
 
 
-def check_program(opened: Opened, plan: Plan, allowed: str) -> None:
+def check_program(project: Project, plan: Plan, allowed: str) -> None:
     """Refuse a program that is not the one that something was allowed to: the run has waited for others since.
 
     Raises:
         DeniedError: it was exchanged meanwhile.
     """
-    if identify_program(opened, plan) != allowed:
+    if identify_program(project, plan) != allowed:
         raise DeniedError(
             "Permission denied: the program was changed after it was allowed what it asks for.",
             remedy="Run it again, to be asked about the program that is there now.",
@@ -110,23 +110,23 @@ def _is_steady(plan: Plan, path: bytes) -> bool:
     return not any(is_writable_mount(op) and contains(op.dest, real) for op in plan.mounts)
 
 
-def _digest_in_root(opened: Opened, place: bytes) -> str:
-    root = next((root for root in opened.roots if contains(root, place) and root != place), None)
+def _digest_in_root(project: Project, place: bytes) -> str:
+    root = next((root for root in project.roots if contains(root, place) and root != place), None)
     if root is None:
         return UNKNOWN_PROGRAM
     inside = place[len(root) + 1 :]
-    for layer in _layers_of(opened, root):
+    for layer in _layers_of(project, root):
         found = _open_plain(layer, inside)
         if found is not None:
             return found
     return UNKNOWN_PROGRAM
 
 
-def _layers_of(opened: Opened, root: bytes) -> Iterator[bytes]:
+def _layers_of(project: Project, root: bytes) -> Iterator[bytes]:
     """Yield the directories that a root is made of, the topmost first, the live one last."""
-    rows = [row for row in opened.store.layers.sealed(opened.row.id) if row.root == root]
+    rows = [row for row in project.store.layers.sealed(project.row.id) if row.root == root]
     for row in reversed(rows):
-        yield upper_dir(opened.store.state, row.id)
+        yield upper_dir(project.store.state, row.id)
     yield root
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and checks the project directory. It comes from the person, never from what is inside a sandbox."""
+"""A project, and what its runs are made with. Its directory comes from the person, never from inside a sandbox."""
 
 from __future__ import annotations
 
@@ -7,15 +7,54 @@ import os
 
 from unspill.errors import UsageError
 from unspill.host.places import find_home
+from unspill.record import Record
 from unspill.sandbox.locations import find_locations
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
+
+    from unspill.model.plan import Facts, Home
+    from unspill.model.policy import EngineName, Policy
+    from unspill.sandbox.locations import Locations
+    from unspill.store.layers import SandboxRow
 
 _NAME_LENGTH = 64
 _MARKS = (b".git", b".unspill.toml", b".hg", b".jj")
+
+
+class Means(Record):
+    """What runs are made with: the policy, what this host can do, and the engine.
+
+    In container mode `engine` is None, and `container` names what takes the place of a sandbox.
+    """
+
+    policy: Policy
+    facts: Facts
+    engine: EngineName | None
+    container: str = ""
+
+
+class Project(Record):
+    """A project that is open, with one of its sandboxes.
+
+    `warning` is about the calling program, where that imports from a root.
+    """
+
+    path: bytes
+    home: Home
+    locations: Locations
+    roots: tuple[bytes, ...]
+    store: Store
+    row: SandboxRow
+    means: Means
+    warning: str = ""
+
+    def with_means(self, **changed: Any) -> Project:
+        """Return the project with some of its means changed."""
+        return self.replace(means=self.means.replace(**changed))
 
 
 def find_project(start: bytes) -> bytes:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from unspill.changes.scan import join, scan
 from unspill.errors import UsageError
-from unspill.layers.locks import lock_sandbox
-from unspill.layers.places import upper_dir, work_dir
+from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
 from unspill.model.change import ChangeSet
 from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
 from unspill.model.plan import CacheLayer
@@ -23,29 +22,29 @@ if TYPE_CHECKING:
 
     from unspill.model.plan import Places, Plan
     from unspill.model.run import Run
-    from unspill.sandbox.opening import Opened
-    from unspill.sandbox.requesting import Request
+    from unspill.sandbox.project import Project
+    from unspill.sandbox.spec import Request
 
 
-def changes_of(opened: Opened, run: str | int | None) -> ChangeSet:
+def changes_of(project: Project, run: str | int | None) -> ChangeSet:
     """Return the folded stack against the live tree, or one run's layer against what was below it.
 
     Raises:
         UsageError: there is no such run, or nothing of it is held.
     """
     try:
-        return _read_changes(opened, run)
+        return _read_changes(project, run)
     except FileNotFoundError:
         # An apply has the layers in its hands right now
-        with lock_sandbox(opened.store.state, opened.row.id):
-            return _read_changes(opened, run)
+        with lock_sandbox(project.store.state, project.row.id):
+            return _read_changes(project, run)
 
 
-def _read_changes(opened: Opened, run: str | int | None) -> ChangeSet:
-    stacks = load_masked(opened)
+def _read_changes(project: Project, run: str | int | None) -> ChangeSet:
+    stacks = load_masked(project)
     if run is None:
         return fold_changes(stacks)
-    wanted = get_run(opened, run)
+    wanted = get_run(project, run)
     parts = [
         _scan_from(stack, index, index + 1)
         for stack in stacks
@@ -57,10 +56,10 @@ def _read_changes(opened: Opened, run: str | int | None) -> ChangeSet:
     return join(parts)
 
 
-def changes_of_runs(opened: Opened, runs: Sequence[RunId]) -> ChangeSet:
+def changes_of_runs(project: Project, runs: Sequence[RunId]) -> ChangeSet:
     """Return of what is held the part that came from some runs."""
-    wanted = {layer.upper for stack in load_masked(opened) for layer in stack.sealed if layer.run in runs}
-    changes = changes_of(opened, None)
+    wanted = {layer.upper for stack in load_masked(project) for layer in stack.sealed if layer.run in runs}
+    changes = changes_of(project, None)
     return changes.replace(
         roots=tuple(
             part.replace(changes=tuple(change for change in part.changes if change.layer in wanted))
@@ -82,7 +81,7 @@ def _scan_from(stack: Stack, first: int, end: int) -> ChangeSet:
 
 
 def diff_of(
-    opened: Opened,
+    project: Project,
     paths: Sequence[str],
     run: str | int | None,
     *,
@@ -92,8 +91,8 @@ def diff_of(
     """Return what is held as a text that is safe to print; without paths, absolute ones, that `skip` is true of."""
     from unspill.changes.diff import diff_lines
 
-    changes = changes_below(changes_of(opened, run), paths, skip)
-    return "".join(line + "\n" for line in diff_lines(changes, layers_below(opened, run), colour=colour))
+    changes = changes_below(changes_of(project, run), paths, skip)
+    return "".join(line + "\n" for line in diff_lines(changes, layers_below(project, run), colour=colour))
 
 
 def changes_below(
@@ -116,27 +115,26 @@ def changes_below(
     )
 
 
-def summary_of(opened: Opened, run: str | int | None, *, colour: bool) -> list[str]:
+def summary_of(project: Project, run: str | int | None, *, colour: bool) -> list[str]:
     """Return what is held as lines for a person, with renames recognised."""
-    from unspill.changes.reader import Reader
-    from unspill.changes.renames import find_renames
+    from unspill.changes.reader import Reader, find_renames
     from unspill.changes.render import summary_lines
 
-    changes = changes_of(opened, run)
-    below = layers_below(opened, run)
+    changes = changes_of(project, run)
+    below = layers_below(project, run)
     renames: dict[bytes, bytes] = {}
     for part in changes.roots:
         with Reader(part.root, below.get(part.root, ())) as reader:
             renames |= find_renames(part.changes, reader)
-    return summary_lines(changes, limit=_ALL, colour=colour, renames=renames, project=opened.project)
+    return summary_lines(changes, limit=_ALL, colour=colour, renames=renames, project=project.path)
 
 
-def layers_below(opened: Opened, run: str | int | None) -> dict[bytes, tuple[bytes, ...]]:
+def layers_below(project: Project, run: str | int | None) -> dict[bytes, tuple[bytes, ...]]:
     """Return, for each root, the layers that lay under the ones whose changes are asked, the topmost first."""
-    stacks = load_masked(opened)
+    stacks = load_masked(project)
     if run is None:
         return {stack.live: stack.below() for stack in stacks}
-    wanted = get_run(opened, run).id
+    wanted = get_run(project, run).id
     below = {}
     for stack in stacks:
         for index, layer in enumerate(stack.sealed):
@@ -149,7 +147,7 @@ def _is_below(path: bytes, wanted: tuple[bytes, ...]) -> bool:
     return any(top in (b"", b".", path) or path.startswith(top + b"/") for top in wanted)
 
 
-def get_run(opened: Opened, run: str | int) -> Run:
+def get_run(project: Project, run: str | int) -> Run:
     """Return a run of this sandbox by number or id.
 
     Raises:
@@ -157,34 +155,34 @@ def get_run(opened: Opened, run: str | int) -> Run:
     """
     text = str(run)
     if text.isdecimal() and len(text) < 16:
-        found = opened.store.runs.find_number(opened.row.id, int(text))
+        found = project.store.runs.find_number(project.row.id, int(text))
     else:
-        found = opened.store.runs.find(RunId(text))
-    if found is None or found.sandbox != opened.row.id:
+        found = project.store.runs.find(RunId(text))
+    if found is None or found.sandbox != project.row.id:
         raise UsageError(f"no such run: {text}", remedy="See `unspill log`.")
     return found
 
 
-def traffic_of(opened: Opened, run: str | int) -> Traffic:
+def traffic_of(project: Project, run: str | int) -> Traffic:
     """Return what a run reached and what it was refused.
 
     Raises:
         UsageError: there is no such run.
     """
-    return opened.store.traffic.find(get_run(opened, run).id) or Traffic()
+    return project.store.traffic.find(get_run(project, run).id) or Traffic()
 
 
-def plan_as_if(opened: Opened, request: Request) -> Plan:
+def plan_as_if(project: Project, request: Request) -> Plan:
     """Return the plan that the next run of a command would have; its layer's directories are only named, not made."""
-    places = get_places(opened)
-    return make_plan(opened, request, places, *stacks_as_if(opened, places))
+    places = get_places(project)
+    return make_plan(project, request, places, *stacks_as_if(project, places))
 
 
 def stacks_as_if(
-    opened: Opened, places: Places
+    project: Project, places: Places
 ) -> tuple[tuple[Stack, ...], tuple[CacheLayer, ...], tuple[CacheLayer, ...]]:
     """Return the stacks of the next run, of its caches and of its rootfs, with an open layer that is only named."""
-    state, next_id = opened.store.state, LayerId("next")
+    state, next_id = project.store.state, LayerId("next")
     layer = OpenLayer(
         id=next_id,
         upper=upper_dir(state, next_id),
@@ -192,13 +190,13 @@ def stacks_as_if(
         mark=TimeMark(ctime_ns=0),
         run=RunId("next"),
     )
-    stacks = load_masked(opened)
+    stacks = load_masked(project)
     caches = (Stack(live=path, device=0, inode=0, open=layer) for path in places.home.caches)
     written: tuple[CacheLayer, ...] = ()
-    if opened.policy.rootfs_writable:
+    if project.means.policy.rootfs_writable:
         from unspill.sandbox.rootfs_use import stacks_over, writable_directories
 
-        written = stacks_over(opened, writable_directories(opened, places.rootfs), layer)
+        written = stacks_over(project, writable_directories(project, places.rootfs), layer)
     return (
         tuple(stack.replace(open=layer) for stack in stacks),
         tuple(CacheLayer(path=stack.live, stack=stack) for stack in caches),

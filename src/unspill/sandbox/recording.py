@@ -16,48 +16,48 @@ if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.run import Run
     from unspill.permissions.audit import Event
-    from unspill.sandbox.opening import Opened
-    from unspill.sandbox.requesting import Request
+    from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.spec import Request
     from unspill.store.db import Store
 
 _COMMAND_BYTES = 4096
 _MOST = 100
 
 
-def record_run(opened: Opened, request: Request, result: RunResult) -> RunResult:
+def record_run(project: Project, request: Request, result: RunResult) -> RunResult:
     """Record a run and what was applied of it; return its result, with a warning if that failed."""
     if not result.run:
         return result
     ending = f"{type(result.outcome).__name__} {exit_code_of(result.outcome)}"
-    event = _run(opened, request, result.run, result.number, ending) | {
+    event = _run(project, request, result.run, result.number, ending) | {
         "sandboxed": result.sandboxed,
         "connections": len(result.connections),
         "denials": len(result.denials),
         "changed": len(result.changes),
-        **path_fields(result.changes.paths(), opened.project),
+        **path_fields(result.changes.paths(), project.path),
     }
     applied = [] if result.operation is None or not result.operation.number else [_event(result.operation)]
-    problem = _note(opened.store, event, *applied)
+    problem = _note(project.store, event, *applied)
     return result if problem is None else result.replace(warnings=(*result.warnings, problem))
 
 
 def record_failure(
-    opened: Opened, request: Request, run: Run, error: BaseException, *, is_sandboxed: bool = True
+    project: Project, request: Request, run: Run, error: BaseException, *, is_sandboxed: bool = True
 ) -> None:
     """Record a run that has no result: we failed, or were interrupted, when it may have begun."""
-    event = _run(opened, request, run.id, run.number, f"failed: {type(error).__name__}")
-    _note(opened.store, event | {"sandboxed": is_sandboxed})
+    event = _run(project, request, run.id, run.number, f"failed: {type(error).__name__}")
+    _note(project.store, event | {"sandboxed": is_sandboxed})
 
 
-def _run(opened: Opened, request: Request, run: str, number: int, ending: str) -> Event:
-    network = opened.policy.network
+def _run(project: Project, request: Request, run: str, number: int, ending: str) -> Event:
+    network = project.means.policy.network
     return {
         "kind": "run",
         "run": run,
         "number": number,
-        "sandbox": opened.row.id,
-        "project": as_text(opened.project),
+        "sandbox": project.row.id,
+        "project": as_text(project.path),
         "command": command_text(request.argv, most_bytes=_COMMAND_BYTES, most_words=_MOST),
         "cwd": as_text(request.cwd),
         "ending": ending,

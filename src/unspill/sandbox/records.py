@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 import time
 
-from unspill.apply.entries import matches
-from unspill.apply.journal import read_journal
-from unspill.apply.places import journal_file
-from unspill.host.beneath import Beneath
+from unspill.apply.journal import journal_file, read_journal
+from unspill.apply.steps import matches
+from unspill.host.dirfd import Beneath
 from unspill.record import Record
 from unspill.store.operations import BackupRow
 

@@ -17,14 +17,14 @@ from unspill.plan.view import (
     to_host,
     to_inside,
 )
-from unspill.record import Record
+from unspill.sandbox.spec import Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unspill.model.policy import Limits
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
     # A text for a shell, or words
     Command = str | bytes | Sequence[str | bytes]
@@ -37,26 +37,8 @@ _POINTER = 9
 _MOST_WORDS = 4096
 
 
-class Request(Record):
-    """One command as asked for: argv (of a shell, where a text was given), directory, variables, limits.
-
-    `network` was granted to this command, for this time; so were the secrets in `revealed`, by path. `program` is what
-    `identify_program` said of it when something was granted, None where nothing was. `stdin` is what it will read.
-    """
-
-    argv: tuple[bytes, ...]
-    script: bytes | None
-    cwd: bytes
-    environ: tuple[tuple[bytes, bytes], ...]
-    limits: Limits
-    network: bool = False
-    revealed: tuple[bytes, ...] = ()
-    program: str | None = None
-    stdin: bytes | int | None = None
-
-
 def make_request(
-    opened: Opened,
+    project: Project,
     command: Command,
     cwd: str | None,
     env: Mapping[str, str] | None,
@@ -68,7 +50,7 @@ def make_request(
         UsageError: the command is empty or has a NUL, or the directory is none.
     """
     # In view `rootfs` that finds the rootfs, and makes it if need be, before anybody is locked out
-    shell = _shell(opened)
+    shell = _shell(project)
     if isinstance(command, str | bytes):
         text = _encode(command)
         script = text if len(text) > _LONGEST_ARGUMENT else None
@@ -86,19 +68,19 @@ def make_request(
     return Request(
         argv=argv,
         script=script,
-        cwd=checked_working_dir(opened, cwd),
+        cwd=checked_working_dir(project, cwd),
         environ=tuple((_encode(name), _encode(value)) for name, value in (env or {}).items()),
-        limits=opened.policy.limits if limits is None else limits,
+        limits=project.means.policy.limits if limits is None else limits,
     )
 
 
-def _shell(opened: Opened) -> bytes:
+def _shell(project: Project) -> bytes:
     """Return what runs a text: /bin/sh of this host, or the best shell that the rootfs has."""
-    if opened.policy.view != "rootfs" or opened.container:
+    if project.means.policy.view != "rootfs" or project.means.container:
         return b"/bin/sh"
     from unspill.sandbox.planning import get_places
 
-    base = get_places(opened).rootfs
+    base = get_places(project).rootfs
     return b"/bin/sh" if base is None else base.shell
 
 
@@ -119,7 +101,7 @@ def _script_of_words(argv: tuple[bytes, ...]) -> bytes | None:
     return b"exec " + b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in argv) + b"\n"
 
 
-def checked_working_dir(opened: Opened, cwd: str | None) -> bytes:
+def checked_working_dir(project: Project, cwd: str | None) -> bytes:
     """Return the working directory; one of a root must exist there unless an earlier run may have made it.
 
     Of all other paths only the sandbox knows what is there, so bwrap has the last word: the host's own answer would
@@ -128,15 +110,15 @@ def checked_working_dir(opened: Opened, cwd: str | None) -> bytes:
     Raises:
         UsageError: with the text that a model is shown.
     """
-    view, roots = opened.policy.view, opened.roots
-    project = to_inside(opened.project, view, roots)
-    resolved = resolve_working_dir(cwd, project, playground_inside(view, opened.home.path))
+    view, roots = project.means.policy.view, project.roots
+    top = to_inside(project.path, view, roots)
+    resolved = resolve_working_dir(cwd, top, playground_inside(view, project.home.path))
     if cwd is not None and cwd.startswith("/"):
         # A caller may know the project by its path on the host; no model has to learn that
         resolved = to_inside(resolved, view, roots)
     on_host = to_host(resolved, view, roots)
     is_in_root = any(on_host == root or on_host.startswith(root + b"/") for root in roots)
-    if not is_in_root or any(_held_layers(opened)):
+    if not is_in_root or any(_held_layers(project)):
         return resolved
     if not os.path.lexists(on_host):
         raise UsageError(missing_text(resolved))
@@ -145,5 +127,5 @@ def checked_working_dir(opened: Opened, cwd: str | None) -> bytes:
     return resolved
 
 
-def _held_layers(opened: Opened) -> tuple[object, ...]:
-    return opened.store.layers.sealed(opened.row.id)
+def _held_layers(project: Project) -> tuple[object, ...]:
+    return project.store.layers.sealed(project.row.id)

@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 
-from unspill.host.beneath import Beneath
+from unspill.host.dirfd import Beneath
 from unspill.record import Record
 from unspill.sandbox.records import catch_up, is_kept
 

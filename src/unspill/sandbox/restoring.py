@@ -6,11 +6,11 @@ from __future__ import annotations
 import errno
 import os
 
-from unspill.apply.entries import entry_of, matches
 from unspill.apply.operate import Task, operate
 from unspill.apply.staging import digest_entry
+from unspill.apply.steps import entry_of, matches
 from unspill.errors import UsageError
-from unspill.host.beneath import Beneath
+from unspill.host.dirfd import Beneath
 from unspill.model.operation import Dress, Step
 from unspill.policy.paths import show
 from unspill.record import Record
@@ -20,9 +20,9 @@ from unspill.sandbox.records import backups_of, catch_up
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.apply.draft import Draft
-    from unspill.apply.sites import Sites
+    from unspill.apply.steps import Sites
     from unspill.model.operation import Entry, Operation
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 LIST = "See `unspill files` and `unspill log` for what there is."
 _DIR = 0o040000
@@ -38,56 +38,56 @@ class _Source(Record):
     digest: bytes = b""
 
 
-def restore_path(opened: Opened, path: bytes, backup: str | None, asked_by: str) -> Operation:
+def restore_path(project: Project, path: bytes, backup: str | None, asked_by: str) -> Operation:
     """Put a displaced version of a file back: a named one, that of an operation (`op7`), or the newest that is kept.
 
     Raises:
         UsageError: there is no such backup, or a directory is in the way.
     """
-    root, inner = _in_root(opened, path)
-    source = _find_source(opened, root, inner, backup)
+    root, inner = _in_root(project, path)
+    source = _find_source(project, root, inner, backup)
     task = Task(
         kind="restore",
-        sandbox=opened.row.id,
-        project=opened.project,
+        sandbox=project.row.id,
+        project=project.path,
         roots=(root,),
         asked_by=asked_by,
         draft=lambda draft, sites: _draft(draft, sites, inner, source),
     )
-    return operate(opened.store, task)
+    return operate(project.store, task)
 
 
-def _in_root(opened: Opened, path: bytes) -> tuple[bytes, bytes]:
-    full = os.path.normpath(os.path.join(opened.project, path))
-    for root in opened.roots:
+def _in_root(project: Project, path: bytes) -> tuple[bytes, bytes]:
+    full = os.path.normpath(os.path.join(project.path, path))
+    for root in project.roots:
         if full.startswith(root + b"/"):
             return root, full[len(root) + 1 :]
     raise UsageError(f"{os.fsdecode(path)!r} is not inside the project", remedy=LIST)
 
 
-def _find_source(opened: Opened, root: bytes, path: bytes, backup: str | None) -> _Source:
+def _find_source(project: Project, root: bytes, path: bytes, backup: str | None) -> _Source:
     if backup is not None and backup.startswith("op") and backup[2:].isdecimal():
-        steps = steps_of(opened, get_operation(opened, backup[2:]))
+        steps = steps_of(project, get_operation(project, backup[2:]))
         for step in steps:
             if step.path == path and step.before is not None and step.before.kind != "dir" and step.action != "dress":
                 return _Source(place=step.backup, entry=step.before, digest=step.digest)
         raise UsageError(f"{backup} displaced no {os.fsdecode(path)!r}", remedy=LIST)
     if backup is None:
-        return _find_newest(opened, root, path)
-    catch_up(opened.store, opened.project)
-    file = opened.store.files.find(opened.project, root, path)
-    known = [] if file is None else [found for found in backups_of(opened.store, file) if found.where == "kept"]
+        return _find_newest(project, root, path)
+    catch_up(project.store, project.path)
+    file = project.store.files.find(project.path, root, path)
+    known = [] if file is None else [found for found in backups_of(project.store, file) if found.where == "kept"]
     rows = [found.row for found in known if found.row.name == os.fsencode(backup)]
     if not rows:
         raise UsageError(f"there is no such backup of {os.fsdecode(path)!r}", remedy=LIST)
     return _Source(place=rows[0].place, entry=rows[0].entry, digest=rows[0].digest)
 
 
-def _find_newest(opened: Opened, root: bytes, path: bytes) -> _Source:
+def _find_newest(project: Project, root: bytes, path: bytes) -> _Source:
     """Return the version that was displaced last and still lies where it was put."""
-    with Beneath(os.open(opened.store.state + b"/operations", _DIRECTORY)) as places:
-        for operation in opened.store.operations.latest(opened.project, _ALL):
-            for step in steps_of(opened, operation):
+    with Beneath(os.open(project.store.state + b"/operations", _DIRECTORY)) as places:
+        for operation in project.store.operations.latest(project.path, _ALL):
+            for step in steps_of(project, operation):
                 entry = step.before
                 if entry is None or entry.kind == "dir" or step.action == "dress" or step.path != path:
                     continue

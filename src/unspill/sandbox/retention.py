@@ -11,17 +11,16 @@ from __future__ import annotations
 import os
 import time
 
-from unspill.apply.journal import read_journal
-from unspill.apply.own_refs import remove_own_refs
-from unspill.apply.places import journal_file, operation_dir
-from unspill.changes.measure import measure
+from unspill.apply.git_move import remove_own_refs
+from unspill.apply.journal import journal_file, operation_dir, read_journal
+from unspill.changes.walk import measure
+from unspill.layers.locks import spill_dir
 from unspill.layers.mask import remove_old_masks
-from unspill.layers.places import spill_dir
-from unspill.layers.remove import remove_tree
 from unspill.layers.sweep import PRUNED, is_being_pruned, sweep_operations
+from unspill.layers.trees import remove_tree
 from unspill.model.operation import OperationId
+from unspill.model.policy import DAY_NS
 from unspill.record import Record
-from unspill.sandbox.daily import DAY_NS
 from unspill.sandbox.records import catch_up
 from unspill.sandbox.rescanning import judge_files
 from unspill.store.connection import is_id

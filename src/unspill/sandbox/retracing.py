@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.entries import matches
-from unspill.apply.journal import read_journal
-from unspill.apply.places import journal_file, kept_base_dir, tree_dir
+from unspill.apply.journal import journal_file, kept_base_dir, read_journal, tree_dir
+from unspill.apply.steps import matches
 from unspill.changes.diff import MAX_FILE_BYTES, MAX_LINES, change_diff, diff_lines, painted
 from unspill.changes.reader import Reader, read_up_to
 from unspill.changes.scan import scan
 from unspill.errors import UsageError
-from unspill.host.beneath import Beneath
+from unspill.host.dirfd import Beneath
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
 from unspill.sandbox.operations import get_operation, steps_of
 from unspill.sandbox.secrets import load_masked
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from unspill.model.operation import Entry, Operation, Step
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
     # A directory of ours or a live root, and the path of an entry in it.
     Place = tuple[Beneath, bytes]
@@ -35,22 +34,22 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def operation_changes(opened: Opened, operation: str | int) -> ChangeSet:
+def operation_changes(project: Project, operation: str | int) -> ChangeSet:
     """Return what an operation changed.
 
     Raises:
         UsageError: there is no such operation, or its journal is not kept any more.
     """
-    found = get_operation(opened, operation)
-    discarded = _discarded(opened, found)
+    found = get_operation(project, operation)
+    discarded = _discarded(project, found)
     if discarded is not None:
         return discarded[0]
-    with _Trace(opened, found) as trace:
+    with _Trace(project, found) as trace:
         return ChangeSet(roots=tuple(trace.part(index) for index in range(len(found.roots))))
 
 
 def operation_diff(
-    opened: Opened,
+    project: Project,
     operation: str | int,
     paths: Sequence[bytes],
     *,
@@ -62,9 +61,9 @@ def operation_diff(
     Raises:
         UsageError: there is no such operation, or its journal is not kept any more.
     """
-    found = get_operation(opened, operation)
+    found = get_operation(project, operation)
     lines: list[str] = []
-    discarded = _discarded(opened, found)
+    discarded = _discarded(project, found)
     if discarded is not None:
         changes, below = discarded
         kept = [
@@ -80,7 +79,7 @@ def operation_diff(
         ]
         lines = diff_lines(changes.replace(roots=tuple(kept)), below, colour=colour)
         return "".join(line + "\n" for line in lines)
-    with _Trace(opened, found) as trace:
+    with _Trace(project, found) as trace:
         for index, root in enumerate(found.roots):
             part = trace.part(index)
             with _Retraced(root, index, trace) as reader:
@@ -94,18 +93,18 @@ def operation_diff(
     return "".join(line + "\n" for line in lines)
 
 
-def _discarded(opened: Opened, operation: Operation) -> tuple[ChangeSet, dict[bytes, tuple[bytes, ...]]] | None:
+def _discarded(project: Project, operation: Operation) -> tuple[ChangeSet, dict[bytes, tuple[bytes, ...]]] | None:
     """Return what a discard dropped, with the layers below it by root; None for another operation.
 
     Where it was undone nothing is there to be told of: it is held again.
     """
-    state = opened.store.state
+    state = project.store.state
     journal = read_journal(journal_file(state, operation.id))
     if journal is None or journal.end is None or journal.steps or journal.git:
         return None
     uppers: dict[bytes, list[bytes]] = {}
     below: dict[bytes, tuple[bytes, ...]] = {}
-    masks = {stack.live: stack.mask for stack in load_masked(opened)}
+    masks = {stack.live: stack.mask for stack in load_masked(project)}
     for tree in reversed(journal.trees):
         place, base = tree_dir(state, operation.id, tree.layer), kept_base_dir(state, operation.id, tree.layer)
         if os.path.lexists(place):
@@ -145,10 +144,10 @@ class _Sides:
 class _Trace:
     """Knows the sides of each path and finds their entries."""
 
-    def __init__(self, opened: Opened, operation: Operation) -> None:
-        self._opened = opened
+    def __init__(self, project: Project, operation: Operation) -> None:
+        self._project = project
         self._operation = operation
-        steps = steps_of(opened, operation)
+        steps = steps_of(project, operation)
         if not steps:
             raise UsageError(
                 f"what op {operation.number} changed is not kept any more", remedy="See `keep_days` in the settings."
@@ -156,7 +155,7 @@ class _Trace:
         self._sides: dict[tuple[int, bytes], _Sides] = {}
         for step in steps:
             self._add(step)
-        self._ours = Beneath(os.open(opened.store.state + b"/operations", _DIRECTORY))
+        self._ours = Beneath(os.open(project.store.state + b"/operations", _DIRECTORY))
         self._live = [_open_live(root) for root in operation.roots]
         self._later: dict[tuple[bytes, bytes], list[bytes]] | None = None
 
@@ -256,7 +255,7 @@ class _Trace:
     def _later_places(self, root: int, path: bytes) -> list[bytes]:
         if self._later is None:
             self._later = {}
-            store = self._opened.store
+            store = self._project.store
             for one in store.operations.later(self._operation.project, self._operation.number):
                 journal = read_journal(journal_file(store.state, one.id))
                 for step in () if journal is None else journal.steps:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unspill.model.change import Change, Hunks
     from unspill.model.layer import Stack
     from unspill.sandbox.consent import HeldPart
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 # As good as no bound
 _ALL = 1 << 40
@@ -53,10 +53,10 @@ class Review(Record):
 class Reviews:
     """The reviews of one sandbox. A diff that is never noted counts for nothing."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
-        self._table = opened.store.shown
-        self._sandbox = opened.row.id
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._table = project.store.shown
+        self._sandbox = project.row.id
 
     def diff(self, paths: Sequence[str], *, colour: bool) -> Review:
         """Return what is held at or below paths: what is named whole, however long; everything only up to a bound."""
@@ -116,18 +116,18 @@ class Reviews:
             DeniedError: they did not say yes.
         """
         request = HeldPath(
-            project=self._opened.project,
+            project=self._project.path,
             sandbox=self._sandbox,
             root=consent.root,
             path=consent.path,
             digest=consent.digest,
         )
-        question = make_question(request, ("once",), wait_s=self._opened.policy.permissions.wait_s)
+        question = make_question(request, ("once",), wait_s=self._project.means.policy.permissions.wait_s)
         careful = (
             () if is_whole else ("careful:   not all of it could be shown: it is binary, too large or unreadable",)
         )
         question = question.replace(text=text, lines=(*question.lines, *careful))
-        answer = Terminal(lock=self._opened.store.state + b"/locks/terminal").ask(question)
+        answer = Terminal(lock=self._project.store.state + b"/locks/terminal").ask(question)
         if isinstance(answer, Denied):
             if not answer.is_unseen:
                 self._table.drop(self._sandbox, consent)
@@ -137,14 +137,14 @@ class Reviews:
 
     def _look(self) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
         try:
-            return find_held(self._opened, self._stacks())
+            return find_held(self._project, self._stacks())
         except FileNotFoundError:
             # An apply has the layers in its hands right now
-            with lock_sandbox(self._opened.store.state, self._sandbox):
-                return find_held(self._opened, self._stacks())
+            with lock_sandbox(self._project.store.state, self._sandbox):
+                return find_held(self._project, self._stacks())
 
     def _stacks(self) -> tuple[Stack, ...]:
-        return tuple(stack for stack in load_masked(self._opened) if stack.sealed)
+        return tuple(stack for stack in load_masked(self._project) if stack.sealed)
 
     def _review(
         self, chosen: ChangeSet, wanted: dict[tuple[HeldPart, bytes], None], *, colour: bool, is_bounded: bool
@@ -160,7 +160,7 @@ class Reviews:
         seen: set[tuple[bytes, bytes]] = set()
         lines = diff_lines(
             chosen,
-            layers_below(self._opened, None),
+            layers_below(self._project, None),
             max_lines=MAX_LINES if is_bounded else _ALL,
             max_file_bytes=MAX_FILE_BYTES if is_bounded else LARGEST,
             columns=COLUMNS if is_bounded else _ALL,
@@ -182,7 +182,7 @@ class Reviews:
         """Return what paths, absolute or as seen from the project, are called in a root."""
         found = []
         for given in paths:
-            path = os.path.normpath(os.path.join(self._opened.project, given))
+            path = os.path.normpath(os.path.join(self._project.path, given))
             if (path + b"/").startswith(part.root + b"/"):
                 found.append(path[len(part.root) + 1 :] or b".")
             elif (part.root + b"/").startswith(path.rstrip(b"/") + b"/"):

@@ -22,9 +22,11 @@ from unspill.sandbox.looking import Looking
 from unspill.sandbox.opening import open_project, with_held_roots
 from unspill.sandbox.project import check_name
 from unspill.sandbox.requesting import make_request
-from unspill.sandbox.running import RunWishes, run_request
-from unspill.sandbox.settings import check_run, check_stdin
+from unspill.sandbox.running import run_request
+from unspill.sandbox.settings import check_approver, check_run, check_stdin
+from unspill.sandbox.spec import RunWishes
 from unspill.sandbox.sweeping import hold_interrupted, sweep_once
+from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +39,11 @@ if TYPE_CHECKING:
     from unspill.model.policy import After, Limits, Policy
     from unspill.model.run import Event
     from unspill.permissions.broker import Desk
-    from unspill.sandbox.asking import Who
-    from unspill.sandbox.requesting import Command, Request
+    from unspill.sandbox.locations import Locations
+    from unspill.sandbox.requesting import Command
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.settings import Who
+    from unspill.sandbox.spec import Request
 
 
 class Sandbox(Looking):
@@ -75,15 +79,23 @@ class Sandbox(Looking):
         self._may_fork = may_fork
         self._approver = approver
         self._desk: Desk | None = None
-        self._opened = open_project(project, name, policy, approver)
-        self._recovered = sweep_once(self._opened.store, self._opened.facts)
+        check_approver(approver)
+        permit_root = None if approver is None else self._permit_root
+        self._project = open_project(project, name, policy, permit_root)
+        self._recovered = sweep_once(self._project.store, self._project.means.facts)
         if self._recovered:
             from unspill.sandbox.recording import record_operation
 
             for operation in self._recovered:
-                record_operation(self._opened.store, operation)
-        self._interrupted = list(hold_interrupted(self._opened))
-        do_daily(self._opened.store, self._opened.policy)
+                record_operation(self._project.store, operation)
+        self._interrupted = list(hold_interrupted(self._project))
+        do_daily(self._project.store, self._project.means.policy)
+
+    def _permit_root(self, path: bytes, policy: Policy, locations: Locations) -> Policy:
+        from unspill.sandbox.asking import permit_root  # lazy: approvals
+
+        with Store.open(locations.state) as store:
+            return permit_root(path, policy, locations, store, self._approver)
 
     @property
     def desk(self) -> Desk:
@@ -141,10 +153,10 @@ class Sandbox(Looking):
             DeniedError: the policy or the approver said no to something that is wanted; nothing was run.
             SandboxUnavailable: we failed, not the command.
         """
-        bounds = self._opened.policy.limits if limits is None else limits
+        bounds = self._project.means.policy.limits if limits is None else limits
         bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
         wishes = self._wishes(stdin, after, after_cancel, bounds.wall_s)
-        request = make_request(self._opened, command, cwd, env, bounds).replace(stdin=wishes.stdin)
+        request = make_request(self._project, command, cwd, env, bounds).replace(stdin=wishes.stdin)
         wishes = wishes.replace(on_event=on_event, cancel_fd=cancel_fd)
         more = {"network": network, "hosts": hosts, "readable": readable, "reveal": reveal, "roots": roots}
         return self._run(request, wishes, approver, {**more, "plain": unsandboxed})
@@ -152,7 +164,7 @@ class Sandbox(Looking):
     def _wishes(
         self, stdin: object, after: After | None, after_cancel: After | None, wall_s: float | None
     ) -> RunWishes:
-        policy = self._opened.policy
+        policy = self._project.means.policy
         after = policy.after if after is None else after
         if after_cancel is None:
             after_cancel = policy.after_cancel if after == "apply" else after
@@ -170,33 +182,33 @@ class Sandbox(Looking):
             return self.desk
         from unspill.sandbox.asking import make_desk
 
-        return make_desk(self._opened.store, self._opened.policy, self._opened.locations, approver)
+        return make_desk(self._project.store, self._project.means.policy, self._project.locations, approver)
 
     def _run(self, request: Request, wishes: RunWishes, approver: Who, more: dict[str, Any]) -> RunResult:
-        if self._opened.policy.network.ask:
+        if self._project.means.policy.network.ask:
             wishes = wishes.replace(desk=self._desk_of(approver))
         if any(more.values()):
             from unspill.sandbox.asking import run_with_more
             from unspill.sandbox.wanting import Wanted
 
-            return run_with_more(self._opened, request, wishes, self._desk_of(approver), Wanted(**more))
-        result = run_request(self._opened, request, wishes)
+            return run_with_more(self._project, request, wishes, self._desk_of(approver), Wanted(**more))
+        result = run_request(self._project, request, wishes)
         # Not before: the command line loads it while the command begins
         from unspill.sandbox.recording import record_run
 
-        return record_run(self._opened, request, result)
+        return record_run(self._project, request, result)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
         from unspill.sandbox.asynchronous import run_in_thread
 
-        return await run_in_thread(self, command, options)
+        return await run_in_thread(self.run, command, options)
 
     def stream(self, command: Command, **options: object) -> AsyncIterator[Event | RunResult]:
         """Yield events while a command runs, and its RunResult last."""
         from unspill.sandbox.asynchronous import stream_from_thread
 
-        return stream_from_thread(self, command, options)
+        return stream_from_thread(self.run, command, options)
 
     def apply(
         self,
@@ -233,7 +245,7 @@ class Sandbox(Looking):
         wish = make_wish(selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd)
         is_asked = asked_by != "person" and (approver or self._approver) is not None
         desk = self._desk_of(approver) if is_asked else None
-        return self._operate(lambda: apply_in_turn(with_held_roots(self._opened), wish, desk))
+        return self._operate(lambda: apply_in_turn(with_held_roots(self._project), wish, desk))
 
     def undo(
         self, operation: str | int | None = None, *, asked_by: str = "person", cancel_fd: int | None = None
@@ -246,7 +258,7 @@ class Sandbox(Looking):
         """
         from unspill.sandbox.operations import undo_operation
 
-        return self._operate(lambda: undo_operation(self._opened, operation, asked_by, cancel_fd))
+        return self._operate(lambda: undo_operation(self._project, operation, asked_by, cancel_fd))
 
     def redo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Do again what an undo took back.
@@ -256,7 +268,7 @@ class Sandbox(Looking):
         """
         from unspill.sandbox.operations import redo_operation
 
-        return self._operate(lambda: redo_operation(self._opened, operation, asked_by))
+        return self._operate(lambda: redo_operation(self._project, operation, asked_by))
 
     def restore(self, path: str | bytes, backup: str | None = None, *, asked_by: str = "person") -> Operation:
         """Put a displaced version of a file back, by default the newest; as an operation, so it can be undone.
@@ -267,7 +279,7 @@ class Sandbox(Looking):
         from unspill.sandbox.restoring import restore_path
 
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        return self._operate(lambda: restore_path(self._opened, raw, backup, asked_by))
+        return self._operate(lambda: restore_path(self._project, raw, backup, asked_by))
 
     def discard(self, selection: Selection | Sequence[str | bytes] = (), *, asked_by: str = "person") -> Operation:
         """Discard what is held, or a part of it; as an operation, so it can be undone.
@@ -283,18 +295,18 @@ class Sandbox(Looking):
         from unspill.sandbox.selecting import to_selection
 
         chosen = to_selection(selection)
-        return self._operate(lambda: discard_held(with_held_roots(self._opened), chosen, asked_by))
+        return self._operate(lambda: discard_held(with_held_roots(self._project), chosen, asked_by))
 
     def _operate(self, do: Callable[[], Operation]) -> Operation:
         from unspill.sandbox.preload import preload
         from unspill.sandbox.recording import record_operation
 
-        preload(self._opened.roots)
-        return record_operation(self._opened.store, do())
+        preload(self._project.roots)
+        return record_operation(self._project.store, do())
 
     def close(self) -> None:
         """Let go of the store. What is held stays held."""
-        self._opened.store.close()
+        self._project.store.close()
 
     def __enter__(self) -> Self:
         return self

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import os
 
-from unspill.changes.kinds import OPAQUE
-from unspill.changes.measure import is_empty
+from unspill.changes.walk import is_empty
+from unspill.host.overlay import OPAQUE
 from unspill.model.change import ChangeSet
 from unspill.model.run import LimitReached
 from unspill.runner.watch import find_excess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.layers.create import OpenRun
+    from unspill.layers.lifecycle import OpenRun
     from unspill.model.policy import Limits
     from unspill.runner.perform import Performed
 

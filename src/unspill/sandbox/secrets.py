@@ -20,8 +20,8 @@ import stat
 
 from unspill.errors import UsageError
 from unspill.git.index import find_objects
+from unspill.layers.lifecycle import load_stacks
 from unspill.layers.mask import find_mask
-from unspill.layers.stack import load_stacks
 from unspill.model.run import Exited, Hint
 from unspill.policy.git import pointer_target
 from unspill.policy.paths import lies_beneath, show
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from unspill.model.layer import RunId, SealedLayer, Stack
     from unspill.model.policy import Secrets
     from unspill.model.run import Outcome, Output
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
     from unspill.store.db import Store
 
     # Paths, absolute, and the digests that indexes have for them
@@ -87,7 +87,7 @@ class Masks(Record):
     hidden: tuple[bytes, ...] = ()
 
 
-def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
+def find_masks(project: Project, revealed: tuple[bytes, ...] = ()) -> Masks:
     """Return the masks of a run; `revealed` are paths that it may see, absolute or relative to the project.
 
     Raises:
@@ -95,24 +95,24 @@ def find_masks(opened: Opened, revealed: tuple[bytes, ...] = ()) -> Masks:
         SandboxUnavailable: a mask can't be made.
     """
     if revealed:
-        _check_revealed(opened, masked_names(opened.policy.secrets), revealed)
-    return _find_masks(opened, revealed)
+        _check_revealed(project, masked_names(project.means.policy.secrets), revealed)
+    return _find_masks(project, revealed)
 
 
-def load_masked(opened: Opened) -> tuple[Stack, ...]:
+def load_masked(project: Project) -> tuple[Stack, ...]:
     """Return the stacks of a sandbox as a run without a grant sees them, so that no change shows what is masked.
 
     A secret that a run was shown and has changed is not masked: what is held is a change of the person's own file.
     """
-    stacks = load_stacks(opened.store, opened.row.id, opened.roots)
-    layers = dict(_find_masks(opened, tuple(_changed_secrets(opened, stacks))).layers)
+    stacks = load_stacks(project.store, project.row.id, project.roots)
+    layers = dict(_find_masks(project, tuple(_changed_secrets(project, stacks))).layers)
     return tuple(stack.replace(mask=layers.get(stack.live)) for stack in stacks)
 
 
-def remember_revealed(opened: Opened, run: RunId, revealed: tuple[bytes, ...]) -> None:
+def remember_revealed(project: Project, run: RunId, revealed: tuple[bytes, ...]) -> None:
     """Keep in mind which secrets a run is shown, before it begins: what it leaves of them in its layer is covered."""
-    shown = {_absolute(opened, path) for path in revealed}
-    opened.store.facts.put(_CHANGED + run, " ".join(path.hex() for path in shown))
+    shown = {_absolute(project, path) for path in revealed}
+    project.store.facts.put(_CHANGED + run, " ".join(path.hex() for path in shown))
 
 
 def carry_changed(store: Store, stack: Stack) -> None:
@@ -123,7 +123,7 @@ def carry_changed(store: Store, stack: Stack) -> None:
         store.facts.put(_CHANGED + stack.sealed[-1].run, " ".join(sorted(texts)))
 
 
-def with_covers(opened: Opened, stacks: tuple[Stack, ...], revealed: tuple[bytes, ...]) -> tuple[Stack, ...]:
+def with_covers(project: Project, stacks: tuple[Stack, ...], revealed: tuple[bytes, ...]) -> tuple[Stack, ...]:
     """Return stacks in which no layer shows a secret that only an earlier run was granted to see.
 
     Raises:
@@ -131,27 +131,27 @@ def with_covers(opened: Opened, stacks: tuple[Stack, ...], revealed: tuple[bytes
     """
     if not any(stack.sealed for stack in stacks):
         return stacks
-    shown = {_absolute(opened, path) for path in revealed}
+    shown = {_absolute(project, path) for path in revealed}
     return tuple(
-        stack.replace(sealed=tuple(_covered(opened.store, stack, layer, shown) for layer in stack.sealed))
+        stack.replace(sealed=tuple(_covered(project.store, stack, layer, shown) for layer in stack.sealed))
         for stack in stacks
     )
 
 
-def shown_secrets(opened: Opened) -> tuple[bytes, ...]:
+def shown_secrets(project: Project) -> tuple[bytes, ...]:
     """Return the files with names of secrets that runs see, because git has them."""
-    return tuple(path for path, text in _find_masks(opened, ()).tracked if text == TRACKED)
+    return tuple(path for path, text in _find_masks(project, ()).tracked if text == TRACKED)
 
 
-def tracked_warnings(opened: Opened, masks: Masks) -> tuple[str, ...]:
+def tracked_warnings(project: Project, masks: Masks) -> tuple[str, ...]:
     """Return the warnings about tracked secrets: those that are masked, and shown ones as soon as they are others."""
     if not masks.tracked:
         return ()
-    texts = tuple(f"{show(os.path.relpath(path, opened.project))} {text}." for path, text in masks.tracked)
-    key, said = f"tracked secrets of {opened.row.id}", "\n".join(texts)
-    if opened.store.facts.find(key) == said:
+    texts = tuple(f"{show(os.path.relpath(path, project.path))} {text}." for path, text in masks.tracked)
+    key, said = f"tracked secrets of {project.row.id}", "\n".join(texts)
+    if project.store.facts.find(key) == said:
         return tuple(text for text in texts if text.endswith(f"{MASKED}."))
-    opened.store.facts.put(key, said)
+    project.store.facts.put(key, said)
     return texts
 
 
@@ -192,32 +192,32 @@ def mark_written(store: Store, changes: ChangeSet) -> None:
             store.facts.put(key, "")
 
 
-def entries_of(opened: Opened) -> Entries:
+def entries_of(project: Project) -> Entries:
     """Return what the indexes of the live project say about all names of secrets, whether or not they exist."""
-    names = masked_names(opened.policy.secrets)
+    names = masked_names(project.means.policy.secrets)
     found: Entries = {}
-    for directory in _all_directories(opened) if names else ():
+    for directory in _all_directories(project) if names else ():
         found |= {posixpath.join(directory, name): one for name, one in _find_entries(directory, names)[0].items()}
     return found
 
 
-def remember_claims(opened: Opened, before: Entries, shown: Iterable[bytes], changes: ChangeSet) -> None:
+def remember_claims(project: Project, before: Entries, shown: Iterable[bytes], changes: ChangeSet) -> None:
     """Keep in mind what an apply made the indexes say; `shown` are the secrets that were not masked before it."""
     own = {posixpath.join(part.root, change.path) for part in changes.roots for change in part.changes}
     known = {*shown}
-    entries = entries_of(opened)
-    _trust_no_others(opened, entries)
+    entries = entries_of(project)
+    _trust_no_others(project, entries)
     for path, digest in entries.items():
         if before.get(path) != digest and path not in known:
             directory, name = posixpath.split(path)
-            claims = Claims(opened.store, directory)
+            claims = Claims(project.store, directory)
             # What the person makes of the command's own file later is not for commands
             (claims.doubt if path in own else claims.add)(name, digest)
 
 
-def forget_untracked(opened: Opened) -> None:
+def forget_untracked(project: Project) -> None:
     """Trust no name any more that is not in an index now: who puts it there next may be another one."""
-    _trust_no_others(opened, entries_of(opened))
+    _trust_no_others(project, entries_of(project))
 
 
 class Claims:
@@ -279,17 +279,17 @@ class Claims:
             self.trust([bytes.fromhex(word) for word in self._trusted - {name.hex() for name in tracked}], ())
 
 
-def _find_masks(opened: Opened, revealed: tuple[bytes, ...]) -> Masks:
-    secrets = opened.policy.secrets
+def _find_masks(project: Project, revealed: tuple[bytes, ...]) -> Masks:
+    secrets = project.means.policy.secrets
     names = masked_names(secrets)
     if not names:
         return Masks()
     layers, tracked, secret = [], [], []
-    for root in opened.roots:
+    for root in project.roots:
         hidden: dict[bytes, tuple[bytes, ...]] = {}
         for path, directory in _directories(root, secrets):
-            shown = revealed_names((*secrets.reveal, *revealed), opened.project, directory)
-            for name, text in _find_shown(opened.store, directory, names, shown):
+            shown = revealed_names((*secrets.reveal, *revealed), project.path, directory)
+            for name, text in _find_shown(project.store, directory, names, shown):
                 if text in (TRACKED, MASKED):
                     tracked.append((posixpath.join(directory, name), text))
                 if text in (TRACKED, _DIRECTORY):
@@ -297,7 +297,7 @@ def _find_masks(opened: Opened, revealed: tuple[bytes, ...]) -> Masks:
                 else:
                     secret.append(posixpath.join(directory, name))
             hidden[path] = tuple(name for name in names if name not in shown) if shown else names
-        layer = find_mask(opened.store.state, root, hidden)
+        layer = find_mask(project.store.state, root, hidden)
         if layer is not None:
             layers.append((root, layer))
     return Masks(layers=tuple(layers), tracked=tuple(tracked), hidden=tuple(secret))
@@ -312,11 +312,11 @@ def _covered(store: Store, stack: Stack, layer: SealedLayer, shown: set[bytes]) 
     return layer.replace(cover=find_mask(store.state, layer.upper, names)) if names else layer
 
 
-def _changed_secrets(opened: Opened, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
+def _changed_secrets(project: Project, stacks: tuple[Stack, ...]) -> Iterator[bytes]:
     """Yield the secrets that runs were shown and changed, as far as that is held."""
     for stack in stacks:
         for layer in stack.sealed:
-            yield from _changed_in(opened.store, stack, layer)
+            yield from _changed_in(project.store, stack, layer)
 
 
 def _changed_in(store: Store, stack: Stack, layer: SealedLayer) -> Iterator[bytes]:
@@ -339,14 +339,14 @@ def _directories(root: bytes, secrets: Secrets) -> Iterator[tuple[bytes, bytes]]
                 yield found[len(root) + 1 :], found
 
 
-def _all_directories(opened: Opened) -> Iterator[bytes]:
-    for root in opened.roots:
-        for _path, directory in _directories(root, opened.policy.secrets):
+def _all_directories(project: Project) -> Iterator[bytes]:
+    for root in project.roots:
+        for _path, directory in _directories(root, project.means.policy.secrets):
             yield directory
 
 
-def _absolute(opened: Opened, path: bytes) -> bytes:
-    return posixpath.normpath(posixpath.join(opened.project, path))
+def _absolute(project: Project, path: bytes) -> bytes:
+    return posixpath.normpath(posixpath.join(project.path, path))
 
 
 def _find_shown(
@@ -384,14 +384,14 @@ def _is_directory(path: bytes) -> bool:
         return False
 
 
-def _check_revealed(opened: Opened, names: tuple[bytes, ...], revealed: tuple[bytes, ...]) -> None:
+def _check_revealed(project: Project, names: tuple[bytes, ...], revealed: tuple[bytes, ...]) -> None:
     places = {
         directory
-        for root in opened.roots
-        for directory in (root, *(posixpath.join(root, path) for path in opened.policy.secrets.directories))
+        for root in project.roots
+        for directory in (root, *(posixpath.join(root, path) for path in project.means.policy.secrets.directories))
     }
     for path in revealed:
-        above, name = posixpath.split(_absolute(opened, path))
+        above, name = posixpath.split(_absolute(project, path))
         if above not in places or name not in names:
             raise UsageError(
                 f"{show(path)} can't be revealed: no secret would be masked there.",
@@ -513,11 +513,11 @@ def _owner_of(git: bytes) -> bytes | None:
     return _repository_of(os.path.realpath(git))
 
 
-def _trust_no_others(opened: Opened, entries: Entries) -> None:
+def _trust_no_others(project: Project, entries: Entries) -> None:
 
-    for directory in _all_directories(opened):
+    for directory in _all_directories(project):
         tracked = [posixpath.basename(path) for path in entries if posixpath.dirname(path) == directory]
-        Claims(opened.store, directory).trust_no_other(tracked)
+        Claims(project.store, directory).trust_no_other(tracked)
 
 
 def _words(store: Store, key: str) -> list[str]:

@@ -9,13 +9,19 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.errors import PolicyError, UsageError
+from unspill.errors import PolicyError, RootfsUnsafe, UsageError
+from unspill.host.bwrap import find_changeable_way
 from unspill.model.policy import Policy
 from unspill.policy.paths import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from unspill.model.policy import ApproverName
+    from unspill.permissions.approvers import Approver
     from unspill.sandbox.locations import Locations
+
+    # Whoever answers when more is wanted than the policy gives
+    Who = Approver | ApproverName | None
 
 PROJECT_FILE = b".unspill.toml"
 _LARGEST = 1 << 16
@@ -67,6 +73,40 @@ def without_overridden(policy: Policy) -> Policy:
     return policy.replace(rootfs_dir=b"") if policy.rootfs_dir and os.environb.get(b"ROOTFS_DIR") else policy
 
 
+def find_own_policy(locations: Locations) -> Policy:
+    """Return what the person's own file says, whatever the project.
+
+    Raises:
+        PolicyError: it can't be understood.
+    """
+    path = os.path.join(locations.config, b"config.toml")
+    text = read_text(path)
+    if text is None:
+        return Policy()
+    from unspill.policy.config import parse_policy
+    from unspill.policy.merge import with_own
+
+    own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
+    return without_overridden(own)
+
+
+def rootfs_directory(policy: Policy, locations: Locations) -> bytes:
+    """Return where every rootfs lies: of a program's own choice, or the person's.
+
+    Raises:
+        RootfsUnsafe: a link leads there that others could have laid.
+    """
+    directory = os.path.realpath(policy.rootfs_dir) if policy.rootfs_dir else locations.rootfs
+    way = policy.rootfs_dir or locations.rootfs_way
+    problem = find_changeable_way(way) if way and way != directory else None
+    if problem is not None:
+        raise RootfsUnsafe(
+            f"{show(problem.path)} {problem.reason}, who could lead to a rootfs of theirs",
+            remedy=f"Name the directory itself (now it is {show(directory)}), if it is the one that you mean.",
+        )
+    return directory
+
+
 def _checked(policy: Policy, locations: Locations) -> Policy:
     """Return the policy if nothing that stays private is mounted by it; a link to it is no way round."""
     if not policy.mounts:
@@ -114,10 +154,7 @@ def _check_given(policy: Policy) -> None:
 def _check_given_rootfs(policy: Policy) -> None:
     from unspill.policy.config import find_wrong_field, is_rootfs_name
     from unspill.policy.defaults import mount_place_problem, mount_places_problem
-    from unspill.policy.paths import normalise
-
-    def is_normalised(path: bytes) -> bool:
-        return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
+    from unspill.policy.paths import is_normalised
 
     if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_normalised(os.fsencode(policy.rootfs)):
         raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 
-from unspill.changes.measure import measure
+from unspill.changes.walk import measure
 from unspill.errors import RootfsError
-from unspill.layers.places import spill_dir, upper_dir
-from unspill.layers.playground import project_key
+from unspill.layers.lifecycle import project_key
+from unspill.layers.locks import spill_dir, upper_dir
 from unspill.model.layer import LayerId, RunId
 from unspill.record import Record
 from unspill.sandbox.retention import measured

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import SandboxUnavailable
-from unspill.layers.owner import is_abandoned
+from unspill.layers.locks import is_abandoned
 from unspill.layers.sweep import sweep
 
 TYPE_CHECKING = False
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.plan import Facts
     from unspill.model.run import Run
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
     from unspill.store.db import Store
 
 _swept: set[tuple[int, bytes]] = set()
@@ -45,13 +45,13 @@ def sweep_once(store: Store, facts: Facts) -> tuple[Operation, ...]:
     return recovered
 
 
-def hold_interrupted(opened: Opened) -> tuple[Run, ...]:
+def hold_interrupted(project: Project) -> tuple[Run, ...]:
     """Hold what runs of a project had written when their processes were killed; return those to tell the person of."""
-    if not any(run.keeps and is_abandoned(run) for run in opened.store.runs.unfinished()):
+    if not any(run.keeps and is_abandoned(run) for run in project.store.runs.unfinished()):
         return ()
     from unspill.sandbox.interrupted import hold_of_project
 
-    return hold_of_project(opened)
+    return hold_of_project(project)
 
 
 def end_interrupted(store: Store) -> tuple[Operation, ...]:

@@ -3,6 +3,10 @@
 
 What is inside may be a stranger's, and what is told goes into prompts: of what the run prints only names of our own
 table, directories of our own list and numbers survive.
+
+MERGED
+[tools_text] What a rootfs offers, in words for an agent's prompt: short, and nothing in it that a stranger could have
+written.
 """
 
 from __future__ import annotations
@@ -10,17 +14,23 @@ from __future__ import annotations
 import os
 
 from unspill.errors import RootfsError
-from unspill.model.policy import KIB, MIB, Limits, Policy
+from unspill.model.policy import (
+    KIB,
+    MIB,
+    Limits,
+    Policy,
+)
 from unspill.model.run import Exited
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from unspill.model.policy import Tmp
     from unspill.model.rootfs import Rootfs
     from unspill.sandbox.locations import Locations
+
 
 RUNTIMES = ("python3", "node", "perl", "ruby", "php", "java", "go", "rustc", "lua")
 INSTALLERS = ("apk", "apt-get", "dnf", "pacman", "pip", "npm", "cargo", "gem")
@@ -114,7 +124,6 @@ class Tools(Record):
 
     def text(self) -> str:
         """Return it in words."""
-        from unspill.sandbox.tools_text import tools_text
 
         return tools_text(self)
 
@@ -126,7 +135,7 @@ def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Loca
         RootfsError: the run did not end by itself.
         HostError: this machine can't.
     """
-    from unspill.layers.remove import remove_tree
+    from unspill.layers.trees import remove_tree
     from unspill.sandbox.sandbox import Sandbox
 
     alone = Policy(
@@ -220,16 +229,16 @@ def version_in(line: str, *, is_short: bool = False) -> str:
 
 def _forget_playground(data: bytes, project: bytes) -> None:
     """Remove what the rootfs wrote beside the project: nobody wants it, and it could be large."""
-    from unspill.layers.playground import playground_dir
-    from unspill.layers.remove import remove_tree
+    from unspill.layers.lifecycle import playground_dir
+    from unspill.layers.trees import remove_tree
 
     remove_tree(playground_dir(data, os.path.realpath(project)))
 
 
 def _forget_rows(state: bytes, project: bytes) -> None:
     """Forget the sandbox and its one run: no other will ever have this project."""
-    from unspill.layers.places import lock_file, spill_dir
-    from unspill.layers.remove import remove_tree
+    from unspill.layers.locks import lock_file, spill_dir
+    from unspill.layers.trees import remove_tree
     from unspill.store.db import Store
 
     with Store.open(state) as store:
@@ -256,3 +265,50 @@ def _empty_project(home: bytes) -> bytes:
         return mkdtemp(prefix=b"tools-", dir=above)
     except OSError:
         return mkdtemp(prefix=b"unspill-tools-")
+
+
+_PACKAGES = "/workspace/.packages"
+
+
+def tools_text(tools: Tools) -> str:
+    """Return the words."""
+
+    named = {tool.name: tool for tool in tools.tools}
+    lines = [f"System: {_system(tools)}. Nothing of the machine around it is visible."]
+    for title, names in (("Runtimes", RUNTIMES), ("Package managers", INSTALLERS), ("Tools", OTHERS)):
+        found = [named[name] for name in names if name in named]
+        if found:
+            lines.append(f"{title}: {_listed(found)}.")
+    return "\n".join([*lines, *_surroundings(tools, has_pip="pip" in named)])
+
+
+def _system(tools: Tools) -> str:
+    name = " ".join(filter(None, (tools.system.capitalize() or "Linux", tools.release)))
+    return ", ".join(filter(None, (name, tools.libc, tools.arch)))
+
+
+def _listed(found: Iterable[Tool]) -> str:
+    return ", ".join(f"{tool.name} {tool.version}".rstrip() for tool in found)
+
+
+def _surroundings(tools: Tools, *, has_pip: bool) -> Iterator[str]:
+    if tools.hosts:
+        yield f"Network: only {', '.join(tools.hosts)}, by the proxy that the variables name."
+    else:
+        yield "Network: none."
+    yield "Files: the project is at /workspace, which is also HOME and where commands start; it can be written."
+    gone = ["/tmp", "/var/tmp", "/run", "/dev/shm"]
+    if tools.tmp == "persistent":
+        gone.remove("/tmp")
+        yield "/tmp can be written and is kept from command to command."
+    yield "/playground can be written and is kept, but is no part of the project."
+    if tools.writable:
+        gone.remove("/var/tmp")
+        yield "The directories of the system can be written too, as root; what is changed there stays in this sandbox."
+    places = f"{', '.join(gone[:-1])} and {gone[-1]}"
+    yield f"{places} can be written, but what is written there is gone when the command has ended."
+    yield "The rest is read-only." if tools.writable else "The rest is read-only: nothing can be installed there."
+    if tools.mounts:
+        yield f"Read-only besides: {', '.join(tools.mounts)}."
+    if has_pip:
+        yield f"pip installs into {_PACKAGES}, where Python finds it."

@@ -7,14 +7,11 @@ import os
 import time
 
 from unspill.errors import PolicyError, RootfsError, SandboxUnavailable, StoreDamaged, StoreTooNew
-from unspill.host.places import find_home
 from unspill.layers.locks import SandboxLock
 from unspill.model.layer import SandboxId
-from unspill.model.policy import Policy
-from unspill.policy.paths import show
 from unspill.record import Record
-from unspill.sandbox.locations import find_locations
-from unspill.sandbox.settings import read_text, without_overridden
+from unspill.sandbox.locations import find_own_locations
+from unspill.sandbox.settings import find_own_policy, rootfs_directory
 from unspill.store.connection import is_id
 from unspill.store.db import Store
 from unspill.store.state import check_state_dir, list_aside
@@ -22,7 +19,6 @@ from unspill.store.state import check_state_dir, list_aside
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.operation import Operation
-    from unspill.sandbox.locations import Locations
     from unspill.sandbox.retention import Pruned
     from unspill.sandbox.status import Status
 
@@ -47,7 +43,6 @@ def get_status() -> Status:
     Raises:
         StoreError: it can't be used.
     """
-    from unspill.sandbox.rootfs_use import rootfs_directory
     from unspill.sandbox.status import status
 
     locations = find_own_locations()
@@ -134,25 +129,3 @@ def _find_damage(state: bytes) -> str:
     except (StoreDamaged, StoreTooNew) as error:
         return error.message
     return ""
-
-
-def find_own_locations() -> Locations:
-    """Return the directories of whoever runs this process."""
-    return find_locations(find_home(os.getuid(), os.environb.get(b"HOME")).path, os.environb)
-
-
-def find_own_policy(locations: Locations) -> Policy:
-    """Return what the person's own file says, whatever the project.
-
-    Raises:
-        PolicyError: it can't be understood.
-    """
-    path = os.path.join(locations.config, b"config.toml")
-    text = read_text(path)
-    if text is None:
-        return Policy()
-    from unspill.policy.config import parse_policy
-    from unspill.policy.merge import with_own
-
-    own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
-    return without_overridden(own)

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 
 class Wanted(Record):
@@ -43,7 +43,7 @@ class Wants(Record):
     roots: tuple[bytes, ...] = ()
 
 
-def to_wants(opened: Opened, wanted: Wanted) -> Wants:
+def to_wants(project: Project, wanted: Wanted) -> Wants:
     """Check what is wanted, name by name.
 
     Raises:
@@ -55,24 +55,24 @@ def to_wants(opened: Opened, wanted: Wanted) -> Wants:
     return Wants(
         network=wanted.network,
         hosts=tuple(dict.fromkeys(_host(host) for host in wanted.hosts)),
-        readable=tuple(dict.fromkeys(_real(opened, path) for path in wanted.readable)),
-        reveal=_masked(opened, wanted.reveal),
-        roots=tuple(dict.fromkeys(_real(opened, path, is_directory=True) for path in wanted.roots)),
+        readable=tuple(dict.fromkeys(_real(project, path) for path in wanted.readable)),
+        reveal=_masked(project, wanted.reveal),
+        roots=tuple(dict.fromkeys(_real(project, path, is_directory=True) for path in wanted.roots)),
     )
 
 
-def _masked(opened: Opened, given: Sequence[str]) -> tuple[bytes, ...]:
+def _masked(project: Project, given: Sequence[str]) -> tuple[bytes, ...]:
     """Return secrets under their own names, whatever they are links to; each must be one that is masked."""
     if not given:
         return ()
     paths = []
     for path in given:
-        _real(opened, path)
-        above, name = os.path.split(_on_host(opened, path))
+        _real(project, path)
+        above, name = os.path.split(_on_host(project, path))
         paths.append(os.path.join(os.path.realpath(above), name))
     from unspill.sandbox.secrets import find_masks
 
-    find_masks(opened, tuple(paths))
+    find_masks(project, tuple(paths))
     return tuple(dict.fromkeys(paths))
 
 
@@ -83,17 +83,17 @@ def _host(text: str) -> str:
         raise UsageError(error.message, remedy=error.remedy) from None
 
 
-def _on_host(opened: Opened, given: str | bytes) -> bytes:
+def _on_host(project: Project, given: str | bytes) -> bytes:
     """Return the path that is meant: a caller may name it as a command sees it."""
-    path = os.path.join(opened.project, os.fsencode(given))
+    path = os.path.join(project.path, os.fsencode(given))
     # The host may have a directory of that name too, and the project in it
-    if any(contains(root, path) for root in opened.roots):
+    if any(contains(root, path) for root in project.roots):
         return path
-    return to_host(path, opened.policy.view, opened.roots)
+    return to_host(path, project.means.policy.view, project.roots)
 
 
-def _real(opened: Opened, given: str | bytes, *, is_directory: bool = False) -> bytes:
-    path = _on_host(opened, given)
+def _real(project: Project, given: str | bytes, *, is_directory: bool = False) -> bytes:
+    path = _on_host(project, given)
     if b"\0" in path or not os.path.exists(path):
         raise UsageError(f"there is nothing at {quote(path)}", remedy="Nobody was asked.")
     if is_directory and not os.path.isdir(path):

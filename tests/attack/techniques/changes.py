@@ -91,7 +91,7 @@ def matched_by_its_end(arena: Arena) -> Any:
     class Weaker:
         def __enter__(self) -> None:
             patch = context.__enter__()
-            patch.setattr("unspill.changes.merge.OPAQUE", "user.overlay.overlay.opaque")
+            patch.setattr("unspill.changes.scan.OPAQUE", "user.overlay.overlay.opaque")
 
         def __exit__(self, *details: Any) -> None:
             context.__exit__(*details)

@@ -297,7 +297,7 @@ def lost_with_its_row(arena: Arena, *, is_set_aside: bool) -> object:
     with store_of(arena) as connection:
         connection.execute("DELETE FROM layers")
     from unspill.layers import sweep
-    from unspill.layers.remove import remove_tree
+    from unspill.layers.trees import remove_tree
     from unspill.sandbox import sweeping
 
     def remove(state: bytes, part: bytes, names: set[str]) -> None:

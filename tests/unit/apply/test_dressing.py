@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unspill.apply.dressing import change_dress, dress_of, is_dressed, was_between
+from unspill.apply.staging import change_dress, dress_of, is_dressed, was_between
 from unspill.model.operation import Dress
 
 PLAIN = Dress(mode=0o755, attributes=(("user.a", b"1"), ("user.same", b"s")))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unspill.apply.entries import entry_of, matches
+from unspill.apply.steps import entry_of, matches
 
 
 def rename(path: Path) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from unspill.apply.entries import entry_of
 from unspill.apply.perform import perform, take_back
-from unspill.apply.sites import Sites
+from unspill.apply.steps import Sites, entry_of
 from unspill.model.operation import Dress, Step
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.apply.loans import Loans, end_loan
-from unspill.apply.staging import copy_entry, drop_marks, has_command_marks
+from unspill.apply.staging import Loans, copy_entry, drop_marks, end_loan, has_command_marks
 from unspill.model.operation import OperationId
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.changes.classify import BASE_KINDS, TABLE, UPPER_KINDS
+from unspill.changes.scan import BASE_KINDS, TABLE, UPPER_KINDS
 
 if TYPE_CHECKING:
-    from unspill.changes.classify import BaseKind, UpperKind
+    from unspill.changes.scan import BaseKind, UpperKind
 
 PAIRS = list(itertools.product(UPPER_KINDS, BASE_KINDS))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unspill.changes.glob import Glob
+from unspill.changes.select import Glob
 
 CASES: list[tuple[str, list[str], list[str]]] = [
     ("a.py", ["a.py"], ["b.py", "d/a.py", "a.pyc"]),

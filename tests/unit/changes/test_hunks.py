@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.changes import hunks as subject
-from unspill.changes.hunks import NO_NEWLINE, hunks
+from unspill.changes import diff as subject
+from unspill.changes.diff import NO_NEWLINE, hunks
 
 GOLDEN = {
     "one line changed": (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.changes.trees import WHITEOUT, File, Stack, Symlink
-from unspill.changes.json_form import SCHEMA, from_plain, to_plain
+from unspill.changes.render import SCHEMA, from_plain, to_plain
 from unspill.errors import UsageError
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
 

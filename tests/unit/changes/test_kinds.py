@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, Fifo, File, Node, Symlink, build
-from unspill.changes.kinds import is_plain_attribute, is_user_attribute, is_whiteout, kind_of, refuse_foreign
 from unspill.errors import SandboxUnavailable
+from unspill.host.overlay import is_plain_attribute, is_user_attribute, is_whiteout, kind_of, refuse_foreign
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.changes.links import leads_out
+from unspill.changes.scan import leads_out
 
 ROOT = b"/home/me/project"
 

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, File, Node, Stack, Symlink, build
-from unspill.changes.measure import has_fresh, is_empty, measure
+from unspill.changes.walk import has_fresh, is_empty, measure
 
 
 def test_an_upper_without_entries_is_empty(stack: Stack) -> None:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.changes.hunks import hunks
-from unspill.changes.partial import apply_hunks, numbered_hunks
+from unspill.changes.diff import apply_hunks, hunks, numbered_hunks
 from unspill.errors import UsageError
 
 OLD = b"".join(b"%d\n" % number for number in range(40))

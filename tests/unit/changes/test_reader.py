@@ -8,8 +8,7 @@ import stat
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, File, Opaque, Stack, Symlink, build
-from unspill.changes.digest import digest_of
-from unspill.changes.reader import Reader, read_up_to
+from unspill.changes.reader import Reader, digest_of, read_up_to
 from unspill.changes.scan import scan
 from unspill.errors import SandboxUnavailable
 from unspill.model.change import Change

@@ -4,9 +4,8 @@
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, File, Stack, Tree
-from unspill.changes import renames as subject
-from unspill.changes.reader import Reader
-from unspill.changes.renames import find_renames
+from unspill.changes import reader as subject
+from unspill.changes.reader import Reader, find_renames
 
 
 def renames(stack: Stack, live: Tree, layer: Tree) -> dict[bytes, bytes]:

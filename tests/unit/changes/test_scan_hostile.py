@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, Fifo, File, Opaque, Stack, Symlink, build, told
-from unspill.changes import closed, report, walk
+from unspill.changes import scan as scan_module
+from unspill.changes import walk
 from unspill.changes.scan import scan
 from unspill.model.change import Change, ChangeSet
 
@@ -261,7 +262,7 @@ def test_more_changes_than_can_be_reviewed_leave_a_finding(stack: Stack) -> None
 
 
 def test_paths_too_long_to_be_kept_leave_a_finding(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MAX_PATH_BYTES", 1000)
+    monkeypatch.setattr(scan_module, "MAX_PATH_BYTES", 1000)
     changes = stack.scan({}, {"/".join(["x" * 50] * 10): File()})
     assert len(changes) < 10
     assert "too large to review" in changes.findings[0]
@@ -274,10 +275,10 @@ def test_directories_deeper_than_the_bound_leave_a_finding(stack: Stack) -> None
 
 
 def test_so_many_findings_are_counted_instead_of_listed(stack: Stack) -> None:
-    names = [f"{number}" for number in range(report.MAX_FINDINGS + 7)]
+    names = [f"{number}" for number in range(scan_module.MAX_FINDINGS + 7)]
     changes = stack.scan({name: File(mode=0) for name in names}, {name: File() for name in names})
     assert len(changes) == len(names)
-    assert len(changes.findings) == report.MAX_FINDINGS + 1
+    assert len(changes.findings) == scan_module.MAX_FINDINGS + 1
     assert changes.findings[-1] == "and 7 more findings like these"
 
 
@@ -339,7 +340,7 @@ def test_a_scan_waits_for_another_that_has_directories_open(stack: Stack) -> Non
 
 
 def test_a_scan_does_not_wait_for_ever(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closed, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(walk, "PATIENCE_S", 0.05)
     live, layer = closed_layer(stack)
     with walk.Pool() as other:
         other.take_turn(layer)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from unspill.host import beneath
-from unspill.host.beneath import OPEN_AT_MOST, Beneath, is_one_mount, open_beneath, open_stepwise
+from unspill.host import dirfd
+from unspill.host.dirfd import OPEN_AT_MOST, Beneath, is_one_mount, open_beneath, open_stepwise
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 LONG = b"n" * 200
@@ -31,7 +31,7 @@ def missing(*_arguments: object) -> int:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways, behind the same functions."""
     if request.param != "openat2":
-        monkeypatch.setattr(beneath, "openat2", missing)
+        monkeypatch.setattr(dirfd, "openat2", missing)
     return str(request.param)
 
 
@@ -231,7 +231,7 @@ def test_one_mount_is_told_from_another(tmp_path: Path) -> None:
 
 MOUNTED = """
 import errno, os, sys
-from unspill.host import beneath
+from unspill.host import dirfd
 from unspill.host.libc import CLONE_NEWNS, CLONE_NEWUSER, MS_PRIVATE, MS_REC, mount, unshare
 root, uid, gid = os.fsencode(sys.argv[1]), os.geteuid(), os.getegid()
 unshare(CLONE_NEWUSER | CLONE_NEWNS)
@@ -242,7 +242,7 @@ mount(b"none", root + b"/a/b", b"tmpfs", 0, None)
 mount(root + b"/bound", root + b"/c", None, 0x1000, None)
 fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
 os.mkdir(root + b"/a/b/in")
-for open_it in (beneath.open_beneath, beneath.open_stepwise):
+for open_it in (dirfd.open_beneath, dirfd.open_stepwise):
     for path in (b"a/b", b"a/b/in", b"c", b"c/in"):
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd))
         try:

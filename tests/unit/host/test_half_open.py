@@ -3,7 +3,7 @@
 
 import pytest
 
-from unspill.host.half_open import before_opening, half_open
+from unspill.host.overlay import before_opening, half_open
 
 
 @pytest.mark.parametrize("mode", range(0o1000))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unspill.host.descriptors import make_pair
 from unspill.host.job import Job, receive, receive_job, send
-from unspill.host.numbers import make_pair
 
 if TYPE_CHECKING:
     from _socket import socket as Socket

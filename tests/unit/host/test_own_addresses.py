@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unspill.host import own_addresses as module
-from unspill.host.own_addresses import own_addresses, parse_fib_trie, parse_if_inet6
+from unspill.host import places as module
+from unspill.host.places import own_addresses, parse_fib_trie, parse_if_inet6
 
 TRIE = """\
 Main:

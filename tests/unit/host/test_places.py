@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 
 from unspill.errors import HostError, RootRefused
 from unspill.host import places
-from unspill.host.mountinfo import decode_octal, filesystem_of, mount_points, mounts_below, parse_mount
-from unspill.host.places import find_home, find_places, read_git_configs
+from unspill.host.places import (
+    decode_octal,
+    filesystem_of,
+    find_home,
+    find_places,
+    mount_points,
+    mounts_below,
+    parse_mount,
+    read_git_configs,
+)
 from unspill.model.plan import Home, Places
 from unspill.model.policy import Policy
 

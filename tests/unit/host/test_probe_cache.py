@@ -129,7 +129,7 @@ def test_a_missing_binary_has_no_key(tmp_path: Path) -> None:
         key_of(tmp_path / "none", tmp_path)
 
 
-@pytest.mark.parametrize("module", ["probe_cache", "places", "bwrap", "mountinfo"])
+@pytest.mark.parametrize("module", ["probe_cache", "places", "bwrap"])
 def test_what_every_run_loads_loads_nothing_heavy(module: str) -> None:
     code = f"import sys; sys.path[:0] = {sys.path!r}; import unspill.host.{module}; print(*sys.modules)"
     loaded = subprocess.run(

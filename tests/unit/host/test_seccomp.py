@@ -15,8 +15,17 @@ from hypothesis import strategies as st
 from tests.unit.host.seccomp_interpreter import ALLOW, ERRNO, JUMP, Call, check, instructions, run
 from unspill.errors import HostError
 from unspill.host.seccomp import build_filter
-from unspill.host.seccomp_layout import AUDIT_ARCHES, assemble, program_for
-from unspill.host.seccomp_rules import Allow, Refuse, RefuseIf, classify, numbers_of, verdicts
+from unspill.host.seccomp_rules import (
+    AUDIT_ARCHES,
+    Allow,
+    Refuse,
+    RefuseIf,
+    assemble,
+    classify,
+    numbers_of,
+    program_for,
+    verdicts,
+)
 
 if TYPE_CHECKING:
     from unspill.host.seccomp_rules import Verdict

@@ -15,9 +15,7 @@ import pytest
 from tests.attack.requests import REQUESTS
 from tests.unit.host.seccomp_interpreter import ALLOW, ERRNO, Call, run, said_of_values
 from unspill.host.seccomp import build_filter
-from unspill.host.seccomp_ioctls import IOCTLS
-from unspill.host.seccomp_layout import AUDIT_ARCHES
-from unspill.host.seccomp_rules import numbers_of
+from unspill.host.seccomp_rules import AUDIT_ARCHES, IOCTLS, numbers_of
 
 if TYPE_CHECKING:
     from unspill.model.policy import Profile

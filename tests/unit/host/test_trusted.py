@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from unspill.host.trusted import find_changeable, find_changeable_way
+from unspill.host.bwrap import find_changeable, find_changeable_way
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unspill.host.writers import has_writers
+from unspill.host.dirfd import has_writers
 
 
 def ask(path: Path) -> bool | None:

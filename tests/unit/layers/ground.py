@@ -4,8 +4,7 @@
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from unspill.layers.create import OpenRun, open_run
-from unspill.layers.seal import ClosedRun, drop_run, seal_run
+from unspill.layers.lifecycle import ClosedRun, OpenRun, drop_run, open_run, seal_run
 from unspill.model.layer import OpenLayer
 from unspill.model.run import Exited, Run
 from unspill.store.db import Store

@@ -17,7 +17,7 @@ import stat
 import sys
 from collections.abc import Iterator
 
-from unspill.layers.merge import merge_uppers
+from unspill.layers.lifecycle import merge_uppers
 
 NAMES = [b"a", b"b", b"c", b"d"]
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.layers.ground import NOTHING, Ground, ended, layers_of, upper, write
-from unspill.layers.caches import FAN
-from unspill.layers.create import OpenRun
-from unspill.layers.seal import drop_run, seal_run
+from unspill.layers.lifecycle import FAN, OpenRun, drop_run, seal_run
 from unspill.layers.sweep import Swept, sweep
 from unspill.model.layer import LayerId, RunId
 from unspill.store.layers import CacheRow

@@ -10,10 +10,7 @@ import pytest
 
 from tests.unit.layers.ground import NOTHING, Ground, ended, layers_of, leave_work, upper, write
 from unspill.errors import RootRefused, SandboxUnavailable
-from unspill.layers.discard import discard_stacks
-from unspill.layers.garbage import clean
-from unspill.layers.seal import drop_run, seal_run
-from unspill.layers.stack import load_stacks
+from unspill.layers.lifecycle import clean, discard_stacks, drop_run, load_stacks, seal_run
 from unspill.layers.sweep import sweep
 from unspill.store.state import list_aside
 

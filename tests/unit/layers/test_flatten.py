@@ -14,7 +14,7 @@ import pytest
 
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.layers.flatten import flatten
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 # Where each filesystem of the tests is; None stands for pytest's temporary directory.
 FILESYSTEMS: Final = {

@@ -4,7 +4,7 @@
 import subprocess
 import sys
 
-NEEDED = "create seal garbage sweep locks stack discard playground places"
+NEEDED = "lifecycle sweep locks"
 
 # `functools` and `collections` come with SQLite's own module.
 HEAVY = set(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from unspill.layers.merge import OPAQUE, merge_uppers
+from unspill.host.overlay import OPAQUE
+from unspill.layers.lifecycle import merge_uppers
 
 PROGRAM = Path(__file__).with_name("overlay_views.py")
 
@@ -28,13 +29,13 @@ def test_merged_uppers_show_the_same_over_any_tree(tmp_path: Path, full: bool) -
 def test_the_judge_notices_a_wrong_merge(tmp_path: Path, fault: str) -> None:
     """The control arm: without opaque markers, without whiteouts, or with all of them, the views differ."""
     faults = {
-        "opaque": "merge._is_opaque = lambda path: False",
-        "whiteouts": "merge._is_whiteout = lambda entry: True; link = merge._link; import os, stat;"
-        " merge._link = lambda a, b: None if stat.S_ISCHR(os.lstat(a).st_mode) else link(a, b)",
-        "covered": "merge._is_whiteout = lambda entry: False",
+        "opaque": "lifecycle.is_opaque = lambda path: False",
+        "whiteouts": "lifecycle.is_whiteout = lambda status: True; link = lifecycle._link; import os, stat;"
+        " lifecycle._link = lambda a, b: None if stat.S_ISCHR(os.lstat(a).st_mode) else link(a, b)",
+        "covered": "lifecycle.is_whiteout = lambda status: False",
     }
     program = (
-        f"import sys; sys.path.insert(0, {os.fspath(PROGRAM.parent)!r}); from unspill.layers import merge;"
+        f"import sys; sys.path.insert(0, {os.fspath(PROGRAM.parent)!r}); from unspill.layers import lifecycle;"
         f" {faults[fault]}\nimport overlay_views; overlay_views.main()"
     )
     command = ["unshare", "-Urm", sys.executable, "-c", program, str(tmp_path), *map(str, range(40, 80))]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.layers.ground import Ground, ended, layers_of, leave_work
-from unspill.layers.create import OpenRun
-from unspill.layers.seal import seal_run
+from unspill.layers.lifecycle import OpenRun, seal_run
 
 pytestmark = pytest.mark.kernel
 

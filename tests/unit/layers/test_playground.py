@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import RootRefused, StoreError
-from unspill.layers.playground import playground_dir, project_key
+from unspill.layers.lifecycle import playground_dir, project_key
 
 PROJECTS = [b"/home/me/p", b"/home/me/q", b"/home/you/p", b"/home/me/p/", b"/home/me/\xff", b"/", b"/" + b"x" * 4000]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 
 SECRET = "precious"
 
@@ -140,7 +140,7 @@ def test_special_files_and_odd_names_are_removed(tree: bytes) -> None:
 def test_many_entries_take_little_memory(tree: bytes) -> None:
     program = f"""
 import os, resource
-from unspill.layers.remove import remove_tree
+from unspill.layers.trees import remove_tree
 top = {tree!r}
 for part in range(2):
     os.mkdir(top + b"/%d" % part)

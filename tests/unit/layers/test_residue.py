@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.layers import reach
-from unspill.layers.remove import remove_tree
+from unspill.host.overlay import MODE_MARK
 from unspill.layers.residue import build_residue
+from unspill.layers.trees import remove_tree
 from unspill.model.change import Change, Identity
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_a_directory_on_the_way_looks_like_the_live_one(place: Place) -> None:
 
 def test_a_mode_mark_in_the_live_tree_means_nothing(place: Place) -> None:
     (place.live / "d").mkdir(mode=0o755)
-    os.setxattr(place.live / "d", reach.MODE_MARK, b"777")
+    os.setxattr(place.live / "d", MODE_MARK, b"777")
     place.build(gone("d/x"))
     assert mode(place.dest / "d") == 0o755
 
@@ -197,7 +197,7 @@ def test_closed_directories_are_filled_and_stay_closed(place: Place, bits: int) 
 
 def test_a_directory_that_a_scan_left_open_gets_the_mode_of_the_command(place: Place) -> None:
     (place.upper / "d").mkdir(mode=0o700)
-    os.setxattr(place.upper / "d", reach.MODE_MARK, b"20")
+    os.setxattr(place.upper / "d", MODE_MARK, b"20")
     place.build(place.change("d", "added", "dir"))
     assert mode(place.dest / "d") == 0o020
 
@@ -208,7 +208,7 @@ def test_a_layer_that_stays_after_all_still_knows_the_modes_of_its_directories(p
     (place.upper / "d").chmod(0o050)
     place.build(place.change("d", "added", "dir"), place.change("d/x", "added"))
     (place.upper / "d").chmod(0o700)
-    assert attributes(place.upper / "d") == {reach.MODE_MARK: b"50"}
+    assert attributes(place.upper / "d") == {MODE_MARK: b"50"}
 
 
 def dig(top: Path, name: bytes, depth: int, *, every: bool) -> None:

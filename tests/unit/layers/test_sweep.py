@@ -13,14 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.layers.ground import NOTHING, Ground, ended, layers_of, leave_work, upper, write
-from unspill.layers.create import open_run
-from unspill.layers.discard import discard_stacks
-from unspill.layers.locks import make_in_use
-from unspill.layers.owner import FOREIGN_NS, is_abandoned, may_live, this_process
-from unspill.layers.places import upper_dir, work_dir
-from unspill.layers.remove import remove_tree
-from unspill.layers.seal import seal_run
+from unspill.layers.lifecycle import discard_stacks, open_run, seal_run
+from unspill.layers.locks import FOREIGN_NS, is_abandoned, make_in_use, may_live, this_process, upper_dir, work_dir
 from unspill.layers.sweep import Swept, _sweep_bases, sweep, sweep_operations
+from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId, RunId
 from unspill.store.db import Store
 from unspill.store.runs import Owner, UnfinishedRun
@@ -47,8 +43,8 @@ time.sleep(60)
 CHURN = """
 import os, sys
 from tests.unit.layers.ground import Ground, ended, upper, write
-from unspill.layers.discard import discard_stacks
-from unspill.layers.seal import seal_run
+from unspill.layers.lifecycle import discard_stacks
+from unspill.layers.lifecycle import seal_run
 from unspill.store.db import Store
 state, project, cache = map(os.fsencode, sys.argv[1:4])
 store = Store.open(state)

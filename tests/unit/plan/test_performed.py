@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.plan.ground import Ground, bwrap, perform
 from unspill.errors import SandboxUnavailable
-from unspill.layers.skeleton import make_skeleton
+from unspill.layers.lifecycle import make_skeleton
 from unspill.model.plan import Bind, Overlay, Plan, PlanInput, Tmpfs
 from unspill.model.policy import Policy
 from unspill.plan.build import build_plan

@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unspill.apply.entries import entry_of
-from unspill.apply.journal import End, Journal, read_journal, write_end, write_journal
-from unspill.apply.places import journal_file, operation_dir
+from unspill.apply.journal import End, Journal, journal_file, operation_dir, read_journal, write_end, write_journal
+from unspill.apply.steps import entry_of
 from unspill.model.operation import Entry, Operation, OperationId, Step
 from unspill.store.db import Store
 

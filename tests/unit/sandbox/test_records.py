@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.sandbox.ledger import DAY_NS, START_NS, Ledger
-from unspill.apply.places import journal_file
-from unspill.layers.remove import remove_tree
+from unspill.apply.journal import journal_file
+from unspill.layers.trees import remove_tree
 from unspill.sandbox.records import LONGEST_NAME, backup_name, backups_of, catch_up, files_of
 from unspill.sandbox.rescanning import Rescanned, rescan
 from unspill.store.operations import FileRow

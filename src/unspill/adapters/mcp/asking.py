@@ -53,7 +53,7 @@ def approver_for(context: ServerRequestContext[Any, Any], sandbox: Sandbox, aski
         return DenyAll()
     if whom == "client" and can_elicit(context.session.client_capabilities) and _has_way(context):
         return None
-    return Later(sandbox._opened.store.requests, patience_s=asking.patience_s)
+    return Later(sandbox._project.store.requests, patience_s=asking.patience_s)
 
 
 def with_left_open(answer: Answer, approver: Approver | None) -> Answer:

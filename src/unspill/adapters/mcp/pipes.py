@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mcp.server.stdio import stdio_server
 
-from unspill.host.numbers import above_standard
+from unspill.host.descriptors import above_standard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

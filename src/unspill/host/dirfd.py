@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory tree by descriptors: the one way in which live trees are reached, and our own ones too.
+"""Whether somebody has a file open for writing: what they write next would go where nobody looks any more.
+
+The kernel grants a read lease on a file only while nobody has it open for writing. It is given back at once.
+
+MERGED
+[beneath] A directory tree by descriptors: the one way in which live trees are reached, and our own ones too.
 
 Its root is opened once. Every other directory is opened beneath it without following a link or entering a mount, so
-whatever a command or a person swaps meanwhile, nothing outside is ever touched. A path string is never resolved twice.
+whatever a command or a person swaps meanwhile, nothing outside is ever touched. A path string is never resolved
+twice.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+from _signal import SIGURG  # type: ignore[import-not-found]
 
 from unspill.host.libc import (
     RESOLVE_BENEATH,
@@ -23,6 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
+
 
 OPEN_AT_MOST = 128
 
@@ -211,3 +220,26 @@ def _split(path: bytes) -> tuple[bytes, bytes]:
         return path, b""
     cut = path.rfind(b"/", 0, _LONGEST)
     return path[:cut], path[cut + 1 :]
+
+
+# The number differs between architectures, and importing `signal` takes as long as a step of an apply takes a thousand
+
+_WATCH_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def has_writers(dir_fd: int, name: bytes) -> bool | None:
+    """Tell whether a regular file is open for writing; None where that can't be told: another user's, or no leases."""
+    try:
+        fd = os.open(name, _WATCH_FLAGS, dir_fd=dir_fd)
+    except OSError as error:
+        # Somebody else has a lease, so it is open there
+        return True if error.errno == errno.EWOULDBLOCK else None
+    try:
+        # Whoever opens it just now breaks the lease, which would kill this process by the signal that is the default
+        fcntl.fcntl(fd, fcntl.F_SETSIG, SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return True if error.errno == errno.EAGAIN else None
+    finally:
+        os.close(fd)
+    return False

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors of ours that never have the numbers of the standard streams.
+"""What every writer of files needs besides write(2): all of a content, and names that last.
+
+MERGED
+[numbers] Descriptors of ours that never have the numbers of the standard streams.
 
 A caller may have been started with some of those closed. Then the next descriptor that anybody opens gets such a
 number, and whatever is printed afterwards goes there: the output of a command must not go to our own sockets.
@@ -8,12 +11,18 @@ number, and whatever is printed afterwards goes there: the output of a command m
 from __future__ import annotations
 
 import os
-from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
+from _socket import (
+    AF_UNIX,
+    SOCK_SEQPACKET,
+    socket,
+    socketpair,
+)
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket as Socket
+
 
 FIRST = 3
 
@@ -69,3 +78,19 @@ def _raised(first: int, second: int) -> tuple[int, int]:
     except OSError:
         os.close(first)
         raise
+
+
+def write_whole(fd: int, content: bytes | memoryview) -> None:
+    """Write all of the content to a descriptor that blocks."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_directory(path: bytes) -> None:
+    """Make the names in a directory of ours durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
