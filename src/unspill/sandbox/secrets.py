@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hide the secrets of a project from its runs: which ones, the layers that hide them, and whom git's index is believed.
+"""Hide a project's secrets from its runs: which ones, the layers that hide them, and when git's index is believed.
 
 All names of the table are hidden, also those that do not exist: a person may make one while the command runs. Not
 hidden are directories of such a name, what is revealed, and files that the person has git track.
