@@ -12,8 +12,8 @@ from tests.support import Event, Ground, kinds, printed, run_cli
 from unspill import OutputChunk, RunResult, Sandbox, Selection
 from unspill.errors import UsageError
 from unspill.model.policy import Secrets
-from unspill.policy.project_secrets import NAMES
-from unspill.sandbox import masking
+from unspill.policy.secrets import SECRET_NAMES
+from unspill.sandbox import secrets
 from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import run_request
 from unspill.sandbox.spec import RunWishes
@@ -70,7 +70,7 @@ def test_without_the_mask_every_look_finds_it(ground: Ground, engine: str, secre
 
 
 def test_every_name_of_the_table_is_absent(ground: Ground, engine: str) -> None:
-    for name in NAMES:
+    for name in SECRET_NAMES:
         ground.write(os.fsdecode(name), SECRET)
     ground.write(".env.example", "EXAMPLE\n")
     assert printed(ground.run("ls -A; cat .env.example")) == ".env.example\nEXAMPLE\n"
@@ -320,7 +320,7 @@ def test_nothing_is_masked_by_a_mount(ground: Ground, engine: str, secret: Path)
 def test_a_large_directory_is_asked_name_by_name(ground: Ground, engine: str, secret: Path) -> None:
     for number in range(600):
         ground.write(f"a-name-that-is-rather-long-{number:04}")
-    assert ground.project.stat().st_size > masking._SMALL
+    assert ground.project.stat().st_size > secrets._SMALL
     ground.write(".netrc/inside", "visible\n")
     result = ground.run("cat .netrc/inside; cat .env")
     assert result.stdout.kept() == b"visible\n"

@@ -243,10 +243,10 @@ def test_closing_ends_every_connection_and_leaves_no_descriptor() -> None:
 
 def test_a_proxy_that_was_never_started_can_be_closed() -> None:
     from unspill.network.proxy import Proxy
-    from unspill.policy.egress import Rules
+    from unspill.policy.hosts import HostRules
 
     before = descriptors()
-    proxy = Proxy(socket.create_server(("127.0.0.1", 0)).detach(), Rules())
+    proxy = Proxy(socket.create_server(("127.0.0.1", 0)).detach(), HostRules())
     proxy.close()
     assert descriptors() == before
 

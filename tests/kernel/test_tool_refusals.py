@@ -17,7 +17,7 @@ from unspill.errors import UnspillError
 from unspill.model.permission import Allowed, Denied, Question
 from unspill.model.run import NeverStarted
 from unspill.model.traffic import Denial
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
 

@@ -16,7 +16,7 @@ from unspill.changes.diff import MAX_LINES
 from unspill.changes.quote import quote
 from unspill.changes.render import left_lines, left_name, left_reason, summary_lines
 from unspill.errors import UsageError
-from unspill.policy.project_secrets import masked_names
+from unspill.policy.secrets import masked_names
 from unspill.sandbox.turn import refuse_given_up
 
 TYPE_CHECKING = False

@@ -58,7 +58,7 @@ from unspill.model.operation import (
     Left,
     RefMove,
 )
-from unspill.policy.words import shell_word
+from unspill.policy.paths import shell_word
 from unspill.record import Record
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ from unspill.changes.quote import quote
 from unspill.cli.selecting import path_from_project, split_token
 from unspill.cli.telling import seen_from_here
 from unspill.errors import DeniedError
-from unspill.policy.words import shell_word
+from unspill.policy.paths import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

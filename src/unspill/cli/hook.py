@@ -260,7 +260,7 @@ def _project(arguments: Arguments) -> bytes:
         UsageError: it can't be one, or commands in it could change this program.
     """
     from unspill.host.places import find_home
-    from unspill.policy.roots import check_root
+    from unspill.policy.defaults import check_root
     from unspill.sandbox.project import find_project, resolve_project
 
     project = resolve_project(arguments.value("--project") or find_project(os.getcwdb()))

@@ -13,7 +13,7 @@ from unspill.changes.scan import CollectorPaused
 from unspill.cli.options import EVERYWHERE, Command, Option
 from unspill.errors import UsageError
 from unspill.host.installation import own_words
-from unspill.policy.roots import check_root
+from unspill.policy.defaults import check_root
 from unspill.sandbox.locations import find_own_locations
 from unspill.sandbox.project import find_project, resolve_project
 from unspill.sandbox.sandbox import Sandbox

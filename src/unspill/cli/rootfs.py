@@ -13,8 +13,8 @@ from unspill.cli.progress import ProgressLine
 from unspill.cli.telling import count_text, size_text, when_text
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import PROOFS, RootfsSpec
+from unspill.policy.config import DISTRIBUTIONS, SCHEMES
 from unspill.policy.paths import show
-from unspill.policy.rootfs_spec import DISTRIBUTIONS, SCHEMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

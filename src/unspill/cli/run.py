@@ -267,7 +267,7 @@ def _summarise(result: RunResult, sandbox: Sandbox) -> None:
     """Say on stderr how it ended, where that is not plain, and what it changed."""
     from unspill.model.rootfs import NOTE
     from unspill.sandbox.ending import ROOT_NOTE, STRICT_NOTE
-    from unspill.sandbox.masking import is_about_secret
+    from unspill.sandbox.secrets import is_about_secret
 
     always = (ROOT_NOTE, STRICT_NOTE)
     lines = [warning for warning in result.warnings if warning in always]

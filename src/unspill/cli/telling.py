@@ -12,7 +12,7 @@ import time
 
 from unspill.changes.render import count_changes, group_left, left_name, safe_text, summary_lines
 from unspill.errors import UsageError
-from unspill.policy.words import shell_word
+from unspill.policy.paths import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -93,7 +93,7 @@ class Network(Record):
 
 
 class Secrets(Record):
-    """Which secrets of a project a sandbox does not see. `names` are added to those of `policy.project_secrets`.
+    """Which secrets of a project a sandbox does not see. `names` are added to those of `policy.secrets`.
 
     `directories` are relative to each root; of the paths in `reveal` nothing is masked: relative to the project, or
     absolute.

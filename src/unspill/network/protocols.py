@@ -27,13 +27,7 @@ Parsers are given all that was received so far and return None until it is enoug
 
 from __future__ import annotations
 
-from unspill.policy.hosts import (
-    Destination,
-    literal,
-    parse_authority,
-    parse_host,
-)
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Destination, Refused, literal_destination, parse_authority, parse_host
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -460,7 +454,7 @@ def parse_request(received: bytes) -> tuple[Destination, int] | None:
         raise Refused("form", "a port is a number from 1 to 65535")
     if kind == _NAME:
         return Destination(host=parse_host(address), port=port), end
-    return literal(address, port), end
+    return literal_destination(address, port), end
 
 
 def asked_name(received: bytes) -> bytes:

@@ -63,10 +63,7 @@ from unspill.network.relay import (
     gate_for,
 )
 from unspill.network.resolve import AddressRules, Lookups, system_resolver
-from unspill.policy.addresses import address_text
-from unspill.policy.egress import WEB_PORTS, Allowed, parse_allowed
-from unspill.policy.hosts import Destination
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import WEB_PORTS, AllowedHost, Destination, Refused, address_text, parse_allowed
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -78,7 +75,7 @@ if TYPE_CHECKING:
     from unspill.model.traffic import DenialRule, Verdict
     from unspill.network.protocols import SocksOpening
     from unspill.network.resolve import Endpoint, Resolver
-    from unspill.policy.egress import Rules
+    from unspill.policy.hosts import HostRules
 
     State = Literal["opening", "asking", "resolving", "connecting", "relaying", "lingering", "over"]
 
@@ -514,7 +511,7 @@ class Questions:
                     waiting.remove(who)
             self._count()
 
-    def answers(self) -> list[tuple[list[object], Allowed, Refused | None]]:
+    def answers(self) -> list[tuple[list[object], AllowedHost, Refused | None]]:
         """Return what was answered since the last time: who waited, the rule, and why it was refused if it was."""
         with self._lock:
             answered, self._answered = self._answered, []
@@ -547,10 +544,10 @@ class Questions:
         self._since = now if any(self._waiting.values()) else None
 
 
-def rule_for(destination: Destination) -> Allowed:
+def rule_for(destination: Destination) -> AllowedHost:
     """Return the narrowest rule that covers a destination: both ports of the web are one."""
     port = None if destination.port in WEB_PORTS else destination.port
-    return Allowed(host=destination.host, port=port)
+    return AllowedHost(host=destination.host, port=port)
 
 
 _TICK_S = 0.25
@@ -597,7 +594,7 @@ class Loop:
     def __init__(
         self,
         listener: socket,
-        rules: Rules,
+        rules: HostRules,
         addresses: AddressRules,
         budget: Budget,
         patience: Patience,
@@ -772,7 +769,7 @@ class Proxy:
     def __init__(
         self,
         listener: int,
-        rules: Rules,
+        rules: HostRules,
         *,
         budget: Budget = Budget(),  # noqa: B008 - frozen
         own: frozenset[bytes] = frozenset(),

@@ -28,8 +28,7 @@ from unspill.network.protocols import (
     parse_head,
     parse_hello,
 )
-from unspill.policy.hosts import Destination, parse_host
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Destination, Refused, parse_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

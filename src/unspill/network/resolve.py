@@ -12,8 +12,7 @@ import os
 from _socket import AF_UNSPEC, SOCK_STREAM
 from _thread import allocate_lock, start_new_thread
 
-from unspill.policy.addresses import pack_address, why_forbidden
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused, pack_address, why_forbidden
 from unspill.record import Record
 
 TYPE_CHECKING = False

@@ -44,12 +44,11 @@ from unspill.model.permission import (
     Unsandboxed,
     WritableRoot,
 )
-from unspill.policy.egress import parse_allowed, parse_reachable
-from unspill.policy.environ import is_refused
-from unspill.policy.paths import contains, normalise
-from unspill.policy.roots import check_root
+from unspill.policy.config import MODES
+from unspill.policy.defaults import check_root, is_refused_variable
+from unspill.policy.hosts import parse_allowed, parse_reachable
+from unspill.policy.paths import contains, is_normalised
 from unspill.policy.secrets import find_secret
-from unspill.policy.settings import MODES
 from unspill.store.permissions import SHORTEST, digest_of_question
 
 TYPE_CHECKING = False
@@ -394,11 +393,11 @@ def check_request(request: Request, *, home: bytes, own: tuple[bytes, ...]) -> N
         case WritableRoot(path=path):
             check_root(path, home=home, own=own)
         case ReadablePath(path=path) | MaskedSecret(path=path):
-            _demand(_is_absolute(path), "has a path that is not absolute and normalised")
+            _demand(is_normalised(path), "has a path that is not absolute and normalised")
             _refuse_private(path, home, own)
         case HeldPath(root=root, path=path, digest=digest):
             _check_shown(request)
-            _demand(_is_absolute(root), "has a root that is not absolute and normalised")
+            _demand(is_normalised(root), "has a root that is not absolute and normalised")
             _demand(_is_relative(path), "has a path that is not relative and normalised")
             _demand(_is_digest(digest), "has no digest of the content")
 
@@ -411,8 +410,8 @@ def _check_shown(request: HeldPath) -> None:
 
 
 def _check_occasion(request: Request) -> None:
-    _demand(_is_absolute(request.project), "has a project that is not absolute and normalised")
-    _demand(not request.cwd or _is_absolute(request.cwd), "has a directory that is not absolute and normalised")
+    _demand(is_normalised(request.project), "has a project that is not absolute and normalised")
+    _demand(not request.cwd or is_normalised(request.cwd), "has a directory that is not absolute and normalised")
     _demand(not any(b"\0" in word for word in request.argv), "has a command with NUL in it")
     _demand(not request.argv or bool(request.argv[0]), "has a command without a name")
     _demand(all(name and _NAME.issuperset(name) for name in request.names), "has a name that no variable can have")
@@ -435,7 +434,7 @@ def _check_variables(environ: tuple[bytes, ...]) -> None:
     _demand(all(b"=" in pair and b"\0" not in pair for pair in environ), "sets a variable without a value")
     _demand(names == sorted(set(names)), "sets variables that are not sorted")
     for name in names:
-        if is_refused(name):
+        if is_refused_variable(name):
             raise UsageError(
                 f"The variable {name} is never set for a command without a sandbox.",
                 remedy="Write it into the command itself if it is needed: then it is seen by whoever is asked.",
@@ -459,12 +458,8 @@ def _refuse_private(path: bytes, home: bytes, own: tuple[bytes, ...]) -> None:
         )
 
 
-def _is_absolute(path: bytes) -> bool:
-    return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
-
-
 def _is_relative(path: bytes) -> bool:
-    return bool(path) and _is_absolute(b"/" + path)
+    return bool(path) and is_normalised(b"/" + path)
 
 
 def _check_host(host: str) -> None:

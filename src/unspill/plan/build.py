@@ -28,8 +28,8 @@ from unspill.plan.view import (
     to_inside,
     without_hidden,
 )
+from unspill.policy.defaults import check_root
 from unspill.policy.paths import normalise, show
-from unspill.policy.roots import check_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

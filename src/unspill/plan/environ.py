@@ -29,7 +29,7 @@ from unspill.errors import UsageError
 from unspill.model.plan import PROXY_PORT, ProxyNetwork
 from unspill.plan.home import GIT_CONFIG_IN_HOST_VIEW
 from unspill.plan.view import WORKSPACE, is_shown
-from unspill.policy.environ import is_allowed, is_name, is_refused
+from unspill.policy.defaults import is_allowed_variable, is_refused_variable, is_variable_name
 from unspill.policy.paths import normalise, show
 from unspill.record import Record
 
@@ -54,7 +54,11 @@ def build_environ(given: PlanInput, mounts: tuple[MountOp, ...]) -> tuple[tuple[
     if given.places.rootfs is not None:
         return _with_extra(given, rootfs_environ(given, given.places.rootfs.shell))
     configured = given.policy.environment
-    kept = {name: value for name, value in given.environ if is_allowed(_text(name), configured) and b"\0" not in value}
+    kept = {
+        name: value
+        for name, value in given.environ
+        if is_allowed_variable(_text(name), configured) and b"\0" not in value
+    }
     user = given.places.home.user.encode("utf-8", "surrogateescape")
     shell = kept.get(b"SHELL", _SHELL)
     kept |= {
@@ -110,9 +114,9 @@ def checked_extra(extra: tuple[tuple[bytes, bytes], ...]) -> dict[bytes, bytes]:
         UsageError: one of them has no name, or never enters a sandbox.
     """
     for name, value in extra:
-        if not is_name(_text(name)) or b"\0" in value:
+        if not is_variable_name(_text(name)) or b"\0" in value:
             raise UsageError(f"{show(name)!r} can't be a variable: a name has no `=`, and neither has NUL.")
-        if is_refused(_text(name)):
+        if is_refused_variable(_text(name)):
             raise UsageError(
                 f"The variable {show(name)} never enters a sandbox.",
                 remedy="Set it inside the command itself if it is needed.",
@@ -153,7 +157,7 @@ def kept_environ(environ: Iterable[tuple[bytes, bytes]], configured: tuple[str, 
         name: value
         for name, value in environ
         if (name in _OF_TERMINAL or _is_named(_text(name), configured))
-        and is_allowed(_text(name), configured)
+        and is_allowed_variable(_text(name), configured)
         and b"\0" not in value
     }
 

@@ -48,15 +48,15 @@ from unspill.plan.argv import (
     to_options,
 )
 from unspill.plan.view import command_words, find_cover
+from unspill.policy.defaults import check_root
 from unspill.policy.paths import (
     contains,
     lies_beneath,
     normalise,
+    shell_word,
     show,
 )
-from unspill.policy.roots import check_root
 from unspill.policy.secrets import find_secret
-from unspill.policy.words import shell_word
 from unspill.record import Record
 
 TYPE_CHECKING = False

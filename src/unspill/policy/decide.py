@@ -17,7 +17,7 @@ from unspill.model.permission import (
     WritableRoot,
 )
 from unspill.model.policy import SCOPES
-from unspill.policy.egress import covered
+from unspill.policy.hosts import covered
 from unspill.policy.paths import contains, show
 from unspill.record import Record
 

@@ -15,7 +15,7 @@ import urllib.parse
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
 from unspill.host.dirfd import find_inside, resolve_inside
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.policy.rootfs_spec import find_wrong
+from unspill.policy.config import find_wrong_field
 from unspill.record import Record
 from unspill.rootfs.download import fetch, read_text
 from unspill.rootfs.source import Filled, Resolved, arch_of, variant_of
@@ -91,7 +91,7 @@ class AlpineSource:
             RootfsUnverified: what it says is not what was pinned, or not what our release knows.
             RootfsError: the spec can't be met.
         """
-        if wrong := find_wrong(spec):
+        if wrong := find_wrong_field(spec):
             raise RootfsError(f"`{wrong[0]}` {wrong[1]}.", remedy="Correct that field.")
         arch = arch_of(spec.arch)
         mirror = mirror_of(spec)

@@ -14,7 +14,7 @@ import stat
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.descriptors import write_whole
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.policy.rootfs_spec import is_label
+from unspill.policy.config import is_rootfs_label
 from unspill.record import Record
 from unspill.rootfs.compression import shown
 from unspill.rootfs.download import check_digest, digest_of, fetch
@@ -184,7 +184,7 @@ def copy_given(fd: int, scratch: bytes, report: Callable[[Progress], None], *, a
 def label_of(spec: RootfsSpec) -> str:
     """Return what the rootfs of a location is called: its label, or what its file is called without its endings."""
     if spec.label:
-        if not is_label(spec.label):
+        if not is_rootfs_label(spec.label):
             raise RootfsError(
                 f"a rootfs can't be called {spec.label[:80]!r}", remedy="Use small letters, digits, dots and _ only."
             )
@@ -193,7 +193,7 @@ def label_of(spec: RootfsSpec) -> str:
     stem = next((stem.removesuffix(ending) for ending in _COMPRESSED if stem.endswith(ending)), stem)
     stem = stem.removesuffix(".tar").removesuffix(".oci")
     plain = "".join(sign if sign in _SIGNS else "_" for sign in stem).strip("._")[:_LONGEST_STEM].rstrip("._")
-    return plain if is_label(plain) else f"a_{plain}"[:_LONGEST_STEM].rstrip("._")
+    return plain if is_rootfs_label(plain) else f"a_{plain}"[:_LONGEST_STEM].rstrip("._")
 
 
 def check_tree(tree: bytes, name: str) -> None:

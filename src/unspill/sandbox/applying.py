@@ -21,10 +21,17 @@ from unspill.layers.marks import Marks, carry_over, unedited_directories
 from unspill.layers.residue import build_residue
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import ancestors, choose
-from unspill.sandbox.claims import concerns_git, entries_of, mark_written, remember_claims
 from unspill.sandbox.layer_rows import taken_layers
-from unspill.sandbox.masking import carry_changed, load_masked, shown_secrets
 from unspill.sandbox.reading import get_run
+from unspill.sandbox.secrets import (
+    carry_changed,
+    concerns_git,
+    entries_of,
+    load_masked,
+    mark_written,
+    remember_claims,
+    shown_secrets,
+)
 from unspill.sandbox.sweeping import end_interrupted
 from unspill.sandbox.turn import refuse_given_up
 

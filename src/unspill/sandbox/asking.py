@@ -22,7 +22,7 @@ from unspill.permissions.approvers import DenyAll
 from unspill.permissions.audit import Audit
 from unspill.permissions.broker import Desk
 from unspill.plan.view import is_shown, to_host, to_inside
-from unspill.policy.egress import WEB_PORTS, parse_allowed
+from unspill.policy.hosts import WEB_PORTS, parse_allowed
 from unspill.policy.paths import contains
 from unspill.sandbox.ending import never_begun
 from unspill.sandbox.locations import own_directories

@@ -13,7 +13,7 @@ from unspill.changes.select import select, with_parents
 from unspill.errors import UsageError
 from unspill.model.change import ChangeSet, Selection
 from unspill.model.operation import Left
-from unspill.policy.other_rows import REPLACED_OBJECT
+from unspill.policy.held import REPLACED_OBJECT
 from unspill.record import Record
 from unspill.sandbox.reading import fold_changes, get_run
 

@@ -23,9 +23,9 @@ from unspill.layers.trees import copy_look
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import with_whole_repositories
 from unspill.sandbox.layer_rows import taken_layers
-from unspill.sandbox.masking import carry_changed, load_masked
 from unspill.sandbox.partial import read_partly_chosen
 from unspill.sandbox.reading import fold_changes
+from unspill.sandbox.secrets import carry_changed, load_masked
 from unspill.sandbox.sweeping import end_interrupted
 
 TYPE_CHECKING = False

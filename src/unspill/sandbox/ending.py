@@ -8,8 +8,8 @@ from unspill.model.layer import RunId
 from unspill.model.run import Cancelled, Exited, Output
 from unspill.plan.view import to_inside
 from unspill.record import Record
-from unspill.sandbox.masking import news_of
 from unspill.sandbox.result import RunResult
+from unspill.sandbox.secrets import tracked_warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from unspill.model.run import Hint, Run
     from unspill.model.traffic import Traffic
     from unspill.runner.perform import Performed
-    from unspill.sandbox.masking import Masks
     from unspill.sandbox.project import Project
+    from unspill.sandbox.secrets import Masks
 
 _NAMED = 3
 ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
@@ -68,7 +68,7 @@ def make_result(
             *_warnings(project, plan, traffic),
             *_news_of_profile(project, plan),
             *notes,
-            *news_of(project, masks),
+            *tracked_warnings(project, masks),
         ),
         shown_lines=project.means.policy.shown_lines,
         shown_bytes=project.means.policy.shown_bytes,
@@ -127,7 +127,7 @@ def hidden_notes(
     if not hidden:
         return ()
     from unspill.changes.quote import quote
-    from unspill.policy.words import shell_word
+    from unspill.policy.paths import shell_word
 
     more = f" and {len(hidden) - _NAMED} more" if hidden[_NAMED:] else ""
     names = ", ".join(quote(path.removeprefix(project + b"/")) for path in hidden[:_NAMED])
@@ -149,7 +149,7 @@ def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
 def _mask_hints(project: Project, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
     if not masks.hidden:
         return ()
-    from unspill.sandbox.mask_hints import mask_hints
+    from unspill.sandbox.secrets import mask_hints
 
     view, roots = project.means.policy.view, project.roots
     hidden = [to_inside(path, view, roots) for path in masks.hidden]

@@ -14,11 +14,11 @@ from unspill.errors import DeniedError
 from unspill.model.change import Consent
 from unspill.model.permission import HeldPath
 from unspill.permissions.question import describe_held, head_of_held
-from unspill.policy.folding import alias_of, fold
-from unspill.policy.project_secrets import masked_names
+from unspill.policy.paths import alias_of, fold
+from unspill.policy.secrets import masked_names
 from unspill.sandbox.applying import apply_held
 from unspill.sandbox.choosing import choose
-from unspill.sandbox.masking import load_masked
+from unspill.sandbox.secrets import load_masked
 from unspill.sandbox.turn import given_up, lock_unless_given_up
 
 TYPE_CHECKING = False

@@ -26,9 +26,9 @@ from unspill.model.layer import OpenLayer, TimeMark
 from unspill.model.policy import Limits
 from unspill.model.run import Cancelled, LimitReached
 from unspill.sandbox.bases import keep_base_objects, keep_bases, left_base
-from unspill.sandbox.masking import load_masked
 from unspill.sandbox.recording import record_failure, record_run
 from unspill.sandbox.scanning import excess_of, is_unwritten, scan_run
+from unspill.sandbox.secrets import load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from unspill.host.bwrap import find_bwrap
 from unspill.host.installation import check_own_place
 from unspill.host.places import find_home
 from unspill.host.probe_cache import can_seal, facts_from_text, facts_key, facts_to_text, should_keep
-from unspill.policy.roots import check_root, merge_roots
+from unspill.policy.defaults import check_root, merge_roots
 from unspill.sandbox.locations import find_locations, own_directories
 from unspill.sandbox.project import Means, Project, has_mark, resolve_project
 from unspill.sandbox.settings import load_policy

@@ -15,9 +15,9 @@ from unspill.layers.lifecycle import stat_root
 from unspill.layers.locks import upper_dir
 from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import OperationId
-from unspill.sandbox.claims import forget_untracked
 from unspill.sandbox.held_again import HeldAgain
 from unspill.sandbox.layer_rows import taken_layers
+from unspill.sandbox.secrets import forget_untracked
 from unspill.sandbox.sweeping import end_interrupted
 from unspill.sandbox.turn import lock_unless_given_up, refuse_given_up
 

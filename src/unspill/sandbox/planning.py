@@ -127,7 +127,7 @@ def _plan_network(project: Project, *, is_granted: bool) -> NetworkPlan:
         return HostNetwork(resolver_file=_find_resolver_file())
     if not is_granted and not network.hosts and not network.ask:
         return NoNetwork()
-    from unspill.policy.egress import parse_rules
+    from unspill.policy.hosts import parse_rules
 
     # What can't be understood is refused before anything is started
     parse_rules(network.hosts)

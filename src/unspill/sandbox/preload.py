@@ -22,7 +22,6 @@ _TO_THE_END = (
     "unspill.changes.scan",
     "unspill.layers.trees",
     "unspill.sandbox.recording",
-    "unspill.sandbox.tracked",
 )
 # Only where there is a repository
 _OF_REPOSITORIES = ("hashlib", "mmap", "unspill.apply.git_move", "unspill.git.frozen")

@@ -10,8 +10,8 @@ from unspill.model.change import ChangeSet
 from unspill.model.layer import LayerId, OpenLayer, RunId, Stack, TimeMark
 from unspill.model.plan import CacheLayer
 from unspill.model.traffic import Traffic
-from unspill.sandbox.masking import load_masked
 from unspill.sandbox.planning import get_places, make_plan
+from unspill.sandbox.secrets import load_masked
 
 # A person who asks for the list wants the whole of it
 _ALL = 1_000_000

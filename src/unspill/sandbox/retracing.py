@@ -17,8 +17,8 @@ from unspill.changes.scan import scan
 from unspill.errors import UsageError
 from unspill.host.dirfd import Beneath
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
-from unspill.sandbox.masking import load_masked
 from unspill.sandbox.operations import get_operation, steps_of
+from unspill.sandbox.secrets import load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

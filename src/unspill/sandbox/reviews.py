@@ -20,9 +20,9 @@ from unspill.permissions.question import make_question
 from unspill.record import Record
 from unspill.sandbox.choosing import find_held
 from unspill.sandbox.consent import digest_of_hunks, readable_digest
-from unspill.sandbox.masking import load_masked
 from unspill.sandbox.partial import LARGEST, read_partly_chosen
 from unspill.sandbox.reading import changes_below, layers_below
+from unspill.sandbox.secrets import load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

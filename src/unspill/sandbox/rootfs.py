@@ -19,7 +19,7 @@ from unspill.layers.flatten import flatten
 from unspill.layers.locks import lock_sandbox
 from unspill.model.policy import Policy
 from unspill.model.rootfs import Installed, Progress, RootfsKey, RootfsSpec
-from unspill.policy.rootfs_spec import is_label
+from unspill.policy.config import is_rootfs_label
 from unspill.record import Record
 from unspill.rootfs.build import obtain, prepare, upgrade, verify
 from unspill.rootfs.registry import Registry, empty_downloads
@@ -232,7 +232,7 @@ def keep_rootfs(project: Project, label: str, report: Callable[[Progress], None]
         UsageError: the sandbox has written nothing to a rootfs.
         RootfsError: it can't be made.
     """
-    if not is_label(label):
+    if not is_rootfs_label(label):
         raise UsageError(
             f"not a label for a rootfs: {label!a}",
             remedy="Use small letters, digits, `.` and `_`, a letter first, and not the name of a source there.",

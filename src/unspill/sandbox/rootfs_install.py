@@ -21,9 +21,8 @@ from unspill.model.rootfs import Installed, Progress, RootfsSpec
 from unspill.model.run import Exited, LimitReached, NeverStarted, OutputChunk, Signalled, TimedOut
 from unspill.network.resolve import Endpoint
 from unspill.plan.install import LIMITS, InstallInput, build_install
-from unspill.policy.addresses import pack_address
-from unspill.policy.egress import WEB_PORTS, parse_rules
-from unspill.policy.rootfs_spec import find_wrong
+from unspill.policy.config import find_wrong_field
+from unspill.policy.hosts import WEB_PORTS, pack_address, parse_rules
 from unspill.record import Record
 from unspill.rootfs.build import prepare
 from unspill.rootfs.registry import Registry
@@ -268,7 +267,7 @@ def check_spec(spec: RootfsSpec) -> None:
     Raises:
         UsageError: with the field.
     """
-    found = find_wrong(spec)
+    found = find_wrong_field(spec)
     if found is not None:
         raise UsageError(f"This rootfs can't be made: {found[0]}: {found[1]}", remedy="See `unspill rootfs --help`.")
 

@@ -27,7 +27,7 @@ from unspill.model.plan import Bind, CacheLayer, Directory, Overlay, ReadOnly, S
 from unspill.model.rootfs import NOTE, Rootfs
 from unspill.plan.rootfs import OWN_PLACES
 from unspill.plan.view import is_written
-from unspill.policy.mounted import directory_problem
+from unspill.policy.defaults import mount_source_problem
 from unspill.policy.paths import contains, show
 from unspill.rootfs.layout import let_go, take
 from unspill.rootfs.registry import Registry
@@ -93,7 +93,7 @@ def _find_directory(policy: Policy, locations: Locations, roots: tuple[bytes, ..
     problem = "is the whole file system" if tree == b"/" else ""
     if any(contains(root, tree) or contains(tree, root) for root in roots):
         problem = "is or contains what commands may write, or lies in it"
-    problem = problem or directory_problem(tree, home=locations.home, own=own)
+    problem = problem or mount_source_problem(tree, home=locations.home, own=own)
     problem = problem or _why_changeable(tree, os.fsencode(policy.rootfs))
     if problem:
         raise RootfsUnsafe(

@@ -25,9 +25,9 @@ from unspill.runner.perform import perform
 from unspill.runner.watch import FREE_SPACE_KEPT, Wishes, free_bytes
 from unspill.sandbox.bases import find_bases, keep_base_objects, keep_bases
 from unspill.sandbox.ending import Applied, hidden_notes, make_result, never_begun, with_hints
-from unspill.sandbox.masking import find_masks, remember_revealed, with_covers
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.scanning import is_unwritten, scan_run, with_last_look
+from unspill.sandbox.secrets import find_masks, remember_revealed, with_covers
 from unspill.sandbox.sweeping import end_interrupted
 
 TYPE_CHECKING = False
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from unspill.model.traffic import Traffic
     from unspill.runner.perform import Performed
     from unspill.sandbox.gate import Gate
-    from unspill.sandbox.masking import Masks
     from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.secrets import Masks
     from unspill.sandbox.spec import Request, RunWishes
 
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")

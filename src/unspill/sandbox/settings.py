@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PROJECT_FILE = b".unspill.toml"
 _LARGEST = 1 << 16
-# The same as `policy.settings.AFTER`, which a plain run does not load
+# The same as `policy.config.AFTER`, which a plain run does not load
 _AFTER = ("apply", "hold", "discard")
 _APPROVERS = ("terminal", "queue", "deny")
 
@@ -48,8 +48,8 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     outer = _files_above(project, locations.home)
     if text is None and asked is None and not outer:
         return _checked(policy, locations)
+    from unspill.policy.config import parse_policy
     from unspill.policy.merge import tighten, with_own
-    from unspill.policy.toml import parse_policy
 
     home = locations.home
     if text is not None:
@@ -60,7 +60,7 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
         where = show(os.path.join(project, PROJECT_FILE))
         decided = tighten(policy, parse_policy(asked, where=where, trusted=False, home=home, base=project))
     for directory, content in outer:
-        from unspill.policy.enclosing import seen_from, tightest
+        from unspill.policy.merge import seen_from, tightest
 
         where = show(os.path.join(directory, PROJECT_FILE))
         settings = parse_policy(content, where=where, trusted=False, home=home, base=directory)
@@ -83,8 +83,8 @@ def find_own_policy(locations: Locations) -> Policy:
     text = read_text(path)
     if text is None:
         return Policy()
+    from unspill.policy.config import parse_policy
     from unspill.policy.merge import with_own
-    from unspill.policy.toml import parse_policy
 
     own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
     return without_overridden(own)
@@ -111,21 +111,21 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
     """Return the policy if nothing that stays private is mounted by it; a link to it is no way round."""
     if not policy.mounts:
         return policy
-    from unspill.policy.mounted import directory_problem
+    from unspill.policy.defaults import mount_source_problem
 
     own = tuple(filter(None, (locations.state, locations.config, locations.data, locations.rootfs, policy.rootfs_dir)))
     for _place, directory in policy.mounts:
         for path in dict.fromkeys((directory, os.path.realpath(directory))):
-            problem = directory_problem(path, home=locations.home, own=own)
+            problem = mount_source_problem(path, home=locations.home, own=own)
             if problem:
                 raise PolicyError(f"{show(directory)} can't be mounted: {show(path)} {problem}")
     return policy
 
 
 def _check_given(policy: Policy) -> None:
-    """Check of a policy that a program made what `policy.toml` checks of a file: that each word is a known one."""
+    """Check of a policy that a program made what `policy.config` checks of a file: that each word is a known one."""
     from unspill.model.policy import SCOPES
-    from unspill.policy.settings import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
+    from unspill.policy.config import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
 
     rules = policy.permissions
     stances = ("network", "egress", "roots", "readable", "secrets", "held", "unsandboxed", "as_root")
@@ -152,25 +152,22 @@ def _check_given(policy: Policy) -> None:
 
 
 def _check_given_rootfs(policy: Policy) -> None:
-    from unspill.policy.mounted import place_problem, together_problem
-    from unspill.policy.paths import normalise
-    from unspill.policy.rootfs_spec import find_wrong, is_name
+    from unspill.policy.config import find_wrong_field, is_rootfs_name
+    from unspill.policy.defaults import mount_place_problem, mount_places_problem
+    from unspill.policy.paths import is_normalised
 
-    def is_path(path: bytes) -> bool:
-        return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
-
-    if policy.rootfs and not is_name(policy.rootfs) and not is_path(os.fsencode(policy.rootfs)):
+    if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_normalised(os.fsencode(policy.rootfs)):
         raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")
-    if policy.rootfs_dir and not is_path(policy.rootfs_dir):
+    if policy.rootfs_dir and not is_normalised(policy.rootfs_dir):
         raise PolicyError(f"the policy's rootfs_dir is not an absolute and normalised path: {policy.rootfs_dir!a}")
     for place, _directory in policy.mounts:
-        problem = place_problem(place)
+        problem = mount_place_problem(place)
         if problem:
             raise PolicyError(f"the policy's mounts: {show(place)} {problem}")
-    problem = together_problem(place for place, _directory in policy.mounts)
+    problem = mount_places_problem(place for place, _directory in policy.mounts)
     if problem:
         raise PolicyError(f"the policy's mounts: {problem}")
-    found = None if policy.provision is None else find_wrong(policy.provision)
+    found = None if policy.provision is None else find_wrong_field(policy.provision)
     if found is not None:
         raise PolicyError(f"the policy's provision.{found[0]}: {found[1]}")
 

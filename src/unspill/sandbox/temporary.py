@@ -66,8 +66,8 @@ def _is_readable(fd: int) -> bool:
 
 
 def _read_policy(path: bytes, home: bytes) -> Policy:
+    from unspill.policy.config import parse_policy
     from unspill.policy.merge import with_own
-    from unspill.policy.toml import parse_policy
 
     text = read_text(path)
     if text is None:

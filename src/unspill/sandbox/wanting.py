@@ -8,7 +8,7 @@ import os
 from unspill.changes.quote import quote
 from unspill.errors import PolicyError, UsageError
 from unspill.plan.view import to_host
-from unspill.policy.egress import parse_reachable
+from unspill.policy.hosts import parse_reachable
 from unspill.policy.paths import contains
 from unspill.record import Record
 
@@ -70,7 +70,7 @@ def _masked(project: Project, given: Sequence[str]) -> tuple[bytes, ...]:
         _real(project, path)
         above, name = os.path.split(_on_host(project, path))
         paths.append(os.path.join(os.path.realpath(above), name))
-    from unspill.sandbox.masking import find_masks
+    from unspill.sandbox.secrets import find_masks
 
     find_masks(project, tuple(paths))
     return tuple(dict.fromkeys(paths))

@@ -349,7 +349,7 @@ def disguised(top: str) -> Callable[[Arena], object]:
 def names_as_they_are(arena: Arena) -> Iterator[None]:
     with arena.patch.context() as patch:
         patch.setattr("unspill.apply.guard.is_odd", lambda _name: False)
-        patch.setattr("unspill.policy.guarded.Index.fold", lambda _index, path: path)
+        patch.setattr("unspill.policy.held.Index.fold", lambda _index, path: path)
         yield
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from unspill.network.protocols import HEAD_BYTES, PHRASES, Head, answer_to_denial, find_end, parse_head
 from unspill.network.relay import BodyGate, RequestGate
-from unspill.policy.hosts import Destination
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Destination, Refused
 
 SITE = Destination(host="example.org", port=80)
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.network.hellos import in_records, real_hello, server_name, written_hello
 from unspill.network.protocols import ALERT, HELLO_BYTES, Hello, parse_hello
 from unspill.network.relay import HelloGate
-from unspill.policy.hosts import Destination
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Destination, Refused
 
 SITE = Destination(host="example.org", port=443)
 ADDRESS = Destination(host="93.184.215.14", port=443, address=b"\x5d\xb8\xd7\x0e")

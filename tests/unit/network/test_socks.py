@@ -17,8 +17,7 @@ from unspill.network.protocols import (
     parse_request,
     reply,
 )
-from unspill.policy.hosts import Destination
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Destination, Refused
 
 GREETING = b"\x05\x01\x00"
 

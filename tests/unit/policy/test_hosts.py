@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.network.host_vectors import FAMILIES, VECTORS
 from unspill.network.protocols import shown
-from unspill.policy.addresses import find_literal
-from unspill.policy.hosts import SPECIAL, Destination, parse_authority, parse_host, parse_port
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import SPECIAL, Destination, Refused, find_literal, parse_authority, parse_host, parse_port
 
 LABEL = rb"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 NAME = re.compile(rb"(?:" + LABEL + rb"\.)+([a-z]{1,63}|xn--" + rb"[a-z0-9-]{0,58}[a-z0-9])")
