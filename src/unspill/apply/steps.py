@@ -28,10 +28,10 @@ import stat
 import time
 from _operator import attrgetter
 
-from unspill.changes.walk import close_again, open_to_owner
 from unspill.errors import ProjectBusy, RootRefused
 from unspill.host.dirfd import Beneath, is_one_mount
 from unspill.host.overlay import FORMAT, KINDS, MODE_MARK
+from unspill.layers.modes import close_again, open_to_owner
 from unspill.model.operation import (
     Dress,
     Entry,

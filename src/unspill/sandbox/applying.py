@@ -12,12 +12,12 @@ from unspill.apply.draft import RootDraft, Upper
 from unspill.apply.journal import Residue, Touched, residue_dir, tree_dir
 from unspill.apply.operate import Task, operate
 from unspill.changes.select import rest
-from unspill.changes.walk import open_closed, open_to_owner
 from unspill.errors import ApplyFailed, RootRefused
 from unspill.host.dirfd import Beneath
 from unspill.layers.lifecycle import discard_stacks, new_id
 from unspill.layers.locks import StackUse, base_dir
 from unspill.layers.marks import Marks, carry_over, unedited_directories
+from unspill.layers.modes import open_closed, open_to_owner
 from unspill.layers.residue import build_residue
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import ancestors, choose

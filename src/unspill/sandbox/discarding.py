@@ -15,11 +15,11 @@ from unspill.changes.diff import apply_hunks, numbered_hunks
 from unspill.changes.reader import Reader
 from unspill.changes.select import select, without
 from unspill.errors import RootRefused
-from unspill.layers.lifecycle import new_id, refuse_if_used, stat_root
+from unspill.layers.lifecycle import new_id, refuse_if_used, renew, stat_root, take_mark
 from unspill.layers.locks import base_dir, lock_sandbox
-from unspill.layers.marks import Marks, carry_over, renew, take_mark
+from unspill.layers.marks import Marks, carry_over
 from unspill.layers.residue import build_residue
-from unspill.layers.trees import copy_look
+from unspill.layers.trees import copy_metadata
 from unspill.sandbox.bases import keep_base
 from unspill.sandbox.choosing import with_whole_repositories
 from unspill.sandbox.layer_rows import taken_layers
@@ -181,4 +181,4 @@ def _write_text(path: bytes, text: bytes, change: Change, live: bytes) -> None:
     with Reader(live) as reader, open(reader.open_after(change), "rb") as source, open(path, "xb") as file:
         file.write(text)
         file.flush()
-        copy_look(source.fileno(), file.fileno(), os.fstat(source.fileno()))
+        copy_metadata(source.fileno(), file.fileno(), os.fstat(source.fileno()))

@@ -12,9 +12,9 @@ import os
 from unspill.apply.journal import Residue, kept_base_dir, residue_dir, tree_dir
 from unspill.changes.scan import scan
 from unspill.git.layout import repository_of
-from unspill.layers.lifecycle import new_id, stat_root
+from unspill.layers.lifecycle import new_id, renew, stat_root, take_mark
 from unspill.layers.locks import base_dir
-from unspill.layers.marks import Marks, carry_over, renew, take_mark
+from unspill.layers.marks import Marks, carry_over
 from unspill.layers.residue import build_residue
 from unspill.model.layer import LayerId
 from unspill.sandbox.bases import keep_base

@@ -13,13 +13,12 @@ import os
 import stat
 import time
 
-from unspill.changes.walk import is_empty
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.host.bwrap import find_changeable, find_changeable_way
 from unspill.host.dirfd import find_inside, resolve_inside
 from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 from unspill.host.rootfs_base import look_at_rootfs
-from unspill.layers.lifecycle import ROOTFS_OWNER, rootfs_owner
+from unspill.layers.lifecycle import ROOTFS_OWNER, is_empty, rootfs_owner
 from unspill.layers.locks import lock_sandbox, upper_dir
 from unspill.model.layer import SealedLayer, Stack
 from unspill.model.permission import UNKNOWN_PROGRAM

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 
-from unspill.changes.walk import is_empty
 from unspill.host.overlay import OPAQUE
+from unspill.layers.lifecycle import is_empty, is_untouched
 from unspill.model.change import ChangeSet
 from unspill.model.run import LimitReached
 from unspill.runner.watch import find_excess
@@ -33,7 +33,7 @@ def excess_of(under_way: OpenRun, limits: Limits) -> LimitReached | None:
 
 def is_unwritten(under_way: OpenRun) -> bool:
     """Tell whether nothing at all was written to the roots of a run."""
-    return all(stack.open is None or is_empty(stack.open.upper, stack.lowers()[0]) for stack in under_way.stacks)
+    return all(stack.open is None or is_untouched(stack.open.upper, stack.lowers()[0]) for stack in under_way.stacks)
 
 
 def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -> ChangeSet:
@@ -89,7 +89,7 @@ def scan_run(under_way: OpenRun) -> ChangeSet:
     for stack in under_way.stacks:
         assert stack.open is not None
         lowers = stack.lowers()
-        if is_empty(stack.open.upper, lowers[0]):
+        if is_untouched(stack.open.upper, lowers[0]):
             continue
         from unspill.changes.scan import scan
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.layers.ground import Ground, layers_of
-from unspill.layers.marks import take_mark
+from unspill.layers.lifecycle import take_mark
 from unspill.store.db import Store
 
 FILESYSTEMS = {
@@ -124,7 +124,7 @@ def test_a_root_that_can_not_be_written_gets_its_mark_from_the_clock(place: byte
 
 
 def test_where_no_fractions_are_kept_the_clock_is_cut_too_as_if_on_fat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unspill.layers.marks.time.clock_gettime_ns", lambda _clock: 1_700_000_001_999_999_999)
+    monkeypatch.setattr("unspill.layers.lifecycle.time.clock_gettime_ns", lambda _clock: 1_700_000_001_999_999_999)
     whole_seconds = os.stat_result((0,) * 10, {"st_ctime_ns": 5_000_000_000, "st_mtime_ns": 7_000_000_000})
     mark = take_mark(b"/proc/self", whole_seconds, os.stat("/"))
     assert mark.ctime_ns == 1_700_000_000_000_000_000
