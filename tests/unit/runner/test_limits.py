@@ -10,7 +10,7 @@ import pytest
 
 from unspill.model.policy import Limits
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut
-from unspill.runner.watch import Budget, find_excess, name_limit, rlimits
+from unspill.runner.watch import UsageWatch, find_excess, name_limit, rlimits
 
 MIB = 1 << 20
 
@@ -78,7 +78,7 @@ def test_what_lies_in_all_layers_counts_together(tmp_path: Path) -> None:
 
 
 def test_the_next_look_is_chosen_by_the_last(tmp_path: Path) -> None:
-    budget = Budget(Limits(), (fill(tmp_path / "a", 10, 1),))
+    budget = UsageWatch(Limits(), (fill(tmp_path / "a", 10, 1),))
     before = budget.next_check
     assert budget.check() is None
     assert budget.next_check >= before
@@ -88,7 +88,7 @@ def test_the_next_look_is_chosen_by_the_last(tmp_path: Path) -> None:
 def test_a_disk_that_is_nearly_full_ends_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], limit: str
 ) -> None:
-    budget = Budget(Limits(), (fill(tmp_path / "a", 1, 1),))
+    budget = UsageWatch(Limits(), (fill(tmp_path / "a", 1, 1),))
     monkeypatch.setattr("unspill.runner.watch._room", lambda _path: free)
     reached = budget.check()
     assert reached is not None

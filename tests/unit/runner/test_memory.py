@@ -9,7 +9,7 @@ import pytest
 from unspill.model.policy import Limits
 from unspill.model.run import LimitReached
 from unspill.runner import watch as watch_module
-from unspill.runner.watch import Budget
+from unspill.runner.watch import UsageWatch
 
 MIB = 1 << 20
 
@@ -44,7 +44,7 @@ def test_the_budget_looks_at_memory_only_where_no_group_does(tmp_path: Path, mon
     upper = (os.fsencode(tmp_path),)
     watch = watch_module.MemoryWatch()
     monkeypatch.setattr(watch_module, "free_memory", lambda: 0)
-    assert Budget(Limits(), upper).check() is None
-    reached = Budget(Limits(), upper, memory=watch).check()
+    assert UsageWatch(Limits(), upper).check() is None
+    reached = UsageWatch(Limits(), upper, memory=watch).check()
     assert reached is not None
     assert reached.limit == "free_memory"

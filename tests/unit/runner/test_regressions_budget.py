@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from unspill import LimitReached, Limits
-from unspill.runner.watch import Budget
+from unspill.runner.watch import UsageWatch
 
 
 def test_a_run_whose_sandbox_is_not_made_yet_is_not_charged_for_the_files_of_the_host(tmp_path: Path) -> None:
-    budget = Budget(Limits(layer_entries=1), (os.fsencode(tmp_path),), fresh=(b"/tmp", b"/run"))
+    budget = UsageWatch(Limits(layer_entries=1), (os.fsencode(tmp_path),), fresh=(b"/tmp", b"/run"))
     before_its_root_is_its_own = os.pidfd_open(os.getpid())
     try:
         assert budget.check(before_its_root_is_its_own) is None
@@ -24,7 +24,7 @@ def test_a_run_whose_sandbox_is_not_made_yet_is_not_charged_for_the_files_of_the
 def test_a_directory_in_memory_at_a_place_that_the_host_does_not_have_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budget = Budget(Limits(layer_entries=0), (os.fsencode(tmp_path),), fresh=(b"/",))
+    budget = UsageWatch(Limits(layer_entries=0), (os.fsencode(tmp_path),), fresh=(b"/",))
     monkeypatch.setattr("unspill.runner.watch._device_of", lambda _place: None)
     of_another_root = os.pidfd_open(os.getpid())
     try:
@@ -40,7 +40,9 @@ def _make_files(directory: Path, count: int) -> None:
         (directory / f"{directory.name}-{number}").touch()
 
 
-def _look_after_the_disk_changed(budget: Budget, monkeypatch: pytest.MonkeyPatch, entries: int) -> LimitReached | None:
+def _look_after_the_disk_changed(
+    budget: UsageWatch, monkeypatch: pytest.MonkeyPatch, entries: int
+) -> LimitReached | None:
     """Look as if the whole file system had so many entries more than at the beginning: others use it too."""
     room = budget._room
     monkeypatch.setattr("unspill.runner.watch._room", lambda _path: (room[0], room[1] - entries))
@@ -57,9 +59,9 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     return upper, playground
 
 
-def _budget(places: tuple[Path, Path]) -> Budget:
+def _budget(places: tuple[Path, Path]) -> UsageWatch:
     upper, playground = map(os.fsencode, places)
-    return Budget(Limits(layer_entries=150), (upper,), (playground,))
+    return UsageWatch(Limits(layer_entries=150), (upper,), (playground,))
 
 
 def test_whoever_removes_files_elsewhere_does_not_hide_that_a_run_fills_the_playground(

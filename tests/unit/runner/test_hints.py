@@ -9,7 +9,7 @@ from tests.unit.plan.given import HOME, PROJECT, given
 from unspill.model.plan import Plan
 from unspill.model.run import Exited, Signalled, TimedOut
 from unspill.plan.build import build_plan
-from unspill.runner.outcome import hints_about
+from unspill.runner.hints import hints_about
 
 FAILED = Exited(code=1)
 KEY = HOME + b"/.ssh/id_ed25519"
