@@ -43,11 +43,11 @@ def fail(*_arguments: object) -> int:
 def main() -> None:
     order = json.loads(sys.argv[1])
     if order["taken_away"]:
-        from unspill.cli import output
+        from unspill.cli import run
         from unspill.sandbox import preload
 
         vars(preload).update(_TO_THE_END=(), _TO_TELL=(), _OF_REPOSITORIES=())
-        vars(output).update(_LOADED=())
+        vars(run).update(_LOADED=())
     if order["fails"]:
         from unspill.apply import operate
 

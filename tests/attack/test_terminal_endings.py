@@ -77,8 +77,8 @@ USUAL: Final = {
     "keypad_cursor_flag": "0",
 }
 WITHOUT: Final = (
-    "import sys; sys.argv[0] = 'unspill'; from unspill.cli import output; from unspill.cli.main import main; "
-    "output.Output.settle = lambda self: None; main()"
+    "import sys; sys.argv[0] = 'unspill'; from unspill.cli import run; from unspill.cli.main import main; "
+    "run.CommandOutput.settle = lambda self: None; main()"
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.architecture.sources import ROOT
 from tests.support import Ground, run_cli
-from unspill.cli.hook_check import trust_hash
+from unspill.cli.hook import trust_hash
 
 pytestmark = pytest.mark.kernel
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from unspill.cli import doctor, rootfs, run
+from unspill.cli.main import find_verb
 from unspill.cli.options import parse
 from unspill.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = ("unspill-rootfs.service", "unspill-rootfs.timer")
-VERBS = {"rootfs": rootfs.COMMAND, "run": run.COMMAND, "doctor": doctor.COMMAND}
+VERBS = {name: find_verb(name) for name in ("rootfs", "run", "doctor")}
 INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "FROM", "RUN", "USER", "VOLUME", "WORKDIR"}
 CALLED = re.compile(r"(?:^|[ /`])unspill (?P<words>(?:rootfs|run|doctor)\b[^`&|;\n]*)")
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import tarfile
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from tests.docs.tables import code, rows_of, section, tables
 from tests.rootfs_tree import make_small_tree
 from tests.support import run_cli
 from unspill import Cancelled, LimitReached, NeverStarted, Signalled, TimedOut, errors
-from unspill.cli.main import OUR_FAILURE, VERBS
-from unspill.cli.options import EVERYWHERE, Command, Option
-from unspill.cli.permission_form import question_form
+from unspill.cli.main import OUR_FAILURE, VERBS, find_verb
+from unspill.cli.options import EVERYWHERE, Option
+from unspill.cli.permissions import question_form
 from unspill.model import run as run_module
 from unspill.model.change import Change, Identity
 from unspill.model.permission import Grant, NetworkForCommand
@@ -34,23 +33,16 @@ def spellings(option: Option) -> list[str]:
     return [f"{name} {option.metavar}".strip() for name in (option.name, option.short) if name]
 
 
-def command_of(verb: str) -> Command:
-    command = import_module(f"unspill.cli.{verb}").COMMAND
-    assert isinstance(command, Command)
-    return command
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_of_a_verb_is_documented_and_no_other(verb: str) -> None:
-    own = [option for option in command_of(verb).options if option not in EVERYWHERE]
+    own = [option for option in find_verb(verb).options if option not in EVERYWHERE]
     documented = [code(row[0]) for row in rows_of(DOCUMENT, f"unspill {verb}")]
     assert sorted(documented) == sorted(map(spellings, own))
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_usage_of_a_verb_is_documented(verb: str) -> None:
-    command = command_of(verb)
-    usage = f"`unspill {verb} [options] {command.positional}".rstrip() + "`"
+    usage = f"`unspill {verb} [options] {find_verb(verb).positional}".rstrip() + "`"
     assert usage in section(DOCUMENT, f"unspill {verb}")
 
 
@@ -58,7 +50,7 @@ def test_the_options_that_every_verb_has_are_documented() -> None:
     documented = [code(row[0]) for row in rows_of(DOCUMENT, "Command line")]
     assert sorted(documented) == sorted(map(spellings, EVERYWHERE))
     for verb in VERBS:
-        assert set(EVERYWHERE) <= set(command_of(verb).options)
+        assert set(EVERYWHERE) <= set(find_verb(verb).options)
 
 
 def all_errors(base: type[errors.UnspillError] = errors.UnspillError) -> Iterator[type[errors.UnspillError]]:

@@ -21,7 +21,7 @@ from tests.support import Ground
 from unspill.apply import operate, perform, recover
 from unspill.apply.perform import sync_done
 from unspill.apply.steps import Sites
-from unspill.cli.outcome import outcome_lines
+from unspill.cli.output import outcome_lines
 from unspill.host.dirfd import has_writers
 from unspill.layers.trees import remove_tree
 from unspill.model.operation import Operation

@@ -10,7 +10,7 @@ import json
 import os
 
 from unspill.changes.render import safe_text
-from unspill.cli.options import EVERYWHERE, Command
+from unspill.cli.options import verb
 from unspill.errors import BwrapUnsafe, HostError, RootfsError
 from unspill.host.diagnosis import FINDINGS, Row, diagnose, survey_project
 from unspill.host.places import find_home
@@ -35,19 +35,16 @@ if TYPE_CHECKING:
     from unspill.model.policy import Policy
     from unspill.sandbox.locations import Locations
 
-COMMAND = Command(
-    name="doctor",
-    summary="Say what this machine can do and how to get the rest; with PROJECT, look through that directory too.",
-    options=EVERYWHERE,
-    positional="[PROJECT]",
-    most=1,
-)
-
 _MARKS = {"ok": "ok", "note": "note", "less": "less", "weak": "weak", "missing": "NO"}
 
 
-def run(arguments: Arguments) -> int:
-    """Run the verb."""
+@verb(
+    "Say what this machine can do and how to get the rest; with PROJECT, look through that directory too.",
+    positional="[PROJECT]",
+    most=1,
+)
+def doctor(arguments: Arguments) -> int:
+    """Say what works on this host."""
     given = arguments.words[0] if arguments.words else arguments.value("--project")
     project = resolve_project(given or find_project(os.getcwdb()))
     locations = find_locations(find_home(os.getuid(), os.environb.get(b"HOME")).path, os.environb)

@@ -3,30 +3,41 @@
 
 It must never let a command through as it was: what is not understood ends with 2, which stops the command, and never
 with another failure, which would not.
+
+`AGENTS` has what each agent sends and takes for an answer, only as its documentation or its source says. What all of
+them share: the hook reads one JSON object, exit status 2 stops the command and gives the agent what is on stderr, any
+other failure lets the command through.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from shlex import quote, split
 
-from unspill.cli.hook_agents import AGENTS, answer_form, settings_form
-from unspill.cli.options import EVERYWHERE, Command, Option, parse
+from unspill.cli.options import Option, parse, verb
 from unspill.errors import UnspillError, UsageError
 from unspill.host.installation import check_own_place, own_words
+from unspill.host.places import find_home
+from unspill.policy.defaults import check_root
+from unspill.policy.paths import show
+from unspill.record import Record
+from unspill.sandbox.locations import find_own_locations
+from unspill.sandbox.project import find_project, resolve_project
+from unspill.sandbox.settings import load_policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.cli.hook_agents import CodingAgent
     from unspill.cli.options import Arguments
 
 _STOP = 2
-_NOTHING = "Nothing was run."
+_NOTHING_RUN = "Nothing was run."
 _MOST_READ = 16 * 1024 * 1024
 # One word of a command line has at most 128 KiB, and quotes take some of that
-_LONGEST = 100_000
+_LONGEST_COMMAND = 100_000
 # A text that begins like an option is none
 _SHELL = "-- bash -c -- "
 # Where the agent's shell stands. Nothing here is for that shell to expand: Gemini CLI refuses `$(...)` as an injection
@@ -35,33 +46,102 @@ _PLACE = "--working-dir ."
 # where there is no reason with it
 _OR_STOP = f" || {{ echo 'unspill stopped this command.' >&2; exit {_STOP}; }}"
 
-COMMAND = Command(
-    name="hook",
-    summary="Be the hook of a coding agent: read what it is about to run, answer with the same command sealed.",
+
+class CodingAgent(Record):
+    """One agent. `fields` are those that its tool has besides the command.
+
+    `background` is the field that asks for a command nobody waits for, `unsealed` the one that asks to leave the
+    agent's own sandbox. `asks`: a hook can make it ask the person. `returned` is the field of an answer that has the
+    new arguments. `decides`: the answer also says whether the command is allowed. `warning` is what to know before its
+    settings are used.
+    """
+
+    event: str
+    tool: str
+    fields: frozenset[str]
+    matcher: str
+    settings: str
+    timeout: int
+    background: str = ""
+    unsealed: str = ""
+    asks: bool = False
+    returned: str = "updatedInput"
+    decides: bool = True
+    warning: str = ""
+    extra: tuple[tuple[str, str], ...] = ()
+
+
+AGENTS = {
+    "claude-code": CodingAgent(
+        event="PreToolUse",
+        tool="Bash",
+        fields=frozenset(("description", "timeout", "run_in_background", "dangerouslyDisableSandbox")),
+        # The others run commands too: they are stopped, and the agent is told which one to use
+        matcher="Bash|Monitor|PowerShell",
+        settings="~/.claude/settings.json",
+        timeout=30,
+        background="run_in_background",
+        unsealed="dangerouslyDisableSandbox",
+        asks=True,
+        # Without it, a hook that can't be started lets the command through
+        extra=(("onFailure", "block"),),
+    ),
+    "codex": CodingAgent(
+        event="PreToolUse",
+        tool="Bash",
+        fields=frozenset(),
+        matcher="^Bash$",
+        settings="~/.codex/hooks.json",
+        timeout=30,
+        warning=(
+            "Codex skips a hook that you have not trusted, without a word, and runs commands unsealed.\n"
+            "  Trust this one in Codex (type /hooks), then check that it is called: unspill hook codex --check"
+        ),
+    ),
+    "gemini-cli": CodingAgent(
+        event="BeforeTool",
+        tool="run_shell_command",
+        # `delay_ms` is only looked at together with `is_background`
+        fields=frozenset(("description", "dir_path", "directory", "is_background", "delay_ms")),
+        matcher="^run_shell_command$",
+        settings="~/.gemini/settings.json",
+        timeout=30_000,
+        background="is_background",
+        returned="tool_input",
+        decides=False,
+        warning=(
+            "Gemini CLI skips every hook, without a word, in a folder that it does not trust.\n"
+            "  Trust the folder before you let it run commands there."
+        ),
+    ),
+}
+
+# Checking Codex
+_INSTALL = "Put there what `unspill hook codex --settings` prints."
+_TRUST = "Start `codex`, type /hooks, switch it on if it is off, and trust it."
+_UNSEEN = "Not checked: options of `codex`, its profiles, and settings that your organisation manages."
+_OTHERS = "There are other PreToolUse hooks: if one of them rewrites commands as well, the last one to finish wins."
+
+
+@verb(
+    "Be the hook of a coding agent: read what it is about to run, answer with the same command sealed.",
+    Option(name="--hold", help="have changes held instead of applied"),
+    Option(name="--quiet", short="-q", help="have no summary after the command's output"),
+    Option(name="--confirm", help="have the agent ask you before each command, where it can"),
+    Option(name="--settings", help="print what makes the agent call it, for its settings, and read nothing"),
+    Option(name="--check", help="say whether Codex will call it: installed, and trusted by you"),
     positional="|".join(AGENTS),
     most=1,
-    options=(
-        Option(name="--hold", help="have changes held instead of applied"),
-        Option(name="--quiet", short="-q", help="have no summary after the command's output"),
-        Option(name="--confirm", help="have the agent ask you before each command, where it can"),
-        Option(name="--settings", help="print what makes the agent call it, for its settings, and read nothing"),
-        Option(name="--check", help="say whether Codex will call it: installed, and trusted by you"),
-        *EVERYWHERE,
-    ),
 )
-
-
-def run(arguments: Arguments) -> int:
-    """Run the verb."""
-    import json
-
+def hook(arguments: Arguments) -> int:
+    """Answer a coding agent, print its settings, or check that it calls this."""
     agent = _agent(arguments)
     if arguments.flag("--check"):
         return _check(agent)
     if arguments.flag("--settings"):
         if agent.warning:
             print(f"unspill: {agent.warning}", file=sys.stderr, flush=True)
-        print(json.dumps(settings_form(agent, _own_command(arguments)), indent=2))
+        print(json.dumps(_settings_form(agent, _own_command(arguments)), indent=2))
         return 0
     if sys.stdin.isatty():
         raise UsageError("this is for a coding agent to call", remedy="`--settings` prints what makes it call it.")
@@ -74,34 +154,38 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _check(agent: CodingAgent) -> int:
-    from unspill.cli.hook_check import check_codex
-    from unspill.policy.paths import show
+def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, Any]:
+    event, given = _read(agent, raw)
+    text = given["command"]
+    is_plan = event.get("permission_mode") == "plan"
+    words = _words(arguments, _project(arguments), discard=is_plan)
+    leaves = bool(agent.unsealed and given.get(agent.unsealed))
+    reason = "sealed by unspill"
+    if leaves:
+        reason = f"the agent wants to leave its own sandbox ({agent.unsealed}); this command stays {reason}"
+    ask = leaves or arguments.flag("--confirm")
+    return _answer_form(agent, given, seal(text, words), reason=reason, ask=ask)
 
-    if agent is not AGENTS["codex"]:
-        raise UsageError("only what Codex does with its hooks can be checked", remedy="Leave out --check.")
-    told = check_codex(lambda matcher, hook: _is_printed(agent, matcher, hook))
-    print(show(told.encode("utf-8", "surrogateescape")))
-    return 0
+
+def seal(text: str, words: str) -> str:
+    """Return the command line that runs a shell text sealed; one that is exactly that already is returned as it is."""
+    return text if is_sealed(text, words) else words + quote(text)
 
 
-def _is_printed(agent: CodingAgent, matcher: object, hook: dict[str, Any]) -> bool:
-    """Tell whether a hook is, to the letter, what `--settings` prints for some options."""
-    from shlex import split
-
-    try:
-        words = split(str(hook.get("command")).removesuffix(_OR_STOP))
-        given = parse(COMMAND, words[len(own_words()) + 1 :])
-        printed = settings_form(_agent(given), _own_command(given))
-    except (ValueError, UsageError):
+def is_sealed(text: str, words: str) -> bool:
+    """Tell whether a text is, to the byte, what `seal` makes of another: looking like it is not enough."""
+    if not text.startswith(words):
         return False
-    return printed == {"hooks": {agent.event: [{"matcher": matcher, "hooks": [hook]}]}}
+    rest = text[len(words) :]
+    try:
+        parts = split(rest)
+    except ValueError:
+        return False
+    return len(parts) == 1 and quote(parts[0]) == rest
 
 
 def _put(answer: dict[str, Any]) -> None:
     """Write the answer, past all buffers: what could not be written must not be found out when it is too late."""
-    import json
-
     # What JSON has no form for, an agent's parser would refuse, and take that for no answer
     json.dumps(answer, ensure_ascii=False, allow_nan=False).encode("utf-8", "strict")
     if os.path.samestat(os.fstat(1), os.stat(os.devnull)):
@@ -113,9 +197,7 @@ def _put(answer: dict[str, Any]) -> None:
 
 
 def _stop(reason: str) -> int:
-    from unspill.policy.paths import show
-
-    told = "".join(f"{show(line.encode('utf-8', 'surrogatepass'))}\n" for line in (f"unspill: {reason}", _NOTHING))
+    told = "".join(f"{show(line.encode('utf-8', 'surrogatepass'))}\n" for line in (f"unspill: {reason}", _NOTHING_RUN))
     try:
         os.write(2, told.encode("utf-8", "backslashreplace"))
     except OSError:
@@ -132,27 +214,12 @@ def _agent(arguments: Arguments) -> CodingAgent:
     return AGENTS[name]
 
 
-def _answer(agent: CodingAgent, arguments: Arguments, raw: bytes) -> dict[str, Any]:
-    event, given = _read(agent, raw)
-    text = given["command"]
-    is_plan = event.get("permission_mode") == "plan"
-    words = _words(arguments, _project(arguments), discard=is_plan)
-    leaves = bool(agent.unsealed and given.get(agent.unsealed))
-    reason = "sealed by unspill"
-    if leaves:
-        reason = f"the agent wants to leave its own sandbox ({agent.unsealed}); this command stays {reason}"
-    ask = leaves or arguments.flag("--confirm")
-    return answer_form(agent, given, seal(text, words), reason=reason, ask=ask)
-
-
 def _read(agent: CodingAgent, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the agent sent, and its tool's arguments.
 
     Raises:
         UsageError: anything of it is not as the agent is known to send it.
     """
-    import json
-
     if len(raw) > _MOST_READ:
         raise UsageError(f"more than {_MOST_READ} bytes were sent")
     try:
@@ -176,7 +243,7 @@ def _check_arguments(agent: CodingAgent, given: dict[str, Any]) -> None:
         raise UsageError("there is no command")
     if "\0" in text:
         raise UsageError("the command has a zero byte, which no shell can be given")
-    if len(text.encode("utf-8", "surrogatepass")) > _LONGEST:
+    if len(text.encode("utf-8", "surrogatepass")) > _LONGEST_COMMAND:
         raise UsageError("the command is too long", remedy="Write it to a file and run that.")
     unknown = sorted(set(given) - agent.fields - {"command"})
     if unknown:
@@ -191,8 +258,6 @@ def _words(arguments: Arguments, project: bytes, *, discard: bool) -> str:
 
     The project is named: some agents let a model say where a command is run.
     """
-    from shlex import quote
-
     # Some agents give a shell a pipe that never ends, which a command would wait for
     words = [*own_words(), "run", "--no-stdin"]
     if discard:
@@ -210,44 +275,8 @@ def _words(arguments: Arguments, project: bytes, *, discard: bool) -> str:
 
 def _whom(project: bytes) -> str:
     """Return who answers what these commands ask for: never their terminal, since the agent may type there."""
-    from unspill.sandbox.locations import find_own_locations
-    from unspill.sandbox.settings import load_policy
-
     approver = load_policy(find_own_locations(), project, None).permissions.approver
     return "deny" if approver == "deny" else "queue"
-
-
-def seal(text: str, words: str) -> str:
-    """Return the command line that runs a shell text sealed; one that is exactly that already is returned as it is."""
-    from shlex import quote
-
-    return text if is_sealed(text, words) else words + quote(text)
-
-
-def is_sealed(text: str, words: str) -> bool:
-    """Tell whether a text is, to the byte, what `seal` makes of another: looking like it is not enough."""
-    from shlex import quote, split
-
-    if not text.startswith(words):
-        return False
-    rest = text[len(words) :]
-    try:
-        parts = split(rest)
-    except ValueError:
-        return False
-    return len(parts) == 1 and quote(parts[0]) == rest
-
-
-def _own_command(arguments: Arguments) -> str:
-    from shlex import quote
-
-    words = [*own_words(), "hook", arguments.words[0]]
-    words += [name for name in ("--hold", "--quiet", "--confirm") if arguments.flag(name)]
-    for name in ("--project", "--sandbox"):
-        value = arguments.value(name)
-        if value is not None:
-            words += [name, os.path.abspath(value) if name == "--project" else value]
-    return " ".join(map(quote, words)) + _OR_STOP
 
 
 def _project(arguments: Arguments) -> bytes:
@@ -259,11 +288,157 @@ def _project(arguments: Arguments) -> bytes:
     Raises:
         UsageError: it can't be one, or commands in it could change this program.
     """
-    from unspill.host.places import find_home
-    from unspill.policy.defaults import check_root
-    from unspill.sandbox.project import find_project, resolve_project
-
     project = resolve_project(arguments.value("--project") or find_project(os.getcwdb()))
     check_root(project, home=find_home(os.getuid(), os.environb.get(b"HOME")).path, own=())
     check_own_place((project,))
     return project
+
+
+def _own_command(arguments: Arguments) -> str:
+    words = [*own_words(), "hook", arguments.words[0]]
+    words += [name for name in ("--hold", "--quiet", "--confirm") if arguments.flag(name)]
+    for name in ("--project", "--sandbox"):
+        value = arguments.value(name)
+        if value is not None:
+            words += [name, os.path.abspath(value) if name == "--project" else value]
+    return " ".join(map(quote, words)) + _OR_STOP
+
+
+def _answer_form(agent: CodingAgent, given: dict[str, Any], command: str, *, reason: str, ask: bool) -> dict[str, Any]:
+    """Return the answer that has an agent run `command` in place of its own.
+
+    All arguments are in it: some versions replace theirs with what they get, others lay it over them.
+    """
+    said: dict[str, Any] = {"hookEventName": agent.event}
+    if agent.decides:
+        said |= {"permissionDecision": "ask" if ask else "allow", "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": {**said, agent.returned: {**given, "command": command}}}
+
+
+def _settings_form(agent: CodingAgent, command: str) -> dict[str, Any]:
+    """Return the part of an agent's settings that makes it call a hook before it runs a command."""
+    hook = {"type": "command", "command": command, "timeout": agent.timeout, **dict(agent.extra)}
+    return {"hooks": {agent.event: [{"matcher": agent.matcher, "hooks": [hook]}]}}
+
+
+def _check(agent: CodingAgent) -> int:
+    if agent is not AGENTS["codex"]:
+        raise UsageError("only what Codex does with its hooks can be checked", remedy="Leave out --check.")
+    told = _check_codex(agent)
+    print(show(told.encode("utf-8", "surrogateescape")))
+    return 0
+
+
+def _check_codex(agent: CodingAgent) -> str:
+    """Return the sentence that says that Codex will call our hook: it skips one that nobody has trusted without a word.
+
+    Reads the files in which Codex 0.166 keeps hooks and the trust in them, and asks Codex itself nothing. What it does
+    not see is said with the answer.
+
+    Raises:
+        UsageError: it will not, or that can't be known; with the reason and what to do.
+    """
+    home = _codex_home()
+    path = os.path.join(home, "hooks.json")
+    groups = _read_groups(path)
+    config = _read_config(os.path.join(home, "config.toml"))
+    places = [(group, hook) for group, entry in enumerate(groups) for hook in range(len(entry["hooks"]))]
+    ours = [place for place in places if _is_printed(agent, groups[place[0]].get("matcher"), _hook_at(groups, place))]
+    if not ours:
+        raise UsageError(f"{path} has no hook that this unspill prints", remedy=_INSTALL)
+    features = _table(config, "features")
+    if features.get("hooks", features.get("codex_hooks")) is False:
+        raise UsageError(f"{home}/config.toml switches hooks off", remedy="Remove `hooks = false` under `[features]`.")
+    states = _table(_table(config, "hooks"), "state")
+    reasons = [_why_skipped(_table(states, _trust_key(path, place)), groups, place) for place in ours]
+    if all(reasons):
+        raise UsageError(f"Codex skips the hook in {path} without a word: {reasons[0]}", remedy=_TRUST)
+    others = len(places) > 1 or _table(config, "hooks").get("PreToolUse")
+    told = f"Codex calls the hook in {path}: it is installed and you have trusted it. {_UNSEEN}"
+    return f"{told} {_OTHERS}" if others else told
+
+
+def _why_skipped(state: dict[str, Any], groups: list[dict[str, Any]], place: tuple[int, int]) -> str:
+    if state.get("enabled") is False:
+        return "it is switched off there."
+    trusted = state.get("trusted_hash")
+    if trusted is None:
+        return "you have not trusted it."
+    if trusted != trust_hash(groups[place[0]].get("matcher"), _hook_at(groups, place)):
+        return "it is not what you trusted, or your Codex records that otherwise than 0.166 does."
+    return ""
+
+
+def trust_hash(matcher: object, hook: dict[str, Any]) -> str:
+    """Return what Codex records of a hook that is trusted: a digest of all that it does, with the defaults."""
+    import hashlib  # lazy: hook
+
+    whole = {"event_name": "pre_tool_use", "matcher": matcher, "hooks": [{"async": False, **hook}]}
+    text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _is_printed(agent: CodingAgent, matcher: object, entry: dict[str, Any]) -> bool:
+    """Tell whether a hook is, to the letter, what `--settings` prints for some options."""
+    try:
+        words = split(str(entry.get("command")).removesuffix(_OR_STOP))
+        given = parse(hook, words[len(own_words()) + 1 :])
+        printed = _settings_form(_agent(given), _own_command(given))
+    except (ValueError, UsageError):
+        return False
+    return printed == {"hooks": {agent.event: [{"matcher": matcher, "hooks": [entry]}]}}
+
+
+def _trust_key(path: str, place: tuple[int, int]) -> str:
+    return f"{path}:pre_tool_use:{place[0]}:{place[1]}"
+
+
+def _hook_at(groups: list[dict[str, Any]], place: tuple[int, int]) -> dict[str, Any]:
+    found: dict[str, Any] = groups[place[0]]["hooks"][place[1]]
+    return found
+
+
+def _codex_home() -> str:
+    """Return where Codex keeps its settings, written as Codex writes it: trust is recorded under that name."""
+    given = os.environ.get("CODEX_HOME")
+    return os.path.realpath(given) if given else os.path.normpath(os.path.expanduser("~/.codex"))
+
+
+def _read_groups(path: str) -> list[dict[str, Any]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            whole = json.load(file)
+    except FileNotFoundError:
+        raise UsageError(f"Codex has no hooks: there is no {path}", remedy=_INSTALL) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"Codex can't read {path}, so it calls no hook: {error}", remedy=_INSTALL) from error
+    # One field that it does not know, and Codex leaves the whole file out
+    unknown = sorted(set(whole) - {"description", "hooks"}) if isinstance(whole, dict) else ["no object"]
+    groups = [] if unknown else _table(whole, "hooks").get("PreToolUse", [])
+    is_known = isinstance(groups, list) and all(
+        isinstance(group, dict)
+        and isinstance(group.get("hooks"), list)
+        and all(isinstance(hook, dict) for hook in group["hooks"])
+        for group in groups
+    )
+    if unknown or not is_known:
+        reason = unknown[0] if unknown else "PreToolUse"
+        raise UsageError(f"Codex can't read {path}, so it calls no hook: {reason!a:.60}", remedy=_INSTALL)
+    return groups
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    import tomllib  # lazy: hook
+
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} can't be read, so nobody can tell whether you trust the hook: {error}") from error
+
+
+def _table(whole: dict[str, Any], name: str) -> dict[str, Any]:
+    found = whole.get(name)
+    return found if isinstance(found, dict) else {}

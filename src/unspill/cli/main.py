@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: finds the verb, runs its module, turns errors into text and exit codes.
+"""The `unspill` program: finds the verb, imports the module that has it, turns errors into text and exit codes.
 
-Only this package prints or exits. Each verb is one module with `COMMAND` and `run(arguments) -> int`.
+Only this package prints or exits. To add a verb, write a function with `@verb(...)` (see `options.py`) in the module
+where it belongs, and name it in `VERBS`.
 """
 
 from __future__ import annotations
@@ -9,38 +10,44 @@ from __future__ import annotations
 import os
 import sys
 
+from unspill import __version__
+from unspill.cli.options import help_text, parse
 from unspill.errors import DeniedError, SandboxUnavailable, UnspillError, UsageError
+from unspill.host.descriptors import occupy_standard
 from unspill.host.signals import ignore_interrupts
+from unspill.policy.paths import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import NoReturn
 
+    from unspill.cli.options import Verb
+
+# The verbs as the overview lists them: the module that has each one, and what it does
 VERBS = {
-    "run": "run a command sealed; then apply, hold or discard what it changed",
-    "undo": "take an operation back, whatever the command was",
-    "redo": "do again what an undo took back",
-    "changes": "list what is held",
-    "diff": "show what is held, or what an operation changed, line by line",
-    "apply": "bring what is held into the project",
-    "discard": "drop what is held; undo brings it back",
-    "log": "list runs and operations",
-    "show": "show one run or one operation",
-    "files": "list the files that operations touched, and their backups",
-    "restore": "bring a file back from a backup",
-    "requests": "list what waits for your answer",
-    "approve": "allow what waits",
-    "deny": "deny what waits",
-    "grants": "list or take back what you allowed for longer than once",
-    "audit": "list what was asked, answered, run and applied",
-    "rootfs": "list, fetch, choose, check and remove root file systems for the view `rootfs`",
-    "mcp": "serve the tools of a sandbox to any client that speaks MCP",
-    "hook": "be the hook of a coding agent, so that its commands are run sealed",
-    "status": "say what is kept, and what that takes on the disk",
-    "prune": "forget what is too old to be kept",
-    "recover": "put the last copy of a lost database back",
-    "doctor": "say what this machine can do, and what to do about the rest",
+    "run": ("run", "run a command sealed; then apply, hold or discard what it changed"),
+    "undo": ("history", "take an operation back, whatever the command was"),
+    "redo": ("history", "do again what an undo took back"),
+    "changes": ("review", "list what is held"),
+    "diff": ("review", "show what is held, or what an operation changed, line by line"),
+    "apply": ("review", "bring what is held into the project"),
+    "discard": ("review", "drop what is held; undo brings it back"),
+    "log": ("history", "list runs and operations"),
+    "show": ("history", "show one run or one operation"),
+    "files": ("review", "list the files that operations touched, and their backups"),
+    "restore": ("review", "bring a file back from a backup"),
+    "requests": ("permissions", "list what waits for your answer"),
+    "approve": ("permissions", "allow what waits"),
+    "deny": ("permissions", "deny what waits"),
+    "grants": ("permissions", "list or take back what you allowed for longer than once"),
+    "audit": ("permissions", "list what was asked, answered, run and applied"),
+    "rootfs": ("rootfs", "list, fetch, choose, check and remove root file systems for the view `rootfs`"),
+    "mcp": ("mcp", "serve the tools of a sandbox to any client that speaks MCP"),
+    "hook": ("hook", "be the hook of a coding agent, so that its commands are run sealed"),
+    "status": ("upkeep", "say what is kept, and what that takes on the disk"),
+    "prune": ("upkeep", "forget what is too old to be kept"),
+    "recover": ("upkeep", "put the last copy of a lost database back"),
+    "doctor": ("doctor", "say what this machine can do, and what to do about the rest"),
 }
 
 OUR_FAILURE = 125
@@ -82,8 +89,6 @@ def _run_program() -> int:
 
 def _fill_closed_streams() -> None:
     """Let a standard stream that whoever started this program had closed lead nowhere, before anything is opened."""
-    from unspill.host.descriptors import occupy_standard
-
     occupy_standard()
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -114,9 +119,7 @@ def run_words(words: list[str]) -> int:
             _forget_output()
             return _complain(SandboxUnavailable(f"standard output: {problem}", remedy=_FULL), verb)
         # A defect must not end with a code that the command could have had
-        import traceback
-
-        _say(traceback.format_exc().rstrip())
+        sys.excepthook(type(error), error, error.__traceback__)
         return _complain(SandboxUnavailable(f"{type(error).__name__}: {error}"), verb)
 
 
@@ -127,14 +130,20 @@ def _run_verb(verb: str, words: list[str]) -> int:
         return _print_version()
     if verb not in VERBS:
         raise UsageError(f"unknown command {verb!r}", remedy="See `unspill --help`.")
-    from unspill.cli.options import help_text, parse
-
-    module = _module(verb)
-    arguments = parse(module.COMMAND, words)
+    found = find_verb(verb)
+    arguments = parse(found, words)
     if arguments.flag("--help"):
-        print(help_text(module.COMMAND))
+        print(help_text(found))
         return 0
-    return int(module.run(arguments))
+    return found.run(arguments)
+
+
+def find_verb(name: str) -> Verb:
+    """Import the one module that has a verb, and return it."""
+    module = f"unspill.cli.{VERBS[name][0]}"
+    __import__(module)
+    found: Verb = getattr(sys.modules[module], name)
+    return found
 
 
 def _output_problem() -> str:
@@ -150,12 +159,6 @@ def _forget_output() -> None:
     """Let Python flush what nobody reads into nothing when it ends, instead of complaining."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
-
-
-def _module(verb: str) -> ModuleType:
-    name = f"unspill.cli.{verb}"
-    __import__(name)
-    return sys.modules[name]
 
 
 def _complain(error: UnspillError, verb: str) -> int:
@@ -188,21 +191,17 @@ def _say(text: str) -> None:
 
 def _safe(text: str) -> str:
     """Return a message without what would do something to a terminal: arguments may be a stranger's words."""
-    from unspill.policy.paths import show
-
     return show(text.encode("utf-8", "surrogateescape"))
 
 
 def _print_overview() -> int:
     print("unspill: run anything, spill nothing\n\nusage: unspill COMMAND [options]\n")
-    for verb, summary in VERBS.items():
-        print(f"  {verb:<10}{summary}")
+    for name, (_module, summary) in VERBS.items():
+        print(f"  {name:<10}{summary}")
     print("\n`unspill COMMAND --help` tells more.")
     return 0
 
 
 def _print_version() -> int:
-    from unspill import __version__
-
     print(f"unspill {__version__}")
     return 0

@@ -6,11 +6,13 @@ Which projects there are, who is asked and what may be remembered is the operato
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 from unspill.changes.scan import CollectorPaused
-from unspill.cli.options import EVERYWHERE, Command, Option
+from unspill.cli.options import Option, verb
+from unspill.cli.output import print_json
 from unspill.errors import UsageError
 from unspill.host.installation import own_words
 from unspill.policy.defaults import check_root
@@ -30,38 +32,31 @@ if TYPE_CHECKING:
 _WHOM = ("client", "queue", "deny")
 _PATIENCE_S, _LONGEST_S = 5.0, 600.0
 
-COMMAND = Command(
-    name="mcp",
-    summary="Serve the tools of a sandbox by MCP on standard input and output; it is the client that starts it.",
-    options=(
-        Option(name="--also", metavar="DIR", repeated=True, help="another project to serve (repeatable)"),
-        Option(name="--ask", metavar="WHOM", help="who answers questions: client, queue or deny (nobody)"),
-        Option(name="--remember", help="offer clients answers that hold for longer than a run"),
-        Option(name="--patience", metavar="SECONDS", help="how long a model waits for `unspill approve` (default: 5)"),
-        Option(name="--may-apply", help="give models the tool `apply` too"),
-        Option(name="--http", metavar="ADDRESS", help="serve at unix:PATH, 127.0.0.1:PORT or [::1]:PORT instead"),
-        Option(name="--token-file", metavar="FILE", help="what clients by HTTP have to show; made if it is missing"),
-        Option(name="--origin", metavar="ORIGIN", repeated=True, help="take clients by HTTP that name this origin"),
-        Option(name="--settings", help="print what makes a client start it, for its settings, and serve nothing"),
-        *EVERYWHERE,
-    ),
+
+@verb(
+    "Serve the tools of a sandbox by MCP on standard input and output; it is the client that starts it.",
+    Option(name="--also", metavar="DIR", repeated=True, help="another project to serve (repeatable)"),
+    Option(name="--ask", metavar="WHOM", help="who answers questions: client, queue or deny (nobody)"),
+    Option(name="--remember", help="offer clients answers that hold for longer than a run"),
+    Option(name="--patience", metavar="SECONDS", help="how long a model waits for `unspill approve` (default: 5)"),
+    Option(name="--may-apply", help="give models the tool `apply` too"),
+    Option(name="--http", metavar="ADDRESS", help="serve at unix:PATH, 127.0.0.1:PORT or [::1]:PORT instead"),
+    Option(name="--token-file", metavar="FILE", help="what clients by HTTP have to show; made if it is missing"),
+    Option(name="--origin", metavar="ORIGIN", repeated=True, help="take clients by HTTP that name this origin"),
+    Option(name="--settings", help="print what makes a client start it, for its settings, and serve nothing"),
 )
-
-
-def run(arguments: Arguments) -> int:
-    """Run the verb."""
+def mcp(arguments: Arguments) -> int:
+    """Serve until the client goes away, or print the settings that make a client start this."""
     wanted = _wanted(arguments)
     if arguments.flag("--settings"):
-        import json
-
         print(json.dumps(_settings(arguments), indent=2))
         return 0
     try:
         # Thousands of types are made, and all of them stay
         with CollectorPaused():
-            from unspill.adapters.mcp.questions import QuestionSettings
-            from unspill.adapters.mcp.server import make_server
-            from unspill.adapters.mcp.stdio import serve_stdio
+            from unspill.adapters.mcp.questions import QuestionSettings  # lazy: mcp
+            from unspill.adapters.mcp.server import make_server  # lazy: mcp
+            from unspill.adapters.mcp.stdio import serve_stdio  # lazy: mcp
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "unspill":
             raise
@@ -141,7 +136,7 @@ def _default(sandboxes: list[Sandbox]) -> Sandbox | None:
 
 
 def _serve_http(arguments: Arguments, server: Server[Any], sandboxes: list[Sandbox]) -> None:
-    from unspill.adapters.mcp.http import serve_http
+    from unspill.adapters.mcp.http import serve_http  # lazy: mcp
 
     token_file = arguments.value("--token-file")
     serve_http(
@@ -155,8 +150,6 @@ def _serve_http(arguments: Arguments, server: Server[Any], sandboxes: list[Sandb
 
 
 def _print_place(serving: Serving) -> None:
-    from unspill.cli.choosing import print_json
-
     print_json(serving.as_dict())
     sys.stdout.flush()
 

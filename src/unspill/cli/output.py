@@ -1,108 +1,644 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of a command on its way to this program's own streams.
+"""Everything the command line prints about runs and operations: words for people, JSON for programs.
 
-A stream that can't be written, on a full disk for example, must not cost what the command changed: the run goes on,
-and the person is told. A reader that went away ends the run, as it ends any program in a pipe.
+What was done comes first, then what was left and why, then what to type next. A command that is proposed can be pasted:
+names of strangers in it are words of the shell and nothing else.
+
+A terminal obeys more than text. `Screen` shows what else a command's output says to it, and `Traces` takes back what it
+left there before our own lines.
 """
 
 from __future__ import annotations
 
 import os
-import stat
+import sys
+import time
+from binascii import b2a_base64
 
-from unspill.host.descriptors import write_whole
-from unspill.model.run import Ended, OutputChunk, Started
+from unspill.changes.quote import TERMINAL_RESET, quote
+from unspill.changes.render import (
+    applied_part,
+    count_changes,
+    group_left,
+    left_name,
+    named,
+    safe_text,
+    summary_lines,
+    to_plain,
+    without_own_files,
+)
+from unspill.errors import UsageError
+from unspill.model.rootfs import NOTE
+from unspill.model.run import Exited, NeverStarted, exit_code_of
+from unspill.policy.paths import shell_word
+from unspill.sandbox.ending import ROOT_NOTE, STRICT_NOTE, hidden_notes
+from unspill.sandbox.result import describe_end
+from unspill.sandbox.secrets import is_about_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.cli.screen import Screen, Traces
-    from unspill.model.run import Event, StreamName
+    from collections.abc import Iterable, Sequence
+    from typing import Any, Self
 
-_NUMBERS = {"stdout": 1, "stderr": 2}
-# What records a run and what tells of it
-_LOADED = ("sandbox.recording", "cli.outcome", "cli.traffic", "model.rootfs")
+    from unspill.model.change import ChangeSet
+    from unspill.model.operation import Left, Operation, OperationKind, Why
+    from unspill.model.rootfs import Progress
+    from unspill.model.run import Outcome, Output
+    from unspill.model.traffic import Connection, Denial
+    from unspill.sandbox.result import RunResult
+    from unspill.sandbox.sandbox import Sandbox
+
+# Exit code: something was left alone; the rest was done
+LEFT = 6
+# Lines of one list
+LIMIT = 20
+# To tell what an operation changed is to read all that it changed
+_MOST_CHANGES = 1000
+_MOST_NAMED = 3
+_NOT_FOUND = (126, 127)
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+_REMEDIES: dict[Why, str] = {
+    "held": "unspill apply --include {path}{token}",
+    "conflict": "unspill diff {path}, then unspill apply --overwrite {path} or unspill discard {path}",
+    "stale": "unspill diff {path}, then unspill apply {path}",
+    "earlier": "unspill apply, which applies all that is held",
+    "refused": "unspill discard {path}",
+}
+_REASONS: dict[Why, str] = {
+    "held": "held",
+    "conflict": "conflict",
+    "stale": "not what was reviewed",
+    "earlier": "kept back",
+    "refused": "refused",
+}
+# Of a repository there is nothing to compare line by line, and its reason says what to do
+_REPOSITORY = "unspill apply, which tries again, or unspill discard {path}"
+_REVERSED = "unspill diff --op op{number} {path}, then unspill restore {path} --from op{number}"
+
+# The line of a rootfs that is made
+_CLEAR = "\r\x1b[K"
+_PAUSE_S = 0.1
+_QUIET_PAUSE_S = 10.0
+_BAR = 24
+_FEWEST_COLUMNS = 20
+_DEFAULT_COLUMNS = 80
+
+# Terminals
+_ESC = 0x1B
+_NEW_LINE = 0x0A
+# New line, return (progress bars), tab, backspace: none of them leaves the line or speaks to the terminal
+_PLAIN_CONTROLS = frozenset(b"\n\r\t\b")
+# Select graphic rendition, erase in line
+_FINAL_BYTES = frozenset(b"mK")
+_PARAMETERS = frozenset(b"0123456789;:")
+_LONGEST_SEQUENCE = 48
+# All but the controls of ASCII, and of those the ones that never leave the line
+_HARMLESS = bytes(byte for byte in range(256) if byte >= 0x20 and byte != 0x7F) + b"\n\r\t\b\a\x1b"
+# The controls of eight bits, in UTF-8: sequences may begin with them as well
+_C1 = tuple(bytes((0xC2, byte)) for byte in range(0x80, 0xA0))
+_PLAIN_TEXT = b"\x1b[0m"
+# The only number that some terminals know. It brings back a saved cursor, with attributes: all else must follow it
+_LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
+# Palette, text, background and cursor; the last one is the Linux console's
+_USUAL_COLOURS = b"\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b]112\x1b\\\x1b]R\x1b\\"
+# Nothing is below the last line, whatever lies above
+_TO_THE_END = b"\x1b[?6l\x1b[9999;1H\r\n"
+# Reorder what is shown: embeddings, overrides, isolates
+_REORDERING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-class Output:
-    """Passes on what a command prints, and keeps why it could not."""
+def print_json(value: object) -> None:
+    """Print one JSON object on a line of its own."""
+    import json  # lazy: json
+
+    print(json.dumps(value, ensure_ascii=True))
+
+
+def hidden_lines(sandbox: Sandbox, hidden: tuple[bytes, ...]) -> tuple[str, ...]:
+    """Say which entries the next run does not see, because their deletion is held."""
+    return hidden_notes(hidden, sandbox.project, seen_from_here)
+
+
+def result_lines(result: RunResult, sandbox: Sandbox) -> list[str]:
+    """Say how a run ended, where that is not plain, and what it changed; the grave things first.
+
+    The lines that do not begin with a space are sentences.
+    """
+    always = (ROOT_NOTE, STRICT_NOTE)
+    lines = [warning for warning in result.warnings if warning in always]
+    if not result.sandboxed:
+        lines += list(result.warnings)
+    if not isinstance(result.outcome, Exited):
+        lines.append(describe_end(result.outcome).splitlines()[0])
+    if isinstance(result.outcome, NeverStarted) and result.outcome.remedy:
+        lines.append(f"  {result.outcome.remedy}")
+    if result.exit_code in _NOT_FOUND:
+        # What the sandbox does not show of this host may be what is missing
+        lines += [warning for warning in result.warnings if warning not in always]
+    else:
+        lines += [warning for warning in result.warnings if is_about_secret(warning) or warning.startswith(NOTE)]
+    lines += ["\n  ".join(filter(None, (hint.text, hint.remedy))) for hint in result.hints]
+    if result.denials:
+        lines += refused_lines(result.denials)
+    if result.changes:
+        lines += outcome_lines(result, sandbox.name, sandbox.project)
+    return [part for line in lines for part in line.split("\n")]
+
+
+def outcome_lines(result: RunResult, sandbox: str, project: bytes) -> list[str]:
+    """Say what became of a run's changes: applied, held or discarded."""
+    if result.operation is not None:
+        return _applied(result, result.operation, sandbox)
+    what = f"held in sandbox {sandbox!r}" if result.held else "discarded"
+    lines = _listed(result.changes, f"{what}, run {result.number}; the project is not touched", project)
+    if result.problem:
+        lines.append(f"not applied: {safe_text(result.problem)}")
+        lines.append("  unspill apply tries again")
+    return lines
+
+
+def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothing: str, of: int | None = None) -> None:
+    """Print what an operation did and how to take it back, and on stderr what it left.
+
+    Args:
+        sandbox: Where it was done.
+        operation: What was done; its number is 0 if nothing was.
+        word: The past tense of what was asked for.
+        nothing: What to say if nothing was done.
+        of: The number of the operation that is taken back or done again.
+    """
+    paths = count_text(operation.changed, "path")
+    if operation.number:
+        what = f"{word} {paths}" if of is None else f"{word} op {of} ({paths})"
+        print(f"{what}: op {operation.number} ({_reverse_text(operation.kind)})")
+        for line in change_lines(sandbox, operation):
+            print(line)
+    else:
+        print(nothing)
+    for note in operation.notes:
+        print(f"  {safe_text(note)}")
+    sys.stdout.flush()
+    if operation.left:
+        print(f"unspill: {_left_text(operation)}:", file=sys.stderr)
+    for line in left_lines(operation, of):
+        print(line, file=sys.stderr)
+    for line in _held_lines(sandbox, operation):
+        print(line, file=sys.stderr)
+
+
+def operation_exit_code(operation: Operation) -> int:
+    """Return 0, or the code that says that paths were left alone."""
+    return LEFT if operation.left else 0
+
+
+def left_lines(operation: Operation, of: int | None = None) -> list[str]:
+    """Return each path that an operation left with the reason and what to type; `of` is the op that it reverses."""
+    lines = []
+    groups = group_left(operation)
+    for left, inside in groups[:LIMIT]:
+        lines.append(f"  ! {left_name(operation, left, inside)}: {_REASONS[left.why]}: {safe_text(left.reason)}")
+        remedy = _remedy(operation, left, of)
+        lines += [f"      {remedy}"] if remedy else []
+    if len(groups) > LIMIT:
+        lines.append(f"  ! and {len(groups) - LIMIT} more: see unspill changes")
+    if operation.kind == "apply" and any(left.why == "held" for left in operation.left):
+        lines.append("  To drop what is held: unspill discard PATH")
+    return lines
+
+
+def change_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
+    """Return what an operation changed, as indented lines; nothing where that is too much or not kept."""
+    if operation.changed > _MOST_CHANGES:
+        return []
+    try:
+        changes = sandbox.operation_changes(operation.number)
+    except UsageError:
+        return []
+    lines = summary_lines(changes, fold_git=True, project=sandbox.project)[bool(count_changes(changes)) :]
+    return _indented(_without_git(lines, operation))
+
+
+def flagged_lines(flagged: Iterable[tuple[bytes, str]]) -> list[str]:
+    """Return the paths that deserve a look before anybody builds or pushes."""
+    listed = list(flagged)
+    lines = [f"  ! {quote(path)}: look at it first: {safe_text(reason)}" for path, reason in listed[:LIMIT]]
+    return [*lines, f"  ! and {len(listed) - LIMIT} more to look at first"] if len(listed) > LIMIT else lines
+
+
+def recovered_lines(operation: Operation) -> list[str]:
+    """Say what became of an operation that was interrupted, and where edits made meanwhile are kept."""
+    return [_recovered(operation), *(f"  {safe_text(note)}" for note in operation.notes)]
+
+
+def refused_lines(denials: Sequence[Denial]) -> list[str]:
+    """Return the lines of a summary; the ones that begin with a space belong to the first."""
+    lines = [f"the network refused {count_text(len(denials), 'destination')} to the command:"]
+    for denial in denials[:LIMIT]:
+        times = "" if denial.times == 1 else f", {denial.times} times"
+        lines.append(f"  ! {safe_text(denial.place)}: {denial.rule}{times}")
+        lines.append(f"      {safe_text(denial.remedy)}")
+    if len(denials) > LIMIT:
+        lines.append(f"  ! and {len(denials) - LIMIT} more: see --json")
+    return lines
+
+
+def connection_lines(connections: Sequence[Connection]) -> list[str]:
+    """Return one line a host and port: how many connections, how many bytes, and how those ended that went wrong."""
+    hosts: dict[str, list[Connection]] = {}
+    for made in connections:
+        hosts.setdefault(made.place, []).append(made)
+    lines = [f"  {safe_text(place)}: {_sums(found)}" for place, found in list(hosts.items())[:LIMIT]]
+    if len(hosts) > LIMIT:
+        lines.append(f"  and {len(hosts) - LIMIT} more: see --json")
+    return lines
+
+
+def count_text(count: int, what: str) -> str:
+    """Return a number of things in words."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes for a person."""
+    if count < 1024:
+        return count_text(count, "byte")
+    power = min((count.bit_length() - 1) // 10, len(_UNITS))
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def when_text(at_ns: int) -> str:
+    """Return a moment in the person's own time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ns / 1e9))
+
+
+def seen_from_here(path: bytes) -> bytes:
+    """Return an absolute path as the person would type it: relative to where they stand, if it lies below."""
+    here = os.path.realpath(os.getcwdb())
+    if not path.startswith(here.rstrip(b"/") + b"/"):
+        return path
+    relative = os.path.relpath(path, here)
+    return b"./" + relative if relative.startswith(b"-") else relative
+
+
+def result_form(result: RunResult) -> dict[str, Any]:
+    """Return the result of a run."""
+    return {
+        "run": result.run,
+        "number": result.number,
+        "outcome": outcome_form(result.outcome),
+        "stdout": output_form(result.stdout),
+        "stderr": output_form(result.stderr),
+        "changes": to_plain(result.changes),
+        "held": result.held,
+        "operation": None if result.operation is None else operation_form(result.operation),
+        "flagged": [{**named("path", path), "reason": reason} for path, reason in result.flagged],
+        "problem": result.problem,
+        "duration_s": result.duration_s,
+        "hints": [hint.as_dict() for hint in result.hints],
+        "warnings": list(result.warnings),
+        "sandboxed": result.sandboxed,
+        **traffic_form(result.connections, result.denials),
+    }
+
+
+def operation_form(operation: Operation) -> dict[str, Any]:
+    """Return the record of an operation."""
+    return {
+        "operation": operation.id,
+        "number": operation.number,
+        "kind": operation.kind,
+        "at_ns": operation.at_ns,
+        "asked_by": operation.asked_by,
+        "ending": operation.ending,
+        "of": operation.of,
+        "runs": list(operation.runs),
+        "changed": operation.changed,
+        "left": [
+            {
+                **named("root", operation.roots[left.root]),
+                **named("path", left.path),
+                "why": left.why,
+                "reason": left.reason,
+            }
+            for left in operation.left
+        ],
+        "notes": list(operation.notes),
+    }
+
+
+def outcome_form(outcome: Outcome | None) -> dict[str, Any] | None:
+    """Return an outcome with its kind and the exit code that stands for it."""
+    if outcome is None:
+        return None
+    return {"kind": type(outcome).__name__, "exit_code": exit_code_of(outcome), **outcome.as_dict()}
+
+
+def output_form(output: Output) -> dict[str, Any]:
+    """Return one stream: its text, and in base64 what is lost in the text."""
+    kept = output.kept()
+    form: dict[str, Any] = {"text": kept.decode("utf-8", "replace"), "left_out": output.left_out}
+    if form["text"].encode() != kept:
+        form["bytes_b64"] = b2a_base64(kept, newline=False).decode()
+    if output.file is not None:
+        form["file"] = decoded(output.file)
+    return form
+
+
+def traffic_form(connections: Sequence[Connection], denials: Sequence[Denial]) -> dict[str, Any]:
+    """Return both as values, under the names that a RunResult has for them."""
+    return {
+        "connections": [made.as_dict() for made in connections],
+        "denials": [denial.as_dict() for denial in denials],
+    }
+
+
+def decoded(value: bytes) -> str:
+    """Return bytes as text for JSON: what is no UTF-8 is escaped."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+class ProgressLine:
+    """Takes every step and shows what is worth showing; leaving the block leaves the terminal clean."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
+        self._is_terminal = not is_quiet and os.isatty(2)
+        self._step = ""
+        self._shown_at = 0.0
+        self._is_open = False
+        self.has_told = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        if self._is_open:
+            self._write(_CLEAR)
+            self._is_open = False
+
+    def take(self, progress: Progress) -> None:
+        """Show a step, unless the last one was shown a moment ago."""
+        now = time.monotonic()
+        is_new = progress.step != self._step
+        pause = _PAUSE_S if self._is_terminal else _QUIET_PAUSE_S
+        is_end = bool(progress.total) and progress.done >= progress.total and self._is_terminal
+        if self._is_quiet or not (is_new or is_end or now - self._shown_at >= pause):
+            return
+        self._step, self._shown_at, self.has_told = progress.step, now, True
+        text = progress_text(progress, has_bar=self._is_terminal, is_first=is_new and not self._is_terminal)
+        if self._is_terminal:
+            self._is_open = True
+            self._write(_CLEAR + text[: _columns() - 1])
+        else:
+            self._write(f"unspill: {text}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            self._is_quiet = True  # nobody looks; what is made is made all the same
+
+
+def progress_text(progress: Progress, *, has_bar: bool, is_first: bool = False) -> str:
+    """Return one step in words: what a server wrote in it can't speak to the terminal.
+
+    The first line of a step says how much it is, not how far: where no other line follows, that would stay there.
+    """
+    step, unit = safe_text(progress.step), progress.unit
+    done, total = progress.done, progress.total
+    if is_first:
+        return f"{step} ({_amount(total, unit)})" if total else step
+    if not total:
+        return f"{step}: {_amount(done, unit)}" if done else step
+    done = min(done, total)
+    percent = f"{100 * done // total:3d}%" if has_bar else f"{100 * done // total}%"
+    bar = f" [{'#' * (_BAR * done // total):<{_BAR}}]" if has_bar else ""
+    return f"{step}{bar if has_bar else ':'} {percent} of {_amount(total, unit)}"
+
+
+class Screen:
+    """One stream, chunk by chunk; what a chunk ends in the middle of is kept for the next."""
 
     def __init__(self) -> None:
-        self._lost: dict[str, str] = {}
-        self._screens: dict[StreamName, Screen | None] = {}
-        self._terminals = [number for number in _NUMBERS.values() if os.isatty(number)]
-        self._shown: dict[StreamName, bool] = {}
-        self._traces: Traces | None = None
-        self.is_started = False
+        self._kept = b""
 
-    def keep_back(self, event: Event) -> None:
-        """Take one event of a run whose output is not shown as it comes."""
-        if isinstance(event, Started):
-            self.is_started = True
-            # While the command begins, when there is nothing else to do; and before anything of it is applied
-            for name in _LOADED:
-                __import__(f"unspill.{name}")
+    def render(self, chunk: bytes) -> bytes:
+        """Return what may be written to the terminal now."""
+        text = self._kept + chunk
+        whole = len(text) - _unfinished(text)
+        self._kept = text[whole:]
+        return _shown_text(text[:whole])
 
-    def pass_on(self, event: Event) -> None:
-        """Take one event of a run."""
-        if isinstance(event, OutputChunk):
-            screen = self._screen(event.stream)
-            self._write(event.stream, event.chunk if screen is None else screen.render(event.chunk))
-        elif isinstance(event, Ended):
-            for stream, screen in self._screens.items():
-                self._write(stream, b"" if screen is None else screen.rest())
-        else:
-            self.keep_back(event)
+    def rest(self) -> bytes:
+        """Return what is left when the stream has ended."""
+        kept, self._kept = self._kept, b""
+        return _shown_text(kept)
 
-    def settle(self) -> None:
-        """Take back what the command left in a terminal: our own lines come next."""
-        if self._traces is None:
+
+class Traces:
+    """What output, chunk by chunk, may have left in a terminal, by itself or by way of a program that reads it."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+        self._is_line_open = False
+        self._has_sequences = False
+        self._has_strings = False
+        self._is_wild = False
+
+    def note(self, chunk: bytes) -> None:
+        """Look at what is written."""
+        text = self._kept + chunk
+        end = len(text) - _unfinished(text)
+        self._kept = text[end:]
+        self._look(text[:end])
+        while (at := text.rfind(b"\x1b", 0, end)) >= 0 and _sequence(text[at:end].decode("latin-1"), 0) == end - at:
+            # Colours are often put back after the end of the line
+            end = at
+        self._is_line_open = text[end - 1] != _NEW_LINE if end else self._is_line_open
+
+    def reset(self, *, is_read: bool) -> bytes:
+        """Return what makes a terminal usual again, nothing after plain lines; `is_read` is where our lines follow."""
+        self._look(self._kept)
+        if self._is_wild:
+            colours = _USUAL_COLOURS if self._has_strings else b""
+            return TERMINAL_RESET + _LEAVE_ALTERNATE_SCREEN + TERMINAL_RESET + colours + _TO_THE_END
+        new_line = b"\n" if is_read and (self._is_line_open or self._kept) else b""
+        return (_PLAIN_TEXT if self._has_sequences else b"") + new_line
+
+    def _look(self, text: bytes) -> None:
+        if self._is_wild and self._has_strings:
             return
-        for number in self._terminals:
-            try:
-                write_whole(number, self._traces.reset(is_read=number == _NUMBERS["stderr"]))
-            except OSError:
-                continue  # it is gone; nobody can be told there
-        self._traces = None
-
-    def problems(self) -> list[str]:
-        """Return a line for each stream of which something is lost."""
-        return [f"{stream} could not be written: {why}; the rest of it is lost" for stream, why in self._lost.items()]
-
-    def _screen(self, stream: StreamName) -> Screen | None:
-        """Return what stands between a stream and a terminal; elsewhere every byte is passed on as it is."""
-        if stream not in self._screens:
-            self._screens[stream] = None
-            if _NUMBERS[stream] in self._terminals:
-                from unspill.cli.screen import Screen
-
-                self._screens[stream] = Screen()
-        return self._screens[stream]
-
-    def _write(self, stream: StreamName, content: bytes) -> None:
-        if stream in self._lost:
-            return
-        try:
-            write_whole(_NUMBERS[stream], content)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            self._lost[stream] = error.strerror or str(error)
-        if self._terminals and content and self._may_be_shown(stream):
-            if self._traces is None:
-                from unspill.cli.screen import Traces
-
-                self._traces = Traces()
-            self._traces.note(content)
-
-    def _may_be_shown(self, stream: StreamName) -> bool:
-        """Tell whether a stream leads to a terminal, by itself or by way of another program such as `tee`."""
-        if stream not in self._shown:
-            mode = os.fstat(_NUMBERS[stream]).st_mode
-            is_read = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-            self._shown[stream] = is_read or _NUMBERS[stream] in self._terminals
-        return self._shown[stream]
+        is_high = b"\xc2" in text and any(control in text for control in _C1)
+        has_sequences = b"\x1b" in text
+        self._has_sequences = self._has_sequences or has_sequences
+        self._has_strings = self._has_strings or is_high or b"\x1b]" in text
+        self._is_wild = self._is_wild or is_high or bool(text.translate(None, _HARMLESS))
+        if has_sequences and not self._is_wild:
+            decoded = text.decode("latin-1")
+            at = decoded.find("\x1b")
+            while at >= 0 and not self._is_wild:
+                self._is_wild = not _sequence(decoded, at)
+                at = decoded.find("\x1b", at + 1)
 
 
-def marked(line: str) -> str:
-    """Return one of our own lines so that it can be told from the command's, where both are on one terminal."""
-    return line if line.startswith(" ") and not os.isatty(_NUMBERS["stderr"]) else f"unspill: {line}"
+def _applied(result: RunResult, operation: Operation, sandbox: str) -> list[str]:
+    lines = []
+    if operation.number:
+        done = applied_part(result.changes, operation)
+        what = f"applied as op {operation.number} (undo: unspill undo)"
+        heading, *listed = _listed(done, what, operation.project)
+        left = {left.path for left in operation.left}
+        flagged = [(path, reason) for path, reason in result.flagged if path not in left]
+        lines += [heading, *flagged_lines(flagged), *_without_git(listed, operation)]
+    elif not operation.left:
+        lines += _listed(result.changes, "nothing of it had to be applied", operation.project)
+    lines += [f"  {safe_text(note)}" for note in operation.notes]
+    if operation.left:
+        lines.append(f"{count_text(len(operation.left), 'path')} not applied, held in sandbox {sandbox!r}:")
+        lines += left_lines(operation)
+    return lines
+
+
+def _listed(changes: ChangeSet, what: str, project: bytes) -> list[str]:
+    count = count_changes(changes)
+    listed = summary_lines(changes, fold_git=True, project=project)[bool(count) :]
+    # A commit is many files of git's own, which one line stands for
+    plain = count_changes(change for part in changes.roots for change in without_own_files(part.changes))
+    return [f"{plain or ('only git' if count else 'only times of files')}: {what}", *_indented(listed)]
+
+
+def _left_text(operation: Operation) -> str:
+    count, is_one = count_text(len(operation.left), "path"), len(operation.left) == 1
+    if operation.kind == "apply":
+        return f"{count} {'is' if is_one else 'are'} still held"
+    return f"{count} {'was left as it is' if is_one else 'were left as they are'}"
+
+
+def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
+    """Say what is on hold of the runs that an operation came from, besides what it has just left."""
+    left = {(operation.roots[one.root], one.path) for one in operation.left}
+    held = sandbox.held_of(operation)
+    held = held.replace(
+        roots=tuple(
+            part.replace(changes=tuple(one for one in part.changes if (part.root, one.path) not in left))
+            for part in held.roots
+        )
+    )
+    count = count_changes(held)
+    if not count:
+        return []
+    listed = summary_lines(held, limit=LIMIT, fold_git=True, project=sandbox.project)[1:]
+    words = [
+        shell_word(seen_from_here(os.path.join(part.root, one.path))) for part in held.roots for one in part.changes
+    ]
+    drop = " ".join(["unspill discard", *words]) if len(words) <= _MOST_NAMED else "unspill discard PATH ..."
+    return [f"unspill: On hold, and seen by the next run: {count}. Drop it: {drop}", *_indented(listed)]
+
+
+def _remedy(operation: Operation, left: Left, of: int | None) -> str:
+    path = shell_word(seen_from_here(os.path.join(operation.roots[left.root], left.path)))
+    is_repository = os.path.basename(left.path) == b".git" and left.why == "conflict"
+    if is_repository:
+        return _REPOSITORY.format(path=path) if operation.kind == "apply" else ""
+    if operation.kind == "apply":
+        return _REMEDIES[left.why].format(path=path, token=f"@{left.token}" if left.token else "")
+    return _REVERSED.format(path=path, number=of) if of is not None and left.why == "conflict" else ""
+
+
+def _without_git(lines: Iterable[str], operation: Operation) -> list[str]:
+    """Return lines of a summary without those that count git's own files, where a note says what moved."""
+    is_told = any(note.startswith("git") for note in operation.notes)
+    return [line for line in lines if not (is_told and line.startswith("  . "))]
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    """Return lines of a summary so that none looks like a sentence of its own."""
+    return [line if line.startswith(" ") else f"  {line}" for line in lines]
+
+
+def _recovered(operation: Operation) -> str:
+    what = f"an interrupted {operation.kind} (op {operation.number})"
+    if operation.ending == "done":
+        return f"{what} was finished"
+    if not operation.left:
+        return f"{what} was taken back"
+    names = ", ".join(left_name(operation, left) for left in operation.left[:LIMIT])
+    return f"{what} was taken back, except for what was changed since: {names}"
+
+
+def _reverse_text(kind: OperationKind) -> str:
+    """Return how to take back what has just been done."""
+    return "redo: unspill redo" if kind == "undo" else "undo: unspill undo"
+
+
+def _sums(found: list[Connection]) -> str:
+    up, down = sum(made.up for made in found), sum(made.down for made in found)
+    text = f"{count_text(len(found), 'connection')}, {up} bytes up, {down} bytes down"
+    wrong = sorted({made.verdict for made in found} - {"allowed"})
+    return f"{text} ({', '.join(wrong)})" if wrong else text
+
+
+def _amount(count: int, unit: str) -> str:
+    return count_text(count, unit) if unit else size_text(count)
+
+
+def _columns() -> int:
+    try:
+        # A terminal that does not know its size says 0
+        return max(os.get_terminal_size(2).columns or _DEFAULT_COLUMNS, _FEWEST_COLUMNS)
+    except OSError:
+        return _DEFAULT_COLUMNS
+
+
+def _unfinished(text: bytes) -> int:
+    """Return how many bytes at the end may be the beginning of a character or of a sequence."""
+    for back in range(1, min(4, len(text)) + 1):
+        byte = text[-back]
+        if byte >= 0xC0:
+            wanted = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if back < wanted else 0
+        if byte < 0x80:
+            break
+    start = text.rfind(_ESC, max(0, len(text) - _LONGEST_SEQUENCE))
+    if start < 0:
+        return 0
+    is_open = text[start + 1 : start + 2] in (b"", b"[") and all(byte in _PARAMETERS for byte in text[start + 2 :])
+    return len(text) - start if is_open else 0
+
+
+def _shown_text(text: bytes) -> bytes:
+    decoded = text.decode("utf-8", "surrogateescape")
+    if decoded.isprintable():
+        return text
+    parts: list[str] = []
+    at = 0
+    while at < len(decoded):
+        length = _sequence(decoded, at)
+        parts.append(decoded[at : at + length] if length else _shown_character(decoded[at]))
+        at += length or 1
+    return "".join(parts).encode("utf-8", "surrogateescape")
+
+
+def _sequence(text: str, at: int) -> int:
+    """Return the length of a colour or of an erasure in the line that begins there, 0 where there is none."""
+    if ord(text[at]) != _ESC or text[at + 1 : at + 2] != "[":
+        return 0
+    end = at + 2
+    while end < len(text) and end - at < _LONGEST_SEQUENCE and ord(text[end]) in _PARAMETERS:
+        end += 1
+    return end + 1 - at if end < len(text) and ord(text[end]) in _FINAL_BYTES else 0
+
+
+def _shown_character(character: str) -> str:
+    number = ord(character)
+    if number in _PLAIN_CONTROLS or character.isprintable():
+        return character
+    # What is no UTF-8 is shown; a lone byte of 0x80 to 0x9f is a control to some terminals
+    if 0xDC80 <= number <= 0xDCFF:
+        return f"\\x{number - 0xDC00:02x}"
+    if number < 0x20 or 0x7F <= number < 0xA0:
+        return f"\\x{number:02x}"
+    # Joiners and selectors belong to letters and pictures
+    return f"\\u{{{number:x}}}" if character in _REORDERING else character

@@ -7,14 +7,13 @@ import os
 import sys
 
 from unspill.changes.render import safe_text
-from unspill.cli.choosing import open_sandbox, print_json
-from unspill.cli.options import EVERYWHERE, Command, Option
-from unspill.cli.progress import ProgressLine
-from unspill.cli.telling import count_text, size_text, when_text
+from unspill.cli.options import Option, open_sandbox, verb
+from unspill.cli.output import ProgressLine, count_text, print_json, size_text, when_text
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import PROOFS, RootfsSpec
 from unspill.policy.config import DISTRIBUTIONS, SCHEMES
 from unspill.policy.paths import show
+from unspill.sandbox.rootfs import RootfsRegistry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from unspill.cli.options import Arguments
     from unspill.model.rootfs import Proof, Rootfs, RootfsManifest, SourceName
-    from unspill.sandbox.rootfs import RootfsRegistry
     from unspill.sandbox.tools import Tools
 
 
@@ -50,23 +48,20 @@ _OTHERS = (
     Option(name="--force", help="remove: even the one in use"),
 )
 
-COMMAND = Command(
-    name="rootfs",
-    summary="List, fetch, upgrade, choose, remove, verify or describe root file systems for the view `rootfs`.",
+
+@verb(
+    "List, fetch, upgrade, choose, remove, verify or describe root file systems for the view `rootfs`.",
+    *_PULL,
+    *_OTHERS,
     positional="[list|pull|upgrade|use|remove|verify|info|keep|discard] [NAME]",
     most=2,
-    options=(*_PULL, *_OTHERS, *EVERYWHERE),
 )
-
-
-def run(arguments: Arguments) -> int:
-    """Run the verb."""
+def rootfs(arguments: Arguments) -> int:
+    """Do what the first word says; list what there is where there is none."""
     word = arguments.words[0] if arguments.words else "list"
     if word not in _WORDS:
         raise UsageError(f"unknown word {word!r}", remedy=f"One of {', '.join(_WORDS)}; see `unspill rootfs --help`.")
     _check(arguments, word)
-    from unspill.sandbox.rootfs import RootfsRegistry  # lazy: rootfs
-
     return _WORDS[word][0](arguments, RootfsRegistry(may_fork=True))
 
 

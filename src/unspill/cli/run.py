@@ -2,6 +2,9 @@
 """`unspill run`: stdout and stderr are the command's; what changed and what became of it follows on stderr.
 
 A signal that asks this program to end ends the command first, and then the program, when the changes are safe.
+
+Every run loads this module before it starts the spawner, so it imports little. What tells of a run (`output.py`) is
+loaded while the command begins.
 """
 
 from __future__ import annotations
@@ -11,78 +14,65 @@ import os
 import stat
 import sys
 
-from unspill.cli.options import EVERYWHERE, Command, Option
-from unspill.cli.output import Output, marked
+from unspill.cli.options import Option, open_sandbox, verb
 from unspill.errors import UsageError
-from unspill.model.run import Exited, InheritedInput, NeverStarted
+from unspill.host.descriptors import write_whole
+from unspill.host.signals import RaisingSignals
+from unspill.model.run import Ended, InheritedInput, NeverStarted, OutputChunk, Started
 from unspill.runner.launcher import close_launchers, get_launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
-    from typing import Any, NoReturn
+    from typing import Any
 
-    from unspill.cli.asking import PersonAtHand
     from unspill.cli.options import Arguments
+    from unspill.cli.output import Screen, Traces
+    from unspill.model.permission import Answer, Question
+    from unspill.model.run import Event, StreamName
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
-else:
-    # The module around it makes enums of all its numbers
-    import _signal as signal
 
+_WHOM = ("terminal", "queue", "deny")
 _LONGEST_S = 1e9
-_NOT_FOUND = (126, 127)
 _OUR_FAILURE = 125
+_NUMBERS = {"stdout": 1, "stderr": 2}
+# What records a run and what tells of it
+_LOADED = ("unspill.sandbox.recording", "unspill.cli.output")
 
-COMMAND = Command(
-    name="run",
-    summary="Run a command sealed; when it has ended, apply what it changed, unless it is to be held or discarded.",
+
+@verb(
+    "Run a command sealed; when it has ended, apply what it changed, unless it is to be held or discarded.",
+    Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
+    Option(
+        name="--working-dir",
+        metavar="DIR",
+        help="where to run it; `.`: here, `playground`: your scratch directory",
+    ),
+    Option(name="--timeout", metavar="SECONDS", help="kill it after this time"),
+    Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set a variable inside (repeatable)"),
+    Option(name="--stdin", short="-i", help="let it read this program's standard input, also a terminal"),
+    Option(name="--no-stdin", help="give it no input, not even a pipe or a file"),
+    Option(name="--apply", help="apply its changes when it has ended, whatever its exit code (the default)"),
+    Option(name="--hold", help="keep its changes in the sandbox: the next run sees them, the project does not"),
+    Option(name="--discard", help="throw its changes away"),
+    Option(name="--network", help="ask for the network, for this command and this time"),
+    Option(name="--allow-host", metavar="HOST", repeated=True, help="ask for a host (repeatable)"),
+    Option(name="--readable", metavar="PATH", repeated=True, help="ask to show it this path (repeatable)"),
+    Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
+    Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
+    Option(name="--unsandboxed", help="ask to run it WITHOUT a sandbox"),
+    Option(name="--ask", metavar="WHOM", help="whom to ask: terminal, queue or deny (nobody)"),
+    Option(name="--explain", help="print the whole sandbox, and run nothing"),
+    Option(name="--quiet", short="-q", help="no summary"),
     positional="-- COMMAND [ARGUMENT ...]",
     takes_command=True,
     removed=(("--why", "Leave it out. When a command fails, unspill explains the paths that its output names."),),
-    options=(
-        Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
-        Option(
-            name="--working-dir",
-            metavar="DIR",
-            help="where to run it; `.`: here, `playground`: your scratch directory",
-        ),
-        Option(name="--timeout", metavar="SECONDS", help="kill it after this time"),
-        Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set a variable inside (repeatable)"),
-        Option(name="--stdin", short="-i", help="let it read this program's standard input, also a terminal"),
-        Option(name="--no-stdin", help="give it no input, not even a pipe or a file"),
-        Option(name="--apply", help="apply its changes when it has ended, whatever its exit code (the default)"),
-        Option(name="--hold", help="keep its changes in the sandbox: the next run sees them, the project does not"),
-        Option(name="--discard", help="throw its changes away"),
-        Option(name="--network", help="ask for the network, for this command and this time"),
-        Option(name="--allow-host", metavar="HOST", repeated=True, help="ask for a host (repeatable)"),
-        Option(name="--readable", metavar="PATH", repeated=True, help="ask to show it this path (repeatable)"),
-        Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
-        Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
-        Option(name="--unsandboxed", help="ask to run it WITHOUT a sandbox"),
-        Option(name="--ask", metavar="WHOM", help="whom to ask: terminal, queue or deny (nobody)"),
-        Option(name="--explain", help="print the whole sandbox, and run nothing"),
-        Option(name="--quiet", short="-q", help="no summary"),
-        *EVERYWHERE,
-    ),
 )
-
-
-class Terminated(KeyboardInterrupt):
-    """A signal other than Ctrl-C asked this program to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
 def run(arguments: Arguments) -> int:
-    """Run the verb."""
+    """Run a command; return its exit code."""
     command = _command(arguments)
     # While this process reads its policy and opens the store, the spawner enters its namespaces beside it
     get_launcher(own_namespace=True, may_fork=True)
-    from unspill.cli.choosing import open_sandbox
-
     options = _options(arguments)
     more = _more(arguments)
     sandbox = open_sandbox(arguments, may_fork=True, approver=_approver(arguments, more))
@@ -92,33 +82,30 @@ def run(arguments: Arguments) -> int:
         print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
-    if as_json:
-        # Before the run: after it, what it changed may be applied
-        __import__("unspill.cli.json_form")
     if sandbox.view == "rootfs":
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     if not as_json and not arguments.flag("--quiet"):
         _tell_hidden(sandbox)
-    output = Output()
+    streams = CommandOutput()
     if sandbox.policy.network.ask:
-        options["approver"] = _person(arguments)
+        options["approver"] = _Approver(arguments.value("--ask"))
     known = len(sandbox.interrupted_runs)
     try:
-        with _Signals():
-            on_event = output.keep_back if as_json else output.pass_on
+        with RaisingSignals():
+            on_event = streams.keep_back if as_json else streams.pass_on
             result = sandbox.run(command, on_event=on_event, **options, **more)
     except KeyboardInterrupt as error:
-        if output.is_started and not hasattr(error, "__notes__"):
+        if streams.is_started and not hasattr(error, "__notes__"):
             error.add_note("Cancelled. `unspill log` says what became of its changes.")
         raise
     finally:
-        output.settle()
+        streams.settle()
     try:
         for found in sandbox.interrupted_runs[known:]:
             print(f"unspill: {sandbox.describe_interrupted(found)}", file=sys.stderr)
-        return _tell(arguments, sandbox, result, output)
+        return _tell(arguments, sandbox, result, streams)
     except KeyboardInterrupt as error:
-        from unspill.sandbox.interrupted import cancelled_line
+        from unspill.sandbox.interrupted import cancelled_line  # lazy: history
 
         error.add_note(cancelled_line(result))
         raise
@@ -127,56 +114,37 @@ def run(arguments: Arguments) -> int:
 def _tell_hidden(sandbox: Sandbox) -> None:
     hidden = sandbox.hidden_by_held()
     if hidden:
-        from unspill.cli.telling import seen_from_here
-        from unspill.sandbox.ending import hidden_notes
+        from unspill.cli.output import hidden_lines  # lazy: summary
 
-        for note in hidden_notes(hidden, sandbox.project, seen_from_here):
-            print(marked(note), file=sys.stderr)
-
-
-class _Signals:
-    """A block in which SIGTERM and SIGHUP raise, as Ctrl-C does, instead of killing this program at once."""
-
-    def __enter__(self) -> None:
-        # Whoever started this program may have had one ignored, as nohup does
-        self._numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
-        for number in self._numbers:
-            signal.signal(number, _raise)
-
-    def __exit__(self, *_rest: object) -> None:
-        for number in self._numbers:
-            signal.signal(number, signal.SIG_DFL)
+        for line in hidden_lines(sandbox, hidden):
+            print(_marked(line), file=sys.stderr)
 
 
-def _raise(number: int, _frame: object) -> NoReturn:
-    raise Terminated(number)
-
-
-def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, output: Output) -> int:
+def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: CommandOutput) -> int:
     """Say how it went, and return the exit code."""
     close_launchers()
-    if arguments.flag("--json"):
-        from unspill.cli.choosing import print_json
-        from unspill.cli.json_form import result_form
+    from unspill.cli import output  # lazy: summary
 
-        print_json(result_form(result))
+    if arguments.flag("--json"):
+        output.print_json(output.result_form(result))
         return result.exit_code
     if not arguments.flag("--quiet") or isinstance(result.outcome, NeverStarted):
-        _summarise(result, sandbox)
-    for problem in (problems := output.problems()):
-        print(marked(problem), file=sys.stderr)
+        for line in output.result_lines(result, sandbox):
+            print(_marked(line), file=sys.stderr)
+    for problem in (problems := streams.problems()):
+        print(_marked(problem), file=sys.stderr)
     return _OUR_FAILURE if problems else result.exit_code
 
 
 def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
     """Have what the first run would make made now, where somebody can see how it goes on."""
-    from unspill.cli.progress import ProgressLine
-    from unspill.sandbox.rootfs_use import provide_rootfs
+    from unspill.cli.output import ProgressLine  # lazy: rootfs
+    from unspill.sandbox.rootfs_use import provide_rootfs  # lazy: rootfs
 
     with ProgressLine(is_quiet=is_quiet) as line:
         found = provide_rootfs(sandbox._project, line.take)
     if line.has_told:
-        from unspill.cli.rootfs import warn_of_proof
+        from unspill.cli.rootfs import warn_of_proof  # lazy: rootfs
 
         warn_of_proof(found)
 
@@ -216,13 +184,12 @@ def _options(arguments: Arguments) -> dict[str, Any]:
 
 def _stdin(arguments: Arguments) -> int | None:
     """Return what the command reads: this program's input, if somebody piped something to it."""
-    if arguments.flag("--stdin"):
-        if arguments.flag("--no-stdin"):
-            raise UsageError("--stdin and --no-stdin were both given", remedy="Give one of them.")
-        return 0
+    given = arguments.only_one("--stdin", "--no-stdin")
+    if given is not None:
+        return 0 if given == "--stdin" else None
     is_piped = stat.S_IFMT(os.fstat(0).st_mode) in (stat.S_IFIFO, stat.S_IFREG, stat.S_IFSOCK)
     can_be_read = fcntl.fcntl(0, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
-    return InheritedInput(0) if is_piped and can_be_read and not arguments.flag("--no-stdin") else None
+    return InheritedInput(0) if is_piped and can_be_read else None
 
 
 def _more(arguments: Arguments) -> dict[str, Any]:
@@ -237,22 +204,14 @@ def _more(arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def _approver(arguments: Arguments, more: dict[str, Any]) -> PersonAtHand | None:
+def _approver(arguments: Arguments, more: dict[str, Any]) -> _Approver | None:
     is_needed = arguments.value("--ask") is not None or any(more.values()) or os.getuid() == 0
-    return _person(arguments) if is_needed else None
-
-
-def _person(arguments: Arguments) -> PersonAtHand:
-    from unspill.cli.asking import PersonAtHand
-
-    return PersonAtHand(arguments.value("--ask"))
+    return _Approver(arguments.value("--ask")) if is_needed else None
 
 
 def _after(arguments: Arguments) -> str | None:
-    given = [name for name in ("apply", "hold", "discard") if arguments.flag(f"--{name}")]
-    if len(given) > 1:
-        raise UsageError(f"--{given[0]} and --{given[1]} were both given", remedy="Give one of them.")
-    return given[0] if given else None
+    given = arguments.only_one("--apply", "--hold", "--discard")
+    return None if given is None else given.removeprefix("--")
 
 
 def _working_dir(arguments: Arguments) -> str | None:
@@ -263,36 +222,112 @@ def _working_dir(arguments: Arguments) -> str | None:
     return given
 
 
-def _summarise(result: RunResult, sandbox: Sandbox) -> None:
-    """Say on stderr how it ended, where that is not plain, and what it changed."""
-    from unspill.model.rootfs import NOTE
-    from unspill.sandbox.ending import ROOT_NOTE, STRICT_NOTE
-    from unspill.sandbox.secrets import is_about_secret
+class _Approver:
+    """Whom `--ask` names, or else the person's own configuration: they are asked once there is a question."""
 
-    always = (ROOT_NOTE, STRICT_NOTE)
-    lines = [warning for warning in result.warnings if warning in always]
-    if not result.sandboxed:
-        lines += list(result.warnings)
-    if not isinstance(result.outcome, Exited):
-        from unspill.sandbox.result import describe_end
+    __slots__ = ("_whom",)
 
-        lines.append(describe_end(result.outcome).splitlines()[0])
-    if isinstance(result.outcome, NeverStarted) and result.outcome.remedy:
-        lines.append(f"  {result.outcome.remedy}")
-    if result.exit_code in _NOT_FOUND:
-        # What the sandbox does not show of this host may be what is missing
-        lines += [warning for warning in result.warnings if warning not in always]
-    else:
-        lines += [warning for warning in result.warnings if is_about_secret(warning) or warning.startswith(NOTE)]
-    lines += ["\n  ".join(filter(None, (hint.text, hint.remedy))) for hint in result.hints]
-    if result.denials:
-        from unspill.cli.traffic import refused_lines
+    def __init__(self, whom: str | None) -> None:
+        """Take the value of `--ask`.
 
-        lines += refused_lines(result.denials)
-    if result.changes:
-        from unspill.cli.outcome import outcome_lines
+        Raises:
+            UsageError: it is none.
+        """
+        if whom is not None and whom not in _WHOM:
+            raise UsageError(f"--ask is not one of {', '.join(_WHOM)}: {whom!r}")
+        self._whom = whom
 
-        lines += outcome_lines(result, sandbox.name, sandbox.project)
-    for line in lines:
-        for part in line.split("\n"):
-            print(marked(part), file=sys.stderr)
+    def ask(self, question: Question) -> Answer:
+        """Put the question to them."""
+        from unspill.cli.permissions import ask_person  # lazy: approvals
+
+        return ask_person(self._whom, question)
+
+
+class CommandOutput:
+    """Passes a command's output on to this program's own streams, and keeps why it could not.
+
+    A stream that can't be written, on a full disk for example, must not cost what the command changed: the run goes on,
+    and the person is told. A reader that went away ends the run, as it ends any program in a pipe.
+    """
+
+    def __init__(self) -> None:
+        self._lost: dict[str, str] = {}
+        self._screens: dict[StreamName, Screen | None] = {}
+        self._terminals = [number for number in _NUMBERS.values() if os.isatty(number)]
+        self._shown: dict[StreamName, bool] = {}
+        self._traces: Traces | None = None
+        self.is_started = False
+
+    def keep_back(self, event: Event) -> None:
+        """Take one event of a run whose output is not shown as it comes."""
+        if isinstance(event, Started):
+            self.is_started = True
+            # While the command begins, when there is nothing else to do; and before anything of it is applied
+            for name in _LOADED:
+                __import__(name)
+
+    def pass_on(self, event: Event) -> None:
+        """Take one event of a run."""
+        if isinstance(event, OutputChunk):
+            screen = self._screen(event.stream)
+            self._write(event.stream, event.chunk if screen is None else screen.render(event.chunk))
+        elif isinstance(event, Ended):
+            for stream, screen in self._screens.items():
+                self._write(stream, b"" if screen is None else screen.rest())
+        else:
+            self.keep_back(event)
+
+    def settle(self) -> None:
+        """Take back what the command left in a terminal: our own lines come next."""
+        if self._traces is None:
+            return
+        for number in self._terminals:
+            try:
+                write_whole(number, self._traces.reset(is_read=number == _NUMBERS["stderr"]))
+            except OSError:
+                continue  # it is gone; nobody can be told there
+        self._traces = None
+
+    def problems(self) -> list[str]:
+        """Return a line for each stream of which something is lost."""
+        return [f"{stream} could not be written: {why}; the rest of it is lost" for stream, why in self._lost.items()]
+
+    def _screen(self, stream: StreamName) -> Screen | None:
+        """Return what stands between a stream and a terminal; elsewhere every byte is passed on as it is."""
+        if stream not in self._screens:
+            self._screens[stream] = None
+            if _NUMBERS[stream] in self._terminals:
+                from unspill.cli.output import Screen  # lazy: summary
+
+                self._screens[stream] = Screen()
+        return self._screens[stream]
+
+    def _write(self, stream: StreamName, content: bytes) -> None:
+        if stream in self._lost:
+            return
+        try:
+            write_whole(_NUMBERS[stream], content)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._lost[stream] = error.strerror or str(error)
+        if self._terminals and content and self._may_be_shown(stream):
+            if self._traces is None:
+                from unspill.cli.output import Traces  # lazy: summary
+
+                self._traces = Traces()
+            self._traces.note(content)
+
+    def _may_be_shown(self, stream: StreamName) -> bool:
+        """Tell whether a stream leads to a terminal, by itself or by way of another program such as `tee`."""
+        if stream not in self._shown:
+            mode = os.fstat(_NUMBERS[stream]).st_mode
+            is_read = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+            self._shown[stream] = is_read or _NUMBERS[stream] in self._terminals
+        return self._shown[stream]
+
+
+def _marked(line: str) -> str:
+    """Return one of our own lines so that it can be told from the command's, where both are on one terminal."""
+    return line if line.startswith(" ") and not os.isatty(_NUMBERS["stderr"]) else f"unspill: {line}"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.rootfs.making import make
 from unspill.cli.options import parse
-from unspill.cli.rootfs import COMMAND, run, without_lines
+from unspill.cli.rootfs import rootfs, without_lines
 from unspill.model.rootfs import RootfsSpec
 from unspill.rootfs.registry import Registry
 
@@ -25,7 +25,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 
 def listed(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    assert run(parse(COMMAND, ["list"])) == 0
+    assert rootfs.run(parse(rootfs, ["list"])) == 0
     return capsys.readouterr().out.splitlines()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unspill.cli.options import parse
-from unspill.cli.rootfs import COMMAND, run, spec_of
+from unspill.cli.rootfs import rootfs, spec_of
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import RootfsSpec
 
@@ -49,14 +49,14 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_typed_wrong_is_named_before_anything_is_asked(words: tuple[str, ...], named: str) -> None:
     with pytest.raises(UsageError) as wrong:
-        run(parse(COMMAND, words))
+        rootfs.run(parse(rootfs, words))
     assert named in wrong.value.message
 
 
 @pytest.mark.parametrize("words", ["info", "info x", "use x", "remove x", "verify x", "upgrade", "info --tools"])
 def test_one_that_is_not_there_is_an_error_with_a_remedy(words: str) -> None:
     with pytest.raises(RootfsError) as wrong:
-        run(parse(COMMAND, words.split()))
+        rootfs.run(parse(rootfs, words.split()))
     assert wrong.value.remedy
 
 
@@ -79,9 +79,9 @@ def test_one_that_is_not_there_is_an_error_with_a_remedy(words: str) -> None:
     ],
 )
 def test_words_become_a_wish(words: str, spec: RootfsSpec) -> None:
-    assert spec_of(parse(COMMAND, ["pull", *words.split()])) == spec
+    assert spec_of(parse(rootfs, ["pull", *words.split()])) == spec
 
 
 def test_a_relative_path_is_where_the_person_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert spec_of(parse(COMMAND, ["pull", "x", "--archive", "a.tar"])).location == os.fspath(tmp_path / "a.tar")
+    assert spec_of(parse(rootfs, ["pull", "x", "--archive", "a.tar"])).location == os.fspath(tmp_path / "a.tar")

@@ -9,7 +9,7 @@ HEAVY = (
     "asyncio inspect tempfile shutil logging datetime signal tomllib hashlib difflib secrets random ipaddress"
 ).split()
 
-WAY = "unspill.cli.main, unspill.cli.run, unspill.cli.choosing, unspill.sandbox.sandbox"
+WAY = "unspill.cli.main, unspill.cli.run, unspill.sandbox.sandbox"
 
 
 def loaded_by(modules: str) -> set[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.cli.selecting import split_token
+from unspill.cli.review import split_token
 from unspill.model.change import Change, Identity, RootChanges
 from unspill.sandbox.consent import HeldPart, digest_of_hunks, outermost
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from unspill.cli.audit import event_text
+from unspill.cli.permissions import event_text
 
 OPERATION = {"kind": "operation", "what": "apply", "number": 1, "asked_by": "run", "ending": "done"}
 RUN = {"kind": "run", "number": 2, "ending": "Exited 0", "command": ["touch", "a"]}

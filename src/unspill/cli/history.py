@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened in a project, and how to take it back: `unspill log`, `show`, `undo` and `redo`.
+
+`op 5` is an operation to read and `op5` one to type; a number alone is a run's where both could be meant.
+"""
+
+from __future__ import annotations
+
+from unspill.changes.quote import quote, show_line
+from unspill.changes.render import safe_text, summary_lines
+from unspill.cli.options import Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.output import (
+    connection_lines,
+    count_text,
+    decoded,
+    left_lines,
+    operation_exit_code,
+    operation_form,
+    outcome_form,
+    output_form,
+    print_json,
+    print_operation,
+    refused_lines,
+    traffic_form,
+    when_text,
+)
+from unspill.errors import UsageError
+from unspill.model.run import Run, exit_code_of
+from unspill.sandbox.file_runs import runs_but_reads, verb_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from unspill.cli.options import Arguments
+    from unspill.model.operation import Operation
+    from unspill.model.run import Output
+    from unspill.model.traffic import Traffic
+    from unspill.sandbox.sandbox import Sandbox
+
+_FEW = 3
+_ALL = 1_000_000
+# Of as many operations it is known which run they applied
+_MOST_APPLIED = 1000
+
+
+@verb(
+    "List the runs of this sandbox and the operations on its project, the youngest first.",
+    Option(name="--limit", metavar="N", help="how many (default 20)"),
+    Option(name="--all", help="also each read and list of a file tool, which are only counted otherwise"),
+)
+def log(arguments: Arguments) -> int:
+    """List runs and operations."""
+    limit = arguments.count("--limit", 20)
+    sandbox = open_sandbox(arguments)
+    runs, reads = (sandbox.runs(limit=limit), 0) if arguments.flag("--all") else runs_but_reads(sandbox, limit)
+    operations = sandbox.operations(limit=limit)
+    if arguments.flag("--json"):
+        forms = [operation_form(operation) for operation in operations]
+        print_json({"runs": [run_form(record) for record in runs], "operations": forms, "file_reads": reads})
+        return 0
+    lines = [(record.started_ns, _run_line(record)) for record in runs]
+    lines += [(operation.at_ns, _operation_line(sandbox, operation)) for operation in operations]
+    for _at, line in sorted(lines, key=lambda pair: -pair[0])[:limit]:
+        print(line)
+    if reads:
+        print(f"and {reads} {'read' if reads == 1 else 'reads'} of files (`--all` lists them)")
+    return 0
+
+
+@verb(
+    "Show one run (5) or one operation (op5): what it was, how it ended, what it changed.",
+    positional="RUN|OP",
+    most=1,
+)
+def show(arguments: Arguments) -> int:
+    """Show one run or one operation."""
+    if not arguments.words:
+        raise UsageError("which run or operation?", remedy="Give its number: 5 or op5, see `unspill log`.")
+    sandbox = open_sandbox(arguments)
+    found = _find(sandbox, arguments.words[0])
+    if arguments.flag("--json"):
+        if isinstance(found, Run):
+            traffic = sandbox.traffic(found.id)
+            print_json({**run_form(found), **traffic_form(traffic.connections, traffic.denials)})
+        else:
+            print_json(operation_form(found))
+    elif isinstance(found, Run):
+        _print_run(sandbox, found)
+    else:
+        _print_operation(sandbox, found)
+    return 0
+
+
+@verb(
+    "Take an operation back, by default the last; what was changed since stays as it is.",
+    positional="[OP]",
+    most=1,
+)
+def undo(arguments: Arguments) -> int:
+    """Take an operation back."""
+    sandbox = open_sandbox(arguments)
+    return _reverse(arguments, sandbox, sandbox.undo)
+
+
+@verb("Do again what an undo took back, by default the last.", positional="[OP]", most=1)
+def redo(arguments: Arguments) -> int:
+    """Do again what an undo took back."""
+    sandbox = open_sandbox(arguments)
+    return _reverse(arguments, sandbox, sandbox.redo)
+
+
+def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], Operation]) -> int:
+    """Reverse the operation that is named, or the default one, and say what came of it."""
+    operation = do(operation_word(arguments.words[0]) if arguments.words else None)
+    if arguments.flag("--json"):
+        print_json(operation_form(operation))
+        return operation_exit_code(operation)
+    of = _find_original(sandbox, operation)
+    word, done = ("Undid", "undone") if operation.kind == "undo" else ("Redid", "redone")
+    print_operation(sandbox, operation, word, nothing=f"Nothing of op {of} was {done}.", of=of)
+    return operation_exit_code(operation)
+
+
+def _run_line(record: Run) -> str:
+    changed = f"{record.changed} changed{', held' * record.held}" if record.changed else "no change"
+    changed = changed if record.sandboxed else "not sandboxed"
+    command = verb_of(record) or " ".join(quote(word) for word in record.argv)
+    return f"{record.number:>6}  {when_text(record.started_ns)}  {_ending(record):<12}  {changed:<18}  {command[:120]}"
+
+
+def _operation_line(sandbox: Sandbox, operation: Operation) -> str:
+    changed = f"{operation.changed} changed" + (f", {len(operation.left)} left" if operation.left else "")
+    kind = operation.kind if operation.ending == "done" else "taken back"
+    name = f"op {operation.number}"
+    about = _about(sandbox, operation)
+    return f"{name:>6}  {when_text(operation.at_ns)}  {kind:<12}  {changed:<18}  {about}"
+
+
+def _about(sandbox: Sandbox, operation: Operation) -> str:
+    """Return what an operation was about: another one that it takes back or does again, or runs that it applied."""
+    if operation.of is not None:
+        original = _find_original(sandbox, operation)
+        return f"of op {operation.of if original is None else original}"
+    names = [_run_name(sandbox, name) for name in operation.runs[:_FEW]]
+    more = [f"{len(operation.runs) - _FEW} more"] if len(operation.runs) > _FEW else []
+    return "of " + ", ".join([*names, *more]) if names else ""
+
+
+def _ending(record: Run) -> str:
+    """Return how a run ended, in a word or two."""
+    if record.outcome is None:
+        return "interrupted" if record.ended_ns else "running"
+    name = type(record.outcome).__name__
+    return f"exit {exit_code_of(record.outcome)}" if name in ("Exited", "Signalled") else name
+
+
+def _find(sandbox: Sandbox, word: str) -> Run | Operation:
+    if is_operation(word):
+        return sandbox.find_operation(operation_word(word))[0]
+    try:
+        return sandbox.find_run(word)
+    except UsageError as error:
+        no_run = error
+    try:
+        operation = sandbox.find_operation(word)[0]
+    except UsageError:
+        if word.isdecimal():
+            raise no_run from None
+        raise UsageError(f"no such run or operation: {word!r}", remedy="See `unspill log`.") from None
+    if word.isdecimal():
+        raise UsageError(no_run.message, remedy=f"There is an operation of this number: `unspill show op{word}`.")
+    return operation
+
+
+def _print_run(sandbox: Sandbox, record: Run) -> None:
+    print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {_ending(record)}")
+    print("command:", " ".join(quote(word) for word in record.argv))
+    print("directory:", quote(record.cwd))
+    if not record.sandboxed:
+        print("not sandboxed: what it changed is not known")
+    for name, output in (("stdout", record.stdout), ("stderr", record.stderr)):
+        _print_output(name, output)
+    _print_traffic(sandbox.traffic(record.id))
+    if record.held:
+        print("changes:")
+        print("\n".join(sandbox.summary(run=record.id)))
+    elif record.changed:
+        print(f"changed {count_text(record.changed, 'path')}: {_fate(sandbox, record)}")
+
+
+def _fate(sandbox: Sandbox, record: Run) -> str:
+    """Return what became of changes that are not held any more."""
+    done = [
+        found.number
+        for found in sandbox.operations(limit=_MOST_APPLIED)
+        if record.id in found.runs and found.of is None
+    ]
+    if not done:
+        # Those of earlier weeks are forgotten
+        return "applied by no operation that is still on record"
+    return "applied by " + ", ".join(f"op {number} (unspill show op{number})" for number in reversed(done))
+
+
+def _print_traffic(traffic: Traffic) -> None:
+    if not (traffic.connections or traffic.denials):
+        return
+    if traffic.connections:
+        print("connections:")
+        print("\n".join(connection_lines(traffic.connections)))
+    if traffic.denials:
+        print("\n".join(refused_lines(traffic.denials)))
+    if traffic.left_out:
+        print(f"... {traffic.left_out} connections and denials left out ...")
+
+
+def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
+    about = _about(sandbox, operation)
+    print(f"op {operation.number} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}")
+    print(f"when: {when_text(operation.at_ns)}, asked for by: {safe_text(operation.asked_by)}")
+    if operation.ending == "done":
+        try:
+            lines = summary_lines(sandbox.operation_changes(operation.number), limit=1_000_000, project=sandbox.project)
+        except UsageError as error:
+            lines = [f"  {error.message}"]
+        print("changes:")
+        print("\n".join(lines))
+    for note in operation.notes:
+        print(f"note: {safe_text(note)}")
+    if operation.left:
+        print("left as it was:")
+        print("\n".join(left_lines(operation)))
+
+
+def _print_output(name: str, output: Output) -> None:
+    if not output.total:
+        return
+    print(f"{name}: {output.total} bytes" + (f", whole in {quote(output.file)}" if output.file else ""))
+    _print_lines(output.head)
+    if output.left_out:
+        print(f"... {output.left_out} bytes left out ...")
+    if output.tail:
+        _print_lines(output.tail)
+
+
+def _print_lines(text: bytes) -> None:
+    for line in text.splitlines():
+        print("  " + show_line(line))
+
+
+def _find_original(sandbox: Sandbox, operation: Operation) -> int | None:
+    """Return the number of what an undo takes back or a redo does again; None for other kinds, or if it is pruned."""
+    if operation.of is None:
+        return None
+    known = {one.id: one for one in sandbox.operations(limit=_ALL)}
+    reversed_one = known.get(operation.of)
+    if operation.kind == "redo" and reversed_one is not None and reversed_one.of is not None:
+        reversed_one = known.get(reversed_one.of)
+    return None if reversed_one is None else reversed_one.number
+
+
+def _run_name(sandbox: Sandbox, run: str) -> str:
+    """Return a run as a person would name it."""
+    try:
+        return f"run {sandbox.find_run(run).number}"
+    except UsageError:
+        # Of another sandbox, or too old to be recorded still
+        return f"run {run}"
+
+
+def run_form(run: Run) -> dict[str, Any]:
+    """Return the record of a run."""
+    return {
+        "run": run.id,
+        "number": run.number,
+        "argv": [decoded(word) for word in run.argv],
+        "cwd": decoded(run.cwd),
+        "started_ns": run.started_ns,
+        "ended_ns": run.ended_ns,
+        "outcome": outcome_form(run.outcome),
+        "stdout": output_form(run.stdout),
+        "stderr": output_form(run.stderr),
+        "changed": run.changed,
+        "held": run.held,
+        "sandboxed": run.sandboxed,
+    }

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Review what is held: `unspill changes`, `diff`, `apply` and `discard`; bring files back: `files` and `restore`.
+
+A person names paths as seen from where they stand; a sandbox is told them as seen from the project. They consent to a
+content that was shown on their terminal, never to a name alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from unspill.changes.quote import quote
+from unspill.changes.render import named, to_plain
+from unspill.cli.options import RUN, Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.output import (
+    change_lines,
+    count_text,
+    decoded,
+    operation_exit_code,
+    operation_form,
+    print_json,
+    print_operation,
+    seen_from_here,
+    size_text,
+    when_text,
+)
+from unspill.errors import DeniedError, UsageError
+from unspill.model.change import Hunks, Selection
+from unspill.policy.paths import shell_word
+from unspill.store.permissions import SHORTEST
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from unspill.cli.options import Arguments
+    from unspill.model.change import ChangeSet, Consent
+    from unspill.sandbox.records import Backup
+    from unspill.sandbox.reviews import Review, Reviews
+    from unspill.sandbox.sandbox import Sandbox
+    from unspill.store.operations import FileRow
+
+_GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="what it matches; ** crosses slashes (repeatable)")
+_HUNK = Option(
+    name="--hunk", metavar="PATH:N[@TOKEN]", repeated=True, help="hunks as `diff` counts them: PATH:1,3 (repeatable)"
+)
+_MOST_HUNKS = 100_000
+_MOST_ADVISED = 20
+_TOKEN_DIGITS = "0123456789abcdef"
+_LONGEST_TOKEN = 64
+
+
+@verb("List what is held and not in the project.", RUN)
+def changes(arguments: Arguments) -> int:
+    """List what is held, one line a path."""
+    sandbox = open_sandbox(arguments)
+    if arguments.flag("--json"):
+        print_json(to_plain(sandbox.changes(run=arguments.value("--run"))))
+        return 0
+    lines = sandbox.summary(run=arguments.value("--run"), colour=sys.stdout.isatty())
+    print("\n".join(lines) or "Nothing is held.")
+    return 0
+
+
+@verb(
+    "Show what is held as a unified diff; with PATH only what lies at or below it.",
+    RUN,
+    Option(name="--op", metavar="OP", help="what this operation changed: op5"),
+    positional="[PATH ...]",
+    most=None,
+)
+def diff(arguments: Arguments) -> int:
+    """Show what is held, or what a run or an operation changed, line by line."""
+    sandbox = open_sandbox(arguments)
+    paths = [os.fsdecode(_path_from_project(word, sandbox.project)) for word in arguments.words]
+    given = arguments.only_one("--run", "--op")
+    as_json = arguments.flag("--json")
+    if sys.stdout.isatty() and given is None and not as_json:
+        return _show_review(arguments.words, paths, sandbox)
+    operation = arguments.value("--op")
+    text = sandbox.diff(
+        paths,
+        run=arguments.value("--run"),
+        operation=None if operation is None else operation_word(operation),
+        colour=sys.stdout.isatty() and not as_json and "NO_COLOR" not in os.environ,
+    )
+    if not text and operation is None:
+        _check_paths(arguments.words)
+    if as_json:
+        print_json({"sandbox": sandbox.name, "diff": text})
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+@verb(
+    "Bring what is held into the project, all of it or what you choose; what is not applied stays held.",
+    _GLOB,
+    _HUNK,
+    Option(name="--include", metavar="PATH[@TOKEN]", repeated=True, help="consent to a path that is held (repeatable)"),
+    Option(name="--overwrite", metavar="PATH", repeated=True, help="let ours win in a conflict (repeatable)"),
+    RUN,
+    positional="[PATH ...]",
+    most=None,
+)
+def apply(arguments: Arguments) -> int:
+    """Bring what is held into the project."""
+    sandbox = open_sandbox(arguments)
+    selection = _with_named(_selection_of(arguments, sandbox), arguments, sandbox)
+    selection = _with_consent(selection, arguments, sandbox)
+    operation = sandbox.apply(selection, run=arguments.value("--run"))
+    if arguments.flag("--json"):
+        print_json(operation_form(operation))
+    else:
+        print_operation(
+            sandbox, operation, "Applied", nothing="Nothing was applied." if operation.left else "Nothing is held."
+        )
+    return operation_exit_code(operation)
+
+
+@verb(
+    "Drop what this sandbox holds, all of it or what you choose. Undo brings it back.",
+    _GLOB,
+    _HUNK,
+    positional="[PATH ...]",
+    most=None,
+)
+def discard(arguments: Arguments) -> int:
+    """Drop what is held."""
+    sandbox = open_sandbox(arguments)
+    operation = sandbox.discard(_selection_of(arguments, sandbox))
+    if arguments.flag("--json"):
+        print_json({"discarded_changes": operation.changed, "operation": operation.number or None})
+    elif operation.number:
+        count = count_text(operation.changed, "held change")
+        print(f"Discarded {count} (op {operation.number}). Undo: unspill undo")
+        for line in change_lines(sandbox, operation):
+            print(line)
+    else:
+        print("Nothing is on hold.")
+    return 0
+
+
+@verb(
+    "List the files that operations have touched, with the names of their backups; see `restore`.",
+    Option(name="--deleted", help="also files that are not there any more"),
+    positional="[PATH ...]",
+    most=None,
+)
+def files(arguments: Arguments) -> int:
+    """List the files that operations have touched, and their backups."""
+    sandbox = open_sandbox(arguments)
+    tops = [_absolute_path(word) for word in arguments.words]
+    found = [
+        (file, sandbox.backups(file))
+        for file in sandbox.files(with_deleted=arguments.flag("--deleted"))
+        if not tops or _is_at_or_below(file.root, file.path, tops)
+    ]
+    if arguments.flag("--json"):
+        print_json({"files": [_file_form(file, backups) for file, backups in found]})
+        return 0
+    for file, backups in found:
+        _print_file(sandbox, file, backups)
+    return 0
+
+
+@verb(
+    "Bring a file back as it was before an operation, by default its newest backup. Can be undone.",
+    Option(name="--from", metavar="BACKUP", help="a name that `files` lists, or an operation: op5"),
+    positional="PATH",
+    most=1,
+)
+def restore(arguments: Arguments) -> int:
+    """Bring a displaced version of a file back."""
+    if not arguments.words:
+        raise UsageError("which file?", remedy="Give its path: see `unspill files`.")
+    sandbox = open_sandbox(arguments)
+    path = _path_from_project(arguments.words[0], sandbox.project)
+    operation = sandbox.restore(path, arguments.value("--from"))
+    if arguments.flag("--json"):
+        print_json(operation_form(operation))
+    else:
+        print_operation(sandbox, operation, "Restored", nothing="Nothing was restored.")
+    return operation_exit_code(operation)
+
+
+def _show_review(words: list[str], paths: list[str], sandbox: Sandbox) -> int:
+    """Show what is held on a terminal, which counts: what was seen to its end can be named by its token."""
+    review = sandbox.reviews.diff(paths, colour="NO_COLOR" not in os.environ)
+    if not review.text:
+        _check_paths(words)
+    _print_review(sandbox, review)
+    return 0
+
+
+def _print_review(sandbox: Sandbox, review: Review) -> None:
+    """Print a review on a terminal, with the commands that apply what is held in it, and remember that it was shown."""
+    sys.stdout.write(review.text)
+    for consent in [one for one in review.held if review.is_whole(one)][:_MOST_ADVISED]:
+        name = quote(_shown_name(sandbox, consent))
+        print(f"{name} is held. To apply it as shown: unspill apply --include {_typed(consent)}@{consent.token}")
+    sys.stdout.flush()
+    sandbox.reviews.note(review)
+
+
+def _check_paths(words: list[str]) -> None:
+    """Say so where an operation was meant, which is no path: of a path, nothing is simply nothing.
+
+    Raises:
+        UsageError: a word names an operation, and nothing lies there.
+    """
+    for word in words:
+        if is_operation(word) and not os.path.lexists(_absolute_path(word)):
+            raise UsageError(f"there is nothing at {word!r}", remedy=f"For an operation: unspill diff --op {word}")
+
+
+def _selection_of(arguments: Arguments, sandbox: Sandbox) -> Selection:
+    """Return what the words, --glob and --hunk choose."""
+    project = sandbox.project
+    return Selection(
+        paths=tuple(_path_from_project(word, project) for word in arguments.words),
+        globs=tuple(_glob_from_project(pattern, project) for pattern in arguments.values("--glob")),
+        hunks=tuple(_hunks(text, project) for text in arguments.values("--hunk")),
+    )
+
+
+def _with_named(selection: Selection, arguments: Arguments, sandbox: Sandbox) -> Selection:
+    """Add what --include and --overwrite name: each means all changes at or below it.
+
+    With nothing else chosen, only these are meant. What is included is only chosen here: consent is asked for apart.
+    """
+    words = [split_token(word)[0] for word in arguments.values("--include")]
+    included = [_path_from_project(word, sandbox.project) for word in words]
+    overwrite = [_path_from_project(word, sandbox.project) for word in arguments.values("--overwrite")]
+    if not included and not overwrite:
+        return selection
+    held = sandbox.changes()
+    if selection.is_everything:
+        wanted = [_change_that_hides(path, held) for path in (*included, *overwrite)]
+        selection = selection.replace(paths=tuple(dict.fromkeys(wanted)))
+    tops = [_absolute_path(word) for word in arguments.values("--overwrite")]
+    below = [
+        change.path for part in held.roots for change in part.changes if _is_at_or_below(part.root, change.path, tops)
+    ]
+    return selection.replace(overwrite=tuple(dict.fromkeys((*overwrite, *below))))
+
+
+def _with_consent(selection: Selection, arguments: Arguments, sandbox: Sandbox) -> Selection:
+    """Add what the person consents to by --include, and hold each --hunk to what they have seen.
+
+    A token stands for what they were shown on a terminal. Without one, or where it names something else, they are shown
+    what would be applied, and asked.
+
+    Raises:
+        DeniedError: there is no terminal to ask on, or they did not say yes; nothing was changed.
+    """
+    words = arguments.values("--include")
+    if not (words or selection.hunks):
+        return selection
+    dialog = _ConsentDialog(
+        sandbox, is_possible=not arguments.flag("--json") and sys.stdin.isatty() and _is_own_terminal(1)
+    )
+    consents = [consent for word in words for consent in dialog.about_held(word)]
+    hunks = tuple(map(dialog.about_hunks, selection.hunks))
+    return selection.replace(consents=tuple(consents), hunks=hunks)
+
+
+class _ConsentDialog:
+    """What a person has seen already, and what they must see now."""
+
+    def __init__(self, sandbox: Sandbox, *, is_possible: bool) -> None:
+        self._sandbox = sandbox
+        self._reviews: Reviews = sandbox.reviews
+        self._is_possible = is_possible
+
+    def about_held(self, word: str) -> tuple[Consent, ...]:
+        """Return what --include consents to; nothing where nothing needs it."""
+        given, token = split_token(word)
+        path = _absolute_path(given)
+        found = self._reviews.held_at(path)
+        if token and len(found) == 1 and self._reviews.was_shown(found[0], token):
+            return found
+        if not found:
+            return ()
+        self._refuse_unseen(given, f"--include {_typed(found[0])}@{found[0].token}", token, found[0])
+        review = self._reviews.held_diff(path, colour="NO_COLOR" not in os.environ)
+        _write(review)
+        for consent in review.held:
+            text = f"Apply what is held at {quote(_shown_name(self._sandbox, consent))}, as shown above?"
+            self._reviews.ask(consent, text, is_whole=review.is_whole(consent))
+        return review.held
+
+    def about_hunks(self, hunks: Hunks) -> Hunks:
+        """Return hunks that can be no others than those that the person has seen."""
+        found = self._reviews.hunks_at(hunks)
+        if hunks.digest and self._reviews.was_shown(found, hunks.digest):
+            return hunks.replace(digest=found.digest)
+        numbers = ",".join(map(str, hunks.numbers))
+        name = _shown_name(self._sandbox, found)
+        self._refuse_unseen(os.fsdecode(name), f"--hunk {_typed(found)}:{numbers}@{found.token}", hunks.digest, found)
+        review = self._reviews.diff([os.fsdecode(os.path.join(found.root, found.path))], colour=False)
+        _write(review)
+        seen = next((one for one in review.shown if one == found), None)
+        if seen is None:
+            raise DeniedError(
+                f"Not applied: {quote(name)} could not be shown whole, or changed meanwhile.",
+                remedy=f"Look again: unspill diff {_typed(found)}",
+            )
+        self._reviews.ask(seen, f"Apply only hunk {numbers} of {quote(name)}, as shown above?", is_whole=True)
+        return hunks.replace(digest=seen.digest)
+
+    def _refuse_unseen(self, given: str, option: str, token: str, found: Consent) -> None:
+        """Stop where nobody can be shown what would be applied; say so where a token is not for what is held."""
+        is_other = bool(token) and not found.digest.startswith(token)
+        what = "was not shown on your terminal" if token else "is only a name: give the token of what you were shown"
+        what = "is not what you were shown: it changed since" if is_other else what
+        if not self._is_possible:
+            raise DeniedError(
+                f"Not applied: {quote(os.fsencode(given))} {what}.",
+                remedy=f"On a terminal: unspill diff {_typed(found)}, then unspill apply {option}",
+            )
+        if is_other:
+            print(f"unspill: {quote(os.fsencode(given))} {what}.", file=sys.stderr)
+
+
+def _is_own_terminal(number: int) -> bool:
+    """Tell whether a stream is the terminal that questions are asked on: what is shown elsewhere is not read there."""
+    try:
+        return os.tcgetpgrp(number) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _write(review: Review) -> None:
+    sys.stdout.write(review.text)
+    sys.stdout.flush()
+
+
+def _typed(consent: Consent) -> str:
+    """Return a path as it can be pasted where the person stands."""
+    return shell_word(seen_from_here(os.path.normpath(os.path.join(consent.root, consent.path))))
+
+
+def _shown_name(sandbox: Sandbox, consent: Consent) -> bytes:
+    is_own = consent.root == sandbox.project
+    return consent.path if is_own else os.path.join(consent.root, consent.path)
+
+
+def _absolute_path(word: str) -> bytes:
+    return os.path.normpath(os.path.join(os.path.realpath(os.getcwdb()), os.fsencode(word)))
+
+
+def _path_from_project(word: str, project: bytes) -> bytes:
+    """Return a path as seen from the project, absolute where it is not inside."""
+    path = _absolute_path(word)
+    return os.path.relpath(path, project) if (path + b"/").startswith(project + b"/") else path
+
+
+def _is_at_or_below(root: bytes, path: bytes, tops: Iterable[bytes]) -> bool:
+    """Tell whether an entry of a root is one of some absolute paths, or lies below one."""
+    return any((root + b"/" + path + b"/").startswith(top + b"/") for top in tops)
+
+
+def _change_that_hides(path: bytes, held: ChangeSet) -> bytes:
+    """Return the directory whose deletion takes a path with it, else the path itself."""
+    for change in held:
+        if change.base_kind == "dir" and change.kind in ("deleted", "replaced") and path.startswith(change.path + b"/"):
+            return bytes(change.path)
+    return path
+
+
+def _glob_from_project(pattern: str, project: bytes) -> bytes:
+    raw = os.fsencode(pattern)
+    here = _path_from_project(".", project)
+    if raw.startswith(b"/") or here == b"." or here.startswith(b"/"):
+        return raw
+    # The name of the directory itself is no pattern
+    return b"".join(b"[%c]" % byte if byte in b"*?[" else bytes([byte]) for byte in here) + b"/" + raw
+
+
+def _hunks(text: str, project: bytes) -> Hunks:
+    name, colon, numbers = text.rpartition(":")
+    numbers, token = split_token(numbers)
+    chosen: list[int] = []
+    for part in numbers.split(","):
+        first, dash, last = part.partition("-")
+        if not (name and colon and first.isdecimal() and (last.isdecimal() if dash else not last)):
+            raise UsageError(f"--hunk wants PATH:N, such as main.py:1,3: {text!r}", remedy="See `unspill diff PATH`.")
+        if int(last or first) > _MOST_HUNKS:
+            raise UsageError(f"there is no hunk {last or first}", remedy="See `unspill diff PATH`.")
+        chosen += range(int(first), int(last or first) + 1)
+    return Hunks(path=_path_from_project(name, project), numbers=tuple(dict.fromkeys(chosen)), digest=token)
+
+
+def split_token(word: str) -> tuple[str, str]:
+    """Return a path and the token after it, none for none: what looks like a token is one."""
+    path, _, token = word.rpartition("@")
+    is_token = path and SHORTEST <= len(token) <= _LONGEST_TOKEN and not token.strip(_TOKEN_DIGITS)
+    return (path, token) if is_token else (word, "")
+
+
+def _print_file(sandbox: Sandbox, file: FileRow, backups: tuple[Backup, ...]) -> None:
+    path = file.path if file.root == sandbox.project else os.path.join(file.root, file.path)
+    state = "deleted" if file.is_deleted else when_text(file.last_modified)
+    print(f"{quote(path)}  ({state})")
+    for backup in backups:
+        where = "" if backup.where == "kept" else f"  [{backup.where}]"
+        size = size_text(backup.row.entry.size)
+        print(f"  {when_text(backup.row.recorded_ns)}  {size:>10}  {quote(backup.row.name)}{where}")
+
+
+def _file_form(file: FileRow, backups: Iterable[Backup]) -> dict[str, Any]:
+    """Return the record of a file with its backups."""
+    return {
+        "id": file.id,
+        **named("root", file.root),
+        **named("path", file.path),
+        "last_modified": file.last_modified,
+        "is_deleted": file.is_deleted,
+        "last_approved_copy_path": decoded(file.last_approved_copy_path),
+        "backups": [
+            {
+                **named("name", backup.row.name),
+                "operation": backup.row.operation,
+                "recorded_ns": backup.row.recorded_ns,
+                "size": backup.row.entry.size,
+                "where": backup.where,
+                "file": decoded(backup.path),
+            }
+            for backup in backups
+        ],
+    }
