@@ -12,7 +12,7 @@ from unspill import Sandbox
 from unspill.errors import DeniedError
 from unspill.model.permission import UNKNOWN_PROGRAM, Allowed, Question
 from unspill.model.plan import Plan
-from unspill.sandbox import asking, program
+from unspill.sandbox import permits, program
 
 if TYPE_CHECKING:
     from typing import Any
@@ -101,7 +101,7 @@ def test_e6_a_program_that_was_exchanged_between_the_answer_and_the_run_is_not_r
     """
     person = Longest()
     sandbox = attended(ground, person)
-    real = asking.permitted
+    real = permits.permitted
 
     def permitted_and_overtaken(*given: Any) -> Any:
         found = real(*given)
@@ -113,7 +113,7 @@ def test_e6_a_program_that_was_exchanged_between_the_answer_and_the_run_is_not_r
         return sandbox.run(["./tool"], hosts=["example.org"], after="hold").stdout.kept()
 
     assert attempt() == b"benign\n"
-    monkeypatch.setattr(asking, "permitted", permitted_and_overtaken)
+    monkeypatch.setattr(permits, "permitted", permitted_and_overtaken)
     with pytest.raises(DeniedError, match="was changed after"):
         attempt()
     with arena.patch.context() as patch:

@@ -17,7 +17,7 @@ from unspill import RootfsRegistry, RootfsSpec
 from unspill.errors import RootfsUnsafe, UsageError
 from unspill.model.policy import Limits
 from unspill.rootfs import build
-from unspill.sandbox import tools
+from unspill.sandbox import rootfs
 from unspill.sandbox.rootfs import keep_rootfs
 from unspill.store.db import Store
 
@@ -106,18 +106,18 @@ def test_a_rootfs_that_is_asked_for_its_tools_leaves_nothing_on_the_disk(
     registry = RootfsRegistry()
     made = registry.pull(RootfsSpec(source="archive", label="hostile", location=os.fspath(pack(ground, tree))))
     sizes: list[int] = []
-    forget = tools._forget_playground
+    forget = rootfs._forget_playground
 
     def measure(data: bytes, project: bytes) -> None:
         sizes.append(sum(path.lstat().st_size for path in playgrounds(ground) if path.is_file()))
         forget(data, project)
 
-    monkeypatch.setattr(tools, "_forget_playground", measure)
+    monkeypatch.setattr(rootfs, "_forget_playground", measure)
     assert registry.tools(made.name).tools == ()
     assert sizes == [1 << 20]
     assert playgrounds(ground) == []
-    monkeypatch.setattr(tools, "_forget_playground", lambda _data, _project: None)
-    monkeypatch.setattr(tools, "_LIMITS", Limits(wall_s=30.0))
+    monkeypatch.setattr(rootfs, "_forget_playground", lambda _data, _project: None)
+    monkeypatch.setattr(rootfs, "_LIMITS", Limits(wall_s=30.0))
     registry.tools(made.name)
     assert sum(path.lstat().st_size for path in playgrounds(ground) if path.is_file()) == 40 << 20
 

@@ -17,8 +17,8 @@ from unspill.layers.lifecycle import OpenRun, drop_run, load_stacks, open_run, s
 from unspill.layers.locks import lock_sandbox
 from unspill.model.operation import Operation as Recorded
 from unspill.model.run import Exited
-from unspill.sandbox.after_run import apply_run
-from unspill.sandbox.scanning import scan_run
+from unspill.sandbox.apply import apply_run
+from unspill.sandbox.scan import scan_run
 
 INSIDE: Final = Path(__file__).with_name("round_trip_inside.py")
 PYTHON: Final = shutil.which("python3", path="/usr/bin:/bin") or sys.executable

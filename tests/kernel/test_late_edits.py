@@ -26,7 +26,7 @@ from unspill.host.dirfd import has_writers
 from unspill.layers.trees import remove_tree
 from unspill.model.operation import Operation
 from unspill.model.policy import DAY_NS
-from unspill.sandbox.retention import prune
+from unspill.sandbox.upkeep import prune
 from unspill.store.db import Store
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -89,7 +89,7 @@ def old_sweep(opened: Any, _sandbox: object, left: Any) -> list[object]:
 
 # The last steps of a short sequence, and how they were done before
 OLD_RULES: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
-    "a discard drops at once": (("run, hold", "discard"), {"unspill.sandbox.discarding.discard_all": old_discard}),
+    "a discard drops at once": (("run, hold", "discard"), {"unspill.sandbox.apply.discard_all": old_discard}),
     "a cancelled run is dropped": (
         ("run, cancel",),
         {"tests.kernel.nothing_lost_play.InterruptedStage.after_cancel": "discard"},

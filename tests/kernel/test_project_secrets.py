@@ -14,9 +14,8 @@ from unspill.errors import UsageError
 from unspill.model.policy import Secrets
 from unspill.policy.secrets import SECRET_NAMES
 from unspill.sandbox import secrets
-from unspill.sandbox.requesting import make_request
+from unspill.sandbox.planning import RunWishes, make_request
 from unspill.sandbox.running import run_request
-from unspill.sandbox.spec import RunWishes
 
 pytestmark = pytest.mark.kernel
 

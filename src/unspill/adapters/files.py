@@ -36,9 +36,7 @@ from unspill.plan.home import playground_taken
 from unspill.plan.view import playground_inside, to_inside
 from unspill.policy.paths import show
 from unspill.record import Record
-from unspill.sandbox.files import USUAL_ENTRIES, USUAL_LINES, SandboxFiles
-from unspill.sandbox.files_reading import MOST_BYTES
-from unspill.sandbox.files_tree import SandboxTree
+from unspill.sandbox.files import MOST_BYTES, USUAL_ENTRIES, USUAL_LINES, SandboxFiles, SandboxTree
 from unspill.sandbox.result import became
 
 TYPE_CHECKING = False
@@ -49,9 +47,8 @@ if TYPE_CHECKING:
     from unspill.adapters.answers import Answer
     from unspill.model.operation import Operation
     from unspill.model.policy import After, Policy
-    from unspill.sandbox.files_reading import Entry, FileLines
-    from unspill.sandbox.files_writing import Written
-    from unspill.sandbox.requesting import Command
+    from unspill.sandbox.files import Entry, FileLines, Written
+    from unspill.sandbox.planning import Command
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 

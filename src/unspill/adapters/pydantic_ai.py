@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from unspill.adapters import tools as our_tools
     from unspill.adapters.files import Workspace
-    from unspill.sandbox.files_reading import Entry
+    from unspill.sandbox.files import Entry
     from unspill.sandbox.sandbox import Sandbox
 
 Found = TypeVar("Found")

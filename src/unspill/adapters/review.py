@@ -17,7 +17,7 @@ from unspill.changes.quote import quote
 from unspill.changes.render import left_lines, left_name, left_reason, summary_lines
 from unspill.errors import UsageError
 from unspill.policy.secrets import masked_names
-from unspill.sandbox.turn import refuse_given_up
+from unspill.sandbox.cancel import refuse_given_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

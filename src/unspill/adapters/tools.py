@@ -31,8 +31,7 @@ from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
 from unspill.plan.view import find_cover
 from unspill.policy.paths import lies_beneath, show
 from unspill.record import Record
-from unspill.sandbox.files import USUAL_ENTRIES, USUAL_LINES
-from unspill.sandbox.files_reading import MOST_DEPTH
+from unspill.sandbox.files import MOST_DEPTH, USUAL_ENTRIES, USUAL_LINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from unspill.host.probe import detect_container, probe
 from unspill.policy.paths import show
 from unspill.rootfs.debian import check_host
 from unspill.rootfs.registry import Registry
-from unspill.sandbox.locations import find_locations
 from unspill.sandbox.opening import get_facts
-from unspill.sandbox.project import find_project, resolve_project
+from unspill.sandbox.project import find_locations, find_project, resolve_project
 from unspill.sandbox.rootfs_use import find_rootfs
 from unspill.sandbox.settings import load_policy, rootfs_directory
 from unspill.store.db import Store
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from unspill.host.diagnosis import DoctorReport, Finding, Standing, Survey
     from unspill.model.plan import Facts
     from unspill.model.policy import Policy
-    from unspill.sandbox.locations import Locations
+    from unspill.sandbox.project import Locations
 
 _MARKS = {"ok": "ok", "note": "note", "less": "less", "weak": "weak", "missing": "NO"}
 

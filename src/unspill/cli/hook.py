@@ -23,8 +23,7 @@ from unspill.host.places import find_home
 from unspill.policy.defaults import check_root
 from unspill.policy.paths import show
 from unspill.record import Record
-from unspill.sandbox.locations import find_own_locations
-from unspill.sandbox.project import find_project, resolve_project
+from unspill.sandbox.project import find_own_locations, find_project, resolve_project
 from unspill.sandbox.settings import load_policy
 
 TYPE_CHECKING = False

@@ -16,8 +16,7 @@ from unspill.cli.output import print_json
 from unspill.errors import UsageError
 from unspill.host.installation import own_words
 from unspill.policy.defaults import check_root
-from unspill.sandbox.locations import find_own_locations
-from unspill.sandbox.project import find_project, resolve_project
+from unspill.sandbox.project import find_own_locations, find_project, resolve_project
 from unspill.sandbox.sandbox import Sandbox
 
 TYPE_CHECKING = False

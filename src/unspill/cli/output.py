@@ -31,8 +31,7 @@ from unspill.errors import UsageError
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, exit_code_of
 from unspill.policy.paths import shell_word
-from unspill.sandbox.ending import ROOT_NOTE, STRICT_NOTE, hidden_notes
-from unspill.sandbox.result import describe_end
+from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, describe_end, hidden_notes
 from unspill.sandbox.secrets import is_about_secret
 
 TYPE_CHECKING = False

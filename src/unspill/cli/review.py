@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from unspill.cli.options import Arguments
     from unspill.model.change import ChangeSet, Consent
-    from unspill.sandbox.records import Backup
-    from unspill.sandbox.reviews import Review, Reviews
+    from unspill.sandbox.history import Backup
+    from unspill.sandbox.review import Review, Reviews
     from unspill.sandbox.sandbox import Sandbox
     from unspill.store.operations import FileRow
 

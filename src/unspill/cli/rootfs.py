@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from unspill.cli.options import Arguments
     from unspill.model.rootfs import Proof, Rootfs, RootfsManifest, SourceName
-    from unspill.sandbox.tools import Tools
+    from unspill.sandbox.rootfs import Tools
 
 
 _PULL = (

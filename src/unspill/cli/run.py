@@ -37,7 +37,7 @@ _LONGEST_S = 1e9
 _OUR_FAILURE = 125
 _NUMBERS = {"stdout": 1, "stderr": 2}
 # What records a run and what tells of it
-_LOADED = ("unspill.sandbox.recording", "unspill.cli.output")
+_LOADED = ("unspill.sandbox.audit", "unspill.cli.output")
 
 
 @verb(

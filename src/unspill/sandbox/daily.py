@@ -32,7 +32,7 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         return
     if stamp.isdecimal() and _is_today(int(stamp), now):
         return
-    from unspill.sandbox.retention import prune_in_time
+    from unspill.sandbox.upkeep import prune_in_time
 
     _copy_daily(store, now, policy.keep_days)
     try:

@@ -25,18 +25,17 @@ from unspill.model.change import ChangeSet
 from unspill.model.layer import OpenLayer, TimeMark
 from unspill.model.policy import Limits
 from unspill.model.run import Cancelled, LimitReached
-from unspill.sandbox.bases import keep_base_objects, keep_bases, left_base
-from unspill.sandbox.recording import record_failure, record_run
-from unspill.sandbox.scanning import excess_of, is_unwritten, scan_run
+from unspill.sandbox.audit import record_failure, record_run
+from unspill.sandbox.scan import excess_of, is_unwritten, keep_base_objects, keep_bases, left_base, scan_run
 from unspill.sandbox.secrets import load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import After
     from unspill.model.run import Run
+    from unspill.sandbox.planning import Request
     from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
-    from unspill.sandbox.spec import Request
     from unspill.store.layers import LayerRow, SandboxRow
     from unspill.store.runs import UnfinishedRun
 

@@ -22,8 +22,7 @@ from unspill.host.installation import check_own_place
 from unspill.host.places import find_home
 from unspill.host.probe_cache import can_seal, facts_from_text, facts_key, facts_to_text, should_keep
 from unspill.policy.defaults import check_root, merge_roots
-from unspill.sandbox.locations import find_locations, own_directories
-from unspill.sandbox.project import Means, Project, has_mark, resolve_project
+from unspill.sandbox.project import Means, Project, find_locations, has_mark, own_directories, resolve_project
 from unspill.sandbox.settings import load_policy
 from unspill.store.db import Store
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from unspill.model.plan import Facts
     from unspill.model.policy import EngineName, Policy
-    from unspill.sandbox.locations import Locations
+    from unspill.sandbox.project import Locations
     from unspill.store.layers import SandboxRow
 
     PermitRoot = Callable[[bytes, Policy, Locations], Policy]

@@ -4,6 +4,15 @@
 A grant for "this very command" must not be one for whatever is put in the program's place afterwards. What lies where
 no command can write stays what it is; of a file in a root the digest goes into the request; whatever can't be told for
 sure, without following a link on the host's side, is only ever allowed once.
+
+MERGED
+[occasion] For what exactly something is asked: the fields of a request that say which command it is, by all that
+matters.
+
+[asking_hosts] Questions while a command runs: a host that no rule covers is asked for, and the connection waits for
+the answer.
+
+What is allowed holds for the rest of the run, or for as long as the person says. Loaded only with `network.ask`.
 """
 
 from __future__ import annotations
@@ -12,20 +21,27 @@ import os
 import stat
 
 from unspill.changes.reader import digest_of_file
-from unspill.errors import DeniedError
+from unspill.errors import DeniedError, UnspillError
 from unspill.host.dirfd import Beneath
 from unspill.layers.locks import upper_dir
-from unspill.model.permission import UNKNOWN_PROGRAM
+from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, Egress
 from unspill.model.plan import Bind, Overlay, Symlink
+from unspill.model.run import InheritedInput
 from unspill.plan.view import find_cover, is_writable_mount, to_host
 from unspill.policy.paths import contains, normalise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
+    from unspill.model.layer import RunId
     from unspill.model.plan import Plan
+    from unspill.network.proxy import Ask
+    from unspill.permissions.broker import Desk
+    from unspill.sandbox.planning import Request
     from unspill.sandbox.project import Project
+
 
 _MOST_BYTES = 64 << 20
 _STEADY = ""
@@ -151,3 +167,58 @@ def _open_plain(layer: bytes, inside: bytes) -> str | None:
         except OSError:
             return UNKNOWN_PROGRAM
         return digest_of_file(fd)
+
+
+# The size of a window comes and goes, and no program does anything else because of it
+_SIZES = (b"COLUMNS", b"LINES")
+_SHOWN = 4096
+
+
+def occasion_of(project: Project, request: Request, plan: Plan) -> dict[str, Any]:
+    """Return what every request for this command has in common."""
+    variables = dict(plan.environ)
+    return {
+        "project": project.path,
+        "sandbox": project.row.id,
+        "argv": request.argv,
+        "cwd": request.cwd,
+        "names": tuple(sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _SIZES)),
+        "script": identify_program(project, plan),
+        # What the variables that a caller sets have in common with the same ones another time: their values too
+        "variables": _digest_of(b"".join(b"%b=%b\0" % pair for pair in sorted(dict(request.environ).items()))),
+        **input_of(request.stdin),
+    }
+
+
+def input_of(stdin: bytes | int | None) -> dict[str, Any]:
+    """Return what a request says of what the command reads: a shell runs that as well as its words."""
+    if isinstance(stdin, int):
+        return {"stdin": INHERITED if isinstance(stdin, InheritedInput) else UNKNOWN_PROGRAM}
+    return {"stdin": _digest_of(stdin), "stdin_head": stdin[:_SHOWN]} if stdin else {}
+
+
+def _digest_of(said: bytes) -> str:
+    from hashlib import blake2b
+
+    return blake2b(said, digest_size=32).hexdigest() if said else ""
+
+
+_NOT_ALLOWED = "it was not allowed"
+
+
+def make_asker(project: Project, request: Request, plan: Plan, desk: Desk, run: RunId) -> Ask:
+    """Return what the proxy of a run asks for a host; it says nothing where that is allowed, else why it is not."""
+    # Before the command begins: afterwards it may have changed the program that it is
+    occasion = occasion_of(project, request, plan) | {"run": run}
+
+    def ask(host: str) -> str:
+        asked = Egress(**occasion, hosts=(host,))
+        try:
+            desk.obtain(asked).take(asked)
+        except DeniedError as error:
+            return f"{_NOT_ALLOWED} ({error.reason})" if error.reason else _NOT_ALLOWED
+        except UnspillError as error:
+            return f"it can't be asked for ({error.code})"
+        return ""
+
+    return ask

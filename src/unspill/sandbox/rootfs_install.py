@@ -29,8 +29,8 @@ from unspill.rootfs.registry import Registry
 from unspill.runner.perform import perform
 from unspill.runner.watch import Wishes
 from unspill.sandbox.gate import make_gate
-from unspill.sandbox.locations import find_own_locations
 from unspill.sandbox.opening import choose_engine, get_facts
+from unspill.sandbox.project import find_own_locations
 from unspill.sandbox.settings import rootfs_directory
 from unspill.store.db import Store
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from unspill.model.traffic import Traffic
     from unspill.rootfs.source import Source
     from unspill.runner.perform import Performed
-    from unspill.sandbox.locations import Locations
+    from unspill.sandbox.project import Locations
 
     Report = Callable[[Progress], None]
     PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]

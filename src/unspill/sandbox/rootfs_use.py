@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import MountOp, Places, Plan
     from unspill.model.policy import Policy
     from unspill.model.rootfs import Progress, RootfsBase
-    from unspill.sandbox.locations import Locations
-    from unspill.sandbox.project import Project
+    from unspill.sandbox.project import Locations, Project
     from unspill.store.db import Store
 
     Report = Callable[[Progress], None]

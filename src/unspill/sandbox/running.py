@@ -23,12 +23,11 @@ from unspill.plan.view import missing_text, not_a_directory_text
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
 from unspill.runner.watch import FREE_SPACE_KEPT, Wishes, free_bytes
-from unspill.sandbox.bases import find_bases, keep_base_objects, keep_bases
-from unspill.sandbox.ending import Applied, hidden_notes, make_result, never_begun, with_hints
 from unspill.sandbox.planning import get_places, make_plan
-from unspill.sandbox.scanning import is_unwritten, scan_run, with_last_look
+from unspill.sandbox.result import Applied, hidden_notes, make_result, never_begun, with_hints
+from unspill.sandbox.scan import find_bases, is_unwritten, keep_base_objects, keep_bases, scan_run, with_last_look
 from unspill.sandbox.secrets import find_masks, remember_revealed, with_covers
-from unspill.sandbox.sweeping import end_interrupted
+from unspill.sandbox.sweep import end_interrupted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,10 +38,10 @@ if TYPE_CHECKING:
     from unspill.model.traffic import Traffic
     from unspill.runner.perform import Performed
     from unspill.sandbox.gate import Gate
+    from unspill.sandbox.planning import Request, RunWishes
     from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.secrets import Masks
-    from unspill.sandbox.spec import Request, RunWishes
 
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
@@ -237,7 +236,7 @@ def _seal_and_apply(project: Project, under_way: OpenRun, ended: Run, changes: C
     closed = seal_run(project.store, under_way, ended)
     applied = Applied(is_held=True)
     if after == "apply":
-        from unspill.sandbox.after_run import apply_run
+        from unspill.sandbox.apply import apply_run
 
         applied = apply_run(project, under_way.run.id, changes, closed.stacks)
     if applied.is_held:
@@ -260,7 +259,7 @@ def _make_gate(project: Project, request: Request, under_way: OpenRun, plan: Pla
 
     ask = None
     if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.desk is not None:
-        from unspill.sandbox.asking_hosts import make_asker
+        from unspill.sandbox.program import make_asker
 
         ask = make_asker(project, request, plan, wishes.desk, under_way.run.id)
     return make_gate(plan.network, is_own_process=wishes.may_fork, ask=ask)

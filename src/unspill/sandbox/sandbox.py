@@ -13,37 +13,228 @@
 
 There is one sandbox named `default` per project, reopened wherever it is asked for; other names are others. What is
 held is seen by the next run of that sandbox. Runs of one sandbox follow one another.
+
+MERGED
+[looking] What can be asked of a sandbox: its settings, what is held, what was run and what was done. Nothing is
+changed.
 """
 
 from __future__ import annotations
 
+from unspill.layers.lifecycle import find_hidden, load_stacks
+from unspill.model.layer import SandboxId
 from unspill.sandbox.daily import do_daily
-from unspill.sandbox.looking import Looking
 from unspill.sandbox.opening import open_project, with_held_roots
+from unspill.sandbox.planning import RunWishes, make_request
 from unspill.sandbox.project import check_name
-from unspill.sandbox.requesting import make_request
 from unspill.sandbox.running import run_request
 from unspill.sandbox.settings import check_approver, check_run, check_stdin
-from unspill.sandbox.spec import RunWishes
-from unspill.sandbox.sweeping import hold_interrupted, sweep_once
+from unspill.sandbox.sweep import hold_interrupted, sweep_once
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Callable,
+        Mapping,
+        Sequence,
+    )
     from typing import Any, Self
 
     from unspill.model.change import ChangeSet, Selection
-    from unspill.model.operation import Operation
-    from unspill.model.policy import After, Limits, Policy
-    from unspill.model.run import Event
+    from unspill.model.operation import Operation, Step
+    from unspill.model.plan import Facts, Plan
+    from unspill.model.policy import (
+        After,
+        EngineName,
+        Limits,
+        Policy,
+        View,
+    )
+    from unspill.model.run import Event, Run
+    from unspill.model.traffic import Traffic
     from unspill.permissions.broker import Desk
-    from unspill.sandbox.locations import Locations
-    from unspill.sandbox.requesting import Command
+    from unspill.sandbox.history import Backup
+    from unspill.sandbox.planning import Command, Request
+    from unspill.sandbox.project import Locations, Project
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.review import Reviews
     from unspill.sandbox.settings import Who
-    from unspill.sandbox.spec import Request
+    from unspill.store.operations import FileRow
+
+
+class Looking:
+    """The part of a Sandbox that looks."""
+
+    _project: Project
+    _recovered: tuple[Operation, ...]
+    _interrupted: list[Run]
+
+    @property
+    def project(self) -> bytes:
+        """The real path of the project."""
+        return self._project.path
+
+    @property
+    def id(self) -> SandboxId:
+        """What it is known by in the store, whatever becomes of its name."""
+        return self._project.row.id
+
+    @property
+    def policy(self) -> Policy:
+        """What its commands may see and use."""
+        return self._project.means.policy
+
+    @property
+    def facts(self) -> Facts:
+        """What this host can do."""
+        return self._project.means.facts
+
+    @property
+    def view(self) -> View:
+        """What it shows instead of the host's root, or of it."""
+        return self._project.means.policy.view
+
+    @property
+    def engine(self) -> EngineName | None:
+        """How layers are put over the project here; None in container mode, where there are none."""
+        return self._project.means.engine
+
+    @property
+    def recovered(self) -> tuple[Operation, ...]:
+        """Operations that were interrupted, and that this opening has taken back (`rolled back`) or finished."""
+        return self._recovered
+
+    @property
+    def interrupted_runs(self) -> tuple[Run, ...]:
+        """Runs of the project that lost their process, or were cut off otherwise, and that this object has found.
+
+        Their changes are held now, unless they were too large: such a run has `LimitReached` for its outcome.
+        """
+        return tuple(self._interrupted)
+
+    def describe_interrupted(self, run: Run) -> str:
+        """Return in one line what became of the changes of such a run, for the person."""
+        from unspill.sandbox.interrupted import interrupted_line
+
+        row = self._project.store.sandboxes.find_id(SandboxId(run.sandbox))
+        return interrupted_line(run, "" if row is None else row.name)
+
+    def changes(self, *, run: str | int | None = None) -> ChangeSet:
+        """Return what is held against the live project, or what one held run changed."""
+        from unspill.sandbox.review import changes_of
+
+        return changes_of(with_held_roots(self._project), run)
+
+    def held_of(self, operation: Operation) -> ChangeSet:
+        """Return what is held of the runs that an operation came from."""
+        from unspill.sandbox.review import changes_of_runs
+
+        return changes_of_runs(with_held_roots(self._project), operation.runs)
+
+    def hidden_by_held(self) -> tuple[bytes, ...]:
+        """Return what is in the top directory of a root but not seen by a run, because its deletion is held."""
+        project = self._project
+        return find_hidden(load_stacks(project.store, project.row.id, project.roots))
+
+    def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
+        """Return what is held as lines for a person: counts, one line a path, renames recognised."""
+        from unspill.sandbox.review import summary_of
+
+        return summary_of(with_held_roots(self._project), run, colour=colour)
+
+    def diff(
+        self,
+        paths: Sequence[str] = (),
+        *,
+        run: str | int | None = None,
+        operation: str | int | None = None,
+        colour: bool = False,
+        skip: Callable[[bytes], bool] = lambda _path: False,
+    ) -> str:
+        """Return what is held, or what a run or an operation changed, as text: unified diffs, safe to print.
+
+        Nothing is shown of paths, absolute ones, that `skip` is true of.
+        """
+        if operation is not None:
+            from unspill.sandbox.history import operation_diff
+
+            wanted = [path.encode("utf-8", "surrogateescape") for path in paths]
+            return operation_diff(self._project, operation, wanted, colour=colour, skip=skip)
+        from unspill.sandbox.review import diff_of
+
+        return diff_of(with_held_roots(self._project), paths, run, colour=colour, skip=skip)
+
+    @property
+    def reviews(self) -> Reviews:
+        """What is held as a person reviews it on a terminal, and the tokens that name it."""
+        from unspill.sandbox.review import Reviews
+
+        return Reviews(with_held_roots(self._project))
+
+    def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
+        """Return the project's latest operations, the youngest first."""
+        return self._project.store.operations.latest(self._project.path, limit)
+
+    def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
+        """Return one operation by number or id, with the steps that were done; a UsageError if there is none."""
+        from unspill.sandbox.history import get_operation, steps_of
+
+        found = get_operation(self._project, operation)
+        return found, steps_of(self._project, found)
+
+    def operation_changes(self, operation: str | int) -> ChangeSet:
+        """Return what an operation changed in the project.
+
+        Raises:
+            UsageError: there is none, or that is not kept any more.
+        """
+        from unspill.sandbox.history import operation_changes
+
+        return operation_changes(self._project, operation)
+
+    def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
+        """Look which files that operations have touched are still there, and return their records by root and path."""
+        from unspill.sandbox.history import files_of, rescan
+
+        rescan(self._project.store, self._project.path)
+        return files_of(self._project.store, self._project.path, with_deleted=with_deleted)
+
+    def backups(self, file: FileRow) -> tuple[Backup, ...]:
+        """Return the named backups of a file, the newest first."""
+        from unspill.sandbox.history import backups_of
+
+        return backups_of(self._project.store, file)
+
+    def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
+        """Return the latest runs, the youngest first."""
+        return self._project.store.runs.latest(self._project.row.id, limit)
+
+    def find_run(self, run: str | int) -> Run:
+        """Return one run by number or id; it is a UsageError if there is none."""
+        from unspill.sandbox.review import get_run
+
+        return get_run(self._project, run)
+
+    def traffic(self, run: str | int) -> Traffic:
+        """Return what one run reached and what it was refused."""
+        from unspill.sandbox.review import traffic_of
+
+        return traffic_of(self._project, run)
+
+    def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
+        """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
+        from unspill.sandbox.review import plan_as_if
+
+        return plan_as_if(self._project, make_request(self._project, command, cwd, env, None))
+
+    def explain(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
+        """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""
+        from unspill.plan.explain import explain
+
+        return explain(self.plan(command, cwd=cwd, env=env), self._project.means.facts)
 
 
 class Sandbox(Looking):
@@ -84,7 +275,7 @@ class Sandbox(Looking):
         self._project = open_project(project, name, policy, permit_root)
         self._recovered = sweep_once(self._project.store, self._project.means.facts)
         if self._recovered:
-            from unspill.sandbox.recording import record_operation
+            from unspill.sandbox.audit import record_operation
 
             for operation in self._recovered:
                 record_operation(self._project.store, operation)
@@ -92,7 +283,7 @@ class Sandbox(Looking):
         do_daily(self._project.store, self._project.means.policy)
 
     def _permit_root(self, path: bytes, policy: Policy, locations: Locations) -> Policy:
-        from unspill.sandbox.asking import permit_root  # lazy: approvals
+        from unspill.sandbox.permits import permit_root  # lazy: approvals
 
         with Store.open(locations.state) as store:
             return permit_root(path, policy, locations, store, self._approver)
@@ -180,7 +371,7 @@ class Sandbox(Looking):
     def _desk_of(self, approver: Who) -> Desk:
         if approver is None:
             return self.desk
-        from unspill.sandbox.asking import make_desk
+        from unspill.sandbox.permits import make_desk
 
         return make_desk(self._project.store, self._project.means.policy, self._project.locations, approver)
 
@@ -188,25 +379,24 @@ class Sandbox(Looking):
         if self._project.means.policy.network.ask:
             wishes = wishes.replace(desk=self._desk_of(approver))
         if any(more.values()):
-            from unspill.sandbox.asking import run_with_more
-            from unspill.sandbox.wanting import Wanted
+            from unspill.sandbox.permits import Wanted, run_with_more
 
             return run_with_more(self._project, request, wishes, self._desk_of(approver), Wanted(**more))
         result = run_request(self._project, request, wishes)
         # Not before: the command line loads it while the command begins
-        from unspill.sandbox.recording import record_run
+        from unspill.sandbox.audit import record_run
 
         return record_run(self._project, request, result)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
-        from unspill.sandbox.asynchronous import run_in_thread
+        from unspill.sandbox.aio import run_in_thread
 
         return await run_in_thread(self.run, command, options)
 
     def stream(self, command: Command, **options: object) -> AsyncIterator[Event | RunResult]:
         """Yield events while a command runs, and its RunResult last."""
-        from unspill.sandbox.asynchronous import stream_from_thread
+        from unspill.sandbox.aio import stream_from_thread
 
         return stream_from_thread(self.run, command, options)
 
@@ -239,8 +429,8 @@ class Sandbox(Looking):
             ProjectBusy: another operation on this project is under way.
             SandboxUnavailable: it was cancelled; nothing was changed.
         """
-        from unspill.sandbox.choosing import make_wish
-        from unspill.sandbox.held_asking import apply_in_turn
+        from unspill.sandbox.apply import apply_in_turn
+        from unspill.sandbox.review import make_wish
 
         wish = make_wish(selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd)
         is_asked = asked_by != "person" and (approver or self._approver) is not None
@@ -256,7 +446,7 @@ class Sandbox(Looking):
             UsageError: there is nothing to take back, or its backup is not kept any more.
             SandboxUnavailable: `cancel_fd` became readable before it was begun; nothing was changed.
         """
-        from unspill.sandbox.operations import undo_operation
+        from unspill.sandbox.history import undo_operation
 
         return self._operate(lambda: undo_operation(self._project, operation, asked_by, cancel_fd))
 
@@ -266,7 +456,7 @@ class Sandbox(Looking):
         Raises:
             UsageError: there is nothing to do again.
         """
-        from unspill.sandbox.operations import redo_operation
+        from unspill.sandbox.history import redo_operation
 
         return self._operate(lambda: redo_operation(self._project, operation, asked_by))
 
@@ -276,7 +466,7 @@ class Sandbox(Looking):
         Raises:
             UsageError: there is no such backup.
         """
-        from unspill.sandbox.restoring import restore_path
+        from unspill.sandbox.history import restore_path
 
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
         return self._operate(lambda: restore_path(self._project, raw, backup, asked_by))
@@ -291,15 +481,15 @@ class Sandbox(Looking):
             UsageError: the selection chooses nothing.
             SandboxUnavailable: a run that does not hold its changes still stands on what is held.
         """
-        from unspill.sandbox.discarding import discard_held
-        from unspill.sandbox.selecting import to_selection
+        from unspill.sandbox.apply import discard_held
+        from unspill.sandbox.review import to_selection
 
         chosen = to_selection(selection)
         return self._operate(lambda: discard_held(with_held_roots(self._project), chosen, asked_by))
 
     def _operate(self, do: Callable[[], Operation]) -> Operation:
-        from unspill.sandbox.preload import preload
-        from unspill.sandbox.recording import record_operation
+        from unspill.sandbox.apply import preload
+        from unspill.sandbox.audit import record_operation
 
         preload(self._project.roots)
         return record_operation(self._project.store, do())

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import ApproverName
     from unspill.permissions.approvers import Approver
-    from unspill.sandbox.locations import Locations
+    from unspill.sandbox.project import Locations
 
     # Whoever answers when more is wanted than the policy gives
     Who = Approver | ApproverName | None

@@ -22,13 +22,13 @@ from unspill.plan.environ import contained_environ
 from unspill.plan.view import missing_text, to_host
 from unspill.runner.plain import perform_plainly
 from unspill.runner.watch import Wishes
-from unspill.sandbox.recording import record_failure
+from unspill.sandbox.audit import record_failure
 from unspill.sandbox.result import RunResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from unspill.sandbox.planning import Request, RunWishes
     from unspill.sandbox.project import Project
-    from unspill.sandbox.spec import Request, RunWishes
 
 
 IN_CONTAINER = (

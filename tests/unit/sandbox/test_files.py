@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import SandboxUnavailable
-from unspill.sandbox.files_inside import _refusal
-from unspill.sandbox.files_reading import USUAL_BYTES, Entry, _cut_lines, _parse_listing
+from unspill.sandbox.files import USUAL_BYTES, Entry, _cut_lines, _parse_listing, _refusal
 
 MESSAGES = [
     ("stat: cannot statx '/w/a': No such file or directory", "not_found"),

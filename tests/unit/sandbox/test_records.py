@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.sandbox.ledger import DAY_NS, START_NS, Ledger
 from unspill.apply.journal import journal_file
 from unspill.layers.trees import remove_tree
-from unspill.sandbox.records import LONGEST_NAME, backup_name, backups_of, catch_up, files_of
-from unspill.sandbox.rescanning import Rescanned, rescan
+from unspill.sandbox.history import LONGEST_NAME, Rescanned, backup_name, backups_of, catch_up, files_of, rescan
 from unspill.store.operations import FileRow
 
 HOUR_NS = 3600 * 1_000_000_000

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.sandbox.tools import INSTALLERS, OTHERS, RUNTIMES, Tool, Tools, read_answer, script, version_in
+from unspill.sandbox.rootfs import INSTALLERS, OTHERS, RUNTIMES, Tool, Tools, read_answer, script, version_in
 
 ANSWER = """\
 python3\t/usr/bin/python3\tPython 3.12.8

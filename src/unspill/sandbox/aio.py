@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Start = Callable[[Callable[[], None]], object]
 
     from unspill.model.run import Event
-    from unspill.sandbox.requesting import Command
+    from unspill.sandbox.planning import Command
     from unspill.sandbox.result import RunResult
 
 Found = TypeVar("Found")

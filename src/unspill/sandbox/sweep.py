@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.project import Project
     from unspill.store.db import Store
 
+
 _swept: set[tuple[int, bytes]] = set()
 
 

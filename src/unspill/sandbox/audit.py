@@ -2,24 +2,29 @@
 """Put runs and operations into the audit when they have happened, with the paths they changed. Loaded by every run.
 
 They are not synchronised: a power cut can take the last lines. If one can't be written, the result says so: undoing
-what happened would be worse.
-"""
+what happened would be worse."""
 
 from __future__ import annotations
 
 from unspill.errors import StoreError
 from unspill.model.run import exit_code_of
-from unspill.permissions.audit import Audit, as_text, command_text, path_fields
+from unspill.permissions.audit import (
+    Audit,
+    as_text,
+    command_text,
+    path_fields,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.run import Run
     from unspill.permissions.audit import Event
+    from unspill.sandbox.planning import Request
     from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
-    from unspill.sandbox.spec import Request
     from unspill.store.db import Store
+
 
 _COMMAND_BYTES = 4096
 _MOST = 100
