@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.network.protocols import HEAD_BYTES, PHRASES, Head, answer_to_denial, find_end, parse_head
+from unspill.network.protocols import HEAD_BYTES, PHRASES, Head, denial_answer, find_head_end, parse_head
 from unspill.network.relay import BodyGate, RequestGate
 from unspill.policy.hosts import Destination
 from unspill.policy.refusal import Refused
@@ -14,7 +14,7 @@ SITE = Destination(host="example.org", port=80)
 
 
 def head_of(raw: bytes, within: Destination | None = None) -> Head:
-    end = find_end(raw)
+    end = find_head_end(raw)
     assert end == len(raw)
     return parse_head(raw, within=within)
 
@@ -204,11 +204,11 @@ def test_a_connect_needs_no_host_but_may_have_the_same(fields: tuple[bytes, ...]
 
 def test_a_head_has_a_longest_length() -> None:
     start = b"GET http://example.org/ HTTP/1.1\r\nX: "
-    assert find_end(start + b"a" * (HEAD_BYTES - len(start) - 1)) == 0
+    assert find_head_end(start + b"a" * (HEAD_BYTES - len(start) - 1)) == 0
     with pytest.raises(Refused):
-        find_end(start + b"a" * (HEAD_BYTES - len(start)))
+        find_head_end(start + b"a" * (HEAD_BYTES - len(start)))
     with pytest.raises(Refused):
-        find_end(start + b"a" * HEAD_BYTES + b"\r\n\r\n")
+        find_head_end(start + b"a" * HEAD_BYTES + b"\r\n\r\n")
 
 
 @given(st.binary(max_size=200), st.integers(0, 200))
@@ -216,7 +216,7 @@ def test_any_bytes_are_either_refused_or_a_request_with_one_host_and_one_length(
     valid = get(b"Host: example.org", b"Content-Length: 3", method=b"POST")
     for candidate in (raw, valid[:cut] + raw + valid[cut:]):
         try:
-            end = find_end(candidate)
+            end = find_head_end(candidate)
             head = parse_head(candidate[:end]) if end else None
         except Refused:
             continue
@@ -311,7 +311,7 @@ def test_a_request_in_a_tunnel_is_the_same_however_it_arrives(cuts: list[int]) -
 
 @pytest.mark.parametrize("rule", PHRASES)
 def test_an_answer_has_one_head_whatever_it_says(rule: str) -> None:
-    words = answer_to_denial(rule, "evil\r\n\r\nHTTP/1.1 200 OK \u00e4")  # type: ignore[arg-type]
+    words = denial_answer(rule, "evil\r\n\r\nHTTP/1.1 200 OK \u00e4")  # type: ignore[arg-type]
     head, _, body = words.partition(b"\r\n\r\n")
     assert b"Content-Length: %d" % len(body) in head
     assert head.startswith((b"HTTP/1.1 403 ", b"HTTP/1.1 400 "))

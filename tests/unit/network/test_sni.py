@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.network.hellos import in_records, real_hello, server_name, written_hello
-from unspill.network.protocols import ALERT, HELLO_BYTES, Hello, parse_hello
+from unspill.network.protocols import HELLO_BYTES, TLS_ALERT, Hello, parse_hello
 from unspill.network.relay import HelloGate
 from unspill.policy.hosts import Destination
 from unspill.policy.refusal import Refused
@@ -133,7 +133,7 @@ def test_a_client_that_never_ends_is_refused_before_it_takes_memory() -> None:
 
 
 def test_a_tls_client_is_told_by_an_alert_and_others_by_silence() -> None:
-    for sent, words in ((real_hello("evil.org"), ALERT), (b"SSH-2.0-x\r\n", b"")):
+    for sent, words in ((real_hello("evil.org"), TLS_ALERT), (b"SSH-2.0-x\r\n", b"")):
         checked = gate()
         with pytest.raises(Refused) as caught:
             checked.feed(sent)

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from tests.unit.network.host_vectors import VECTORS
 from unspill.network.protocols import (
-    CHOSEN,
-    NO_METHOD,
-    Asked,
+    SOCKS_CHOSEN,
+    SOCKS_NO_METHOD,
+    ProxyRequest,
     SocksOpening,
-    Unsupported,
-    greeting_bytes,
+    SocksUnsupported,
     opening_for,
-    parse_request,
-    reply,
+    parse_socks_request,
+    socks_greeting_bytes,
+    socks_reply,
 )
 from unspill.policy.hosts import Destination
 from unspill.policy.refusal import Refused
@@ -37,9 +37,9 @@ def request(host: bytes, port: int = 443, *, kind: int = 3, command: int = 1, re
     ],
 )  # fmt: skip
 def test_a_destination_is_a_name_or_an_address(raw: bytes, expected: Destination) -> None:
-    assert parse_request(raw) == (expected, len(raw))
-    assert parse_request(raw + b"more") == (expected, len(raw))
-    assert all(parse_request(raw[:length]) is None for length in range(len(raw)))
+    assert parse_socks_request(raw) == (expected, len(raw))
+    assert parse_socks_request(raw + b"more") == (expected, len(raw))
+    assert all(parse_socks_request(raw[:length]) is None for length in range(len(raw)))
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_a_destination_is_a_name_or_an_address(raw: bytes, expected: Destination
     ],
 )
 def test_what_is_not_supported_has_its_own_code(raw: bytes, code: int) -> None:
-    with pytest.raises(Unsupported) as caught:
-        parse_request(raw)
+    with pytest.raises(SocksUnsupported) as caught:
+        parse_socks_request(raw)
     assert caught.value.code == code
 
 
@@ -64,7 +64,7 @@ def test_no_odd_form_of_a_host_is_a_destination() -> None:
     passed = []
     for host in VECTORS:
         try:
-            passed.append(parse_request(request(host[:255])))
+            passed.append(parse_socks_request(request(host[:255])))
         except Refused:
             continue
     assert passed == []
@@ -73,22 +73,22 @@ def test_no_odd_form_of_a_host_is_a_destination() -> None:
 @pytest.mark.parametrize("host", [b"127.0.0.1", b"93.184.215.14", b"[2606:4700::1]"])
 def test_an_address_that_is_sent_as_a_name_is_refused(host: bytes) -> None:
     with pytest.raises(Refused):
-        parse_request(request(host))
+        parse_socks_request(request(host))
 
 
 def test_port_0_is_refused() -> None:
     with pytest.raises(Refused):
-        parse_request(request(b"example.org", 0))
+        parse_socks_request(request(b"example.org", 0))
 
 
 @pytest.mark.parametrize("methods", [b"", b"\x01", b"\x02", b"\x01\x02\xff"])
 def test_a_client_that_insists_on_authentication_is_refused(methods: bytes) -> None:
-    with pytest.raises(Unsupported):
-        greeting_bytes(b"\x05" + bytes((len(methods),)) + methods)
+    with pytest.raises(SocksUnsupported):
+        socks_greeting_bytes(b"\x05" + bytes((len(methods),)) + methods)
     opening = SocksOpening()
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(SocksUnsupported) as caught:
         opening.feed(b"\x05" + bytes((len(methods),)) + methods)
-    assert opening.denied(caught.value, "") == NO_METHOD
+    assert opening.denied(caught.value, "") == SOCKS_NO_METHOD
 
 
 @given(st.lists(st.integers(1, 10), max_size=20))
@@ -102,18 +102,18 @@ def test_an_opening_is_the_same_however_it_arrives(cuts: list[int]) -> None:
         elif piece:
             asked = opening.feed(piece)
             said, opening.reply = said + opening.reply, b""
-    assert asked == Asked(destination=Destination(host="example.org", port=443), rest=b"hello")
-    assert said == CHOSEN
+    assert asked == ProxyRequest(destination=Destination(host="example.org", port=443), rest=b"hello")
+    assert said == SOCKS_CHOSEN
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_refused_incomplete_or_a_checked_destination(raw: bytes) -> None:
     try:
-        found = parse_request(b"\x05\x01\x00" + raw)
+        found = parse_socks_request(b"\x05\x01\x00" + raw)
     except Refused:
         return
     assert found is None or found[1] <= len(raw) + 3
 
 
 def test_a_reply_has_the_length_that_every_client_expects() -> None:
-    assert [len(reply(code)) for code in range(9)] == [10] * 9
+    assert [len(socks_reply(code)) for code in range(9)] == [10] * 9
