@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tool `apply`, for persons who want their agent to have it. It is in no list of tools by itself.
 
-What needs the person's consent is asked for at the sandbox's desk, path by path; without anybody to ask it stays held.
+What needs the person's consent is asked of the sandbox's broker, path by path; without anybody to ask it stays held.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller wants beyond the policy for one run: checked, put to the desk, and turned into a wider sandbox.
+"""What a caller wants beyond the policy for one run: checked, put to the broker, and turned into a wider sandbox.
 
 Nobody is asked before everything else is known to be right: the command, the directories, the hosts, the whole plan.
 Loaded only where something is wanted.
@@ -20,7 +20,7 @@ from unspill.model.permission import (
 )
 from unspill.permissions.approvers import DenyAll
 from unspill.permissions.audit import Audit
-from unspill.permissions.broker import Desk
+from unspill.permissions.broker import Broker
 from unspill.plan.view import is_shown, to_host, to_inside
 from unspill.policy.egress import WEB_PORTS, parse_allowed
 from unspill.policy.paths import contains
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     Who = Approver | ApproverName | None
 
 
-def make_desk(store: Store, policy: Policy, locations: Locations, approver: Who) -> Desk:
-    """Return the desk of a sandbox; nobody answers where there is no approver."""
-    return Desk(
+def make_broker(store: Store, policy: Policy, locations: Locations, approver: Who) -> Broker:
+    """Return the broker of a sandbox; nobody answers where there is no approver."""
+    return Broker(
         _approver(store, approver),
         grants=store.grants,
         requests=store.requests,
@@ -84,7 +84,7 @@ def _approver(store: Store, approver: Who) -> Approver:
     return approver
 
 
-def run_with_more(opened: Opened, request: Request, wishes: RunWishes, desk: Desk, wanted: Wanted) -> RunResult:
+def run_with_more(opened: Opened, request: Request, wishes: RunWishes, broker: Broker, wanted: Wanted) -> RunResult:
     """Run one command with what is wanted beyond the policy, or without a sandbox if that is what is wanted.
 
     Raises:
@@ -108,18 +108,18 @@ def run_with_more(opened: Opened, request: Request, wishes: RunWishes, desk: Des
             environ=tuple(b"%b=%b" % pair for pair in sorted(dict(request.environ).items())),
             **input_of(request.stdin),
         )
-        permit = until_cancelled(lambda: desk.obtain(asked), wishes.cancel_fd)
+        permit = until_cancelled(lambda: broker.obtain(asked), wishes.cancel_fd)
         if permit is None:
             return never_begun(opened)
         permit.take(asked)
         return record_run(opened, request, run_plainly(opened, request, asked.environ, wishes))
-    found = until_cancelled(lambda: permitted(opened, request, to_wants(opened, wanted), desk), wishes.cancel_fd)
+    found = until_cancelled(lambda: permitted(opened, request, to_wants(opened, wanted), broker), wishes.cancel_fd)
     if found is None:
         return never_begun(opened)
-    return record_run(*found, run_request(*found, wishes.replace(desk=desk)))
+    return record_run(*found, run_request(*found, wishes.replace(broker=broker)))
 
 
-def permitted(opened: Opened, request: Request, wants: Wants, desk: Desk) -> tuple[Opened, Request]:
+def permitted(opened: Opened, request: Request, wants: Wants, broker: Broker) -> tuple[Opened, Request]:
     """Obtain all that is wanted for one run, and return the sandbox and the command with it.
 
     Raises:
@@ -131,7 +131,7 @@ def permitted(opened: Opened, request: Request, wants: Wants, desk: Desk) -> tup
     plan = plan_as_if(wider, wider_request)
     occasion = occasion_of(wider, wider_request, plan)
     requests = tuple(_requests(wants, occasion, opened.policy.network.mode))
-    for permit, asked in zip(desk.obtain_all(requests), requests, strict=True):
+    for permit, asked in zip(broker.obtain_all(requests), requests, strict=True):
         permit.take(asked)
     return wider, wider_request.replace(program=occasion["script"])
 
@@ -192,5 +192,5 @@ def permit_root(project: bytes, policy: Policy, locations: Locations, store: Sto
         DeniedError: it was denied.
     """
     asked = AsRoot(project=project)
-    make_desk(store, policy, locations, approver).obtain(asked).take(asked)
+    make_broker(store, policy, locations, approver).obtain(asked).take(asked)
     return policy.replace(allow_root=True)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from unspill.model.layer import RunId
     from unspill.model.plan import Plan
     from unspill.network.proxy import Ask
-    from unspill.permissions.broker import Desk
+    from unspill.permissions.broker import Broker
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.requesting import Request
 
 _NOT_ALLOWED = "it was not allowed"
 
 
-def make_asker(opened: Opened, request: Request, plan: Plan, desk: Desk, run: RunId) -> Ask:
+def make_asker(opened: Opened, request: Request, plan: Plan, broker: Broker, run: RunId) -> Ask:
     """Return what the proxy of a run asks for a host; it says nothing where that is allowed, else why it is not."""
     # Before the command begins: afterwards it may have changed the program that it is
     occasion = occasion_of(opened, request, plan) | {"run": run}
@@ -30,7 +30,7 @@ def make_asker(opened: Opened, request: Request, plan: Plan, desk: Desk, run: Ru
     def ask(host: str) -> str:
         asked = Egress(**occasion, hosts=(host,))
         try:
-            desk.obtain(asked).take(asked)
+            broker.obtain(asked).take(asked)
         except DeniedError as error:
             return f"{_NOT_ALLOWED} ({error.reason})" if error.reason else _NOT_ALLOWED
         except UnspillError as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unspill.model.change import Change
     from unspill.model.operation import Operation
     from unspill.model.policy import Secrets
-    from unspill.permissions.broker import Desk
+    from unspill.permissions.broker import Broker
     from unspill.sandbox.choosing import Choice, Wish
     from unspill.sandbox.opening import Opened
 
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 _WHY = 300
 
 
-def apply_in_turn(opened: Opened, wish: Wish, desk: Desk | None) -> Operation:
-    """Apply what is wished for when it is its turn; with a desk, the person is asked about what is held back.
+def apply_in_turn(opened: Opened, wish: Wish, broker: Broker | None) -> Operation:
+    """Apply what is wished for when it is its turn; with a broker, the person is asked about what is held back.
 
     Raises:
         UsageError: the selection chooses nothing.
         ApplyFailed: the filesystem failed; nothing was changed.
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
-    if desk is not None:
-        return apply_with_questions(opened, wish, desk)
+    if broker is not None:
+        return apply_with_questions(opened, wish, broker)
     with lock_unless_given_up(opened.store.state, opened.row.id, wish.cancel_fd):
         return apply_held(opened, wish)
 
 
-def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
+def apply_with_questions(opened: Opened, wish: Wish, broker: Broker) -> Operation:
     """Apply what is wished for, and of what is held that to which the person says yes.
 
     Raises:
@@ -67,7 +67,7 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
     allowed = []
     for request in asked:
         try:
-            _obtain(desk, request, wish.cancel_fd)
+            _obtain(broker, request, wish.cancel_fd)
         except DeniedError:
             continue
         allowed.append(Consent(root=request.root, path=request.path, digest=request.digest))
@@ -77,10 +77,10 @@ def apply_with_questions(opened: Opened, wish: Wish, desk: Desk) -> Operation:
         return apply_held(opened, wish.replace(selection=selection, reviewed=reviewed))
 
 
-def _obtain(desk: Desk, request: HeldPath, cancel_fd: int | None) -> None:
+def _obtain(broker: Broker, request: HeldPath, cancel_fd: int | None) -> None:
     from unspill.sandbox.patience import until_cancelled
 
-    permit = until_cancelled(lambda: desk.obtain(request), cancel_fd)
+    permit = until_cancelled(lambda: broker.obtain(request), cancel_fd)
     if permit is None:
         raise given_up()
     permit.take(request)

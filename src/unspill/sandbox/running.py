@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unspill.model.policy import After
     from unspill.model.run import Event, Outcome, Run
     from unspill.model.traffic import Traffic
-    from unspill.permissions.broker import Desk
+    from unspill.permissions.broker import Broker
     from unspill.runner.perform import Performed
     from unspill.sandbox.gate import Gate
     from unspill.sandbox.masking import Masks
@@ -56,7 +56,7 @@ _DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ul
 
 
 class RunWishes(Record):
-    """What a caller wants of one run besides the command. `desk` is where hosts are asked for while it runs.
+    """What a caller wants of one run besides the command. `broker` is where hosts are asked for while it runs.
 
     `on_interrupted` is told of runs of the sandbox without a result: earlier ones that were found, or this one.
     """
@@ -67,7 +67,7 @@ class RunWishes(Record):
     on_event: Callable[[Event], None] | None = None
     cancel_fd: int | None = None
     may_fork: bool = False
-    desk: Desk | None = None
+    broker: Broker | None = None
     on_interrupted: Callable[[tuple[Run, ...]], None] | None = None
 
 
@@ -279,10 +279,10 @@ def _make_gate(opened: Opened, request: Request, under_way: OpenRun, plan: Plan,
     from unspill.sandbox.gate import make_gate
 
     ask = None
-    if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.desk is not None:
+    if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.broker is not None:
         from unspill.sandbox.asking_hosts import make_asker
 
-        ask = make_asker(opened, request, plan, wishes.desk, under_way.run.id)
+        ask = make_asker(opened, request, plan, wishes.broker, under_way.run.id)
     return make_gate(plan.network, is_own_process=wishes.may_fork, ask=ask)
 
 
@@ -305,8 +305,8 @@ def _perform_and_scan(
         performed = perform(plan, opened.facts, asked)
     finally:
         traffic = None if gate is None else gate.close()
-        if wishes.desk is not None:
-            wishes.desk.withdraw(under_way.run.id)
+        if wishes.broker is not None:
+            wishes.broker.withdraw(under_way.run.id)
     if isinstance(performed.outcome, NeverStarted):
         outcome = performed.outcome
         if plan.rootfs and outcome.exit_code in _NOT_EXECUTED:

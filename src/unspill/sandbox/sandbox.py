@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from unspill.model.operation import Operation
     from unspill.model.policy import After, Limits, Policy
     from unspill.model.run import Event
-    from unspill.permissions.broker import Desk
+    from unspill.permissions.broker import Broker
     from unspill.sandbox.asking import Who
     from unspill.sandbox.requesting import Command, Request
     from unspill.sandbox.result import RunResult
@@ -74,7 +74,7 @@ class Sandbox(Looking):
         self.name = name
         self._may_fork = may_fork
         self._approver = approver
-        self._desk: Desk | None = None
+        self._broker: Broker | None = None
         self._opened = open_project(project, name, policy, approver)
         self._recovered = sweep_once(self._opened.store, self._opened.facts)
         if self._recovered:
@@ -86,11 +86,11 @@ class Sandbox(Looking):
         do_daily(self._opened.store, self._opened.policy)
 
     @property
-    def desk(self) -> Desk:
+    def broker(self) -> Broker:
         """Where what is wanted beyond the policy is obtained."""
-        if self._desk is None:
-            self._desk = self._desk_of(self._approver or "deny")
-        return self._desk
+        if self._broker is None:
+            self._broker = self._broker_of(self._approver or "deny")
+        return self._broker
 
     def run(
         self,
@@ -165,21 +165,21 @@ class Sandbox(Looking):
             on_interrupted=self._interrupted.extend,
         )
 
-    def _desk_of(self, approver: Who) -> Desk:
+    def _broker_of(self, approver: Who) -> Broker:
         if approver is None:
-            return self.desk
-        from unspill.sandbox.asking import make_desk
+            return self.broker
+        from unspill.sandbox.asking import make_broker
 
-        return make_desk(self._opened.store, self._opened.policy, self._opened.locations, approver)
+        return make_broker(self._opened.store, self._opened.policy, self._opened.locations, approver)
 
     def _run(self, request: Request, wishes: RunWishes, approver: Who, more: dict[str, Any]) -> RunResult:
         if self._opened.policy.network.ask:
-            wishes = wishes.replace(desk=self._desk_of(approver))
+            wishes = wishes.replace(broker=self._broker_of(approver))
         if any(more.values()):
             from unspill.sandbox.asking import run_with_more
             from unspill.sandbox.wanting import Wanted
 
-            return run_with_more(self._opened, request, wishes, self._desk_of(approver), Wanted(**more))
+            return run_with_more(self._opened, request, wishes, self._broker_of(approver), Wanted(**more))
         result = run_request(self._opened, request, wishes)
         # Not before: the command line loads it while the command begins
         from unspill.sandbox.recording import record_run
@@ -232,8 +232,8 @@ class Sandbox(Looking):
 
         wish = make_wish(selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd)
         is_asked = asked_by != "person" and (approver or self._approver) is not None
-        desk = self._desk_of(approver) if is_asked else None
-        return self._operate(lambda: apply_in_turn(with_held_roots(self._opened), wish, desk))
+        broker = self._broker_of(approver) if is_asked else None
+        return self._operate(lambda: apply_in_turn(with_held_roots(self._opened), wish, broker))
 
     def undo(
         self, operation: str | int | None = None, *, asked_by: str = "person", cancel_fd: int | None = None

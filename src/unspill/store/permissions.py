@@ -53,17 +53,11 @@ if TYPE_CHECKING:
 
 
 _KINDS = {kind.kind: kind for kind in REQUESTS}
-_BYTES = frozenset(("project", "cwd", "path", "root", "stdin_head", "head"))
-_BYTES_LISTS = frozenset(("argv", "environ"))
-_TEXT_LISTS = frozenset(("names", "hosts"))
-# Left out where there is nothing to say: the form of a request that has none is older than these fields
-_OPTIONAL = frozenset(("variables", "environ", "stdin", "stdin_head", "why", "becomes", "head", "rest"))
 
 
 def plain_request(request: Request) -> dict[str, Any]:
     """Return a request as JSON can hold it."""
-    said = {field: value for field, value in request.as_dict().items() if value or field not in _OPTIONAL}
-    return {"kind": request.kind} | {field: _plain(field, value) for field, value in said.items()}
+    return {"kind": request.kind} | request.plain()
 
 
 def to_form(request: Request) -> bytes:
@@ -83,8 +77,7 @@ def from_form(form: bytes) -> Request:
 
     try:
         values = json.loads(form)
-        kind = _KINDS[values.pop("kind")]
-        request: Request = kind(**{field: _value(field, value) for field, value in values.items()})
+        request: Request = _KINDS[values.pop("kind")].from_plain(values)
         if to_form(request) == form:
             return request
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -106,25 +99,6 @@ def _hash(form: bytes) -> str:
     from hashlib import blake2b
 
     return blake2b(form, digest_size=32).hexdigest()
-
-
-def _plain(field: str, value: Any) -> Any:
-    if field in _BYTES:
-        return value.decode("utf-8", "surrogateescape")
-    if field in _BYTES_LISTS:
-        return [item.decode("utf-8", "surrogateescape") for item in value]
-    return list(value) if field in _TEXT_LISTS else value
-
-
-def _value(field: str, value: Any) -> Any:
-    items = value if field in _BYTES_LISTS | _TEXT_LISTS else [value]
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise TypeError
-    if field in _BYTES:
-        return value.encode("utf-8", "surrogateescape")
-    if field in _BYTES_LISTS:
-        return tuple(item.encode("utf-8", "surrogateescape") for item in items)
-    return tuple(items) if field in _TEXT_LISTS else value
 
 
 _GRANTED = "id, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request"

@@ -36,16 +36,16 @@ DAY_S = 86_400
 
 def test_a_denied_command_is_told_so_in_these_words(office: Office) -> None:
     with pytest.raises(DeniedError) as caught:
-        office.desk(False).obtain(NETWORK)
+        office.broker(False).obtain(NETWORK)
     assert f"ERROR: {caught.value}" == "ERROR: Permission denied: Run command with network access: git fetch?"
     assert caught.value.exit_code == 4
 
 
 @pytest.mark.parametrize("request_", ONCE_ONLY, ids=name_of)
 def test_what_is_asked_every_time_is_asked_again_after_it_was_allowed(office: Office, request_: Request) -> None:
-    desk = office.desk(True, policy=ALL)
+    broker = office.broker(True, policy=ALL)
     for count in (1, 2, 3):
-        desk.obtain(request_)
+        broker.obtain(request_)
         assert len(office.asked) == count
     assert office.grants.all() == ()
 
@@ -57,31 +57,31 @@ def test_no_approver_can_make_it_remembered(office: Office, request_: Request, s
         return Allowed(digest=question.digest, by="forger", scope=scope)
 
     with pytest.raises(DeniedError):
-        office.desk(forge, policy=ALL).obtain(request_)
+        office.broker(forge, policy=ALL).obtain(request_)
     assert office.grants.all() == ()
 
 
 @pytest.mark.parametrize("request_", REMEMBERED, ids=name_of)
 def test_an_answer_is_remembered_for_as_long_as_it_said(office: Office, request_: Request) -> None:
-    desk = office.desk("sandbox", policy=ALL)
-    desk.obtain(request_)
-    permit = desk.obtain(request_.replace(run="9" * 16))
+    broker = office.broker("sandbox", policy=ALL)
+    broker.obtain(request_)
+    permit = broker.obtain(request_.replace(run="9" * 16))
     assert permit.grant == office.grants.all()[0].id
     assert len(office.asked) == 1
-    desk.obtain(request_.replace(sandbox="9" * 16))
+    broker.obtain(request_.replace(sandbox="9" * 16))
     assert len(office.asked) == 2
 
 
 def test_a_grant_lasts_thirty_days_unless_configured_otherwise(office: Office) -> None:
-    desk = office.desk("always")
-    desk.obtain(EGRESS)
+    broker = office.broker("always")
+    broker.obtain(EGRESS)
     office.pass_time(30 * DAY_S - 1)
-    desk.obtain(EGRESS)
+    broker.obtain(EGRESS)
     assert len(office.asked) == 1
     office.pass_time(1)
-    desk.obtain(EGRESS)
+    broker.obtain(EGRESS)
     assert len(office.asked) == 2
-    short = office.desk("always", policy=Policy(permissions=Rules(grant_days=1)))
+    short = office.broker("always", policy=Policy(permissions=Rules(grant_days=1)))
     short.obtain(EGRESS.replace(hosts=("example.com",)))
     office.pass_time(DAY_S)
     short.obtain(EGRESS.replace(hosts=("example.com",)))
@@ -89,35 +89,35 @@ def test_a_grant_lasts_thirty_days_unless_configured_otherwise(office: Office) -
 
 
 def test_the_use_of_a_grant_is_remembered_and_recorded(office: Office) -> None:
-    desk = office.desk("always")
-    desk.obtain(EGRESS)
+    broker = office.broker("always")
+    broker.obtain(EGRESS)
     office.pass_time(5)
-    desk.obtain(EGRESS)
+    broker.obtain(EGRESS)
     (grant,) = office.grants.all()
     assert (grant.uses, grant.last_used_ns) == (2, office.now_ns)
     assert office.recorded()[-1]["rule"] == f"grant {grant.id}"
 
 
 def test_a_revoked_grant_is_asked_about_again(office: Office) -> None:
-    desk = office.desk("always")
-    desk.obtain(EGRESS)
+    broker = office.broker("always")
+    broker.obtain(EGRESS)
     assert office.grants.revoke(office.grants.all()[0].id)
-    desk.obtain(EGRESS)
+    broker.obtain(EGRESS)
     assert len(office.asked) == 2
 
 
 def test_a_held_path_with_other_content_is_asked_about_again(office: Office) -> None:
-    desk = office.desk("always")
+    broker = office.broker("always")
     request = HeldPath(project=PROJECT, root=PROJECT, path=b".envrc", digest="a" * 64)
-    desk.obtain(request)
-    desk.obtain(request)
+    broker.obtain(request)
+    broker.obtain(request)
     assert len(office.asked) == 1
-    desk.obtain(request.replace(digest="b" * 64))
+    broker.obtain(request.replace(digest="b" * 64))
     assert len(office.asked) == 2
 
 
 def test_a_once_is_good_for_one_use_of_the_very_request(office: Office) -> None:
-    permit = office.desk(True).obtain(NETWORK)
+    permit = office.broker(True).obtain(NETWORK)
     with pytest.raises(DeniedError):
         permit.take(NETWORK.replace(argv=(b"rm",)))
     permit.take(NETWORK)
@@ -132,7 +132,7 @@ def test_a_once_is_good_for_one_use_of_the_very_request(office: Office) -> None:
 )
 def test_whatever_is_not_clearly_a_yes_is_a_no(office: Office, answer: Any) -> None:
     with pytest.raises(DeniedError):
-        office.desk(lambda _: answer).obtain(NETWORK)
+        office.broker(lambda _: answer).obtain(NETWORK)
 
 
 def test_an_answer_to_another_question_is_none(office: Office) -> None:
@@ -142,10 +142,10 @@ def test_an_answer_to_another_question_is_none(office: Office) -> None:
         old.append(question)
         return Allowed(digest=old[0].digest, by="x")
 
-    desk = office.desk(replay)
-    desk.obtain(NETWORK)
+    broker = office.broker(replay)
+    broker.obtain(NETWORK)
     with pytest.raises(DeniedError):
-        desk.obtain(NETWORK)
+        broker.obtain(NETWORK)
 
 
 def test_a_late_answer_of_a_callback_is_none(office: Office) -> None:
@@ -154,9 +154,9 @@ def test_a_late_answer_of_a_callback_is_none(office: Office) -> None:
         return True
 
     with pytest.raises(DeniedError) as caught:
-        office.desk(slow, wait_s=0.01).obtain(NETWORK)
+        office.broker(slow, wait_s=0.01).obtain(NETWORK)
     assert "too late" in caught.value.remedy
-    office.desk(slow, wait_s=10).obtain(NETWORK)
+    office.broker(slow, wait_s=10).obtain(NETWORK)
 
 
 def test_an_approver_that_fails_denies_and_keeps_its_secrets(office: Office) -> None:
@@ -164,7 +164,7 @@ def test_an_approver_that_fails_denies_and_keeps_its_secrets(office: Office) -> 
         raise RuntimeError("token 1234")
 
     with pytest.raises(DeniedError) as caught:
-        office.desk(fail).obtain(NETWORK)
+        office.broker(fail).obtain(NETWORK)
     assert "1234" not in caught.value.remedy + str(caught.value)
     assert office.recorded()[-1]["answer"] == "denied"
 
@@ -174,14 +174,14 @@ def test_an_interrupted_question_is_recorded_as_denied(office: Office) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        office.desk(interrupt).obtain(NETWORK)
+        office.broker(interrupt).obtain(NETWORK)
     assert office.recorded()[-1]["reason"] == "the question was interrupted"
     assert office.requests.recent(PROJECT, 0)[0].state == "denied"
 
 
 def test_nobody_is_asked_where_nobody_is(office: Office) -> None:
     with pytest.raises(DeniedError) as caught:
-        office.desk(approver=DenyAll()).obtain(NETWORK)
+        office.broker(approver=DenyAll()).obtain(NETWORK)
     assert "unspill approve" in caught.value.remedy
 
 
@@ -197,24 +197,24 @@ def test_everything_is_checked_before_a_person_is_asked(
     office: Office, request_: Request, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        office.desk(True).obtain(request_)
+        office.broker(True).obtain(request_)
     assert office.asked == []
 
 
 def test_what_the_policy_decides_needs_nobody(office: Office) -> None:
     policy = Policy(roots=(b"/srv/a",))
-    permit = office.desk(False, policy=policy).obtain(WritableRoot(project=PROJECT, path=b"/srv/a"))
+    permit = office.broker(False, policy=policy).obtain(WritableRoot(project=PROJECT, path=b"/srv/a"))
     assert permit.rule == "roots"
     with pytest.raises(DeniedError) as caught:
-        office.desk(True, policy=Policy(permissions=Rules(network="deny"))).obtain(NETWORK)
+        office.broker(True, policy=Policy(permissions=Rules(network="deny"))).obtain(NETWORK)
     assert "permissions.network = deny" in caught.value.remedy
     assert office.asked == []
 
 
 def test_requests_and_answers_are_recorded_in_order(office: Office) -> None:
-    office.desk("always").obtain(EGRESS)
+    office.broker("always").obtain(EGRESS)
     with pytest.raises(DeniedError):
-        office.desk(False).obtain(NETWORK)
+        office.broker(False).obtain(NETWORK)
     events = office.recorded()
     said = [(event["kind"], event.get("answer"), event.get("scope")) for event in events]
     assert said == [
@@ -229,7 +229,7 @@ def test_requests_and_answers_are_recorded_in_order(office: Office) -> None:
 def test_what_cannot_be_recorded_is_not_allowed(office: Office) -> None:
     os.mkdir(office.directory + b"/lock")
     with pytest.raises(StoreError):
-        office.desk(True).obtain(NETWORK)
+        office.broker(True).obtain(NETWORK)
     assert office.asked == []
 
 
@@ -238,22 +238,22 @@ def test_words_of_an_approver_cannot_move_the_cursor_of_who_reads_the_refusal(of
         return Denied(digest=question.digest, by="x", reason="\x1b[2J\r\nfine", remedy="\x1b[H")
 
     with pytest.raises(DeniedError) as caught:
-        office.desk(rude).obtain(NETWORK)
+        office.broker(rude).obtain(NETWORK)
     assert caught.value.remedy.isprintable()
 
 
 def test_of_several_requests_none_is_asked_while_one_is_malformed_or_denied(office: Office) -> None:
-    desk = office.desk(True, policy=Policy(permissions=Rules(network="deny")))
+    broker = office.broker(True, policy=Policy(permissions=Rules(network="deny")))
     with pytest.raises(DeniedError):
-        desk.obtain_all((EGRESS, NETWORK))
+        broker.obtain_all((EGRESS, NETWORK))
     with pytest.raises(RootRefused):
-        desk.obtain_all((EGRESS, WritableRoot(project=PROJECT, path=b"/")))
+        broker.obtain_all((EGRESS, WritableRoot(project=PROJECT, path=b"/")))
     assert office.asked == []
 
 
 def test_of_several_requests_all_are_obtained_in_order(office: Office) -> None:
     requests: tuple[Request, ...] = (EGRESS, NETWORK)
-    permits = office.desk(True).obtain_all(requests)
+    permits = office.broker(True).obtain_all(requests)
     assert [question.request for question in office.asked] == list(requests)
     for permit, request in zip(permits, requests, strict=True):
         permit.take(request)

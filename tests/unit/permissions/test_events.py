@@ -5,7 +5,7 @@ import json
 
 from tests.unit.permissions.given import PROJECT
 from unspill.model.permission import Unsandboxed
-from unspill.permissions.audit import KEPT_BYTES, decision_event, request_event
+from unspill.permissions.audit import MOST_COMMAND_BYTES, decision_event, request_event
 from unspill.permissions.question import make_question
 
 
@@ -18,6 +18,8 @@ def test_of_variables_only_the_names_are_kept() -> None:
 
 
 def test_a_long_command_is_cut() -> None:
-    event = decision_event(Unsandboxed(project=PROJECT, argv=(b"make", b"x" * 10 * KEPT_BYTES)), "denied", "a rule")
-    assert len(json.dumps(event)) < 2 * KEPT_BYTES
+    event = decision_event(
+        Unsandboxed(project=PROJECT, argv=(b"make", b"x" * 10 * MOST_COMMAND_BYTES)), "denied", "a rule"
+    )
+    assert len(json.dumps(event)) < 2 * MOST_COMMAND_BYTES
     assert "[cut: 163844 bytes in all]" in event["request"]["argv"]

@@ -15,7 +15,7 @@ from tests.unit.permissions.conftest import Office
 from tests.unit.permissions.given import FOR_A_COMMAND, ONE_OF_EACH, REQUESTS
 from unspill.errors import DeniedError
 from unspill.model.permission import Allowed, Denied, Egress, NetworkForCommand, Question
-from unspill.permissions.approvers import KEPT_S, SECOND, Later, Queue, answer_question, open_questions
+from unspill.permissions.approvers import KEPT_S, SECOND_NS, Queue, RetryQueue, answer_question, open_questions
 from unspill.permissions.question import make_question
 from unspill.store.db import Store
 from unspill.store.permissions import to_form
@@ -36,7 +36,7 @@ def question_for(request: Request, wait_s: float = 30.0) -> Question:
 
 
 def ask(requests: RequestTable, request: Request, patience_s: float = 0.0) -> Answer:
-    return Later(requests, patience_s=patience_s).ask(question_for(request))
+    return RetryQueue(requests, wait_s=patience_s).ask(question_for(request))
 
 
 def answer_all(requests: RequestTable, scope: Scope | None = "once", reason: str = "") -> list[Question]:
@@ -53,7 +53,7 @@ def test_an_answer_is_found_by_who_asks_the_same_again_and_used_once(office: Off
     (waiting,) = answer_all(office.requests)
     assert f"`unspill approve {waiting.id}`" in first.reason
     again = question_for(request_.replace(run="9" * 16))
-    assert Later(office.requests, patience_s=0).ask(again) == Allowed(
+    assert RetryQueue(office.requests, wait_s=0).ask(again) == Allowed(
         digest=again.digest, by="queue (ann)", scope="once"
     ), "the command begins anew, so the run is another"
     assert isinstance(ask(office.requests, request_), Denied)
@@ -149,7 +149,7 @@ def test_an_answer_within_its_patience_is_returned_at_once(office: Office) -> No
 def test_an_answer_does_not_lie_about_for_ever(office: Office, store: Store, ago_s: float, counts: bool) -> None:
     ask(office.requests, NETWORK)
     answer_all(office.requests)
-    store.transaction.change("UPDATE requests SET deadline_ns = ?", (time.time_ns() - int(ago_s * SECOND),))
+    store.transaction.change("UPDATE requests SET deadline_ns = ?", (time.time_ns() - int(ago_s * SECOND_NS),))
     assert isinstance(ask(office.requests, NETWORK), Allowed) is counts
 
 
@@ -163,18 +163,18 @@ def test_a_row_that_was_tampered_with_is_no_answer(office: Office, store: Store)
     assert isinstance(ask(office.requests, NETWORK), Denied), "an answer names what it is for"
 
 
-def test_a_desk_counts_what_waits_as_one_question_and_takes_the_answer(office: Office) -> None:
-    def desk_obtain() -> object:
-        desk = office.desk(approver=Later(office.requests, patience_s=0), now_ns=time.time_ns, wait_s=20)
-        return desk.obtain(NETWORK)
+def test_a_broker_counts_what_waits_as_one_question_and_takes_the_answer(office: Office) -> None:
+    def obtain() -> object:
+        broker = office.broker(approver=RetryQueue(office.requests, wait_s=0), now_ns=time.time_ns, wait_s=20)
+        return broker.obtain(NETWORK)
 
     for _time in range(12):
         with pytest.raises(DeniedError) as caught:
-            desk_obtain()
+            obtain()
         assert "unspill approve" in caught.value.reason, "twelve times the same is not twelve questions"
     answer_all(office.requests)
-    desk_obtain()
+    obtain()
     with pytest.raises(DeniedError, match="network access"):
-        desk_obtain()
+        obtain()
     allowed = [event for event in office.recorded() if "queue (ann)" in str(event)]
     assert len(allowed) == 1, "what was allowed is on record, once"

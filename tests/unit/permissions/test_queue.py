@@ -253,10 +253,10 @@ def test_there_is_nothing_to_answer_under_another_name(office: Office, name: str
     assert str(caught.value).isprintable()
 
 
-def test_a_desk_with_a_queue_waits_and_remembers(office: Office) -> None:
-    desk = office.desk(approver=Queue(office.requests), now_ns=time.time_ns, wait_s=20)
+def test_a_broker_with_a_queue_waits_and_remembers(office: Office) -> None:
+    broker = office.broker(approver=Queue(office.requests), now_ns=time.time_ns, wait_s=20)
     permits: list[object] = []
-    thread = threading.Thread(target=lambda: permits.append(desk.obtain(EGRESS)))
+    thread = threading.Thread(target=lambda: permits.append(broker.obtain(EGRESS)))
     thread.start()
     deadline = time.monotonic() + 20
     while not (found := open_questions(office.requests, PROJECT)) and time.monotonic() < deadline:
@@ -264,7 +264,7 @@ def test_a_desk_with_a_queue_waits_and_remembers(office: Office) -> None:
     answer_question(office.requests, found[0], scope="always", by="ann")
     thread.join()
     assert len(permits) == 1
-    desk.obtain(EGRESS.replace(run="", sandbox=""))
+    broker.obtain(EGRESS.replace(run="", sandbox=""))
     assert [event["kind"] for event in office.recorded()] == ["request", "answer", "decision"]
     assert office.recorded()[1]["by"] == "queue (ann)"
 
@@ -280,9 +280,9 @@ def test_an_asking_thread_that_is_interrupted_takes_its_request_back(office: Off
     assert open_questions(office.requests) == ()
 
 
-def test_without_an_answer_the_desk_denies(office: Office) -> None:
-    desk = office.desk(approver=Queue(office.requests), now_ns=time.time_ns, wait_s=0.05)
+def test_without_an_answer_the_broker_denies(office: Office) -> None:
+    broker = office.broker(approver=Queue(office.requests), now_ns=time.time_ns, wait_s=0.05)
     with pytest.raises(DeniedError) as caught:
-        desk.obtain(NETWORK)
+        broker.obtain(NETWORK)
     assert "nobody answered in time" in caught.value.remedy
     assert os.path.exists(office.directory)

@@ -21,13 +21,13 @@ from unspill.store.permissions import Recent
 if TYPE_CHECKING:
     from unspill.store.permissions import RequestState
 
-SECOND = 1_000_000_000
-NOW = 10_000 * SECOND
+SECOND_NS = 1_000_000_000
+NOW = 10_000 * SECOND_NS
 LIMIT = RateLimit(equal=3, equal_s=600, many=10, many_s=300)
 
 
 def recent(*ages_s: float, key: str = "k", state: RequestState = "denied") -> list[Recent]:
-    return [Recent(key=key, state=state, asked_ns=NOW - int(age_s * SECOND)) for age_s in ages_s]
+    return [Recent(key=key, state=state, asked_ns=NOW - int(age_s * SECOND_NS)) for age_s in ages_s]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_a_pause_is_over_when_it_says(asked: list[tuple[int, bool, RequestState]
     rows = [row for age, is_same, state in asked for row in recent(age, key="k" if is_same else "other", state=state)]
     pause = find_pause(rows, "k", NOW, LIMIT)
     if pause is not None:
-        later = NOW + int(pause.wait_s * SECOND) + 1
-        following = find_pause(rows, "k", later, LIMIT)
+        after = NOW + int(pause.wait_s * SECOND_NS) + 1
+        following = find_pause(rows, "k", after, LIMIT)
         # The other window may still be full
         assert following is None or following.reason.split()[1] != pause.reason.split()[1]
 
@@ -75,58 +75,58 @@ def test_a_clock_that_was_set_back_does_not_pause_for_ever() -> None:
 
 
 def test_who_refused_three_times_is_not_asked_again_until_the_pause_is_over(office: Office) -> None:
-    desk = office.desk(False)
+    broker = office.broker(False)
     request = ONE_OF_EACH[0]
     for _ in range(3):
         with pytest.raises(DeniedError):
-            desk.obtain(request)
+            broker.obtain(request)
     with pytest.raises(DeniedError, match="Permission denied") as caught:
-        desk.obtain(request)
+        broker.obtain(request)
     assert len(office.asked) == 3
     assert "Wait 10 min" in caught.value.remedy
     assert office.recorded()[-1]["rule"] == "pause: the same was asked 3 times and not allowed"
     office.pass_time(601)
     with pytest.raises(DeniedError):
-        desk.obtain(request)
+        broker.obtain(request)
     assert len(office.asked) == 4
 
 
 def test_the_same_from_another_run_or_sandbox_is_the_same_question(office: Office) -> None:
     for number in range(5):
         with pytest.raises(DeniedError):
-            office.desk(False).obtain(ONE_OF_EACH[0].replace(run=f"{number:016x}", sandbox=f"{number:016x}"))
+            office.broker(False).obtain(ONE_OF_EACH[0].replace(run=f"{number:016x}", sandbox=f"{number:016x}"))
     assert len(office.asked) == 3
 
 
 def test_a_command_that_is_allowed_each_time_is_asked_up_to_the_limit_of_all_questions(office: Office) -> None:
-    desk = office.desk(True)
+    broker = office.broker(True)
     for _ in range(10):
-        desk.obtain(ONE_OF_EACH[0])
+        broker.obtain(ONE_OF_EACH[0])
     with pytest.raises(DeniedError):
-        desk.obtain(ONE_OF_EACH[0])
+        broker.obtain(ONE_OF_EACH[0])
     assert len(office.asked) == 10
 
 
 def test_changing_a_byte_each_time_does_not_get_round_the_pause(office: Office) -> None:
     for number in range(30):
         with pytest.raises(DeniedError):
-            office.desk(False).obtain(NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x", b" " * number)}))
+            office.broker(False).obtain(NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x", b" " * number)}))
     assert len(office.asked) == 10
 
 
 def test_one_project_does_not_silence_another(office: Office) -> None:
     for number in range(30):
         with pytest.raises(DeniedError):
-            office.desk(False).obtain(NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x", b"%d" % number)}))
-    office.desk(True).obtain(NetworkForCommand(**FOR_A_COMMAND | {"project": PROJECT + b"2"}))
+            office.broker(False).obtain(NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x", b"%d" % number)}))
+    office.broker(True).obtain(NetworkForCommand(**FOR_A_COMMAND | {"project": PROJECT + b"2"}))
 
 
 def test_a_hundred_at_once_are_counted_one_after_the_other(office: Office) -> None:
-    desk = office.desk(False)
+    broker = office.broker(False)
 
     def ask(number: int) -> None:
         with pytest.raises(DeniedError):
-            desk.obtain(NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x", b"%d" % number)}))
+            broker.obtain(NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x", b"%d" % number)}))
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(ask, range(40)))
@@ -134,10 +134,10 @@ def test_a_hundred_at_once_are_counted_one_after_the_other(office: Office) -> No
 
 
 def test_without_the_limit_every_question_is_asked(office: Office) -> None:
-    desk = office.desk(False, limit=RateLimit(equal=1000, many=1000))
+    broker = office.broker(False, limit=RateLimit(equal=1000, many=1000))
     for _ in range(30):
         with pytest.raises(DeniedError):
-            desk.obtain(ONE_OF_EACH[0])
+            broker.obtain(ONE_OF_EACH[0])
     assert len(office.asked) == 30
 
 
@@ -148,10 +148,10 @@ UNSEEN: dict[str, Approver] = {
 
 
 def _deny_times(office: Office, times: int, approver: Approver) -> None:
-    desk = office.desk(approver=approver, wait_s=0.01)
+    broker = office.broker(approver=approver, wait_s=0.01)
     for _ in range(times):
         with pytest.raises(DeniedError):
-            desk.obtain(ONE_OF_EACH[0])
+            broker.obtain(ONE_OF_EACH[0])
 
 
 @pytest.mark.parametrize("approver", UNSEEN.values(), ids=UNSEEN.keys())
@@ -159,14 +159,14 @@ def test_a_question_that_nobody_saw_does_not_count(office: Office, approver: App
     _deny_times(office, 12, approver)
     assert office.requests.recent(PROJECT, 0) == ()
     assert [event["kind"] for event in office.recorded()] == ["request", "answer"] * 12
-    office.desk(True).obtain(ONE_OF_EACH[0])
+    office.broker(True).obtain(ONE_OF_EACH[0])
     assert len(office.asked) == 1
 
 
 def test_a_question_that_waited_in_the_queue_counts_though_nobody_answered(office: Office) -> None:
     _deny_times(office, 3, Queue(office.requests))
     with pytest.raises(DeniedError) as caught:
-        office.desk(True).obtain(ONE_OF_EACH[0])
+        office.broker(True).obtain(ONE_OF_EACH[0])
     assert "asked 3 times" in caught.value.remedy
     assert office.asked == []
 

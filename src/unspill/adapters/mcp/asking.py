@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from unspill.adapters.mcp.eliciting import can_elicit
-from unspill.permissions.approvers import DenyAll, Later
+from unspill.permissions.approvers import DenyAll, RetryQueue
 from unspill.record import Record
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ def approver_for(context: ServerRequestContext[Any, Any], sandbox: Sandbox, aski
         return DenyAll()
     if whom == "client" and can_elicit(context.session.client_capabilities) and _has_way(context):
         return None
-    return Later(sandbox._opened.store.requests, patience_s=asking.patience_s)
+    return RetryQueue(sandbox._opened.store.requests, wait_s=asking.patience_s)
 
 
 def with_left_open(answer: Answer, approver: Approver | None) -> Answer:
     """Return an answer that says what waits for the user, right after how the command ended, if it went on without."""
-    if answer.is_error or not isinstance(approver, Later) or not approver.left_open:
+    if answer.is_error or not isinstance(approver, RetryQueue) or not approver.left_open:
         return answer
     waiting = list(approver.left_open.items())[:_MOST]
     notes = [f"Note: not answered yet: {text} The user can: `unspill approve {one}`. {_AGAIN}" for one, text in waiting]
