@@ -20,7 +20,7 @@ from unspill.adapters.tools import tools_of
 from unspill.errors import UsageError
 from unspill.model.permission import RequestId
 from unspill.model.run import Output
-from unspill.permissions.approvers import Later
+from unspill.permissions.approvers import RetryQueue
 
 pytestmark = pytest.mark.kernel
 
@@ -131,7 +131,7 @@ def test_what_is_said_of_a_call_that_is_over() -> None:
 
 
 def test_what_is_said_of_questions_that_wait_for_the_user(ground: Ground) -> None:
-    later = Later(ground.sandbox()._project.store.requests, patience_s=0)
+    later = RetryQueue(ground.sandbox()._project.store.requests, wait_s=0)
     answer = Answer(text="Exit code: 0\nThe command printed nothing.\n", values={"exit_code": 0})
     assert with_open_questions(answer, later) == answer
     later.left_open[RequestId("3f2a9c81d05b7e64")] = "Allow connection to example.org?"

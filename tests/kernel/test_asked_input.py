@@ -9,7 +9,7 @@ from tests.support import Ground
 from unspill import Sandbox
 from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, Question
 from unspill.model.run import InheritedInput
-from unspill.permissions.approvers import Callback, Later, answer_question, find_question
+from unspill.permissions.approvers import Callback, RetryQueue, answer_question, find_question
 
 pytestmark = pytest.mark.kernel
 
@@ -88,12 +88,12 @@ def test_an_answer_for_no_input_is_none_for_a_given_one(ground: Ground) -> None:
 def test_an_answer_that_came_later_is_for_the_very_input(ground: Ground, said: bytes, is_run: bool) -> None:
     with Sandbox(ground.project, policy=ground.policy()) as sandbox:
         requests = sandbox._project.store.requests
-        first = Later(requests, patience_s=0.0)
+        first = RetryQueue(requests, wait_s=0.0)
         with pytest.raises(Exception, match="Permission denied"):
             sandbox.run(["sh", "-s"], stdin=b"echo a", network=True, approver=first)
         (waiting,) = first.left_open
         answer_question(requests, find_question(requests, waiting), scope="once", by="ann")
-        second = Later(requests, patience_s=0.0)
+        second = RetryQueue(requests, wait_s=0.0)
         if is_run:
             assert sandbox.run(["sh", "-s"], stdin=said, network=True, approver=second).stdout.kept() == b"a\n"
         else:

@@ -20,7 +20,7 @@ from tests.unit.network.scene import (
     trusting,
     wait_until,
 )
-from tests.unit.network.test_http import AMBIGUOUS
+from tests.unit.network.test_protocols import AMBIGUOUS
 from tests.unit.network.web import Web
 from unspill.model.traffic import Connection, Denial
 from unspill.policy.hosts import HostRules

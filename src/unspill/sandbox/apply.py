@@ -134,7 +134,7 @@ if TYPE_CHECKING:
     )
     from unspill.model.operation import Left, Operation, OperationId
     from unspill.model.policy import Secrets
-    from unspill.permissions.broker import Desk
+    from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
     from unspill.sandbox.review import Choice
 
@@ -668,21 +668,21 @@ def apply_run(project: Project, run: RunId, changes: ChangeSet, stacks: tuple[St
 _WHY = 300
 
 
-def apply_in_turn(project: Project, wish: Wish, desk: Desk | None) -> Operation:
-    """Apply what is wished for when it is its turn; with a desk, the person is asked about what is held back.
+def apply_in_turn(project: Project, wish: Wish, broker: Broker | None) -> Operation:
+    """Apply what is wished for when it is its turn; with a broker, the person is asked about what is held back.
 
     Raises:
         UsageError: the selection chooses nothing.
         ApplyFailed: the filesystem failed; nothing was changed.
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
-    if desk is not None:
-        return apply_with_questions(project, wish, desk)
+    if broker is not None:
+        return apply_with_questions(project, wish, broker)
     with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
         return apply_held(project, wish)
 
 
-def apply_with_questions(project: Project, wish: Wish, desk: Desk) -> Operation:
+def apply_with_questions(project: Project, wish: Wish, broker: Broker) -> Operation:
     """Apply what is wished for, and of what is held that to which the person says yes.
 
     Raises:
@@ -699,7 +699,7 @@ def apply_with_questions(project: Project, wish: Wish, desk: Desk) -> Operation:
     allowed = []
     for request in asked:
         try:
-            _obtain(desk, request, wish.cancel_fd)
+            _obtain(broker, request, wish.cancel_fd)
         except DeniedError:
             continue
         allowed.append(Consent(root=request.root, path=request.path, digest=request.digest))
@@ -709,10 +709,10 @@ def apply_with_questions(project: Project, wish: Wish, desk: Desk) -> Operation:
         return apply_held(project, wish.replace(selection=selection, reviewed=reviewed))
 
 
-def _obtain(desk: Desk, request: HeldPath, cancel_fd: int | None) -> None:
+def _obtain(broker: Broker, request: HeldPath, cancel_fd: int | None) -> None:
     from unspill.sandbox.cancel import until_cancelled
 
-    permit = until_cancelled(lambda: desk.obtain(request), cancel_fd)
+    permit = until_cancelled(lambda: broker.obtain(request), cancel_fd)
     if permit is None:
         raise given_up()
     permit.take(request)

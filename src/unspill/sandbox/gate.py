@@ -50,17 +50,17 @@ class Gate:
         Raises:
             SandboxUnavailable: there can't be another thread, or there are no descriptors left.
         """
-        from unspill.network.proxy import Patience, Proxy
+        from unspill.network.proxy import Proxy, ProxyLimits  # lazy: proxy
 
         budget = Budget(up=self._network.up_bytes, down=self._network.down_bytes)
-        patience = Patience(at_once=_connections_at_once(), asking_s=self._network.asking_s)
+        limits = ProxyLimits(most_clients=_connections_at_once(), asking_s=self._network.asking_s)
         self._proxy = Proxy(
             listener,
             self._rules,
             budget=budget,
             own=self._own,
             endpoints=self._endpoints,
-            patience=patience,
+            limits=limits,
             ask=self._ask,
         )
         self._proxy.start()

@@ -6,7 +6,7 @@ Works on the state directory alone, without a project or a sandbox.
 MERGED
 [wanting] What a caller wants beyond the policy for one run, and the checks of it, name by name.
 
-[asking] What a caller wants beyond the policy for one run: checked, put to the desk, and turned into a wider sandbox.
+[asking] What a caller wants beyond the policy for one run: checked, put to the broker, and turned into a wider sandbox.
 
 Nobody is asked before everything else is known to be right: the command, the directories, the hosts, the whole plan.
 Loaded only where something is wanted.
@@ -37,7 +37,7 @@ from unspill.permissions.approvers import (
     open_questions,
 )
 from unspill.permissions.audit import Audit, revoke_event
-from unspill.permissions.broker import Desk
+from unspill.permissions.broker import Broker
 from unspill.plan.view import is_shown, to_host, to_inside
 from unspill.policy.hosts import WEB_PORTS, parse_allowed, parse_reachable
 from unspill.policy.paths import contains
@@ -151,9 +151,9 @@ def _real(project: Project, given: str | bytes, *, is_directory: bool = False) -
     return os.path.realpath(path)
 
 
-def make_desk(store: Store, policy: Policy, locations: Locations, approver: Who) -> Desk:
-    """Return the desk of a sandbox; nobody answers where there is no approver."""
-    return Desk(
+def make_broker(store: Store, policy: Policy, locations: Locations, approver: Who) -> Broker:
+    """Return the broker of a sandbox; nobody answers where there is no approver."""
+    return Broker(
         _approver(store, approver),
         grants=store.grants,
         requests=store.requests,
@@ -181,7 +181,7 @@ def _approver(store: Store, approver: Who) -> Approver:
     return approver
 
 
-def run_with_more(project: Project, request: Request, wishes: RunWishes, desk: Desk, wanted: Wanted) -> RunResult:
+def run_with_more(project: Project, request: Request, wishes: RunWishes, broker: Broker, wanted: Wanted) -> RunResult:
     """Run one command with what is wanted beyond the policy, or without a sandbox if that is what is wanted.
 
     Raises:
@@ -205,18 +205,18 @@ def run_with_more(project: Project, request: Request, wishes: RunWishes, desk: D
             environ=tuple(b"%b=%b" % pair for pair in sorted(dict(request.environ).items())),
             **input_of(request.stdin),
         )
-        permit = until_cancelled(lambda: desk.obtain(asked), wishes.cancel_fd)
+        permit = until_cancelled(lambda: broker.obtain(asked), wishes.cancel_fd)
         if permit is None:
             return never_begun(project)
         permit.take(asked)
         return record_run(project, request, run_plainly(project, request, asked.environ, wishes))
-    found = until_cancelled(lambda: permitted(project, request, to_wants(project, wanted), desk), wishes.cancel_fd)
+    found = until_cancelled(lambda: permitted(project, request, to_wants(project, wanted), broker), wishes.cancel_fd)
     if found is None:
         return never_begun(project)
-    return record_run(*found, run_request(*found, wishes.replace(desk=desk)))
+    return record_run(*found, run_request(*found, wishes.replace(broker=broker)))
 
 
-def permitted(project: Project, request: Request, wants: Wants, desk: Desk) -> tuple[Project, Request]:
+def permitted(project: Project, request: Request, wants: Wants, broker: Broker) -> tuple[Project, Request]:
     """Obtain all that is wanted for one run, and return the sandbox and the command with it.
 
     Raises:
@@ -228,7 +228,7 @@ def permitted(project: Project, request: Request, wants: Wants, desk: Desk) -> t
     plan = plan_as_if(wider, wider_request)
     occasion = occasion_of(wider, wider_request, plan)
     requests = tuple(_requests(wants, occasion, project.means.policy.network.mode))
-    for permit, asked in zip(desk.obtain_all(requests), requests, strict=True):
+    for permit, asked in zip(broker.obtain_all(requests), requests, strict=True):
         permit.take(asked)
     return wider, wider_request.replace(program=occasion["script"])
 
@@ -290,7 +290,7 @@ def permit_root(project: bytes, policy: Policy, locations: Locations, store: Sto
         DeniedError: it was denied.
     """
     asked = AsRoot(project=project)
-    make_desk(store, policy, locations, approver).obtain(asked).take(asked)
+    make_broker(store, policy, locations, approver).obtain(asked).take(asked)
     return policy.replace(allow_root=True)
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     )
     from unspill.model.policy import After, Limits
     from unspill.model.run import Event, Run
-    from unspill.permissions.broker import Desk
+    from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
 
     # A text for a shell, or words
@@ -201,7 +201,7 @@ class Request(Record):
 
 
 class RunWishes(Record):
-    """What a caller wants of one run besides the command. `desk` is where hosts are asked for while it runs.
+    """What a caller wants of one run besides the command. `broker` is where hosts are asked for while it runs.
 
     `on_interrupted` is told of runs of the sandbox without a result: earlier ones that were found, or this one.
     """
@@ -212,7 +212,7 @@ class RunWishes(Record):
     on_event: Callable[[Event], None] | None = None
     cancel_fd: int | None = None
     may_fork: bool = False
-    desk: Desk | None = None
+    broker: Broker | None = None
     on_interrupted: Callable[[tuple[Run, ...]], None] | None = None
 
 

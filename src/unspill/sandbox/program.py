@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from unspill.model.layer import RunId
     from unspill.model.plan import Plan
     from unspill.network.proxy import Ask
-    from unspill.permissions.broker import Desk
+    from unspill.permissions.broker import Broker
     from unspill.sandbox.planning import Request
     from unspill.sandbox.project import Project
 
@@ -206,7 +206,7 @@ def _digest_of(said: bytes) -> str:
 _NOT_ALLOWED = "it was not allowed"
 
 
-def make_asker(project: Project, request: Request, plan: Plan, desk: Desk, run: RunId) -> Ask:
+def make_asker(project: Project, request: Request, plan: Plan, broker: Broker, run: RunId) -> Ask:
     """Return what the proxy of a run asks for a host; it says nothing where that is allowed, else why it is not."""
     # Before the command begins: afterwards it may have changed the program that it is
     occasion = occasion_of(project, request, plan) | {"run": run}
@@ -214,7 +214,7 @@ def make_asker(project: Project, request: Request, plan: Plan, desk: Desk, run: 
     def ask(host: str) -> str:
         asked = Egress(**occasion, hosts=(host,))
         try:
-            desk.obtain(asked).take(asked)
+            broker.obtain(asked).take(asked)
         except DeniedError as error:
             return f"{_NOT_ALLOWED} ({error.reason})" if error.reason else _NOT_ALLOWED
         except UnspillError as error:

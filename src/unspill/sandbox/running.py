@@ -258,10 +258,10 @@ def _make_gate(project: Project, request: Request, under_way: OpenRun, plan: Pla
     from unspill.sandbox.gate import make_gate
 
     ask = None
-    if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.desk is not None:
+    if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.broker is not None:
         from unspill.sandbox.program import make_asker
 
-        ask = make_asker(project, request, plan, wishes.desk, under_way.run.id)
+        ask = make_asker(project, request, plan, wishes.broker, under_way.run.id)
     return make_gate(plan.network, is_own_process=wishes.may_fork, ask=ask)
 
 
@@ -284,8 +284,8 @@ def _perform_and_scan(
         performed = perform(plan, project.means.facts, asked)
     finally:
         traffic = None if gate is None else gate.close()
-        if wishes.desk is not None:
-            wishes.desk.withdraw(under_way.run.id)
+        if wishes.broker is not None:
+            wishes.broker.withdraw(under_way.run.id)
     if isinstance(performed.outcome, NeverStarted):
         outcome = performed.outcome
         if plan.rootfs and outcome.exit_code in _NOT_EXECUTED:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     )
     from unspill.model.run import Event, Run
     from unspill.model.traffic import Traffic
-    from unspill.permissions.broker import Desk
+    from unspill.permissions.broker import Broker
     from unspill.sandbox.history import Backup
     from unspill.sandbox.planning import Command, Request
     from unspill.sandbox.project import Locations, Project
@@ -269,7 +269,7 @@ class Sandbox(Looking):
         self.name = name
         self._may_fork = may_fork
         self._approver = approver
-        self._desk: Desk | None = None
+        self._broker: Broker | None = None
         check_approver(approver)
         permit_root = None if approver is None else self._permit_root
         self._project = open_project(project, name, policy, permit_root)
@@ -289,11 +289,11 @@ class Sandbox(Looking):
             return permit_root(path, policy, locations, store, self._approver)
 
     @property
-    def desk(self) -> Desk:
+    def broker(self) -> Broker:
         """Where what is wanted beyond the policy is obtained."""
-        if self._desk is None:
-            self._desk = self._desk_of(self._approver or "deny")
-        return self._desk
+        if self._broker is None:
+            self._broker = self._broker_of(self._approver or "deny")
+        return self._broker
 
     def run(
         self,
@@ -368,20 +368,20 @@ class Sandbox(Looking):
             on_interrupted=self._interrupted.extend,
         )
 
-    def _desk_of(self, approver: Who) -> Desk:
+    def _broker_of(self, approver: Who) -> Broker:
         if approver is None:
-            return self.desk
-        from unspill.sandbox.permits import make_desk
+            return self.broker
+        from unspill.sandbox.permits import make_broker
 
-        return make_desk(self._project.store, self._project.means.policy, self._project.locations, approver)
+        return make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
 
     def _run(self, request: Request, wishes: RunWishes, approver: Who, more: dict[str, Any]) -> RunResult:
         if self._project.means.policy.network.ask:
-            wishes = wishes.replace(desk=self._desk_of(approver))
+            wishes = wishes.replace(broker=self._broker_of(approver))
         if any(more.values()):
             from unspill.sandbox.permits import Wanted, run_with_more
 
-            return run_with_more(self._project, request, wishes, self._desk_of(approver), Wanted(**more))
+            return run_with_more(self._project, request, wishes, self._broker_of(approver), Wanted(**more))
         result = run_request(self._project, request, wishes)
         # Not before: the command line loads it while the command begins
         from unspill.sandbox.audit import record_run
@@ -434,8 +434,8 @@ class Sandbox(Looking):
 
         wish = make_wish(selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd)
         is_asked = asked_by != "person" and (approver or self._approver) is not None
-        desk = self._desk_of(approver) if is_asked else None
-        return self._operate(lambda: apply_in_turn(with_held_roots(self._project), wish, desk))
+        broker = self._broker_of(approver) if is_asked else None
+        return self._operate(lambda: apply_in_turn(with_held_roots(self._project), wish, broker))
 
     def undo(
         self, operation: str | int | None = None, *, asked_by: str = "person", cancel_fd: int | None = None

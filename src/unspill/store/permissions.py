@@ -40,11 +40,6 @@ KEPT_NS = 30 * 86_400 * 1_000_000_000
 _ASKED = "id, digest, state, asked_ns, deadline_ns, scopes, scope, answered_by, answered_digest, reason, request"
 _GRANTED = "id, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request"
 _KINDS = {kind.kind: kind for kind in REQUESTS}
-_BYTES = frozenset(("project", "cwd", "path", "root", "stdin_head", "head"))
-_BYTES_LISTS = frozenset(("argv", "environ"))
-_TEXT_LISTS = frozenset(("names", "hosts"))
-# Left out where there is nothing to say: the form of a request that has none is older than these fields
-_OPTIONAL = frozenset(("variables", "environ", "stdin", "stdin_head", "why", "becomes", "head", "rest"))
 
 
 class AskedRequest(Record):
@@ -295,8 +290,7 @@ def key_of(request: Request) -> str:
 
 def plain_request(request: Request) -> dict[str, Any]:
     """Return a request as JSON can hold it."""
-    said = {field: value for field, value in request.as_dict().items() if value or field not in _OPTIONAL}
-    return {"kind": request.kind} | {field: _plain(field, value) for field, value in said.items()}
+    return {"kind": request.kind} | request.plain()
 
 
 def to_form(request: Request) -> bytes:
@@ -312,8 +306,7 @@ def from_form(form: bytes) -> Request:
     """
     try:
         values = json.loads(form)
-        kind = _KINDS[values.pop("kind")]
-        request: Request = kind(**{field: _value(field, value) for field, value in values.items()})
+        request: Request = _KINDS[values.pop("kind")].from_plain(values)
         if to_form(request) == form:
             return request
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -361,25 +354,6 @@ def _to_scope(cell: Cell) -> Scope:
 
 def _to_state(cell: Cell) -> RequestState:
     return as_one_of(STATES, cell, "The store holds a state of a request that is not known.")
-
-
-def _plain(field: str, value: Any) -> Any:
-    if field in _BYTES:
-        return value.decode("utf-8", "surrogateescape")
-    if field in _BYTES_LISTS:
-        return [item.decode("utf-8", "surrogateescape") for item in value]
-    return list(value) if field in _TEXT_LISTS else value
-
-
-def _value(field: str, value: Any) -> Any:
-    items = value if field in _BYTES_LISTS | _TEXT_LISTS else [value]
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise TypeError
-    if field in _BYTES:
-        return value.encode("utf-8", "surrogateescape")
-    if field in _BYTES_LISTS:
-        return tuple(item.encode("utf-8", "surrogateescape") for item in items)
-    return tuple(items) if field in _TEXT_LISTS else value
 
 
 def _hash(form: bytes) -> str:

@@ -17,7 +17,7 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from unspill.model.permission import Allowed, Denied
-from unspill.permissions.approvers import DenyAll, Later
+from unspill.permissions.approvers import DenyAll, RetryQueue
 from unspill.record import Record
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def approver_for(
     can_ask = is_modern(context) or context.session.can_send_request
     if whom == "client" and can_ask and _shows_forms(context.session.client_capabilities):
         return None
-    return Later(sandbox._project.store.requests, patience_s=settings.patience_s)
+    return RetryQueue(sandbox._project.store.requests, wait_s=settings.patience_s)
 
 
 def is_modern(context: ServerRequestContext[Any, Any]) -> bool:
@@ -83,7 +83,7 @@ def _shows_forms(capabilities: ClientCapabilities | None) -> bool:
 
 def with_open_questions(answer: answers.Answer, approver: Approver | None) -> answers.Answer:
     """Return an answer that names the questions that still wait for the user, right after how the command ended."""
-    if answer.is_error or not isinstance(approver, Later) or not approver.left_open:
+    if answer.is_error or not isinstance(approver, RetryQueue) or not approver.left_open:
         return answer
     waiting = list(approver.left_open.items())[:_MOST_NOTES]
     notes = [f"Note: not answered yet: {text} The user can: `unspill approve {one}`. {_AGAIN}" for one, text in waiting]
