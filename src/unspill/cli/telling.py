@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unspill.model.operation import Left, Operation, OperationKind, Why
+    from unspill.model.operation import Operation, OperationKind, Skipped, Why
     from unspill.sandbox.sandbox import Sandbox
 
 # Something was left alone; the rest was done
@@ -149,7 +149,7 @@ def indented(lines: Iterable[str]) -> list[str]:
     return [line if line.startswith(" ") else f"  {line}" for line in lines]
 
 
-def _remedy(operation: Operation, left: Left, of: int | None) -> str:
+def _remedy(operation: Operation, left: Skipped, of: int | None) -> str:
     path = shell_word(seen_from_here(os.path.join(operation.roots[left.root], left.path)))
     is_repository = os.path.basename(left.path) == b".git" and left.why == "conflict"
     if is_repository:

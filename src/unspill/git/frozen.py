@@ -254,14 +254,14 @@ class _Filler:
             _Moved: something was changed meanwhile.
             _NotNow: it is of a form that can't be frozen.
         """
-        from unspill.changes.reader import MergedTree
-        from unspill.git.state import read_state
+        from unspill.changes.reader import MergedTree  # lazy: git
+        from unspill.git.state import read_state  # lazy: git
 
         with MergedTree(self._root) as tree:
             state = read_state(tree, _GIT[1:])
         if state is None or state.problem:
             raise _NotNow
-        writer = _Writer(layer, self._root)
+        writer = _LayerWriter(layer, self._root)
         for member in state.members:
             writer.add_member(member, state)
         writer.finish()
@@ -270,7 +270,7 @@ class _Filler:
             raise _Moved(now)
 
 
-class _Writer:
+class _LayerWriter:
     """Fills one layer."""
 
     def __init__(self, layer: bytes, root: bytes) -> None:

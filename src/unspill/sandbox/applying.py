@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 
 from unspill.apply.draft import RootDraft, Upper
-from unspill.apply.journal import Residue, Touched, residue_dir, tree_dir
+from unspill.apply.journal import Residue, residue_dir, tree_dir
 from unspill.apply.operate import Task, operate
+from unspill.apply.recover import RolledBackEntries
 from unspill.changes.select import rest
 from unspill.changes.walk import open_closed, open_to_owner
 from unspill.errors import ApplyFailed, RootRefused
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unspill.apply.draft import Draft
-    from unspill.apply.steps import Sites
+    from unspill.apply.steps import OpenDirs
     from unspill.git.repository import Repository
     from unspill.model.change import Change, ChangeSet, RootChanges
     from unspill.model.layer import RunId, Stack
-    from unspill.model.operation import Left, Operation, OperationId
+    from unspill.model.operation import Operation, OperationId, Skipped
     from unspill.sandbox.choosing import Wish
     from unspill.sandbox.opening import Opened
     from unspill.sandbox.pack_index import PackIndexes
@@ -125,7 +126,7 @@ class _Apply:
             settle=self._settle,
             trees=() if self._is_shared else trees,
             dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
-            left=self._left,
+            skipped=self._left,
             check=lambda: refuse_given_up(self._wish.cancel_fd),
         )
         with self._index_packs() as packs:
@@ -138,7 +139,7 @@ class _Apply:
         left = {one.path for one in operation.left}
         return operation.replace(flagged=tuple(found for found in self._choice.flagged if found[0] not in left))
 
-    def _with_tokens(self) -> tuple[Left, ...]:
+    def _with_tokens(self) -> tuple[Skipped, ...]:
         choice, store = self._choice, self._opened.store
         if not choice.held:
             return choice.left
@@ -198,7 +199,7 @@ class _Apply:
     def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
         return tuple(repository for repository in self._choice.repositories if repository.root == root)
 
-    def _draft(self, draft: Draft, sites: Sites) -> None:
+    def _draft(self, draft: Draft, dirs: OpenDirs) -> None:
         for index, stack in enumerate(self._stacks):
             marks = self._marks(stack, draft.name)
             whole = self._part(self._changes, stack.live)
@@ -211,16 +212,16 @@ class _Apply:
                 files = RootDraft(
                     draft,
                     index,
-                    sites.roots[index],
+                    dirs.roots[index],
                     uppers,
                     marks,
                     contents=self._contents.get(stack.live, {}),
                     overwrite=self._wish.selection.overwrite,
                     must_copy=self._is_shared,
-                    touched=Touched(self._opened.store, self._opened.project, stack.live),
+                    rolled_back=RolledBackEntries(self._opened.store, self._opened.project, stack.live),
                 )
                 if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
-                    self._draft_repositories(draft, sites, index, part, uppers, files)
+                    self._draft_repositories(draft, dirs, index, part, uppers, files)
                 else:
                     files.add(part.changes)
             finally:
@@ -228,12 +229,9 @@ class _Apply:
                     upper.tree.close()
 
     def _draft_repositories(
-        self, draft: Draft, sites: Sites, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
+        self, draft: Draft, dirs: OpenDirs, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
     ) -> None:
-        from unspill.apply.git_draft import (
-            GitSource,  # lazy: git
-            draft_with_repositories,  # lazy: git
-        )
+        from unspill.apply.git_draft import GitSource, draft_with_repositories  # lazy: git
 
         stack = self._stacks[index]
         source = GitSource(
@@ -243,7 +241,7 @@ class _Apply:
             packs=self._packs,
             name=self._name_of_runs(stack),
         )
-        draft_with_repositories(draft, sites, index, part, self._git[stack.live], source, files)
+        draft_with_repositories(draft, dirs, index, part, self._git[stack.live], source, files)
 
     def _name_of_runs(self, stack: Stack) -> bytes:
         """Return what the last of the runs is called in references."""
@@ -274,7 +272,7 @@ class _Apply:
             ]
         )
 
-    def _settle(self, operation: OperationId, left: Sequence[Left], marks: Sequence[int]) -> tuple[Residue, ...]:
+    def _settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> tuple[Residue, ...]:
         """Fold what stays into one layer per root."""
         residues = []
         for index, stack in enumerate(self._stacks):

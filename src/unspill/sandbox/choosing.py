@@ -12,7 +12,7 @@ from unspill.apply.guard import judge, lies_in, still_held
 from unspill.changes.select import select, with_parents
 from unspill.errors import UsageError
 from unspill.model.change import ChangeSet, Selection
-from unspill.model.operation import Left
+from unspill.model.operation import Skipped
 from unspill.policy.other_rows import REPLACED_OBJECT
 from unspill.record import Record
 from unspill.sandbox.reading import fold_changes, get_run
@@ -68,7 +68,7 @@ class Choice(Record):
 
     changes: ChangeSet
     chosen: ChangeSet
-    left: tuple[Left, ...]
+    left: tuple[Skipped, ...]
     flagged: tuple[tuple[bytes, str], ...]
     repositories: tuple[Repository, ...] = ()
     held: tuple[HeldPart, ...] = ()
@@ -95,7 +95,7 @@ class _Choosing:
         self._stacks = stacks
         self._wish = wish
         self._indices = {stack.live: index for index, stack in enumerate(stacks)}
-        self._left: list[Left] = []
+        self._left: list[Skipped] = []
         self._flagged: list[tuple[bytes, str]] = []
         self._judged: dict[bytes, Judged] = {}
         self._repositories: dict[bytes, tuple[Repository, ...]] = {}
@@ -274,7 +274,7 @@ class _Choosing:
 
     def _leave(self, root: bytes, found: Iterable[tuple[bytes, str]], why: Why) -> None:
         index = self._indices[root]
-        self._left += [Left(root=index, path=path, why=why, reason=reason) for path, reason in found]
+        self._left += [Skipped(root=index, path=path, why=why, reason=reason) for path, reason in found]
 
 
 def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from unspill.git.repository import Repository
     from unspill.model.change import Change, RootChanges
-    from unspill.model.operation import Left
+    from unspill.model.operation import Skipped
     from unspill.store.permissions import ShownTable
 
 # Of so many groups of paths and so many bytes at most the tokens are told unasked
@@ -117,8 +117,8 @@ def outermost(held: Iterable[tuple[bytes, str]]) -> list[tuple[bytes, str]]:
 
 
 def with_tokens(
-    lefts: Sequence[Left], parts: Sequence[HeldPart], roots: Sequence[bytes], shown: ShownTable, sandbox: str
-) -> tuple[Left, ...]:
+    lefts: Sequence[Skipped], parts: Sequence[HeldPart], roots: Sequence[bytes], shown: ShownTable, sandbox: str
+) -> tuple[Skipped, ...]:
     """Return what was left, with tokens where consent is missing: as many as can be told without much reading."""
     by_root = {part.root: part for part in parts}
     told, size, last = 0, 0, None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from unspill.apply.operate import Settler
     from unspill.model.change import Change, ChangeSet, Hunks, Selection
     from unspill.model.layer import Stack
-    from unspill.model.operation import Left, Operation, OperationId
+    from unspill.model.operation import Operation, OperationId, Skipped
     from unspill.sandbox.opening import Opened
 
 
@@ -81,7 +81,7 @@ def _task(opened: Opened, asked_by: str, trees: tuple[Taken, ...], changed: int,
         project=opened.project,
         roots=(),
         asked_by=asked_by,
-        draft=lambda _draft, _sites: None,
+        draft=lambda _draft, _dirs: None,
         settle=settle,
         runs=tuple(dict.fromkeys(tree.run for tree in trees)),
         trees=trees,
@@ -117,7 +117,7 @@ class _Discard:
         task = _task(self._opened, self._asked_by, trees, self._count, self._settle)
         return operate(self._opened.store, task.replace(paths=self._paths))
 
-    def _settle(self, operation: OperationId, _left: Sequence[Left], _marks: Sequence[int]) -> tuple[Residue, ...]:
+    def _settle(self, operation: OperationId, _left: Sequence[Skipped], _marks: Sequence[int]) -> tuple[Residue, ...]:
         """Fold what stays into one layer per root."""
         return tuple(self._fold(operation, stack, remaining) for stack, remaining in self._losing if remaining)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from unspill.apply.journal import Journal, Taken
     from unspill.model.change import Change
-    from unspill.model.operation import Left, OperationId
+    from unspill.model.operation import OperationId, Skipped
     from unspill.store.db import Store
 
     # Tells whether a change of a root, by its path, is held again
@@ -55,7 +55,7 @@ class HeldAgain:
     def __bool__(self) -> bool:
         return bool(self._by_root)
 
-    def settle(self, operation: OperationId, left: Sequence[Left], marks: Sequence[int]) -> tuple[Residue, ...]:
+    def settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> tuple[Residue, ...]:
         """Return the layers that are held from now on; what was left is not among them."""
         lefts = {(self._roots[one.root], one.path) for one in left if one.root < len(self._roots)}
         moments = dict(zip(self._roots, marks, strict=False))

@@ -7,7 +7,7 @@ import os
 
 from unspill.apply.journal import journal_file, read_journal, tree_dir
 from unspill.apply.operate import Task, operate
-from unspill.apply.reverse import Later, Reversal
+from unspill.apply.reverse import LaterOperations, Reversal
 from unspill.apply.staging import opened_and_closed
 from unspill.errors import RootRefused, UsageError
 from unspill.git.layout import repository_of
@@ -152,7 +152,7 @@ def _reverse(
             f"the backup of operation {wanted.number} is not kept any more", remedy="See `keep_days` in the settings."
         )
     _refuse_other_roots(journal)
-    later = Later(opened.store, wanted)
+    later = LaterOperations(opened.store, wanted)
     task = Task(
         kind=kind,
         sandbox=wanted.sandbox,
@@ -245,12 +245,12 @@ def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes],
     assert journal.end is not None
     steps = [journal.steps[index] for index in journal.end.done]
     # A directory that was only opened and closed again has steps too; one whose special bits were left out has not
-    changed = {(step.root, step.path) for step in steps if step.action == "dress" and step.was != step.becomes}
+    changed = {(step.root, step.path) for step in steps if step.action == "set_metadata" and step.was != step.becomes}
     unchanged = opened_and_closed(steps) & changed
     paths = {
         (operation.roots[step.root], step.path)
         for step in steps
-        if step.action != "dress" or (step.root, step.path) not in unchanged
+        if step.action != "set_metadata" or (step.root, step.path) not in unchanged
     }
     tops = {
         (operation.roots[git.root], git.top)

@@ -92,7 +92,7 @@ def _fold(store: Store, operation: Operation, journal: Journal) -> None:
     for index in journal.end.done:
         step = journal.steps[index]
         before, after = _as_file(step.before), _as_file(step.after) if step.action == "put" else None
-        if step.action != "dress" and (before or after):
+        if step.action != "set_metadata" and (before or after):
             _fold_step(store, operation, step, before, after)
 
 

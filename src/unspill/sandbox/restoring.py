@@ -11,7 +11,7 @@ from unspill.apply.staging import digest_entry
 from unspill.apply.steps import entry_of, matches
 from unspill.errors import UsageError
 from unspill.host.dirfd import Beneath
-from unspill.model.operation import Dress, Step
+from unspill.model.operation import Metadata, Step
 from unspill.policy.paths import show
 from unspill.record import Record
 from unspill.sandbox.operations import get_operation, steps_of
@@ -20,7 +20,7 @@ from unspill.sandbox.records import backups_of, catch_up
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.apply.draft import Draft
-    from unspill.apply.steps import Sites
+    from unspill.apply.steps import OpenDirs
     from unspill.model.operation import Entry, Operation
     from unspill.sandbox.opening import Opened
 
@@ -52,7 +52,7 @@ def restore_path(opened: Opened, path: bytes, backup: str | None, asked_by: str)
         project=opened.project,
         roots=(root,),
         asked_by=asked_by,
-        draft=lambda draft, sites: _draft(draft, sites, inner, source),
+        draft=lambda draft, dirs: _draft(draft, dirs, inner, source),
     )
     return operate(opened.store, task)
 
@@ -69,7 +69,12 @@ def _find_source(opened: Opened, root: bytes, path: bytes, backup: str | None) -
     if backup is not None and backup.startswith("op") and backup[2:].isdecimal():
         steps = steps_of(opened, get_operation(opened, backup[2:]))
         for step in steps:
-            if step.path == path and step.before is not None and step.before.kind != "dir" and step.action != "dress":
+            if (
+                step.path == path
+                and step.before is not None
+                and step.before.kind != "dir"
+                and step.action != "set_metadata"
+            ):
                 return _Source(place=step.backup, entry=step.before, digest=step.digest)
         raise UsageError(f"{backup} displaced no {os.fsdecode(path)!r}", remedy=LIST)
     if backup is None:
@@ -89,7 +94,7 @@ def _find_newest(opened: Opened, root: bytes, path: bytes) -> _Source:
         for operation in opened.store.operations.latest(opened.project, _ALL):
             for step in steps_of(opened, operation):
                 entry = step.before
-                if entry is None or entry.kind == "dir" or step.action == "dress" or step.path != path:
+                if entry is None or entry.kind == "dir" or step.action == "set_metadata" or step.path != path:
                     continue
                 found = places.find(step.backup) if operation.roots[step.root] == root else None
                 if found is not None and (step.staged or matches(found, entry)):
@@ -97,16 +102,16 @@ def _find_newest(opened: Opened, root: bytes, path: bytes) -> _Source:
     raise UsageError(f"there is no backup of {os.fsdecode(path)!r}", remedy=LIST)
 
 
-def _draft(draft: Draft, sites: Sites, path: bytes, source: _Source) -> None:
+def _draft(draft: Draft, dirs: OpenDirs, path: bytes, source: _Source) -> None:
     try:
-        fd, name = sites.operations.parent(source.place)
+        fd, name = dirs.operations.parent(source.place)
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
         raise UsageError(
             f"{show(path)} has no backup there any more: an undo or a redo has put it back", remedy=LIST
         ) from None
     _verify(fd, name, status, source, draft)
-    live = sites.roots[0]
+    live = dirs.roots[0]
     group = draft.next_group()
     missing = _make_parents(draft, live, path, group)
     found = None if missing else live.find(path)
@@ -123,7 +128,7 @@ def _draft(draft: Draft, sites: Sites, path: bytes, source: _Source) -> None:
 def _verify(fd: int, name: bytes, status: os.stat_result, source: _Source, draft: Draft) -> None:
     entry = source.entry
     is_same = matches(status, entry) if entry.inode and not source.digest else status.st_size == entry.size
-    if not is_same or (source.digest and digest_entry(fd, name, status, draft.loans) != source.digest):
+    if not is_same or (source.digest and digest_entry(fd, name, status, draft.modes) != source.digest):
         raise UsageError("the backup is not what was put there", remedy=LIST)
 
 
@@ -151,5 +156,5 @@ def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
         place, made = draft.stage_directory(0)
         step = Step(root=0, path=directory, action="put", group=group, place=place, after=entry_of(made))
         draft.add(step.replace(staged=draft.is_staged(0)))
-        draft.dress_new(0, directory, made, Dress(mode=0o755), group)
+        draft.set_metadata_of_new(0, directory, made, Metadata(mode=0o755), group)
     return bool(missing)

@@ -182,7 +182,7 @@ class _Trace:
 
     def _add(self, step: Step) -> None:
         sides = self._sides.setdefault((step.root, step.path), _Sides())
-        if step.action == "dress":
+        if step.action == "set_metadata":
             sides.dress.append(step)
             return
         if step.before is not None and sides.before is None:

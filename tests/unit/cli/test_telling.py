@@ -17,13 +17,13 @@ from unspill.cli.telling import (
     seen_from_here,
     size_text,
 )
-from unspill.model.operation import Left, Operation, OperationId
+from unspill.model.operation import Operation, OperationId, Skipped
 
 PROJECT = b"/home/ann/project"
 NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: b"\0" not in name)
 
 
-def operation(*left: Left, **values: object) -> Operation:
+def operation(*left: Skipped, **values: object) -> Operation:
     base = Operation(
         id=OperationId("0" * 16),
         number=5,
@@ -38,8 +38,8 @@ def operation(*left: Left, **values: object) -> Operation:
     return base.replace(**values)
 
 
-def left(path: bytes, why: str = "conflict", reason: str = "because", root: int = 1) -> Left:
-    return Left(root=root, path=path, why=why, reason=reason)  # type: ignore[arg-type]
+def left(path: bytes, why: str = "conflict", reason: str = "because", root: int = 1) -> Skipped:
+    return Skipped(root=root, path=path, why=why, reason=reason)  # type: ignore[arg-type]
 
 
 def test_a_path_is_named_as_seen_from_where_the_person_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
