@@ -368,59 +368,6 @@ class RootDraft:
                 self._draft.skipped = [one for one in self._draft.skipped if one not in inside]
                 self._skip(directory, inside[0].why, inside[0].reason)
 
-    def _group_of(self, path: bytes) -> int:
-        for directory, group in self._together.items():
-            if path == directory or path.startswith(directory + b"/"):
-                return group
-        return self._draft.next_group()
-
-    def _add(self, change: Change) -> None:
-        entry = change.entry
-        if change.unreadable:
-            self._skip(change.path, "refused", "it can't be read, so nobody knows what would be lost")
-        elif entry is None:
-            self._delete(change)
-        elif entry.kind == "dir":
-            self._directory(change)
-        elif entry.kind == "special":
-            self._skip(change.path, "refused", "devices, FIFOs and sockets are never applied")
-        else:
-            self._leaf(change)
-
-    def _leaf(self, change: Change) -> None:
-        """Put a file or a symlink."""
-        path = change.path
-        problem = self.problem_of(change)
-        if problem is not None:
-            self._skip(path, *problem)
-            return
-        found = self._find(path)
-        if not self._may_displace(change, found):
-            return
-        before = found
-        if found is not None and found.st_mode & FORMAT == _DIR:
-            if not self._make_way(change, found):
-                return
-            before = None
-        place, after = self.bring(change)
-        self._step("put", path, place, before=before, after=after)
-
-    def problem_of(self, change: Change) -> tuple[Why, str] | None:
-        """Say why the file or symlink of a change can't be put, if it can't."""
-        entry = change.entry
-        assert entry is not None
-        assert change.layer is not None
-        fd, name = self._layers[change.layer].tree.parent(change.path)
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if (
-            status.st_ino != entry.inode
-            or status.st_ctime_ns != entry.ctime_ns
-            or status.st_size != entry.size
-            or KINDS.get(status.st_mode & FORMAT) != entry.kind
-        ):
-            return "stale", _STALE
-        return ("refused", "it belongs to another user") if status.st_uid != self._uid else None
-
     def bring_object(self, change: Change) -> bytes:
         """Return the place that an object of git can be linked from: as git makes them, and nothing else."""
         assert change.layer is not None
@@ -452,6 +399,70 @@ class RootDraft:
         if status.st_mode & SPECIAL_BITS and status.st_mode & FORMAT != _LINK:
             self._draft.note(path, "set-user-id, set-group-id and sticky bits are not applied")
         return place, after
+
+    def is_edited(self, path: bytes, status: os.stat_result) -> bool:
+        """Tell whether somebody changed a live entry since the run began that first changed it."""
+        mark = self._marks.of(path)
+        if status.st_ctime_ns < mark or self.is_overwritten(path):
+            return False
+        return self._rolled_back is None or not self._rolled_back.explains(path, status, mark)
+
+    def is_overwritten(self, path: bytes) -> bool:
+        """Tell whether ours shall win at a path: as in a selection, a directory means what is below it."""
+        return any(top in (b".", path) or path.startswith(top + b"/") for top in self._overwrite)
+
+    def _problem_of(self, change: Change) -> tuple[Why, str] | None:
+        """Say why the file or symlink of a change can't be put, if it can't."""
+        entry = change.entry
+        assert entry is not None
+        assert change.layer is not None
+        fd, name = self._layers[change.layer].tree.parent(change.path)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if (
+            status.st_ino != entry.inode
+            or status.st_ctime_ns != entry.ctime_ns
+            or status.st_size != entry.size
+            or KINDS.get(status.st_mode & FORMAT) != entry.kind
+        ):
+            return "stale", _STALE
+        return ("refused", "it belongs to another user") if status.st_uid != self._uid else None
+
+    def _group_of(self, path: bytes) -> int:
+        for directory, group in self._together.items():
+            if path == directory or path.startswith(directory + b"/"):
+                return group
+        return self._draft.next_group()
+
+    def _add(self, change: Change) -> None:
+        entry = change.entry
+        if change.unreadable:
+            self._skip(change.path, "refused", "it can't be read, so nobody knows what would be lost")
+        elif entry is None:
+            self._delete(change)
+        elif entry.kind == "dir":
+            self._directory(change)
+        elif entry.kind == "special":
+            self._skip(change.path, "refused", "devices, FIFOs and sockets are never applied")
+        else:
+            self._leaf(change)
+
+    def _leaf(self, change: Change) -> None:
+        """Put a file or a symlink."""
+        path = change.path
+        problem = self._problem_of(change)
+        if problem is not None:
+            self._skip(path, *problem)
+            return
+        found = self._find(path)
+        if not self._may_displace(change, found):
+            return
+        before = found
+        if found is not None and found.st_mode & FORMAT == _DIR:
+            if not self._make_way(change, found):
+                return
+            before = None
+        place, after = self.bring(change)
+        self._step("put", path, place, before=before, after=after)
 
     def _make_way(self, change: Change, found: os.stat_result) -> bool:
         """Take away a directory that something else replaces, all of it or nothing; tell whether it can be."""
@@ -548,17 +559,6 @@ class RootDraft:
         """Return which entries of a live directory are not older; of directories only empty ones can be told."""
         filled = {inner.path.rpartition(b"/")[0] for inner in found}
         return {inner.path for inner in found if inner.path not in filled and self.is_edited(inner.path, inner.status)}
-
-    def is_edited(self, path: bytes, status: os.stat_result) -> bool:
-        """Tell whether somebody changed a live entry since the run began that first changed it."""
-        mark = self._marks.of(path)
-        if status.st_ctime_ns < mark or self.is_overwritten(path):
-            return False
-        return self._rolled_back is None or not self._rolled_back.explains(path, status, mark)
-
-    def is_overwritten(self, path: bytes) -> bool:
-        """Tell whether ours shall win at a path: as in a selection, a directory means what is below it."""
-        return any(top in (b".", path) or path.startswith(top + b"/") for top in self._overwrite)
 
     def _find(self, path: bytes) -> os.stat_result | None:
         """Look at the live entry; below a directory that is yet to be made there is none."""

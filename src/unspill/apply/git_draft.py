@@ -123,6 +123,46 @@ class GitDraft:
         self.problem = self._find_problem()
         self._arrival = () if self.problem is not None else self._make_arrival(self._transfer)
 
+    def committed(self, changes: Iterable[Change]) -> set[bytes]:
+        """Return the paths of changes that the run's own commit has."""
+        base, tip = _resolve(self._base, b"HEAD"), _resolve(self._after, b"HEAD")
+        if base == tip:
+            return set()
+        above = self._repository.top.rpartition(b"/")[0]
+        prefix = above + b"/" if above else b""
+        return _CommittedPaths(self._all_objects, base, tip, prefix, self._live.size, self._path_of).of(changes)
+
+    @property
+    def keeps_commit(self) -> bool:
+        """Whether a reference leads to the run's commit even if nothing moves: one that arrives, or the person's."""
+        tip = _resolve(self._after, b"HEAD")
+        if self._live.state is None or self.problem is not None or tip is None:
+            return False
+        arriving = [ref.new for ref in self._arrival if ref.new is not None]
+        return tip in self._live.state.refs.values() or any(
+            self._all_objects.is_ancestor(tip, value) for value in arriving
+        )
+
+    def add(self, dependent: Iterable[int] = (), committed: Iterable[int] = (), arriving: Iterable[bytes] = ()) -> None:
+        """Draft what becomes of it. Groups of steps that are `dependent` are done only if it moves.
+
+        Those of what is `committed` are done unless it turns out that the run's work can only arrive. Of paths that are
+        `arriving` there are no steps: they are skipped if the work can't arrive either.
+        """
+        if self.problem is not None:
+            self._skip(*self.problem)
+            return
+        if self.is_diverged:
+            notes = deletion_notes(self._repository.top, self._deleted())
+            self._draft.notes += notes or (
+                [] if self._arrival or not self._moved else [stayed_note(self._repository.top)]
+            )
+        move = None if self.is_diverged else self._make_move(self._transfer)
+        if self._transfer.paths or move is not None or self._arrival:
+            places = tuple(self._places(self._transfer))
+            self._live.add_step(move, self._arrival, places, sorted(dependent), sorted(committed))
+            self._draft.arriving[self._live.root, self._repository.top] = sorted(arriving)
+
     def _free_name(self, wanted: bytes) -> bytes:
         """Return a name below our own references that nothing has yet."""
         taken = {name.split(b"/")[2] for name in self._live.own_refs()}
@@ -150,26 +190,6 @@ class GitDraft:
                 return self._files.is_edited(path, found)
         return False
 
-    def committed(self, changes: Iterable[Change]) -> set[bytes]:
-        """Return the paths of changes that the run's own commit has."""
-        base, tip = _resolve(self._base, b"HEAD"), _resolve(self._after, b"HEAD")
-        if base == tip:
-            return set()
-        above = self._repository.top.rpartition(b"/")[0]
-        prefix = above + b"/" if above else b""
-        return _CommittedPaths(self._all_objects, base, tip, prefix, self._live.size, self._path_of).of(changes)
-
-    @property
-    def keeps_commit(self) -> bool:
-        """Whether a reference leads to the run's commit even if nothing moves: one that arrives, or the person's."""
-        tip = _resolve(self._after, b"HEAD")
-        if self._live.state is None or self.problem is not None or tip is None:
-            return False
-        arriving = [ref.new for ref in self._arrival if ref.new is not None]
-        return tip in self._live.state.refs.values() or any(
-            self._all_objects.is_ancestor(tip, value) for value in arriving
-        )
-
     def _path_of(self, change: Change) -> bytes:
         """Return where the entry of a change lies now."""
         assert change.layer is not None
@@ -184,26 +204,6 @@ class GitDraft:
             return None
         reason = UNCHECKED if self._has_unchecked() else WRONG if self._transfer.refused else _NEEDS
         return "refused", f"{reason}: {missing[:12].decode()}"
-
-    def add(self, dependent: Iterable[int] = (), committed: Iterable[int] = (), arriving: Iterable[bytes] = ()) -> None:
-        """Draft what becomes of it. Groups of steps that are `dependent` are done only if it moves.
-
-        Those of what is `committed` are done unless it turns out that the run's work can only arrive. Of paths that are
-        `arriving` there are no steps: they are skipped if the work can't arrive either.
-        """
-        if self.problem is not None:
-            self._skip(*self.problem)
-            return
-        if self.is_diverged:
-            notes = deletion_notes(self._repository.top, self._deleted())
-            self._draft.notes += notes or (
-                [] if self._arrival or not self._moved else [stayed_note(self._repository.top)]
-            )
-        move = None if self.is_diverged else self._make_move(self._transfer)
-        if self._transfer.paths or move is not None or self._arrival:
-            places = tuple(self._places(self._transfer))
-            self._live.add_step(move, self._arrival, places, sorted(dependent), sorted(committed))
-            self._draft.arriving[self._live.root, self._repository.top] = sorted(arriving)
 
     def _deleted(self) -> list[bytes]:
         """Return the references that the run deleted and that are still there."""
@@ -546,9 +546,6 @@ class LiveRepository:
         place = self._draft.next_place(self.root)
         return self._complete(make_step(self.root, path, "take", 0, place, entry_of(found), None))
 
-    def _complete(self, step: Step) -> Step:
-        return self._draft.complete(step.replace(staged=True) if self.is_staged else step)
-
     def move(
         self,
         refs: Sequence[RefMove],
@@ -567,29 +564,6 @@ class LiveRepository:
             known=tuple((name, *numbers) for name, numbers in self._known.items() if name in before),
             locks=tuple(dict.fromkeys(self._locks(refs, before))),
         )
-
-    def _index_numbers(self, members: Iterable[bytes]) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
-        for name in (member + b"index" for member in members):
-            try:
-                found = self.files.find(self.top + name)
-            except OSError:
-                continue
-            if found is not None and stat.S_ISREG(found.st_mode):
-                yield name, (found.st_ino, found.st_size, found.st_ctime_ns)
-
-    def _locks(self, refs: Sequence[RefMove], names: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the locks of all that moves or must not move meanwhile, as git takes them."""
-        for member in sorted({owner_of(name, self.members) for name in names}):
-            yield member + b"index.lock"
-            yield member + b"HEAD.lock"
-        gone = [ref.name for ref in refs if ref.new is None]
-        for member in sorted({common_of(owner_of(name, self.members)) for name in gone}):
-            yield member + b"packed-refs.lock"
-        moving = {ref.name for ref in refs} | {name for name in names if self.inner(name).startswith(b"refs/")}
-        for name in sorted(moving):
-            # Nobody can make a reference below another one that is locked
-            if not any(name.startswith(other + b"/") for other in gone) and not is_own_ref(name, self.members):
-                yield name + b".lock"
 
     def add_step(
         self,
@@ -617,6 +591,32 @@ class LiveRepository:
                 lock_inode=self._draft.inode_of(self.root, lock),
             )
         )
+
+    def _complete(self, step: Step) -> Step:
+        return self._draft.complete(step.replace(staged=True) if self.is_staged else step)
+
+    def _index_numbers(self, members: Iterable[bytes]) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
+        for name in (member + b"index" for member in members):
+            try:
+                found = self.files.find(self.top + name)
+            except OSError:
+                continue
+            if found is not None and stat.S_ISREG(found.st_mode):
+                yield name, (found.st_ino, found.st_size, found.st_ctime_ns)
+
+    def _locks(self, refs: Sequence[RefMove], names: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the locks of all that moves or must not move meanwhile, as git takes them."""
+        for member in sorted({owner_of(name, self.members) for name in names}):
+            yield member + b"index.lock"
+            yield member + b"HEAD.lock"
+        gone = [ref.name for ref in refs if ref.new is None]
+        for member in sorted({common_of(owner_of(name, self.members)) for name in gone}):
+            yield member + b"packed-refs.lock"
+        moving = {ref.name for ref in refs} | {name for name in names if self.inner(name).startswith(b"refs/")}
+        for name in sorted(moving):
+            # Nobody can make a reference below another one that is locked
+            if not any(name.startswith(other + b"/") for other in gone) and not is_own_ref(name, self.members):
+                yield name + b".lock"
 
 
 def core_names(*states: GitState, members: Iterable[bytes]) -> set[bytes]:

@@ -142,14 +142,6 @@ class RepositoryWriter:
             except FileExistsError:
                 self._renew(dest_fd, dest)
 
-    @staticmethod
-    def _renew(fd: int, name: bytes) -> None:
-        try:
-            os.utime(name, dir_fd=fd, follow_symlinks=False)
-        except PermissionError:
-            # It belongs to somebody else who shares this repository
-            return
-
     def remove(self, refs: Iterable[RefMove]) -> bool:
         """Delete references that still say what they were made to say; tell whether git let us."""
         gone = [ref.name for ref in refs if self.value(ref.name) == ref.new]
@@ -179,6 +171,64 @@ class RepositoryWriter:
         finally:
             self._unlock()
 
+    def move_back(self, move: GitMove) -> str | None:
+        """Take a move back, all of it or nothing; tell why not, where that can't be."""
+        try:
+            self._lock(move.locks)
+            if any(self.value(ref.name) not in (ref.old, ref.new) for ref in move.refs):
+                return CHANGED
+            for step in move.files:
+                problem = problem_of_taking_back(self._dirs, step)
+                if problem is not None:
+                    return problem
+            self._take_back(move.refs, move.files)
+        except Unfit as unfit:
+            return str(unfit)
+        finally:
+            self._unlock()
+        return None
+
+    def value(self, name: bytes) -> bytes | None:
+        """Return the value of a reference."""
+        try:
+            content = self._read(name)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            content = None
+        if content is not None:
+            return parse_ref(content)
+        member = owner_of(name, self._step.members)
+        return parse_packed(self._packed(member)).get(name[len(member) :])
+
+    def set_ref(self, name: bytes, value: bytes | None) -> None:
+        """Give a reference a value, or delete it; its lock is held where somebody else could write it."""
+        if value is None:
+            self._delete_ref(name)
+            return
+        path = self._top + name
+        fd = self._made_directory(path.rpartition(b"/")[0])
+        self._remove_empty(path)
+        self._write(fd, path.rpartition(b"/")[2], value + b"\n")
+
+    def remove_unwritten(self) -> None:
+        """Remove what a process that died was about to give the name of a reference."""
+        moved = () if self._step.move is None else self._step.move.refs
+        names = {ref.name for ref in (*moved, *self._step.arrival)}
+        names |= {owner_of(name, self._step.members) + b"packed-refs" for name in names}
+        for name in names:
+            try:
+                fd, last = self._root.parent(self._top + name + _NEW_SUFFIX)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            _unlink(fd, last)
+
+    @staticmethod
+    def _renew(fd: int, name: bytes) -> None:
+        try:
+            os.utime(name, dir_fd=fd, follow_symlinks=False)
+        except PermissionError:
+            # It belongs to somebody else who shares this repository
+            return
+
     def _do(self, move: GitMove) -> None:
         done: list[Step] = []
         try:
@@ -202,23 +252,6 @@ class RepositoryWriter:
                 self.set_ref(ref.name, ref.old)
         for step in reversed(files):
             take_back(self._dirs, step)
-
-    def move_back(self, move: GitMove) -> str | None:
-        """Take a move back, all of it or nothing; tell why not, where that can't be."""
-        try:
-            self._lock(move.locks)
-            if any(self.value(ref.name) not in (ref.old, ref.new) for ref in move.refs):
-                return CHANGED
-            for step in move.files:
-                problem = problem_of_taking_back(self._dirs, step)
-                if problem is not None:
-                    return problem
-            self._take_back(move.refs, move.files)
-        except Unfit as unfit:
-            return str(unfit)
-        finally:
-            self._unlock()
-        return None
 
     def _lock(self, names: Iterable[bytes]) -> None:
         deadline = time.monotonic() + _LOCK_PATIENCE_S
@@ -263,17 +296,6 @@ class RepositoryWriter:
         found = self._root.find(self._top + name)
         return None if found is None else (found.st_ino, found.st_size, found.st_ctime_ns)
 
-    def value(self, name: bytes) -> bytes | None:
-        """Return the value of a reference."""
-        try:
-            content = self._read(name)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            content = None
-        if content is not None:
-            return parse_ref(content)
-        member = owner_of(name, self._step.members)
-        return parse_packed(self._packed(member)).get(name[len(member) :])
-
     def _packed(self, member: bytes) -> bytes:
         try:
             return self._read(member + b"packed-refs")
@@ -294,16 +316,6 @@ class RepositoryWriter:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
         with open(opened, "rb") as file:
             return file.read(LARGEST_FILE)
-
-    def set_ref(self, name: bytes, value: bytes | None) -> None:
-        """Give a reference a value, or delete it; its lock is held where somebody else could write it."""
-        if value is None:
-            self._delete_ref(name)
-            return
-        path = self._top + name
-        fd = self._made_directory(path.rpartition(b"/")[0])
-        self._remove_empty(path)
-        self._write(fd, path.rpartition(b"/")[2], value + b"\n")
 
     def _delete_ref(self, name: bytes) -> None:
         member = owner_of(name, self._step.members)
@@ -330,18 +342,6 @@ class RepositoryWriter:
         except OSError:
             _unlink(fd, new)
             raise
-
-    def remove_unwritten(self) -> None:
-        """Remove what a process that died was about to give the name of a reference."""
-        moved = () if self._step.move is None else self._step.move.refs
-        names = {ref.name for ref in (*moved, *self._step.arrival)}
-        names |= {owner_of(name, self._step.members) + b"packed-refs" for name in names}
-        for name in names:
-            try:
-                fd, last = self._root.parent(self._top + name + _NEW_SUFFIX)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            _unlink(fd, last)
 
     def _append(self, name: bytes, lines: bytes) -> None:
         path = self._top + name

@@ -122,14 +122,6 @@ class _Marker:
             os.close(self._fd)
             self._make()
 
-    def _make(self) -> None:
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-        except BaseException:
-            self.__exit__()
-            raise
-
     def note(self, roots: Sequence[bytes]) -> None:
         """Remember in which roots something may be staged, before it is."""
         if roots:
@@ -149,6 +141,14 @@ class _Marker:
             pass
         finally:
             os.close(self._fd)
+
+    def _make(self) -> None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except BaseException:
+            self.__exit__()
+            raise
 
 
 class _Work:

@@ -127,9 +127,6 @@ class OpenDirs:
         self.roots: list[Beneath] = []
         self.staged: list[bool] = []
 
-    def _open_operations(self) -> Beneath:
-        return Beneath(os.open(self.state + b"/operations", _DIRECTORY), open_to_owner)
-
     def look_anew(self) -> None:
         """Forget which directories of operations were opened to their owner: a scan of them closes them again."""
         self.operations.close()
@@ -174,6 +171,9 @@ class OpenDirs:
 
     def __exit__(self, *_details: object) -> None:
         self.close()
+
+    def _open_operations(self) -> Beneath:
+        return Beneath(os.open(self.state + b"/operations", _DIRECTORY), open_to_owner)
 
 
 def open_root(root: bytes) -> int:

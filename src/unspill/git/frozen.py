@@ -292,6 +292,20 @@ class _LayerWriter:
         if b"worktrees/" not in member:
             self._write_refs(top, member, state)
 
+    def finish(self) -> None:
+        """Give the directories the look that they have in the project."""
+        for directory in reversed(self._directories):
+            path = self._layer + directory
+            try:
+                mode, group, attributes = _look(self._root + directory)
+            except FileNotFoundError:
+                mode, group, attributes = 0o755, -1, ()
+            for name, value in attributes:
+                os.setxattr(path, name, value)
+            if group in os.getgroups() and os.lstat(path).st_gid != group:
+                os.chown(path, -1, group)
+            os.chmod(path, mode)
+
     def _write_refs(self, top: bytes, member: bytes, state: GitState) -> None:
         refs = top + b"refs"
         self._make(refs)
@@ -370,17 +384,3 @@ class _LayerWriter:
         with open(self._layer + path, "xb") as file:
             file.write(content)
         os.chmod(self._layer + path, 0o644)
-
-    def finish(self) -> None:
-        """Give the directories the look that they have in the project."""
-        for directory in reversed(self._directories):
-            path = self._layer + directory
-            try:
-                mode, group, attributes = _look(self._root + directory)
-            except FileNotFoundError:
-                mode, group, attributes = 0o755, -1, ()
-            for name, value in attributes:
-                os.setxattr(path, name, value)
-            if group in os.getgroups() and os.lstat(path).st_gid != group:
-                os.chown(path, -1, group)
-            os.chmod(path, mode)

@@ -97,6 +97,22 @@ class Objects:
             waiting += fresh[: max(0, most - len(waiting))]
         return False
 
+    def raw(self, name: bytes) -> tuple[Kind, bytes]:
+        """Return kind and content of an object that a delta is against."""
+        place = self._in_pack(name)
+        if place is not None:
+            return place[0].read(place[1], self.raw)
+        for top in self._directories:
+            try:
+                fd = os.open(_loose(top, name), _FILE)
+            except FileNotFoundError:
+                continue
+            with open(fd, "rb") as file:
+                text = zlib.decompressobj().decompress(file.read(LARGEST_OBJECT), LARGEST_OBJECT)
+            header, _, content = text.partition(b"\0")
+            return _WORDS[header.partition(b" ")[0]], content
+        raise Broken(f"{name.decode()} is missing")
+
     def _entries(self, tree: bytes) -> dict[bytes, tuple[bytes, bytes]]:
         found = self.find(tree)
         if found is None or found.kind != "tree":
@@ -125,22 +141,6 @@ class Objects:
             if offset is not None:
                 return pack, offset
         return None
-
-    def raw(self, name: bytes) -> tuple[Kind, bytes]:
-        """Return kind and content of an object that a delta is against."""
-        place = self._in_pack(name)
-        if place is not None:
-            return place[0].read(place[1], self.raw)
-        for top in self._directories:
-            try:
-                fd = os.open(_loose(top, name), _FILE)
-            except FileNotFoundError:
-                continue
-            with open(fd, "rb") as file:
-                text = zlib.decompressobj().decompress(file.read(LARGEST_OBJECT), LARGEST_OBJECT)
-            header, _, content = text.partition(b"\0")
-            return _WORDS[header.partition(b" ")[0]], content
-        raise Broken(f"{name.decode()} is missing")
 
 
 def check_loose(fd: int, name: bytes, hash_size: int) -> Object:

@@ -44,15 +44,6 @@ class Pack:
         self._pack = pack
         self._fd = -1
 
-    def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            os.close(self._fd)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the names of all objects, as hexadecimal."""
-        for number in range(self._count):
-            yield self._name(number).hex().encode()
-
     def find(self, raw: bytes) -> int | None:
         """Return where an object begins, None where it is not in this pack."""
         low, high = self._fanout(raw[0] - 1) if raw[0] else 0, self._fanout(raw[0])
@@ -103,6 +94,15 @@ class Pack:
         for delta in reversed(deltas):
             content = apply_delta(content, delta)
         return kind, content
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the names of all objects, as hexadecimal."""
+        for number in range(self._count):
+            yield self._name(number).hex().encode()
 
     def _fanout(self, first: int) -> int:
         at = self._fan + 4 * first
