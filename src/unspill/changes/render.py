@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Never
 
     from unspill.model.change import ChangeKind
-    from unspill.model.operation import Left, Operation, Why
+    from unspill.model.operation import Operation, Skipped, Why
 
 LIMIT = 40
 # Of the form for JSON
@@ -160,9 +160,9 @@ def left_lines(operation: Operation, *, limit: int = LIMIT) -> list[str]:
     return lines
 
 
-def group_left(operation: Operation) -> list[tuple[Left, int]]:
+def group_left(operation: Operation) -> list[tuple[Skipped, int]]:
     """Return what was left, a directory for all that was left in it for the same reason, with the number of these."""
-    found: list[tuple[Left, int]] = []
+    found: list[tuple[Skipped, int]] = []
     for left in operation.left:
         outer, inside = found[-1] if found else (None, 0)
         if (
@@ -176,14 +176,14 @@ def group_left(operation: Operation) -> list[tuple[Left, int]]:
     return found
 
 
-def left_name(operation: Operation, left: Left, inside: int = 0) -> str:
+def left_name(operation: Operation, left: Skipped, inside: int = 0) -> str:
     """Return a path that was left as it is shown: relative in the project, absolute in another root."""
     root = operation.roots[left.root]
     name = quote(left.path if root == operation.project else root + b"/" + left.path)
     return f"{name} and {inside} in it" if inside else name
 
 
-def left_reason(left: Left) -> str:
+def left_reason(left: Skipped) -> str:
     """Return why a path was left, in words; a reason may name what a stranger wrote."""
     return f"{_WHYS[left.why]}: {safe_text(left.reason)}"
 

@@ -35,12 +35,12 @@ import posixpath
 from unspill.apply.draft import RootDraft, Upper
 from unspill.apply.journal import (
     Residue,
-    Touched,
     operation_dir,
     residue_dir,
     tree_dir,
 )
 from unspill.apply.operate import Task, operate
+from unspill.apply.recover import RolledBackEntries
 from unspill.changes.diff import apply_hunks, numbered_hunks
 from unspill.changes.reader import Reader
 from unspill.changes.select import rest, select, without
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     from unspill.apply.draft import Draft
     from unspill.apply.journal import Taken
     from unspill.apply.operate import Settler
-    from unspill.apply.steps import Sites
+    from unspill.apply.steps import OpenDirs
     from unspill.git.repository import Repository
     from unspill.model.change import (
         Change,
@@ -132,7 +132,7 @@ if TYPE_CHECKING:
         RootChanges,
         Selection,
     )
-    from unspill.model.operation import Left, Operation, OperationId
+    from unspill.model.operation import Operation, OperationId, Skipped
     from unspill.model.policy import Secrets
     from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
@@ -224,7 +224,7 @@ class _Apply:
             settle=self._settle,
             trees=() if self._is_shared else trees,
             dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
-            left=self._left,
+            skipped=self._left,
             check=lambda: refuse_given_up(self._wish.cancel_fd),
         )
         with self._index_packs() as packs:
@@ -237,7 +237,7 @@ class _Apply:
         left = {one.path for one in operation.left}
         return operation.replace(flagged=tuple(found for found in self._choice.flagged if found[0] not in left))
 
-    def _with_tokens(self) -> tuple[Left, ...]:
+    def _with_tokens(self) -> tuple[Skipped, ...]:
         choice, store = self._choice, self._project.store
         if not choice.held:
             return choice.left
@@ -294,7 +294,7 @@ class _Apply:
     def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
         return tuple(repository for repository in self._choice.repositories if repository.root == root)
 
-    def _draft(self, draft: Draft, sites: Sites) -> None:
+    def _draft(self, draft: Draft, dirs: OpenDirs) -> None:
         for index, stack in enumerate(self._stacks):
             marks = self._marks(stack, draft.name)
             whole = self._part(self._changes, stack.live)
@@ -307,16 +307,16 @@ class _Apply:
                 files = RootDraft(
                     draft,
                     index,
-                    sites.roots[index],
+                    dirs.roots[index],
                     uppers,
                     marks,
                     contents=self._contents.get(stack.live, {}),
                     overwrite=self._wish.selection.overwrite,
                     must_copy=self._is_shared,
-                    touched=Touched(self._project.store, self._project.path, stack.live),
+                    rolled_back=RolledBackEntries(self._project.store, self._project.path, stack.live),
                 )
                 if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
-                    self._draft_repositories(draft, sites, index, part, uppers, files)
+                    self._draft_repositories(draft, dirs, index, part, uppers, files)
                 else:
                     files.add(part.changes)
             finally:
@@ -324,7 +324,7 @@ class _Apply:
                     upper.tree.close()
 
     def _draft_repositories(
-        self, draft: Draft, sites: Sites, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
+        self, draft: Draft, dirs: OpenDirs, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
     ) -> None:
         from unspill.apply.git_draft import (
             GitSource,  # lazy: git
@@ -339,7 +339,7 @@ class _Apply:
             packs=self._packs,
             name=self._name_of_runs(stack),
         )
-        draft_with_repositories(draft, sites, index, part, self._git[stack.live], source, files)
+        draft_with_repositories(draft, dirs, index, part, self._git[stack.live], source, files)
 
     def _name_of_runs(self, stack: Stack) -> bytes:
         """Return what the last of the runs is called in references."""
@@ -370,7 +370,7 @@ class _Apply:
             ]
         )
 
-    def _settle(self, operation: OperationId, left: Sequence[Left], marks: Sequence[int]) -> tuple[Residue, ...]:
+    def _settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> tuple[Residue, ...]:
         """Fold what stays into one layer per root."""
         residues = []
         for index, stack in enumerate(self._stacks):
@@ -518,7 +518,7 @@ def _task(project: Project, asked_by: str, trees: tuple[Taken, ...], changed: in
         project=project.path,
         roots=(),
         asked_by=asked_by,
-        draft=lambda _draft, _sites: None,
+        draft=lambda _draft, _dirs: None,
         settle=settle,
         runs=tuple(dict.fromkeys(tree.run for tree in trees)),
         trees=trees,
@@ -554,7 +554,7 @@ class _Discard:
         task = _task(self._project, self._asked_by, trees, self._count, self._settle)
         return operate(self._project.store, task.replace(paths=self._paths))
 
-    def _settle(self, operation: OperationId, _left: Sequence[Left], _marks: Sequence[int]) -> tuple[Residue, ...]:
+    def _settle(self, operation: OperationId, _left: Sequence[Skipped], _marks: Sequence[int]) -> tuple[Residue, ...]:
         """Fold what stays into one layer per root."""
         return tuple(self._fold(operation, stack, remaining) for stack, remaining in self._losing if remaining)
 

@@ -48,7 +48,7 @@ from unspill.apply.journal import (
     tree_dir,
 )
 from unspill.apply.operate import Task, operate
-from unspill.apply.reverse import Later, Reversal
+from unspill.apply.reverse import LaterOperations, Reversal
 from unspill.apply.staging import digest_entry, opened_and_closed
 from unspill.apply.steps import entry_of, matches
 from unspill.changes.diff import (
@@ -79,7 +79,7 @@ from unspill.model.change import (
     RootChanges,
 )
 from unspill.model.layer import LayerId, SandboxId
-from unspill.model.operation import Dress, OperationId, Step
+from unspill.model.operation import Metadata, OperationId, Step
 from unspill.policy.paths import show
 from unspill.record import Record
 from unspill.sandbox.cancel import lock_unless_given_up, refuse_given_up
@@ -95,12 +95,12 @@ if TYPE_CHECKING:
 
     from unspill.apply.draft import Draft
     from unspill.apply.journal import Journal, Taken
-    from unspill.apply.steps import Sites
+    from unspill.apply.steps import OpenDirs
     from unspill.model.operation import (
         Entry,
-        Left,
         Operation,
         OperationKind,
+        Skipped,
     )
     from unspill.sandbox.project import Project
     from unspill.store.db import Store
@@ -138,7 +138,7 @@ class HeldAgain:
     def __bool__(self) -> bool:
         return bool(self._by_root)
 
-    def settle(self, operation: OperationId, left: Sequence[Left], marks: Sequence[int]) -> tuple[Residue, ...]:
+    def settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> tuple[Residue, ...]:
         """Return the layers that are held from now on; what was left is not among them."""
         lefts = {(self._roots[one.root], one.path) for one in left if one.root < len(self._roots)}
         moments = dict(zip(self._roots, marks, strict=False))
@@ -319,7 +319,7 @@ def _reverse(
             f"the backup of operation {wanted.number} is not kept any more", remedy="See `keep_days` in the settings."
         )
     _refuse_other_roots(journal)
-    later = Later(project.store, wanted)
+    later = LaterOperations(project.store, wanted)
     task = Task(
         kind=kind,
         sandbox=wanted.sandbox,
@@ -412,12 +412,12 @@ def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes],
     assert journal.end is not None
     steps = [journal.steps[index] for index in journal.end.done]
     # A directory that was only opened and closed again has steps too; one whose special bits were left out has not
-    changed = {(step.root, step.path) for step in steps if step.action == "dress" and step.was != step.becomes}
+    changed = {(step.root, step.path) for step in steps if step.action == "set_metadata" and step.was != step.becomes}
     unchanged = opened_and_closed(steps) & changed
     paths = {
         (operation.roots[step.root], step.path)
         for step in steps
-        if step.action != "dress" or (step.root, step.path) not in unchanged
+        if step.action != "set_metadata" or (step.root, step.path) not in unchanged
     }
     tops = {
         (operation.roots[git.root], git.top)
@@ -579,7 +579,7 @@ class _Trace:
 
     def _add(self, step: Step) -> None:
         sides = self._sides.setdefault((step.root, step.path), _Sides())
-        if step.action == "dress":
+        if step.action == "set_metadata":
             sides.dress.append(step)
             return
         if step.before is not None and sides.before is None:
@@ -785,7 +785,7 @@ def _fold(store: Store, operation: Operation, journal: Journal) -> None:
     for index in journal.end.done:
         step = journal.steps[index]
         before, after = _as_file(step.before), _as_file(step.after) if step.action == "put" else None
-        if step.action != "dress" and (before or after):
+        if step.action != "set_metadata" and (before or after):
             _fold_step(store, operation, step, before, after)
 
 
@@ -873,7 +873,7 @@ def restore_path(project: Project, path: bytes, backup: str | None, asked_by: st
         project=project.path,
         roots=(root,),
         asked_by=asked_by,
-        draft=lambda draft, sites: _draft(draft, sites, inner, source),
+        draft=lambda draft, dirs: _draft(draft, dirs, inner, source),
     )
     return operate(project.store, task)
 
@@ -890,7 +890,12 @@ def _find_source(project: Project, root: bytes, path: bytes, backup: str | None)
     if backup is not None and backup.startswith("op") and backup[2:].isdecimal():
         steps = steps_of(project, get_operation(project, backup[2:]))
         for step in steps:
-            if step.path == path and step.before is not None and step.before.kind != "dir" and step.action != "dress":
+            if (
+                step.path == path
+                and step.before is not None
+                and step.before.kind != "dir"
+                and step.action != "set_metadata"
+            ):
                 return _Source(place=step.backup, entry=step.before, digest=step.digest)
         raise UsageError(f"{backup} displaced no {os.fsdecode(path)!r}", remedy=LIST)
     if backup is None:
@@ -910,7 +915,7 @@ def _find_newest(project: Project, root: bytes, path: bytes) -> _Source:
         for operation in project.store.operations.latest(project.path, _ALL):
             for step in steps_of(project, operation):
                 entry = step.before
-                if entry is None or entry.kind == "dir" or step.action == "dress" or step.path != path:
+                if entry is None or entry.kind == "dir" or step.action == "set_metadata" or step.path != path:
                     continue
                 found = places.find(step.backup) if operation.roots[step.root] == root else None
                 if found is not None and (step.staged or matches(found, entry)):
@@ -918,16 +923,16 @@ def _find_newest(project: Project, root: bytes, path: bytes) -> _Source:
     raise UsageError(f"there is no backup of {os.fsdecode(path)!r}", remedy=LIST)
 
 
-def _draft(draft: Draft, sites: Sites, path: bytes, source: _Source) -> None:
+def _draft(draft: Draft, dirs: OpenDirs, path: bytes, source: _Source) -> None:
     try:
-        fd, name = sites.operations.parent(source.place)
+        fd, name = dirs.operations.parent(source.place)
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
         raise UsageError(
             f"{show(path)} has no backup there any more: an undo or a redo has put it back", remedy=LIST
         ) from None
     _verify(fd, name, status, source, draft)
-    live = sites.roots[0]
+    live = dirs.roots[0]
     group = draft.next_group()
     missing = _make_parents(draft, live, path, group)
     found = None if missing else live.find(path)
@@ -944,7 +949,7 @@ def _draft(draft: Draft, sites: Sites, path: bytes, source: _Source) -> None:
 def _verify(fd: int, name: bytes, status: os.stat_result, source: _Source, draft: Draft) -> None:
     entry = source.entry
     is_same = matches(status, entry) if entry.inode and not source.digest else status.st_size == entry.size
-    if not is_same or (source.digest and digest_entry(fd, name, status, draft.loans) != source.digest):
+    if not is_same or (source.digest and digest_entry(fd, name, status, draft.modes) != source.digest):
         raise UsageError("the backup is not what was put there", remedy=LIST)
 
 
@@ -972,7 +977,7 @@ def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
         place, made = draft.stage_directory(0)
         step = Step(root=0, path=directory, action="put", group=group, place=place, after=entry_of(made))
         draft.add(step.replace(staged=draft.is_staged(0)))
-        draft.dress_new(0, directory, made, Dress(mode=0o755), group)
+        draft.set_metadata_of_new(0, directory, made, Metadata(mode=0o755), group)
     return bool(missing)
 
 

@@ -46,7 +46,7 @@ from unspill.model.layer import (
     Stack,
     TimeMark,
 )
-from unspill.model.operation import Left
+from unspill.model.operation import Skipped
 from unspill.model.permission import Denied, HeldPath
 from unspill.model.plan import CacheLayer
 from unspill.model.traffic import Traffic
@@ -292,7 +292,7 @@ class Choice(Record):
 
     changes: ChangeSet
     chosen: ChangeSet
-    left: tuple[Left, ...]
+    left: tuple[Skipped, ...]
     flagged: tuple[tuple[bytes, str], ...]
     repositories: tuple[Repository, ...] = ()
     held: tuple[HeldPart, ...] = ()
@@ -319,7 +319,7 @@ class _Choosing:
         self._stacks = stacks
         self._wish = wish
         self._indices = {stack.live: index for index, stack in enumerate(stacks)}
-        self._left: list[Left] = []
+        self._left: list[Skipped] = []
         self._flagged: list[tuple[bytes, str]] = []
         self._judged: dict[bytes, Judged] = {}
         self._repositories: dict[bytes, tuple[Repository, ...]] = {}
@@ -497,7 +497,7 @@ class _Choosing:
 
     def _leave(self, root: bytes, found: Iterable[tuple[bytes, str]], why: Why) -> None:
         index = self._indices[root]
-        self._left += [Left(root=index, path=path, why=why, reason=reason) for path, reason in found]
+        self._left += [Skipped(root=index, path=path, why=why, reason=reason) for path, reason in found]
 
 
 def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:
@@ -646,8 +646,8 @@ def outermost(held: Iterable[tuple[bytes, str]]) -> list[tuple[bytes, str]]:
 
 
 def with_tokens(
-    lefts: Sequence[Left], parts: Sequence[HeldPart], roots: Sequence[bytes], shown: ShownTable, sandbox: str
-) -> tuple[Left, ...]:
+    lefts: Sequence[Skipped], parts: Sequence[HeldPart], roots: Sequence[bytes], shown: ShownTable, sandbox: str
+) -> tuple[Skipped, ...]:
     """Return what was left, with tokens where consent is missing: as many as can be told without much reading."""
     by_root = {part.root: part for part in parts}
     told, size, last = 0, 0, None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from unspill.errors import StoreDamaged
 from unspill.model.layer import RunId
-from unspill.model.operation import Entry, Left, Operation, OperationId
+from unspill.model.operation import Entry, Operation, OperationId, Skipped
 from unspill.record import Record
 from unspill.store.connection import (
     Table,
@@ -267,7 +267,7 @@ def _to_line(text: str) -> str:
     return to_text(text).replace("\0", " ")
 
 
-def _to_blob(left: Left) -> bytes:
+def _to_blob(left: Skipped) -> bytes:
     # No path contains a NUL, and a reason loses them.
     return b"%d\0%b\0%b\0%b" % (left.root, left.path, left.why.encode(), _to_line(left.reason).encode())
 
@@ -295,12 +295,12 @@ def _to_operation(row: Row) -> Operation:
     )
 
 
-def _to_lefts(blob: bytes) -> tuple[Left, ...]:
+def _to_lefts(blob: bytes) -> tuple[Skipped, ...]:
     cells = blob.split(b"\0") if blob else []
     if len(cells) % 4:
         raise StoreDamaged("The store holds a list of paths that is not whole.")
     return tuple(
-        Left(
+        Skipped(
             root=_to_int(root.decode("ascii", "replace")),
             path=path,
             why=_one_of(WHYS, why.decode("ascii", "replace")),

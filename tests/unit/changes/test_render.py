@@ -11,7 +11,7 @@ from tests.unit.changes.trees import STAMP, WHITEOUT, Dir, Fifo, File, Opaque, S
 from unspill.changes.render import applied_part, count_changes, summary_lines
 from unspill.changes.scan import join, scan
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
-from unspill.model.operation import Left, Operation, OperationId
+from unspill.model.operation import Operation, OperationId, Skipped
 
 LIVE: Tree = {
     "README": File(),
@@ -109,7 +109,7 @@ def test_what_is_remarkable_is_shown_also_where_git_keeps_its_own(stack: Stack) 
 def test_what_is_in_a_new_directory_that_was_left_alone_was_not_applied(stack: Stack) -> None:
     layer: Tree = {"clone/.git/HEAD": File(), "clone/file": File(), "kept/a": File(b"new")}
     changes = stack.scan({"kept/a": File()}, layer)
-    names = [Left(root=0, path=path, why="refused", reason="because") for path in (b"clone/.git", b"kept")]
+    names = [Skipped(root=0, path=path, why="refused", reason="because") for path in (b"clone/.git", b"kept")]
     operation = Operation(
         id=OperationId("0" * 16), number=1, kind="apply", sandbox="s", project=changes.roots[0].root,
         roots=(changes.roots[0].root,), at_ns=0, asked_by="person", left=tuple(names),

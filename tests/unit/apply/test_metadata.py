@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from unspill.apply.staging import change_dress, dress_of, is_dressed, was_between
-from unspill.model.operation import Dress
+from unspill.apply.staging import change_metadata, has_metadata, metadata_of, was_between
+from unspill.model.operation import Metadata
 
-PLAIN = Dress(mode=0o755, attributes=(("user.a", b"1"), ("user.same", b"s")))
-OTHER = Dress(mode=0o500, attributes=(("user.a", b"2"), ("user.b", b"\xff"), ("user.same", b"s")))
+PLAIN = Metadata(mode=0o755, attributes=(("user.a", b"1"), ("user.same", b"s")))
+OTHER = Metadata(mode=0o500, attributes=(("user.a", b"2"), ("user.b", b"\xff"), ("user.same", b"s")))
 
 
 @pytest.fixture
@@ -27,12 +27,14 @@ def directory(tmp_path: Path) -> Iterator[int]:
     path.chmod(0o700)
 
 
-@pytest.mark.parametrize("becomes", [OTHER, PLAIN, Dress(mode=0o755), Dress(mode=0o700, attributes=PLAIN.attributes)])
-def test_a_directory_wears_what_it_is_given_and_gets_its_own_back(directory: int, becomes: Dress) -> None:
-    change_dress(directory, PLAIN, becomes)
-    assert is_dressed(directory, becomes)
-    change_dress(directory, becomes, PLAIN)
-    assert dress_of(directory) == PLAIN
+@pytest.mark.parametrize(
+    "becomes", [OTHER, PLAIN, Metadata(mode=0o755), Metadata(mode=0o700, attributes=PLAIN.attributes)]
+)
+def test_a_directory_has_what_it_is_given_and_gets_its_own_back(directory: int, becomes: Metadata) -> None:
+    change_metadata(directory, PLAIN, becomes)
+    assert has_metadata(directory, becomes)
+    change_metadata(directory, becomes, PLAIN)
+    assert metadata_of(directory) == PLAIN
 
 
 def test_a_change_that_stopped_half_way_is_recognised(directory: int) -> None:
@@ -56,8 +58,8 @@ def test_a_directory_that_was_opened_to_change_its_attributes_is_recognised(dire
     closed = OTHER.replace(mode=0o555)
     os.chmod(path, 0o755)
     assert was_between(directory, closed, PLAIN.replace(mode=0o555))
-    change_dress(directory, PLAIN, closed)
-    assert dress_of(directory) == closed
+    change_metadata(directory, PLAIN, closed)
+    assert metadata_of(directory) == closed
 
 
 def test_another_mode_is_not_mistaken_for_ours(directory: int) -> None:
@@ -69,10 +71,10 @@ def test_another_mode_is_not_mistaken_for_ours(directory: int) -> None:
 def test_marks_of_overlays_are_neither_seen_nor_set_nor_removed(directory: int, mark: str) -> None:
     path = f"/proc/self/fd/{directory}"
     os.setxattr(path, mark, b"y")
-    assert dress_of(directory) == PLAIN
+    assert metadata_of(directory) == PLAIN
     forged = OTHER.replace(mode=0o755, attributes=(*OTHER.attributes, ("user.overlay.redirect", b"/")))
-    change_dress(directory, PLAIN, forged)
+    change_metadata(directory, PLAIN, forged)
     assert sorted(os.listxattr(path)) == ["user.a", "user.b", mark, "user.same"]
-    change_dress(directory, forged, PLAIN)
-    assert dress_of(directory) == PLAIN
+    change_metadata(directory, forged, PLAIN)
+    assert metadata_of(directory) == PLAIN
     assert os.getxattr(path, mark) == b"y"
