@@ -111,6 +111,24 @@ def redo(arguments: Arguments) -> int:
     return _reverse(arguments, sandbox, sandbox.redo)
 
 
+def run_form(run: Run) -> dict[str, Any]:
+    """Return the record of a run."""
+    return {
+        "run": run.id,
+        "number": run.number,
+        "argv": [decoded(word) for word in run.argv],
+        "cwd": decoded(run.cwd),
+        "started_ns": run.started_ns,
+        "ended_ns": run.ended_ns,
+        "outcome": outcome_form(run.outcome),
+        "stdout": output_form(run.stdout),
+        "stderr": output_form(run.stderr),
+        "changed": run.changed,
+        "held": run.held,
+        "sandboxed": run.sandboxed,
+    }
+
+
 def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], Operation]) -> int:
     """Reverse the operation that is named, or the default one, and say what came of it."""
     operation = do(operation_word(arguments.words[0]) if arguments.words else None)
@@ -267,21 +285,3 @@ def _run_name(sandbox: Sandbox, run: str) -> str:
     except UsageError:
         # Of another sandbox, or too old to be recorded still
         return f"run {run}"
-
-
-def run_form(run: Run) -> dict[str, Any]:
-    """Return the record of a run."""
-    return {
-        "run": run.id,
-        "number": run.number,
-        "argv": [decoded(word) for word in run.argv],
-        "cwd": decoded(run.cwd),
-        "started_ns": run.started_ns,
-        "ended_ns": run.ended_ns,
-        "outcome": outcome_form(run.outcome),
-        "stdout": output_form(run.stdout),
-        "stderr": output_form(run.stderr),
-        "changed": run.changed,
-        "held": run.held,
-        "sandboxed": run.sandboxed,
-    }

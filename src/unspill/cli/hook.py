@@ -145,7 +145,7 @@ def hook(arguments: Arguments) -> int:
     if sys.stdin.isatty():
         raise UsageError("this is for a coding agent to call", remedy="`--settings` prints what makes it call it.")
     try:
-        _put(_answer(agent, arguments, sys.stdin.buffer.read(_MOST_READ + 1)))
+        _write_answer(_answer(agent, arguments, sys.stdin.buffer.read(_MOST_READ + 1)))
     except UnspillError as error:
         return _stop(f"{error.message.rstrip('.')}. {error.remedy}".rstrip())
     except Exception as error:
@@ -183,7 +183,7 @@ def is_sealed(text: str, words: str) -> bool:
     return len(parts) == 1 and quote(parts[0]) == rest
 
 
-def _put(answer: dict[str, Any]) -> None:
+def _write_answer(answer: dict[str, Any]) -> None:
     """Write the answer, past all buffers: what could not be written must not be found out when it is too late."""
     # What JSON has no form for, an agent's parser would refuse, and take that for no answer
     json.dumps(answer, ensure_ascii=False, allow_nan=False).encode("utf-8", "strict")

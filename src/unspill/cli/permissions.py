@@ -151,6 +151,48 @@ def ask_person(whom: str | None, question: Question) -> Answer:
     return Terminal(lock=locations.state + b"/locks/terminal").ask(question)
 
 
+def event_text(event: Event) -> str:
+    """Return what happened, in one line that is safe to print: somebody else may have written the file."""
+    match event.get("kind"):
+        case "request":
+            text = f"asked {event.get('id')}: {_requested(event)}"
+        case "answer":
+            reason = f", {event.get('reason')}" if event.get("reason") else ""
+            scope = f" ({event.get('scope')})" if event.get("scope") else ""
+            text = f"{event.get('answer')}{scope} {event.get('id')} by {event.get('by')}{reason}"
+        case "decision":
+            text = f"{event.get('answer')} by {event.get('rule')}: {_requested(event)}"
+        case "revoke":
+            text = f"revoked {event.get('grant')}: {_requested(event)}"
+        case "run":
+            sealed = "" if event.get("sandboxed", True) else " WITHOUT a sandbox"
+            text = f"run {event.get('number')}{sealed}, {event.get('ending')}: {_words(event.get('command'))}"
+            text += f"; changed {_paths(event)}" if event.get("paths") else ""
+        case "operation":
+            text = f"{event.get('what')} op {event.get('number')} by {event.get('asked_by')}, {event.get('ending')}"
+            text += f": {_paths(event)}" if event.get("paths") else ""
+        case "unreadable":
+            text = f"unreadable line, {event.get('bytes')} bytes"
+        case kind:
+            text = str(kind)
+    shown = safe_text(text)
+    return shown if len(shown) <= _LONGEST_EVENT else f"{shown[:_LONGEST_EVENT]}..."
+
+
+def question_form(question: Question) -> dict[str, Any]:
+    """Return a question that waits."""
+    return {
+        "id": question.id,
+        "digest": question.digest,
+        "text": question.text,
+        "lines": list(question.lines),
+        "scopes": list(question.scopes),
+        "dangerous": question.request.is_dangerous,
+        "wait_s": question.wait_s,
+        "request": plain_request(question.request),
+    }
+
+
 def _wait_in_queue(state: bytes, question: Question) -> Answer:
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + question.wait_s))
     print(f"unspill: waits until {until} for: unspill approve {question.id}", file=sys.stderr, flush=True)
@@ -203,7 +245,7 @@ def _list_grants(arguments: Arguments, office: Office) -> int:
         raise UsageError("--all is for `grants revoke`")
     grants = office.grants(named_project(arguments))
     if arguments.flag("--json"):
-        print_json({"grants": [grant_form(grant) for grant in grants]})
+        print_json({"grants": [_grant_form(grant) for grant in grants]})
     elif grants:
         print("\n".join(line for grant in grants for line in _grant_lines(grant)))
     else:
@@ -226,34 +268,6 @@ def _grant_lines(grant: Grant) -> Iterator[str]:
     yield f"    scope:     {grant.scope}, {'expired' if is_over else 'until'} {when_text(grant.expires_ns)}"
     used = f"{count_text(grant.uses, 'time')}, last {when_text(grant.last_used_ns)}" if grant.uses else "never"
     yield f"    granted:   {when_text(grant.granted_ns)} by {safe_text(grant.granted_by)}; used {used}"
-
-
-def event_text(event: Event) -> str:
-    """Return what happened, in one line that is safe to print: somebody else may have written the file."""
-    match event.get("kind"):
-        case "request":
-            text = f"asked {event.get('id')}: {_requested(event)}"
-        case "answer":
-            reason = f", {event.get('reason')}" if event.get("reason") else ""
-            scope = f" ({event.get('scope')})" if event.get("scope") else ""
-            text = f"{event.get('answer')}{scope} {event.get('id')} by {event.get('by')}{reason}"
-        case "decision":
-            text = f"{event.get('answer')} by {event.get('rule')}: {_requested(event)}"
-        case "revoke":
-            text = f"revoked {event.get('grant')}: {_requested(event)}"
-        case "run":
-            sealed = "" if event.get("sandboxed", True) else " WITHOUT a sandbox"
-            text = f"run {event.get('number')}{sealed}, {event.get('ending')}: {_words(event.get('command'))}"
-            text += f"; changed {_paths(event)}" if event.get("paths") else ""
-        case "operation":
-            text = f"{event.get('what')} op {event.get('number')} by {event.get('asked_by')}, {event.get('ending')}"
-            text += f": {_paths(event)}" if event.get("paths") else ""
-        case "unreadable":
-            text = f"unreadable line, {event.get('bytes')} bytes"
-        case kind:
-            text = str(kind)
-    shown = safe_text(text)
-    return shown if len(shown) <= _LONGEST_EVENT else f"{shown[:_LONGEST_EVENT]}..."
 
 
 def _time(event: Event) -> int:
@@ -282,21 +296,7 @@ def _words(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def question_form(question: Question) -> dict[str, Any]:
-    """Return a question that waits."""
-    return {
-        "id": question.id,
-        "digest": question.digest,
-        "text": question.text,
-        "lines": list(question.lines),
-        "scopes": list(question.scopes),
-        "dangerous": question.request.is_dangerous,
-        "wait_s": question.wait_s,
-        "request": plain_request(question.request),
-    }
-
-
-def grant_form(grant: Grant) -> dict[str, Any]:
+def _grant_form(grant: Grant) -> dict[str, Any]:
     """Return a grant."""
     return {
         "id": grant.id,

@@ -47,6 +47,14 @@ _OTHERS = (
     Option(name="--unused", help="remove: all that a newer one has replaced and nobody uses, and what was fetched"),
     Option(name="--force", help="remove: even the one in use"),
 )
+_HEAD = ("", "name", "source", "version", "arch", "tier", "size", "proof", "packages")
+_MOST_PACKAGES = 40
+_MOST_LISTED = 4
+_BITS = ("setuid", "setgid")
+_UNPROVED = {
+    "same-server": "only the server that it is from speaks for what was fetched",
+    "none": "nothing speaks for what was unpacked",
+}
 
 
 @verb(
@@ -77,12 +85,6 @@ def _check(arguments: Arguments, word: str) -> None:
         raise UsageError("which label?", remedy="Say what it is to be called: `unspill rootfs keep LABEL`.")
     if not has_name and name == "must":
         raise UsageError("which rootfs?", remedy="`unspill rootfs list` shows what there is.")
-
-
-_UNPROVED = {
-    "same-server": "only the server that it is from speaks for what was fetched",
-    "none": "nothing speaks for what was unpacked",
-}
 
 
 def pull(arguments: Arguments, registry: RootfsRegistry) -> int:
@@ -184,12 +186,6 @@ def _advice(made: Rootfs) -> str:
     digest = made.manifest.fetched[0][1].removeprefix("sha256:") if made.manifest.fetched else ""
     known = f" (this time it was {digest})" if digest else ""
     return f"compare its digest with one from elsewhere{known} and pin it: --sha256 DIGEST"
-
-
-_HEAD = ("", "name", "source", "version", "arch", "tier", "size", "proof", "packages")
-_MOST_PACKAGES = 40
-_MOST_LISTED = 4
-_BITS = ("setuid", "setgid")
 
 
 def show_all(arguments: Arguments, registry: RootfsRegistry) -> int:

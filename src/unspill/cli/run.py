@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.cli.options import Arguments
-    from unspill.cli.output import Screen, Traces
+    from unspill.cli.terminal import Screen, Traces
     from unspill.model.permission import Answer, Question
     from unspill.model.run import Event, StreamName
     from unspill.sandbox.result import RunResult
@@ -298,7 +298,7 @@ class CommandOutput:
         if stream not in self._screens:
             self._screens[stream] = None
             if _NUMBERS[stream] in self._terminals:
-                from unspill.cli.output import Screen  # lazy: summary
+                from unspill.cli.terminal import Screen  # lazy: terminal
 
                 self._screens[stream] = Screen()
         return self._screens[stream]
@@ -314,7 +314,7 @@ class CommandOutput:
             self._lost[stream] = error.strerror or str(error)
         if self._terminals and content and self._may_be_shown(stream):
             if self._traces is None:
-                from unspill.cli.output import Traces  # lazy: summary
+                from unspill.cli.terminal import Traces  # lazy: terminal
 
                 self._traces = Traces()
             self._traces.note(content)

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 PROJECT = b"/home/ann/project"
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths are named as seen from where this process stands; another test may leave it above the project, at `/`."""
+    monkeypatch.chdir(tmp_path)
+
+
 def operation(*left: Skipped, **values: object) -> Operation:
     base = Operation(
         id=OperationId("0" * 16),
