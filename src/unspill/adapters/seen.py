@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 
 from unspill.errors import UnspillError
 from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
-from unspill.plan.home import playground_taken
-from unspill.plan.view import find_cover, playground_inside, to_inside
+from unspill.plan.view import find_cover, playground_inside, playground_taken, to_inside
 from unspill.policy.paths import lies_beneath
 from unspill.record import Record
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from unspill.errors import UsageError
-from unspill.plan.home import parse_gitconfig
+from unspill.plan.gitconfig import parse_gitconfig
 from unspill.policy.gitfiles import is_module_place, is_usual_common, new_drivers, pointer_target
 from unspill.policy.gitkeys import unusual_keys
 from unspill.policy.gitpaths import GIT, HOOKS

@@ -51,7 +51,7 @@ def _find_places(opened: Opened) -> Places:
     configs = read_git_configs(home)
     named = opened.home
     if configs:
-        from unspill.plan.home import filter_identity, parse_gitconfig
+        from unspill.plan.gitconfig import filter_identity, parse_gitconfig
 
         pairs: list[tuple[str, str]] = []
         for text in configs:

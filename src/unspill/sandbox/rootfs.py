@@ -28,7 +28,7 @@ from unspill.model.policy import Policy
 from unspill.model.rootfs import Installed, Progress, RootfsKey, RootfsSpec
 from unspill.model.run import Exited, LimitReached, NeverStarted, OutputChunk, Signalled, TimedOut
 from unspill.network.resolve import Endpoint
-from unspill.plan.install import LIMITS, InstallInput, build_install
+from unspill.plan.rootfs import INSTALL_LIMITS, InstallInput, build_install
 from unspill.policy.addresses import pack_address
 from unspill.policy.egress import WEB_PORTS, parse_rules
 from unspill.policy.rootfs_spec import find_wrong, is_label
@@ -263,7 +263,7 @@ class InstallGround(Record):
     facts: Facts
     engine: EngineName
     profile: Profile = "default"
-    limits: Limits = LIMITS
+    limits: Limits = INSTALL_LIMITS
     cancel_fd: int | None = None
     report: Report | None = None
     may_fork: bool = False

@@ -9,7 +9,7 @@ from tests.unit.plan.given import FILTER, facts
 from unspill.errors import BwrapMissing
 from unspill.model.plan import Bind, NoNetwork, Plan, Proc, ProxyNetwork, ReadOnly, Symlink, Tmpfs
 from unspill.plan.argv import bwrap_options
-from unspill.plan.install import LIMITS, OWN, InstallInput, build_install
+from unspill.plan.rootfs import FRESH_PLACES, INSTALL_LIMITS, InstallInput, build_install
 
 TREE = b"/home/ann/.local/share/unspill/rootfs/staging/alpine.x/tree"
 ARGV = (b"/sbin/apk", b"add", b"--no-cache", b"--", b"bash")
@@ -75,7 +75,7 @@ def test_the_variables_are_ours_and_no_address_is_exempt_from_the_proxy() -> Non
 def test_the_whole_tree_is_measured_and_the_time_is_bounded() -> None:
     plan = build_install(GIVEN)
     assert plan.measured == (TREE,)
-    assert plan.limits == LIMITS
+    assert plan.limits == INSTALL_LIMITS
     assert plan.limits.wall_s == 900.0
     assert None not in (plan.limits.memory_bytes, plan.limits.processes, plan.limits.layer_bytes)
 
@@ -101,4 +101,4 @@ def test_whatever_lies_at_the_top_nothing_is_mounted_below_it(names: set[bytes],
     plan = build_install(GIVEN.replace(directories=tops, links=linked))
     for operation in plan.mounts:
         top = b"/" + operation.dest.split(b"/")[1]
-        assert operation.dest == top or top in OWN
+        assert operation.dest == top or top in FRESH_PLACES

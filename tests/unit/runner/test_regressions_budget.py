@@ -72,7 +72,7 @@ def test_whoever_removes_files_elsewhere_does_not_hide_that_a_run_fills_the_play
     _make_files(places[1] / "made", 200)
     excess = LimitReached(limit="playground_entries", bound=150)
     assert _look_after_the_disk_changed(budget, monkeypatch, -5000) == excess
-    monkeypatch.setattr("unspill.changes.walk.has_fresh", lambda *_place, **_bounds: False)
+    monkeypatch.setattr("unspill.runner.watch.has_fresh", lambda *_place, **_bounds: False)
     assert _look_after_the_disk_changed(budget, monkeypatch, -5000) is None
 
 
