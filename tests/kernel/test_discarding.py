@@ -151,8 +151,8 @@ def test_a_failure_leaves_everything_as_it_was(ground: Ground, monkeypatch: pyte
 
 
 MOMENTS = {
-    "discarding.build_residue": False,
-    "discarding.take_mark": False,
+    "apply.build_residue": False,
+    "apply.take_mark": False,
     "operate.write_journal": False,
     "operate.write_end": False,
     "operate.finish": True,
@@ -168,7 +168,7 @@ def test_a_discard_that_is_killed_is_done_or_not_and_leaves_nothing_behind(groun
 import os, signal
 from unspill import Policy, Sandbox
 from unspill.apply import operate, recover
-from unspill.sandbox import discarding, held_again
+from unspill.sandbox import apply, history
 sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}))
 {moment} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 sandbox.discard(["a"])

@@ -81,7 +81,7 @@ def _find_places(project: Project) -> Places:
     configs = read_git_configs(home)
     named = project.home
     if configs:
-        from unspill.plan.home import filter_identity, parse_gitconfig
+        from unspill.plan.gitconfig import filter_identity, parse_gitconfig
 
         pairs: list[tuple[str, str]] = []
         for text in configs:

@@ -20,7 +20,7 @@ from unspill.model.policy import Policy
 from unspill.model.rootfs import Installed, Progress, RootfsSpec
 from unspill.model.run import Exited, LimitReached, NeverStarted, OutputChunk, Signalled, TimedOut
 from unspill.network.resolve import Endpoint
-from unspill.plan.install import LIMITS, InstallInput, build_install
+from unspill.plan.rootfs import INSTALL_LIMITS, InstallInput, build_install
 from unspill.policy.config import find_wrong_field
 from unspill.policy.hosts import WEB_PORTS, pack_address, parse_rules
 from unspill.record import Record
@@ -72,7 +72,7 @@ class InstallGround(Record):
     facts: Facts
     engine: EngineName
     profile: Profile = "default"
-    limits: Limits = LIMITS
+    limits: Limits = INSTALL_LIMITS
     cancel_fd: int | None = None
     report: Report | None = None
     may_fork: bool = False

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from unspill.plan.environ import TABLE, proxy_variables
+from unspill.plan.environ import PROXY_VARIABLES, proxy_variables
 
 
 def test_no_variable_is_listed_twice_and_each_has_a_reason() -> None:
-    assert [name for name, times in Counter(row.name for row in TABLE).items() if times > 1] == []
-    assert all(row.why for row in TABLE)
+    assert [name for name, times in Counter(row.name for row in PROXY_VARIABLES).items() if times > 1] == []
+    assert all(row.why for row in PROXY_VARIABLES)
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "all_proxy"])
