@@ -73,7 +73,7 @@ def diff_lines(
                 is_whole = True
                 if not change.is_mere_touch:
                     naming = partial(token, part.root, change)
-                    found, is_whole = whole_diff(change, reader, max_file_bytes, columns=columns, token=naming)
+                    found, is_whole = _whole_diff(change, reader, max_file_bytes, columns=columns, token=naming)
                     lines += painted(found, colour=colour)
                 if len(lines) > max_lines:
                     rest = len(part.changes) - at - 1
@@ -85,10 +85,86 @@ def diff_lines(
 
 def change_diff(change: Change, reader: Reader, max_file_bytes: int) -> list[str]:
     """Return the difference of one change, without colours."""
-    return whole_diff(change, reader, max_file_bytes)[0]
+    return _whole_diff(change, reader, max_file_bytes)[0]
 
 
-def whole_diff(
+def painted(lines: list[str], *, colour: bool) -> list[str]:
+    """Return the lines of one change with the colours of a terminal, if they are wanted."""
+    if not colour:
+        return lines
+    coloured = [f"{_BOLD}{lines[0]}{_END}"]
+    for line in lines[1:]:
+        paint = _COLOURS.get(line[:1])
+        coloured.append(f"{paint}{line}{_END}" if paint else line)
+    return coloured
+
+
+class Hunk(Record):
+    """One place in which two texts differ, without the lines around it: `removed` gives way to `added`.
+
+    `line` is where it begins in the old text, counted from 1.
+    """
+
+    number: int
+    line: int
+    removed: tuple[bytes, ...]
+    added: tuple[bytes, ...]
+
+
+def numbered_hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
+    """Return the hunks between two texts, counted from 1.
+
+    Raises:
+        UsageError: one of them is not text.
+    """
+    before, after = _lines_of_texts(old, new)
+    return tuple(
+        Hunk(
+            number=number,
+            line=group[0][0] + 1,
+            removed=tuple(before[group[0][0] : group[-1][1]]),
+            added=tuple(after[group[0][2] : group[-1][3]]),
+        )
+        for number, group in enumerate(_grouped_edits(before, after), 1)
+    )
+
+
+def apply_hunks(old: bytes, new: bytes, numbers: Collection[int]) -> bytes:
+    """Return the old text with only these hunks of the new one.
+
+    Raises:
+        UsageError: one of them is not text, or there is no such hunk.
+    """
+    before, after = _lines_of_texts(old, new)
+    groups = _grouped_edits(before, after)
+    unknown = sorted(set(numbers).difference(range(1, len(groups) + 1)))
+    if unknown:
+        raise UsageError(
+            f"there is no hunk {unknown[0]}: hunks are counted from 1 to {len(groups)}",
+            remedy="See `unspill diff` for the numbers.",
+        )
+    result: list[bytes] = []
+    at = 0
+    # A line without a line feed is the last one on its side, and so is the edit that has it: none ends up in between.
+    for number, group in enumerate(groups, 1):
+        if number in numbers:
+            for start, end, new_start, new_end in group:
+                result += before[at:start]
+                result += after[new_start:new_end]
+                at = end
+    return b"".join([*result, *before[at:]])
+
+
+def hunks(old: bytes, new: bytes, *, columns: int = COLUMNS, token: str = "") -> Iterator[str]:
+    """Yield the lines of all hunks, without a header. Where there are several, each tells its number and the token."""
+    before, after = _lines_of(old), _lines_of(new)
+    groups = _grouped_edits(before, after)
+    for number, group in enumerate(groups, 1):
+        name = f" hunk {number}" + (f"@{token}" if token else "")
+        yield from _hunk(group, before, after, name if len(groups) > 1 else "", columns)
+
+
+def _whole_diff(
     change: Change,
     reader: Reader,
     max_file_bytes: int,
@@ -118,113 +194,11 @@ def whole_diff(
         if texts is None:
             return lines + told, False
         body = list(hunks(*texts, columns=columns, token=token(texts)))
-        is_whole = not any(is_cut(line, columns) for text in texts for line in lines_of(text))
+        is_whole = not any(is_cut(line, columns) for text in texts for line in _lines_of(text))
         return lines + (told + body if body else ["(empty)"]), is_whole
     if change.kind == "deleted" and change.base_kind == "dir":
         lines.append("(with everything in it)")
     return lines, True
-
-
-def painted(lines: list[str], *, colour: bool) -> list[str]:
-    """Return the lines of one change with the colours of a terminal, if they are wanted."""
-    if not colour:
-        return lines
-    coloured = [f"{_BOLD}{lines[0]}{_END}"]
-    for line in lines[1:]:
-        paint = _COLOURS.get(line[:1])
-        coloured.append(f"{paint}{line}{_END}" if paint else line)
-    return coloured
-
-
-def numbered_hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
-    """Return the hunks between two texts, counted from 1.
-
-    Raises:
-        UsageError: one of them is not text.
-    """
-    before, after = _lines_of_texts(old, new)
-    return tuple(
-        Hunk(
-            number=number,
-            line=group[0][0] + 1,
-            removed=tuple(before[group[0][0] : group[-1][1]]),
-            added=tuple(after[group[0][2] : group[-1][3]]),
-        )
-        for number, group in enumerate(grouped_edits(before, after), 1)
-    )
-
-
-class Hunk(Record):
-    """One place in which two texts differ, without the lines around it: `removed` gives way to `added`.
-
-    `line` is where it begins in the old text, counted from 1.
-    """
-
-    number: int
-    line: int
-    removed: tuple[bytes, ...]
-    added: tuple[bytes, ...]
-
-
-def apply_hunks(old: bytes, new: bytes, numbers: Collection[int]) -> bytes:
-    """Return the old text with only these hunks of the new one.
-
-    Raises:
-        UsageError: one of them is not text, or there is no such hunk.
-    """
-    before, after = _lines_of_texts(old, new)
-    groups = grouped_edits(before, after)
-    unknown = sorted(set(numbers).difference(range(1, len(groups) + 1)))
-    if unknown:
-        raise UsageError(
-            f"there is no hunk {unknown[0]}: hunks are counted from 1 to {len(groups)}",
-            remedy="See `unspill diff` for the numbers.",
-        )
-    result: list[bytes] = []
-    at = 0
-    # A line without a line feed is the last one on its side, and so is the edit that has it: none ends up in between.
-    for number, group in enumerate(groups, 1):
-        if number in numbers:
-            for start, end, new_start, new_end in group:
-                result += before[at:start]
-                result += after[new_start:new_end]
-                at = end
-    return b"".join([*result, *before[at:]])
-
-
-def hunks(old: bytes, new: bytes, *, columns: int = COLUMNS, token: str = "") -> Iterator[str]:
-    """Yield the lines of all hunks, without a header. Where there are several, each tells its number and the token."""
-    before, after = lines_of(old), lines_of(new)
-    groups = grouped_edits(before, after)
-    for number, group in enumerate(groups, 1):
-        name = f" hunk {number}" + (f"@{token}" if token else "")
-        yield from _hunk(group, before, after, name if len(groups) > 1 else "", columns)
-
-
-def grouped_edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[list[Edit]]:
-    """Return the edits between two texts by hunk, in the order in which hunks are counted."""
-    return list(_grouped(_edits(before, after)))
-
-
-def is_binary(content: bytes) -> bool:
-    """Tell content that no text has: a zero byte, or mostly bytes that are neither UTF-8 nor Latin."""
-    if b"\0" in content:
-        return True
-    start = content[:SNIFFED].decode("utf-8", "surrogateescape")
-    odd = sum(not character.isprintable() and character not in "\t\n\r\f" for character in start)
-    return odd * 3 > len(start)
-
-
-def lines_of(text: bytes) -> list[bytes]:
-    """Split at line feeds only: a carriage return is content that has to be seen."""
-    *whole, last = text.split(b"\n")
-    lines = [line + b"\n" for line in whole]
-    return [*lines, last] if last else lines
-
-
-def _left_out(lines: int, changes: int) -> str:
-    rest = f" and {changes} more changes" if changes else ""
-    return f"... cut here: {lines} more lines{rest}"
 
 
 def _texts(
@@ -240,7 +214,7 @@ def _texts(
         new = read_up_to(reader.open_after(change), max_file_bytes) if has_new else b""
     except OSError as error:
         return [f"(not readable: {error.strerror or error})"], None
-    if is_binary(old) or is_binary(new):
+    if _is_binary(old) or _is_binary(new):
         told = [("old", old)] * has_old + [("new", new)] * has_new
         return [f"(binary, {which}: {len(content)} bytes, sha256 {_sha256(content)})" for which, content in told], None
     name = quote(change.path)
@@ -259,10 +233,36 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def _left_out(lines: int, changes: int) -> str:
+    rest = f" and {changes} more changes" if changes else ""
+    return f"... cut here: {lines} more lines{rest}"
+
+
 def _lines_of_texts(old: bytes, new: bytes) -> tuple[list[bytes], list[bytes]]:
-    if is_binary(old) or is_binary(new):
+    if _is_binary(old) or _is_binary(new):
         raise UsageError("only text has hunks, and this is not text", remedy="Choose the whole file by its path.")
-    return lines_of(old), lines_of(new)
+    return _lines_of(old), _lines_of(new)
+
+
+def _is_binary(content: bytes) -> bool:
+    """Tell content that no text has: a zero byte, or mostly bytes that are neither UTF-8 nor Latin."""
+    if b"\0" in content:
+        return True
+    start = content[:SNIFFED].decode("utf-8", "surrogateescape")
+    odd = sum(not character.isprintable() and character not in "\t\n\r\f" for character in start)
+    return odd * 3 > len(start)
+
+
+def _lines_of(text: bytes) -> list[bytes]:
+    """Split at line feeds only: a carriage return is content that has to be seen."""
+    *whole, last = text.split(b"\n")
+    lines = [line + b"\n" for line in whole]
+    return [*lines, last] if last else lines
+
+
+def _grouped_edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[list[Edit]]:
+    """Return the edits between two texts by hunk, in the order in which hunks are counted."""
+    return list(_grouped(_edits(before, after)))
 
 
 def _edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[Edit]:

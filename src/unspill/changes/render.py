@@ -28,7 +28,7 @@ LIMIT = 40
 # Of the form for JSON
 SCHEMA = 1
 
-LETTERS: dict[ChangeKind, str] = {
+_LETTERS: dict[ChangeKind, str] = {
     "added": "A",
     "modified": "M",
     "deleted": "D",
@@ -106,26 +106,11 @@ def summary_lines(
 
 def count_changes(changes: Iterable[Change]) -> str:
     """Return how many changes of each kind there are, such as `2 added, 1 modified`; empty for none."""
-    counts = dict.fromkeys(LETTERS, 0)
+    counts = dict.fromkeys(_LETTERS, 0)
     for change in changes:
         counts[change.kind] += not change.is_mere_touch
     words = {"metadata": "with other metadata"}
     return ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
-
-
-def change_line(change: Change, *, colour: bool = False, old: bytes | None = None) -> str:
-    """Return one change as one line: a letter, the name and what is remarkable about it."""
-    letter = "R" if old is not None else LETTERS[change.kind]
-    if colour:
-        letter = f"{_COLOURS[change.kind]}{letter}{_END}"
-    kind = change.entry.kind if change.entry is not None else change.base_kind
-    name = quote(change.path) + ("/" if kind == "dir" else "")
-    if old is not None:
-        name = f"{quote(old)} => {name}"
-    if change.target is not None:
-        name += f" -> {quote(change.target)}"
-    notes = remarks(change)
-    return f"  {letter} {name}" + (f"  [{'; '.join(notes)}]" if notes else "")
 
 
 def remarks(change: Change) -> list[str]:
@@ -257,13 +242,36 @@ def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: M
         changes = sorted(changes, key=lambda change: not change.leads_out)[:limit]
     lines = []
     for change in changes:
-        line = change_line(change, colour=colour, old=renames.get(change.path))
+        line = _change_line(change, colour=colour, old=renames.get(change.path))
         if number := inside.get(change.path):
             line += f" and {number} in it"
         lines.append(line)
     if left_out > 0:
         lines.append(f"  ... and {left_out} more")
     return lines
+
+
+def _change_line(change: Change, *, colour: bool = False, old: bytes | None = None) -> str:
+    """Return one change as one line: a letter, the name and what is remarkable about it."""
+    letter = "R" if old is not None else _LETTERS[change.kind]
+    if colour:
+        letter = f"{_COLOURS[change.kind]}{letter}{_END}"
+    kind = change.entry.kind if change.entry is not None else change.base_kind
+    name = quote(change.path) + ("/" if kind == "dir" else "")
+    if old is not None:
+        name = f"{quote(old)} => {name}"
+    if change.target is not None:
+        name += f" -> {quote(change.target)}"
+    notes = remarks(change)
+    return f"  {letter} {name}" + (f"  [{'; '.join(notes)}]" if notes else "")
+
+
+def _mode_remarks(change: Change, mode: int) -> list[str]:
+    if "mode" in change.aspects:
+        return [f"mode {change.base_mode:o} to {mode:o}"]
+    if mode & 0o7000 and change.base_kind is None:
+        return [f"mode {mode:o}"]
+    return []
 
 
 def _folded(changes: Sequence[Change]) -> tuple[list[Change], dict[bytes, int]]:
@@ -301,14 +309,6 @@ def _without_git(changes: list[Change]) -> tuple[list[Change], dict[bytes, int]]
 def _is_new_program(change: Change) -> bool:
     entry = change.entry
     return entry is not None and entry.kind == "file" and bool(entry.mode & ~change.base_mode & 0o111)
-
-
-def _mode_remarks(change: Change, mode: int) -> list[str]:
-    if "mode" in change.aspects:
-        return [f"mode {change.base_mode:o} to {mode:o}"]
-    if mode & 0o7000 and change.base_kind is None:
-        return [f"mode {mode:o}"]
-    return []
 
 
 def _change_to_plain(change: Change) -> dict[str, Any]:

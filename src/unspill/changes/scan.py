@@ -159,7 +159,7 @@ def scan(
         SandboxUnavailable: A layer holds marks that no mount of unspill makes.
         OSError: A layer or the live root can't be opened.
     """
-    report = Report(live, max_entries)
+    report = _Report(live, max_entries)
     if layers:
         with CollectorPaused(), Pool() as pool:
             uppers = [pool.upper_root(path) for path in layers]
@@ -177,6 +177,78 @@ def join(parts: Iterable[ChangeSet]) -> ChangeSet:
         findings=tuple(finding for part in parts for finding in part.findings),
         is_cut=any(part.is_cut for part in parts),
     )
+
+
+def open_merged(directories: list[Dir], name: bytes) -> tuple[list[Dir], End]:
+    """Open the subdirectories of one name that merge, the topmost first.
+
+    Raises:
+        PermissionError: One of them is closed to us.
+        SandboxUnavailable: One of them has marks that no mount of unspill makes.
+    """
+    opened: list[Dir] = []
+    for directory in directories:
+        try:
+            child = directory.open_child(name)
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError:
+            return opened, "other"
+        opened.append(child)
+        if child.owned and _read_marks(child):
+            return opened, "opaque"
+    return opened, "bottom"
+
+
+def find_entry(directories: list[Dir], name: bytes) -> Found | None:
+    """Find what a merged directory shows under a name.
+
+    Raises:
+        PermissionError: Its directory in the live tree is closed to us.
+    """
+    for directory in directories:
+        try:
+            fd = directory.fd if directory.fd >= 0 else directory.descriptor()
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            # The second one where the live directory itself was replaced meanwhile.
+            continue
+        kind = kind_of(status)
+        # overlayfs honours a whiteout in every layer, also one that someone has put into the live tree.
+        if kind == "special" and is_whiteout(status):
+            return None
+        return directory, name, status, kind
+    return None
+
+
+def open_file(found: Found) -> int:
+    """Open a regular file for reading, and leave one that is closed to its owner closed.
+
+    Raises:
+        OSError: It can't be read, or is no regular file.
+    """
+    if found[2].st_mode & 0o400:
+        return found[0].open_file(found[1])
+    with Unlocked(*found[:3]):
+        return found[0].open_file(found[1])
+
+
+def leads_out(path: bytes, target: bytes, root: bytes) -> bool:
+    """Tell whether the symlink at `path` (relative to `root`) points outside of the root, by its text alone."""
+    if target.startswith(b"/"):
+        place: list[bytes] = []
+        needed = _parts(root)
+    else:
+        place = path.split(b"/")[:-1]
+        needed = []
+    for part in _parts(target):
+        if part != b"..":
+            place.append(part)
+        elif place:
+            place.pop()
+        elif not target.startswith(b"/"):
+            return True
+    return place[: len(needed)] != needed
 
 
 class CollectorPaused:
@@ -197,14 +269,14 @@ class CollectorPaused:
 class _Scan:
     """One walk, depth first in the order of the names, without recursion."""
 
-    def __init__(self, pool: Pool, report: Report, max_depth: int) -> None:
+    def __init__(self, pool: Pool, report: _Report, max_depth: int) -> None:
         self._pool = pool
         self._report = report
         self._max_depth = max_depth
 
     def run(self, uppers: list[Dir], bases: list[Dir]) -> None:
         top = uppers[0]
-        read_marks(top)
+        _read_marks(top)
         self._both_directories(b".", top, bases[0])
         frames = [_Frame(uppers, bases, b"", hides=False)]
         while frames and not self._report.is_full:
@@ -241,7 +313,7 @@ class _Scan:
             return
         verdict = TABLE[kind, base[3] if base is not None else "none"]
         if verdict == "compare files" and entry is not None and base is not None:
-            aspects, unreadable = compare_files(path, entry, base)
+            aspects, unreadable = _compare_files(path, entry, base)
             if aspects:
                 if not entry[2].st_mode & 0o400:
                     entry = (entry[0], name, entry[0].lstat(name), "file")
@@ -267,7 +339,7 @@ class _Scan:
             return False
         if base_status.st_mode & _PLAIN != _READABLE_FILE or base_status.st_size == status.st_size:
             return False
-        if has_attributes(path, layer, name, base):
+        if _has_attributes(path, layer, name, base):
             return False
         self._report.add_resized(path, layer, status, base_status)
         return True
@@ -275,7 +347,7 @@ class _Scan:
     def _both(self, path: bytes, entry: Found, base: Found) -> None:
         """Compare two symlinks or two special files."""
         upper, name, status, kind = entry
-        found = compare_symlinks(name, upper, base[0]) if kind == "symlink" else compare_specials(status, base[2])
+        found = _compare_symlinks(name, upper, base[0]) if kind == "symlink" else _compare_specials(status, base[2])
         if found is None:
             self._report.add(path, "replaced", upper.upper, entry, base)
         elif found[0]:
@@ -329,7 +401,7 @@ class _Scan:
         return bases
 
     def _both_directories(self, path: bytes, top: Dir, base: Dir) -> None:
-        aspects, unreadable = compare_directories(top, base)
+        aspects, unreadable = _compare_directories(top, base)
         if aspects:
             entry: Found = (top, top.name, top.status, "dir")
             beneath: Found = (base, base.name, base.status, "dir")
@@ -365,6 +437,10 @@ class _Frame:
         return sorted(found.values())
 
 
+def _from(upper: Dir, uppers: list[Dir]) -> list[Dir]:
+    return uppers if uppers[0] is upper else uppers[uppers.index(upper) :]
+
+
 def _refuse_metacopy(entry: Found) -> None:
     # A renamed file without its content looks like an added one; it has a size but no blocks.
     upper, name, status, kind = entry
@@ -372,53 +448,7 @@ def _refuse_metacopy(entry: Found) -> None:
         refuse_foreign(list_attributes(upper.attribute_path(name)), name)
 
 
-def _from(upper: Dir, uppers: list[Dir]) -> list[Dir]:
-    return uppers if uppers[0] is upper else uppers[uppers.index(upper) :]
-
-
-def open_merged(directories: list[Dir], name: bytes) -> tuple[list[Dir], End]:
-    """Open the subdirectories of one name that merge, the topmost first.
-
-    Raises:
-        PermissionError: One of them is closed to us.
-        SandboxUnavailable: One of them has marks that no mount of unspill makes.
-    """
-    opened: list[Dir] = []
-    for directory in directories:
-        try:
-            child = directory.open_child(name)
-        except FileNotFoundError:
-            continue
-        except NotADirectoryError:
-            return opened, "other"
-        opened.append(child)
-        if child.owned and read_marks(child):
-            return opened, "opaque"
-    return opened, "bottom"
-
-
-def find_entry(directories: list[Dir], name: bytes) -> Found | None:
-    """Find what a merged directory shows under a name.
-
-    Raises:
-        PermissionError: Its directory in the live tree is closed to us.
-    """
-    for directory in directories:
-        try:
-            fd = directory.fd if directory.fd >= 0 else directory.descriptor()
-            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            # The second one where the live directory itself was replaced meanwhile.
-            continue
-        kind = kind_of(status)
-        # overlayfs honours a whiteout in every layer, also one that someone has put into the live tree.
-        if kind == "special" and is_whiteout(status):
-            return None
-        return directory, name, status, kind
-    return None
-
-
-def read_marks(directory: Dir) -> bool:
+def _read_marks(directory: Dir) -> bool:
     """Read the attribute names of a directory of an upper; tell whether it hides what is beneath it."""
     names = directory.attributes = list_attributes(directory.descriptor())
     if directory.status.st_mode & 0o077 == 0 or MODE_MARK in names:
@@ -437,19 +467,7 @@ def read_marks(directory: Dir) -> bool:
     return mark == b"y"
 
 
-def open_file(found: Found) -> int:
-    """Open a regular file for reading, and leave one that is closed to its owner closed.
-
-    Raises:
-        OSError: It can't be read, or is no regular file.
-    """
-    if found[2].st_mode & 0o400:
-        return found[0].open_file(found[1])
-    with Unlocked(*found[:3]):
-        return found[0].open_file(found[1])
-
-
-def compare_files(path: bytes, entry: Found, base: Found) -> Difference:
+def _compare_files(path: bytes, entry: Found, base: Found) -> Difference:
     """Compare two regular files. One of an upper that is closed to its owner gets another ctime by this."""
     status, base_status = entry[2], base[2]
     aspects: list[Aspect] = []
@@ -471,47 +489,6 @@ def compare_files(path: bytes, entry: Found, base: Found) -> Difference:
         unreadable = True
         aspects.append("xattrs")
     return tuple(aspects), unreadable
-
-
-def compare_directories(upper: Dir, base: Dir) -> Difference:
-    """Compare two directories by themselves."""
-    aspects: tuple[Aspect, ...] = ("mode",) if (upper.status.st_mode ^ base.status.st_mode) & 0o7777 else ()
-    # The attribute calls refuse a descriptor that was opened for look-ups only.
-    entry = base.descriptor() if base.is_listable else base.attribute_path(b"")
-    try:
-        names = list_attributes(entry)
-        if not names and not upper.attributes:
-            return aspects, False
-        if user_attributes(upper.descriptor(), upper.attributes) == user_attributes(entry, names):
-            return aspects, False
-    except OSError:
-        return (*aspects, "xattrs"), True
-    return (*aspects, "xattrs"), False
-
-
-def compare_symlinks(name: bytes, upper: Dir, base: Dir) -> Difference:
-    """Compare two symlinks by their text."""
-    try:
-        return ((), False) if upper.readlink(name) == base.readlink(name) else (("target",), False)
-    except OSError:
-        return ("target",), True
-
-
-def compare_specials(status: os.stat_result, base_status: os.stat_result) -> Difference | None:
-    """Compare two special files; None when they are not even of the same type."""
-    if stat.S_IFMT(status.st_mode) != stat.S_IFMT(base_status.st_mode) or status.st_rdev != base_status.st_rdev:
-        return None
-    return (("mode",), False) if (status.st_mode ^ base_status.st_mode) & 0o7777 else ((), False)
-
-
-def has_attributes(path: bytes, layer: bytes, name: bytes, base: Dir) -> bool:
-    """Tell whether a file of a layer or the one beneath it may have any attribute at all."""
-    try:
-        full = layer + b"/" + path
-        base_path = b"/proc/self/fd/%d/%s" % (base.descriptor(), name)
-        return bool(os.listxattr(full, follow_symlinks=False) or os.listxattr(base_path, follow_symlinks=False))
-    except OSError:
-        return True
 
 
 def _contents_differ(entry: Found, base: Found) -> bool:
@@ -544,7 +521,48 @@ def _file_attributes_differ(path: bytes, entry: Found, base: Found) -> bool:
         return user_attributes(full, names) != user_attributes(base_path, base_names)
 
 
-class Report:
+def _compare_directories(upper: Dir, base: Dir) -> Difference:
+    """Compare two directories by themselves."""
+    aspects: tuple[Aspect, ...] = ("mode",) if (upper.status.st_mode ^ base.status.st_mode) & 0o7777 else ()
+    # The attribute calls refuse a descriptor that was opened for look-ups only.
+    entry = base.descriptor() if base.is_listable else base.attribute_path(b"")
+    try:
+        names = list_attributes(entry)
+        if not names and not upper.attributes:
+            return aspects, False
+        if user_attributes(upper.descriptor(), upper.attributes) == user_attributes(entry, names):
+            return aspects, False
+    except OSError:
+        return (*aspects, "xattrs"), True
+    return (*aspects, "xattrs"), False
+
+
+def _compare_symlinks(name: bytes, upper: Dir, base: Dir) -> Difference:
+    """Compare two symlinks by their text."""
+    try:
+        return ((), False) if upper.readlink(name) == base.readlink(name) else (("target",), False)
+    except OSError:
+        return ("target",), True
+
+
+def _compare_specials(status: os.stat_result, base_status: os.stat_result) -> Difference | None:
+    """Compare two special files; None when they are not even of the same type."""
+    if stat.S_IFMT(status.st_mode) != stat.S_IFMT(base_status.st_mode) or status.st_rdev != base_status.st_rdev:
+        return None
+    return (("mode",), False) if (status.st_mode ^ base_status.st_mode) & 0o7777 else ((), False)
+
+
+def _has_attributes(path: bytes, layer: bytes, name: bytes, base: Dir) -> bool:
+    """Tell whether a file of a layer or the one beneath it may have any attribute at all."""
+    try:
+        full = layer + b"/" + path
+        base_path = b"/proc/self/fd/%d/%s" % (base.descriptor(), name)
+        return bool(os.listxattr(full, follow_symlinks=False) or os.listxattr(base_path, follow_symlinks=False))
+    except OSError:
+        return True
+
+
+class _Report:
     """What a scan has found so far below one root, in the order of the walk."""
 
     def __init__(self, root: bytes, max_entries: int) -> None:
@@ -577,7 +595,7 @@ class Report:
         base_size = base_mode = 0
         escapes = broke_link = False
         if upper is not None:
-            entry = identify(upper[2], upper[3])
+            entry = _identify(upper[2], upper[3])
             if upper[3] == "symlink":
                 target = upper[0].readlink(upper[1])
                 self._path_bytes += len(target)
@@ -618,7 +636,7 @@ class Report:
         change = _new(Change)
         _set_path(change, path)
         _set_kind(change, "modified")
-        _set_entry(change, identify(status, "file"))
+        _set_entry(change, _identify(status, "file"))
         _set_base_kind(change, "file")
         _set_base_size(change, base.st_size)
         _set_base_mode(change, base_mode)
@@ -645,7 +663,7 @@ class Report:
 
     def refresh(self, directories: list[Dir]) -> None:
         """Take the identity of directories anew whose ctime a scan changed by opening them to their owner."""
-        fresh = {path_of(directory): identify(directory.status, "dir") for directory in directories}
+        fresh = {_path_of(directory): _identify(directory.status, "dir") for directory in directories}
         if fresh:
             self._changes = [
                 change.replace(entry=fresh[change.path])
@@ -667,7 +685,7 @@ class Report:
             self.find(f"too large to review: only the first {len(self._changes)} changes are listed", path)
 
 
-def identify(status: os.stat_result, kind: EntryKind) -> Identity:
+def _identify(status: os.stat_result, kind: EntryKind) -> Identity:
     """Return the identity of an entry from its lstat."""
     identity = _new(Identity)
     _set_entry_kind(identity, kind)
@@ -678,31 +696,13 @@ def identify(status: os.stat_result, kind: EntryKind) -> Identity:
     return identity
 
 
-def path_of(directory: Dir) -> bytes:
+def _path_of(directory: Dir) -> bytes:
     """Return the path of a directory from its root, `.` for the root itself."""
     parts = []
     while directory.parent is not None:
         parts.append(directory.name)
         directory = directory.parent
     return b"/".join(reversed(parts)) or b"."
-
-
-def leads_out(path: bytes, target: bytes, root: bytes) -> bool:
-    """Tell whether the symlink at `path` (relative to `root`) points outside of the root, by its text alone."""
-    if target.startswith(b"/"):
-        place: list[bytes] = []
-        needed = _parts(root)
-    else:
-        place = path.split(b"/")[:-1]
-        needed = []
-    for part in _parts(target):
-        if part != b"..":
-            place.append(part)
-        elif place:
-            place.pop()
-        elif not target.startswith(b"/"):
-            return True
-    return place[: len(needed)] != needed
 
 
 def _target_of(base: Found) -> bytes | None:

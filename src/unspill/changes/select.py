@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # Paths by root
     Chosen = dict[bytes, set[bytes]]
 
-CUT = "Discard all that is held, and let the command write less or elsewhere."
+_CUT = "Discard all that is held, and let the command write less or elsewhere."
 LIST = "See `unspill changes` for what can be chosen."
 
 
@@ -43,7 +43,7 @@ def select(changes: ChangeSet, selection: Selection, *, parents: bool = True) ->
         UsageError: a part of the selection chooses nothing, or the changes are not all known.
     """
     if changes.is_cut:
-        raise UsageError("there is more than can be listed, so nothing can be chosen of it", remedy=CUT)
+        raise UsageError("there is more than can be listed, so nothing can be chosen of it", remedy=_CUT)
     if selection.is_everything:
         return changes
     chosen: Chosen = {part.root: set() for part in changes.roots}

@@ -49,17 +49,6 @@ def flatten(base: bytes, uppers: Sequence[bytes], dest: bytes) -> int:
         return work.unreadable
 
 
-class _Directory:
-    """A directory that is being copied. `trees` are the walks that are in it, the topmost first."""
-
-    __slots__ = ("mtime_ns", "todo", "trees")
-
-    def __init__(self, trees: list[Chain]) -> None:
-        self.trees = trees
-        self.mtime_ns: int | None = None
-        self.todo: list[tuple[bytes, list[Chain]]] = []
-
-
 class _Copy:
     """One copy in the making."""
 
@@ -173,6 +162,17 @@ class _Copy:
     def _make_stand_in(self, name: bytes) -> None:
         self.unreadable += 1
         os.close(os.open(name, _NEW, 0, dir_fd=self.copy.fd))
+
+
+class _Directory:
+    """A directory that is being copied. `trees` are the walks that are in it, the topmost first."""
+
+    __slots__ = ("mtime_ns", "todo", "trees")
+
+    def __init__(self, trees: list[Chain]) -> None:
+        self.trees = trees
+        self.mtime_ns: int | None = None
+        self.todo: list[tuple[bytes, list[Chain]]] = []
 
 
 def _copy_attributes(tree: Chain, source: int, dest: int, name: bytes) -> None:

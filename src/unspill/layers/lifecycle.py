@@ -106,7 +106,7 @@ def open_run(
     """
     owner, found = this_process(), _find_caches(caches)
     # Costs nothing here. The exact mark, which only the directories tell, is written when a layer is sealed
-    mark_ns = _now()
+    mark_ns = _filesystem_clock()
     with store.transaction:
         run = store.runs.start(
             sandbox.id,
@@ -153,7 +153,7 @@ def seal_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, de
     """
     keep = {
         layer.id
-        for stack, layer in zip(opened.stacks, _open_roots(opened), strict=True)
+        for stack, layer in zip(opened.stacks, _open_layers(opened), strict=True)
         if not is_untouched(layer.upper, stack.lowers()[0])
     }
     return _close(store, opened, ended, keep, fold=fold, defer=defer)
@@ -337,7 +337,7 @@ def take_mark(root: bytes, live: os.stat_result, upper: os.stat_result) -> TimeM
     try:
         fd = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError:
-        return TimeMark(ctime_ns=_coarse_now(live))
+        return TimeMark(ctime_ns=_clock_mark(live))
     try:
         os.fstat(fd)
         os.fchmod(fd, 0o600)
@@ -469,7 +469,7 @@ def _close(
     defer: bool,
     rootfs: bool = True,
 ) -> ClosedRun:
-    layers = _open_roots(opened)
+    layers = _open_layers(opened)
     dropped = [layer.id for layer in layers if layer.id not in keep]
     caches = [_open_id(cache) for cache in (*opened.caches, *opened.rootfs)]
     left = _fold_all(store, opened, rootfs=rootfs) if fold else caches
@@ -497,7 +497,7 @@ def _fold_all(store: Store, opened: OpenRun, *, rootfs: bool) -> list[LayerId]:
     return left + [_open_id(top) for top in opened.rootfs]
 
 
-def _open_roots(opened: OpenRun) -> list[OpenLayer]:
+def _open_layers(opened: OpenRun) -> list[OpenLayer]:
     return [stack.open for stack in opened.stacks if stack.open is not None]
 
 
@@ -698,7 +698,7 @@ def _remove_work(work: bytes) -> None:
         remove_tree(work)
 
 
-def _now() -> int:
+def _filesystem_clock() -> int:
     """Return the moment of the clock that most filesystems stamp with.
 
     Those that are behind it, such as a server's, give an older mark, which then counts.
@@ -706,8 +706,8 @@ def _now() -> int:
     return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
 
 
-def _coarse_now(live: os.stat_result) -> int:
-    now = _now()
+def _clock_mark(live: os.stat_result) -> int:
+    now = _filesystem_clock()
     # A filesystem that keeps no fractions cuts them off, by at most two seconds (FAT).
     keeps_fractions = live.st_ctime_ns % _SECOND or live.st_mtime_ns % _SECOND
     return now if keeps_fractions else now - now % _SECOND - _SECOND
