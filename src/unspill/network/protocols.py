@@ -115,7 +115,7 @@ class HttpOpening:
 
     def failed(self, text: str) -> bytes:
         """Return what tells the client that the server can't be reached."""
-        return http_answer(502, "Server not reached", text)
+        return _http_answer(502, "Server not reached", text)
 
     def wanted(self) -> str:
         """Return the target of a request that was not understood, for the record."""
@@ -293,20 +293,10 @@ class Body:
             self._is_last = self._awaits_line_end = not self._left
 
 
-def http_answer(status: int, phrase: str, text: str) -> bytes:
-    """Return an answer of ours, after which the connection ends."""
-    body = f"unspill: {text}\n".encode("ascii", "backslashreplace")
-    head = (
-        f"HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
-        f"Content-Length: {len(body)}\r\nProxy-Agent: unspill\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode("ascii") + body
-
-
 def denial_answer(rule: DenialRule, text: str) -> bytes:
     """Return the answer to a request that was refused."""
     status = 400 if rule in ("form", "request") else 403
-    return http_answer(status, PHRASES[rule], text)
+    return _http_answer(status, PHRASES[rule], text)
 
 
 class Hello(Record):
@@ -477,6 +467,16 @@ def _body_length(fields: tuple[Field, ...], version: bytes) -> int | None:
     if len(lengths) > 1 or not 1 <= len(lengths[0]) <= 15 or not lengths[0].isdigit():
         raise Refused("request", "the length of its body is not clear")
     return int(lengths[0])
+
+
+def _http_answer(status: int, phrase: str, text: str) -> bytes:
+    """Return an answer of ours, after which the connection ends."""
+    body = f"unspill: {text}\n".encode("ascii", "backslashreplace")
+    head = (
+        f"HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nProxy-Agent: unspill\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + body
 
 
 def _tls_record(received: bytes, at: int) -> tuple[int, bytes]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from unspill.model.permission import Answer, Question, RequestId
     from unspill.model.policy import Scope
-    from unspill.store.permissions import RequestTable
+    from unspill.store.permissions import RequestState, RequestTable
 
 SECOND_NS = 1_000_000_000
 # How long after its deadline an answer can still be taken by who asks again
@@ -168,7 +168,7 @@ class Queue(Withdrawing):
         self._requests = requests
 
     def ask(self, question: Question) -> Answer:
-        """Put the question up and wait for its answer or its deadline."""
+        """Put the question into the store and wait for its answer or its deadline."""
         _put(self._requests, question)
         deadline = time.monotonic() + question.wait_s
         try:
@@ -238,9 +238,9 @@ class RetryQueue:
             found = self._requests.find(open_question.id)
         deadline = time.monotonic() + min(self._wait_s, question.wait_s)
         for _ in _pauses(deadline):
+            found = found and self._requests.find(found.id)
             if found is None or found.state != "waiting":
                 break
-            found = self._requests.find(found.id)
         if found is None or not _is_same(found, question):
             return _not_yet(question, "the request is gone or was changed while it waited")
         return self._answer(question, found)
@@ -314,20 +314,22 @@ def answer_question(
         raise _not_waiting(question.id)
 
 
+def to_asked(question: Question, now_ns: int, state: RequestState = "asked") -> AskedRequest:
+    """Return a question as the store keeps it."""
+    return AskedRequest(
+        id=question.id,
+        request=question.request,
+        digest=question.digest,
+        asked_ns=now_ns,
+        deadline_ns=now_ns + int(question.wait_s * SECOND_NS),
+        scopes=question.scopes,
+        state=state,
+    )
+
+
 def _put(requests: RequestTable, question: Question) -> None:
     """Let a question wait where anybody who may use the store can answer it."""
-    now_ns = time.time_ns()
-    requests.add(
-        AskedRequest(
-            id=question.id,
-            request=question.request,
-            digest=question.digest,
-            asked_ns=now_ns,
-            deadline_ns=now_ns + int(question.wait_s * SECOND_NS),
-            scopes=question.scopes,
-            state="waiting",
-        )
-    )
+    requests.add(to_asked(question, time.time_ns(), "waiting"))
 
 
 def _question_of(asked: AskedRequest, now_ns: int) -> Question:

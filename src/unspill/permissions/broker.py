@@ -13,12 +13,12 @@ from threading import Lock
 from unspill.changes.render import safe_text
 from unspill.errors import DeniedError
 from unspill.model.permission import Allowed, Denied
-from unspill.permissions.approvers import SECOND_NS, Withdrawing
+from unspill.permissions.approvers import SECOND_NS, Withdrawing, to_asked
 from unspill.permissions.audit import answer_event, decision_event, request_event
 from unspill.permissions.question import WAIT_S, check_request, denial_text, make_question
 from unspill.policy.decide import Allow, Ask, Deny, decide
 from unspill.record import Record
-from unspill.store.permissions import AskedRequest, key_of
+from unspill.store.permissions import key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,14 +160,7 @@ class Broker:
             DeniedError: it was.
         """
         now_ns = self._now_ns()
-        asked = AskedRequest(
-            id=question.id,
-            request=question.request,
-            digest=question.digest,
-            asked_ns=now_ns,
-            deadline_ns=now_ns + int(question.wait_s * SECOND_NS),
-            scopes=question.scopes,
-        )
+        asked = to_asked(question, now_ns)
         key = key_of(question.request)
         pause = self._requests.add_unless(
             asked, self._limit.since(now_ns), lambda recent: find_pause(recent, key, now_ns, self._limit)

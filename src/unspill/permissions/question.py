@@ -199,7 +199,7 @@ def digest_of_held(change: Change, reader: Reader) -> str:
 def show_word(word: bytes) -> str:
     """Return an argument or a path: bare if no shell would see more in it than a word, else in quotes with escapes."""
     text = word.decode("utf-8", "surrogateescape")
-    if text and all(character in _BARE or (not character.isascii() and is_plain(character)) for character in text):
+    if text and all(character in _BARE or (not character.isascii() and _is_plain(character)) for character in text):
         return text
     return _quoted(text)
 
@@ -221,17 +221,12 @@ def shorten(shown: str, columns: int = COLUMNS) -> str:
     return f"{shown[:head]} [... {left_out} characters left out ...] {shown[-tail:]}"
 
 
-def wrap(shown: str, columns: int = 100) -> list[str]:
-    """Return shown text in lines that a mark at their beginning tells from everything else."""
-    return [f"| {shown[start : start + columns]}" for start in range(0, len(shown), columns)] or ["| "]
-
-
 def is_text(argv: tuple[bytes, ...]) -> bool:
     """Tell whether a command was given as a text, which the usual shell runs."""
     return len(argv) == 3 and argv[0] in _SHELLS and argv[1] == b"-c"
 
 
-def is_plain(character: str) -> bool:
+def _is_plain(character: str) -> bool:
     """Tell whether a character can be shown as it is: it takes its place in the line, and looks like no other."""
     if character.isascii():
         return character.isprintable()
@@ -272,10 +267,15 @@ def _subjects(request: Request) -> tuple[str, ...]:
 
 def _whole(request: Request) -> Iterator[str]:
     for subject in _subjects(request):
-        yield from wrap(subject)
+        yield from _wrap(subject)
     for number, word in enumerate(request.argv):
         yield f"argument {number}:"
-        yield from wrap(show_word(word))
+        yield from _wrap(show_word(word))
+
+
+def _wrap(shown: str, columns: int = 100) -> list[str]:
+    """Return shown text in lines that a mark at their beginning tells from everything else."""
+    return [f"| {shown[start : start + columns]}" for start in range(0, len(shown), columns)] or ["| "]
 
 
 def _command_text(request: Request) -> str:
@@ -325,7 +325,7 @@ def _held_words(request: HeldPath) -> tuple[bytes, ...]:
 def _show_script(script: bytes) -> str:
     text = script.decode("utf-8", "surrogateescape")
     # What starts with a quote, or does not end where it seems to, could be taken for the quoted form of something else
-    if text and text.strip() == text and text[0] != '"' and all(map(is_plain, text)):
+    if text and text.strip() == text and text[0] != '"' and all(map(_is_plain, text)):
         return text
     return _quoted(text)
 
@@ -337,7 +337,7 @@ def _quoted(text: str) -> str:
 def _escaped(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
-    if is_plain(character):
+    if _is_plain(character):
         return character
     code = ord(character)
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{{{code:x}}}"
