@@ -15,8 +15,8 @@ import shutil
 import socket
 import statistics
 import threading
-from _socket import socket as Socket
 from pathlib import Path
+from socket import socket as Socket
 from typing import Any
 
 from measuring import Case
