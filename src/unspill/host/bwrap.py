@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the bubblewrap that may be trusted: root's own, and written by nobody else.
 
-Only looks at the file and the directories above it; whether it works is for `probe`. A candidate that can't be
-trusted is passed over, never repaired.
-
-MERGED
-[trusted] Who could put something else in the place of a directory: whoever owns it, or may write in it or in one
-above.
-
-Looks only. What it says is true for as long as the caller and root do not change it.
+Only looks at the file and the directories above it; whether it works is for `probe`. A candidate that can't be trusted
+is passed over, never repaired. The same looks tell who could put something else in the place of any directory.
 """
 
 from __future__ import annotations

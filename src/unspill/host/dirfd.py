@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether somebody has a file open for writing: what they write next would go where nobody looks any more.
-
-The kernel grants a read lease on a file only while nobody has it open for writing. It is given back at once.
-
-MERGED
-[beneath] A directory tree by descriptors: the one way in which live trees are reached, and our own ones too.
+"""A directory tree by descriptors: the one way in which live trees are reached, and our own ones too.
 
 Its root is opened once. Every other directory is opened beneath it without following a link or entering a mount, so
 whatever a command or a person swaps meanwhile, nothing outside is ever touched. A path string is never resolved twice.

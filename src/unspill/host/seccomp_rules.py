@@ -1,22 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which system calls a command may make, by profile, and why not the others.
+"""Which system calls a command may make, by profile, why not the others, and the filter that says so to the kernel.
 
 A list of what is refused, because the command is any developer's tool, with three properties of a list of what is
-allowed: no foreign architecture, no number that is not known, no family of sockets and no ioctl but a few.
-Pure; how a kernel is told is for `seccomp_layout`.
+allowed: no foreign architecture, no number that is not known, no family of sockets and no ioctl but a few. An ioctl can
+do anything a driver or a filesystem thought of: delete a subvolume, lock an encrypted directory, freeze a disk. So the
+requests are a list of what programs need, found by tracing them; their numbers are the same on every machine we know.
 
-MERGED
-[seccomp_ioctls] The ioctl requests that a command may make, by group; every other request is refused.
-
-An ioctl can do anything a driver or a filesystem thought of: delete a subvolume, lock an encrypted directory, freeze
-a disk. So this is a list of what programs need, found by tracing them. The numbers are the same on every machine we
-know.
-
-[seccomp_layout] Lays verdicts out as a classic BPF program: an array of `struct sock_filter`, as bwrap's `--seccomp`
-reads it.
-
-It is a search tree over ranges of numbers, and so is a check of an argument: where a kernel runs the program for
-every call, compares in a row cost a fifth more. What is refused is for `seccomp_rules`; a run takes the finished
+The filter is a classic BPF program, as bwrap's `--seccomp` reads it: a search tree over ranges of numbers, since
+compares in a row cost a fifth more where a kernel runs the program for every call. Pure; a run takes the finished
 program from `seccomp`.
 """
 

@@ -1,30 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Have git make the index of a pack that a run left, in a sandbox that sees nothing else of the person's.
+"""Apply what is held, or discard it: chosen changes go to an operation, and what stays is folded into one layer.
 
-An index that a command wrote may say anything about where an object begins, and git would believe it.
+Nothing here writes to the live tree; the operation does. A discard is an operation too: the layers lie in its directory
+afterwards, so undo brings them back. An apply that a program wants asks the person about each held file, with the
+digest of what would go there. It asks while nothing is locked, so it applies only what was looked at; anything else is
+left as stale. Directories that are held, or go, are never asked about: an answer for one would be an answer for all
+that is in it.
 
-MERGED
-[applying] Apply what is held: hand what is chosen over to an operation, and fold what stays into one layer.
-
-The sandbox's lock is held by the caller. Nothing here writes to the live tree; the operation does.
-
-[discarding] Discard what is held: all of it, or chosen changes, paths or hunks. The live tree is never written.
-
-A discard is an operation: the layers lie in its directory afterwards, so undo brings them back. Of a stack that loses
-only a part, the rest is folded into one new layer.
-
-[preload] Load what an operation needs to its end, and what tells of it, before its first step changes anything.
-
-A second line behind `host.installation`: should a command ever get at our own files, the operation that brings what
-it wrote there does not run it.
-
-[after_run] Apply what a run has just changed: the rest of what is held stays held.
-
-[held_asking] An apply that a program wants: the person is asked about each held file, with the digest of what would
-go there.
-
-Asked while nothing is locked, so what is applied then is only what was looked at: anything else is left as stale.
-Directories that are held, or go, are never asked about: an answer for one would be an answer for all that is in it.
+Whatever an operation needs to its end is loaded before its first step. That is a second line behind
+`host.installation`: should a command ever get at our own files, the operation that brings what it wrote there does not
+run it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for a person's answer, but not longer than the caller does.
+"""Wait for a lock or for a person's answer, but not longer than the caller does.
 
-A question may wait for minutes; a caller that gives up must be free at once. What is answered then is recorded and
-used for nothing.
-
-MERGED
-[turn] The turn of an operation that a caller may give up: what was given up before its first step does not happen.
-
-Whoever gives up is told at once that it is over, so it must not be done later, when the lock is free.
+A caller that gives up is told at once that it is over. So an operation that was given up before its first step does not
+happen later, when the lock is free, and an answer that comes too late is recorded and used for nothing.
 """
 
 from __future__ import annotations

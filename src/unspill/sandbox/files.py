@@ -10,32 +10,11 @@
 Paths are absolute inside the sandbox, or relative to the project; the project may also be named as on the host. Links
 are followed as in a command, and lead no further than there.
 
-MERGED
-[files_inside] How the file verbs reach the tree: each is a run of a few lines of sh, so they see what any other run
-sees.
-
-Nothing is looked up on the host. The script answers on stdout, `ok ...` or `no KIND` and a message; of the message
-only the reason at its end is used. What can't be answered within the bounds is an error, never half an answer.
-
-[files_reading] Contents of files and directories as a run sees them: windows of bytes or of lines, names with kinds
-and sizes.
-
-Every answer is bounded and says what it leaves out. Changes nothing.
-
-[files_writing] Writing and editing files as a run would: what is written is a change like any other, judged and
-undone like one.
-
-A write that fails leaves nothing, not even the directories that it made. An edit replaces what it has read, or
-nothing: the run that writes holds the sandbox's lock and compares the digest first.
-
-[files_tree] The tree of names that runs of a sandbox see: what is there, where links lead, making and removing.
-
-Beside `SandboxFiles`, which is for contents, and by the same rules.
-
-[file_runs] Which runs are those of the file verbs, told by the very text of their scripts: nothing else can pass for
-one.
-
-Each verb is a run, so a log of all runs would be one of every look at a file.
+Each verb is a run of a few lines of sh, so it sees what any other run sees; nothing is looked up on the host. The
+script answers on stdout, `ok ...` or `no KIND` and a message. What can't be answered within the bounds is an error,
+never half an answer. What is written is a change like any other, judged and undone like one: a write that fails leaves
+nothing, and an edit replaces what it has read, or nothing. Runs of file verbs are told by the very text of their
+scripts, so that a log need not name every look at a file.
 """
 
 from __future__ import annotations
@@ -724,9 +703,9 @@ class SandboxFiles:
         return edit_file(self._inside, path, old, new, replace_all=replace_all, after=after, cancel_fd=cancel_fd)
 
 
-_KINDS_FILES_TREE: dict[bytes, EntryKind] = {b"d": "directory", b"f": "file"}
+_NAMED_KINDS: dict[bytes, EntryKind] = {b"d": "directory", b"f": "file"}
 
-_LOOK_FILES_TREE = """\
+_LOOK_AT_NAME = """\
 said=$(stat -L -c '%s' -- "$1" 2>&1) || no - "$said"
 if [ -d "$1" ]; then kind=d; elif [ -f "$1" ]; then kind=f; else kind=-; fi
 printf 'ok %s%s\\n' "$kind" "$said"
@@ -755,7 +734,7 @@ printf 'ok \\n'
 """
 # The name of each verb that only looks, its script and the programs that it needs; then of each that changes something
 LOOKING = {
-    "look": ("look", _LOOK_FILES_TREE, "stat"),
+    "look": ("look", _LOOK_AT_NAME, "stat"),
     "exists": ("exists", _EXISTS, "sh"),
     "directories": ("directories", _DIRECTORIES, "sh"),
     "real": ("real", _REAL, "readlink"),
@@ -781,7 +760,7 @@ class SandboxTree:
         answer = self._inside.ask(*LOOKING["look"], (where,), 64, cancel_fd)
         if not answer[1:].strip().isdigit():
             raise SandboxUnavailable(f"{show(where)}: an answer from inside that can't be understood")
-        return Entry(path=where, kind=_KINDS_FILES_TREE.get(answer[:1], "unknown"), size=int(answer[1:]))
+        return Entry(path=where, kind=_NAMED_KINDS.get(answer[:1], "unknown"), size=int(answer[1:]))
 
     def exists(self, path: Path, *, cancel_fd: int | None = None) -> bool:
         """Tell whether there is something at a path; of a link, where it leads."""

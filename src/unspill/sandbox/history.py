@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of the record of a file when somebody looks whether the file is still there.
+"""Undo, redo and restore, and what is known of files and their backups.
+
+An entry that an operation displaced or put may lie in the operation's own directory, in the live tree, or where a later
+operation put it; it is known by its identity, wherever it is. One that was changed or pruned since is not shown. Undo
+of a discard, or of an apply that was asked for, holds the changes again: one layer per root, above what was held then
+and below what later runs hold.
+
+A file has a record from the first operation that touches it. The first version of a file that is displaced on a day is
+found under the name `{id}-{YY-MM-DD}-{basename}`; every other displaced version is found by its operation. A name is a
+row, not a copy. When somebody looks whether a file is still there, its record changes so:
 
     the file is   it has a backup   its record
     there         -                 stays, not deleted (any more)
@@ -7,29 +16,6 @@
     absent        no                goes
 
 A root that is not there itself says nothing about its files.
-
-MERGED
-[held_again] Hold changes again that an operation took out of the sandbox: undo of a discard, and of an apply that was
-asked for.
-
-The layers lie in the directory of the operation that took them. What is held again becomes one layer per root, above
-what was held then and below what later runs hold.
-
-[operations] Undo, redo and restore: operations on what operations left behind.
-
-[retracing] What an operation changed, told from its steps and read from where its entries lie now. Changes nothing.
-
-An entry that was displaced or put may be in the operation's own directory, in the live tree, or where a later
-operation put it; it is known by its identity, wherever it is. One that was changed or pruned since is not shown.
-
-[records] Records of files and names of backups, read off the journals of operations when somebody asks.
-
-A file has a record from the first operation that touches it. The first version of a file that is displaced on a day
-is found under the name `{id}-{YY-MM-DD}-{basename}`; every other displaced version is found by its operation. A name
-is a row, not a copy: the backup itself lies where its operation put it.
-
-[restoring] Restore one file from a backup: an operation like any other, so it can be undone. The backup stays where
-it is.
 """
 
 from __future__ import annotations

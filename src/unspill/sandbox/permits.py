@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person does about permissions apart from any run: answer what waits, take grants back, read the audit.
-
-Works on the state directory alone, without a project or a sandbox.
-
-MERGED
-[wanting] What a caller wants beyond the policy for one run, and the checks of it, name by name.
-
-[asking] What a caller wants beyond the policy for one run: checked, put to the broker, and turned into a wider sandbox.
+"""What a caller wants beyond the policy for one run: checked, put to the broker, and turned into a wider sandbox.
 
 Nobody is asked before everything else is known to be right: the command, the directories, the hosts, the whole plan.
-Loaded only where something is wanted.
+What a person does apart from any run (answer what waits, take grants back, read the audit) works on the state directory
+alone. Loaded only where something is wanted.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Request and what the host has to a Plan.
+"""From what a caller asks for to a checked Request, and from that and what the host has to a Plan.
 
-What the host has is looked for once a second: a sandbox runs many short commands one after the other.
-
-MERGED
-[spec] What one run was asked to be, checked: the command and its surroundings, and what becomes of it.
-
-[requesting] One command as asked for, checked before a layer is made or a process started: words, directory,
-variables, bounds.
-
-Paths are those inside the sandbox, as the command and whoever reads about it will see them.
+A request is checked before a layer is made or a process started. Its paths are those inside the sandbox, as the command
+and whoever reads about it will see them. What the host has is looked for once a second: a sandbox runs many short
+commands one after the other.
 """
 
 from __future__ import annotations

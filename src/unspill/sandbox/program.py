@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which program a command would start, as far as a grant may depend on it.
+"""Which program a command would start, and for which command exactly something is asked.
 
 A grant for "this very command" must not be one for whatever is put in the program's place afterwards. What lies where
 no command can write stays what it is; of a file in a root the digest goes into the request; whatever can't be told for
 sure, without following a link on the host's side, is only ever allowed once.
 
-MERGED
-[occasion] For what exactly something is asked: the fields of a request that say which command it is, by all that
-matters.
-
-[asking_hosts] Questions while a command runs: a host that no rule covers is asked for, and the connection waits for
-the answer.
-
-What is allowed holds for the rest of the run, or for as long as the person says. Loaded only with `network.ask`.
+With `network.ask` a running command is asked about, too: a connection to a host that no rule covers waits for the
+answer. What is allowed holds for the rest of the run, or for as long as the person says.
 """
 
 from __future__ import annotations

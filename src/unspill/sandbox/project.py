@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A project, and what its runs are made with. Its directory comes from the person, never from inside a sandbox.
+"""A project, what its runs are made with, and where unspill keeps what it keeps.
 
-MERGED
-[locations] Where unspill keeps what it keeps: the XDG directories, from the caller's own environment.
-
-Nothing is ever kept in the project.
+The project's directory comes from the person, never from inside a sandbox. What is kept lies in the XDG directories of
+the caller's own environment; nothing is ever kept in the project.
 """
 
 from __future__ import annotations

@@ -1,20 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller gets back from a run, and the text of it that a model reads.
+"""What a caller gets back from a run, with its hints and warnings, and the text of it that a model reads.
 
-Our failure is never shown as the command's output: it is one line that starts with `ERROR:`.
-
-MERGED
-[ending] The result of a run, put together from what was performed, found and decided: hints and warnings are made
-here.
-
-[network_hints] Why a program could not find a host: it says so in its own words, none of which name the sandbox.
-
-Only words in an output, so a hint and no more. What the proxy itself refused is a Denial, not this.
-
-[remains_hints] What a run left that is gone now, one line each: files in temporary directories, and processes that
-were stopped.
-
-Commands choose these names, so they are escaped and cut.
+Our failure is never shown as the command's output: it is one line that starts with `ERROR:`. A hint is made of words in
+an output, so it is a guess and no more; what the proxy refused is a Denial instead. Commands choose the names in hints,
+so these are escaped and cut.
 """
 
 from __future__ import annotations
@@ -447,12 +436,12 @@ def remains_hints(remains: Remains, home: bytes) -> tuple[Hint, ...]:
     hints = []
     if remains.lost:
         names = [_cut(_at_home(path, home)) for path in remains.paths[:_MOST]]
-        text = f"Not kept, since these directories are temporary: {_listed_remains_hints(names, remains.lost)}."
+        text = f"Not kept, since these directories are temporary: {_named(names, remains.lost)}."
         hints.append(Hint(code="not-kept", text=text, remedy=""))
     if remains.killed:
         what = "1 process that was" if remains.killed == 1 else f"{remains.killed} processes that were"
         names = [_cut(show_line(command)) for command in remains.commands[:_MOST]]
-        text = f"Stopped {what} still running: {_listed_remains_hints(names, remains.killed)}."
+        text = f"Stopped {what} still running: {_named(names, remains.killed)}."
         hints.append(Hint(code="stopped-processes", text=text, remedy=""))
     return tuple(hints)
 
@@ -465,6 +454,6 @@ def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
 
 
-def _listed_remains_hints(names: list[str], count: int) -> str:
+def _named(names: list[str], count: int) -> str:
     more = count - len(names)
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")

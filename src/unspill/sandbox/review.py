@@ -1,24 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person reviews before they consent: diffs of what is held, to the last byte, and the tokens that name them.
+"""What a sandbox holds: read from its layers, shown, and chosen of. Changes nothing.
 
-Whoever shows a review on a terminal notes it afterwards. Only then does a token stand for a consent; everything else
-is shown and asked about.
-
-MERGED
-[reading] What a sandbox holds, read from its layers: change sets, diffs, records of runs. Changes nothing.
-
-[choosing] Which of the held changes an apply is about: those reviewed, of the run, selected, and not held back.
-
-Everything that is left out for one of these reasons is named. Reads layers and the live tree, changes nothing.
-
-[consent] What a consent is for: everything that is held at or below a path, by the digest of its whole content.
-
-A name alone would let in whatever a later run has put there. The digest is made of the sealed layers when something
-is shown, and made again when it is applied.
-
-[partial] Files of which only some hunks are meant: which they are, and what they hold on both sides.
-
-[selecting] What a caller of the library chooses of what is held, as a Selection.
+A consent is for everything that is held at or below a path, by the digest of its whole content: a name alone would let
+in whatever a later run has put there. The digest is made of the sealed layers when something is shown, and made again
+when it is applied. Whoever shows a review on a terminal notes it afterwards; only then does its token stand for a
+consent. Whatever a choice leaves out is named, with the reason.
 """
 
 from __future__ import annotations
@@ -744,7 +730,7 @@ def to_selection(given: Selection | Sequence[str | bytes]) -> Selection:
 
 
 # As good as no bound
-_ALL_REVIEWS = 1 << 40
+_NO_BOUND = 1 << 40
 _MOST = 200
 
 
@@ -871,9 +857,9 @@ class Reviews:
         lines = diff_lines(
             chosen,
             layers_below(self._project, None),
-            max_lines=MAX_LINES if is_bounded else _ALL_REVIEWS,
+            max_lines=MAX_LINES if is_bounded else _NO_BOUND,
             max_file_bytes=MAX_FILE_BYTES if is_bounded else LARGEST,
-            columns=COLUMNS if is_bounded else _ALL_REVIEWS,
+            columns=COLUMNS if is_bounded else _NO_BOUND,
             colour=colour,
             token=token,
             seen=seen,

@@ -8,14 +8,9 @@
 
 A rootfs never changes. An upgrade makes another one; runs that use the old one keep it until they end.
 
-MERGED
-[tools] Which runtimes and tools a rootfs has: one run inside it asks, nothing is concluded from the host.
-
-What is inside may be a stranger's, and what is told goes into prompts: of what the run prints only names of our own
-table, directories of our own list and numbers survive.
-
-MERGED [tools_text] What a rootfs offers, in words for an agent's prompt: short, and nothing in it that a stranger
-could have written.
+Which runtimes and tools one has is asked by a run inside it; nothing is concluded from the host. What is inside may be
+a stranger's, and the answer goes into prompts: of what that run prints only names of our own table, directories of our
+own list and numbers survive.
 """
 
 from __future__ import annotations

@@ -13,10 +13,6 @@
 
 There is one sandbox named `default` per project, reopened wherever it is asked for; other names are others. What is
 held is seen by the next run of that sandbox. Runs of one sandbox follow one another.
-
-MERGED
-[looking] What can be asked of a sandbox: its settings, what is held, what was run and what was done. Nothing is
-changed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of a sandbox as an operation takes them: with all that is needed to hold them again.
+"""What a run left in its layers now that every process of it is dead, and the repositories as they stood when it began.
 
-MERGED
-[scanning] What a run left in its layers, now that every process of it is dead: too much perhaps, and its changes.
-
-[bases] The repositories of the roots as they stood when a run began: found before it, kept with what it wrote.
+A repository is found before the run and kept with what the run wrote.
 """
 
 from __future__ import annotations

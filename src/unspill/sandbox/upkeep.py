@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What concerns the state directory as a whole, and works without a project, a sandbox or a readable database.
 
-MERGED
-[retention] Forget what is old: operations with all that they displaced, and runs that hold nothing.
-
-The window is so many days back from now, by recorded time. If what lies in it takes more than the budget it becomes
-shorter, the oldest first, but never shorter than a day. An operation and its undos and redos share one place on the
-disk, so they stay or go together, with the youngest of them.
-
-[status] What the state directory holds and what that costs on the disk, part by part. Changes nothing there.
+Pruning forgets operations with all that they displaced, and runs that hold nothing. The window is so many days back
+from now, by recorded time. If what lies in it takes more than the budget it becomes shorter, the oldest first, but
+never shorter than a day. An operation and its undos and redos share one place on the disk, so they stay or go together,
+with the youngest of them.
 
 Bytes are those that the filesystem gave (`st_blocks`). What several parts share, such as the content of a file with
 several names, is counted in each of them.
@@ -443,13 +439,13 @@ def status(store: Store, data: bytes, rootfs: bytes) -> Status:
     aside = (*sorted(list_aside(store.state).values()), *_databases_aside(store.state))
     return Status(
         state=store.state,
-        database_bytes=sum(_size_status(store.state + part) for part in _DATABASE),
+        database_bytes=sum(_disk_size(store.state + part) for part in _DATABASE),
         held=tuple(held for sandbox in sandboxes if (held := _held(store, sandbox)).layers),
         displaced=tuple(Displaced(operation=one, bytes=sizes.get(one.id, 0)) for one in operations),
         projects=tuple(_project(store, data, path) for path in sorted({row.project for row in sandboxes})),
-        spilled_bytes=sum(_size_status(spill_dir(store.state, RunId(name))) for name in _ids(store.state + b"/runs")),
+        spilled_bytes=sum(_disk_size(spill_dir(store.state, RunId(name))) for name in _ids(store.state + b"/runs")),
         aside=aside,
-        aside_bytes=sum(map(_size_status, aside)),
+        aside_bytes=sum(map(_disk_size, aside)),
         pending=tuple(_ids(store.state + b"/pending")),
         rootfs_sizes=_rootfs_sizes(rootfs),
     )
@@ -471,7 +467,7 @@ def _rootfs_sizes(directory: bytes) -> RootfsSizes:
 def _held(store: Store, sandbox: SandboxRow) -> Held:
     rows = store.layers.sealed(sandbox.id)
     return Held(
-        sandbox=sandbox, layers=len(rows), bytes=sum(_size_status(upper_dir(store.state, row.id)) for row in rows)
+        sandbox=sandbox, layers=len(rows), bytes=sum(_disk_size(upper_dir(store.state, row.id)) for row in rows)
     )
 
 
@@ -479,9 +475,9 @@ def _project(store: Store, data: bytes, path: bytes) -> Project:
     playground = os.path.join(data, b"playground", project_key(path))
     return Project(
         path=path,
-        caches=sum(_size_status(upper_dir(store.state, LayerId(row.id))) for row in store.caches.sealed(path)),
+        caches=sum(_disk_size(upper_dir(store.state, LayerId(row.id))) for row in store.caches.sealed(path)),
         playground=playground,
-        playground_bytes=_size_status(playground),
+        playground_bytes=_disk_size(playground),
     )
 
 
@@ -494,7 +490,7 @@ def _ids(path: bytes) -> list[str]:
     return sorted(filter(is_id, os.listdir(os.fsdecode(path))))
 
 
-def _size_status(path: bytes) -> int:
+def _disk_size(path: bytes) -> int:
     try:
         return os.lstat(path).st_blocks * _BLOCK + measure(path)[0]
     except NotADirectoryError:
