@@ -10,8 +10,8 @@ import itertools
 import multiprocessing
 import os
 import random
-import sys
 import shutil
+import sys
 from collections import Counter
 from dataclasses import replace
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from unspill.adapters.answers import Answer
     from unspill.model.operation import Operation
     from unspill.model.policy import After, Policy
-    from unspill.sandbox.files import Entry, FileLines, Written
+    from unspill.sandbox.files import FileEntry, FileLines, Written
     from unspill.sandbox.planning import Command
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
@@ -189,7 +189,7 @@ def call_list(sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None)
     return text_answer(lines, values)
 
 
-def _entry_line(entry: Entry) -> str:
+def _entry_line(entry: FileEntry) -> str:
     if entry.kind == "directory":
         return f"{quote(entry.path)}/"
     return f"{quote(entry.path)}  [{many(entry.size, 'byte') if entry.kind == 'file' else entry.kind}]"
@@ -298,7 +298,7 @@ class Workspace:
         content = b"" if found.has_more else found.content
         return FileView(content=b64encode(content).decode("ascii"), encoding="base64", is_too_large=found.has_more)
 
-    def entries(self, path: str, *, cancel_fd: int | None = None) -> tuple[Entry, ...]:
+    def entries(self, path: str, *, cancel_fd: int | None = None) -> tuple[FileEntry, ...]:
         """Return what lies in a directory."""
         return _ours(self._files.list, path, limit=_MOST_ENTRIES, cancel_fd=cancel_fd).entries
 
@@ -318,11 +318,11 @@ class Workspace:
         old, new = (text.replace("\r\n", "\n").replace("\n", "\r\n") for text in (old, new))
         return _kept(_ours(self._files.edit, path, old, new, replace_all=replace_all, cancel_fd=cancel_fd))
 
-    def look(self, path: str, *, cancel_fd: int | None = None) -> Entry:
+    def look(self, path: str, *, cancel_fd: int | None = None) -> FileEntry:
         """Return what is at a path; of a link, where it leads."""
         return _ours(self._tree.look, path, cancel_fd=cancel_fd)
 
-    def entries_followed(self, path: str, *, cancel_fd: int | None = None) -> list[Entry]:
+    def entries_followed(self, path: str, *, cancel_fd: int | None = None) -> list[FileEntry]:
         """Return what lies in a directory; of a link to a directory, that it is one."""
         entries = self.entries(path, cancel_fd=cancel_fd)
         links = [entry.path for entry in entries if entry.kind == "link"]

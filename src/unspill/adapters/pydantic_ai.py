@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from unspill.adapters import tools as our_tools
     from unspill.adapters.files import Workspace
-    from unspill.sandbox.files import Entry
+    from unspill.sandbox.files import FileEntry
     from unspill.sandbox.sandbox import Sandbox
 
 Found = TypeVar("Found")
@@ -85,7 +85,7 @@ class UnspillBackend(ws.SupportsFilesystem, ws.SupportsRealpath, ws.SupportsComm
         return await do_in_thread(lambda fd: use(work, fd), failed=failed, usage=ValueError)
 
 
-def _entry(place: tuple[str, str], entry: Entry) -> ws.FileEntry:
+def _entry(place: tuple[str, str], entry: FileEntry) -> ws.FileEntry:
     size = entry.size if entry.kind == "file" else None
     return ws.FileEntry(name=place[1], path=os.path.join(*place), is_dir=entry.kind == "directory", size=size)
 

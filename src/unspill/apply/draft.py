@@ -15,7 +15,7 @@ import stat
 from unspill.apply.perform import explain_error
 from unspill.apply.staging import (
     SPECIAL_BITS,
-    BorrowedModes,
+    OperationModes,
     copy_entry,
     digest_entry,
     drop_marks,
@@ -71,7 +71,7 @@ class Draft:
         self.slight: set[tuple[int, bytes]] = set()
         self.notes: list[str] = []
         self.name = operation
-        self.modes = BorrowedModes(dirs.state, operation)
+        self.modes = OperationModes(dirs.state, operation)
         self._name = operation.encode()
         self._dirs = dirs
         self._groups = 0
@@ -615,7 +615,7 @@ def invert(draft: Draft, dirs: OpenDirs, step: Step, there: Entry | None) -> Ste
     return _staged_anew(draft, dirs, step, inverse.replace(staged=True)) if step.staged else inverse
 
 
-def backup_problem(dirs: OpenDirs, step: Step, before: Entry | None, modes: BorrowedModes) -> tuple[Why, str] | None:
+def backup_problem(dirs: OpenDirs, step: Step, before: Entry | None, modes: OperationModes) -> tuple[Why, str] | None:
     """Look at a backup before it is used: it must be what was displaced."""
     assert before is not None
     fd, name = dirs.operations.parent(step.backup)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from unspill.apply.draft import Draft
     from unspill.apply.journal import Journal
-    from unspill.apply.staging import BorrowedModes
+    from unspill.apply.staging import OperationModes
     from unspill.apply.steps import OpenDirs
     from unspill.model.operation import Entry, Operation, OperationKind, Step, Why
     from unspill.store.db import Store
@@ -115,7 +115,7 @@ class Reversal:
 
         return any(is_along(git, at) for git, _ending in self._git)
 
-    def _check(self, dirs: OpenDirs, step: Step, modes: BorrowedModes) -> None:
+    def _check(self, dirs: OpenDirs, step: Step, modes: OperationModes) -> None:
         try:
             problem = self._problem(dirs, step, modes)
         except OSError as error:
@@ -124,7 +124,7 @@ class Reversal:
             why, reason = problem
             self._failed[step.group] = Skipped(root=step.root, path=step.path, why=why, reason=reason)
 
-    def _problem(self, dirs: OpenDirs, step: Step, modes: BorrowedModes) -> tuple[Why, str] | None:
+    def _problem(self, dirs: OpenDirs, step: Step, modes: OperationModes) -> tuple[Why, str] | None:
         # Nobody can have changed names in what is closed; what is there is compared when the step is done
         is_hidden = self._is_hidden(step)
         if step.action == "set_metadata":

@@ -44,7 +44,7 @@ def is_copy_needed(status: os.stat_result) -> bool:
     return status.st_nlink > 1 or bool(status.st_mode & SPECIAL_BITS and stat.S_ISREG(status.st_mode))
 
 
-def drop_marks(layer: bytes, path: bytes, dir_fd: int, name: bytes, modes: BorrowedModes) -> bool:
+def drop_marks(layer: bytes, path: bytes, dir_fd: int, name: bytes, modes: OperationModes) -> bool:
     """Take overlayfs's own marks off a file of a layer; tell whether it has attributes that make a copy necessary."""
     full = layer + b"/" + path
     if len(full) >= _PATH_MAX:
@@ -71,7 +71,7 @@ def copy_entry(
     status: os.stat_result,
     dest_fd: int,
     dest: bytes,
-    modes: BorrowedModes,
+    modes: OperationModes,
     content: bytes | None = None,
 ) -> os.stat_result:
     """Copy an entry that is no directory, with other `content` if there is some; return the lstat of the copy."""
@@ -88,7 +88,7 @@ def copy_entry(
     return os.stat(dest, dir_fd=dest_fd, follow_symlinks=False)
 
 
-def digest_entry(dir_fd: int, name: bytes, status: os.stat_result, modes: BorrowedModes) -> bytes:
+def digest_entry(dir_fd: int, name: bytes, status: os.stat_result, modes: OperationModes) -> bytes:
     """Return a digest of a file's content, of a symlink's target, nothing for anything else."""
     if stat.S_ISLNK(status.st_mode):
         return os.readlink(name, dir_fd=dir_fd)[:64]
@@ -150,7 +150,7 @@ def opened_and_closed(steps: Sequence[Step]) -> set[tuple[int, bytes]]:
     return {key for key, was in first.items() if was == last[key]}
 
 
-class BorrowedModes:
+class OperationModes:
     """More rights for a moment: what an owner may not read or write, and we must, has another mode meanwhile.
 
     The mode is written down first, one entry at a time, so that a process which dies in between leaves no trace:
@@ -214,7 +214,7 @@ def _mode_note(state: bytes, operation: OperationId) -> bytes:
     return operation_dir(state, operation) + b"/loan"
 
 
-def _remove_mark(full: bytes, name: str, modes: BorrowedModes) -> None:
+def _remove_mark(full: bytes, name: str, modes: OperationModes) -> None:
     try:
         os.removexattr(full, name, follow_symlinks=False)
     except PermissionError:
@@ -235,7 +235,7 @@ def _copy_file(
     status: os.stat_result,
     dest_fd: int,
     dest: bytes,
-    modes: BorrowedModes,
+    modes: OperationModes,
     content: bytes | None,
 ) -> None:
     out = os.open(dest, _WRITE, 0o600, dir_fd=dest_fd)
@@ -261,7 +261,7 @@ def _copy_attributes(source: int, dest: int) -> None:
 class _Readable:
     """A file open for reading, whatever its owner's own rights are; it keeps its mode."""
 
-    def __init__(self, dir_fd: int, name: bytes, status: os.stat_result, modes: BorrowedModes) -> None:
+    def __init__(self, dir_fd: int, name: bytes, status: os.stat_result, modes: OperationModes) -> None:
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o400 or os.geteuid() == 0:
             self._fd = os.open(name, _READ, dir_fd=dir_fd)

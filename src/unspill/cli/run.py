@@ -86,7 +86,7 @@ def run(arguments: Arguments) -> int:
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     if not as_json and not arguments.flag("--quiet"):
         _tell_hidden(sandbox)
-    streams = CommandOutput()
+    streams = TerminalOutput()
     if sandbox.policy.network.ask:
         options["approver"] = _Approver(arguments.value("--ask"))
     known = len(sandbox.interrupted_runs)
@@ -120,7 +120,7 @@ def _tell_hidden(sandbox: Sandbox) -> None:
             print(_marked(line), file=sys.stderr)
 
 
-def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: CommandOutput) -> int:
+def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: TerminalOutput) -> int:
     """Say how it went, and return the exit code."""
     close_launchers()
     from unspill.cli import output  # lazy: summary
@@ -244,7 +244,7 @@ class _Approver:
         return ask_person(self._whom, question)
 
 
-class CommandOutput:
+class TerminalOutput:
     """Passes a command's output on to this program's own streams, and keeps why it could not.
 
     A stream that can't be written, on a full disk for example, must not cost what the command changed: the run goes on,

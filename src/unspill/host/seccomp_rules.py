@@ -116,7 +116,7 @@ IOCTLS: tuple[tuple[str, dict[str, int]], ...] = (
 )
 
 
-class Allow(Record):
+class AllowCall(Record):
     """The call is made."""
 
 
@@ -184,7 +184,7 @@ _REFUSED_IF_STRICT = (
 )
 
 _UNKNOWN = Refuse(error=ENOSYS, why="nobody has judged this number: it is newer than unspill, or unassigned")
-_ALLOWED = Allow()
+_ALLOWED = AllowCall()
 
 # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; clone has no NEWTIME, that bit is part of a signal's number
 _CLONE_NEW = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
@@ -333,7 +333,7 @@ def _merged(ranges: Iterable[Range]) -> list[Range]:
 def _target(verdict: Verdict) -> object:
     """Return what the program does for a verdict, the same for two that differ only in their reason."""
     match verdict:
-        case Allow():
+        case AllowCall():
             return _RET_ALLOW
         case Refuse():
             return _RET_ERRNO | verdict.error
@@ -346,7 +346,7 @@ def _values(verdict: RefuseIf) -> list[Range]:
     allowed = set(verdict.values)
     starts = sorted({0, *allowed, *(value + 1 for value in allowed)} - {1 << 32})
     refused = Refuse(error=verdict.error, why=verdict.why)
-    return _merged((start, Allow() if start in allowed else refused) for start in starts)
+    return _merged((start, AllowCall() if start in allowed else refused) for start in starts)
 
 
 def _weight(verdict: Verdict) -> int:
@@ -418,7 +418,7 @@ class _Program:
 
     def _leaf(self, verdict: Verdict) -> int:
         match verdict:
-            case Allow():
+            case AllowCall():
                 return self.give(_RET_ALLOW)
             case Refuse():
                 return self.give(_RET_ERRNO | verdict.error)
@@ -439,6 +439,6 @@ class _Program:
 
 
 if TYPE_CHECKING:
-    Verdict = Allow | Refuse | RefuseIf
+    Verdict = AllowCall | Refuse | RefuseIf
     # What is laid out from a number on, up to the next one's
     Range = tuple[int, Verdict]

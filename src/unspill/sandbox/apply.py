@@ -121,7 +121,7 @@ if TYPE_CHECKING:
     from unspill.model.policy import Secrets
     from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
-    from unspill.sandbox.review import Choice
+    from unspill.sandbox.review import HeldChoice
 
     # What a file holds without the hunks that it loses, by root and path.
     Texts = dict[tuple[bytes, bytes], bytes]
@@ -703,7 +703,7 @@ def _obtain(broker: Broker, request: HeldPath, cancel_fd: int | None) -> None:
     permit.take(request)
 
 
-def _requests(project: Project, held: dict[tuple[bytes, bytes], str], choice: Choice) -> Iterator[HeldPath]:
+def _requests(project: Project, held: dict[tuple[bytes, bytes], str], choice: HeldChoice) -> Iterator[HeldPath]:
     is_secret = _secrets(project.means.policy.secrets)
     changes = {(part.root, change.path): change for part in choice.changes.roots for change in part.changes}
     parts = {part.root: part for part in choice.held}

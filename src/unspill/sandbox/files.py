@@ -373,7 +373,7 @@ class FileLines(Record):
         return _decode(self.path, self.content)
 
 
-class Entry(Record):
+class FileEntry(Record):
     """One name below a directory, with the path from there. A link is told as itself, with its own size."""
 
     path: bytes
@@ -385,7 +385,7 @@ class Listing(Record):
     """Entries by path; `left_out` more were found. Not `is_whole` where a directory below could not be read."""
 
     path: bytes
-    entries: tuple[Entry, ...]
+    entries: tuple[FileEntry, ...]
     left_out: int = 0
     is_whole: bool = True
 
@@ -452,8 +452,8 @@ def list_directory(inside: Inside, path: Path, depth: int, limit: int, cancel_fd
     return Listing(path=where, entries=tuple(entries[:limit]), left_out=max(0, len(entries) - limit), is_whole=is_whole)
 
 
-def _parse_listing(answer: bytes, where: bytes) -> tuple[list[Entry], bool]:
-    entries: list[Entry] = []
+def _parse_listing(answer: bytes, where: bytes) -> tuple[list[FileEntry], bool]:
+    entries: list[FileEntry] = []
     at = 0
     try:
         while not answer.startswith(b"end ", at):
@@ -476,10 +476,10 @@ def _cut(answer: bytes, end: bytes, at: int) -> tuple[bytes, int]:
     return answer[at:found], found + 1
 
 
-def _entry(line: bytes, name: bytes) -> Entry:
+def _entry(line: bytes, name: bytes) -> FileEntry:
     mode, size = line.split()
     kind = _KINDS.get(stat.S_IFMT(int(mode, 16)), "unknown")
-    return Entry(path=name.removeprefix(b"./"), kind=kind, size=int(size))
+    return FileEntry(path=name.removeprefix(b"./"), kind=kind, size=int(size))
 
 
 def _split(answer: bytes, where: bytes) -> tuple[int, bytes]:
@@ -754,13 +754,13 @@ class SandboxTree:
     def __init__(self, sandbox: Sandbox) -> None:
         self._inside = Inside(sandbox)
 
-    def look(self, path: Path, *, cancel_fd: int | None = None) -> Entry:
+    def look(self, path: Path, *, cancel_fd: int | None = None) -> FileEntry:
         """Return what is at a path, which becomes absolute."""
         where = self._inside.resolve(path)
         answer = self._inside.ask(*LOOKING["look"], (where,), 64, cancel_fd)
         if not answer[1:].strip().isdigit():
             raise SandboxUnavailable(f"{show(where)}: an answer from inside that can't be understood")
-        return Entry(path=where, kind=_NAMED_KINDS.get(answer[:1], "unknown"), size=int(answer[1:]))
+        return FileEntry(path=where, kind=_NAMED_KINDS.get(answer[:1], "unknown"), size=int(answer[1:]))
 
     def exists(self, path: Path, *, cancel_fd: int | None = None) -> bool:
         """Tell whether there is something at a path; of a link, where it leads."""

@@ -269,7 +269,7 @@ def make_wish(selection: Selection | Sequence[str | bytes], **rest: Any) -> Wish
     return Wish(selection=to_selection(selection), **rest)
 
 
-class Choice(Record):
+class HeldChoice(Record):
     """All that is held, what of it is chosen, what was left out and why, and what of the chosen is flagged.
 
     `repositories` are those that the chosen changes move; what does not go file by file in them is chosen whole.
@@ -284,7 +284,7 @@ class Choice(Record):
     held: tuple[HeldPart, ...] = ()
 
 
-def choose(project: Project, stacks: tuple[Stack, ...], wish: Wish) -> Choice:
+def choose(project: Project, stacks: tuple[Stack, ...], wish: Wish) -> HeldChoice:
     """Choose what a wish is about. `stacks` are those that hold something; their indices are the roots' in `left`.
 
     Raises:
@@ -321,7 +321,7 @@ class _Choosing:
             self._held[root] = HeldPart(self._whole(root), self._judge(root).held, self._repositories_of(root))
         return self._held[root]
 
-    def run(self) -> Choice:
+    def run(self) -> HeldChoice:
         changes = self.changes
         if self._wish.reviewed is not None and changes is not self._wish.reviewed:
             changes = self._as_reviewed(self._wish.reviewed)
@@ -331,7 +331,7 @@ class _Choosing:
         chosen = self._without_held(select(changes, self._wish.selection))
         chosen, repositories = self._whole_repositories(chosen)
         roots = {left.root for left in self._left if left.why == "held"}
-        return Choice(
+        return HeldChoice(
             changes=self.changes,
             chosen=chosen,
             left=tuple(self._left),

@@ -388,7 +388,7 @@ fi
 """
 
 
-class Tool(Record):
+class RootfsTool(Record):
     """One program of a rootfs; the version is empty where it does not tell."""
 
     name: str
@@ -401,7 +401,7 @@ class Tools(Record):
 
     rootfs: str
     arch: str
-    tools: tuple[Tool, ...]
+    tools: tuple[RootfsTool, ...]
     system: str = ""
     release: str = ""
     libc: str = ""
@@ -475,12 +475,12 @@ def script() -> str:
 
 def read_answer(said: str) -> Tools:
     """Return what a run told, of which nothing is believed that is not on our own lists."""
-    tools: dict[str, Tool] = {}
+    tools: dict[str, RootfsTool] = {}
     facts: dict[str, str] = {}
     known = frozenset((*RUNTIMES, *INSTALLERS, *OTHERS))
     for name, place, rest in _fields(said):
         if name in known and any(place == f"{directory}/{name}" for directory in _DIRECTORIES):
-            tools.setdefault(name, Tool(name=name, path=place, version=version_in(rest)))
+            tools.setdefault(name, RootfsTool(name=name, path=place, version=version_in(rest)))
         elif name == "@libc" and rest in _LIBCS:
             # Of both it is glibc: a Debian may have musl for compiling
             facts["libc"] = rest
@@ -575,7 +575,7 @@ def _system(tools: Tools) -> str:
     return ", ".join(filter(None, (name, tools.libc, tools.arch)))
 
 
-def _listed(found: Iterable[Tool]) -> str:
+def _listed(found: Iterable[RootfsTool]) -> str:
     return ", ".join(f"{tool.name} {tool.version}".rstrip() for tool in found)
 
 

@@ -387,7 +387,7 @@ class Displaced(Record):
     bytes: int
 
 
-class Project(Record):
+class ProjectUsage(Record):
     """What one project has besides: layers over tool caches, and a playground outside the state directory."""
 
     path: bytes
@@ -411,7 +411,7 @@ class Status(Record):
     database_bytes: int
     held: tuple[Held, ...]
     displaced: tuple[Displaced, ...]
-    projects: tuple[Project, ...]
+    projects: tuple[ProjectUsage, ...]
     spilled_bytes: int
     aside: tuple[bytes, ...]
     aside_bytes: int
@@ -471,9 +471,9 @@ def _held(store: Store, sandbox: SandboxRow) -> Held:
     )
 
 
-def _project(store: Store, data: bytes, path: bytes) -> Project:
+def _project(store: Store, data: bytes, path: bytes) -> ProjectUsage:
     playground = os.path.join(data, b"playground", project_key(path))
-    return Project(
+    return ProjectUsage(
         path=path,
         caches=sum(_disk_size(upper_dir(store.state, LayerId(row.id))) for row in store.caches.sealed(path)),
         playground=playground,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.apply.staging import BorrowedModes, copy_entry, drop_marks, give_mode_back, has_command_marks
+from unspill.apply.staging import OperationModes, copy_entry, drop_marks, give_mode_back, has_command_marks
 from unspill.model.operation import OperationId
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ ATTRIBUTES = {
 
 
 @pytest.fixture
-def modes(tmp_path: Path) -> BorrowedModes:
+def modes(tmp_path: Path) -> OperationModes:
     (tmp_path / "state" / "operations").mkdir(parents=True)
-    return BorrowedModes(os.fsencode(tmp_path / "state"), OperationId("0" * 16))
+    return OperationModes(os.fsencode(tmp_path / "state"), OperationId("0" * 16))
 
 
-def test_a_copy_has_no_attribute_that_an_overlay_would_take_for_its_own(tmp_path: Path, modes: BorrowedModes) -> None:
+def test_a_copy_has_no_attribute_that_an_overlay_would_take_for_its_own(tmp_path: Path, modes: OperationModes) -> None:
     (tmp_path / "file").write_text("content")
     for name in ATTRIBUTES:
         os.setxattr(tmp_path / "file", name, b"y")
@@ -45,7 +45,7 @@ def test_a_copy_has_no_attribute_that_an_overlay_would_take_for_its_own(tmp_path
     assert (tmp_path / "copy").read_text() == "content"
 
 
-def test_a_file_with_marks_of_the_kernel_alone_goes_itself_without_them(tmp_path: Path, modes: BorrowedModes) -> None:
+def test_a_file_with_marks_of_the_kernel_alone_goes_itself_without_them(tmp_path: Path, modes: OperationModes) -> None:
     (tmp_path / "file").write_text("content")
     for name in ("user.mine", "user.overlay.origin", "user.overlay.impure"):
         os.setxattr(tmp_path / "file", name, b"y")
@@ -60,7 +60,7 @@ def test_a_file_with_marks_of_the_kernel_alone_goes_itself_without_them(tmp_path
 
 @pytest.mark.parametrize(("more", "mode"), [((1, 0), 0o200), ((0, 1), 0o600)], ids=["another device", "another inode"])
 def test_a_borrowed_mode_goes_back_after_a_reboot_that_gave_the_device_another_number(
-    tmp_path: Path, modes: BorrowedModes, more: tuple[int, int], mode: int
+    tmp_path: Path, modes: OperationModes, more: tuple[int, int], mode: int
 ) -> None:
     """A changed note stands for the reboot."""
     operation = OperationId("0" * 16)
