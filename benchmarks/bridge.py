@@ -15,8 +15,8 @@ import shutil
 import socket
 import statistics
 import threading
-from _socket import socket as Socket
 from pathlib import Path
+from socket import socket as Socket
 from typing import Any
 
 from measuring import Case
@@ -25,7 +25,7 @@ from unspill import Exited, Sandbox
 from unspill.model.layer import RunId
 from unspill.model.plan import PROXY_PORT, Bind, File, ProxyNetwork
 from unspill.network.proxy import Proxy, open_connection
-from unspill.policy.egress import parse_rules
+from unspill.policy.hosts import parse_rules
 from unspill.runner.perform import perform
 from unspill.runner.watch import Wishes
 

@@ -79,7 +79,7 @@ def make_project(directory: Path, name: str) -> Path:
 
 def measure_library(directory: Path, arguments: argparse.Namespace) -> list[Case]:
     bare = Sandbox(make_project(directory, "bare"), policy=Policy(limits=UNLIMITED, allow_root=AS_ROOT))
-    bare._opened = bare._opened.replace(facts=bare.facts.replace(cgroup="none"))
+    bare._project = bare._project.with_means(facts=bare.facts.replace(cgroup="none"))
     protected = Sandbox(make_project(directory, "protected"), policy=Policy(allow_root=AS_ROOT))
     proxied = Sandbox(
         make_project(directory, "proxied"), policy=Policy(network=Network(hosts=HOSTS), allow_root=AS_ROOT)

@@ -176,9 +176,9 @@ def by_pydantic_ai(sandbox: Sandbox) -> Call:
 
 
 def by_inspect_ai(sandbox: Sandbox) -> Call:
-    from unspill.adapters.inspect_ai import UnspillSandbox
+    from unspill.adapters.inspect_ai import UnspillEnvironment
 
-    place = UnspillSandbox(sandbox)
+    place = UnspillEnvironment(sandbox)
 
     async def call() -> None:
         check((await place.exec(["true"])).returncode)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unspill import Policy, Sandbox
-from unspill.adapters.tool import Tool
-from unspill.adapters.toolbox import call_tool, tools_of
+from unspill.adapters.tools import Tool, call_tool, tools_of
 
 MOST_TURNS = 20
 TESTS = "python3 -B -m unittest -q"

@@ -77,14 +77,14 @@ class NamedByHost(Sandbox):
         return super().explain(self._told(command), **options)
 
     def _told(self, command: Command) -> Command:
-        if self._opened.policy.view != "rootfs":
+        if self._project.means.policy.view != "rootfs":
             return command
         if isinstance(command, str | bytes):
             return self._renamed(command)
         return [self._renamed(word) for word in command]
 
     def _renamed(self, text: str | bytes) -> str | bytes:
-        project, playground = self._opened.roots[0], self._opened.home.path + b"/playground"
+        project, playground = self._project.roots[0], self._project.home.path + b"/playground"
         places = {project: b"/workspace", playground: b"/playground"}
         places |= dict.fromkeys((b"~/playground", b"$HOME/playground"), b"/playground")
         for outside, inside in places.items():

@@ -27,7 +27,7 @@ _WHERE = {
     "Selection": "unspill.model.change",
     "Hunks": "unspill.model.change",
     "Operation": "unspill.model.operation",
-    "Left": "unspill.model.operation",
+    "Skipped": "unspill.model.operation",
     "Exited": "unspill.model.run",
     "Signalled": "unspill.model.run",
     "TimedOut": "unspill.model.run",
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from unspill.model.change import ChangeSet as ChangeSet
     from unspill.model.change import Hunks as Hunks
     from unspill.model.change import Selection as Selection
-    from unspill.model.operation import Left as Left
     from unspill.model.operation import Operation as Operation
+    from unspill.model.operation import Skipped as Skipped
     from unspill.model.permission import Allowed as Allowed
     from unspill.model.permission import Denied as Denied
     from unspill.model.permission import Question as Question
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
 __all__ = ["__version__", *_WHERE]  # noqa: PLE0604
 
 
-_RENAMED = {"RootfsShelf": "RootfsRegistry", "RootfsWish": "RootfsSpec"}
+_RENAMED = {"Left": "Skipped", "RootfsShelf": "RootfsRegistry", "RootfsWish": "RootfsSpec"}
 
 
 def __getattr__(name: str) -> object:

@@ -90,10 +90,10 @@ class Record(metaclass=RecordType):
         return f"{type(self).__name__}({fields})"
 
 
-def _rebuild(kind: type[Record], values: dict[str, Any]) -> Record:
-    return kind(**values)
-
-
 def setters(kind: type[Record]) -> list[Callable[[Record, object], None]]:
     """Return what sets each field, in order: for those few places that make records by the ten thousand."""
     return [getattr(kind, field).__set__ for field in kind.__match_args__]
+
+
+def _rebuild(kind: type[Record], values: dict[str, Any]) -> Record:
+    return kind(**values)

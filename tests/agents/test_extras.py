@@ -82,7 +82,7 @@ def adapters(*, needing: bool) -> list[str]:
 
 def test_the_tools_without_a_framework_load_nothing_foreign(at_start: set[str]) -> None:
     free = adapters(needing=False)
-    assert "unspill.adapters.toolbox" in free
+    assert "unspill.adapters.tools" in free
     assert loaded_by(sys.executable, "-c", f"import {', '.join(free)}") - at_start == set()
 
 

@@ -31,7 +31,7 @@ from inspect_ai.util import (
 from tests.apart import apart, left  # noqa: F401
 from tests.architecture.sources import ROOT
 from tests.support import Ground, kinds, lasting, processes_with
-from unspill.adapters.inspect_ai import CommandTimedOut, UnspillSandbox
+from unspill.adapters.inspect_ai import CommandTimedOut, UnspillEnvironment
 from unspill.sandbox.sandbox import Sandbox
 from unspill.sandbox.temporary import NAME, remove_temporary
 
@@ -44,17 +44,17 @@ pytestmark = [
 
 MODEL = "mockllm/model"
 Found = TypeVar("Found")
-Work = Callable[[UnspillSandbox], Coroutine[Any, Any, Found]]
+Work = Callable[[UnspillEnvironment], Coroutine[Any, Any, Found]]
 
 
 @contextlib.asynccontextmanager
-async def sample(config: str | None = None) -> AsyncIterator[UnspillSandbox]:
+async def sample(config: str | None = None) -> AsyncIterator[UnspillEnvironment]:
     """A sample's sandbox, for as long as it is needed."""
-    places = await UnspillSandbox.sample_init("task", config, {})
+    places = await UnspillEnvironment.sample_init("task", config, {})
     try:
         yield places["default"]
     finally:
-        await UnspillSandbox.sample_cleanup("task", config, places, interrupted=False)
+        await UnspillEnvironment.sample_cleanup("task", config, places, interrupted=False)
 
 
 def in_sample(work: Work[Found], config: str | None = None) -> Found:
@@ -170,7 +170,7 @@ def test_samples_that_are_not_cleaned_up_can_be_looked_at(tmp_path: Path) -> Non
 
 
 def test_what_a_sample_changes_is_held_and_can_be_applied_and_undone() -> None:
-    async def work(place: UnspillSandbox) -> None:
+    async def work(place: UnspillEnvironment) -> None:
         await place.write_file("a", "one")
         await place.exec(["sh", "-c", "cat a >b"])
         sandbox, project = place.sandbox, Path(os.fsdecode(place.sandbox.project))
@@ -186,7 +186,7 @@ def test_what_a_sample_changes_is_held_and_can_be_applied_and_undone() -> None:
 
 
 def test_files_of_a_sample_with_names_of_secrets_are_not_masked() -> None:
-    async def work(place: UnspillSandbox) -> str:
+    async def work(place: UnspillEnvironment) -> str:
         await place.write_file(".env", "KEY=1\n")
         return (await place.exec(["cat", ".env"])).stdout
 
@@ -246,7 +246,7 @@ def test_what_a_command_had_printed_is_told_when_its_time_is_over() -> None:
 
 
 def test_output_beyond_the_limit_is_an_error_with_the_beginning_of_it() -> None:
-    async def work(place: UnspillSandbox) -> None:
+    async def work(place: UnspillEnvironment) -> None:
         with override_sandbox_output_limit(1024, "exec"):
             assert len((await place.exec(["head", "-c", "1024", "/dev/zero"])).stdout) == 1024
             await place.exec(["head", "-c", "1025", "/dev/zero"])
@@ -264,7 +264,7 @@ def test_a_file_that_no_later_command_would_see_is_not_written() -> None:
 def test_cancelling_a_command_kills_all_of_it_at_once() -> None:
     word = lasting()
 
-    async def work(place: UnspillSandbox) -> float:
+    async def work(place: UnspillEnvironment) -> float:
         task = asyncio.create_task(place.exec(["sh", "-c", f"setsid sleep {word} & sleep {word}"]))
         while not processes_with(word):
             await asyncio.sleep(0.01)
@@ -282,7 +282,7 @@ def test_cancelling_a_command_kills_all_of_it_at_once() -> None:
 @pytest.mark.parametrize("pause_s", [0, 0.001])
 def test_cancelling_a_sample_that_is_being_made_leaves_nothing(pause_s: float) -> None:
     async def work() -> None:
-        task = asyncio.create_task(UnspillSandbox.sample_init("task", None, {}))
+        task = asyncio.create_task(UnspillEnvironment.sample_init("task", None, {}))
         await asyncio.sleep(pause_s)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -10,7 +10,7 @@ import pytest_asyncio
 from inspect_ai.util._sandbox import self_check
 
 from tests.apart import apart  # noqa: F401
-from unspill.adapters.inspect_ai import UnspillSandbox
+from unspill.adapters.inspect_ai import UnspillEnvironment
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("apart")]
 
@@ -36,16 +36,16 @@ class Hurried:
 @pytest_asyncio.fixture
 async def sandbox_env(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, full: bool
-) -> AsyncIterator[UnspillSandbox]:
+) -> AsyncIterator[UnspillEnvironment]:
     """A sample's sandbox."""
     reason = NOT_HERE.get(request.node.originalname)
     if reason is not None:
         request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     if not full:
         monkeypatch.setattr(self_check, "anyio", Hurried())
-    places = await UnspillSandbox.sample_init("task", None, {})
-    yield places["default"].as_type(UnspillSandbox)
-    await UnspillSandbox.sample_cleanup("task", None, places, interrupted=False)
+    places = await UnspillEnvironment.sample_init("task", None, {})
+    yield places["default"].as_type(UnspillEnvironment)
+    await UnspillEnvironment.sample_cleanup("task", None, places, interrupted=False)
 
 
 def test_no_more_than_5_checks_of_44_are_left_out() -> None:

@@ -11,10 +11,8 @@ from mcp_types import TextResourceContents
 from tests.agents.mcp_world import MODES, connected, in_world, text_of
 from tests.support import Ground
 from unspill import Sandbox, Secrets
-from unspill.adapters.answering import Answer
-from unspill.adapters.mcp.outputs import Outputs, Own
-from unspill.adapters.mcp.projects import Projects
-from unspill.adapters.mcp.resources import read_resource
+from unspill.adapters.answers import Answer
+from unspill.adapters.mcp.resources import CallHistory, Projects, read_resource
 from unspill.errors import UsageError
 from unspill.model.permission import Allowed, Question
 from unspill.permissions.approvers import Callback
@@ -116,16 +114,16 @@ def test_what_was_not_kept_of_an_output_is_said_where_it_is_missing(ground: Grou
     sandbox = ground.sandbox()
     command = "printf x; yes ä | tr -d '\\n' | head -c 200000"
     whole = b"x" + ("ä".encode() * 100_000)
-    run, own, projects = sandbox.run(command), Own(), Projects([sandbox])
+    run, projects = sandbox.run(command), Projects([sandbox])
     with pytest.raises(UsageError):
-        read_resource(projects, Outputs(), own, "unspill://runs/1/stdout")
-    own.add(sandbox, "run", Answer(text="", values={"run": run.number}))
+        read_resource(projects, CallHistory(), "unspill://runs/1/stdout")
     for is_kept in (True, False):
-        outputs = Outputs(most=1 << 20 if is_kept else 0)
-        outputs.put(sandbox, run.number, "stdout", whole)
+        history = CallHistory(most=1 << 20 if is_kept else 0)
+        history.add(sandbox, "run", Answer(text="", values={"run": run.number}))
+        history.keep(sandbox, run.number, "stdout", whole)
         found, said, uri = b"", [], "unspill://runs/1/stdout"
         while uri:
-            contents = read_resource(projects, outputs, own, uri)
+            contents = read_resource(projects, history, uri)
             texts = [one.text for one in contents if isinstance(one, TextResourceContents)]
             found += texts[0].encode()
             said += texts[1:]

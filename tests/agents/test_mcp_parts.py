@@ -10,14 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import Ground
-from unspill.adapters.answering import Answer
+from unspill.adapters.answers import Answer
 from unspill.adapters.mcp import resources
-from unspill.adapters.mcp.bridge import LONGEST_S, Bridge, Pending
-from unspill.adapters.mcp.calls import READING, Call, Calls
-from unspill.adapters.mcp.eliciting import make_form
-from unspill.adapters.mcp.outputs import Heard, Outputs
-from unspill.adapters.mcp.progress import last_line
-from unspill.adapters.mcp.projects import Projects
+from unspill.adapters.mcp.questions import LONGEST_S, ClientApprover, PendingQuestion, make_form
+from unspill.adapters.mcp.resources import CallHistory, OutputBuffer, Projects
+from unspill.adapters.mcp.server import READING, Call, Calls, last_line
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.model.permission import Allowed, Denied, NetworkForCommand, Question
 from unspill.model.run import Output, OutputChunk
@@ -68,17 +65,17 @@ def test_reading_on_ends_and_says_once_what_was_not_kept(head: bytes, tail: byte
 
 def test_what_was_heard_is_kept_for_the_last_runs_as_far_as_the_bound(ground: Ground) -> None:
     sandbox, other = ground.sandbox(), ground.sandbox("other")
-    outputs = Outputs(most=100)
+    history = CallHistory(most=100)
     for run in range(1, 4):
-        outputs.put(sandbox, run, "stdout", b"x" * 40)
-    assert [outputs.find(sandbox, run, "stdout") is not None for run in range(1, 4)] == [False, True, True]
-    assert outputs.find(other, 3, "stdout") is None
-    outputs.put(sandbox, 4, "stdout", b"x" * 101)
-    assert not any(outputs.find(sandbox, run, "stdout") for run in range(1, 5)), "never more than the bound"
+        history.keep(sandbox, run, "stdout", b"x" * 40)
+    assert [history.printed(sandbox, run, "stdout") is not None for run in range(1, 4)] == [False, True, True]
+    assert history.printed(other, 3, "stdout") is None
+    history.keep(sandbox, 4, "stdout", b"x" * 101)
+    assert not any(history.printed(sandbox, run, "stdout") for run in range(1, 5)), "never more than the bound"
 
 
 def test_of_a_stream_that_is_too_long_nothing_is_heard() -> None:
-    heard = Heard(4)
+    heard = OutputBuffer(4)
     for chunk in (b"123", b"456", b"7"):
         heard.take(OutputChunk(stream="stdout", chunk=chunk))
         heard.take(OutputChunk(stream="stderr", chunk=b"x"))
@@ -103,13 +100,13 @@ def test_projects_of_the_same_name_are_told_apart_and_none_is_there_twice(ground
             Projects(wrong)
 
 
-def ask_in_thread(bridge: Bridge, asked: Question) -> "asyncio.Future[object]":
+def ask_in_thread(bridge: ClientApprover, asked: Question) -> "asyncio.Future[object]":
     return asyncio.ensure_future(asyncio.to_thread(bridge.ask, asked))
 
 
 def test_however_a_question_ends_who_asked_gets_an_answer() -> None:
     async def steps() -> list[object]:
-        bridge = Bridge(asyncio.get_running_loop())
+        bridge = ClientApprover(asyncio.get_running_loop())
         late, closed = question(0.05), question()
         answers = [ask_in_thread(bridge, late), ask_in_thread(bridge, closed)]
         await bridge.news.wait()
@@ -130,8 +127,8 @@ def test_a_question_that_is_answered_or_over_is_not_put_to_the_client_any_more()
     """Control: one that waits is."""
 
     async def steps() -> None:
-        bridge = Bridge(asyncio.get_running_loop())
-        waits, answered, late = Pending(question()), Pending(question()), Pending(question(0.0))
+        bridge = ClientApprover(asyncio.get_running_loop())
+        waits, answered, late = PendingQuestion(question()), PendingQuestion(question()), PendingQuestion(question(0.0))
         for pending in (waits, answered, late):
             bridge._add(pending)
         answered.deny("not this one")
@@ -142,13 +139,13 @@ def test_a_question_that_is_answered_or_over_is_not_put_to_the_client_any_more()
 
 def test_who_asks_when_the_loop_has_ended_is_denied() -> None:
     loop = asyncio.new_event_loop()
-    bridge = Bridge(loop)
+    bridge = ClientApprover(loop)
     loop.close()
     assert isinstance(bridge.ask(question()), Denied)
 
 
 def test_the_first_answer_counts_and_no_question_waits_longer_than_a_client_may_take() -> None:
-    pending = Pending(question(wait_s=1e6))
+    pending = PendingQuestion(question(wait_s=1e6))
     assert pending.left_s <= LONGEST_S
     pending.give(Denied(digest="x", by="y"))
     pending.give(Allowed(digest="x", by="y"))
@@ -195,7 +192,7 @@ def test_ending_a_server_ends_calls_that_wait_for_their_client_and_lets_none_beg
     ended = threading.Event()
 
     def work(call: Call, _cancel_fd: int) -> Answer:
-        answer = call.bridge.ask(question())
+        answer = call.approver.ask(question())
         ended.set()
         return Answer(text=type(answer).__name__, values={})
 
@@ -203,7 +200,7 @@ def test_ending_a_server_ends_calls_that_wait_for_their_client_and_lets_none_beg
         async with Calls() as calls:
             call = calls.begin(work)
             await call.until_news()
-            state = calls.pause(call, call.bridge.take_new())
+            state = calls.pause(call, call.approver.take_new())
         assert ended.is_set()
         assert calls.resume(state) is None
         with pytest.raises(SandboxUnavailable):

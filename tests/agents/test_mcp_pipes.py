@@ -91,7 +91,7 @@ def test_what_the_server_itself_prints_misses_the_wire(ground: Ground) -> None:
         "from unspill import Sandbox\n"
         "from unspill.adapters.mcp import server, stdio\n"
         "made = server.make_server(Sandbox(sys.argv[1]))\n"
-        "import unspill.adapters.mcp.projects as projects\n"
+        "import unspill.adapters.mcp.resources as projects\n"
         "tools = projects.Projects.tools\n"
         "def noisy(self):\n"
         "    print('printed', flush=True)\n"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What only the MCP server says, word for word: of several projects, of parts of resources, of calls that are over.
 
-All else that a model reads is `adapters.toolbox`, and is looked at where that is.
+All else that a model reads is `adapters.tools`, and is looked at where that is.
 """
 
 import itertools
@@ -12,17 +12,15 @@ import pytest
 from tests.agents.mcp_world import connected, in_world, text_of
 from tests.support import Ground
 from unspill import Limits, Network, Rules, Sandbox, Secrets
-from unspill.adapters.answering import Answer, answer_error
+from unspill.adapters.answers import Answer, answer_error
 from unspill.adapters.mcp import resources, server
-from unspill.adapters.mcp.asking import with_left_open
-from unspill.adapters.mcp.outputs import Outputs, Own
-from unspill.adapters.mcp.projects import Projects
-from unspill.adapters.mcp.schemas import join_schemas
-from unspill.adapters.toolbox import tools_of
+from unspill.adapters.mcp.questions import with_open_questions
+from unspill.adapters.mcp.resources import CallHistory, Projects, join_schemas
+from unspill.adapters.tools import tools_of
 from unspill.errors import UsageError
 from unspill.model.permission import RequestId
 from unspill.model.run import Output
-from unspill.permissions.approvers import Later
+from unspill.permissions.approvers import RetryQueue
 
 pytestmark = pytest.mark.kernel
 
@@ -121,7 +119,7 @@ def test_what_is_said_of_a_resource_that_is_none(ground: Ground) -> None:
         ),
     ):
         with pytest.raises(UsageError) as refused:
-            resources.read_resource(Projects([sandbox]), Outputs(), Own(), uri)
+            resources.read_resource(Projects([sandbox]), CallHistory(), uri)
         assert server._refusal(1, refused.value).error.message == told
 
 
@@ -133,11 +131,11 @@ def test_what_is_said_of_a_call_that_is_over() -> None:
 
 
 def test_what_is_said_of_questions_that_wait_for_the_user(ground: Ground) -> None:
-    later = Later(ground.sandbox()._opened.store.requests, patience_s=0)
+    later = RetryQueue(ground.sandbox()._project.store.requests, wait_s=0)
     answer = Answer(text="Exit code: 0\nThe command printed nothing.\n", values={"exit_code": 0})
-    assert with_left_open(answer, later) == answer
+    assert with_open_questions(answer, later) == answer
     later.left_open[RequestId("3f2a9c81d05b7e64")] = "Allow connection to example.org?"
-    told = with_left_open(answer, later)
+    told = with_open_questions(answer, later)
     assert told.text == (
         "Exit code: 0\n"
         "Note: not answered yet: Allow connection to example.org? The user can: `unspill approve 3f2a9c81d05b7e64`. "
@@ -164,7 +162,7 @@ def test_the_instructions_name_tools_that_there_are(ground: Ground) -> None:
 
 def test_the_instructions_speak_of_no_sandbox_where_there_is_none(ground: Ground) -> None:
     sealed, contained = ground.sandbox(), ground.sandbox("other")
-    contained._opened = contained._opened.replace(container="docker")
+    contained._project = contained._project.with_means(container="docker")
     assert server.make_server(sealed).instructions == server.INSTRUCTIONS
     assert server.make_server(contained).instructions == (
         "Commands run without a sandbox, as processes of a container: what they change is changed at once, for good."

@@ -11,7 +11,7 @@ from pydantic import FileUrl
 
 from tests.agents.mcp_world import MODES, Bare, connected, in_world, text_of
 from tests.support import Ground
-from unspill.adapters.toolbox import tools_of
+from unspill.adapters.tools import tools_of
 
 pytestmark = pytest.mark.kernel
 

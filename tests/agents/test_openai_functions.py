@@ -12,10 +12,8 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from tests.agents.openai_given import break_sandbox, quiet, scripted, told, tool_call, until
 from tests.support import Ground, lasting, processes_with
 from unspill import Sandbox
-from unspill.adapters.calling import call_run_command
 from unspill.adapters.openai_agents import function_tools, run_command_function
-from unspill.adapters.tool import run_command_tool
-from unspill.adapters.toolbox import tools_of
+from unspill.adapters.tools import call_run_command, run_command_tool, tools_of
 from unspill.model.permission import Denied, Question
 
 pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]

@@ -12,8 +12,8 @@ from agents.testing import ScriptedModel
 from tests.agents.openai_given import break_sandbox, quiet, request, scripted, shell_call, told, until
 from tests.support import Ground, lasting, processes_with, short
 from unspill import Network, Sandbox
-from unspill.adapters.calling import call_run_command
 from unspill.adapters.openai_agents import shell_executor
+from unspill.adapters.tools import call_run_command
 from unspill.errors import UnspillError
 from unspill.model.permission import Denied, Question
 

@@ -24,7 +24,7 @@ def made(path: str, text: str) -> Source:
         ("no_such_package", True),
         ("os.path", False),
         ("__future__", False),
-        ("unspill.adapters.tool", False),
+        ("unspill.adapters.tools", False),
         ("tests.support", False),
         ("measuring", False),
         ("pytest", False),
@@ -58,7 +58,7 @@ def test_what_every_run_needs_needs_no_framework() -> None:
     needing = framework_files()
     assert needing
     assert {path.split("/")[2] for path in needing if path.startswith("src/")} <= {"adapters", "cli"}
-    assert needing.isdisjoint({"src/unspill/adapters/tool.py", "src/unspill/adapters/calling.py", "examples/agent.py"})
+    assert needing.isdisjoint({"src/unspill/adapters/tools.py", "src/unspill/adapters/answers.py", "examples/agent.py"})
 
 
 def contract(name: str) -> dict[str, Any]:

@@ -30,7 +30,9 @@ def test_every_public_name_is_listed() -> None:
     assert public - set(unspill.__all__) == machinery
 
 
-@pytest.mark.parametrize(("old", "new"), [("RootfsShelf", "RootfsRegistry"), ("RootfsWish", "RootfsSpec")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("Left", "Skipped"), ("RootfsShelf", "RootfsRegistry"), ("RootfsWish", "RootfsSpec")]
+)
 def test_an_old_name_says_the_new_one(old: str, new: str) -> None:
     assert getattr(unspill, new)
     with pytest.raises(AttributeError, match=f"unspill.{old} is now unspill.{new}"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tests.attack.entries_inside import PASSED
 from tests.attack.requests import REQUESTS
 from unspill.host.seccomp import build_filter
-from unspill.host.seccomp_rules import AUDIT_ARCHES, Allow, Refuse, RefuseIf, assemble, numbers_of, verdicts
+from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, Refuse, RefuseIf, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ class Rule:
 def answer_of(verdict: Verdict, arguments: Sequence[int]) -> int:
     """Return the error that a call gets, PASSED if it is let through."""
     match verdict:
-        case Allow():
+        case AllowCall():
             return PASSED
         case Refuse():
             return verdict.error
@@ -80,7 +80,7 @@ def _weaker(verdict: Verdict) -> Iterator[tuple[str, Verdict, tuple[int, ...]]]:
     """Yield each part of a verdict: what it is called, the verdict without it, arguments that only it refuses."""
     match verdict:
         case Refuse():
-            yield "", Allow(), ()
+            yield "", AllowCall(), ()
         case RefuseIf(test="has-a-bit-of", values=(mask,)):
             for bit in (1 << place for place in range(32) if mask >> place & 1):
                 yield f" with {bit:#x}", verdict.replace(values=(mask & ~bit,)), _at(verdict, bit)

@@ -24,7 +24,7 @@ import pytest
 from tests.kernel.seccomp_box import MACHINE
 from tests.support import Ground, is_rootfs_chosen
 from unspill import RunResult, Sandbox
-from unspill.host.seccomp_rules import AUDIT_ARCHES, Allow, assemble, numbers_of, verdicts
+from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, assemble, numbers_of, verdicts
 from unspill.model.plan import Bind, Plan, ReadOnly
 from unspill.plan.argv import bwrap_options
 from unspill.sandbox import running
@@ -113,7 +113,7 @@ class Arena:
     def without_rule_of(self, call: str, profile: Profile = "default") -> Iterator[None]:
         """Let one system call through whatever its arguments, for the time of the context."""
         known: list[Verdict] = list(verdicts(MACHINE, profile))
-        known[numbers_of(MACHINE)[call]] = Allow()
+        known[numbers_of(MACHINE)[call]] = AllowCall()
         program = assemble(AUDIT_ARCHES[MACHINE], known)
         with self._planned(lambda plan: plan.replace(filter=program)):
             yield

@@ -44,9 +44,9 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     if order["taken_away"]:
         from unspill.cli import run
-        from unspill.sandbox import preload
+        from unspill.sandbox import apply
 
-        vars(preload).update(_TO_THE_END=(), _TO_TELL=(), _OF_REPOSITORIES=())
+        vars(apply).update(_TO_THE_END=(), _TO_TELL=(), _OF_REPOSITORIES=())
         vars(run).update(_LOADED=())
     if order["fails"]:
         from unspill.apply import operate

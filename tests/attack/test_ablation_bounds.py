@@ -147,7 +147,7 @@ def test_a_layer_that_nobody_measures_grows_as_it_likes(arena: Arena) -> None:
     limits = short(layer_bytes=MIB)
     sandbox = arena.ground.sandbox()
     assert sandbox.run(script, limits=limits).outcome == LimitReached(limit="layer_bytes", bound=MIB)
-    watching, last = "unspill.runner.watch.find_excess", "unspill.sandbox.scanning.find_excess"
+    watching, last = "unspill.runner.watch.find_excess", "unspill.sandbox.scan.find_excess"
     for looks in ((watching,), (last,), (watching, last)):
         with arena.patch.context() as patch:
             for look in looks:

@@ -22,7 +22,7 @@ from unspill import NeverStarted, TimedOut
 from unspill.errors import SandboxUnavailable
 from unspill.host.job import Job
 from unspill.runner import launcher
-from unspill.runner.watch import Pipes
+from unspill.runner.watch import RunPipes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -181,7 +181,7 @@ def test_a_file_in_place_of_a_pipe_lets_a_command_unsay_what_it_printed(arena: A
     """
     record = arena.ground.top / "record"
 
-    class FilePipes(Pipes):
+    class FilePipes(RunPipes):
         def __init__(self, has_stdin: bool) -> None:
             super().__init__(has_stdin)
             os.close(self.theirs[1])
@@ -191,7 +191,7 @@ def test_a_file_in_place_of_a_pipe_lets_a_command_unsay_what_it_printed(arena: A
     assert not tried.won
     assert "EVIDENCE" in tried.lines
     with arena.patch.context() as patch:
-        patch.setattr("unspill.runner.perform.Pipes", FilePipes)
+        patch.setattr("unspill.runner.perform.RunPipes", FilePipes)
         assert arena.ground.sandbox().run(python(script)).ok
     text = record.read_text("utf-8", "replace")
     assert "WON unsay" in text

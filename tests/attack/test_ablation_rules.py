@@ -17,7 +17,7 @@ from tests.attack.requests import REQUESTS
 from tests.figures import record_figure
 from tests.kernel.seccomp_box import MACHINE
 from unspill.host.seccomp import build_filter
-from unspill.host.seccomp_rules import Allow, Refuse, RefuseIf, verdicts
+from unspill.host.seccomp_rules import AllowCall, Refuse, RefuseIf, verdicts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ OF_THE_WHOLE = {"x86_64": 4, "aarch64": 2}
 def parts_of(verdict: Verdict) -> int:
     """Return how many rules a verdict is, counted by another way than they are generated."""
     match verdict:
-        case Allow():
+        case AllowCall():
             return 0
         case Refuse():
             return 1

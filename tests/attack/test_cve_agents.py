@@ -17,9 +17,7 @@ from tests.attack.arena import Arena, naive_bwrap, replaced, shown_as_it_is
 from tests.support import is_rootfs_chosen, run_cli
 from unspill import UnspillError
 from unspill.model.policy import Network
-from unspill.policy.egress import parse_rules
-from unspill.policy.hosts import Destination
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Destination, Refused, parse_rules
 
 if TYPE_CHECKING:
     pass

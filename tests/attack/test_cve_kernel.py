@@ -20,7 +20,7 @@ from tests.attack.entries_inside import PASSED, RET_ALLOW, RET_ERRNO
 from tests.attack.requests import REQUESTS
 from tests.kernel.seccomp_box import MACHINE
 from unspill.host.seccomp import build_filter
-from unspill.host.seccomp_rules import AUDIT_ARCHES, Allow, assemble, numbers_of, verdicts
+from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def test_cve_the_call_with_which_it_begins_is_refused(entry: Entry, tmp_path: Pa
     calls: list[Call] = [("native", NUMBERS[name], arguments) for name, arguments in entry.calls]
     known: list[Verdict] = list(verdicts(MACHINE, "default"))
     for name, _ in entry.calls:
-        known[NUMBERS[name]] = Allow()
+        known[NUMBERS[name]] = AllowCall()
     without = assemble(AUDIT_ARCHES[MACHINE], known)
     full = build_filter(MACHINE, "default")
     found = answers([(program, call) for program in (full, without) for call in calls], tmp_path)

@@ -325,7 +325,7 @@ def test_b4_a_slow_walk_gives_no_time_to_fill_the_disk(arena: Arena, monkeypatch
         if b"WROTE ALL" not in result.stdout.kept():
             break
     assert b"WROTE ALL" not in result.stdout.kept()
-    monkeypatch.setattr(watch.Budget, "_is_time_to_walk", lambda self, _grown: time.monotonic() >= self._next_walk)
+    monkeypatch.setattr(watch.UsageWatch, "_is_time_to_walk", lambda self, _grown: time.monotonic() >= self._next_walk)
     assert b"WROTE ALL" in sandbox.run(python(script), limits=short(layer_bytes=80 * MIB)).stdout.kept()
 
 

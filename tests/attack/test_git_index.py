@@ -6,7 +6,7 @@ import pytest
 from tests.kernel.test_git_apply import IDENTITY, do
 from tests.support import Ground, printed
 from unspill import RunResult
-from unspill.model.operation import Left
+from unspill.model.operation import Skipped
 
 pytestmark = pytest.mark.kernel
 
@@ -48,7 +48,7 @@ def repository(ground: Ground) -> Ground:
     return ground
 
 
-def lefts(result: RunResult) -> tuple[Left, ...]:
+def lefts(result: RunResult) -> tuple[Skipped, ...]:
     """Return what the apply after a run left."""
     return () if result.operation is None else result.operation.left
 

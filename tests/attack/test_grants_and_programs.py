@@ -12,7 +12,7 @@ from unspill import Sandbox
 from unspill.errors import DeniedError
 from unspill.model.permission import UNKNOWN_PROGRAM, Allowed, Question
 from unspill.model.plan import Plan
-from unspill.sandbox import asking, program
+from unspill.sandbox import permits, program
 
 if TYPE_CHECKING:
     from typing import Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.attack.arena import Arena
     from tests.support import Ground
     from unspill.model.permission import Answer
-    from unspill.sandbox.opening import Opened
+    from unspill.sandbox.project import Project
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 
@@ -82,12 +82,11 @@ def test_e6_a_grant_does_not_cover_a_program_that_was_exchanged(
     sandbox = attended(ground, person)
     assert not is_used_for_another(ground, sandbox, person, case)
 
-    def unidentified(_opened: Opened, _plan: Plan) -> str:
+    def unidentified(_opened: Project, _plan: Plan) -> str:
         return ""
 
     with arena.patch.context() as patch:
-        for place in ("occasion", "program"):
-            patch.setattr(f"unspill.sandbox.{place}.identify_program", unidentified)
+        patch.setattr("unspill.sandbox.program.identify_program", unidentified)
         sandbox.discard()
         assert is_used_for_another(ground, sandbox, person, case)
 
@@ -101,7 +100,7 @@ def test_e6_a_program_that_was_exchanged_between_the_answer_and_the_run_is_not_r
     """
     person = Longest()
     sandbox = attended(ground, person)
-    real = asking.permitted
+    real = permits.permitted
 
     def permitted_and_overtaken(*given: Any) -> Any:
         found = real(*given)
@@ -113,7 +112,7 @@ def test_e6_a_program_that_was_exchanged_between_the_answer_and_the_run_is_not_r
         return sandbox.run(["./tool"], hosts=["example.org"], after="hold").stdout.kept()
 
     assert attempt() == b"benign\n"
-    monkeypatch.setattr(asking, "permitted", permitted_and_overtaken)
+    monkeypatch.setattr(permits, "permitted", permitted_and_overtaken)
     with pytest.raises(DeniedError, match="was changed after"):
         attempt()
     with arena.patch.context() as patch:

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 PROGRAM: Final = Path(__file__).with_name("late_imports.py")
 HELD: Final = "mkdir -p .claude; echo > .claude/settings.json; printf '#!/bin/sh' > run.sh; chmod +x run.sh"
 OPEN: Final = "from unspill import Sandbox\nwith Sandbox(project) as sandbox:\n    "
-TOOL: Final = "from unspill.adapters.toolbox import call_tool\n" + OPEN
+TOOL: Final = "from unspill.adapters.tools import call_tool\n" + OPEN
 
 
 @dataclass(frozen=True)

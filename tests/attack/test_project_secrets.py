@@ -105,7 +105,7 @@ def plant(arena: Arena) -> None:
 def without_masks(arena: Arena) -> Iterator[None]:
     """Let there be no layer of deletions, for the time of the context."""
     with arena.patch.context() as patch:
-        patch.setattr("unspill.sandbox.masking.find_mask", lambda *_arguments: None)
+        patch.setattr("unspill.sandbox.secrets.find_mask", lambda *_arguments: None)
         yield
 
 
@@ -258,8 +258,8 @@ def test_a9_a_guess_in_the_index_of_git_unmasks_nothing(
     def nothing(*_arguments: object) -> None:
         return
 
-    monkeypatch.setattr("unspill.sandbox.applying.remember_claims", nothing)
-    monkeypatch.setattr("unspill.sandbox.claims.Claims.has", lambda *_arguments: False)
+    monkeypatch.setattr("unspill.sandbox.apply.remember_claims", nothing)
+    monkeypatch.setattr("unspill.sandbox.secrets.Claims.has", lambda *_arguments: False)
     assert "PIN=4821" in play("second")
 
 
@@ -350,9 +350,9 @@ def test_a9_no_way_into_an_index_unmasks_a_secret(arena: Arena, way: str, monkey
 
     assert CANARY.encode() not in play("first")
     for name in ("remember_claims", "mark_written"):
-        monkeypatch.setattr(f"unspill.sandbox.applying.{name}", lambda *_arguments: None)
-    monkeypatch.setattr("unspill.sandbox.claims.Claims.may_be_made", lambda *_arguments: False)
-    monkeypatch.setattr("unspill.sandbox.claims.Claims.has", lambda *_arguments: False)
+        monkeypatch.setattr(f"unspill.sandbox.apply.{name}", lambda *_arguments: None)
+    monkeypatch.setattr("unspill.sandbox.secrets.Claims.may_be_made", lambda *_arguments: False)
+    monkeypatch.setattr("unspill.sandbox.secrets.Claims.has", lambda *_arguments: False)
     assert CANARY.encode() in play("second")
 
 

@@ -17,7 +17,7 @@ from unspill import RootfsRegistry, RootfsSpec
 from unspill.errors import RootfsUnsafe, UsageError
 from unspill.model.policy import Limits
 from unspill.rootfs import build
-from unspill.sandbox import tools
+from unspill.sandbox import rootfs
 from unspill.sandbox.rootfs import keep_rootfs
 from unspill.store.db import Store
 
@@ -54,16 +54,16 @@ def test_marks_of_an_overlay_that_a_command_set_are_not_kept(ground: Ground, mon
     Control: without the stripping the digest refuses; without that look too, the marks are in the tree.
     """
     sandbox = marked(ground)
-    kept = keep_rootfs(sandbox._opened, "mine", lambda _progress: None)
+    kept = keep_rootfs(sandbox._project, "mine", lambda _progress: None)
     assert attributes(kept.tree) == set()
     assert kept.manifest is not None
     assert dict(kept.manifest.left_out)["xattr"] >= 1
     assert printed(ground.sandbox("other", view="rootfs", rootfs="mine").run("cat /usr/bin/tool")) == "tool\n"
     monkeypatch.setattr(build, "_strip", lambda _path, _mode, _taken: None)
     with pytest.raises(RootfsUnsafe, match="other than it looks"):
-        keep_rootfs(sandbox._opened, "marked", lambda _progress: None)
+        keep_rootfs(sandbox._project, "marked", lambda _progress: None)
     monkeypatch.setattr(build, "is_unsafe", lambda _name: False)
-    control = keep_rootfs(sandbox._opened, "marked", lambda _progress: None)
+    control = keep_rootfs(sandbox._project, "marked", lambda _progress: None)
     assert "user.overlay.redirect" in attributes(control.tree)
 
 
@@ -71,7 +71,7 @@ def test_what_is_kept_is_not_called_as_if_it_were_of_a_source(ground: Ground) ->
     sandbox = marked(ground)
     for label in ("alpine", "alpine.z", "debian_12"):
         with pytest.raises(UsageError, match="not a label"):
-            keep_rootfs(sandbox._opened, label, lambda _progress: None)
+            keep_rootfs(sandbox._project, label, lambda _progress: None)
     archive = pack(ground, make_small_tree(ground.top / "trees" / "plain"))
     for label in ("alpine.z", "debian"):
         done = run_cli("rootfs", "pull", "--archive", os.fspath(archive), "--as", label, cwd=ground.project)
@@ -106,18 +106,18 @@ def test_a_rootfs_that_is_asked_for_its_tools_leaves_nothing_on_the_disk(
     registry = RootfsRegistry()
     made = registry.pull(RootfsSpec(source="archive", label="hostile", location=os.fspath(pack(ground, tree))))
     sizes: list[int] = []
-    forget = tools._forget_playground
+    forget = rootfs._forget_playground
 
     def measure(data: bytes, project: bytes) -> None:
         sizes.append(sum(path.lstat().st_size for path in playgrounds(ground) if path.is_file()))
         forget(data, project)
 
-    monkeypatch.setattr(tools, "_forget_playground", measure)
+    monkeypatch.setattr(rootfs, "_forget_playground", measure)
     assert registry.tools(made.name).tools == ()
     assert sizes == [1 << 20]
     assert playgrounds(ground) == []
-    monkeypatch.setattr(tools, "_forget_playground", lambda _data, _project: None)
-    monkeypatch.setattr(tools, "_LIMITS", Limits(wall_s=30.0))
+    monkeypatch.setattr(rootfs, "_forget_playground", lambda _data, _project: None)
+    monkeypatch.setattr(rootfs, "_LIMITS", Limits(wall_s=30.0))
     registry.tools(made.name)
     assert sum(path.lstat().st_size for path in playgrounds(ground) if path.is_file()) == 40 << 20
 

@@ -79,7 +79,7 @@ def test_a_grant_does_not_cover_what_a_command_put_over_a_program_of_the_rootfs(
     """Control: where an overlay with a command's layers in it counts as the rootfs, the grant covers it."""
     assert not runs_another_unasked(ground, tree)
     monkeypatch.setattr(rootfs_use, "is_written", view.is_writable_mount)
-    discard_layers(ground.opened[-1]._opened)
+    discard_layers(ground.opened[-1]._project)
     assert runs_another_unasked(ground, tree)
 
 
@@ -131,7 +131,7 @@ def test_too_many_layers_are_refused_with_a_remedy(ground: Ground, tree: Path, m
 def test_a_tree_with_layers_is_checked_like_any_other(ground: Ground, tree: Path) -> None:
     sandbox = writable(ground, tree)
     sandbox.run("touch /usr/x")
-    assert layers_of(sandbox._opened)
+    assert layers_of(sandbox._project)
     newer = make_again(tree)
     tree.chmod(0o777)
     with pytest.raises(RootfsUnsafe, match="can be changed by others"):

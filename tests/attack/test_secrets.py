@@ -14,7 +14,7 @@ from tests.attack.arena import Arena, naive_bwrap, python, replaced, shown_as_it
 from tests.support import chosen_views
 from unspill import UnspillError
 from unspill.model.plan import File, ReadOnly, Tmpfs
-from unspill.policy.environ import ALLOWED
+from unspill.policy.defaults import ALLOWED_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,7 +192,7 @@ def test_a11_no_variable_of_the_caller_is_seen_inside(arena: Arena) -> None:
     Control: a bwrap call without `--clearenv` has them all."""
     for name in VARIABLES:
         arena.patch.setenv(name, f"{CANARY}-{name}")
-    assert not ALLOWED.intersection(VARIABLES)
+    assert not ALLOWED_VARIABLES.intersection(VARIABLES)
     script = READ_VARIABLES % (CANARY.split("-"),)
     for view in chosen_views():
         assert not arena.attack(script, view=view).won

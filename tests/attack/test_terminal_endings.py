@@ -78,7 +78,7 @@ USUAL: Final = {
 }
 WITHOUT: Final = (
     "import sys; sys.argv[0] = 'unspill'; from unspill.cli import run; from unspill.cli.main import main; "
-    "run.CommandOutput.settle = lambda self: None; main()"
+    "run.TerminalOutput.settle = lambda self: None; main()"
 )
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from tests.support import Ground, run_cli
 from unspill import SandboxFiles
-from unspill.sandbox.file_runs import verb_of
-from unspill.sandbox.files_tree import SandboxTree
+from unspill.sandbox.files import SandboxTree, verb_of
 
 pytestmark = pytest.mark.kernel
 

@@ -4,11 +4,8 @@
 from pathlib import Path
 from typing import Final
 
-from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
-from unspill.policy.gitkeys import EXCLUDED, FORMAT, ORDINARY
-from unspill.policy.held_names import HELD
-from unspill.policy.other_rows import OTHERS
-from unspill.policy.row import Row
+from unspill.policy.git import EXCLUDED_KEYS, FORMAT_KEYS, ORDINARY_KEYS
+from unspill.policy.held import FLAGGED, HELD, RULES, GuardRow
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "held.md"
 ROWS_HEADER: Final = "| what | verdict | why | when it is deleted |"
@@ -28,13 +25,13 @@ FORMAT_VALUES: Final = {
 
 def rows() -> list[str]:
     """Return the lines of the table of paths: the held ones, the flagged ones, the ordinary ones."""
-    cells = [(names_of(row), row.verdict, row.reason, row.deleted) for row in (*HELD, *FLAGGED, CONFIG_SCRIPTS)]
-    cells += [(row.what, row.verdict, row.reason, row.deleted) for row in OTHERS]
+    cells = [(names_of(row), row.verdict, row.reason, row.deleted) for row in (*HELD, *FLAGGED)]
+    cells += [(row.what, row.verdict, row.reason, row.deleted) for row in RULES]
     order = ["held", "flagged", "ordinary"]
     return [f"| {' | '.join(row)} |" for row in sorted(cells, key=lambda row: order.index(row[1]))]
 
 
-def names_of(row: Row) -> str:
+def names_of(row: GuardRow) -> str:
     """Return the names of a row as patterns."""
     patterns = [name.decode() for name in row.files]
     patterns += [f"{name.decode()}/" for name in row.directories]
@@ -50,13 +47,16 @@ def keys() -> list[str]:
     """Return the lines of the table of settings, one for each kind of value."""
     lines = []
     for check, words in VALUES.items():
-        patterns = [key for key, wanted in ORDINARY.items() if wanted == check]
+        patterns = [key for key, wanted in ORDINARY_KEYS.items() if wanted == check]
         if patterns:
             lines.append(f"| {' '.join(f'`{key}`' for key in patterns)} | {words} |")
     for check, words in FORMAT_VALUES.items():
-        patterns = [key for key, wanted in FORMAT.items() if wanted == check]
+        patterns = [key for key, wanted in FORMAT_KEYS.items() if wanted == check]
         lines.append(f"| {' '.join(f'`{key}`' for key in patterns)} | {words} |")
-    return [*lines, f"| {' '.join(f'`{key}`' for key in sorted(EXCLUDED))} | none, although it is a `branch.*.*` |"]
+    return [
+        *lines,
+        f"| {' '.join(f'`{key}`' for key in sorted(EXCLUDED_KEYS))} | none, although it is a `branch.*.*` |",
+    ]
 
 
 def with_tables(text: str) -> str:

@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Final
 
-from unspill.policy.project_secrets import ROWS
+from unspill.policy.secrets import PROJECT_SECRETS
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "secrets.md"
 HEADER: Final = "| names | why |"
@@ -12,7 +12,8 @@ HEADER: Final = "| names | why |"
 
 def with_table(text: str) -> str:
     """Return the document with its table, which is the last thing in it, made anew."""
-    rows = [f"| {' '.join(f'`{name.decode()}`' for name in row.names)} | {row.reason} |" for row in ROWS]
+    listed = {reason: " ".join(f"`{name.decode()}`" for name in names) for reason, names in PROJECT_SECRETS.items()}
+    rows = [f"| {names} | {reason} |" for reason, names in listed.items()]
     return text[: text.index(HEADER)] + "\n".join([HEADER, "|---|---|", *rows]) + "\n"
 
 

@@ -10,12 +10,9 @@ from tests.docs.tables import ROOT, code, rows_of, section
 from unspill import Limits, Policy
 from unspill.model.policy import Network, Rules, Secrets
 from unspill.model.rootfs import RootfsSpec
-from unspill.policy.environ import ALLOWED, is_private, is_refused
+from unspill.policy.config import AFTER, ENGINES, PROFILES, PROJECT_KEYS, SOURCES, TMP, VIEWS, Settings, parse_policy
+from unspill.policy.defaults import ALLOWED_VARIABLES, is_private_variable, is_refused_variable, mount_place_problem
 from unspill.policy.merge import tighten, with_own
-from unspill.policy.mounted import place_problem
-from unspill.policy.rootfs_spec import SOURCES
-from unspill.policy.settings import AFTER, ENGINES, PROFILES, PROJECT_KEYS, TMP, VIEWS, Settings
-from unspill.policy.toml import parse_policy
 from unspill.record import Record
 
 DOCUMENT = "docs/configuration.md"
@@ -103,7 +100,7 @@ def test_the_places_that_are_never_free_are_documented() -> None:
     text = section(DOCUMENT, "Rootfs")
     named = [place for place in code(text) if place.startswith("/")]
     assert "/tmp" in named
-    assert all(place_problem(place.encode()) for place in named)
+    assert all(mount_place_problem(place.encode()) for place in named)
 
 
 def test_limits_that_are_never_unlimited_are_documented() -> None:
@@ -119,15 +116,15 @@ def test_limits_that_are_never_unlimited_are_documented() -> None:
 
 def test_the_list_of_variables_is_that_of_the_code() -> None:
     (block,) = find_blocks(section(DOCUMENT, "Variables"))
-    assert sorted(" ".join(block.content).split()) == sorted(ALLOWED)
+    assert sorted(" ".join(block.content).split()) == sorted(ALLOWED_VARIABLES)
 
 
 def test_variables_called_private_or_refused_are() -> None:
     text = section(DOCUMENT, "Variables")
     for name in ("MY_TOKEN", "MY_KEY", "MY_PASSWORD", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS"):
-        assert is_private(name)
+        assert is_private_variable(name)
     for name in ("LD_PRELOAD", "BASH_ENV"):
-        assert is_refused(name)
+        assert is_refused_variable(name)
     assert all(word in text for word in ("*_TOKEN", "*_KEY", "*_PASSWORD", "DBUS_*", "LD_*", "BASH_ENV"))
 
 

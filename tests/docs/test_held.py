@@ -3,13 +3,17 @@
 
 from tests.docs.held import DOCUMENT, with_tables
 from tests.docs.tables import code, rows_of
-from unspill.apply.guard_view import MAX_CONTENT
-from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
-from unspill.policy.gitfiles import BUILT_IN
-from unspill.policy.gitkeys import EXCLUDED, FORMAT, ORDINARY
-from unspill.policy.guarded import LINES_AT_MOST, PACKAGE_TREES
-from unspill.policy.held_names import HELD
-from unspill.policy.other_rows import OTHERS, PACKAGES, UNREADABLE
+from unspill.apply.guard_git import MAX_CONTENT
+from unspill.policy.git import BUILT_IN_DRIVERS, EXCLUDED_KEYS, FORMAT_KEYS, ORDINARY_KEYS
+from unspill.policy.held import (
+    FLAGGED,
+    HELD,
+    LINES_AT_MOST,
+    PACKAGE_TREES,
+    PACKAGES,
+    RULES,
+    UNREADABLE,
+)
 
 NAME = "docs/held.md"
 TEXT = DOCUMENT.read_text("utf-8")
@@ -21,13 +25,13 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 def test_every_row_is_there_once() -> None:
     reasons = [row[2] for row in rows_of(NAME, "The table")]
-    assert sorted(reasons) == sorted(row.reason for row in (*HELD, *FLAGGED, CONFIG_SCRIPTS, *OTHERS))
+    assert sorted(reasons) == sorted(row.reason for row in (*HELD, *FLAGGED, *RULES))
     assert len(set(reasons)) == len(reasons)
 
 
 def test_every_setting_is_there_once() -> None:
     listed = [key for row in rows_of(NAME, "Settings that may change") for key in code(row[0])]
-    assert sorted(listed) == sorted((*ORDINARY, *FORMAT, *EXCLUDED))
+    assert sorted(listed) == sorted((*ORDINARY_KEYS, *FORMAT_KEYS, *EXCLUDED_KEYS))
 
 
 def test_figures_and_lists_in_its_words_are_those_of_the_code() -> None:
@@ -35,4 +39,4 @@ def test_figures_and_lists_in_its_words_are_those_of_the_code() -> None:
     assert set(code(PACKAGES.what)) == {name.decode() for name in PACKAGE_TREES}
     assert f"more than {LINES_AT_MOST} paths" in TEXT
     listed = {word for word in code(TEXT) if word.startswith(("diff=", "merge=", "filter=")) and word[-1] != "="}
-    assert listed == {driver.decode() for driver in BUILT_IN}
+    assert listed == {driver.decode() for driver in BUILT_IN_DRIVERS}

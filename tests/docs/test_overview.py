@@ -9,7 +9,7 @@ import unspill
 from tests.docs.tables import ROOT, section
 from unspill.cli.main import VERBS
 from unspill.model.policy import Policy
-from unspill.policy.settings import ENGINES, VIEWS
+from unspill.policy.config import ENGINES, VIEWS
 
 PACKAGE = ROOT / "src" / "unspill"
 PATH = re.compile(r"`((?:[\w.*-]+/)*[\w*-]+\.(?:py|md|toml))`")

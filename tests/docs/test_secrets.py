@@ -3,7 +3,7 @@
 
 from tests.docs.secrets import DOCUMENT, with_table
 from tests.docs.tables import code
-from unspill.policy.project_secrets import NAMES
+from unspill.policy.secrets import SECRET_NAMES
 
 TEXT = DOCUMENT.read_text("utf-8")
 
@@ -16,4 +16,4 @@ def test_examples_that_are_called_visible_are() -> None:
     before = TEXT.partition("## Names")[0]
     named = [word for word in code(before) if word.startswith(".env.")]
     assert len(named) == 4
-    assert not {name.encode() for name in named} & set(NAMES)
+    assert not {name.encode() for name in named} & set(SECRET_NAMES)

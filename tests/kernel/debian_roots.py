@@ -22,7 +22,7 @@ from unspill.rootfs import debian
 from unspill.rootfs.build import prepare
 from unspill.rootfs.debian import DEFAULT_SUITE, DebianSource
 from unspill.rootfs.registry import Registry
-from unspill.rootfs.source import Means
+from unspill.rootfs.source import BuildContext
 
 TOP = CACHE / "debian"
 SPEC = RootfsSpec(source="debian", packages=("git", "gcc", "libc6-dev"))
@@ -44,14 +44,14 @@ def no_install(_tree: bytes, _argv: Sequence[bytes], _hosts: Sequence[str]) -> I
     raise AssertionError("packages of Debian are not installed this way")
 
 
-def means_below(top: Path, downloads: Path | None = None) -> Means:
+def means_below(top: Path, downloads: Path | None = None) -> BuildContext:
     """Return the means of a source, below a directory of a test."""
     scratch = top / "scratch"
     scratch.mkdir(parents=True)
     if downloads is None:
         downloads = top / "downloads"
         downloads.mkdir()
-    return Means(downloads=bytes(downloads), scratch=bytes(scratch), install=no_install, report=ignore)
+    return BuildContext(downloads=bytes(downloads), scratch=bytes(scratch), install=no_install, report=ignore)
 
 
 def ignore(_progress: Progress) -> None:

@@ -56,7 +56,7 @@ def run_with_queue(
 ) -> tuple[RunResult, list[str], list[str]]:
     """Run a command that asks by the queue; return the states of what it asked, as it ran and when it had ended."""
     with Sandbox(os.getcwd(), name="queue", policy=Policy(**settings)) as sandbox:
-        requests = sandbox._opened.store.requests
+        requests = sandbox._project.store.requests
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(sandbox.run, command, approver="queue", **options)
             end = time.monotonic() + 10

@@ -89,7 +89,7 @@ class InterruptedStage(WholeStage):
         # What another process would do next
         self.sandbox.close()
         self.sandbox = Sandbox(self.project, policy=policy)
-        self._opened = self.sandbox._opened
+        self._project = self.sandbox._project
         return None
 
 
@@ -137,13 +137,13 @@ class VersionGame(Game):
 
     def _missing(self) -> list[str]:
         """Look for every version on the disk: in the project, in what is held, and in what operations keep."""
-        opened = self._stage._opened
+        project = self._stage._project
         places = [
-            opened.project,
-            *(upper_dir(opened.store.state, row.id) for row in opened.store.layers.sealed(opened.row.id)),
+            project.path,
+            *(upper_dir(project.store.state, row.id) for row in project.store.layers.sealed(project.row.id)),
         ]
         done = [one.id for one in self._stage.sandbox.operations(limit=1000) if one.ending == "done"]
-        places += [operation_dir(opened.store.state, name) for name in done]
+        places += [operation_dir(project.store.state, name) for name in done]
         kept = set().union(*(contents(place) for place in places))
         return [f"lost: {content!r} of {sorted(self._paths[content])}" for content in set(self._paths) - kept]
 

@@ -13,7 +13,7 @@ import pytest
 from unspill.apply import perform
 from unspill.apply.draft import Draft
 from unspill.apply.operate import Task, operate
-from unspill.apply.steps import Sites, entry_of
+from unspill.apply.steps import OpenDirs, entry_of
 from unspill.host.libc import renameat2 as rename
 from unspill.model.operation import Entry, Operation, Step
 from unspill.store.db import Store
@@ -47,11 +47,11 @@ class Bench:
     ) -> Operation:
         """Do an operation; `begin` is called when it is drafted and nothing live has changed yet."""
 
-        def draft(draft: Draft, sites: Sites) -> None:
+        def draft(draft: Draft, dirs: OpenDirs) -> None:
             group = draft.next_group()
             for name, kind in kinds.items():
                 draft.add(
-                    self._step(draft, sites, os.fsencode(name), kind, group if in_one_group else draft.next_group())
+                    self._step(draft, dirs, os.fsencode(name), kind, group if in_one_group else draft.next_group())
                 )
 
         live = os.fsencode(self.project)
@@ -69,8 +69,8 @@ class Bench:
         )
 
     @staticmethod
-    def _step(draft: Draft, sites: Sites, name: bytes, kind: str, group: int) -> Step:
-        fd = sites.roots[0].root_fd
+    def _step(draft: Draft, dirs: OpenDirs, name: bytes, kind: str, group: int) -> Step:
+        fd = dirs.roots[0].root_fd
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         step = Step(root=0, path=name, action="take", group=group, before=entry_of(status), staged=draft.is_staged(0))
         if kind == "deleted":

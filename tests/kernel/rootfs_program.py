@@ -15,7 +15,7 @@ from unspill.errors import UnspillError
 from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsKey, RootfsSpec
 from unspill.rootfs.build import prepare, upgrade
 from unspill.rootfs.registry import Registry
-from unspill.rootfs.source import Filled, Means, Resolved
+from unspill.rootfs.source import BuildContext, Filled, Resolved
 from unspill.rootfs.tar import unpack
 
 SPEC = RootfsSpec(source="alpine")
@@ -29,12 +29,12 @@ class TarSource:
         self._log = log
         self._dies = dies
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Name the version."""
         version = os.path.basename(self._archive).decode().removesuffix(".tar")
         return Resolved(key=RootfsKey(source="small", version=version, arch="any"), spec=spec)
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         """Write a line, and unpack."""
         fd = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:

@@ -17,8 +17,8 @@ from unspill.layers.lifecycle import OpenRun, drop_run, load_stacks, open_run, s
 from unspill.layers.locks import lock_sandbox
 from unspill.model.operation import Operation as Recorded
 from unspill.model.run import Exited
-from unspill.sandbox.after_run import apply_run
-from unspill.sandbox.scanning import scan_run
+from unspill.sandbox.apply import apply_run
+from unspill.sandbox.scan import scan_run
 
 INSIDE: Final = Path(__file__).with_name("round_trip_inside.py")
 PYTHON: Final = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
@@ -60,8 +60,8 @@ class Stage:
         inside.ask("begin")
         self._dest = os.fsencode(dest)
         self.sandbox = Sandbox(project, policy=ground.policy())
-        self._opened = self.sandbox._opened
-        self.is_elsewhere = project.stat().st_dev != os.stat(self._opened.store.state).st_dev
+        self._project = self.sandbox._project
+        self.is_elsewhere = project.stat().st_dev != os.stat(self._project.store.state).st_dev
         self._tick = os.open(dest.parent, os.O_TMPFILE | os.O_WRONLY, 0o600)
 
     def edit(self, operations: list[Operation]) -> None:
@@ -70,7 +70,7 @@ class Stage:
 
     def look(self) -> tuple[dict[bytes, Any], dict[bytes, Any]]:
         """Return pictures of the live tree and of the view."""
-        (stack,) = load_stacks(self._opened.store, self._opened.row.id, self._opened.roots)
+        (stack,) = load_stacks(self._project.store, self._project.row.id, self._project.roots)
         return self._inside.ask("look", lowers=list(stack.lowers()), dest=self._dest)  # type: ignore[no-any-return]
 
     def let_time_pass(self) -> None:
@@ -86,19 +86,19 @@ class Stage:
     def run(self, operations: list[Operation], after: str) -> Recorded | None:
         """Perform operations in a new layer; then hold or apply it, or throw it away."""
         self.let_time_pass()
-        opened = self._opened
-        with lock_sandbox(opened.store.state, opened.row.id):
-            under_way = open_run(opened.store, opened.row, argv=(b"true",), cwd=opened.project, roots=opened.roots)
+        project = self._project
+        with lock_sandbox(project.store.state, project.row.id):
+            under_way = open_run(project.store, project.row, argv=(b"true",), cwd=project.path, roots=project.roots)
             self._perform(under_way, operations)
             changes = scan_run(under_way)
             ended = under_way.run.replace(ended_ns=time.time_ns(), outcome=Exited(code=0), changed=len(changes))
             if after == "discard" or not changes:
-                drop_run(opened.store, under_way, ended)
+                drop_run(project.store, under_way, ended)
                 return None
-            closed = seal_run(opened.store, under_way, ended)
+            closed = seal_run(project.store, under_way, ended)
             if after == "hold":
                 return None
-            return apply_run(opened, under_way.run.id, changes, closed.stacks).operation
+            return apply_run(project, under_way.run.id, changes, closed.stacks).operation
 
     def _perform(self, under_way: OpenRun, operations: list[Operation]) -> None:
         (stack,) = under_way.stacks

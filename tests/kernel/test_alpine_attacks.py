@@ -21,9 +21,9 @@ from tests.support import lasting, processes_with
 from unspill.model.plan import Facts
 from unspill.model.policy import MIB
 from unspill.model.rootfs import Installed, Progress
-from unspill.plan.install import LIMITS
+from unspill.plan.rootfs import INSTALL_LIMITS
 from unspill.rootfs.tar import unpack
-from unspill.sandbox.rootfs import InstallGround, install
+from unspill.sandbox.rootfs_install import InstallGround, install
 
 pytestmark = pytest.mark.kernel
 
@@ -183,14 +183,14 @@ def test_a_link_that_a_script_leaves_leads_the_next_step_to_no_place_of_the_host
 
 
 BOUNDS = {
-    "time": (LIMITS.replace(wall_s=0.5), "busybox sleep 60\n", "ended after"),
+    "time": (INSTALL_LIMITS.replace(wall_s=0.5), "busybox sleep 60\n", "ended after"),
     "bytes": (
-        LIMITS.replace(layer_bytes=32 * MIB),
+        INSTALL_LIMITS.replace(layer_bytes=32 * MIB),
         "busybox dd if=/dev/zero of=/usr/big bs=1M count=64; busybox sleep 60\n",
         "layer_bytes",
     ),
     "entries": (
-        LIMITS.replace(layer_entries=500),
+        INSTALL_LIMITS.replace(layer_entries=500),
         "busybox mkdir /usr/many; cd /usr/many; busybox seq 2000 | busybox xargs busybox touch; busybox sleep 60\n",
         "layer_entries",
     ),

@@ -22,7 +22,7 @@ from tests.support import Ground
 from unspill.apply import operate, perform
 from unspill.apply.perform import keep_edits
 from unspill.apply.recover import settle_mark
-from unspill.apply.steps import Sites
+from unspill.apply.steps import OpenDirs
 from unspill.model.operation import Operation, OperationId
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -106,20 +106,20 @@ def test_no_edit_made_around_the_rename_is_lost(tmp_path: Path, full: bool, styl
     place.parent.mkdir()
     edits = done = kept_apart = 0
     lost: list[str] = []
-    with Editor(file) as editor, Sites(os.fsencode(tmp_path)) as sites:
-        sites.open_roots([os.fsencode(file.parent)])
+    with Editor(file) as editor, OpenDirs(os.fsencode(tmp_path)) as dirs:
+        dirs.open_roots([os.fsencode(file.parent)])
         while edits < (6000 if full else 600):
             step = ready(file, place, kind)
             editor.begin(style, chance.randint(1, BURST), 0, chance.choice((0, 0, 0, 30)))
             # When the first edits come: as long as a process takes to wake up
             time.sleep(chance.random() * 0.0004)
-            performed, left = perform.perform(sites, [step])
+            performed, left = perform.perform(dirs, [step])
             saved = editor.wait()
             edits += len(saved)
             done += not left
             live = file.read_bytes() if file.exists() else b""
             # By now the editor has closed whatever it had open, so the last look sees all of it
-            apart = named(keep_edits(sites, OperationId("operation"), [step], performed, [0]), "file")
+            apart = named(keep_edits(dirs, OperationId("operation"), [step], performed, [0]), "file")
             for text in saved if style == "append" else saved[-1:]:
                 if text not in live:
                     kept_apart += 1

@@ -9,7 +9,7 @@ from tests.support import Ground
 from unspill import Sandbox
 from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, Question
 from unspill.model.run import InheritedInput
-from unspill.permissions.approvers import Callback, Later, answer_question, find_question
+from unspill.permissions.approvers import Callback, RetryQueue, answer_question, find_question
 
 pytestmark = pytest.mark.kernel
 
@@ -67,7 +67,7 @@ def test_input_that_a_caller_merely_has_does_not_shorten_an_answer_or_need_anoth
         assert "always" in person.asked[0].scopes
         # Whoever is asked is told that any input will do
         assert any(line.startswith("input:     whatever is piped to `unspill run`") for line in person.asked[0].lines)
-        (grant,) = sandbox._opened.store.grants.all()
+        (grant,) = sandbox._project.store.grants.all()
         assert grant.request.stdin == ""
 
 
@@ -87,13 +87,13 @@ def test_an_answer_for_no_input_is_none_for_a_given_one(ground: Ground) -> None:
 @pytest.mark.parametrize(("said", "is_run"), [(b"echo a", True), (b"echo b", False)])
 def test_an_answer_that_came_later_is_for_the_very_input(ground: Ground, said: bytes, is_run: bool) -> None:
     with Sandbox(ground.project, policy=ground.policy()) as sandbox:
-        requests = sandbox._opened.store.requests
-        first = Later(requests, patience_s=0.0)
+        requests = sandbox._project.store.requests
+        first = RetryQueue(requests, wait_s=0.0)
         with pytest.raises(Exception, match="Permission denied"):
             sandbox.run(["sh", "-s"], stdin=b"echo a", network=True, approver=first)
         (waiting,) = first.left_open
         answer_question(requests, find_question(requests, waiting), scope="once", by="ann")
-        second = Later(requests, patience_s=0.0)
+        second = RetryQueue(requests, wait_s=0.0)
         if is_run:
             assert sandbox.run(["sh", "-s"], stdin=said, network=True, approver=second).stdout.kept() == b"a\n"
         else:

@@ -244,7 +244,7 @@ def test_a_program_of_the_project_that_has_changed_is_asked_about_again(
 
 
 def test_an_answer_that_is_taken_back_is_asked_for_again(ground: Ground, other: Path) -> None:
-    from unspill.sandbox.granting import Office
+    from unspill.sandbox.permits import Office
 
     person = Person("always")
     sandbox = opened(ground, person)

@@ -97,7 +97,7 @@ def test_what_a_held_file_has_is_not_in_the_audit_nor_in_a_grant(ground: Ground)
     kept = [path.read_bytes() for path in (ground.state / "audit").iterdir()]
     assert any(b".git/config" in text for text in kept)
     assert not any(b"hunter2" in text for text in kept)
-    (grant,) = sandbox._opened.store.grants.all()
+    (grant,) = sandbox._project.store.grants.all()
     assert b"hunter2" not in to_form(grant.request)
 
 

@@ -17,7 +17,7 @@ from unspill.layers.lifecycle import load_stacks
 from unspill.layers.marks import Marks
 from unspill.layers.residue import build_residue
 from unspill.model.change import Hunks, Selection
-from unspill.sandbox import discarding, held_again
+from unspill.sandbox import apply, history
 from unspill.store.db import Store
 
 pytestmark = pytest.mark.kernel
@@ -144,15 +144,15 @@ def test_a_failure_leaves_everything_as_it_was(ground: Ground, monkeypatch: pyte
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr(discarding, "take_mark", fail)
+        patch.setattr(apply, "take_mark", fail)
         with pytest.raises(ApplyFailed, match="nothing was changed"):
             sandbox.discard(["a"])
     assert (kinds(sandbox.changes()), ground.left_behind()) == (before, layers)
 
 
 MOMENTS = {
-    "discarding.build_residue": False,
-    "discarding.take_mark": False,
+    "apply.build_residue": False,
+    "apply.take_mark": False,
     "operate.write_journal": False,
     "operate.write_end": False,
     "operate.finish": True,
@@ -168,7 +168,7 @@ def test_a_discard_that_is_killed_is_done_or_not_and_leaves_nothing_behind(groun
 import os, signal
 from unspill import Policy, Sandbox
 from unspill.apply import operate, recover
-from unspill.sandbox import discarding, held_again
+from unspill.sandbox import apply, history
 sandbox = Sandbox({os.fspath(ground.project)!r}, policy=Policy(bwrap={ground.bwrap!r}))
 {moment} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 sandbox.discard(["a"])
@@ -310,7 +310,7 @@ def test_an_undo_that_can_not_hold_the_changes_again_is_taken_back_whole(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(held_again, "build_residue", fail)
+        patch.setattr(history, "build_residue", fail)
         with pytest.raises(ApplyFailed, match="nothing was changed"):
             sandbox.undo()
     assert (ground.project / "closed/a").read_text() == "new\n"

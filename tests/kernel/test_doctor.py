@@ -10,16 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.masked_host import asked_through, masked, nested
-from unspill.cli.doctor import describe as doctor
+from unspill.cli.doctor import as_json, as_text, exit_code
 from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
 from unspill.host.bwrap import find_bwrap
-from unspill.host.distribution import parse_os_release
+from unspill.host.diagnosis import diagnose, install_command, survey_project
 from unspill.host.probe import probe
-from unspill.host.survey import survey_project
+from unspill.model.plan import Facts
+from unspill.model.policy import Policy
 
 pytestmark = pytest.mark.kernel
 
-DEBIAN = parse_os_release('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12"\n')
+
+def told(facts: Facts, policy: Policy | None = None, bwrap_error: HostError | None = None) -> tuple[str, int]:
+    """Return what a person reads, and the exit code."""
+    found = diagnose(facts, policy or Policy(), bwrap_error=bwrap_error)
+    return as_text(facts, found), exit_code(found)
 
 
 @pytest.fixture
@@ -35,7 +40,7 @@ def trusted(bwrap: Path) -> bytes:
 
 
 def test_on_a_host_made_for_the_tests_commands_can_be_run(trusted: bytes, state: Path) -> None:
-    text, code = doctor(None, as_json=False, facts=probe(trusted, os.fsencode(state)))
+    text, code = told(probe(trusted, os.fsencode(state)))
     assert code == 0
     assert text.startswith(("Level A: ", "Level B: "))
     assert os.fsdecode(trusted) in text
@@ -43,9 +48,9 @@ def test_on_a_host_made_for_the_tests_commands_can_be_run(trusted: bytes, state:
 
 def test_json_has_the_same_rows_and_all_facts(trusted: bytes, state: Path) -> None:
     facts = probe(trusted, os.fsencode(state))
-    text, code = doctor(None, as_json=True, facts=facts)
-    value = json.loads(text)
-    assert code == 0
+    found = diagnose(facts, Policy())
+    value = json.loads(as_json(facts, found))
+    assert exit_code(found) == 0
     assert value["level"] in {"A", "B"}
     assert value["facts"]["engines"] == list(facts.engines)
     assert value["facts"]["bwrap"]["path"] == os.fsdecode(trusted)
@@ -54,20 +59,20 @@ def test_json_has_the_same_rows_and_all_facts(trusted: bytes, state: Path) -> No
 
 @pytest.mark.parametrize("mask", ["no-more-namespaces", "covered-proc"])
 def test_what_seals_a_run_taken_away_is_level_d_and_exit_code_3(mask: str, trusted: bytes, state: Path) -> None:
-    text, code = doctor(None, as_json=False, facts=masked([mask], trusted, state), distribution=DEBIAN)
+    text, code = told(masked([mask], trusted, state))
     assert text.startswith("Level D: ")
     assert code == HostError.exit_code == 3
 
 
 def test_a_limit_of_no_namespaces_comes_with_the_line_that_lifts_it(trusted: bytes, state: Path) -> None:
     facts = masked(["no-more-namespaces"], trusted, state)
-    text, _code = doctor(None, as_json=False, facts=facts, distribution=DEBIAN)
+    text, _code = told(facts)
     assert "echo user.max_user_namespaces=15000 | sudo tee" in text
 
 
 def test_inside_a_sandbox_that_forbids_namespaces_it_says_to_leave_it(trusted: bytes, state: Path) -> None:
     facts = asked_through(nested(trusted, state, "--disable-userns"), trusted, state)
-    text, code = doctor(None, as_json=False, facts=facts)
+    text, code = told(facts)
     assert code == 3
     assert "outside the container or sandbox" in text
 
@@ -75,11 +80,9 @@ def test_inside_a_sandbox_that_forbids_namespaces_it_says_to_leave_it(trusted: b
 def test_without_bwrap_it_says_what_to_install(state: Path) -> None:
     with pytest.raises(BwrapMissing) as missing:
         find_bwrap(None, "", [])
-    text, code = doctor(
-        None, as_json=False, facts=probe(None, os.fsencode(state)), bwrap_error=missing.value, distribution=DEBIAN
-    )
+    text, code = told(probe(None, os.fsencode(state)), bwrap_error=missing.value)
     assert code == 3
-    assert "apt install bubblewrap" in text
+    assert f"Install bubblewrap: {install_command()}" in text
 
 
 def test_a_bwrap_that_others_may_write_is_refused_by_name(state: Path, tmp_path: Path) -> None:
@@ -88,14 +91,14 @@ def test_a_bwrap_that_others_may_write_is_refused_by_name(state: Path, tmp_path:
     fake.chmod(0o4777)
     with pytest.raises(BwrapUnsafe) as unsafe:
         find_bwrap(os.fsencode(fake), "", [])
-    text, code = doctor(None, as_json=False, facts=probe(None, os.fsencode(state)), bwrap_error=unsafe.value)
+    text, code = told(probe(None, os.fsencode(state)), bwrap_error=unsafe.value)
     assert code == 3
     assert "setuid" in text
 
 
 def test_where_only_bwrap_may_mount_its_overlays_are_used_or_a_newer_one_is_needed(trusted: bytes, state: Path) -> None:
     facts = masked(["own-namespace"], trusted, state)
-    text, code = doctor(None, as_json=False, facts=facts, distribution=DEBIAN)
+    text, code = told(facts)
     has_native = "native" in facts.engines
     assert code == (0 if has_native else 3)
     assert ("bwrap mounts overlays" in text) is has_native
@@ -108,13 +111,14 @@ def test_a_project_is_looked_through(trusted: bytes, state: Path, tmp_path: Path
     (project / "a\nb").symlink_to("/etc")
     root = os.fsencode(project)
     facts = probe(trusted, os.fsencode(state))
-    text, code = doctor(root, as_json=False, facts=facts, findings=survey_project(root))
-    assert code == 0
+    found, survey = diagnose(facts, Policy()), survey_project(root)
+    text = as_text(facts, found, survey)
+    assert exit_code(found) == 0
     assert "1 entries" in text
     assert "symlinks that lead out of the project" in text
     assert "\x1b" not in text
     assert "a\\nb" in text
-    value = json.loads(doctor(root, as_json=True, facts=facts, findings=survey_project(root))[0])
+    value = json.loads(as_json(facts, found, survey))
     assert value["findings"] == [{"kind": "link-out", "count": 1, "examples": ["a\\nb"]}]
 
 
@@ -144,7 +148,7 @@ def test_the_program_without_bwrap_on_path_exits_with_3(state: Path) -> None:
 def test_root_is_refused_unless_configured(trusted: bytes, state: Path) -> None:
     facts = probe(trusted, os.fsencode(state))
     assert facts.namespaces
-    assert doctor(None, as_json=False, facts=facts)[1] == 3
-    text, code = doctor(None, as_json=False, facts=facts, allow_root=True)
+    assert told(facts)[1] == 3
+    text, code = told(facts, Policy(allow_root=True))
     assert code == 0
     assert text.startswith("Level C: ")

@@ -23,7 +23,7 @@ from tests.kernel.race_editor import SLOW, STYLES, Editor
 from tests.kernel.race_operation import Bench, asked_last, named, ready
 from unspill.apply import operate, perform
 from unspill.apply.perform import keep_edits
-from unspill.apply.steps import Sites
+from unspill.apply.steps import OpenDirs
 from unspill.host.dirfd import has_writers
 from unspill.model.operation import Operation, OperationId
 
@@ -152,17 +152,17 @@ def test_edits_are_lost_in_a_forced_race_only_where_the_kernel_is_asked_last(
     file.parent.mkdir()
     place.parent.mkdir()
     edits = lost = 0
-    with Editor(file) as editor, Sites(os.fsencode(tmp_path)) as sites:
-        sites.open_roots([os.fsencode(file.parent)])
+    with Editor(file) as editor, OpenDirs(os.fsencode(tmp_path)) as dirs:
+        dirs.open_roots([os.fsencode(file.parent)])
         # A busy machine may need more tries until the two meet
         while edits < (1000 if full else 200) or (is_control and not lost and edits < 20_000):
             step = ready(file, place, "modified")
             editor.begin(SLOW, 2, 0, 0)
             time.sleep(chance.random() * 0.001)
-            done, _ = perform.perform(sites, [step])
+            done, _ = perform.perform(dirs, [step])
             saved = editor.wait()
             edits += len(saved)
-            notes = () if is_control else keep_edits(sites, OperationId("operation"), [step], done, [0])
+            notes = () if is_control else keep_edits(dirs, OperationId("operation"), [step], done, [0])
             lost += sum(text not in file.read_bytes() + named(notes, "file") for text in saved)
     assert bool(lost) == is_control
     note = (

@@ -15,7 +15,7 @@ from tests.support import HOST_ROOT, Ground, kinds, printed, short
 from unspill import FileError, Sandbox, SandboxFiles
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.model.policy import MIB
-from unspill.sandbox.files_reading import read_bytes
+from unspill.sandbox.files import read_bytes
 
 pytestmark = pytest.mark.kernel
 
@@ -243,9 +243,10 @@ def test_an_edit_of_what_was_changed_meanwhile_is_refused(ground: Ground, monkey
         sandbox.run(["sh", "-c", f"echo one {count} > file"])
         return found
 
-    monkeypatch.setattr("unspill.sandbox.files_writing.read_bytes", read_and_be_overtaken)
-    with pytest.raises(FileError) as caught:
-        files.edit("file", "one", "two")
+    with monkeypatch.context() as patch:
+        patch.setattr("unspill.sandbox.files.read_bytes", read_and_be_overtaken)
+        with pytest.raises(FileError) as caught:
+            files.edit("file", "one", "two")
     assert caught.value.kind == "changed"
     assert files.read("file").text() == f"one {count}\n"
 

@@ -62,7 +62,7 @@ def test_a_write_that_is_late_leaves_what_was_there(ground: Ground, monkeypatch:
     (tree / "usr/bin/cat").write_text("#!/bin/sh\necho half\nsleep 100\n")
     (tree / "usr/bin/cat").chmod(0o755)
     sandbox, files = rooted(ground, tree)
-    monkeypatch.setattr("unspill.sandbox.files_inside._WALL_S", 0.5)
+    monkeypatch.setattr("unspill.sandbox.files._WALL_S", 0.5)
     with pytest.raises(SandboxUnavailable, match=r"not written within 0\.5 s"):
         files.write("file", "new", after="apply")
     assert files.read("file").content == b"old"

@@ -9,7 +9,7 @@ import pytest
 from tests.support import Ground, kinds, printed
 from unspill import FileError
 from unspill.errors import UsageError
-from unspill.sandbox.files_tree import SandboxTree
+from unspill.sandbox.files import SandboxTree
 
 pytestmark = pytest.mark.kernel
 

@@ -181,7 +181,9 @@ def test_a_defect_of_ours_is_not_taken_for_the_commands_failure(programs: Path, 
     broken = package.with_name("unspill-broken") / "unspill"
     shutil.copytree(package, broken)
     with (broken / "cli/run.py").open("a") as module:
-        module.write("\n\ndef run(arguments):\n    raise ZeroDivisionError('on purpose')\n")
+        module.write(
+            "\n\ndef fail(arguments):\n    raise ZeroDivisionError('on purpose')\n\n\nrun = run.replace(run=fail)\n"
+        )
     result = type_in(programs, demo, "run", "--", "true", PYTHONPATH=os.fspath(broken.parent))
     assert result.returncode == 125
     assert result.stderr.splitlines()[-2] == "unspill: ZeroDivisionError: on purpose"

@@ -10,13 +10,13 @@ import pytest
 from tests.kernel.answering import Person, opened
 from tests.kernel.test_git_apply import IDENTITY, do
 from tests.support import Ground, printed, run_cli
-from unspill.apply import guard_gone
+from unspill.apply import guard
 from unspill.errors import ApplyFailed
 from unspill.git import state
 from unspill.git.frozen import keep_frozen
 from unspill.git.state import LINKED
 from unspill.model.change import Selection
-from unspill.policy.other_rows import MODULE
+from unspill.policy.held import MODULE
 
 pytestmark = pytest.mark.kernel
 
@@ -68,7 +68,7 @@ def test_the_repository_of_a_submodule_goes_only_with_consent_and_keeps_no_commi
     repository: Ground, is_defended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_defended:
-        monkeypatch.setattr(guard_gone, "_has_repository", lambda _path: False)
+        monkeypatch.setattr(guard, "_has_repository", lambda _path: False)
     module = repository.home / "module"
     subprocess.run(["git", "init", "-q", module], check=True)
     do(COMMIT.format("inside"), module)

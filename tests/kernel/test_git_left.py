@@ -10,7 +10,7 @@ import pytest
 from tests.kernel.twin_world import World, lines, sh
 from unspill.layers.sweep import Swept, sweep
 from unspill.runner.perform import perform
-from unspill.sandbox import pack_index
+from unspill.sandbox import apply
 from unspill.store.db import Store
 
 pytestmark = pytest.mark.kernel
@@ -85,7 +85,7 @@ def test_a_pack_is_checked_and_applied_while_others_sweep(beside: World, monkeyp
             swept.append(sweep(store))
         return perform(*rest)
 
-    monkeypatch.setattr(pack_index, "perform", perform_after_a_sweep)
+    monkeypatch.setattr(apply, "perform", perform_after_a_sweep)
     assert beside.sandbox.apply().left == ()
     assert swept == [Swept()]
     assert lines(beside.project, "log", "--format=%s", "-1") == ["agent"]

@@ -16,8 +16,8 @@ from tests.kernel.twin_arms import ARMS
 from tests.kernel.twin_world import FIXED, World, lines, sh
 from tests.support import printed
 from unspill.apply.git_draft import GitDraft
-from unspill.apply.git_move import Repository
-from unspill.apply.git_reverse import _Reversal
+from unspill.apply.git_move import RepositoryWriter
+from unspill.apply.git_reverse import _MoveReversal
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(3600)]
 
@@ -113,14 +113,14 @@ def test_commits_raced_against_applies_stay_on_their_branch(beside: World, full:
 
 def commit_in(monkeypatch: pytest.MonkeyPatch, method: str, commit: Callable[[], None]) -> None:
     """Have the person begin to commit right before a method of an apply, which goes on when git has ended or waits."""
-    inner = getattr(Repository, method)
+    inner = getattr(RepositoryWriter, method)
 
-    def outer(self: Repository, *rest: object) -> object:
+    def outer(self: RepositoryWriter, *rest: object) -> object:
         commit()
         time.sleep(0.2)
         return inner(self, *rest)
 
-    monkeypatch.setattr(Repository, method, outer)
+    monkeypatch.setattr(RepositoryWriter, method, outer)
 
 
 # In which moment the person commits, and what keeps that commit on its branch
@@ -159,7 +159,7 @@ def test_the_files_of_a_commit_that_arrives_after_all_stay_in_it(
 
 
 # Where each of both has read the repository, and has not looked at the index that it replaces
-READ = {"apply": (GitDraft, "_make_move"), "undo": (_Reversal, "_invert")}
+READ = {"apply": (GitDraft, "_make_move"), "undo": (_MoveReversal, "_invert")}
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])

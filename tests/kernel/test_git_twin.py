@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -79,6 +80,8 @@ def test_nothing_of_a_person_is_lost_beside_an_agent(repository_ground: Ground, 
             pairs += played
             if failure:
                 failures.append(failure)
+                # At once: a long run that is ended early has told what it found
+                print(failure, file=sys.__stderr__, flush=True)
                 assert len(failures) < MOST_FAILURES, "\n\n".join(failures)
     assert not failures, "\n\n".join(failures)
     actions = [*every_action()]

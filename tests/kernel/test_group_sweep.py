@@ -12,7 +12,7 @@ import pytest
 from tests.kernel.leftovers import control_groups, state_problems, within
 from tests.support import Ground
 from unspill.host.cgroup import Group, make_group, sweep_groups
-from unspill.host.probe_cgroup import probe_cgroup
+from unspill.host.probe import probe_cgroup
 from unspill.model.policy import Limits
 
 # Only root may make groups on every machine

@@ -260,7 +260,7 @@ def test_what_is_unswept_is_seen(ground: Ground) -> None:
     scenario = Scenario(ground, "library")
     caller = scenario.counts()[0]
     seen = []
-    for part in (0.5, 0.6, 0.7):
+    for part in (0.3, 0.4, 0.5):
         traced = scenario.trace(0, int(caller * part))
         assert traced["killed"]
         seen.append(state_problems(ground.state))

@@ -44,7 +44,7 @@ def fence_of(ground: Ground) -> Fence:
     """Return the fence around what every sandbox of this person shows."""
     sandbox = ground.sandbox()
     plan = sandbox.plan("true")
-    return build_fence(plan.mounts, sandbox._opened.facts, plan.network)
+    return build_fence(plan.mounts, sandbox._project.means.facts, plan.network)
 
 
 def fenced(fence: Fence, script: str, *, without: int = 0) -> str:

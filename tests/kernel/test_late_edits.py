@@ -20,13 +20,13 @@ from tests.kernel.race_operation import Bench, Opening, around_renames, asked_la
 from tests.support import Ground
 from unspill.apply import operate, perform, recover
 from unspill.apply.perform import sync_done
-from unspill.apply.steps import Sites
+from unspill.apply.steps import OpenDirs
 from unspill.cli.output import outcome_lines
 from unspill.host.dirfd import has_writers
 from unspill.layers.trees import remove_tree
 from unspill.model.operation import Operation
-from unspill.sandbox.daily import DAY_NS
-from unspill.sandbox.retention import prune
+from unspill.model.policy import DAY_NS
+from unspill.sandbox.upkeep import prune
 from unspill.store.db import Store
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -249,7 +249,7 @@ def test_a_write_that_ends_while_the_kernel_is_asked_for_writers_reaches_the_liv
     monkeypatch.setattr(perform, "has_writers", asked)
     if not is_defended:
         monkeypatch.setattr(perform, "misfit", partial(asked_last, asked))
-    with Sites(os.fsencode(tmp_path)) as sites:
+    with OpenDirs(os.fsencode(tmp_path)) as sites:
         sites.open_roots([os.fsencode(file.parent)])
         perform.perform(sites, [step])
     assert (THEIRS in file.read_bytes()) == is_defended

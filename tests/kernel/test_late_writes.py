@@ -20,7 +20,7 @@ from unspill import Sandbox
 from unspill.layers.lifecycle import OpenRun
 from unspill.model.change import ChangeSet
 from unspill.sandbox import running
-from unspill.sandbox.scanning import scan_run
+from unspill.sandbox.scan import scan_run
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -65,31 +65,31 @@ def test_every_version_can_be_got_back_until_its_retention_ends(ground: Ground, 
     )
 
 
-def old_discard(opened: Any, asked_by: str) -> Operation:
+def old_discard(project: Any, asked_by: str) -> Operation:
     """Drop what is held at once."""
-    discard_stacks(opened.store, opened.row.id)
+    discard_stacks(project.store, project.row.id)
     return Operation(
         id=OperationId(""),
         number=0,
         kind="discard",
         sandbox="",
-        project=opened.project,
+        project=project.path,
         roots=(),
         at_ns=0,
         asked_by=asked_by,
     )
 
 
-def old_sweep(opened: Any, _sandbox: object, left: Any) -> list[object]:
+def old_sweep(project: Any, _sandbox: object, left: Any) -> list[object]:
     """Remove what a killed run has written."""
-    end_processes(opened.store, left.id)
-    remove_run(opened.store, left.id)
+    end_processes(project.store, left.id)
+    remove_run(project.store, left.id)
     return []
 
 
 # The last steps of a short sequence, and how they were done before
 OLD_RULES: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
-    "a discard drops at once": (("run, hold", "discard"), {"unspill.sandbox.discarding.discard_all": old_discard}),
+    "a discard drops at once": (("run, hold", "discard"), {"unspill.sandbox.apply.discard_all": old_discard}),
     "a cancelled run is dropped": (
         ("run, cancel",),
         {"tests.kernel.nothing_lost_play.InterruptedStage.after_cancel": "discard"},

@@ -11,10 +11,14 @@ import pytest
 
 from tests.kernel.masked_host import asked_through, masked, nested
 from unspill.host.bwrap import find_bwrap
-from unspill.host.probe import probe
-from unspill.host.probe_bwrap import has_symlink_flaw, makes_directory_through
+from unspill.host.probe import (
+    SCRATCH_PREFIX,
+    has_symlink_flaw,
+    makes_directory_through,
+    probe,
+    scratch_directory,
+)
 from unspill.host.probe_cache import facts_from_text, facts_to_text
-from unspill.host.probe_scratch import PREFIX, Scratch
 from unspill.model.plan import Facts
 
 pytestmark = pytest.mark.kernel
@@ -117,8 +121,8 @@ def test_the_mount_engine_works_on_tmpfs(trusted: bytes, shared_memory: Path) ->
 
 @pytest.fixture
 def shared_memory() -> Iterator[Path]:
-    with Scratch(b"/dev/shm") as scratch:
-        yield Path(os.fsdecode(scratch.path))
+    with scratch_directory(b"/dev/shm") as path:
+        yield Path(os.fsdecode(path))
 
 
 def test_a_state_directory_on_an_overlay_leaves_no_engine(trusted: bytes, tmp_path: Path) -> None:
@@ -208,13 +212,13 @@ def test_facts_survive_being_written_and_read(trusted: bytes, state: Path) -> No
 
 
 def test_a_killed_probe_leaves_a_directory_that_the_next_one_removes(trusted: bytes, state: Path) -> None:
-    left = state / os.fsdecode(PREFIX + b"0123")
+    left = state / os.fsdecode(SCRATCH_PREFIX + b"0123")
     (left / "mount/work/work").mkdir(parents=True)
     (left / "mount/work/work").chmod(0)
-    with Scratch(os.fsencode(state)) as held:
+    with scratch_directory(os.fsencode(state)) as held:
         assert not left.exists()
         probe(trusted, os.fsencode(state))
-        assert os.path.isdir(held.path)
+        assert os.path.isdir(held)
     assert list(state.iterdir()) == []
 
 

@@ -12,10 +12,10 @@ from tests.support import Event, Ground, kinds, printed, run_cli
 from unspill import OutputChunk, RunResult, Sandbox, Selection
 from unspill.errors import UsageError
 from unspill.model.policy import Secrets
-from unspill.policy.project_secrets import NAMES
-from unspill.sandbox import masking
-from unspill.sandbox.requesting import make_request
-from unspill.sandbox.running import RunWishes, run_request
+from unspill.policy.secrets import SECRET_NAMES
+from unspill.sandbox import secrets
+from unspill.sandbox.planning import RunWishes, make_request
+from unspill.sandbox.running import run_request
 
 pytestmark = pytest.mark.kernel
 
@@ -30,9 +30,9 @@ def secret(ground: Ground) -> Path:
 
 def run_revealing(sandbox: Sandbox, command: str, *paths: bytes, after: Any = "hold") -> RunResult:
     """Run a command as if a person had granted it to see some secrets."""
-    opened = sandbox._opened
-    request = make_request(opened, command, None, None, None).replace(revealed=paths)
-    return run_request(opened, request, RunWishes(after=after))
+    project = sandbox._project
+    request = make_request(project, command, None, None, None).replace(revealed=paths)
+    return run_request(project, request, RunWishes(after=after))
 
 
 def state_holds(ground: Ground, text: str) -> list[str]:
@@ -69,7 +69,7 @@ def test_without_the_mask_every_look_finds_it(ground: Ground, engine: str, secre
 
 
 def test_every_name_of_the_table_is_absent(ground: Ground, engine: str) -> None:
-    for name in NAMES:
+    for name in SECRET_NAMES:
         ground.write(os.fsdecode(name), SECRET)
     ground.write(".env.example", "EXAMPLE\n")
     assert printed(ground.run("ls -A; cat .env.example")) == ".env.example\nEXAMPLE\n"
@@ -319,7 +319,7 @@ def test_nothing_is_masked_by_a_mount(ground: Ground, engine: str, secret: Path)
 def test_a_large_directory_is_asked_name_by_name(ground: Ground, engine: str, secret: Path) -> None:
     for number in range(600):
         ground.write(f"a-name-that-is-rather-long-{number:04}")
-    assert ground.project.stat().st_size > masking._SMALL
+    assert ground.project.stat().st_size > secrets._SMALL
     ground.write(".netrc/inside", "visible\n")
     result = ground.run("cat .netrc/inside; cat .env")
     assert result.stdout.kept() == b"visible\n"

@@ -20,10 +20,10 @@ from tests.unit.network.scene import (
     trusting,
     wait_until,
 )
-from tests.unit.network.test_http import AMBIGUOUS
+from tests.unit.network.test_protocols import AMBIGUOUS
 from tests.unit.network.web import Web
 from unspill.model.traffic import Connection, Denial
-from unspill.policy.egress import Rules
+from unspill.policy.hosts import HostRules
 
 pytestmark = pytest.mark.kernel
 
@@ -107,7 +107,7 @@ def test_tls_for_another_server_stops_at_the_tunnel_unless_that_is_given_up(cert
     arrived: list[bytes] = []
     with (
         server(lambda connection: arrived.append(connection.recv(65536))) as port,
-        scene(Rules(allowed=(), public=True, any_server_name=is_loose), servers={443: port}) as stage,
+        scene(HostRules(allowed=(), public=True, any_server_name=is_loose), servers={443: port}) as stage,
     ):
         client, _ = stage.tunnel("example.org:443")
         context = trusting(certificate)
@@ -167,7 +167,7 @@ def test_without_the_proxy_the_second_request_does_arrive(web: Web) -> None:
 
 
 def test_nothing_ambiguous_reaches_a_server() -> None:
-    with scene(Rules(public=True, public_ports=tuple(range(1, 1000)))) as stage:
+    with scene(HostRules(public=True, public_ports=tuple(range(1, 1000)))) as stage:
         for name, sent in AMBIGUOUS.items():
             with stage.client() as client:
                 client.sendall(sent)

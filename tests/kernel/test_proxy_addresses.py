@@ -11,8 +11,7 @@ from tests.unit.network.scene import PUBLIC, Names, echo, read_all, scene, serve
 from tests.unit.network.web import Web
 from unspill.network.proxy import open_connection
 from unspill.network.resolve import Endpoint
-from unspill.policy.addresses import pack_address
-from unspill.policy.egress import Rules
+from unspill.policy.hosts import HostRules, pack_address
 
 pytestmark = pytest.mark.kernel
 
@@ -84,7 +83,7 @@ def test_a_named_endpoint_is_the_only_way_to_loopback(web: Web) -> None:
 
 
 def test_no_odd_form_of_a_host_passes_in_any_language() -> None:
-    rules = Rules(public=True, public_ports=(80, 443, 8080))
+    rules = HostRules(public=True, public_ports=(80, 443, 8080))
     with scene(rules, names=Names(others=["127.0.0.1"])) as stage:
         for sent in (sent for host in VECTORS for sent in asking(host)):
             with stage.client() as client:
@@ -98,7 +97,7 @@ def test_no_odd_form_of_a_host_passes_in_any_language() -> None:
 
 def test_an_address_in_clear_is_allowed_only_by_name_or_for_a_granted_network() -> None:
     for rules, expected in (
-        (Rules(public=True), b"HTTP/1.1 200"),
+        (HostRules(public=True), b"HTTP/1.1 200"),
         (["93.184.215.14"], b"HTTP/1.1 200"),
         (["example.org"], b"HTTP/1.1 403"),
     ):
@@ -111,6 +110,6 @@ def test_an_address_in_clear_is_allowed_only_by_name_or_for_a_granted_network() 
 
 @pytest.mark.parametrize("authority", ["127.0.0.1:80", "[::1]:80", "169.254.169.254:80", "[::ffff:10.0.0.1]:443"])
 def test_a_granted_network_does_not_reach_what_is_not_public(authority: str) -> None:
-    with scene(Rules(public=True)) as stage:
+    with scene(HostRules(public=True)) as stage:
         assert stage.status(authority).startswith(b"HTTP/1.1 403 Address not allowed")
     assert stage.doorman.asked == []

@@ -12,11 +12,11 @@ import pytest
 from tests.unit.network.hellos import real_hello
 from tests.unit.network.scene import Names, Scene, echo, read_all, scene, server, wait_until
 from unspill.model.traffic import Budget
-from unspill.network.proxy import DENIALS_KEPT, Patience
+from unspill.network.proxy import DENIALS_KEPT, ProxyLimits
 
 pytestmark = pytest.mark.kernel
 
-HURRIED = Patience(opening_s=0.4, resolve_s=0.4, connect_s=0.4, half_closed_s=0.4, lingering_s=0.4)
+HURRIED = ProxyLimits(opening_s=0.4, resolve_s=0.4, connect_s=0.4, half_closed_s=0.4, lingering_s=0.4)
 HELD = 500
 
 
@@ -129,7 +129,7 @@ def test_a_request_that_is_larger_than_the_budget_is_not_sent_at_all() -> None:
     ],
 )
 def test_a_client_that_does_not_say_what_it_wants_is_closed_in_time(first: bytes) -> None:
-    with scene(["example.org"], patience=HURRIED) as stage, stage.client() as client:
+    with scene(["example.org"], limits=HURRIED) as stage, stage.client() as client:
         client.sendall(first)
         started = time.monotonic()
         read_all(client)
@@ -154,7 +154,7 @@ def drip(client: socket.socket, seconds: float) -> None:
 
 
 def test_a_client_that_sends_a_byte_at_a_time_is_closed_in_time() -> None:
-    with scene(["example.org"], patience=HURRIED) as stage, stage.client() as client:
+    with scene(["example.org"], limits=HURRIED) as stage, stage.client() as client:
         drip(client, 3)
 
 
@@ -162,7 +162,7 @@ def test_a_client_that_sends_a_byte_at_a_time_is_closed_in_time() -> None:
 def test_a_tunnel_without_a_first_message_is_closed_in_time(first: bytes) -> None:
     with (
         server(swallow) as port,
-        scene(["example.org"], servers={443: port}, patience=HURRIED) as stage,
+        scene(["example.org"], servers={443: port}, limits=HURRIED) as stage,
         opened(stage, "example.org:443") as client,
     ):
         client.sendall(first)
@@ -175,7 +175,7 @@ def test_a_tunnel_without_a_first_message_is_closed_in_time(first: bytes) -> Non
 def test_an_open_tunnel_may_be_silent_for_long() -> None:
     with (
         server(echo) as port,
-        scene(["example.org"], servers={443: port}, patience=HURRIED) as stage,
+        scene(["example.org"], servers={443: port}, limits=HURRIED) as stage,
         opened(stage, "example.org:443") as client,
     ):
         hello = real_hello("example.org")
@@ -197,7 +197,7 @@ def test_a_resolver_that_hangs_holds_up_its_own_clients_only() -> None:
                 release.wait(10)
             return ["93.184.215.14"]
 
-    with server(echo) as port, scene(["*.example.org:9"], servers={9: port}, names=Slow(), patience=HURRIED) as stage:
+    with server(echo) as port, scene(["*.example.org:9"], servers={9: port}, names=Slow(), limits=HURRIED) as stage:
         slow = stage.client()
         slow.sendall(b"CONNECT slow.example.org:9 HTTP/1.1\r\n\r\n")
         for _ in range(20):
@@ -216,7 +216,7 @@ def test_a_server_that_does_not_answer_is_given_up() -> None:
         for client in waiting:
             client.setblocking(False)
             client.connect_ex(full.getsockname())
-        with scene(["example.org:9"], servers={9: full.getsockname()[1]}, patience=HURRIED) as stage:
+        with scene(["example.org:9"], servers={9: full.getsockname()[1]}, limits=HURRIED) as stage:
             assert stage.status("example.org:9").startswith(b"HTTP/1.1 502 ")
         for client in waiting:
             client.close()
@@ -243,10 +243,10 @@ def test_closing_ends_every_connection_and_leaves_no_descriptor() -> None:
 
 def test_a_proxy_that_was_never_started_can_be_closed() -> None:
     from unspill.network.proxy import Proxy
-    from unspill.policy.egress import Rules
+    from unspill.policy.hosts import HostRules
 
     before = descriptors()
-    proxy = Proxy(socket.create_server(("127.0.0.1", 0)).detach(), Rules())
+    proxy = Proxy(socket.create_server(("127.0.0.1", 0)).detach(), HostRules())
     proxy.close()
     assert descriptors() == before
 
@@ -303,7 +303,7 @@ def test_500_connections_are_held_at_once_and_all_of_them_work() -> None:
 
 
 def test_clients_beyond_the_bound_wait_for_their_turn() -> None:
-    with server(echo) as port, scene(["example.org:9"], servers={9: port}, patience=Patience(at_once=3)) as stage:
+    with server(echo) as port, scene(["example.org:9"], servers={9: port}, limits=ProxyLimits(most_clients=3)) as stage:
         clients = [opened(stage, "example.org:9") for _ in range(3)]
         late = stage.client()
         late.sendall(b"CONNECT example.org:9 HTTP/1.1\r\n\r\n")

@@ -16,9 +16,8 @@ import pytest
 from tests.figures import record_figure
 from tests.unit.network.host_vectors import VECTORS
 from tests.unit.network.scene import Names, Scene, scene
-from tests.unit.network.test_http import AMBIGUOUS
-from unspill.policy.addresses import pack_address
-from unspill.policy.egress import parse_rules
+from tests.unit.network.test_protocols import AMBIGUOUS
+from unspill.policy.hosts import pack_address, parse_rules
 
 pytestmark = pytest.mark.kernel
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.network.scene import Scene, make_certificate, scene
-from unspill.plan.environ import SCRIPT, proxy_variables
+from unspill.plan.environ import NODE_SCRIPT, proxy_variables
 
 pytestmark = pytest.mark.kernel
 
@@ -73,7 +73,7 @@ def servers(files: Path, certificate: Path) -> Iterator[dict[int, int]]:
 
 
 def run(stage: Scene, certificate: Path, home: Path, *argv: str | Path) -> subprocess.CompletedProcess[str]:
-    (home / "node.cjs").write_bytes(SCRIPT)
+    (home / "node.cjs").write_bytes(NODE_SCRIPT)
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": os.fspath(home),

@@ -27,7 +27,7 @@ import sys
 sys.path.insert(0, {examples!r})
 import agent
 from pathlib import Path
-from unspill.adapters.answering import Answer
+from unspill.adapters.answers import Answer
 
 real, called = agent.call_tool, dict()
 

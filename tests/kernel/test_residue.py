@@ -184,7 +184,7 @@ def test_the_suite_notices_a_wrong_residue(
         case "no whiteouts":
             monkeypatch.setattr(residue, "make_whiteout", lambda *_: None)
         case "directories like those of the layers":
-            monkeypatch.setattr(residue._LiveWalk, "look", lambda _: None)
+            monkeypatch.setattr(residue._LiveWalk, "metadata", lambda _: None)
         case _:
-            monkeypatch.setattr(residue, "shown_name", lambda _: None)
+            monkeypatch.setattr(residue, "user_attributes", lambda *_: {})
     assert next(play(inside, tmp_path, range(60)), None) is not None

@@ -59,7 +59,7 @@ def test_a_run_that_leaves_nothing_leaves_nothing_there_either(ground: Ground, t
         sandbox.run("touch /usr/left", after="discard")
     else:
         sandbox.run("touch /usr/left; dd if=/dev/zero of=/usr/big bs=1M count=40", limits=_small())
-    assert not layers_of(sandbox._opened)
+    assert not layers_of(sandbox._project)
     assert not sandbox.run("ls /usr/left").ok
 
 
@@ -72,9 +72,9 @@ def _small() -> Any:
 def test_what_was_installed_can_be_discarded(ground: Ground, tree: Path) -> None:
     sandbox = writable(ground, tree)
     sandbox.run("touch /usr/left /etc/left")
-    assert discard_layers(sandbox._opened) == 2
+    assert discard_layers(sandbox._project) == 2
     assert not sandbox.run("ls /usr/left").ok
-    assert discard_layers(sandbox._opened) == 0
+    assert discard_layers(sandbox._project) == 0
 
 
 def test_the_command_seems_to_be_root_and_has_no_capability(ground: Ground, tree: Path) -> None:
@@ -123,22 +123,22 @@ def test_what_is_installed_over_one_tree_stays_over_it(ground: Ground, tree: Pat
     again = writable(ground, newer)
     assert printed(again.run("cat /usr/tool")) == "old\n"
     assert not again.run("ls /etc/newer").ok
-    discard_layers(again._opened)
+    discard_layers(again._project)
     assert writable(ground, newer).run("ls /etc/newer").ok
 
 
 def test_what_was_installed_can_be_kept_as_a_rootfs_of_its_own(ground: Ground, tree: Path) -> None:
     sandbox = writable(ground, tree)
     sandbox.run("echo tool > /usr/bin/tool; rm /etc/group; mkdir /opt/x")
-    made = keep_rootfs(sandbox._opened, "mine", lambda progress: None)
+    made = keep_rootfs(sandbox._project, "mine", lambda progress: None)
     assert re.fullmatch(r"mine-20\d{6}\.\d{6}-\w+", made.name), "its version is when it was kept"
     assert made.manifest is not None
     sandbox.run("echo later > /usr/bin/later")
-    again = keep_rootfs(sandbox._opened, "mine", lambda progress: None)
+    again = keep_rootfs(sandbox._project, "mine", lambda progress: None)
     assert again.name > made.name, "in the same second too"
     assert os.path.exists(again.tree + b"/usr/bin/later")
     assert (made.manifest.proof, made.manifest.spec.source) == ("none", "kept")
-    discard_layers(sandbox._opened)
+    discard_layers(sandbox._project)
     kept = ground.sandbox("other", view="rootfs", rootfs="mine")
     assert printed(kept.run("cat /usr/bin/tool; ls -d /opt/x /bin/sh; ls /etc/group || true")).split() == [
         "tool",
@@ -169,7 +169,7 @@ def test_a_tree_that_a_sandbox_layers_of_over_is_not_removed_as_unused(ground: G
 
 def test_a_sandbox_that_wrote_nothing_has_nothing_to_keep(ground: Ground, tree: Path) -> None:
     with pytest.raises(UsageError, match="written nothing"):
-        keep_rootfs(writable(ground, tree)._opened, "mine", lambda progress: None)
+        keep_rootfs(writable(ground, tree)._project, "mine", lambda progress: None)
 
 
 def test_what_could_not_be_read_is_counted_in_a_rootfs_that_is_kept(ground: Ground, tree: Path) -> None:
@@ -178,7 +178,7 @@ def test_what_could_not_be_read_is_counted_in_a_rootfs_that_is_kept(ground: Grou
     (tree / "etc" / "closed").chmod(0)
     sandbox = writable(ground, tree)
     sandbox.run("touch /usr/tool")
-    made = keep_rootfs(sandbox._opened, "mine", lambda progress: None)
+    made = keep_rootfs(sandbox._project, "mine", lambda progress: None)
     assert made.manifest is not None
     assert dict(made.manifest.left_out) == {"unreadable": 1}
     assert {name: os.path.getsize(made.tree + b"/etc/" + name) for name in (b"closed", b"open")} == {

@@ -110,7 +110,7 @@ def test_round_trips_of_a_project_on_another_mount_end_as_full_copies_say(
             "unspill.apply.reverse.Reversal._is_ours": lambda *_: True,
             "unspill.apply.perform.matches": lambda *_: True,
         },
-        {"unspill.sandbox.applying.carry_over": lambda *_, **__: {}},
+        {"unspill.sandbox.apply.carry_over": lambda *_, **__: {}},
     ],
     ids=["a look at the moments", "a look at what an undo displaces", "the older marks of conflicts"],
 )

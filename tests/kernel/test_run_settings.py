@@ -12,7 +12,7 @@ from tests.support import Ground, find_native_bwrap, kinds, printed
 from unspill import Limits, Policy, Sandbox, TimedOut
 from unspill.errors import PolicyError, SandboxUnavailable, UsageError
 from unspill.model.policy import Network, Rules
-from unspill.policy.settings import AFTER
+from unspill.policy.config import AFTER
 from unspill.sandbox.settings import _AFTER
 
 pytestmark = pytest.mark.kernel

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kernel.seccomp_box import FOREIGN, MACHINE, Box
 from unspill.host.seccomp import build_filter
-from unspill.host.seccomp_rules import AUDIT_ARCHES, Allow, Refuse, RefuseIf, assemble, numbers_of, verdicts
+from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, Refuse, RefuseIf, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:
     from unspill.host.seccomp_rules import Verdict
@@ -156,7 +156,7 @@ def test_each_check_of_an_argument_alone_is_what_refuses(name: str, box: Box) ->
         "personality": {"personality without randomisation"},
     }
     assert {what for what, came in came_of.items() if came == "199"} == expected[name]
-    known[number] = Allow()
+    known[number] = AllowCall()
     assert "199" not in box.attempts(assemble(AUDIT_ARCHES[MACHINE], known)).values()
 
 

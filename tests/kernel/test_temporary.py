@@ -47,7 +47,7 @@ def test_a_policy_may_come_from_a_file(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text('environment = ["GREETING"]\n')
     sandbox = open_temporary(os.fspath(policy))
-    assert sandbox._opened.policy.environment == ("GREETING",)
+    assert sandbox._project.means.policy.environment == ("GREETING",)
     remove_temporary(sandbox)
 
 

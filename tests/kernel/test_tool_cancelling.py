@@ -10,8 +10,8 @@ import pytest
 
 from tests.support import Ground
 from unspill import Sandbox
-from unspill.adapters.answering import Answer
-from unspill.adapters.toolbox import call_tool
+from unspill.adapters.answers import Answer
+from unspill.adapters.tools import call_tool
 from unspill.apply import operate, perform
 from unspill.model.permission import Allowed, Denied, Question
 from unspill.permissions.approvers import Callback

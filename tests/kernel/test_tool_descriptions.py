@@ -14,8 +14,7 @@ import pytest
 from tests.rootfs_tree import make_small_tree
 from tests.support import Ground
 from unspill import Limits, Network, Policy, Rules, Sandbox, Secrets
-from unspill.adapters.tool import NAME, Tool, run_command_tool
-from unspill.adapters.toolbox import tools_of
+from unspill.adapters.tools import NAME, Tool, run_command_tool, tools_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
 
@@ -50,7 +49,7 @@ def open_kind(ground: Ground, kind: str) -> Sandbox:
     sandbox = Sandbox(ground.project, policy=Policy(bwrap=ground.bwrap, **settings))
     ground.opened.append(sandbox)
     if kind == "container":
-        sandbox._opened = sandbox._opened.replace(container="docker")
+        sandbox._project = sandbox._project.with_means(container="docker")
     return sandbox
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from tests.support import Ground
 from unspill import Sandbox
-from unspill.adapters.calling import call_run_command
-from unspill.adapters.told import run_told
-from unspill.adapters.toolbox import acall_tool, call_tool
-from unspill.adapters.workspace import Workspace, attempt
+from unspill.adapters.aio import acall_tool
+from unspill.adapters.files import Workspace, attempt
+from unspill.adapters.tools import call_run_command, call_tool
 from unspill.errors import SandboxUnavailable
 
 pytestmark = pytest.mark.kernel
@@ -64,7 +63,7 @@ def test_so_does_the_one_tool_by_itself_and_without_blocking(damaged: Sandbox) -
 def test_commands_and_files_for_frameworks_fail_by_an_error_of_ours(damaged: Sandbox, ground: Ground) -> None:
     files = Workspace(damaged)
     with pytest.raises(SandboxUnavailable, match=r"^the sandbox failed: Not a directory") as caught:
-        run_told(damaged, "echo never")
+        Workspace(damaged).run("echo never")
     assert str(ground.state) not in str(caught.value)
     tries = [
         attempt(files.read, "/etc/passwd"),

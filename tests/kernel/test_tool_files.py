@@ -9,8 +9,8 @@ import pytest
 
 from tests.support import Ground
 from unspill import Limits, Sandbox, Secrets
-from unspill.adapters.answering import Answer
-from unspill.adapters.toolbox import call_tool
+from unspill.adapters.answers import Answer
+from unspill.adapters.tools import call_tool
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
 
@@ -310,7 +310,7 @@ def test_a_cancelled_file_verb_is_an_error_of_the_tool(filled: Ground) -> None:
 
 def test_a_sandbox_that_fails_is_never_content(filled: Ground) -> None:
     sandbox: Sandbox = filled.sandbox()
-    sandbox._opened = sandbox._opened.replace(facts=sandbox._opened.facts.replace(proc_mount=False))
+    sandbox._project = sandbox._project.with_means(facts=sandbox._project.means.facts.replace(proc_mount=False))
     for name, arguments in {"read": {"path": "abc"}, "list": {}, "write": {"path": "n", "content": ""}}.items():
         answer = call_tool(sandbox, name, arguments)
         assert answer.is_error

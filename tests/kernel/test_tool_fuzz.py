@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.figures import record_figure
 from tests.support import Ground
 from unspill import Limits, Sandbox
-from unspill.adapters.answering import Answer
-from unspill.adapters.tool import Tool
-from unspill.adapters.toolbox import call_tool, tools_of
+from unspill.adapters.answers import Answer
+from unspill.adapters.tools import Tool, call_tool, tools_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="the names of its files are of this view")]
 

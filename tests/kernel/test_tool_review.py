@@ -9,8 +9,8 @@ import pytest
 
 from tests.support import Ground
 from unspill import Callback, Network, Sandbox, Secrets, Selection
-from unspill.adapters.answering import Answer
-from unspill.adapters.toolbox import call_tool
+from unspill.adapters.answers import Answer
+from unspill.adapters.tools import call_tool
 from unspill.model.permission import Allowed, Denied, Question
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]

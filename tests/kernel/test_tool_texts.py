@@ -9,8 +9,8 @@ import pytest
 
 from tests.support import Ground
 from unspill import Callback, Limits, Sandbox
-from unspill.adapters.answering import Answer, answer_run
-from unspill.adapters.calling import call_run_command
+from unspill.adapters.answers import Answer, answer_run
+from unspill.adapters.tools import call_run_command
 from unspill.model.permission import Allowed, Denied, Question
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
@@ -131,7 +131,7 @@ def test_what_the_model_did_wrong_is_an_error_of_the_tool(ground: Ground, case: 
 
 def test_a_sandbox_that_fails_is_never_output(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = ground.sandbox()
-    sandbox._opened = sandbox._opened.replace(facts=sandbox._opened.facts.replace(proc_mount=False))
+    sandbox._project = sandbox._project.with_means(facts=sandbox._project.means.facts.replace(proc_mount=False))
     answer = call_run_command(sandbox, {"command": "echo hello"})
     assert answer.is_error
     assert answer.text.startswith("ERROR: ")

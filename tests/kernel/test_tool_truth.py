@@ -20,7 +20,7 @@ from tests.conftest import CACHE
 from tests.rootfs_tree import make_small_tree
 from tests.support import HOST_ROOT, Ground, printed
 from unspill import Network, Rules, Sandbox
-from unspill.adapters.tool import run_command_tool
+from unspill.adapters.tools import run_command_tool
 from unspill.permissions.approvers import Callback
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="the views are chosen here")]

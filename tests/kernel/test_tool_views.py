@@ -9,8 +9,8 @@ import pytest
 
 from tests.support import HOST_ROOT, Ground
 from unspill import Sandbox
-from unspill.adapters.answering import Answer
-from unspill.adapters.toolbox import call_tool
+from unspill.adapters.answers import Answer
+from unspill.adapters.tools import call_tool
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="the views are chosen here")]
 

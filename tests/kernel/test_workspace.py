@@ -4,15 +4,14 @@
 import pytest
 
 from tests.support import Ground, kinds, short
-from unspill.adapters.told import run_told, run_words
-from unspill.adapters.workspace import Workspace, attempt, transfer
+from unspill.adapters.files import Workspace, attempt, transfer
 from unspill.errors import FileError, UsageError
 
 pytestmark = pytest.mark.kernel
 
 
 def test_what_is_printed_and_what_we_say_of_it_are_apart(ground: Ground) -> None:
-    told = run_told(ground.sandbox(after="discard"), "printf out; printf err >&2; echo x > file; exit 3")
+    told = Workspace(ground.sandbox(after="discard")).run("printf out; printf err >&2; echo x > file; exit 3")
     assert (told.exit_code, told.printed) == (3, (b"out", b"err"))
     assert told.notes == ("Changes of run 1 (thrown away):", "1 added", "  A file")
     said = "".join(f"[unspill] {note}\n" for note in told.notes)
@@ -21,14 +20,14 @@ def test_what_is_printed_and_what_we_say_of_it_are_apart(ground: Ground) -> None
 
 
 def test_no_network_can_be_asked_for_where_only_a_command_is_given(ground: Ground) -> None:
-    (note,) = run_told(ground.sandbox(), "echo Could not resolve host: example.org >&2; exit 6").notes
+    (note,) = Workspace(ground.sandbox()).run("echo Could not resolve host: example.org >&2; exit 6").notes
     assert note.startswith("Note: Commands have no network here. ")
     assert "call again" not in note
 
 
 def test_the_time_of_the_policy_is_the_longest(ground: Ground) -> None:
     sandbox = ground.sandbox(limits=short(wall_s=0.5))
-    told = run_words(sandbox, ["sleep", "60"], env={}, timeout=3600, cancel_fd=None)
+    told = Workspace(sandbox).run_program(["sleep", "60"], env={}, timeout=3600, cancel_fd=None)
     assert (told.late_s, told.notes) == (0.5, ("Command timed out after 0.5s",))
 
 

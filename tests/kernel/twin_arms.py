@@ -15,10 +15,10 @@ def remove_objects(patch: pytest.MonkeyPatch) -> None:
     """Have an undo take away the objects that the operation brought."""
     draft = git_reverse.draft_reversal
 
-    def draft_and_remove(drafted: Any, sites: Any, step: Any, *rest: Any) -> None:
-        draft(drafted, sites, step, *rest)
+    def draft_and_remove(drafted: Any, dirs: Any, step: Any, *rest: Any) -> None:
+        draft(drafted, dirs, step, *rest)
         for path, _place in step.objects:
-            fd, name = sites.roots[step.root].parent(path)
+            fd, name = dirs.roots[step.root].parent(path)
             if os.access(name, os.F_OK, dir_fd=fd):
                 os.unlink(name, dir_fd=fd)
 
@@ -41,17 +41,17 @@ def move_parts(patch: pytest.MonkeyPatch) -> None:
 def compare_nothing(patch: pytest.MonkeyPatch) -> None:
     """Have a repository moved although it is not where it was."""
     patch.setattr(git_draft.GitDraft, "_find_divergence", lambda self: False)
-    patch.setattr(git_move.Repository, "_compare", lambda self, move: None)
+    patch.setattr(git_move.RepositoryWriter, "_compare", lambda self, move: None)
 
 
 def compare_before_locks(patch: pytest.MonkeyPatch) -> None:
     """Have nothing compared once more under the locks."""
-    patch.setattr(git_move.Repository, "_compare", lambda self, move: None)
+    patch.setattr(git_move.RepositoryWriter, "_compare", lambda self, move: None)
 
 
 def take_no_locks(patch: pytest.MonkeyPatch) -> None:
     """Have a repository moved without a lock of git."""
-    patch.setattr(git_move.Repository, "_lock", lambda self, names: None)
+    patch.setattr(git_move.RepositoryWriter, "_lock", lambda self, names: None)
 
 
 def pin_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What agents are given: every word that a model reads, once, and thin translations into the frameworks of others.
 
-toolbox     the tools in one list, and the way to call one; the rest of this group is what they consist of
-  tool, calling                   `run`: its description, its call
-  filing, reviewing, applying     `read` to `edit`; `changes`, `diff`, `undo`; `apply`
-  arguments, answering, advising  what a model gives is checked; what it is told; what it can do about a refusal
-  window                          a part of a long text
-mcp         the tools by the Model Context Protocol: a package with a map of its own
-workspace   commands and files for frameworks that have tools of their own
-  told, batch, viewing            what a command printed, apart from what we say of it; what is shown of a file
-  lazily, twins, translating      opened at first use; async twins; errors as the framework wants them
+answers       what a model reads of a run or an error, and what it can do about a refusal
+files         files as commands see them: the file tools, and `Workspace` for frameworks that have tools of their own
+review        `changes`, `diff`, `undo` and `apply`
+tools         all tools with their descriptions and schemas, and the way to call one
+aio           the same without blocking an event loop
+mcp           the tools by the Model Context Protocol: a package with a map of its own
 deepagents, deepagents_code, inspect_ai, openai_agents, openai_sandbox, pydantic_ai
-            one framework each, which is imported there and nowhere else
+              one framework each, which is imported there and nowhere else
 """
+
+import sys
+
+from unspill.adapters import tools
+
+# The paths under which the tools were first documented
+for _old in ("calling", "tool", "toolbox"):
+    sys.modules[f"{__name__}.{_old}"] = tools

@@ -14,11 +14,12 @@ from deepagents.backends import CompositeBackend, protocol
 from deepagents.backends.sandbox import MAX_BINARY_BYTES, TRUNCATION_MSG, BaseSandbox
 from deepagents.backends.utils import _get_backend_read_file_type, normalize_read_bounds
 
-from unspill.adapters.told import call_told, failure_text
-from unspill.adapters.tool import places_inside
-from unspill.adapters.twins import cancellable
-from unspill.adapters.workspace import Workspace, attempt, transfer
+from unspill.adapters.aio import cancellable
+from unspill.adapters.answers import failure_text
+from unspill.adapters.files import Workspace, attempt, places_of, transfer
+from unspill.adapters.tools import read_arguments
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
+from unspill.policy.paths import show
 
 if TYPE_CHECKING:
     from unspill.sandbox.sandbox import Sandbox
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 def make_backend(sandbox: Sandbox) -> CompositeBackend:
     """Return a backend that puts what is too long for a model into the playground, where commands can read it too."""
-    return CompositeBackend(UnspillSandbox(sandbox), {}, artifacts_root=f"{places_inside(sandbox)[1]}/.deepagents")
+    return CompositeBackend(
+        UnspillSandbox(sandbox), {}, artifacts_root=f"{show(places_of(sandbox).playground)}/.deepagents"
+    )
 
 
 class NotRun(SandboxUnavailable, NotImplementedError):
@@ -58,14 +61,15 @@ class UnspillSandbox(BaseSandbox):
     def execute(self, command: str, *, timeout: int | None = None, cancel_fd: Fd = None) -> protocol.ExecuteResponse:
         """Run a command; `timeout` only makes the policy's time shorter. Raises NotRun where the sandbox failed."""
         try:
-            told = call_told(self.sandbox, command, timeout or None, cancel_fd)
+            options = read_arguments(self.sandbox, {"command": command, "timeout_s": timeout or None})
+            found = self._files.run(**options, cancel_fd=cancel_fd)
         except UnspillError as error:
             if self._for_scripts:
                 # Without an exit code, which would be read as that of the script
                 return protocol.ExecuteResponse(f"ERROR: {failure_text(error)}")
             raise (ValueError if isinstance(error, UsageError) else NotRun)(failure_text(error)) from error
-        output = told.output() if self._for_scripts else told.noted_output()
-        return protocol.ExecuteResponse(output, told.exit_code, told.is_cut)
+        output = found.output() if self._for_scripts else found.noted_output()
+        return protocol.ExecuteResponse(output, found.exit_code, found.is_cut)
 
     def ls(self, path: str, *, cancel_fd: Fd = None) -> protocol.LsResult:
         found, error = attempt(self._files.entries, path, cancel_fd=cancel_fd)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from inspect_ai import util
 
-from unspill.adapters.seen import seen_in
-from unspill.adapters.translating import do_in_thread
-from unspill.adapters.workspace import Workspace
-from unspill.sandbox.files_reading import MOST_BYTES
+from unspill.adapters.aio import do_in_thread
+from unspill.adapters.files import Workspace, places_of
+from unspill.sandbox.files import MOST_BYTES
 from unspill.sandbox.temporary import open_temporary, remove_temporary
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class CommandTimedOut(TimeoutError):
 
 
 @util.sandboxenv(name="unspill")
-class UnspillSandbox(util.SandboxEnvironment):
+class UnspillEnvironment(util.SandboxEnvironment):
     """The place of one sample. What commands change is held in `sandbox`; they run one after another."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -55,21 +54,21 @@ class UnspillSandbox(util.SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> util.ExecResult[str]:
-        own, most = seen_in(self.sandbox).user, LIMITS.MAX_EXEC_OUTPUT_SIZE
+        own, most = places_of(self.sandbox).user, LIMITS.MAX_EXEC_OUTPUT_SIZE
         if user not in (None, own, "0" if own == "root" else str(os.getuid())):
             raise util.SandboxUserUnsupportedError(f"commands run as {own}, never as {user!r}")
         if any("\0" in word for word in cmd):
             raise ValueError("embedded null byte in the command")
         options: Any = {"cwd": cwd, "env": env, "timeout": timeout}
         options["stdin"] = input.encode() if isinstance(input, str) else input
-        told = await _do(lambda fd: self._files.run(cmd, most, cancel_fd=fd, **options))
-        if told.is_late:
-            raise CommandTimedOut(told.stdout + told.stderr)
-        if told.is_cut:
-            raise util.OutputLimitExceededError(LIMITS.MAX_EXEC_OUTPUT_SIZE_STR, told.stdout)
-        if told.exit_code == 126 and not told.was_started:
-            raise PermissionError(told.stderr)
-        return util.ExecResult(told.exit_code == 0, told.exit_code, told.stdout, told.stderr)
+        output = await _do(lambda fd: self._files.run(cmd, most, cancel_fd=fd, **options))
+        if output.is_late:
+            raise CommandTimedOut(output.stdout + output.stderr)
+        if output.is_cut:
+            raise util.OutputLimitExceededError(LIMITS.MAX_EXEC_OUTPUT_SIZE_STR, output.stdout)
+        if output.exit_code == 126 and not output.was_started:
+            raise PermissionError(output.stderr)
+        return util.ExecResult(output.exit_code == 0, output.exit_code, output.stdout, output.stderr)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         await _do(lambda fd: self._files.write(file, contents, cancel_fd=fd))

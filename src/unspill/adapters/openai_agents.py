@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from agents import FunctionTool, ShellCallOutcome, ShellCommandOutput, ShellResult
 
-from unspill.adapters.answering import answer_error
-from unspill.adapters.batch import run_batch
-from unspill.adapters.tool import run_command_tool
-from unspill.adapters.toolbox import acall_tool, tools_of
+from unspill.adapters.aio import acall_tool, run_batch
+from unspill.adapters.answers import answer_error
+from unspill.adapters.tools import run_command_tool, tools_of
 from unspill.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
     from agents import ShellCommandRequest
 
-    from unspill.adapters.batch import Printed
-    from unspill.adapters.tool import Tool
+    from unspill.adapters.answers import Printed
+    from unspill.adapters.tools import Tool
     from unspill.sandbox.sandbox import Sandbox
 
 

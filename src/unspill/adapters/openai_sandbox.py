@@ -19,9 +19,8 @@ from agents.sandbox.snapshot import LocalSnapshotSpec, NoopSnapshot, NoopSnapsho
 from agents.sandbox.snapshot_defaults import default_local_snapshot_base_dir
 from agents.sandbox.types import ExecResult
 
-from unspill.adapters.told import run_words
-from unspill.adapters.translating import do_in_thread
-from unspill.adapters.workspace import Workspace
+from unspill.adapters.aio import do_in_thread
+from unspill.adapters.files import Workspace
 from unspill.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class UnspillState(SandboxSessionState):
     sandbox_id: str
 
 
-class UnspillWorkspace(BaseSandboxSession):
+class UnspillSession(BaseSandboxSession):
     """Runs commands in a sandbox, each a run of its own, and reads and writes the files that they see."""
 
     def __init__(self, sandbox: Sandbox, state: UnspillState) -> None:
@@ -53,10 +52,11 @@ class UnspillWorkspace(BaseSandboxSession):
 
     async def _exec_internal(self, *command: str | Path, timeout: float | None = None) -> ExecResult:
         words, env = [str(word) for word in command], await self.state.manifest.environment.resolve()
-        told = await do_in_thread(lambda fd: run_words(self._sandbox, words, env=env, timeout=timeout, cancel_fd=fd))
-        if told.late_s is not None:
-            raise ExecTimeoutError(command=words, timeout_s=told.late_s)
-        return ExecResult(stdout=told.printed[0], stderr=told.noted_stderr(), exit_code=told.exit_code)
+        run = self._files.run_program
+        output = await do_in_thread(lambda fd: run(words, env=env, timeout=timeout, cancel_fd=fd))
+        if output.late_s is not None:
+            raise ExecTimeoutError(command=words, timeout_s=output.late_s)
+        return ExecResult(stdout=output.printed[0], stderr=output.noted_stderr(), exit_code=output.exit_code)
 
     async def read(self, path: Path, *, user: Any = None) -> io.IOBase:
         where, kinds = self._place(path, user), {"not_found": lambda _text: WorkspaceReadNotFoundError(path=path)}
@@ -109,7 +109,7 @@ class UnspillClient(BaseSandboxClient[None]):
         if others or wanted.root not in (Manifest().root, root):
             raise UsageError(_FILES_ONLY)
         state.manifest = wanted.model_copy(update={"root": root}, deep=True)
-        return self._wrap_session(UnspillWorkspace(self._sandbox, state))
+        return self._wrap_session(UnspillSession(self._sandbox, state))
 
     async def delete(self, session: SandboxSession) -> SandboxSession:
         """Delete nothing: what is held is for the person to apply or to discard."""

@@ -15,16 +15,15 @@ from pydantic_ai import workspaces as ws
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ToolFailed
 
-from unspill.adapters.lazily import LazySandbox
-from unspill.adapters.toolbox import acall_tool, tools_of
-from unspill.adapters.translating import do_in_thread
+from unspill.adapters.aio import LazySandbox, acall_tool, do_in_thread
+from unspill.adapters.tools import tools_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unspill.adapters import tool
-    from unspill.adapters.workspace import Workspace
-    from unspill.sandbox.files_reading import Entry
+    from unspill.adapters import tools as our_tools
+    from unspill.adapters.files import Workspace
+    from unspill.sandbox.files import FileEntry
     from unspill.sandbox.sandbox import Sandbox
 
 Found = TypeVar("Found")
@@ -48,13 +47,13 @@ class UnspillBackend(ws.SupportsFilesystem, ws.SupportsRealpath, ws.SupportsComm
     async def run(self, command: Any, *, shell: bool = False, env: Any = None, timeout: Any = None) -> ws.CommandResult:
         if isinstance(command, str) is not shell:
             raise TypeError("a text needs shell=True, and nothing else may have it")
-        told = await self._do(lambda files, fd: files.run(command, _MOST, env=env, timeout=timeout, cancel_fd=fd))
-        if told.is_late:
-            raise ws.WorkspaceTimeoutError("its time was over", stdout=told.stdout, stderr=told.stderr)
-        if told.is_cut:
-            stdout, stderr = told.stdout[:_SHOWN], told.stderr[:_SHOWN]
+        output = await self._do(lambda files, fd: files.run(command, _MOST, env=env, timeout=timeout, cancel_fd=fd))
+        if output.is_late:
+            raise ws.WorkspaceTimeoutError("its time was over", stdout=output.stdout, stderr=output.stderr)
+        if output.is_cut:
+            stdout, stderr = output.stdout[:_SHOWN], output.stderr[:_SHOWN]
             raise ws.WorkspaceOutputLimitError("it printed too much", limit=_MOST, stdout=stdout, stderr=stderr)
-        return ws.CommandResult(exit_code=told.exit_code, stdout=told.stdout, stderr=told.stderr)
+        return ws.CommandResult(exit_code=output.exit_code, stdout=output.stdout, stderr=output.stderr)
 
     async def read_bytes(self, path: str) -> bytes:
         return await self._do(lambda files, fd: files.read(path, cancel_fd=fd))
@@ -86,7 +85,7 @@ class UnspillBackend(ws.SupportsFilesystem, ws.SupportsRealpath, ws.SupportsComm
         return await do_in_thread(lambda fd: use(work, fd), failed=failed, usage=ValueError)
 
 
-def _entry(place: tuple[str, str], entry: Entry) -> ws.FileEntry:
+def _entry(place: tuple[str, str], entry: FileEntry) -> ws.FileEntry:
     size = entry.size if entry.kind == "file" else None
     return ws.FileEntry(name=place[1], path=os.path.join(*place), is_dir=entry.kind == "directory", size=size)
 
@@ -107,7 +106,7 @@ class UnspillWorkspace(AbstractCapability[Any]):
 def make_toolset(sandbox: Sandbox, *, may_apply: bool = False) -> FunctionToolset[Any]:
     """Return `run`, `changes`, `diff`, `undo`, `read`, `write`, `list` and `edit`; `apply` only where you want that."""
 
-    def make(ours: tool.Tool) -> Tool[Any]:
+    def make(ours: our_tools.Tool) -> Tool[Any]:
         async def call(**arguments: Any) -> ToolReturn:
             answer = await acall_tool(sandbox, ours.name, arguments, may_apply=may_apply)
             if answer.is_error:

@@ -1,20 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of one operation while they are collected, and the entries that have to be staged for them.
-
-Order: directories that must be opened, what goes away (children first), what comes (parents first), and last the
-bits and attributes of directories (the deepest first). Everything staged lies in the operation's own directory, or
-for a root on another mount in a hidden directory of that root.
-
-MERGED
-[expanding] A live directory as the list of everything in it, children before their parents: the order of taking it
-away.
-
-[drafting] From the changes below one root to steps: what has to move where, and what must not.
+"""The steps of one operation while they are collected: from the changes below a root, or one by one for a reversal.
 
 Looks at the live tree and at the layers, and writes to neither, but for what overlayfs noted on entries for itself.
-Whatever can be told before the first step is told here: conflicts, kinds that are never applied, stale entries.
-
-[inverse] The inverse of one step, and whether the backup that it needs is still what was displaced.
+Whatever can be told before the first step is told here: conflicts, kinds that are never applied, stale entries. What
+has to be staged lies in the operation's own directory, or for a root on another mount in a hidden directory of it.
 """
 
 from __future__ import annotations
@@ -26,56 +15,55 @@ import stat
 from unspill.apply.perform import explain_error
 from unspill.apply.staging import (
     SPECIAL_BITS,
-    Loans,
+    OperationModes,
     copy_entry,
     digest_entry,
-    dress_of,
     drop_marks,
     has_command_marks,
+    has_metadata,
     is_copy_needed,
-    is_dressed,
+    metadata_of,
 )
 from unspill.apply.steps import entry_of, make_step, matches
 from unspill.changes.quote import quote
 from unspill.git.index import is_index, says_at
 from unspill.host.descriptors import write_whole
-from unspill.host.overlay import (
-    ESCAPED,
-    FORMAT,
-    KINDS,
-    is_plain_attribute,
-)
-from unspill.model.operation import Dress, Left, Step
+from unspill.host.overlay import ESCAPED, FORMAT, KINDS, is_plain_attribute
+from unspill.model.operation import Metadata, Skipped, Step
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from unspill.apply.journal import Touched
-    from unspill.apply.steps import Sites
+    from unspill.apply.recover import RolledBackEntries
+    from unspill.apply.steps import OpenDirs
     from unspill.host.dirfd import Beneath
     from unspill.layers.marks import Marks
     from unspill.model.change import Change
-    from unspill.model.operation import (
-        Action,
-        Entry,
-        GitStep,
-        OperationId,
-        Why,
-    )
+    from unspill.model.operation import Action, Entry, GitStep, OperationId, Why
 
 
-NOTES_AT_MOST = 200
+_MOST_NOTES = 200
 _OBJECT_MODE = 0o444
-MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: below another sandbox they would hide live files"
+_DIR, _LINK = stat.S_IFDIR, stat.S_IFLNK
+_WRITABLE_OR_SPECIAL = 0o7333
+_MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: below another sandbox they would hide live files"
+_EDITED = "it was changed while the command ran or since"
+_STALE = "it is not what was reviewed any more"
+_NO_BACKUP = "what was displaced is not in the backup any more"
+_DAMAGED = "the backup is not what was put there"
 
 
 class Draft:
-    """Collects steps, what is left, and notes."""
+    """Collects the steps of an operation, what is skipped, and notes.
 
-    def __init__(self, operation: OperationId, sites: Sites, next_number: Callable[[], int]) -> None:
-        self.left: list[Left] = []
+    The order of steps: directories that must be opened, what goes away (children first), what comes (parents first),
+    and last the bits and attributes of directories (the deepest first).
+    """
+
+    def __init__(self, operation: OperationId, dirs: OpenDirs, next_number: Callable[[], int]) -> None:
+        self.skipped: list[Skipped] = []
         self.git: list[GitStep] = []
         # By root and repository the paths that only its commit brings
         self.arriving: dict[tuple[int, bytes], list[bytes]] = {}
@@ -83,18 +71,18 @@ class Draft:
         self.slight: set[tuple[int, bytes]] = set()
         self.notes: list[str] = []
         self.name = operation
-        self.loans = Loans(sites.state, operation)
+        self.modes = OperationModes(dirs.state, operation)
         self._name = operation.encode()
-        self._sites = sites
+        self._dirs = dirs
         self._groups = 0
         self._places = 0
         self._opens: dict[tuple[int, bytes], Step] = {}
         self._takes: list[Step] = []
         self._puts: list[Step] = []
-        self._dresses: dict[tuple[int, bytes], Step] = {}
+        self._metadata_steps: dict[tuple[int, bytes], Step] = {}
         self._ordered: list[Step] = []
         self._seen: set[tuple[int, bytes]] = set()
-        self._parts: set[tuple[int, bytes]] = set()
+        self._made: set[tuple[int, bytes]] = set()
         self._next_number = next_number
         self._number = 0
 
@@ -115,16 +103,15 @@ class Draft:
 
     def is_staged(self, root: int) -> bool:
         """Tell whether nothing can be renamed between this root and our own state."""
-        return self._sites.staged[root]
+        return self._dirs.staged[root]
 
-    def leave(self, left: Left) -> None:
-        self.left.append(left)
+    def skip(self, skipped: Skipped) -> None:
+        """Record a path that is not changed, and why."""
+        self.skipped.append(skipped)
 
     def note(self, path: bytes, text: str) -> None:
         """Record something about an applied path that a person should know."""
-        if len(self.notes) < NOTES_AT_MOST:
-            from unspill.changes.quote import quote
-
+        if len(self.notes) < _MOST_NOTES:
             self.notes.append(f"{quote(path)}: {text}")
 
     def add(self, step: Step) -> None:
@@ -136,7 +123,7 @@ class Draft:
         """Forget the steps of a group that can't all be done."""
         self._takes = [step for step in self._takes if step.group != group]
         self._puts = [step for step in self._puts if step.group != group]
-        self._dresses = {key: step for key, step in self._dresses.items() if step.group != group}
+        self._metadata_steps = {key: step for key, step in self._metadata_steps.items() if step.group != group}
 
     def add_in_order(self, step: Step) -> None:
         """Add a step whose place among the others is known: the reverse of one that was done."""
@@ -145,7 +132,7 @@ class Draft:
     def next_place(self, root: int) -> bytes:
         """Return a free place for an entry that goes away."""
         self._places += 1
-        if self._sites.staged[root]:
+        if self._dirs.staged[root]:
             self._make_staging(root)
             return b"%d" % self._places
         return self._place_in(b"old", self._places)
@@ -155,7 +142,7 @@ class Draft:
     ) -> tuple[bytes, os.stat_result]:
         """Copy an entry to where it can be put from; return its place and its lstat there."""
         place, dest_fd, name = self._new_place(root)
-        return place, copy_entry(source_fd, source, status, dest_fd, name, self.loans, content)
+        return place, copy_entry(source_fd, source, status, dest_fd, name, self.modes, content)
 
     def stage_content(self, root: int, content: bytes, mode: int) -> bytes:
         """Make a file that can be put or linked; return its place."""
@@ -170,7 +157,7 @@ class Draft:
 
     def make_object(self, root: int, place: bytes) -> None:
         """Give what lies at a place the mode of an object of git, and the time of now."""
-        fd, name = self._sites.place_of(root, place, staged=self._sites.staged[root])
+        fd, name = self._dirs.place_of(root, place, staged=self._dirs.staged[root])
         # Git takes an object for an old one by its time, and removes old ones that nothing leads to
         os.utime(name, dir_fd=fd, follow_symlinks=False)
         path = b"/proc/self/fd/%d/%s" % (fd, name)
@@ -179,7 +166,7 @@ class Draft:
 
     def inode_of(self, root: int, place: bytes) -> int:
         """Return the inode of what lies at a place."""
-        fd, name = self._sites.place_of(root, place, staged=self._sites.staged[root])
+        fd, name = self._dirs.place_of(root, place, staged=self._dirs.staged[root])
         return os.stat(name, dir_fd=fd, follow_symlinks=False).st_ino
 
     def stage_directory(self, root: int) -> tuple[bytes, os.stat_result]:
@@ -188,33 +175,33 @@ class Draft:
         os.mkdir(name, 0o700, dir_fd=dest_fd)
         return place, os.stat(name, dir_fd=dest_fd, follow_symlinks=False)
 
-    def dress(self, root: int, path: bytes, fd: int, becomes: Dress, group: int) -> None:
+    def set_metadata(self, root: int, path: bytes, fd: int, becomes: Metadata, group: int) -> None:
         """Change the bits and attributes of a live directory when everything else is done."""
-        was = dress_of(fd)
+        was = metadata_of(fd)
         opened = self._opens.get((root, path))
         if opened is not None and opened.becomes is not None:
             was = opened.becomes
         before = entry_of(os.fstat(fd))
-        self._dresses[root, path] = Step(
-            root=root, path=path, action="dress", group=group, before=before, was=was, becomes=becomes
+        self._metadata_steps[root, path] = Step(
+            root=root, path=path, action="set_metadata", group=group, before=before, was=was, becomes=becomes
         )
 
-    def dress_new(self, root: int, path: bytes, made: os.stat_result, becomes: Dress, group: int) -> None:
+    def set_metadata_of_new(self, root: int, path: bytes, made: os.stat_result, becomes: Metadata, group: int) -> None:
         """Give a directory that a step of this operation puts its bits and attributes."""
-        was = Dress(mode=made.st_mode & 0o7777)
+        was = Metadata(mode=made.st_mode & 0o7777)
         # Even where they are the same: a reversal tells by this step whether somebody changed them since
-        self._dresses[root, path] = Step(
-            root=root, path=path, action="dress", group=group, before=entry_of(made), was=was, becomes=becomes
+        self._metadata_steps[root, path] = Step(
+            root=root, path=path, action="set_metadata", group=group, before=entry_of(made), was=was, becomes=becomes
         )
 
-    def dress_in_layer(self, tree: Beneath, path: bytes, mode: int) -> Dress:
-        """Return what a directory of a layer wears, without special bits and without marks of overlays."""
+    def metadata_in_layer(self, tree: Beneath, path: bytes, mode: int) -> Metadata:
+        """Return the metadata of a directory of a layer, without special bits and without marks of overlays."""
         fd = tree.directory(b"" if path == b"." else path)
         names = os.listxattr(fd)
         if any(name.startswith(ESCAPED) for name in names):
-            self.note(path, MARKS_LEFT_OUT)
+            self.note(path, _MARKS_LEFT_OUT)
         attributes = [(name, os.getxattr(fd, name)) for name in sorted(names) if is_plain_attribute(name)]
-        return Dress(mode=mode & 0o777, attributes=tuple(attributes))
+        return Metadata(mode=mode & 0o777, attributes=tuple(attributes))
 
     def open_directory(self, root: int, path: bytes, live: Beneath) -> None:
         """Let the owner change a live directory for as long as the operation lasts."""
@@ -225,14 +212,14 @@ class Draft:
         found = os.fstat(fd)
         if found.st_mode & 0o300 == 0o300 or found.st_uid != os.geteuid():
             return
-        was = dress_of(fd)
+        was = metadata_of(fd)
         becomes = was.replace(mode=was.mode | 0o700)
         name = path or b"."
-        step = Step(root=root, path=name, action="dress", group=self.next_group(), was=was, becomes=becomes)
+        step = Step(root=root, path=name, action="set_metadata", group=self.next_group(), was=was, becomes=becomes)
         self._opens[root, name] = step.replace(before=entry_of(found))
-        final = self._dresses.get((root, name))
+        final = self._metadata_steps.get((root, name))
         if final is not None:
-            self._dresses[root, name] = final.replace(was=becomes)
+            self._metadata_steps[root, name] = final.replace(was=becomes)
 
     def steps(self) -> tuple[Step, ...]:
         """Return all steps in the order of doing them."""
@@ -241,108 +228,57 @@ class Draft:
             # A directory that can't be taken after all must not stay open
             self._opens[key] = self._opens[key].replace(group=gone[key])
         for key, step in self._opens.items():
-            if key not in self._dresses and key not in gone:
-                self._dresses[key] = step.replace(was=step.becomes, becomes=step.was, group=self.next_group())
+            if key not in self._metadata_steps and key not in gone:
+                self._metadata_steps[key] = step.replace(was=step.becomes, becomes=step.was, group=self.next_group())
         opens = [self._opens[key] for key in sorted(self._opens)]
-        dresses = [self._dresses[key] for key in sorted(self._dresses, key=_depth, reverse=True)]
-        return (*opens, *self._takes, *self._puts, *dresses, *self._ordered)
+        last = [self._metadata_steps[key] for key in sorted(self._metadata_steps, key=_depth, reverse=True)]
+        return (*opens, *self._takes, *self._puts, *last, *self._ordered)
 
     def complete(self, step: Step) -> Step:
         """Return a step with what only few have: the copy of what they displace, or what an index of git says."""
         if step.staged and step.before is not None:
             step = self._with_copy(step)
         if step.action == "put" and step.path.endswith(b"/index") and is_index(step.path):
-            step = step.replace(says=says_at(*self._sites.place(step)))
+            step = step.replace(says=says_at(*self._dirs.place(step)))
         return step
 
     def _with_copy(self, step: Step) -> Step:
         """Keep a copy of what a step displaces, because its inode can't come to us."""
         before = step.before
         assert before is not None
-        live_fd, name = self._sites.live(step)
+        live_fd, name = self._dirs.live(step)
         status = os.stat(name, dir_fd=live_fd, follow_symlinks=False)
         self._places += 1
         kept = self._place_in(b"old", self._places)
-        dest_fd, dest = self._sites.operations.parent(kept)
+        dest_fd, dest = self._dirs.operations.parent(kept)
         if before.kind == "dir":
             os.mkdir(dest, 0o700, dir_fd=dest_fd)
-            return step.replace(kept=kept, was=dress_of(self._sites.roots[step.root].directory(step.path)))
-        copy_entry(live_fd, name, status, dest_fd, dest, self.loans)
-        return step.replace(kept=kept, digest=digest_entry(dest_fd, dest, status, self.loans))
+            return step.replace(kept=kept, was=metadata_of(self._dirs.roots[step.root].directory(step.path)))
+        copy_entry(live_fd, name, status, dest_fd, dest, self.modes)
+        return step.replace(kept=kept, digest=digest_entry(dest_fd, dest, status, self.modes))
 
     def _new_place(self, root: int) -> tuple[bytes, int, bytes]:
         self._places += 1
-        if self._sites.staged[root]:
+        if self._dirs.staged[root]:
             self._make_staging(root)
             place = b"%d" % self._places
-            return place, self._sites.roots[root].directory(self._sites.staging), place
+            return place, self._dirs.roots[root].directory(self._dirs.staging), place
         place = self._place_in(b"stage", self._places)
-        return place, *self._sites.operations.parent(place)
+        return place, *self._dirs.operations.parent(place)
 
     def _place_in(self, part: bytes, number: int) -> bytes:
         """Return a place in a part of the operation's directory, which is made when it is first needed."""
         # Thousands in one directory would make each rename there slower
-        shelf = b"%b/%b/%x" % (self._name, part, number >> 12)
-        if (-1, shelf) not in self._parts:
-            os.makedirs(b"%b/operations/%b" % (self._sites.state, shelf), 0o700, exist_ok=True)
-            self._parts.add((-1, shelf))
-        return b"%b/%d" % (shelf, number)
+        directory = b"%b/%b/%x" % (self._name, part, number >> 12)
+        if (-1, directory) not in self._made:
+            os.makedirs(b"%b/operations/%b" % (self._dirs.state, directory), 0o700, exist_ok=True)
+            self._made.add((-1, directory))
+        return b"%b/%d" % (directory, number)
 
     def _make_staging(self, root: int) -> None:
-        if (root, b"") not in self._parts:
-            os.mkdir(self._sites.staging, 0o700, dir_fd=self._sites.roots[root].root_fd)
-            self._parts.add((root, b""))
-
-
-def _depth(key: tuple[int, bytes]) -> tuple[int, int, bytes]:
-    root, path = key
-    return root, path.count(b"/") + (path != b"."), path
-
-
-_DIR = 0o040000
-
-
-class Found(Record):
-    """An entry of the live tree."""
-
-    path: bytes
-    status: os.stat_result
-
-    @property
-    def is_dir(self) -> bool:
-        return self.status.st_mode & FORMAT == _DIR
-
-
-def expand(live: Beneath, path: bytes, status: os.stat_result) -> list[Found]:
-    """Return a live directory and all that is in it.
-
-    Raises:
-        OSError: a directory in it can't be read, or is a mount point.
-    """
-    found: list[Found] = []
-    waiting = [Found(path=path, status=status)]
-    while waiting:
-        here = waiting.pop()
-        found.append(here)
-        if not here.is_dir:
-            continue
-        fd = live.directory(here.path)
-        with os.scandir(fd) as entries:
-            names = [os.fsencode(entry.name) for entry in entries]
-        for name in names:
-            inner = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            if inner.st_dev != status.st_dev:
-                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
-            waiting.append(Found(path=here.path + b"/" + name, status=inner))
-    # A parent is found before what is in it
-    return found[::-1]
-
-
-_LINK = 0o120000
-_WRITABLE_OR_SPECIAL = 0o7333
-
-EDITED = "it was changed while the command ran or since"
-STALE = "it is not what was reviewed any more"
+        if (root, b"") not in self._made:
+            os.mkdir(self._dirs.staging, 0o700, dir_fd=self._dirs.roots[root].root_fd)
+            self._made.add((root, b""))
 
 
 class Upper(Record):
@@ -367,14 +303,14 @@ class RootDraft:
         contents: Mapping[bytes, bytes],
         overwrite: Sequence[bytes] = (),
         must_copy: bool = False,
-        touched: Touched | None = None,
+        rolled_back: RolledBackEntries | None = None,
     ) -> None:
         self._draft = draft
         self._root = root
         self._live = live
         self._layers = layers
         self._marks = marks
-        self._touched = touched
+        self._rolled_back = rolled_back
         self._contents = contents
         self._overwrite = frozenset(overwrite)
         self._is_staged = draft.is_staged(root)
@@ -399,13 +335,13 @@ class RootDraft:
                 self._draft.slight.add((self._root, change.path))
             blocking = self._blocking(change.path) if self._blocked else None
             if blocking is not None:
-                self._leave(change.path, *blocking)
+                self._skip(change.path, *blocking)
                 continue
             try:
                 self._add(change)
             except OSError as error:
                 why, reason = explain_error(error)
-                self._leave(change.path, why, reason)
+                self._skip(change.path, why, reason)
                 self._blocked[change.path] = why, reason
 
     def add_quietly(self, changes: Sequence[Change]) -> None:
@@ -422,68 +358,15 @@ class RootDraft:
         """Have files written with other contents than the layers have."""
         self._contents = {**self._contents, **contents}
 
-    def leave_incomplete(self) -> None:
-        """Leave directories as a whole that something was left of which is done all or none."""
+    def skip_incomplete(self) -> None:
+        """Skip directories as a whole of which something was skipped that is done all or none."""
         for directory, group in self._together.items():
             below = directory + b"/"
-            left = [one for one in self._draft.left if one.root == self._root and one.path.startswith(below)]
-            if left:
+            inside = [one for one in self._draft.skipped if one.root == self._root and one.path.startswith(below)]
+            if inside:
                 self._draft.drop_group(group)
-                self._draft.left = [one for one in self._draft.left if one not in left]
-                self._leave(directory, left[0].why, left[0].reason)
-
-    def _group_of(self, path: bytes) -> int:
-        for directory, group in self._together.items():
-            if path == directory or path.startswith(directory + b"/"):
-                return group
-        return self._draft.next_group()
-
-    def _add(self, change: Change) -> None:
-        entry = change.entry
-        if change.unreadable:
-            self._leave(change.path, "refused", "it can't be read, so nobody knows what would be lost")
-        elif entry is None:
-            self._delete(change)
-        elif entry.kind == "dir":
-            self._directory(change)
-        elif entry.kind == "special":
-            self._leave(change.path, "refused", "devices, FIFOs and sockets are never applied")
-        else:
-            self._leaf(change)
-
-    def _leaf(self, change: Change) -> None:
-        """Put a file or a symlink."""
-        path = change.path
-        problem = self.problem_of(change)
-        if problem is not None:
-            self._leave(path, *problem)
-            return
-        found = self._find(path)
-        if not self._may_displace(change, found):
-            return
-        before = found
-        if found is not None and found.st_mode & FORMAT == _DIR:
-            if not self._make_way(change, found):
-                return
-            before = None
-        place, after = self.bring(change)
-        self._step("put", path, place, before=before, after=after)
-
-    def problem_of(self, change: Change) -> tuple[Why, str] | None:
-        """Say why the file or symlink of a change can't be put, if it can't."""
-        entry = change.entry
-        assert entry is not None
-        assert change.layer is not None
-        fd, name = self._layers[change.layer].tree.parent(change.path)
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if (
-            status.st_ino != entry.inode
-            or status.st_ctime_ns != entry.ctime_ns
-            or status.st_size != entry.size
-            or KINDS.get(status.st_mode & FORMAT) != entry.kind
-        ):
-            return "stale", STALE
-        return ("refused", "it belongs to another user") if status.st_uid != self._uid else None
+                self._draft.skipped = [one for one in self._draft.skipped if one not in inside]
+                self._skip(directory, inside[0].why, inside[0].reason)
 
     def bring_object(self, change: Change) -> bytes:
         """Return the place that an object of git can be linked from: as git makes them, and nothing else."""
@@ -509,20 +392,84 @@ class RootDraft:
         place, after = upper.place + b"/" + path, status
         content = self._contents.get(path)
         must_copy = content is not None or self._must_copy or is_copy_needed(status)
-        if must_copy or drop_marks(upper.path, path, fd, name, self._draft.loans):
+        if must_copy or drop_marks(upper.path, path, fd, name, self._draft.modes):
             place, after = self._draft.stage(self._root, fd, name, status, content)
             if has_command_marks(fd, name):
-                self._draft.note(path, MARKS_LEFT_OUT)
+                self._draft.note(path, _MARKS_LEFT_OUT)
         if status.st_mode & SPECIAL_BITS and status.st_mode & FORMAT != _LINK:
             self._draft.note(path, "set-user-id, set-group-id and sticky bits are not applied")
         return place, after
 
+    def is_edited(self, path: bytes, status: os.stat_result) -> bool:
+        """Tell whether somebody changed a live entry since the run began that first changed it."""
+        mark = self._marks.of(path)
+        if status.st_ctime_ns < mark or self.is_overwritten(path):
+            return False
+        return self._rolled_back is None or not self._rolled_back.explains(path, status, mark)
+
+    def is_overwritten(self, path: bytes) -> bool:
+        """Tell whether ours shall win at a path: as in a selection, a directory means what is below it."""
+        return any(top in (b".", path) or path.startswith(top + b"/") for top in self._overwrite)
+
+    def _problem_of(self, change: Change) -> tuple[Why, str] | None:
+        """Say why the file or symlink of a change can't be put, if it can't."""
+        entry = change.entry
+        assert entry is not None
+        assert change.layer is not None
+        fd, name = self._layers[change.layer].tree.parent(change.path)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if (
+            status.st_ino != entry.inode
+            or status.st_ctime_ns != entry.ctime_ns
+            or status.st_size != entry.size
+            or KINDS.get(status.st_mode & FORMAT) != entry.kind
+        ):
+            return "stale", _STALE
+        return ("refused", "it belongs to another user") if status.st_uid != self._uid else None
+
+    def _group_of(self, path: bytes) -> int:
+        for directory, group in self._together.items():
+            if path == directory or path.startswith(directory + b"/"):
+                return group
+        return self._draft.next_group()
+
+    def _add(self, change: Change) -> None:
+        entry = change.entry
+        if change.unreadable:
+            self._skip(change.path, "refused", "it can't be read, so nobody knows what would be lost")
+        elif entry is None:
+            self._delete(change)
+        elif entry.kind == "dir":
+            self._directory(change)
+        elif entry.kind == "special":
+            self._skip(change.path, "refused", "devices, FIFOs and sockets are never applied")
+        else:
+            self._leaf(change)
+
+    def _leaf(self, change: Change) -> None:
+        """Put a file or a symlink."""
+        path = change.path
+        problem = self._problem_of(change)
+        if problem is not None:
+            self._skip(path, *problem)
+            return
+        found = self._find(path)
+        if not self._may_displace(change, found):
+            return
+        before = found
+        if found is not None and found.st_mode & FORMAT == _DIR:
+            if not self._make_way(change, found):
+                return
+            before = None
+        place, after = self.bring(change)
+        self._step("put", path, place, before=before, after=after)
+
     def _make_way(self, change: Change, found: os.stat_result) -> bool:
         """Take away a directory that something else replaces, all of it or nothing; tell whether it can be."""
-        taken = expand(self._live, change.path, found)
+        taken = _expand(self._live, change.path, found)
         edited = self._edited(taken)
         if edited:
-            self._leave(change.path, "conflict", f"{EDITED}: {quote(min(edited))}")
+            self._skip(change.path, "conflict", f"{_EDITED}: {quote(min(edited))}")
             return False
         self._take_all(taken)
         return True
@@ -534,37 +481,37 @@ class RootDraft:
         found = self._find(path)
         if found is not None and found.st_mode & FORMAT == _DIR:
             if change.kind != "added":
-                self._dress(change, found)
+                self._set_metadata(change, found)
             return
         if not self._may_displace(change, found):
-            self._blocked[path] = "conflict", EDITED
+            self._blocked[path] = "conflict", _EDITED
             return
         if found is not None:
             self._step("take", path, self._draft.next_place(self._root), before=found)
         place, made = self._draft.stage_directory(self._root)
         self._step("put", path, place, after=made)
         self._new.add(path)
-        self._draft.dress_new(self._root, path, made, self._wanted_dress(change), self._group)
+        self._draft.set_metadata_of_new(self._root, path, made, self._wanted_metadata(change), self._group)
 
-    def _dress(self, change: Change, found: os.stat_result) -> None:
+    def _set_metadata(self, change: Change, found: os.stat_result) -> None:
         """Give a directory the bits and attributes that the command gave it."""
         fd = self._live.directory(b"" if change.path == b"." else change.path)
-        wanted = self._wanted_dress(change)
+        wanted = self._wanted_metadata(change)
         # Special bits of a live directory are the person's: they stay
         wanted = wanted.replace(mode=wanted.mode | found.st_mode & SPECIAL_BITS)
         if not self.is_edited(change.path, found):
-            self._draft.dress(self._root, change.path, fd, wanted, self._group)
-        elif not is_dressed(fd, wanted):
-            # Another apply may have made the same directory, and been seen before it had dressed it
-            self._leave(change.path, "conflict", EDITED)
+            self._draft.set_metadata(self._root, change.path, fd, wanted, self._group)
+        elif not has_metadata(fd, wanted):
+            # Another apply may have made the same directory, and been seen before it had set its metadata
+            self._skip(change.path, "conflict", _EDITED)
 
-    def _wanted_dress(self, change: Change) -> Dress:
+    def _wanted_metadata(self, change: Change) -> Metadata:
         entry = change.entry
         assert entry is not None
         assert change.layer is not None
         if entry.mode & SPECIAL_BITS:
             self._draft.note(change.path, "set-group-id and sticky bits are not applied")
-        return self._draft.dress_in_layer(self._layers[change.layer].tree, change.path, entry.mode)
+        return self._draft.metadata_in_layer(self._layers[change.layer].tree, change.path, entry.mode)
 
     def _delete(self, change: Change) -> None:
         found = self._find(change.path)
@@ -575,7 +522,7 @@ class RootDraft:
                 self._step("take", change.path, self._draft.next_place(self._root), before=found)
             return
         kept: set[bytes] = set()
-        taken = expand(self._live, change.path, found)
+        taken = _expand(self._live, change.path, found)
         edited = self._edited(taken)
         for inner in taken:
             # The youngest entries stay, and so do the directories above them
@@ -583,12 +530,12 @@ class RootDraft:
             if inner.path in kept:
                 kept.add(inner.path.rpartition(b"/")[0])
             elif inner.path in edited:
-                self._leave(inner.path, "conflict", EDITED)
+                self._skip(inner.path, "conflict", _EDITED)
                 kept.add(inner.path.rpartition(b"/")[0])
             else:
                 self._take_all((inner,))
 
-    def _take_all(self, taken: Sequence[Found]) -> None:
+    def _take_all(self, taken: Sequence[_LiveEntry]) -> None:
         for inner in taken:
             self._step("take", inner.path, self._draft.next_place(self._root), before=inner.status)
 
@@ -599,30 +546,19 @@ class RootDraft:
         if found is None:
             if change.base_kind is None or change.kind == "replaced":
                 return True
-            self._leave(change.path, "conflict", "it was deleted meanwhile")
+            self._skip(change.path, "conflict", "it was deleted meanwhile")
         elif change.base_kind is None:
-            self._leave(change.path, "conflict", "something else was made there meanwhile")
+            self._skip(change.path, "conflict", "something else was made there meanwhile")
         elif found.st_mode & FORMAT != _DIR and self.is_edited(change.path, found):
-            self._leave(change.path, "conflict", EDITED)
+            self._skip(change.path, "conflict", _EDITED)
         else:
             return True
         return False
 
-    def _edited(self, found: Sequence[Found]) -> set[bytes]:
+    def _edited(self, found: Sequence[_LiveEntry]) -> set[bytes]:
         """Return which entries of a live directory are not older; of directories only empty ones can be told."""
         filled = {inner.path.rpartition(b"/")[0] for inner in found}
         return {inner.path for inner in found if inner.path not in filled and self.is_edited(inner.path, inner.status)}
-
-    def is_edited(self, path: bytes, status: os.stat_result) -> bool:
-        """Tell whether somebody changed a live entry since the run began that first changed it."""
-        mark = self._marks.of(path)
-        if status.st_ctime_ns < mark or self.is_overwritten(path):
-            return False
-        return self._touched is None or not self._touched.explains(path, status, mark)
-
-    def is_overwritten(self, path: bytes) -> bool:
-        """Tell whether ours shall win at a path: as in a selection, a directory means what is below it."""
-        return any(top in (b".", path) or path.startswith(top + b"/") for top in self._overwrite)
 
     def _find(self, path: bytes) -> os.stat_result | None:
         """Look at the live entry; below a directory that is yet to be made there is none."""
@@ -666,24 +602,77 @@ class RootDraft:
                 return self._blocked[above]
         return None
 
-    def _leave(self, path: bytes, why: Why, reason: str) -> None:
+    def _skip(self, path: bytes, why: Why, reason: str) -> None:
         if self._is_quiet:
             return
-        self._draft.leave(Left(root=self._root, path=path, why=why, reason=reason))
+        self._draft.skip(Skipped(root=self._root, path=path, why=why, reason=reason))
 
 
-NO_BACKUP = "what was displaced is not in the backup any more"
-DAMAGED = "the backup is not what was put there"
-
-
-def invert(draft: Draft, sites: Sites, step: Step, there: Entry | None) -> Step:
+def invert(draft: Draft, dirs: OpenDirs, step: Step, there: Entry | None) -> Step:
     """Return the inverse of a put or a take; `there` is what is live now."""
     action: Action = "take" if step.action == "put" and step.before is None else "put"
     inverse = make_step(step.root, step.path, action, step.group, step.place, there, step.before)
-    return _staged_anew(draft, sites, step, inverse.replace(staged=True)) if step.staged else inverse
+    return _staged_anew(draft, dirs, step, inverse.replace(staged=True)) if step.staged else inverse
 
 
-def _staged_anew(draft: Draft, sites: Sites, step: Step, inverse: Step) -> Step:
+def backup_problem(dirs: OpenDirs, step: Step, before: Entry | None, modes: OperationModes) -> tuple[Why, str] | None:
+    """Look at a backup before it is used: it must be what was displaced."""
+    assert before is not None
+    fd, name = dirs.operations.parent(step.backup)
+    try:
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return "refused", _NO_BACKUP
+    if not step.staged:
+        return None if matches(status, before) else ("refused", _DAMAGED)
+    if before.kind == "dir":
+        return None
+    is_whole = status.st_size == before.size and digest_entry(fd, name, status, modes) == step.digest
+    return None if is_whole else ("refused", _DAMAGED)
+
+
+def _depth(key: tuple[int, bytes]) -> tuple[int, int, bytes]:
+    root, path = key
+    return root, path.count(b"/") + (path != b"."), path
+
+
+class _LiveEntry(Record):
+    """An entry of the live tree."""
+
+    path: bytes
+    status: os.stat_result
+
+    @property
+    def is_dir(self) -> bool:
+        return self.status.st_mode & FORMAT == _DIR
+
+
+def _expand(live: Beneath, path: bytes, status: os.stat_result) -> list[_LiveEntry]:
+    """Return a live directory and all that is in it.
+
+    Raises:
+        OSError: a directory in it can't be read, or is a mount point.
+    """
+    found: list[_LiveEntry] = []
+    waiting = [_LiveEntry(path=path, status=status)]
+    while waiting:
+        here = waiting.pop()
+        found.append(here)
+        if not here.is_dir:
+            continue
+        fd = live.directory(here.path)
+        with os.scandir(fd) as entries:
+            names = [os.fsencode(entry.name) for entry in entries]
+        for name in names:
+            inner = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if inner.st_dev != status.st_dev:
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
+            waiting.append(_LiveEntry(path=here.path + b"/" + name, status=inner))
+    # A parent is found before what is in it
+    return found[::-1]
+
+
+def _staged_anew(draft: Draft, dirs: OpenDirs, step: Step, inverse: Step) -> Step:
     """Give a step in a root on another mount a place there: a copy of the backup, or a free one."""
     inverse = inverse.replace(kept=b"", digest=b"", was=None)
     if inverse.action == "take":
@@ -693,23 +682,7 @@ def _staged_anew(draft: Draft, sites: Sites, step: Step, inverse: Step) -> Step:
     if before.kind == "dir":
         place, status = draft.stage_directory(step.root)
     else:
-        fd, name = sites.operations.parent(step.kept)
+        fd, name = dirs.operations.parent(step.kept)
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         place, status = draft.stage(step.root, fd, name, status, None)
     return inverse.replace(place=place, after=before.replace(inode=status.st_ino))
-
-
-def backup_problem(sites: Sites, step: Step, before: Entry | None, loans: Loans) -> tuple[Why, str] | None:
-    """Look at a backup before it is used: it must be what was displaced."""
-    assert before is not None
-    fd, name = sites.operations.parent(step.backup)
-    try:
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return "refused", NO_BACKUP
-    if not step.staged:
-        return None if matches(status, before) else ("refused", DAMAGED)
-    if before.kind == "dir":
-        return None
-    is_whole = status.st_size == before.size and digest_entry(fd, name, status, loans) == step.digest
-    return None if is_whole else ("refused", DAMAGED)

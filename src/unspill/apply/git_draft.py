@@ -2,21 +2,8 @@
 """What becomes of a repository that a run changed, decided before anything is done: objects, what moves, what arrives.
 
 If the person moved what the run moved too, theirs stays exactly as it is, and the run's commits, tags and stash entries
-arrive as references of their own below `refs/unspill`.
-
-MERGED
-[git_live] A live repository while an operation on it is drafted: where it stands, what it has, what must be pinned.
-
-What a move displaces and nothing else leads to would be gone with git's next cleaning. So it gets a reference below
-`refs/unspill/op-N`, until operation N can't be undone any more.
-
-[git_committed] Which changes of a run are in the commit that it made: where that commit arrives, they are safe in it.
-
-[git_notes] Say in a few lines what an operation did to a repository, or where the work lies that it could not move
-there.
-
-[repositories] The changes of one root, with repositories among them: those that move, those that come as a whole, and
-the rest.
+arrive as references of their own below `refs/unspill`. What a move displaces and nothing else leads to would be gone
+with git's next cleaning: it gets a reference below `refs/unspill/op-N`, until operation N can't be undone any more.
 """
 
 from __future__ import annotations
@@ -29,50 +16,21 @@ from unspill.changes.quote import quote
 from unspill.changes.reader import MergedTree
 from unspill.git import index
 from unspill.git.index import SHA1
-from unspill.git.layout import (
-    OWN_REFS,
-    STASH_LOG,
-    STATE_DIRECTORIES,
-    is_object_name,
-    short_ref,
-)
+from unspill.git.layout import LARGEST_FILE, OWN_REFS, STASH_LOG, STATE_DIRECTORIES, is_object_name, short_ref
 from unspill.git.objects import Objects, blob_name, make_object
 from unspill.git.repository import new_repositories
-from unspill.git.state import (
-    SYMBOLIC,
-    common_of,
-    is_own_ref,
-    owner_of,
-    read_members,
-    read_state,
-)
-from unspill.git.transfer import (
-    UNCHECKED,
-    WRONG,
-    check_new_repository,
-    choose_objects,
-)
-from unspill.model.operation import (
-    GitMove,
-    GitStep,
-    Left,
-    RefMove,
-)
-from unspill.policy.words import shell_word
+from unspill.git.state import SYMBOLIC, common_of, is_own_ref, owner_of, read_members, read_state
+from unspill.git.transfer import UNCHECKED, WRONG, check_new_repository, choose_objects
+from unspill.model.operation import GitMove, GitStep, RefMove, Skipped
+from unspill.policy.paths import shell_word
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from unspill.apply.draft import Draft, RootDraft
-    from unspill.apply.steps import Sites
+    from unspill.apply.steps import OpenDirs
     from unspill.git.repository import Repository
     from unspill.git.state import GitState
     from unspill.git.transfer import Transfer
@@ -83,342 +41,48 @@ if TYPE_CHECKING:
     Displaced = tuple[bytes, bytes]
 
 
-LARGEST = 64 << 20
-GONE = "the repository is not there any more"
-
-
-class LiveRepository:
-    """The repository in the directory `top` of a root."""
-
-    def __init__(self, draft: Draft, sites: Sites, root: int, top: bytes) -> None:
-        self._draft = draft
-        self.root = root
-        self.files = sites.roots[root]
-        self.top = top + b"/"
-        self.is_staged = draft.is_staged(root)
-        self.here = b"/proc/self/fd/%d/." % self.files.root_fd
-        with MergedTree(self.here) as tree:
-            # First, so that an index that somebody writes meanwhile is not taken for the one that is read
-            self._known = dict(self._index_numbers(read_members(tree, top)))
-            self.state: GitState | None = read_state(tree, top)
-        self.size = 20 if self.state is None else self.state.hash_size
-        self.members: tuple[bytes, ...] = (b"",) if self.state is None else self.state.members
-        self.objects = Objects(self.object_directories([self.here]), self.size)
-        self._made: list[tuple[bytes, bytes]] = []
-
-    def own_refs(self) -> list[bytes]:
-        """Return the references below our own name, without the prefix of the member that has them."""
-        names = () if self.state is None else self.state.refs
-        return [inner for name in names if (inner := self.inner(name)).startswith(OWN_REFS + b"/")]
-
-    def object_directories(self, tops: Iterable[bytes]) -> list[bytes]:
-        """Return where the objects of the repository and of its submodules lie, in each of some trees."""
-        own = [member for member in self.members if b"worktrees/" not in member]
-        return [top + b"/" + self.top + member + b"objects" for top in tops for member in own]
-
-    def read(self, name: bytes, layers: Sequence[bytes] = ()) -> bytes:
-        """Return the content of one of its files, as it is live or under some layers; nothing where there is none."""
-        with MergedTree(self.here, layers) as tree:
-            return tree.read(self.top + name, LARGEST) or b""
-
-    def inner(self, name: bytes) -> bytes:
-        """Return a name without the prefix of the member that it belongs to."""
-        return name[len(owner_of(name, self.members)) :]
-
-    def log_of(self, name: bytes) -> bytes:
-        """Return the name of the log of a reference."""
-        member = owner_of(name, self.members)
-        return member + b"logs/" + name[len(member) :]
-
-    def common(self, name: bytes) -> bytes:
-        """Return the prefix of the repository that has the objects of a name: itself, or a submodule."""
-        return common_of(owner_of(name, self.members))
-
-    def pins(self, displaced: Iterable[Displaced], kept: Iterable[bytes], objects: Objects) -> list[RefMove]:
-        """Return references to those of the displaced objects that nothing of what is kept leads to."""
-        kept = [value for value in dict.fromkeys(kept) if is_object_name(value)]
-        lost = [
-            (member, value)
-            for member, value in dict.fromkeys(displaced)
-            if is_object_name(value) and not any(objects.is_ancestor(value, other) for other in kept)
-        ]
-        top = b"%b/op-%d" % (OWN_REFS, self._draft.number()) if lost else b""
-        return [
-            RefMove(name=b"%b%b/%d" % (member, top, count), old=None, new=value)
-            for count, (member, value) in enumerate(lost)
-        ]
-
-    def displaced_by(self, refs: Iterable[RefMove]) -> list[Displaced]:
-        """Return what references lead to now that are about to move; pins are no loss."""
-        return [
-            (self.common(ref.name), ref.old)
-            for ref in refs
-            if ref.old is not None and not is_own_ref(ref.name, self.members)
-        ]
-
-    def kept_by(self, refs: Iterable[RefMove]) -> list[bytes]:
-        """Return what the live references lead to when some of them have moved, but for the stash: its log counts."""
-        moved = {ref.name: ref.new for ref in refs}
-        refs_now = {} if self.state is None else self.state.refs
-        return [
-            value
-            for name, value in {**refs_now, **moved}.items()
-            if value is not None and self.inner(name) != b"refs/stash"
-        ]
-
-    def lost_blobs(self, name: bytes, new: bytes, objects: Objects) -> list[Displaced]:
-        """Return a tree of what an index has staged that neither another index nor the commit it is for has."""
-        assert self.state is not None
-        old = index.staged_objects(self.read(name), self.size) or {}
-        others = index.staged_objects(new, self.size) or {}
-        tree = objects.tree_of(resolve(self.state, owner_of(name, self.members) + b"HEAD") or b"")
-        lost: set[bytes] = set()
-        for path, oids in old.items():
-            missing = oids - others.get(path, set())
-            known = objects.entry_at(tree, path) if missing and tree is not None else None
-            lost |= missing if known is None else missing - {known[1]}
-        return [(self.common(name), self.make_tree(self.common(name), sorted(lost)))] if lost else []
-
-    def make_tree(self, member: bytes, blobs: Sequence[bytes]) -> bytes:
-        """Make a tree that leads to some blobs of a member; return its name. It is added with the other objects."""
-        content = b"".join(b"100644 %b\0%b" % (blob, bytes.fromhex(blob.decode())) for blob in blobs)
-        name, text = make_object("tree", content, self.size)
-        path = b"%b%bobjects/%b/%b" % (self.top, member, name[:2], name[2:])
-        self._made.append((path, self._draft.stage_content(self.root, text, 0o444)))
-        return name
-
-    def put(self, path: bytes, place: bytes, status: os.stat_result, found: os.stat_result | None) -> Step:
-        """Return the step that puts a file or directory of a place, where `found` is now."""
-        before = None if found is None else entry_of(found)
-        return self._complete(make_step(self.root, path, "put", 0, place, before, entry_of(status)))
-
-    def take(self, path: bytes, found: os.stat_result) -> Step:
-        """Return the step that takes away what is there now."""
-        place = self._draft.next_place(self.root)
-        return self._complete(make_step(self.root, path, "take", 0, place, entry_of(found), None))
-
-    def _complete(self, step: Step) -> Step:
-        return self._draft.complete(step.replace(staged=True) if self.is_staged else step)
-
-    def move(
-        self,
-        refs: Sequence[RefMove],
-        steps: Sequence[Step],
-        logs: Sequence[tuple[bytes, bytes]],
-        before: Mapping[bytes, bytes | None],
-        after: Mapping[bytes, bytes | None],
-    ) -> GitMove:
-        """Return a move with all that is needed to do it under locks."""
-        return GitMove(
-            refs=tuple(refs),
-            files=tuple(steps),
-            logs=tuple(logs),
-            before=tuple(sorted(before.items())),
-            after=tuple(sorted(after.items())),
-            known=tuple((name, *numbers) for name, numbers in self._known.items() if name in before),
-            locks=tuple(dict.fromkeys(self._locks(refs, before))),
-        )
-
-    def _index_numbers(self, members: Iterable[bytes]) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
-        for name in (member + b"index" for member in members):
-            try:
-                found = self.files.find(self.top + name)
-            except OSError:
-                continue
-            if found is not None and stat.S_ISREG(found.st_mode):
-                yield name, (found.st_ino, found.st_size, found.st_ctime_ns)
-
-    def _locks(self, refs: Sequence[RefMove], names: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the locks of all that moves or must not move meanwhile, as git takes them."""
-        for member in sorted({owner_of(name, self.members) for name in names}):
-            yield member + b"index.lock"
-            yield member + b"HEAD.lock"
-        gone = [ref.name for ref in refs if ref.new is None]
-        for member in sorted({common_of(owner_of(name, self.members)) for name in gone}):
-            yield member + b"packed-refs.lock"
-        moving = {ref.name for ref in refs} | {name for name in names if self.inner(name).startswith(b"refs/")}
-        for name in sorted(moving):
-            # Nobody can make a reference below another one that is locked
-            if not any(name.startswith(other + b"/") for other in gone) and not is_own_ref(name, self.members):
-                yield name + b".lock"
-
-    def add_step(
-        self,
-        move: GitMove | None,
-        arrival: Sequence[RefMove] = (),
-        objects: Sequence[tuple[bytes, bytes]] = (),
-        dependent: Sequence[int] = (),
-        committed: Sequence[int] = (),
-    ) -> None:
-        """Add what is to be done to the draft."""
-        lock = self._draft.stage_content(self.root, b"unspill pid %d\n" % os.getpid(), 0o444)
-        self._draft.add_git(
-            GitStep(
-                root=self.root,
-                top=self.top[:-1],
-                members=self.members,
-                hash_size=self.size,
-                objects=(*objects, *self._made),
-                staged=self.is_staged,
-                move=move,
-                arrival=tuple(arrival),
-                dependent=tuple(dependent),
-                committed=tuple(committed),
-                lock=lock,
-                lock_inode=self._draft.inode_of(self.root, lock),
-            )
-        )
-
-
-def resolve(state: GitState, name: bytes) -> bytes | None:
-    """Return the object that a reference leads to, through symbolic ones."""
-    member = common_of(owner_of(name, state.members))
-    for _ in range(5):
-        value = state.refs.get(name)
-        if value is None or not value.startswith(SYMBOLIC):
-            return value
-        name = member + value.removeprefix(SYMBOLIC)
-    return None
-
-
-def stashed(log: bytes) -> list[bytes]:
-    """Return the entries of a stash, the newest first."""
-    return [words[1] for line in reversed(log.splitlines()) if len(words := line.split(b" ", 2)) == 3]
-
-
-def core_names(*states: GitState, members: Iterable[bytes]) -> set[bytes]:
-    """Return the names that say where some members of a repository stand, in any of some states."""
-    return {name for state in states for member in {*members, b""} for name in state.core(member)}
-
-
-class CommittedPaths:
-    """What the commit `tip` of a run has, made upon `base` in the repository whose working tree is below `prefix`."""
-
-    def __init__(
-        self,
-        objects: Objects,
-        base: bytes | None,
-        tip: bytes | None,
-        prefix: bytes,
-        hash_size: int,
-        path_of: Callable[[Change], bytes],
-    ) -> None:
-        self._objects = objects
-        self._base = objects.tree_of(base or b"")
-        self._tree = objects.tree_of(tip or b"")
-        self._prefix = prefix
-        self._size = hash_size
-        self._path_of = path_of
-
-    def of(self, changes: Iterable[Change]) -> set[bytes]:
-        """Return the paths of those changes that the commit has."""
-        if self._tree is None:
-            return set()
-        inside = [change for change in changes if change.path.startswith(self._prefix)]
-        found = {change.path for change in inside if self._has(change, self._tree)}
-        # A directory is only made for what is in it
-        kept = {change.path for change in inside} - found
-        return {path for path in found if not any(other.startswith(path + b"/") for other in kept)}
-
-    def _has(self, change: Change, tree: bytes) -> bool:
-        path = change.path[len(self._prefix) :]
-        entry = self._objects.entry_at(tree, path)
-        if change.entry is None:
-            # No commit deletes what git does not track
-            return entry is None and self._base is not None and self._objects.entry_at(self._base, path) is not None
-        if entry is None:
-            return False
-        mode, name = entry
-        if change.entry.kind == "dir":
-            return mode == b"40000" and change.kind == "added"
-        if change.entry.kind == "symlink":
-            return mode == b"120000" and make_object("blob", change.target or b"", self._size)[0] == name
-        is_executable = bool(change.entry.mode & 0o100)
-        if change.entry.kind != "file" or mode != (b"100755" if is_executable else b"100644"):
-            return False
-        try:
-            fd = os.open(self._path_of(change), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return False
-        return blob_name(fd, change.entry.size, self._size) == name
-
-
+REPOSITORY_GONE = "the repository is not there any more"
+_NEEDS = "it needs an object that is not in your repository any more"
+_MOST_TIPS = 100
 _MOST_LINES = 21
 _MOST_WORDS = 4
 
 
-def moved_note(step: GitStep) -> str:
-    """Say in one line what moved in a repository."""
-    assert step.move is not None
-    refs = [ref for ref in step.move.refs if not is_own_ref(ref.name, step.members)]
-    words = [_moved_word(ref) for ref in refs if not ref.name.endswith(b"HEAD")]
-    words += [f"now at {_short(ref.new)}" for ref in refs if ref.name.endswith(b"HEAD") and ref.new is not None]
-    more = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
-    shown = ", ".join(words[:_MOST_WORDS]) + more
-    return f"{_where(step.top)}: {shown or 'index or merge state changed'}"
-
-
-def stayed_note(top: bytes) -> str:
-    """Say that what a run did to HEAD or the index is dropped, where nothing of it can arrive under another name."""
-    return f"{_where(top)}: you changed it during the run, so HEAD and the index stay as you left them"
-
-
-def _where(top: bytes) -> str:
-    return f"git in {quote(top.rpartition(b'/')[0])}" if b"/" in top else "git"
-
-
-def _moved_word(ref: RefMove) -> str:
-    name = quote(short_ref(ref.name))
-    if ref.old is None or ref.new is None:
-        return f"new {name}" if ref.old is None else f"{name} deleted"
-    return f"{name} {_short(ref.old)} -> {_short(ref.new)}"
-
-
-def _short(value: bytes | None) -> str:
-    text = (value or b"").removeprefix(SYMBOLIC)
-    return quote(text.removeprefix(b"refs/heads/")) if text != value else text[:7].decode()
-
-
-def _git_in(top: bytes) -> str:
-    """Return how to call git for a repository, from the root's directory."""
-    above = top.rpartition(b"/")[0]
-    return f"git -C {shell_word(above)}" if above else "git"
-
-
-def arrival_notes(step: GitStep) -> list[str]:
-    """Say where the work of a run is that its repository could not move with, and how to get it."""
-    git = _git_in(step.top)
-    lines = ["git: your branches stay as they are, because you changed them too. To get the run's work:"]
-    for ref in step.arrival:
-        short = ref.name.removeprefix(b"refs/")
-        kind = ref.name.removeprefix(OWN_REFS + b"/").split(b"/")[1:2]
-        word = shell_word(short)
-        if kind == [b"stash"]:
-            lines.append(f"  {git} stash apply {word}")
-        elif kind in ([b"heads"], [b"HEAD"], [b"log"]):
-            lines += [f"  {git} log --oneline HEAD..{word}", f"  {git} merge {word}"]
-        else:
-            lines.append(f"  {git} show {word}")
-    # Where only the locks showed that somebody else moved it
-    gone = [ref.name for ref in step.move.refs if ref.new is None] if step.move is not None else []
-    return [*lines[:_MOST_LINES], *deletion_notes(step.top, gone)]
-
-
-def deletion_notes(top: bytes, names: Iterable[bytes]) -> list[str]:
-    """Name branches and tags that a run deleted and that stay, because the repository did not move with the run."""
-    git = _git_in(top)
-    lines = []
-    for name in sorted(names):
-        for kind, delete in ((b"refs/heads/", "branch -D"), (b"refs/tags/", "tag -d")):
-            if name.startswith(kind):
-                short = name.removeprefix(kind)
-                lines.append(f"git: the run deleted {quote(short)}. You still have it; to delete it too:")
-                lines.append(f"  {git} {delete} {shell_word(short)}")
-    return lines[:_MOST_LINES]
-
-
-NEEDS = "it needs an object that is not in your repository any more"
-_MOST_TIPS = 100
+def draft_with_repositories(
+    draft: Draft,
+    dirs: OpenDirs,
+    root: int,
+    part: RootChanges,
+    repositories: Sequence[Repository],
+    source: GitSource,
+    files: RootDraft,
+) -> None:
+    """Draft all changes of a root; `repositories` are those that move with them."""
+    own = {change.path for repository in repositories for change, _part in repository.changes}
+    changes = [change for change in part.changes if change.path not in own]
+    members = {
+        repository.top + b"/" + member.rstrip(b"/"): repository.after.hash_size
+        for repository in repositories
+        for member in repository.new_members()
+    }
+    for top, size in (dict.fromkeys(new_repositories(part), SHA1) | members).items():
+        changes = _with_new(draft, root, top, size, changes, source, files)
+    drafts = [GitDraft(draft, dirs, root, repository, source, files) for repository in repositories]
+    # What stays in a commit that only arrives; where that commit can't come, its files are files like any other
+    arriving = [git.committed(changes) if git.is_diverged and git.keeps_commit else set() for git in drafts]
+    changes = [change for change in changes if not any(change.path in paths for paths in arriving)]
+    files.add(changes)
+    files.skip_incomplete()
+    for git, repository, paths in zip(drafts, repositories, arriving, strict=True):
+        if not git.is_diverged:
+            files.add_quietly([change for change, part in repository.changes if part == "along"])
+        along = {change.path for change, part in repository.changes if part == "along"}
+        new = tuple(repository.top + b"/" + member for member in repository.new_members())
+        git.add(
+            {group for path, group in files.groups.items() if path in along or path.startswith(new)},
+            () if git.is_diverged else _committed_groups(git, changes, files),
+            paths,
+        )
 
 
 class GitSource(Record):
@@ -440,10 +104,10 @@ class GitDraft:
     """Drafts what becomes of one repository that a run changed."""
 
     def __init__(
-        self, draft: Draft, sites: Sites, root: int, repository: Repository, source: GitSource, files: RootDraft
+        self, draft: Draft, dirs: OpenDirs, root: int, repository: Repository, source: GitSource, files: RootDraft
     ) -> None:
         self._draft = draft
-        self._live = LiveRepository(draft, sites, root, repository.top)
+        self._live = LiveRepository(draft, dirs, root, repository.top)
         self._repository = repository
         self._base, self._after = repository.base, repository.after
         self._source = source
@@ -458,6 +122,46 @@ class GitDraft:
         self._transfer = self._choose_objects()
         self.problem = self._find_problem()
         self._arrival = () if self.problem is not None else self._make_arrival(self._transfer)
+
+    def committed(self, changes: Iterable[Change]) -> set[bytes]:
+        """Return the paths of changes that the run's own commit has."""
+        base, tip = _resolve(self._base, b"HEAD"), _resolve(self._after, b"HEAD")
+        if base == tip:
+            return set()
+        above = self._repository.top.rpartition(b"/")[0]
+        prefix = above + b"/" if above else b""
+        return _CommittedPaths(self._all_objects, base, tip, prefix, self._live.size, self._path_of).of(changes)
+
+    @property
+    def keeps_commit(self) -> bool:
+        """Whether a reference leads to the run's commit even if nothing moves: one that arrives, or the person's."""
+        tip = _resolve(self._after, b"HEAD")
+        if self._live.state is None or self.problem is not None or tip is None:
+            return False
+        arriving = [ref.new for ref in self._arrival if ref.new is not None]
+        return tip in self._live.state.refs.values() or any(
+            self._all_objects.is_ancestor(tip, value) for value in arriving
+        )
+
+    def add(self, dependent: Iterable[int] = (), committed: Iterable[int] = (), arriving: Iterable[bytes] = ()) -> None:
+        """Draft what becomes of it. Groups of steps that are `dependent` are done only if it moves.
+
+        Those of what is `committed` are done unless it turns out that the run's work can only arrive. Of paths that are
+        `arriving` there are no steps: they are skipped if the work can't arrive either.
+        """
+        if self.problem is not None:
+            self._skip(*self.problem)
+            return
+        if self.is_diverged:
+            notes = deletion_notes(self._repository.top, self._deleted())
+            self._draft.notes += notes or (
+                [] if self._arrival or not self._moved else [stayed_note(self._repository.top)]
+            )
+        move = None if self.is_diverged else self._make_move(self._transfer)
+        if self._transfer.paths or move is not None or self._arrival:
+            places = tuple(self._places(self._transfer))
+            self._live.add_step(move, self._arrival, places, sorted(dependent), sorted(committed))
+            self._draft.arriving[self._live.root, self._repository.top] = sorted(arriving)
 
     def _free_name(self, wanted: bytes) -> bytes:
         """Return a name below our own references that nothing has yet."""
@@ -486,68 +190,28 @@ class GitDraft:
                 return self._files.is_edited(path, found)
         return False
 
-    def committed(self, changes: Iterable[Change]) -> set[bytes]:
-        """Return the paths of changes that the run's own commit has."""
-        base, tip = resolve(self._base, b"HEAD"), resolve(self._after, b"HEAD")
-        if base == tip:
-            return set()
-        above = self._repository.top.rpartition(b"/")[0]
-        prefix = above + b"/" if above else b""
-        return CommittedPaths(self._all_objects, base, tip, prefix, self._live.size, self._path_of).of(changes)
-
-    @property
-    def keeps_commit(self) -> bool:
-        """Whether a reference leads to the run's commit even if nothing moves: one that arrives, or the person's."""
-        tip = resolve(self._after, b"HEAD")
-        if self._live.state is None or self.problem is not None or tip is None:
-            return False
-        arriving = [ref.new for ref in self._arrival if ref.new is not None]
-        return tip in self._live.state.refs.values() or any(
-            self._all_objects.is_ancestor(tip, value) for value in arriving
-        )
-
     def _path_of(self, change: Change) -> bytes:
         """Return where the entry of a change lies now."""
         assert change.layer is not None
         return self._source.uppers[change.layer] + b"/" + change.path
 
     def _find_problem(self) -> tuple[Why, str] | None:
-        """Say why the repository has to be left as it is, if it has."""
+        """Say why the repository has to stay as it is, if it has."""
         if self._live.state is None:
-            return "conflict", GONE
+            return "conflict", REPOSITORY_GONE
         missing = self._find_missing(self._transfer)
         if not missing:
             return None
-        reason = UNCHECKED if self._has_unchecked() else WRONG if self._transfer.refused else NEEDS
+        reason = UNCHECKED if self._has_unchecked() else WRONG if self._transfer.refused else _NEEDS
         return "refused", f"{reason}: {missing[:12].decode()}"
-
-    def add(self, dependent: Iterable[int] = (), committed: Iterable[int] = (), arriving: Iterable[bytes] = ()) -> None:
-        """Draft what becomes of it. Groups of steps that are `dependent` are done only if it moves.
-
-        Those of what is `committed` are done unless it turns out that the run's work can only arrive. Of paths that are
-        `arriving` there are no steps: they are left if the work can't arrive either.
-        """
-        if self.problem is not None:
-            self._leave(*self.problem)
-            return
-        if self.is_diverged:
-            notes = deletion_notes(self._repository.top, self._deleted())
-            self._draft.notes += notes or (
-                [] if self._arrival or not self._moved else [stayed_note(self._repository.top)]
-            )
-        move = None if self.is_diverged else self._make_move(self._transfer)
-        if self._transfer.paths or move is not None or self._arrival:
-            places = tuple(self._places(self._transfer))
-            self._live.add_step(move, self._arrival, places, sorted(dependent), sorted(committed))
-            self._draft.arriving[self._live.root, self._repository.top] = sorted(arriving)
 
     def _deleted(self) -> list[bytes]:
         """Return the references that the run deleted and that are still there."""
         assert self._live.state is not None
         return [name for name in self._moved if self._after.value(name) is None and name in self._live.state.refs]
 
-    def _leave(self, why: Why, reason: str) -> None:
-        self._draft.leave(Left(root=self._live.root, path=self._repository.top, why=why, reason=reason))
+    def _skip(self, why: Why, reason: str) -> None:
+        self._draft.skip(Skipped(root=self._live.root, path=self._repository.top, why=why, reason=reason))
 
     def _has_unchecked(self) -> bool:
         """Tell whether there are packs that nobody could make an index of."""
@@ -683,7 +347,7 @@ class GitDraft:
             if name not in gone:
                 # What the person has expired since does not come back
                 known = set(self._live.read(name).splitlines(keepends=True))
-                lines = new_lines(self._live.read(name, self._source.below), self._read_after(name))
+                lines = _added_lines(self._live.read(name, self._source.below), self._read_after(name))
                 kept = [
                     line
                     for line in lines
@@ -748,7 +412,7 @@ class GitDraft:
         if name not in self._changed_logs():
             return []
         tips: list[bytes] = []
-        for line in reversed(new_lines(self._live.read(name), self._read_after(name))):
+        for line in reversed(_added_lines(self._live.read(name), self._read_after(name))):
             words = line.split(b" ", 2)
             value = words[1] if len(words) == 3 else b""
             known = (*arriving, *tips)
@@ -763,7 +427,7 @@ class GitDraft:
             return None
         new = index.staged_objects(self._read_after(name), self._live.size) or {}
         old = index.staged_objects(self._live.read(name, self._source.below), self._live.size) or {}
-        tree = self._all_objects.tree_of(resolve(self._after, member + b"HEAD") or b"")
+        tree = self._all_objects.tree_of(_resolve(self._after, member + b"HEAD") or b"")
         staged: set[bytes] = set()
         for path, oids in new.items():
             fresh = oids - old.get(path, set())
@@ -772,49 +436,297 @@ class GitDraft:
         return self._live.make_tree(self._live.common(name), sorted(staged)) if staged else None
 
 
-def new_lines(before: bytes, after: bytes) -> list[bytes]:
-    """Return the lines of a log that it did not have before."""
-    if after.startswith(before):
-        return after[len(before) :].splitlines(keepends=True)
-    known = set(before.splitlines(keepends=True))
-    return [line for line in after.splitlines(keepends=True) if line not in known]
+class LiveRepository:
+    """The repository in the directory `top` of a root."""
 
+    def __init__(self, draft: Draft, dirs: OpenDirs, root: int, top: bytes) -> None:
+        self._draft = draft
+        self.root = root
+        self.files = dirs.roots[root]
+        self.top = top + b"/"
+        self.is_staged = draft.is_staged(root)
+        self.here = b"/proc/self/fd/%d/." % self.files.root_fd
+        with MergedTree(self.here) as tree:
+            # First, so that an index that somebody writes meanwhile is not taken for the one that is read
+            self._known = dict(self._index_numbers(read_members(tree, top)))
+            self.state: GitState | None = read_state(tree, top)
+        self.size = 20 if self.state is None else self.state.hash_size
+        self.members: tuple[bytes, ...] = (b"",) if self.state is None else self.state.members
+        self.objects = Objects(self.object_directories([self.here]), self.size)
+        self._made: list[tuple[bytes, bytes]] = []
 
-def draft_with_repositories(
-    draft: Draft,
-    sites: Sites,
-    root: int,
-    part: RootChanges,
-    repositories: Sequence[Repository],
-    source: GitSource,
-    files: RootDraft,
-) -> None:
-    """Draft all changes of a root; `repositories` are those that move with them."""
-    own = {change.path for repository in repositories for change, _part in repository.changes}
-    changes = [change for change in part.changes if change.path not in own]
-    members = {
-        repository.top + b"/" + member.rstrip(b"/"): repository.after.hash_size
-        for repository in repositories
-        for member in repository.new_members()
-    }
-    for top, size in (dict.fromkeys(new_repositories(part), SHA1) | members).items():
-        changes = _with_new(draft, root, top, size, changes, source, files)
-    drafts = [GitDraft(draft, sites, root, repository, source, files) for repository in repositories]
-    # What stays in a commit that only arrives; where that commit can't come, its files are files like any other
-    arriving = [git.committed(changes) if git.is_diverged and git.keeps_commit else set() for git in drafts]
-    changes = [change for change in changes if not any(change.path in paths for paths in arriving)]
-    files.add(changes)
-    files.leave_incomplete()
-    for git, repository, paths in zip(drafts, repositories, arriving, strict=True):
-        if not git.is_diverged:
-            files.add_quietly([change for change, part in repository.changes if part == "along"])
-        along = {change.path for change, part in repository.changes if part == "along"}
-        new = tuple(repository.top + b"/" + member for member in repository.new_members())
-        git.add(
-            {group for path, group in files.groups.items() if path in along or path.startswith(new)},
-            () if git.is_diverged else _committed_groups(git, changes, files),
-            paths,
+    def own_refs(self) -> list[bytes]:
+        """Return the references below our own name, without the prefix of the member that has them."""
+        names = () if self.state is None else self.state.refs
+        return [inner for name in names if (inner := self.inner(name)).startswith(OWN_REFS + b"/")]
+
+    def object_directories(self, tops: Iterable[bytes]) -> list[bytes]:
+        """Return where the objects of the repository and of its submodules lie, in each of some trees."""
+        own = [member for member in self.members if b"worktrees/" not in member]
+        return [top + b"/" + self.top + member + b"objects" for top in tops for member in own]
+
+    def read(self, name: bytes, layers: Sequence[bytes] = ()) -> bytes:
+        """Return the content of one of its files, as it is live or under some layers; nothing where there is none."""
+        with MergedTree(self.here, layers) as tree:
+            return tree.read(self.top + name, LARGEST_FILE) or b""
+
+    def inner(self, name: bytes) -> bytes:
+        """Return a name without the prefix of the member that it belongs to."""
+        return name[len(owner_of(name, self.members)) :]
+
+    def log_of(self, name: bytes) -> bytes:
+        """Return the name of the log of a reference."""
+        member = owner_of(name, self.members)
+        return member + b"logs/" + name[len(member) :]
+
+    def common(self, name: bytes) -> bytes:
+        """Return the prefix of the repository that has the objects of a name: itself, or a submodule."""
+        return common_of(owner_of(name, self.members))
+
+    def pins(self, displaced: Iterable[Displaced], kept: Iterable[bytes], objects: Objects) -> list[RefMove]:
+        """Return references to those of the displaced objects that nothing of what is kept leads to."""
+        kept = [value for value in dict.fromkeys(kept) if is_object_name(value)]
+        lost = [
+            (member, value)
+            for member, value in dict.fromkeys(displaced)
+            if is_object_name(value) and not any(objects.is_ancestor(value, other) for other in kept)
+        ]
+        top = b"%b/op-%d" % (OWN_REFS, self._draft.number()) if lost else b""
+        return [
+            RefMove(name=b"%b%b/%d" % (member, top, count), old=None, new=value)
+            for count, (member, value) in enumerate(lost)
+        ]
+
+    def displaced_by(self, refs: Iterable[RefMove]) -> list[Displaced]:
+        """Return what references lead to now that are about to move; pins are no loss."""
+        return [
+            (self.common(ref.name), ref.old)
+            for ref in refs
+            if ref.old is not None and not is_own_ref(ref.name, self.members)
+        ]
+
+    def kept_by(self, refs: Iterable[RefMove]) -> list[bytes]:
+        """Return what the live references lead to when some of them have moved, but for the stash: its log counts."""
+        moved = {ref.name: ref.new for ref in refs}
+        refs_now = {} if self.state is None else self.state.refs
+        return [
+            value
+            for name, value in {**refs_now, **moved}.items()
+            if value is not None and self.inner(name) != b"refs/stash"
+        ]
+
+    def lost_blobs(self, name: bytes, new: bytes, objects: Objects) -> list[Displaced]:
+        """Return a tree of what an index has staged that neither another index nor the commit it is for has."""
+        assert self.state is not None
+        old = index.staged_objects(self.read(name), self.size) or {}
+        others = index.staged_objects(new, self.size) or {}
+        tree = objects.tree_of(_resolve(self.state, owner_of(name, self.members) + b"HEAD") or b"")
+        lost: set[bytes] = set()
+        for path, oids in old.items():
+            missing = oids - others.get(path, set())
+            known = objects.entry_at(tree, path) if missing and tree is not None else None
+            lost |= missing if known is None else missing - {known[1]}
+        return [(self.common(name), self.make_tree(self.common(name), sorted(lost)))] if lost else []
+
+    def make_tree(self, member: bytes, blobs: Sequence[bytes]) -> bytes:
+        """Make a tree that leads to some blobs of a member; return its name. It is added with the other objects."""
+        content = b"".join(b"100644 %b\0%b" % (blob, bytes.fromhex(blob.decode())) for blob in blobs)
+        name, text = make_object("tree", content, self.size)
+        path = b"%b%bobjects/%b/%b" % (self.top, member, name[:2], name[2:])
+        self._made.append((path, self._draft.stage_content(self.root, text, 0o444)))
+        return name
+
+    def put(self, path: bytes, place: bytes, status: os.stat_result, found: os.stat_result | None) -> Step:
+        """Return the step that puts a file or directory of a place, where `found` is now."""
+        before = None if found is None else entry_of(found)
+        return self._complete(make_step(self.root, path, "put", 0, place, before, entry_of(status)))
+
+    def take(self, path: bytes, found: os.stat_result) -> Step:
+        """Return the step that takes away what is there now."""
+        place = self._draft.next_place(self.root)
+        return self._complete(make_step(self.root, path, "take", 0, place, entry_of(found), None))
+
+    def move(
+        self,
+        refs: Sequence[RefMove],
+        steps: Sequence[Step],
+        logs: Sequence[tuple[bytes, bytes]],
+        before: Mapping[bytes, bytes | None],
+        after: Mapping[bytes, bytes | None],
+    ) -> GitMove:
+        """Return a move with all that is needed to do it under locks."""
+        return GitMove(
+            refs=tuple(refs),
+            files=tuple(steps),
+            logs=tuple(logs),
+            before=tuple(sorted(before.items())),
+            after=tuple(sorted(after.items())),
+            known=tuple((name, *numbers) for name, numbers in self._known.items() if name in before),
+            locks=tuple(dict.fromkeys(self._locks(refs, before))),
         )
+
+    def add_step(
+        self,
+        move: GitMove | None,
+        arrival: Sequence[RefMove] = (),
+        objects: Sequence[tuple[bytes, bytes]] = (),
+        dependent: Sequence[int] = (),
+        committed: Sequence[int] = (),
+    ) -> None:
+        """Add what is to be done to the draft."""
+        lock = self._draft.stage_content(self.root, b"unspill pid %d\n" % os.getpid(), 0o444)
+        self._draft.add_git(
+            GitStep(
+                root=self.root,
+                top=self.top[:-1],
+                members=self.members,
+                hash_size=self.size,
+                objects=(*objects, *self._made),
+                staged=self.is_staged,
+                move=move,
+                arrival=tuple(arrival),
+                dependent=tuple(dependent),
+                committed=tuple(committed),
+                lock=lock,
+                lock_inode=self._draft.inode_of(self.root, lock),
+            )
+        )
+
+    def _complete(self, step: Step) -> Step:
+        return self._draft.complete(step.replace(staged=True) if self.is_staged else step)
+
+    def _index_numbers(self, members: Iterable[bytes]) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
+        for name in (member + b"index" for member in members):
+            try:
+                found = self.files.find(self.top + name)
+            except OSError:
+                continue
+            if found is not None and stat.S_ISREG(found.st_mode):
+                yield name, (found.st_ino, found.st_size, found.st_ctime_ns)
+
+    def _locks(self, refs: Sequence[RefMove], names: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the locks of all that moves or must not move meanwhile, as git takes them."""
+        for member in sorted({owner_of(name, self.members) for name in names}):
+            yield member + b"index.lock"
+            yield member + b"HEAD.lock"
+        gone = [ref.name for ref in refs if ref.new is None]
+        for member in sorted({common_of(owner_of(name, self.members)) for name in gone}):
+            yield member + b"packed-refs.lock"
+        moving = {ref.name for ref in refs} | {name for name in names if self.inner(name).startswith(b"refs/")}
+        for name in sorted(moving):
+            # Nobody can make a reference below another one that is locked
+            if not any(name.startswith(other + b"/") for other in gone) and not is_own_ref(name, self.members):
+                yield name + b".lock"
+
+
+def core_names(*states: GitState, members: Iterable[bytes]) -> set[bytes]:
+    """Return the names that say where some members of a repository stand, in any of some states."""
+    return {name for state in states for member in {*members, b""} for name in state.core(member)}
+
+
+def stashed(log: bytes) -> list[bytes]:
+    """Return the entries of a stash, the newest first."""
+    return [words[1] for line in reversed(log.splitlines()) if len(words := line.split(b" ", 2)) == 3]
+
+
+def moved_note(step: GitStep) -> str:
+    """Say in one line what moved in a repository."""
+    assert step.move is not None
+    refs = [ref for ref in step.move.refs if not is_own_ref(ref.name, step.members)]
+    words = [_moved_word(ref) for ref in refs if not ref.name.endswith(b"HEAD")]
+    words += [f"now at {_short_value(ref.new)}" for ref in refs if ref.name.endswith(b"HEAD") and ref.new is not None]
+    more = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
+    shown = ", ".join(words[:_MOST_WORDS]) + more
+    return f"{_git_of(step.top)}: {shown or 'index or merge state changed'}"
+
+
+def arrival_notes(step: GitStep) -> list[str]:
+    """Say where the work of a run is that its repository could not move with, and how to get it."""
+    git = _git_command(step.top)
+    lines = ["git: your branches stay as they are, because you changed them too. To get the run's work:"]
+    for ref in step.arrival:
+        short = ref.name.removeprefix(b"refs/")
+        kind = ref.name.removeprefix(OWN_REFS + b"/").split(b"/")[1:2]
+        word = shell_word(short)
+        if kind == [b"stash"]:
+            lines.append(f"  {git} stash apply {word}")
+        elif kind in ([b"heads"], [b"HEAD"], [b"log"]):
+            lines += [f"  {git} log --oneline HEAD..{word}", f"  {git} merge {word}"]
+        else:
+            lines.append(f"  {git} show {word}")
+    # Where only the locks showed that somebody else moved it
+    gone = [ref.name for ref in step.move.refs if ref.new is None] if step.move is not None else []
+    return [*lines[:_MOST_LINES], *deletion_notes(step.top, gone)]
+
+
+def deletion_notes(top: bytes, names: Iterable[bytes]) -> list[str]:
+    """Name branches and tags that a run deleted and that stay, because the repository did not move with the run."""
+    git = _git_command(top)
+    lines = []
+    for name in sorted(names):
+        for kind, delete in ((b"refs/heads/", "branch -D"), (b"refs/tags/", "tag -d")):
+            if name.startswith(kind):
+                short = name.removeprefix(kind)
+                lines.append(f"git: the run deleted {quote(short)}. You still have it; to delete it too:")
+                lines.append(f"  {git} {delete} {shell_word(short)}")
+    return lines[:_MOST_LINES]
+
+
+def stayed_note(top: bytes) -> str:
+    """Say that what a run did to HEAD or the index is dropped, where nothing of it can arrive under another name."""
+    return f"{_git_of(top)}: you changed it during the run, so HEAD and the index stay as you left them"
+
+
+class _CommittedPaths:
+    """What the commit `tip` of a run has, made upon `base` in the repository whose working tree is below `prefix`."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        base: bytes | None,
+        tip: bytes | None,
+        prefix: bytes,
+        hash_size: int,
+        path_of: Callable[[Change], bytes],
+    ) -> None:
+        self._objects = objects
+        self._base = objects.tree_of(base or b"")
+        self._tree = objects.tree_of(tip or b"")
+        self._prefix = prefix
+        self._size = hash_size
+        self._path_of = path_of
+
+    def of(self, changes: Iterable[Change]) -> set[bytes]:
+        """Return the paths of those changes that the commit has."""
+        if self._tree is None:
+            return set()
+        inside = [change for change in changes if change.path.startswith(self._prefix)]
+        found = {change.path for change in inside if self._has(change, self._tree)}
+        # A directory is only made for what is in it
+        kept = {change.path for change in inside} - found
+        return {path for path in found if not any(other.startswith(path + b"/") for other in kept)}
+
+    def _has(self, change: Change, tree: bytes) -> bool:
+        path = change.path[len(self._prefix) :]
+        entry = self._objects.entry_at(tree, path)
+        if change.entry is None:
+            # No commit deletes what git does not track
+            return entry is None and self._base is not None and self._objects.entry_at(self._base, path) is not None
+        if entry is None:
+            return False
+        mode, name = entry
+        if change.entry.kind == "dir":
+            return mode == b"40000" and change.kind == "added"
+        if change.entry.kind == "symlink":
+            return mode == b"120000" and make_object("blob", change.target or b"", self._size)[0] == name
+        is_executable = bool(change.entry.mode & 0o100)
+        if change.entry.kind != "file" or mode != (b"100755" if is_executable else b"100644"):
+            return False
+        try:
+            fd = os.open(self._path_of(change), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        return blob_name(fd, change.entry.size, self._size) == name
 
 
 def _committed_groups(git: GitDraft, changes: Sequence[Change], files: RootDraft) -> set[int]:
@@ -837,9 +749,50 @@ def _with_new(
     checked = check_new_repository(inside, place_of, source.packs, hash_size)
     kept = {change.path for change in checked.changes}
     if checked.problem:
-        draft.leave(Left(root=root, path=top, why="refused", reason=checked.problem))
+        draft.skip(Skipped(root=root, path=top, why="refused", reason=checked.problem))
     else:
         kept.add(top)
         files.group_together(top)
         files.write_instead(checked.contents)
     return [change for change in changes if change.path in kept or not (change.path + b"/").startswith(top + b"/")]
+
+
+def _added_lines(before: bytes, after: bytes) -> list[bytes]:
+    """Return the lines of a log that it did not have before."""
+    if after.startswith(before):
+        return after[len(before) :].splitlines(keepends=True)
+    known = set(before.splitlines(keepends=True))
+    return [line for line in after.splitlines(keepends=True) if line not in known]
+
+
+def _resolve(state: GitState, name: bytes) -> bytes | None:
+    """Return the object that a reference leads to, through symbolic ones."""
+    member = common_of(owner_of(name, state.members))
+    for _ in range(5):
+        value = state.refs.get(name)
+        if value is None or not value.startswith(SYMBOLIC):
+            return value
+        name = member + value.removeprefix(SYMBOLIC)
+    return None
+
+
+def _git_of(top: bytes) -> str:
+    return f"git in {quote(top.rpartition(b'/')[0])}" if b"/" in top else "git"
+
+
+def _git_command(top: bytes) -> str:
+    """Return how to call git for a repository, from the root's directory."""
+    above = top.rpartition(b"/")[0]
+    return f"git -C {shell_word(above)}" if above else "git"
+
+
+def _moved_word(ref: RefMove) -> str:
+    name = quote(short_ref(ref.name))
+    if ref.old is None or ref.new is None:
+        return f"new {name}" if ref.old is None else f"{name} deleted"
+    return f"{name} {_short_value(ref.old)} -> {_short_value(ref.new)}"
+
+
+def _short_value(value: bytes | None) -> str:
+    text = (value or b"").removeprefix(SYMBOLIC)
+    return quote(text.removeprefix(b"refs/heads/")) if text != value else text[:7].decode()

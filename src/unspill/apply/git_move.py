@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do to a repository what an operation wants, and take it back: objects first, then all that moves, under git's locks.
+"""Write into a live repository what an operation wants, and take it back: objects first, then all that moves.
 
-Under the locks what must be true is compared once more, because git gives a person no other moment in which nothing
-moves. References are written by value, so it does not matter whether they are loose or packed by now. Git waits 100 ms
-for a reference and not at all for the index, so everything is prepared before.
-
-MERGED
-[git_packed] The file `packed-refs` of a repository: its lock, and its content without one reference.
-
-[own_refs] Remove the references that an operation made for itself in a repository, once it is kept no more.
+What moves does so under git's own locks, where what must be true is compared once more, because git gives a person no
+other moment in which nothing moves. References are written by value, so it does not matter whether they are loose or
+packed by now. Git waits 100 ms for a reference and not at all for the index, so everything is prepared before.
 """
 
 from __future__ import annotations
@@ -19,26 +14,12 @@ import stat
 import time
 
 from unspill.apply.journal import journal_file, read_journal
-from unspill.apply.perform import (
-    CHANGED,
-    Unfit,
-    do_step,
-    explain_error,
-    problem_of_taking_back,
-    take_back,
-)
-from unspill.apply.steps import Sites
+from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, problem_of_taking_back, take_back
+from unspill.apply.steps import OpenDirs
 from unspill.changes.reader import MergedTree
 from unspill.errors import UnspillError
-from unspill.git.state import (
-    SYMBOLIC,
-    common_of,
-    is_own_ref,
-    owner_of,
-    parse_packed,
-    parse_ref,
-    read_values,
-)
+from unspill.git.layout import LARGEST_FILE
+from unspill.git.state import SYMBOLIC, common_of, is_own_ref, owner_of, parse_packed, parse_ref, read_values
 from unspill.host.descriptors import write_whole
 
 TYPE_CHECKING = False
@@ -46,74 +27,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from unspill.host.dirfd import Beneath
-    from unspill.model.operation import (
-        GitEnding,
-        GitMove,
-        GitStep,
-        OperationId,
-        RefMove,
-        Step,
-    )
+    from unspill.model.operation import GitEnding, GitMove, GitStep, OperationId, RefMove, Step
 
 
-PACKED_LOCK = b"packed-refs.lock"
-
-
-def lock_packed(fd: int) -> bool:
-    """Take the lock of `packed-refs` for a moment; one that a dead process of ours left is taken over."""
-    mark = b"unspill cleaning, pid "
-    try:
-        with open(os.open(PACKED_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
-            content = file.read(100)
-        owner = content.removeprefix(mark).strip()
-        if owner == content or not owner.isdigit() or os.path.exists(b"/proc/" + owner):
-            return False
-        os.unlink(PACKED_LOCK, dir_fd=fd)
-    except FileNotFoundError:
-        pass
-    try:
-        lock = os.open(PACKED_LOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=fd)
-    except FileExistsError:
-        return False
-    try:
-        os.write(lock, b"%b%d\n" % (mark, os.getpid()))
-    finally:
-        os.close(lock)
-    return True
-
-
-def without_ref(packed: bytes, name: bytes) -> bytes:
-    """Return the content of `packed-refs` without one reference, and without what it is peeled to."""
-    kept: list[bytes] = []
-    is_gone = False
-    for line in packed.splitlines(keepends=True):
-        is_gone = is_gone if line.startswith(b"^") else line.rstrip(b"\n").partition(b" ")[2] == name
-        if not is_gone or line.startswith(b"#"):
-            kept.append(line)
-    return b"".join(kept)
-
-
-MOVED = "you moved it meanwhile"
-BUSY = "git is at work there: {lock} exists; if no git is running, remove it"
-PATIENCE_S = 1.0
-_PAUSE_S = 0.002
+_MOVED = "you moved it meanwhile"
+_BUSY = "git is at work there: {lock} exists; if no git is running, remove it"
+_LOCK_PATIENCE_S = 1.0
+_LOCK_PAUSE_S = 0.002
+_PACKED_LOCK = b"packed-refs.lock"
 # Git passes over what ends so, whatever happens to us
-_NEW = b".unspill.lock"
+_NEW_SUFFIX = b".unspill.lock"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-_LARGEST = 64 << 20
 
 
-def perform_git(sites: Sites, step: GitStep) -> tuple[GitEnding, str]:
-    """Do what an operation wants of one repository; say what came of it, and why where it was left.
+def perform_git(dirs: OpenDirs, step: GitStep) -> tuple[GitEnding, str]:
+    """Do what an operation wants of one repository; say what came of it, and why where nothing did.
 
     Raises:
         OSError: the filesystem fails. What was done so far stays done: roll back.
     """
-    repository = Repository(sites, step)
+    repository = RepositoryWriter(dirs, step)
     repository.add_objects()
-    reason = MOVED
+    reason = _MOVED
     if step.move is not None:
         try:
             repository.move(step.move)
@@ -135,7 +72,7 @@ def perform_git(sites: Sites, step: GitStep) -> tuple[GitEnding, str]:
     return "arrived", ""
 
 
-def take_git_back(sites: Sites, step: GitStep) -> str | None:
+def take_git_back(dirs: OpenDirs, step: GitStep) -> str | None:
     """Undo what was done to a repository, as far as nobody moved it since; tell why not, where that can't be.
 
     Decides by what is there alone, so it may be repeated. Objects and lines of logs stay.
@@ -143,7 +80,7 @@ def take_git_back(sites: Sites, step: GitStep) -> str | None:
     Raises:
         OSError: the filesystem fails.
     """
-    repository = Repository(sites, step)
+    repository = RepositoryWriter(dirs, step)
     try:
         if not repository.is_there():
             return None
@@ -156,13 +93,31 @@ def take_git_back(sites: Sites, step: GitStep) -> str | None:
         return explain_error(error)[1]
 
 
-class Repository:
+def remove_own_refs(state: bytes, operation: OperationId) -> bool:
+    """Remove pins and what arrived; tell whether nothing of it is left. A repository that is gone has none."""
+    journal = read_journal(journal_file(state, operation), with_steps=False)
+    if journal is None or journal.end is None or not journal.git:
+        return True
+    is_clean = True
+    for step, ending in zip(journal.git, journal.end.git, strict=True):
+        root, (_device, inode) = journal.operation.roots[step.root], journal.identities[step.root]
+        refs = _own_refs(step, ending)
+        try:
+            is_same = os.lstat(root).st_ino == inode
+        except OSError:
+            continue
+        if refs and is_same:
+            is_clean &= _remove_refs(state, root, step, refs)
+    return is_clean
+
+
+class RepositoryWriter:
     """One live repository, by descriptors."""
 
-    def __init__(self, sites: Sites, step: GitStep) -> None:
-        self._sites = sites
+    def __init__(self, dirs: OpenDirs, step: GitStep) -> None:
+        self._dirs = dirs
         self._step = step
-        self._root: Beneath = sites.roots[step.root]
+        self._root: Beneath = dirs.roots[step.root]
         self._top = step.top + b"/"
         self._held: list[bytes] = []
 
@@ -179,7 +134,7 @@ class Repository:
     def add_objects(self) -> None:
         """Give the repository the objects that it does not have yet; those that it has count as used today."""
         for path, place in self._step.objects:
-            fd, name = self._sites.place_of(self._step.root, place, staged=self._step.staged)
+            fd, name = self._dirs.place_of(self._step.root, place, staged=self._step.staged)
             dest_fd = self._made_directory(path.rpartition(b"/")[0])
             dest = path.rpartition(b"/")[2]
             try:
@@ -187,27 +142,19 @@ class Repository:
             except FileExistsError:
                 self._renew(dest_fd, dest)
 
-    @staticmethod
-    def _renew(fd: int, name: bytes) -> None:
-        try:
-            os.utime(name, dir_fd=fd, follow_symlinks=False)
-        except PermissionError:
-            # It belongs to somebody else who shares this repository
-            return
-
     def remove(self, refs: Iterable[RefMove]) -> bool:
         """Delete references that still say what they were made to say; tell whether git let us."""
         gone = [ref.name for ref in refs if self.value(ref.name) == ref.new]
         for member in sorted({common_of(owner_of(name, self._step.members)) for name in gone}):
             fd = self._root.directory((self._top + member)[:-1])
-            if not lock_packed(fd):
+            if not _lock_packed(fd):
                 return False
             try:
                 for name in gone:
                     if common_of(owner_of(name, self._step.members)) == member:
                         self.set_ref(name, None)
             finally:
-                os.unlink(PACKED_LOCK, dir_fd=fd)
+                os.unlink(_PACKED_LOCK, dir_fd=fd)
         return True
 
     def move(self, move: GitMove) -> None:
@@ -224,11 +171,69 @@ class Repository:
         finally:
             self._unlock()
 
+    def move_back(self, move: GitMove) -> str | None:
+        """Take a move back, all of it or nothing; tell why not, where that can't be."""
+        try:
+            self._lock(move.locks)
+            if any(self.value(ref.name) not in (ref.old, ref.new) for ref in move.refs):
+                return CHANGED
+            for step in move.files:
+                problem = problem_of_taking_back(self._dirs, step)
+                if problem is not None:
+                    return problem
+            self._take_back(move.refs, move.files)
+        except Unfit as unfit:
+            return str(unfit)
+        finally:
+            self._unlock()
+        return None
+
+    def value(self, name: bytes) -> bytes | None:
+        """Return the value of a reference."""
+        try:
+            content = self._read(name)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            content = None
+        if content is not None:
+            return parse_ref(content)
+        member = owner_of(name, self._step.members)
+        return parse_packed(self._packed(member)).get(name[len(member) :])
+
+    def set_ref(self, name: bytes, value: bytes | None) -> None:
+        """Give a reference a value, or delete it; its lock is held where somebody else could write it."""
+        if value is None:
+            self._delete_ref(name)
+            return
+        path = self._top + name
+        fd = self._made_directory(path.rpartition(b"/")[0])
+        self._remove_empty(path)
+        self._write(fd, path.rpartition(b"/")[2], value + b"\n")
+
+    def remove_unwritten(self) -> None:
+        """Remove what a process that died was about to give the name of a reference."""
+        moved = () if self._step.move is None else self._step.move.refs
+        names = {ref.name for ref in (*moved, *self._step.arrival)}
+        names |= {owner_of(name, self._step.members) + b"packed-refs" for name in names}
+        for name in names:
+            try:
+                fd, last = self._root.parent(self._top + name + _NEW_SUFFIX)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            _unlink(fd, last)
+
+    @staticmethod
+    def _renew(fd: int, name: bytes) -> None:
+        try:
+            os.utime(name, dir_fd=fd, follow_symlinks=False)
+        except PermissionError:
+            # It belongs to somebody else who shares this repository
+            return
+
     def _do(self, move: GitMove) -> None:
         done: list[Step] = []
         try:
             for step in move.files:
-                do_step(self._sites, step)
+                do_step(self._dirs, step)
                 done.append(step)
             # What goes makes room for what comes: a branch `n` for a branch `n/x`
             for ref in sorted(move.refs, key=lambda ref: ref.new is not None):
@@ -246,28 +251,11 @@ class Repository:
             if self.value(ref.name) == ref.new:
                 self.set_ref(ref.name, ref.old)
         for step in reversed(files):
-            take_back(self._sites, step)
-
-    def move_back(self, move: GitMove) -> str | None:
-        """Take a move back, all of it or nothing; tell why not, where that can't be."""
-        try:
-            self._lock(move.locks)
-            if any(self.value(ref.name) not in (ref.old, ref.new) for ref in move.refs):
-                return CHANGED
-            for step in move.files:
-                problem = problem_of_taking_back(self._sites, step)
-                if problem is not None:
-                    return problem
-            self._take_back(move.refs, move.files)
-        except Unfit as unfit:
-            return str(unfit)
-        finally:
-            self._unlock()
-        return None
+            take_back(self._dirs, step)
 
     def _lock(self, names: Iterable[bytes]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        place_fd, place = self._sites.place_of(self._step.root, self._step.lock, staged=self._step.staged)
+        deadline = time.monotonic() + _LOCK_PATIENCE_S
+        place_fd, place = self._dirs.place_of(self._step.root, self._step.lock, staged=self._step.staged)
         for name in names:
             path = self._top + name
             fd = self._made_directory(path.rpartition(b"/")[0])
@@ -280,8 +268,8 @@ class Repository:
                         # A process that died had it
                         break
                 if time.monotonic() > deadline:
-                    raise Unfit(BUSY.format(lock=os.fsdecode(path)))
-                time.sleep(_PAUSE_S)
+                    raise Unfit(_BUSY.format(lock=os.fsdecode(path)))
+                time.sleep(_LOCK_PAUSE_S)
             self._held.append(path)
 
     def _is_own_lock(self, path: bytes) -> bool:
@@ -302,22 +290,11 @@ class Repository:
         with MergedTree(b"/proc/self/fd/%d/." % self._root.root_fd) as tree:
             found = read_values(tree, self._step.top, self._step.members, wanted)
         if found.problem or any(found.value(name) != value for name, value in wanted.items()):
-            raise Unfit(MOVED)
+            raise Unfit(_MOVED)
 
     def _numbers(self, name: bytes) -> tuple[int, int, int] | None:
         found = self._root.find(self._top + name)
         return None if found is None else (found.st_ino, found.st_size, found.st_ctime_ns)
-
-    def value(self, name: bytes) -> bytes | None:
-        """Return the value of a reference."""
-        try:
-            content = self._read(name)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            content = None
-        if content is not None:
-            return parse_ref(content)
-        member = owner_of(name, self._step.members)
-        return parse_packed(self._packed(member)).get(name[len(member) :])
 
     def _packed(self, member: bytes) -> bytes:
         try:
@@ -338,24 +315,14 @@ class Repository:
             os.close(opened)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
         with open(opened, "rb") as file:
-            return file.read(_LARGEST)
-
-    def set_ref(self, name: bytes, value: bytes | None) -> None:
-        """Give a reference a value, or delete it; its lock is held where somebody else could write it."""
-        if value is None:
-            self._delete_ref(name)
-            return
-        path = self._top + name
-        fd = self._made_directory(path.rpartition(b"/")[0])
-        self._remove_empty(path)
-        self._write(fd, path.rpartition(b"/")[2], value + b"\n")
+            return file.read(LARGEST_FILE)
 
     def _delete_ref(self, name: bytes) -> None:
         member = owner_of(name, self._step.members)
         packed = self._packed(member)
         inner = name[len(member) :]
         if inner in parse_packed(packed):
-            self._write(self._root.directory((self._top + member)[:-1]), b"packed-refs", without_ref(packed, inner))
+            self._write(self._root.directory((self._top + member)[:-1]), b"packed-refs", _without_ref(packed, inner))
         path = self._top + name
         try:
             fd, last = self._root.parent(path)
@@ -365,7 +332,7 @@ class Repository:
         self._remove_directories_above(path, 2 + (self._top + member).count(b"/"))
 
     def _write(self, fd: int, name: bytes, content: bytes) -> None:
-        new = name + _NEW
+        new = name + _NEW_SUFFIX
         try:
             with open(os.open(new, _WRITE, 0o644, dir_fd=fd), "wb") as file:
                 file.write(content)
@@ -375,18 +342,6 @@ class Repository:
         except OSError:
             _unlink(fd, new)
             raise
-
-    def remove_unwritten(self) -> None:
-        """Remove what a process that died was about to give the name of a reference."""
-        moved = () if self._step.move is None else self._step.move.refs
-        names = {ref.name for ref in (*moved, *self._step.arrival)}
-        names |= {owner_of(name, self._step.members) + b"packed-refs" for name in names}
-        for name in names:
-            try:
-                fd, last = self._root.parent(self._top + name + _NEW)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            _unlink(fd, last)
 
     def _append(self, name: bytes, lines: bytes) -> None:
         path = self._top + name
@@ -442,43 +397,59 @@ class Repository:
             above = above.rpartition(b"/")[0]
 
 
-def _unlink(fd: int, name: bytes) -> None:
-    try:
-        os.unlink(name, dir_fd=fd)
-    except FileNotFoundError:
-        return
-
-
-def remove_own_refs(state: bytes, operation: OperationId) -> bool:
-    """Remove pins and what arrived; tell whether nothing of it is left. A repository that is gone has none."""
-    journal = read_journal(journal_file(state, operation), with_steps=False)
-    if journal is None or journal.end is None or not journal.git:
-        return True
-    is_clean = True
-    for step, ending in zip(journal.git, journal.end.git, strict=True):
-        root, (_device, inode) = journal.operation.roots[step.root], journal.identities[step.root]
-        refs = own_refs(step, ending)
-        try:
-            is_same = os.lstat(root).st_ino == inode
-        except OSError:
-            continue
-        if refs and is_same:
-            is_clean &= _remove(state, root, step, refs)
-    return is_clean
-
-
-def own_refs(step: GitStep, ending: GitEnding) -> list[RefMove]:
+def _own_refs(step: GitStep, ending: GitEnding) -> list[RefMove]:
     """Return the references below our own name that were made in a repository."""
     arrived = step.arrival if ending == "arrived" else ()
     moved = step.move.refs if step.move is not None and ending == "moved" else ()
     return [ref for ref in (*arrived, *moved) if is_own_ref(ref.name, step.members) and ref.new is not None]
 
 
-def _remove(state: bytes, root: bytes, step: GitStep, refs: list[RefMove]) -> bool:
+def _remove_refs(state: bytes, root: bytes, step: GitStep, refs: list[RefMove]) -> bool:
     try:
-        with Sites(state) as sites:
-            sites.open_roots([root], patience_s=1.0)
-            repository = Repository(sites, step.replace(root=0))
+        with OpenDirs(state) as dirs:
+            dirs.open_roots([root], patience_s=1.0)
+            repository = RepositoryWriter(dirs, step.replace(root=0))
             return not repository.is_there() or repository.remove(refs)
     except (OSError, UnspillError):
         return False
+
+
+def _lock_packed(fd: int) -> bool:
+    """Take the lock of `packed-refs` for a moment; one that a dead process of ours left is taken over."""
+    mark = b"unspill cleaning, pid "
+    try:
+        with open(os.open(_PACKED_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
+            content = file.read(100)
+        owner = content.removeprefix(mark).strip()
+        if owner == content or not owner.isdigit() or os.path.exists(b"/proc/" + owner):
+            return False
+        os.unlink(_PACKED_LOCK, dir_fd=fd)
+    except FileNotFoundError:
+        pass
+    try:
+        lock = os.open(_PACKED_LOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=fd)
+    except FileExistsError:
+        return False
+    try:
+        os.write(lock, b"%b%d\n" % (mark, os.getpid()))
+    finally:
+        os.close(lock)
+    return True
+
+
+def _without_ref(packed: bytes, name: bytes) -> bytes:
+    """Return the content of `packed-refs` without one reference, and without what it is peeled to."""
+    kept: list[bytes] = []
+    is_gone = False
+    for line in packed.splitlines(keepends=True):
+        is_gone = is_gone if line.startswith(b"^") else line.rstrip(b"\n").partition(b" ")[2] == name
+        if not is_gone or line.startswith(b"#"):
+            kept.append(line)
+    return b"".join(kept)
+
+
+def _unlink(fd: int, name: bytes) -> None:
+    try:
+        os.unlink(name, dir_fd=fd)
+    except FileNotFoundError:
+        return

@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take back what an operation did to a repository, if that still stands where the operation left it.
+"""The steps that take back what an operation did to a repository, if that still stands where the operation left it.
 
 Objects stay: later commits may need them, and git removes what nothing leads to. What the reversal displaces is pinned.
-Logs get a line more, as with `git reset`.
-
-MERGED
-[git_old] Operations of unspill 0.1, which wrote into repositories file by file: taken back like any other move of
-one.
-
-Their journals have a step for each file of `.git`. Objects are only ever brought back, never taken away; what says
-where the repository stands becomes one move; logs and what git makes anew stay as they are.
+Logs get a line more, as with `git reset`. Operations of unspill 0.1 wrote into repositories file by file: of their
+steps, objects are only ever brought back, and what says where the repository stands becomes one move like any other.
 """
 
 from __future__ import annotations
@@ -18,54 +12,53 @@ import os
 import time
 
 from unspill.apply.draft import backup_problem, invert
-from unspill.apply.git_draft import (
-    GONE,
-    LiveRepository,
-    core_names,
-    stashed,
-)
+from unspill.apply.git_draft import REPOSITORY_GONE, LiveRepository, core_names, stashed
 from unspill.apply.steps import entry_of, matches
 from unspill.changes.quote import quote
 from unspill.git.index import is_index, says_at
-from unspill.git.layout import (
-    STASH_LOG,
-    is_object_name,
-    is_ref_name,
-    part_of,
-    repository_of,
-    short_ref,
-)
-from unspill.git.state import (
-    SYMBOLIC,
-    is_own_ref,
-    owner_of,
-    parse_packed,
-    parse_ref,
-)
-from unspill.model.operation import Left, RefMove
+from unspill.git.layout import LARGEST_FILE, STASH_LOG, is_object_name, is_ref_name, part_of, repository_of, short_ref
+from unspill.git.state import SYMBOLIC, is_own_ref, owner_of, parse_packed, parse_ref
+from unspill.model.operation import RefMove, Skipped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from unspill.apply.draft import Draft
-    from unspill.apply.steps import Sites
-    from unspill.model.operation import (
-        Entry,
-        GitEnding,
-        GitMove,
-        GitStep,
-        Step,
-    )
+    from unspill.apply.steps import OpenDirs
+    from unspill.model.operation import Entry, GitEnding, GitMove, GitStep, Step
 
 
-MOVED = "you moved it since, so it stays where it is"
-_LARGEST = 64 << 20
+_STAYS = "you {what} since, so git stays as it is{advice}"
+_LOST = "{name} can't go back: the commit it was at is not there any more"
+_MOVED_SINCE = "you moved it since, so it stays where it is"
+
+
+def draft_reversal(draft: Draft, dirs: OpenDirs, step: GitStep, ending: GitEnding, message: str) -> None:
+    """Draft the inverse of what was done to one repository; `message` is what its logs say then."""
+    if ending == "left":
+        return
+    live = LiveRepository(draft, dirs, step.root, step.top)
+    if live.state is None:
+        draft.skip(Skipped(root=step.root, path=step.top, why="conflict", reason=REPOSITORY_GONE))
+    elif ending == "arrived":
+        _remove_arrived(live, step)
+    elif step.move is not None:
+        _MoveReversal(draft, dirs, live, step.move, message).draft()
+
+
+def is_along(step: GitStep, at: Skipped | Step) -> bool:
+    """Tell whether a path only goes along with a repository, and decides nothing there."""
+    top = step.top + b"/"
+    if at.root != step.root or not at.path.startswith(top):
+        return False
+    name = at.path[len(top) :]
+    return part_of(name[len(owner_of(name, step.members)) :]) == "along"
 
 
 def split_old(steps: Sequence[Step]) -> tuple[list[Step], dict[tuple[int, bytes], list[Step]]]:
     """Part the steps that go file by file from those that say where a repository stands, by root and git directory."""
-    whole = {(step.root, step.path) for step in steps if step.action != "dress"}
+    whole = {(step.root, step.path) for step in steps if step.action != "set_metadata"}
     plain: list[Step] = []
     moves: dict[tuple[int, bytes], list[Step]] = {}
     for step in steps:
@@ -76,38 +69,38 @@ def split_old(steps: Sequence[Step]) -> tuple[list[Step], dict[tuple[int, bytes]
         part = part_of(step.path[len(top) + 1 :])
         if part == "other" or (part in ("object", "pack", "derived") and step.action == "take"):
             plain.append(step)
-        elif part in ("ref", "file") and step.action != "dress":
+        elif part in ("ref", "file") and step.action != "set_metadata":
             moves.setdefault((step.root, top), []).append(step)
     return plain, moves
 
 
-def draft_old_move(draft: Draft, sites: Sites, root: int, top: bytes, steps: Sequence[Step]) -> None:
+def draft_old_move(draft: Draft, dirs: OpenDirs, root: int, top: bytes, steps: Sequence[Step]) -> None:
     """Draft the inverse of what an old operation did to where a repository stands."""
-    live = LiveRepository(draft, sites, root, top)
+    live = LiveRepository(draft, dirs, root, top)
     files = [step for step in steps if part_of(step.path[len(top) + 1 :]) == "file" and _is_file(step)]
     problem = live.state is None or any(
-        not _is_as_left(sites, live, step) or _has_no_backup(draft, sites, step) for step in steps if _is_file(step)
+        not _is_as_left(dirs, live, step) or _has_no_backup(draft, dirs, step) for step in steps if _is_file(step)
     )
     if problem or live.state is None:
-        draft.leave(Left(root=root, path=top, why="conflict", reason=MOVED))
+        draft.skip(Skipped(root=root, path=top, why="conflict", reason=_MOVED_SINCE))
         return
     state = live.state
     refs: dict[bytes, bytes | None] = {}
     for step in steps:
         name = step.path[len(live.top) :]
         if name == b"packed-refs":
-            old = parse_packed(_backup(sites, step)) if step.before is not None else {}
+            old = parse_packed(_displaced_content(dirs, step)) if step.before is not None else {}
             refs |= {name: value for name, value in old.items() if name not in state.refs}
     for step in steps:
         name = step.path[len(live.top) :]
         if is_ref_name(name) and _is_file(step):
-            refs[name] = None if step.before is None else parse_ref(_backup(sites, step))
+            refs[name] = None if step.before is None else parse_ref(_displaced_content(dirs, step))
     moves = [
         RefMove(name=name, old=state.refs.get(name), new=value)
         for name, value in refs.items()
         if state.refs.get(name) != value
     ]
-    inverse = [draft.complete(invert(draft, sites, step, _entry(live, step))) for step in reversed(files)]
+    inverse = [draft.complete(invert(draft, dirs, step, _live_entry(live, step))) for step in reversed(files)]
     moved = {move.name: move.new for move in moves}
     moves += live.pins(live.displaced_by(moves), live.kept_by(moves), live.objects)
     names = core_names(state, members=()) | set(moved)
@@ -118,86 +111,12 @@ def draft_old_move(draft: Draft, sites: Sites, root: int, top: bytes, steps: Seq
     live.add_step(live.move(moves, inverse, (), before, after))
 
 
-def _is_file(step: Step) -> bool:
-    entry = step.before if step.before is not None else step.after
-    return entry is not None and entry.kind == "file"
-
-
-def _entry(live: LiveRepository, step: Step) -> Entry | None:
-    found = live.files.find(step.path)
-    return None if found is None else entry_of(found)
-
-
-def _is_as_left(sites: Sites, live: LiveRepository, step: Step) -> bool:
-    found = live.files.find(step.path)
-    if step.action == "take" or step.after is None:
-        return found is None
-    if found is None:
-        return False
-    if matches(found, step.after):
-        return True
-    return is_index(step.path) and bool(step.says) and says_at(*sites.live(step)) == step.says
-
-
-def _has_no_backup(draft: Draft, sites: Sites, step: Step) -> bool:
-    return step.before is not None and backup_problem(sites, step, step.before, draft.loans) is not None
-
-
-def _backup(sites: Sites, step: Step) -> bytes:
-    """Return the content that a step displaced."""
-    fd, name = sites.operations.parent(step.backup)
-    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
-        return file.read(_LARGEST)
-
-
-STAYS = "you {what} since, so git stays as it is{advice}"
-LOST = "{name} can't go back: the commit it was at is not there any more"
-
-
-def draft_reversal(draft: Draft, sites: Sites, step: GitStep, ending: GitEnding, message: str) -> None:
-    """Draft the inverse of what was done to one repository; `message` is what its logs say then."""
-    if ending == "left":
-        return
-    live = LiveRepository(draft, sites, step.root, step.top)
-    if live.state is None:
-        draft.leave(Left(root=step.root, path=step.top, why="conflict", reason=GONE))
-    elif ending == "arrived":
-        _remove_arrived(live, step)
-    elif step.move is not None:
-        _Reversal(draft, sites, live, step.move, message).draft()
-
-
-def is_along(step: GitStep, left: Left | Step) -> bool:
-    """Tell whether what is left only goes along with a repository, and decides nothing there."""
-    top = step.top + b"/"
-    if left.root != step.root or not left.path.startswith(top):
-        return False
-    name = left.path[len(top) :]
-    return part_of(name[len(owner_of(name, step.members)) :]) == "along"
-
-
-def _remove_arrived(live: LiveRepository, step: GitStep) -> None:
-    """Remove the references under which a run's work arrived; its commits stay pinned."""
-    assert live.state is not None
-    refs = [
-        RefMove(name=ref.name, old=ref.new, new=ref.old)
-        for ref in step.arrival
-        if live.state.refs.get(ref.name) == ref.new
-    ]
-    kept = live.kept_by(refs)
-    # What arrived is below our own name, and yet all that leads to it
-    displaced = [(live.common(ref.name), ref.old) for ref in refs if ref.old is not None]
-    refs += live.pins(displaced, kept, live.objects)
-    if refs:
-        live.add_step(live.move(refs, (), (), {}, {}))
-
-
-class _Reversal:
+class _MoveReversal:
     """The inverse of one move."""
 
-    def __init__(self, draft: Draft, sites: Sites, live: LiveRepository, move: GitMove, message: str) -> None:
+    def __init__(self, draft: Draft, dirs: OpenDirs, live: LiveRepository, move: GitMove, message: str) -> None:
         self._draft = draft
-        self._sites = sites
+        self._dirs = dirs
         self._live = live
         self._move = move
         self._message = message
@@ -206,7 +125,7 @@ class _Reversal:
         problem = self._problem()
         if problem:
             top = self._live.top[:-1]
-            self._draft.leave(Left(root=self._live.root, path=top, why="conflict", reason=problem))
+            self._draft.skip(Skipped(root=self._live.root, path=top, why="conflict", reason=problem))
             return
         state = self._live.state
         assert state is not None
@@ -227,12 +146,12 @@ class _Reversal:
         moved = [name for name, value in self._move.after if state.value(name) != value]
         if moved:
             what, advice = self._describe(moved)
-            return STAYS.format(what=what, advice=advice)
+            return _STAYS.format(what=what, advice=advice)
         for ref in self._move.refs:
             if ref.old is not None and is_object_name(ref.old) and not self._live.objects.has(ref.old):
-                return LOST.format(name=_shown(ref.name))
+                return _LOST.format(name=_shown_ref(ref.name))
         for step in self._move.files:
-            problem = None if step.before is None else backup_problem(self._sites, step, step.before, self._draft.loans)
+            problem = None if step.before is None else backup_problem(self._dirs, step, step.before, self._draft.modes)
             if problem is not None:
                 return problem[1]
         return ""
@@ -242,7 +161,7 @@ class _Reversal:
         refs = [name for name in names if b"refs/" in name and not name.endswith(STASH_LOG)]
         if refs:
             name = min(refs, key=lambda name: b"refs/heads/" not in name)
-            return f"moved {_shown(name)}", self._by_hand(name)
+            return f"moved {_shown_ref(name)}", self._by_hand(name)
         inner = {self._live.inner(name) for name in names}
         if b"HEAD" in inner:
             return "switched to another branch", ""
@@ -262,9 +181,7 @@ class _Reversal:
         return ""
 
     def _invert(self, step: Step) -> Step:
-        found = self._live.files.find(step.path)
-        there = None if found is None else entry_of(found)
-        return self._draft.complete(invert(self._draft, self._sites, step, there))
+        return self._draft.complete(invert(self._draft, self._dirs, step, _live_entry(self._live, step)))
 
     def _pins(self, refs: Sequence[RefMove], steps: Sequence[Step]) -> list[RefMove]:
         displaced = self._live.displaced_by(refs)
@@ -273,16 +190,16 @@ class _Reversal:
             name = step.path[len(self._live.top) :]
             if name.endswith(STASH_LOG):
                 displaced += [(self._live.common(name), entry) for entry in stashed(self._live.read(name))]
-                kept += stashed(self._backup(step))
+                kept += stashed(self._content_put(step))
             elif self._live.inner(name) == b"index":
-                displaced += self._live.lost_blobs(name, self._backup(step), self._live.objects)
+                displaced += self._live.lost_blobs(name, self._content_put(step), self._live.objects)
         return self._live.pins(displaced, kept, self._live.objects)
 
-    def _backup(self, step: Step) -> bytes:
+    def _content_put(self, step: Step) -> bytes:
         """Return the content that a step puts, nothing where it only takes something away."""
         if step.action != "put":
             return b""
-        fd, name = self._sites.place(step)
+        fd, name = self._dirs.place(step)
         with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
             return file.read()
 
@@ -317,5 +234,53 @@ class _Reversal:
         return b"%b %b unspill <unspill> %d +0000\t%b\n" % (before, after, int(time.time()), self._message.encode())
 
 
-def _shown(name: bytes) -> str:
+def _remove_arrived(live: LiveRepository, step: GitStep) -> None:
+    """Remove the references under which a run's work arrived; its commits stay pinned."""
+    assert live.state is not None
+    refs = [
+        RefMove(name=ref.name, old=ref.new, new=ref.old)
+        for ref in step.arrival
+        if live.state.refs.get(ref.name) == ref.new
+    ]
+    kept = live.kept_by(refs)
+    # What arrived is below our own name, and yet all that leads to it
+    displaced = [(live.common(ref.name), ref.old) for ref in refs if ref.old is not None]
+    refs += live.pins(displaced, kept, live.objects)
+    if refs:
+        live.add_step(live.move(refs, (), (), {}, {}))
+
+
+def _shown_ref(name: bytes) -> str:
     return quote(short_ref(name))
+
+
+def _is_file(step: Step) -> bool:
+    entry = step.before if step.before is not None else step.after
+    return entry is not None and entry.kind == "file"
+
+
+def _live_entry(live: LiveRepository, step: Step) -> Entry | None:
+    found = live.files.find(step.path)
+    return None if found is None else entry_of(found)
+
+
+def _is_as_left(dirs: OpenDirs, live: LiveRepository, step: Step) -> bool:
+    found = live.files.find(step.path)
+    if step.action == "take" or step.after is None:
+        return found is None
+    if found is None:
+        return False
+    if matches(found, step.after):
+        return True
+    return is_index(step.path) and bool(step.says) and says_at(*dirs.live(step)) == step.says
+
+
+def _has_no_backup(draft: Draft, dirs: OpenDirs, step: Step) -> bool:
+    return step.before is not None and backup_problem(dirs, step, step.before, draft.modes) is not None
+
+
+def _displaced_content(dirs: OpenDirs, step: Step) -> bytes:
+    """Return the content that a step displaced."""
+    fd, name = dirs.operations.parent(step.backup)
+    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
+        return file.read(LARGEST_FILE)

@@ -1,38 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which changes of a root run something: held, if looking at the project is enough; flagged, if it takes a build.
+"""Judge which changes of a root are held and which are flagged, just before they would be applied.
 
-The table is in docs/held.md. Most paths are ordinary and cost one look at their name; contents are read of the few
-whose content decides. Nothing is followed, nothing is written, no program runs.
+The table is `policy.held`, in words docs/held.md. Most paths are ordinary and cost one look at their name; contents are
+read of the few whose content decides. Nothing is written, no program runs.
 """
 
 from __future__ import annotations
 
-from unspill.apply.guard_git import ORDINARY, GitGuard, worst
-from unspill.apply.guard_gone import GoneGuard
-from unspill.apply.guard_links import LinkedNames
-from unspill.apply.guard_places import PlaceGuard
-from unspill.apply.guard_shape import join
-from unspill.apply.guard_view import View
+import os
+
+from unspill.apply.guard_git import GitGuard, PlaceGuard, View, join
 from unspill.changes.reader import Reader
 from unspill.model.policy import Secrets
-from unspill.policy.folding import is_odd
-from unspill.policy.gitpaths import GIT, MARKS, inside_store, is_object, is_object_directory
-from unspill.policy.guarded import INDEX, gather, package_top
-from unspill.policy.other_rows import CLOSED_ROOT, EXECUTABLE, LINK_OUT, OPEN_GIT, OPEN_TO_ALL, PACKAGES, UNKNOWN
-from unspill.policy.pointers import climbs_after_a_name
-from unspill.policy.secret_places import SecretPlaces
+from unspill.policy import held
+from unspill.policy.git import (
+    GIT,
+    GIT_MARKS,
+    inside_store,
+    is_object,
+    is_object_directory,
+)
+from unspill.policy.held import INDEX, ORDINARY, PACKAGE_TREES, gather, package_top, worst
+from unspill.policy.paths import climbs_after_a_name, contains, fold, is_odd
+from unspill.policy.secrets import masked_names
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from unspill.apply.guard_git import Opinion
     from unspill.model.change import Change, RootChanges
-    from unspill.policy.row import Row
+    from unspill.policy.held import GuardRow, Opinion
+
 
 DEFAULT_SECRETS = Secrets()
 _INTERPRETERS = (b"python", b"pypy")
+MARKS_OF_A_PROJECT = frozenset((b".git", b".hg", b".jj"))
+# Far fewer microseconds each than it took the command to delete them
+MAX_LOOKS = 500_000
+_MOST_DIRECTORIES = 10_000
 
 
 class Judged(Record):
@@ -49,7 +55,7 @@ def judge(part: RootChanges, below: Sequence[bytes] = (), secrets: Secrets = DEF
     topmost first; `secrets` are those that the policy masks.
     """
     with Reader(part.root, below) as reader:
-        return _Judge(part, View(part, reader), SecretPlaces(secrets)).run()
+        return _RootJudge(part, View(part, reader), SecretPlaces(secrets)).run()
 
 
 def still_held(judged: Judged, included: Sequence[bytes]) -> dict[bytes, str]:
@@ -62,11 +68,13 @@ def still_held(judged: Judged, included: Sequence[bytes]) -> dict[bytes, str]:
 
 
 def lies_in(path: bytes, directory: bytes) -> bool:
-    """Tell whether a path is a directory or in it."""
+    """Tell whether a relative path is a directory or in it. Nothing lies in `/`: to include that includes nothing."""
     return path == directory or path.startswith(directory + b"/")
 
 
-class _Judge:
+class _RootJudge:
+    """One look at all changes of a root, then a closer one at those whose names may matter."""
+
     def __init__(self, part: RootChanges, view: View, secrets: SecretPlaces) -> None:
         self._part = part
         self._view = view
@@ -83,7 +91,7 @@ class _Judge:
     def run(self) -> Judged:
         places = PlaceGuard(self._view)
         suspects = self._first_look(INDEX.parts | places.names | self._secrets.names | self._linked.names, places)
-        git = GitGuard(self._view, {b"/".join(parts) for _, parts in suspects if parts[-1] in MARKS})
+        git = GitGuard(self._view, {b"/".join(parts) for _, parts in suspects if parts[-1] in GIT_MARKS})
         for change, parts in suspects:
             opinions = git.judge(change, parts, len(self._outer)), self._by_name(change, parts, git)
             placed = places.judge(change, parts, git) if not self._outer else ORDINARY
@@ -95,10 +103,12 @@ class _Judge:
         if self._held:
             self._hold_what_is_in_held_directories()
             self._hold_new_directories()
-        packages = [(path, PACKAGES.reason) for path in self._packages]
-        held = tuple((path, self._held[path]) for path in sorted(self._held, key=_order))
+        packages = [(path, held.PACKAGES.reason) for path in self._packages]
         flags = [flag for flag in self._flags if flag[0] not in self._held]
-        return Judged(held=held, flagged=(*gather(flags), *packages))
+        return Judged(
+            held=tuple((path, self._held[path]) for path in sorted(self._held, key=_order)),
+            flagged=(*gather(flags), *packages),
+        )
 
     def _first_look(self, names: frozenset[bytes], places: PlaceGuard) -> list[tuple[Change, list[bytes]]]:
         """Return the changes whose names may matter, and judge all others by their kind."""
@@ -151,7 +161,7 @@ class _Judge:
             return worst(gone, by_kind) if change.kind == "replaced" else by_kind
         return worst(("flagged" if is_package else row.verdict, row.reason), by_kind)
 
-    def _row_of(self, change: Change, parts: list[bytes], git: GitGuard) -> Row | None:
+    def _row_of(self, change: Change, parts: list[bytes], git: GitGuard) -> GuardRow | None:
         is_real_git = bool(self._outer) or GIT in change.path.split(b"/")[:-1]
         if is_real_git and GIT in parts[:-1]:
             # A branch may be called bin or mise.toml, but not .envrc; what is none by its content has no business there
@@ -196,6 +206,107 @@ class _Judge:
             inside[above] = self._held.get(path, "") if inside.get(above, path) else ""
 
 
+class SecretPlaces:
+    """Judges changes of one root where a secret belongs, or above a directory that may have some.
+
+    Such a change needs a person's consent, whether or not there is a secret now.
+    `names` has a component of every path that may matter, folded, for the first look at many.
+    """
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._names = frozenset(fold(name, {}) for name in masked_names(secrets))
+        self._directories = frozenset(fold(path, {}) for path in secrets.directories if secrets.mask)
+        self.names = self._names | {part for path in self._directories for part in path.split(b"/")}
+
+    def judge(self, change: Change, parts: list[bytes]) -> Opinion:
+        """Return the verdict on a change whose folded path is `parts`."""
+        path = b"/".join(parts)
+        directory, _, name = path.rpartition(b"/")
+        is_place = not directory or directory in self._directories
+        entry = change.entry
+        # A directory of that name, such as a virtual Python called .env, is no secret
+        if is_place and name in self._names and (change.base_kind if entry is None else entry.kind) != "dir":
+            return held.SECRET.opinion
+        gives_way = change.base_kind == "dir" and change.kind in ("deleted", "replaced")
+        if gives_way and any(contains(path, other) for other in self._directories):
+            return held.SECRET_BELOW.opinion
+        return ORDINARY
+
+
+class GoneGuard:
+    """Judges what of one root is deleted, or has something else in its place.
+
+    A deleted directory is one change, so what is in it is looked at in the live tree: names only, a bounded number of
+    them, and not in trees of installed packages.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self._looks_left = MAX_LOOKS
+
+    def judge(self, change: Change, parts: list[bytes]) -> Opinion:
+        """Return the verdict on a change; `parts` is its folded path from the root on."""
+        if change.kind != "deleted" and change.kind != "replaced":
+            return ORDINARY
+        if len(parts) == 1 and parts[0] in MARKS_OF_A_PROJECT:
+            return held.PROJECT_MARK.opinion
+        if change.base_kind != "dir" or package_top(parts):
+            return ORDINARY
+        if GIT in change.path.split(b"/"):
+            is_module = b"/.git/modules" in b"/" + change.path and _has_repository(self._root + b"/" + change.path)
+            return held.MODULE.opinion if is_module else ORDINARY
+        return self._inside(os.path.join(self._root, change.path), parts)
+
+    def _inside(self, top: bytes, parts: list[bytes]) -> Opinion:
+        """Judge what lies in a live directory."""
+        found = ORDINARY
+        left = [(top, parts)]
+        while left:
+            path, above = left.pop()
+            try:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        self._looks_left -= 1
+                        opinion, is_open = _look(entry, above)
+                        if opinion[0] == "held" or self._looks_left < 0:
+                            return held.GONE_WITH_IT.opinion
+                        found = worst(found, opinion)
+                        if is_open:
+                            left.append((entry.path, [*above, INDEX.fold(entry.name)]))
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return held.GONE_WITH_IT.opinion
+        return found
+
+
+class LinkedNames:
+    """The files of one root that have another name in the table, by a live link of the person's own.
+
+    What `.vscode` leads to counts as being in `.vscode`. Only links in the top directory of a root and in its
+    directories that are in the table count; a command can't add any, for such a link is held.
+    `names` has a component of every such path, for the first look at many.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self._links: dict[bytes, list[bytes]] = {}
+        for link, path in _links_in(root, []):
+            target = os.path.realpath(path)
+            if target.startswith(root + b"/"):
+                self._links[INDEX.fold(target[len(root) + 1 :])] = link
+        self._depths = {path.count(b"/") + 1 for path in self._links}
+        self.names = {path.rpartition(b"/")[2] for path in self._links}
+
+    def other_name(self, parts: list[bytes]) -> list[bytes] | None:
+        """Return the folded path by which a link leads to this folded one."""
+        for end in self._depths:
+            link = self._links.get(b"/".join(parts[:end])) if end <= len(parts) else None
+            if link is not None:
+                return [*link, *parts[end:]]
+        return None
+
+
 def _is_plain(change: Change) -> bool:
     """Tell whether it is no link and nothing about its mode matters."""
     return change.target is None and (change.entry is None or not change.entry.mode & 0o6113)
@@ -218,19 +329,19 @@ def _by_kind(change: Change, parts: list[bytes], view: View) -> Opinion:
         target = change.target or b""
         leads_out = change.leads_out or climbs_after_a_name(target)
         is_new = change.kind != "metadata"
-        return LINK_OUT.opinion if is_new and leads_out and not _is_interpreter(change, view) else ORDINARY
+        return held.LINK_OUT.opinion if is_new and leads_out and not _is_interpreter(change, view) else ORDINARY
     if change.path == b"." and ~entry.mode & change.base_mode & 0o500:
-        return CLOSED_ROOT.opinion
+        return held.CLOSED_ROOT.opinion
     added = entry.mode & ~change.base_mode if change.base_kind == entry.kind else entry.mode
     if change.base_kind is not None and added & 0o002:
-        return OPEN_GIT.opinion if GIT in parts or change.path == b"." else OPEN_TO_ALL.opinion
+        return held.OPEN_GIT.opinion if GIT in parts or change.path == b"." else held.OPEN_TO_ALL.opinion
     if entry.kind == "file" and entry.mode & 0o111:
         if added & 0o111 or change.base_kind != "file":
             is_sample = parts[-2:-1] == [b"hooks"] and parts[-1].endswith(b".sample")
             if is_sample or GIT in parts[:-1]:
-                return ORDINARY if is_sample else UNKNOWN.opinion
-            return OPEN_TO_ALL.opinion if added & 0o6000 else EXECUTABLE.opinion
-        return OPEN_TO_ALL.opinion if added & 0o6000 else ORDINARY
+                return ORDINARY if is_sample else held.UNKNOWN.opinion
+            return held.OPEN_TO_ALL.opinion if added & 0o6000 else held.EXECUTABLE.opinion
+        return held.OPEN_TO_ALL.opinion if added & 0o6000 else ORDINARY
     return ORDINARY
 
 
@@ -241,3 +352,46 @@ def _is_interpreter(change: Change, view: View) -> bool:
     original = (change.target or b"").rpartition(b"/")[2]
     is_pair = name.startswith(_INTERPRETERS) and original.startswith(_INTERPRETERS)
     return is_pair and shelf == b"bin" and view.exists(join(home, b"pyvenv.cfg"))
+
+
+def _has_repository(top: bytes) -> bool:
+    """Tell whether a directory of `.git/modules` is the repository of a submodule, or has one below."""
+    waiting = [top]
+    for path in waiting:
+        if os.path.lexists(path + b"/HEAD") and os.path.lexists(path + b"/objects"):
+            return True
+        try:
+            with os.scandir(path) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            return True
+        if len(waiting) > _MOST_DIRECTORIES:
+            return True
+    return False
+
+
+def _look(entry: os.DirEntry[bytes], above: list[bytes]) -> tuple[Opinion, bool]:
+    """Return the verdict on one entry that goes with its directory, and whether to look into it."""
+    name = INDEX.fold(entry.name)
+    is_directory = entry.is_dir(follow_symlinks=False)
+    if entry.name == GIT:
+        return (held.REPOSITORY.opinion if is_directory else ORDINARY), False
+    if name in PACKAGE_TREES:
+        return ORDINARY, False
+    return (held.GONE_WITH_IT.opinion if INDEX.find_kept([*above, name]) else ORDINARY), is_directory
+
+
+def _links_in(directory: bytes, above: list[bytes]) -> Iterator[tuple[list[bytes], bytes]]:
+    """Yield the links of a directory and of those in it that the table names: their folded path, and their own."""
+    try:
+        with os.scandir(directory) as entries:
+            found = [entry for entry in entries if entry.is_symlink() or entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for entry in found:
+        name = INDEX.fold(entry.name)
+        if above or name in INDEX.parts:
+            if entry.is_symlink():
+                yield [*above, name], entry.path
+            elif not above and name != b".git":
+                yield from _links_in(entry.path, [name])

@@ -1,66 +1,159 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on what steers git: everything in git directories, under whatever name, and the files that lead to them.
+"""Judge changes that git may act on: in git directories, in files that lead to them, in places that settings name.
 
-A directory counts as git's own as soon as it could become one by any part of the changes. Contents are parsed here;
-git itself never runs.
+A directory counts as git's own, under whatever name, as soon as it could become one by any part of the changes: a
+person may apply some of them, and a command may make the rest in another run. Contents are parsed here; git itself
+never runs.
 """
 
 from __future__ import annotations
 
-from unspill.apply.guard_shape import Shapes, join, parse
-from unspill.policy.gitfiles import (
+import itertools
+import os
+import stat
+
+from unspill.changes.reader import read_up_to
+from unspill.errors import UnspillError, UsageError
+from unspill.model.change import Change
+from unspill.plan.gitconfig import parse_gitconfig
+from unspill.policy import held
+from unspill.policy.git import (
+    GIT,
+    GIT_ATTRIBUTES,
+    GIT_MARKS,
+    GIT_MODULES,
+    GIT_NAMES,
+    HOOKS,
+    could_steer,
     has_commands,
     has_template,
+    homes_of,
     is_inner_pointer,
     is_log,
+    is_module_place,
     is_reference,
     is_repository_place,
     is_usual_common,
     new_drivers,
+    pattern_of,
+    place_of,
     pointer_target,
+    unusual_keys,
+    unusual_modules,
 )
-from unspill.policy.gitkeys import unusual_keys, unusual_modules
-from unspill.policy.gitpaths import ATTRIBUTES, GIT, HOOKS, MARKS, MODULES, NAMES, could_steer, homes_of, place_of
-from unspill.policy.other_rows import (
-    ALTERNATES,
-    COMPLETES,
-    DRIVERS,
-    GIT_LINK,
-    HOOK,
-    LEADS_OUT,
-    REPLACED_OBJECT,
-    REPOSITORY,
-    SETTINGS,
-    SHALLOW,
-    TEMPLATE,
-    TODO,
-    UNKNOWN,
-    UNREADABLE,
-)
-from unspill.policy.other_rows import MODULES as MODULES_ROW
-from unspill.policy.pointers import resolve
+from unspill.policy.held import INDEX, ORDINARY, worst
+from unspill.policy.paths import contains, resolve_text
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.apply.guard_view import View
-    from unspill.model.change import Change
-    from unspill.policy.gitpaths import Place
-    from unspill.policy.other_rows import OtherRow
-    from unspill.policy.row import Verdict
+    from collections.abc import Callable, Iterator
+    from typing import Literal
 
-    Opinion = tuple[Verdict, str]
+    from unspill.changes.reader import Reader
+    from unspill.model.change import EntryKind, RootChanges
+    from unspill.policy.git import GitPlace, GitSettings
+    from unspill.policy.held import GuardRow, Opinion
 
-ORDINARY: Opinion = ("ordinary", "")
+    Kind = Literal["hooks", "config", "attributes", "program", "tree"]
+
+
+# git's own files of this kind have a few hundred bytes
+MAX_CONTENT = 256 * 1024
 HOOK_GONE = "a hook that you had is gone"
 # Files of other version control that lead to a repository, by their last components
 _POINTERS = ([b".hg", b"sharedpath"], [b".jj", b"repo"], [b"store", b"git_target"])
-_STEERING: frozenset[Place] = frozenset(("config", "hook", "attributes", "common", "pointer"))
-_RANK = {"ordinary": 0, "flagged": 1, "held": 2}
+_STEERING: frozenset[GitPlace] = frozenset(("config", "hook", "attributes", "common", "pointer"))
+_SHAPE = (b"HEAD", b"objects", b"refs", b"commondir")
+# Directories that hold hooks by convention; beside one there may be a repository of its own
+_HOOK_DIRECTORIES = frozenset((b".husky", b".githooks", b".git-hooks"))
+_PROGRAM_KEYS = frozenset(
+    """
+    core.fsmonitor core.pager core.editor core.sshcommand core.askpass core.gitproxy diff.external diff.*.command
+    diff.*.textconv filter.*.clean filter.*.smudge filter.*.process merge.*.driver credential.helper
+    credential.*.helper gpg.program gpg.*.program sequence.editor interactive.difffilter
+    """.split()
+)
+# A configuration without any of these names no place
+_WORTH_PARSING = (
+    b"hookspath", b"include", b"attributesfile", b"fsmonitor", b"pager", b"editor", b"sshcommand", b"askpass",
+    b"gitproxy", b"external", b"command", b"textconv", b"filter", b"driver", b"helper", b"program", b"worktree",
+)  # fmt: skip
+# More than this nobody has, and each costs a look at the disk
+MAX_PLACES = 2000
 
 
-def worst(*opinions: Opinion) -> Opinion:
-    """Return the strictest of some verdicts, the first of equals."""
-    return max(opinions, key=lambda opinion: _RANK[opinion[0]], default=ORDINARY)
+class View:
+    """Both sides of the changes of one root: what exists before or afterwards, and small contents. Follows no link.
+
+    A content that is too large or can't be read is None, which the guard takes for the worst.
+    """
+
+    def __init__(self, part: RootChanges, reader: Reader) -> None:
+        self.root = part.root
+        self._part = part
+        self._reader = reader
+        self._by_path: dict[bytes, Change] | None = None
+        self._existed: dict[bytes, bool] = {}
+
+    def find(self, path: bytes) -> Change | None:
+        """Return the change of exactly this path."""
+        if self._by_path is None:
+            self._by_path = {change.path: change for change in self._part.changes}
+        return self._by_path.get(path)
+
+    def exists(self, path: bytes) -> bool:
+        """Tell whether something is there before or afterwards.
+
+        Either, because a person may apply a part of the changes and leave the rest.
+        """
+        if self.find(path) is not None:
+            return True
+        known = self._existed.get(path)
+        if known is None:
+            known = self._existed[path] = not self._is_in_new_directory(path) and self.kind_before(path) is not None
+        return known
+
+    def kind_before(self, path: bytes) -> EntryKind | None:
+        """Say what was at a path before; None where there was nothing, special where nobody can tell."""
+        try:
+            return self._reader.kind_before(path)
+        except OSError:
+            return "special"
+
+    def crosses_link(self, path: bytes) -> bool:
+        """Tell whether a path leads through a link, or to one, before or afterwards."""
+        names = path.split(b"/")
+        for end in range(1, len(names) + 1):
+            place = b"/".join(names[:end])
+            change = self.find(place)
+            if change is not None and change.entry is not None and change.entry.kind == "symlink":
+                return True
+            if self.kind_before(place) == "symlink":
+                return True
+        return False
+
+    def _is_in_new_directory(self, path: bytes) -> bool:
+        # What is in an added directory has a change of its own, so nothing beneath need be asked
+        parent = self.find(path.rpartition(b"/")[0])
+        return parent is not None and parent.kind == "added"
+
+    def after(self, change: Change) -> bytes | None:
+        """Return the content that a change leaves, None where it can't be told."""
+        if change.entry is None or change.entry.kind != "file" or change.entry.size > MAX_CONTENT:
+            return None
+        try:
+            return read_up_to(self._reader.open_after(change), MAX_CONTENT + 1)
+        except (OSError, UnspillError):
+            return None
+
+    def before(self, path: bytes) -> bytes | None:
+        """Return the content of an older file, None where there was none that can be read."""
+        try:
+            content = read_up_to(self._reader.open_before(Change(path=path, kind="modified")), MAX_CONTENT + 1)
+        except (OSError, UnspillError):
+            return None
+        return content if len(content) <= MAX_CONTENT else None
 
 
 class GitGuard:
@@ -73,7 +166,7 @@ class GitGuard:
 
     def judge(self, change: Change, parts: list[bytes], outer: int) -> Opinion:
         """Return the verdict on a change; `parts` is its folded path, behind `outer` components of the root's own."""
-        if NAMES.isdisjoint(parts):
+        if GIT_NAMES.isdisjoint(parts):
             return ORDINARY
         entry = change.entry
         if (change.base_kind if entry is None else entry.kind) == "dir":
@@ -93,8 +186,8 @@ class GitGuard:
                 continue
             is_named = GIT in parts[:end]
             if is_named and place == "ordinary" and could_steer(parts[end:]) and not self.is_record(change):
-                opinions.append(UNKNOWN.opinion)
-            elif is_named or place in _STEERING or parts[-1] in MARKS:
+                opinions.append(held.UNKNOWN.opinion)
+            elif is_named or place in _STEERING or parts[-1] in GIT_MARKS:
                 opinions.append(self._owned(change, parts, end - outer, place, is_named=is_named))
         return worst(*opinions)
 
@@ -103,9 +196,9 @@ class GitGuard:
         name = parts[-1]
         if name == GIT:
             judge = self._pointer_file
-        elif name == ATTRIBUTES:
+        elif name == GIT_ATTRIBUTES:
             judge = self.attributes
-        elif name == MODULES:
+        elif name == GIT_MODULES:
             judge = self._modules
         elif name == b".tool-versions":
             judge = self._versions
@@ -116,7 +209,7 @@ class GitGuard:
         if change.entry is None or change.entry.kind == "special":
             return ORDINARY
         if change.entry.kind == "symlink":
-            return GIT_LINK.opinion
+            return held.GIT_LINK.opinion
         return ORDINARY if change.kind == "metadata" else judge(change)
 
     def _owners(self, change: Change, parts: list[bytes], outer: int) -> list[int]:
@@ -130,7 +223,7 @@ class GitGuard:
         }
         return sorted(named | shaped)
 
-    def _owned(self, change: Change, parts: list[bytes], depth: int, place: Place, *, is_named: bool) -> Opinion:
+    def _owned(self, change: Change, parts: list[bytes], depth: int, place: GitPlace, *, is_named: bool) -> Opinion:
         """Judge a path in a git directory that is `depth` components below the root."""
         entry = change.entry
         home = b"/".join(change.path.split(b"/")[: max(0, depth)])
@@ -138,20 +231,20 @@ class GitGuard:
             return self._deleted(change, place, home)
         if entry.kind == "special" or change.is_mere_touch:
             return ORDINARY
-        if parts[-1] in MARKS and not is_named and self._shapes.completes(home):
-            return COMPLETES.opinion
+        if parts[-1] in GIT_MARKS and not is_named and self._shapes.completes(home):
+            return held.COMPLETES.opinion
         if entry.kind == "symlink":
             is_head = parts[-1] == b"head" and (change.target or b"").startswith(b"refs/")
-            return ORDINARY if is_head or not (is_named or place in _STEERING) else GIT_LINK.opinion
+            return ORDINARY if is_head or not (is_named or place in _STEERING) else held.GIT_LINK.opinion
         if place == "hook":
-            return HOOK.opinion
+            return held.HOOK.opinion
         if place == "unknown" or place == "module":
-            return UNKNOWN.opinion if is_named else ORDINARY
+            return held.UNKNOWN.opinion if is_named else ORDINARY
         if place == "ordinary" or change.kind == "metadata":
             return ORDINARY
         return self._by_place(change, parts, place, home)
 
-    def _by_place(self, change: Change, parts: list[bytes], place: Place, home: bytes) -> Opinion:
+    def _by_place(self, change: Change, parts: list[bytes], place: GitPlace, home: bytes) -> Opinion:
         if place == "config":
             return self.config(change, home)
         if place == "attributes":
@@ -160,27 +253,27 @@ class GitGuard:
             return self._pointer(change)
         content = self._view.after(change)
         if content is None:
-            return UNREADABLE.opinion
+            return held.UNREADABLE.opinion
         if place == "common":
             if not is_usual_common(parts, content):
-                return LEADS_OUT.opinion
-            return COMPLETES.opinion if self._shapes.completes(b"/".join(home.split(b"/")[:-2])) else ORDINARY
+                return held.LEADS_OUT.opinion
+            return held.COMPLETES.opinion if self._shapes.completes(b"/".join(home.split(b"/")[:-2])) else ORDINARY
         if place == "todo":
-            return TODO.opinion if has_commands(content) else ORDINARY
+            return held.TODO.opinion if has_commands(content) else ORDINARY
         if place == "shallow":
             return self._shallow(change, home, content)
-        return ALTERNATES.opinion if place == "alternates" else REPLACED_OBJECT.opinion
+        return held.ALTERNATES.opinion if place == "alternates" else held.REPLACED_OBJECT.opinion
 
     def _shallow(self, change: Change, home: bytes, content: bytes) -> Opinion:
         """Judge where a history ends: a repository that is new may end where it likes."""
         if self._view.kind_before(join(home, b"HEAD")) is None:
             return ORDINARY
         before = self._view.before(change.path) or b""
-        return SHALLOW.opinion if set(content.split()) - set(before.split()) else ORDINARY
+        return held.SHALLOW.opinion if set(content.split()) - set(before.split()) else ORDINARY
 
-    def _deleted(self, change: Change, place: Place, home: bytes) -> Opinion:
+    def _deleted(self, change: Change, place: GitPlace, home: bytes) -> Opinion:
         if place == "hook":
-            return HOOK.deleted, HOOK_GONE
+            return held.HOOK.deleted, HOOK_GONE
         return self.config(change, home) if place == "config" else ORDINARY
 
     def is_record(self, change: Change) -> bool:
@@ -198,13 +291,13 @@ class GitGuard:
     def _directory(self, change: Change, parts: list[bytes]) -> Opinion:
         if change.entry is None and parts[-2:] == [GIT, b"hooks"]:
             had = any(self._view.exists(join(change.path, name)) for name in HOOKS)
-            return (HOOK.deleted, HOOK_GONE) if had else ORDINARY
+            return (held.HOOK.deleted, HOOK_GONE) if had else ORDINARY
         if change.entry is None:
-            return (REPOSITORY.deleted, REPOSITORY.reason) if parts[-1] == GIT else ORDINARY
+            return (held.REPOSITORY.deleted, held.REPOSITORY.reason) if parts[-1] == GIT else ORDINARY
         home = change.path.rpartition(b"/")[0]
-        is_mark = parts[-1] in MARKS and change.base_kind != "dir" and GIT not in parts
+        is_mark = parts[-1] in GIT_MARKS and change.base_kind != "dir" and GIT not in parts
         if is_mark and self._shapes.has(home, b"/".join(parts[:-1])) and self._shapes.completes(home):
-            return COMPLETES.opinion
+            return held.COMPLETES.opinion
         return ORDINARY
 
     def config(self, change: Change, home: bytes) -> Opinion:
@@ -212,54 +305,359 @@ class GitGuard:
         before = self._view.before(change.path) if change.base_kind == "file" else None
         after = b"" if change.entry is None else self._view.after(change)
         if after is None or (before is None and change.base_kind == "file"):
-            return UNREADABLE.opinion
+            return held.UNREADABLE.opinion
         old, new = parse(before or b""), parse(after)
         if old is None or new is None:
-            return UNREADABLE.opinion
+            return held.UNREADABLE.opinion
         keys = unusual_keys(None if before is None else old, new, lambda value: self._shapes.is_work_tree(home, value))
-        return _with_keys(SETTINGS, keys) if keys else ORDINARY
+        return _with_keys(held.SETTINGS, keys) if keys else ORDINARY
 
     def _pointer_file(self, change: Change) -> Opinion:
         content = self._view.after(change)
         place = change.path.rpartition(b"/")[0]
         target = pointer_target(content) if content is not None else None
         if not is_inner_pointer(place, target, self._view.root):
-            return LEADS_OUT.opinion
-        found = resolve(place, target or b"", self._view.root) or []
+            return held.LEADS_OUT.opinion
+        found = resolve_text(place, target or b"", self._view.root) or []
         home = b"/".join(found)
         if self._view.crosses_link(home):
-            return COMPLETES.opinion
+            return held.COMPLETES.opinion
         if any(part.lower() == GIT for part in found):
-            return ORDINARY if is_repository_place(found) else COMPLETES.opinion
-        return COMPLETES.opinion if self._shapes.steers(home) else ORDINARY
+            return ORDINARY if is_repository_place(found) else held.COMPLETES.opinion
+        return held.COMPLETES.opinion if self._shapes.steers(home) else ORDINARY
 
     def _pointer(self, change: Change) -> Opinion:
         content = self._view.after(change)
         target = content.rstrip(b"\r\n") if content is not None else None
         inner = is_inner_pointer(change.path.rpartition(b"/")[0], target, self._view.root)
-        return ORDINARY if inner else LEADS_OUT.opinion
+        return ORDINARY if inner else held.LEADS_OUT.opinion
 
     def attributes(self, change: Change) -> Opinion:
         """Judge a file of attributes by the drivers that it newly names."""
         after = self._view.after(change)
         if after is None:
-            return UNREADABLE.opinion
+            return held.UNREADABLE.opinion
         before = self._view.before(change.path) if change.base_kind == "file" else b""
-        return DRIVERS.opinion if new_drivers(before or b"", after) else ORDINARY
+        return held.DRIVERS.opinion if new_drivers(before or b"", after) else ORDINARY
 
     def _modules(self, change: Change) -> Opinion:
         content = self._view.after(change)
         settings = parse(content) if content is not None else None
         if settings is None:
-            return UNREADABLE.opinion
+            return held.UNREADABLE.opinion
         keys = unusual_modules(settings)
-        return _with_keys(MODULES_ROW, keys) if keys else ORDINARY
+        return _with_keys(held.MODULES, keys) if keys else ORDINARY
 
     def _versions(self, change: Change) -> Opinion:
         content = self._view.after(change)
-        return TEMPLATE.opinion if content is None or has_template(content) else ORDINARY
+        return held.TEMPLATE.opinion if content is None or has_template(content) else ORDINARY
 
 
-def _with_keys(row: OtherRow, keys: list[str]) -> Opinion:
+class PlaceGuard:
+    """Judges the changes in ordinary places of a project that live git settings name: hooks, filters, more settings.
+
+    A person whose `core.hooksPath` is `.husky` has made every file there a hook. The settings of the person and of the
+    machine count as well as the project's; they are read for names only.
+
+    `names` has a component of every such path, for the first look at many. `is_overfull` if there are more than
+    anybody has, so that not all are known: then each path may be one.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._places: dict[bytes, list[NamedPlace]] = {}
+        self._above: set[bytes] = set()
+        self._trees: set[bytes] = set()
+        self._hook_depths: set[int] = set()
+        self._tops: set[bytes] = set()
+        self.names: set[bytes] = set()
+        self.is_overfull = False
+        self._add_top(b"")
+
+    def judge(self, change: Change, parts: list[bytes], git: GitGuard) -> Opinion:
+        """Return the verdict on a change whose folded path is `parts`."""
+        if change.entry is None or change.entry.kind == "dir" or change.is_mere_touch:
+            return ORDINARY
+        if self.is_overfull:
+            return held.PROGRAM.opinion
+        if not _HOOK_DIRECTORIES.isdisjoint(parts):
+            end = next(index for index, name in enumerate(parts) if name in _HOOK_DIRECTORIES)
+            self._add_top(b"/".join(change.path.split(b"/")[:end]))
+        return worst(self.judge_link(change, parts), *(_opinion(change, place, git) for place in self._around(parts)))
+
+    def judge_link(self, change: Change, parts: list[bytes]) -> Opinion:
+        """Return the verdict on a change that may put a link above such a place, and so another one there."""
+        if change.target is None or change.kind == "metadata":
+            return ORDINARY
+        path = b"/".join(parts)
+        return (
+            held.PROGRAM.opinion if path in self._above else held.GIT_LINK.opinion if path in self._trees else ORDINARY
+        )
+
+    def _around(self, parts: list[bytes]) -> Iterator[NamedPlace]:
+        """Yield the places that a path is, or is in."""
+        path = b"/".join(parts)
+        yield from self._places.get(path, ())
+        for end in self._hook_depths:
+            if end < len(parts):
+                for place in self._places.get(b"/".join(parts[:end]), ()):
+                    if place.kind == "hooks" and (end or path in HOOKS):
+                        yield place
+
+    def _add_top(self, top: bytes) -> None:
+        if top in self._tops:
+            return
+        self._tops.add(top)
+        named = itertools.chain(_places_of(self._view, top), _linked_hooks(self._view, top))
+        found = tuple(itertools.islice(named, MAX_PLACES + 1))
+        self.is_overfull = self.is_overfull or len(found) > MAX_PLACES
+        for place in dict.fromkeys(place for places in found for place in places):
+            if place.kind == "tree":
+                names = place.path.split(b"/")
+                self._trees.update(b"/".join(names[:end]) for end in range(1, len(names) + 1))
+                continue
+            self._places.setdefault(place.path, []).append(place)
+            self.names.update(_telling(place))
+            names = place.path.split(b"/") if place.path else []
+            if place.kind == "hooks":
+                self._hook_depths.add(len(names))
+            self._above.update(b"/".join(names[:end]) for end in range(1, len(names)))
+
+
+class Shapes:
+    """The directories of one change set that have the shape of a git directory."""
+
+    def __init__(self, view: View, marks: set[bytes]) -> None:
+        """Take the view and the folded paths of the changes that are named like the marks of a git directory."""
+        self._view = view
+        self._marks = marks
+        self._known: dict[bytes, bool] = {}
+        self._completed: dict[bytes, bool] = {}
+
+    def has(self, real: bytes, folded: bytes) -> bool:
+        """Tell whether a directory is git's, or would be by any part of the changes; its path, and folded."""
+        known = self._known.get(real)
+        if known is None:
+            # The directory that worktrees share settings with need have no HEAD of its own
+            known = (self._has(real, folded, b"HEAD") or self._has(real, folded, b"worktrees")) and (
+                self._has(real, folded, b"commondir")
+                or (self._has(real, folded, b"objects") and self._has(real, folded, b"refs"))
+            )
+            self._known[real] = known
+        return known
+
+    def _has(self, real: bytes, folded: bytes, name: bytes) -> bool:
+        return join(folded, name.lower()) in self._marks or self._view.exists(join(real, name))
+
+    def completes(self, home: bytes) -> bool:
+        """Tell whether settings or hooks lie in a directory that come to life because only now it becomes git's."""
+        known = self._completed.get(home)
+        if known is None:
+            known = self._completed[home] = not self._was_shaped(home) and self.steers(home)
+        return known
+
+    def _was_shaped(self, home: bytes) -> bool:
+        had = {name for name in _SHAPE if self._view.kind_before(join(home, name)) is not None}
+        return had >= {b"HEAD", b"commondir"} or had >= {b"HEAD", b"objects", b"refs"}
+
+    def is_work_tree(self, home: bytes, value: str) -> bool:
+        """Tell whether a setting leads from the repository of a module to its work tree, as git itself writes it.
+
+        In any other directory, in one of git's own above all, a checkout would write what git or somebody else runs.
+        """
+        target = os.fsencode(value)
+        found = None if target.startswith(b"/") else resolve_text(home, target, self._view.root)
+        if not found or not is_module_place(home.split(b"/")):
+            return False
+        tree = b"/".join(found)
+        if self._view.crosses_link(home) or self._view.crosses_link(tree):
+            return False
+        above = [b"/".join(found[:end]) for end in range(1, len(found) + 1)]
+        if any(GIT in INDEX.fold(path).split(b"/") or self.has(path, INDEX.fold(path)) for path in above):
+            return False
+        return self._leads_back(join(tree, GIT), tree, home)
+
+    def _leads_back(self, path: bytes, tree: bytes, home: bytes) -> bool:
+        """Tell whether the `.git` file of a work tree leads to its repository: the one that comes, and any before."""
+        change, kind = self._view.find(path), self._view.kind_before(path)
+        contents = [] if change is None else [self._view.after(change)]
+        contents += [] if kind is None else [self._view.before(path) if kind == "file" else None]
+        targets = [None if content is None else pointer_target(content) for content in contents]
+        places = [None if target is None else resolve_text(tree, target, self._view.root) for target in targets]
+        return bool(places) and all(place == home.split(b"/") for place in places)
+
+    def steers(self, home: bytes) -> bool:
+        """Tell whether anything lies unchanged in a directory that makes git run something where it is git's."""
+        made = self._view.find(home)
+        if made is not None and made.kind == "added":
+            return False
+        hooks = (join(home, b"hooks/" + name) for name in HOOKS)
+        shelves = (join(home, name) for name in (b"hooks", b"info"))
+        return (
+            any(self._view.find(path) is None and self._view.kind_before(path) == "symlink" for path in shelves)
+            or self._lies(home, b"config", self._is_unusual)
+            or self._lies(home, b"config.worktree", self._is_unusual)
+            or self._lies(home, b"info/attributes", lambda _, content: bool(new_drivers(b"", content)))
+            or self._lies(home, b"commondir", self._shares_unusual)
+            or any(self._view.find(path) is None and self._view.exists(path) for path in hooks)
+        )
+
+    def _lies(self, home: bytes, name: bytes, test: Callable[[bytes, bytes], bool]) -> bool:
+        """Tell whether a file lies unchanged in a directory that a test is true of, or that can't be read."""
+        path = join(home, name)
+        if self._view.find(path) is not None or self._view.kind_before(path) in (None, "dir"):
+            return False
+        content = self._view.before(path)
+        return content is None or test(home, content)
+
+    def _is_unusual(self, home: bytes, content: bytes) -> bool:
+        settings = parse(content)
+        if settings is None:
+            return True
+        return bool(unusual_keys(None, settings, lambda value: self.is_work_tree(home, value)))
+
+    def _shares_unusual(self, home: bytes, content: bytes) -> bool:
+        names = home.split(b"/")
+        if not is_usual_common([*names, b"commondir"], content):
+            return True
+        return self.completes(b"/".join(names[:-2]))
+
+
+class NamedPlace(Record):
+    """A folded path below the root, and what git takes it for."""
+
+    path: bytes
+    kind: Kind
+
+
+def parse(content: bytes) -> GitSettings | None:
+    """Return the settings of a configuration, None where nobody can tell what git would make of it."""
+    if b"\0" in content:
+        return None
+    try:
+        return parse_gitconfig(content.decode("utf-8", "surrogateescape"))
+    except UsageError:
+        return None
+
+
+def join(directory: bytes, name: bytes) -> bytes:
+    """Return the path of a name in a directory, which may be the root."""
+    return directory + b"/" + name if directory else name
+
+
+def _with_keys(row: GuardRow, keys: list[str]) -> Opinion:
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     return row.verdict, f"{row.reason}: {', '.join(keys[:3])}{more}"
+
+
+def _telling(place: NamedPlace) -> tuple[bytes, ...]:
+    return (place.path.rpartition(b"/")[2],) if place.path else HOOKS
+
+
+def _opinion(change: Change, place: NamedPlace, git: GitGuard) -> Opinion:
+    if place.kind == "hooks" or (change.entry is not None and change.entry.kind == "symlink"):
+        return ORDINARY if change.path.endswith(b".sample") else held.HOOK.opinion
+    if place.kind == "config":
+        return git.config(change, change.path.rpartition(b"/")[0])
+    return git.attributes(change) if place.kind == "attributes" else held.PROGRAM.opinion
+
+
+def _places_of(view: View, top: bytes) -> Iterator[list[NamedPlace]]:
+    """Yield the places that each word of the settings for the repository at `top` names below the root, if any."""
+    work_tree = join(view.root, top) if top else view.root
+    for directory, content, is_live in _configurations(view, top, work_tree):
+        lower = content.lower()
+        settings = parse(content) if any(word in lower for word in _WORTH_PARSING) else None
+        for key, value in settings or ():
+            for kind, start, path in _named(pattern_of(key), os.fsencode(value), directory, work_tree):
+                found = _below(view.root, start, path, is_live=is_live)
+                # The scripts in `.husky/_` run those beside it
+                husky = {name.removesuffix(b"/_") if b".husky" in name else name for name in found}
+                yield [NamedPlace(path=name, kind=kind) for name in (husky if kind == "hooks" else found)]
+
+
+def _linked_hooks(view: View, top: bytes) -> Iterator[list[NamedPlace]]:
+    """Yield the places below the root that the live hooks of the repository at `top` are links to."""
+    work_tree = join(view.root, top) if top else view.root
+    for home in _git_directories(os.path.join(work_tree, b".git")):
+        hooks = os.path.join(home, b"hooks")
+        try:
+            with os.scandir(hooks) as entries:
+                links = [entry.path for entry in entries if entry.is_symlink()]
+        except OSError:
+            continue
+        if os.path.islink(hooks):
+            yield [NamedPlace(path=path, kind="hooks") for path in _below(view.root, home, hooks, is_live=True)]
+        for link in links:
+            yield [NamedPlace(path=path, kind="hooks") for path in _below(view.root, hooks, link, is_live=True)]
+
+
+def _named(pattern: str, value: bytes, directory: bytes, work_tree: bytes) -> Iterator[tuple[Kind, bytes, bytes]]:
+    """Yield what a setting may name: what git takes it for, where it starts from, and its text."""
+    if pattern == "core.hookspath":
+        yield "hooks", work_tree, value
+    elif pattern == "include.path" or pattern == "includeif.*.path":
+        yield "config", directory, value
+    elif pattern == "core.worktree":
+        yield "tree", directory, value
+    elif pattern == "core.attributesfile":
+        yield "attributes", work_tree, value
+    elif pattern in _PROGRAM_KEYS or pattern.startswith("pager."):
+        for word in value.replace(b'"', b" ").replace(b"'", b" ").replace(b";", b" ").split():
+            yield "program", work_tree, word.lstrip(b"!")
+
+
+def _below(root: bytes, start: bytes, path: bytes, *, is_live: bool) -> set[bytes]:
+    """Return a path as folded paths below the root: as it is written, and where it leads by the person's links."""
+    if b"\0" in path:
+        return set()
+    if is_live or path.startswith(b"~/"):
+        path = os.path.expanduser(path)
+    whole = os.path.normpath(os.path.join(start, path))
+    # What a command proposes must not make this side ask a network for a user or a directory
+    found = {whole, os.path.realpath(whole)} if is_live or contains(root, whole) else {whole}
+    return {INDEX.fold(each[len(root) + 1 :]) for each in found if contains(root, each)}
+
+
+def _configurations(view: View, top: bytes, work_tree: bytes) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Yield each configuration that git would read there, the directory that it lies in, and whether it is live."""
+    home = os.path.expanduser(b"~")
+    for path in _git_directories(os.path.join(work_tree, b".git")):
+        for name in (b"config", b"config.worktree"):
+            yield path, _read(os.path.join(path, name)), True
+    yield home, _read(os.path.join(home, b".gitconfig")), True
+    own = os.path.join(os.environb.get(b"XDG_CONFIG_HOME") or os.path.join(home, b".config"), b"git")
+    yield own, _read(os.path.join(own, b"config")), True
+    yield b"/etc", _read(b"/etc/gitconfig"), True
+    for name in (b".git/config", b".git/config.worktree"):
+        change = view.find(join(top, name))
+        if change is not None:
+            yield os.path.join(work_tree, b".git"), view.after(change) or b"", False
+
+
+def _git_directories(path: bytes) -> Iterator[bytes]:
+    """Yield the git directory behind a live `.git` and the one it shares settings with."""
+    if not os.path.isdir(path):
+        target = pointer_target(_read(path))
+        if target is None:
+            return
+        path = os.path.join(os.path.dirname(path), target)
+    yield path
+    common = _read(os.path.join(path, b"commondir")).strip()
+    if common:
+        yield os.path.join(path, common)
+
+
+def _read(path: bytes) -> bytes:
+    """Return the content of a regular file of the person, nothing where there is none that can be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return b""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return b""
+    try:
+        return read_up_to(fd, MAX_CONTENT)
+    except OSError:
+        return b""

@@ -1,64 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of one operation: a file that says what will be done, and later what was.
+"""The journal of one operation, a file that says what will be done and later what was, and where the rest of it lies.
 
 Three lines at most, each a checksum and a JSON value: the header, the steps, the end. Only a line whose checksum is
 right counts, so a line that was being written when the machine stopped is as good as none. Without its end the
 operation is rolled back; with it, it is finished. Nothing else is needed to do either.
-
-MERGED
-[places] Where the parts of an operation lie. Makes nothing and decides nothing.
-
-operations/ID/journal     what will be done, and what was
-operations/ID/tree/LAYER  a layer that was applied; what it displaced lies where its own entries were
-operations/ID/old, stage  what went away, and copies made for this operation
-operations/ID/residue/LAYER  what stays held, until it becomes a layer
-operations/ID/bases/LAYER  the repository as it stood before a layer that was applied
-operations/ID/kept/STEP   what a person edited while it changed hands
-operations/ID/loan        the mode of an entry that has another one for a moment
-pending/ID                there for as long as the operation is under way, and locked by whoever performs it; names the
-                          roots that something may be staged in
-
-[touched] What operations that were taken back have touched: those entries have a ctime of ours, not of a person.
-
-A rollback puts the very entries back, but the kernel has noted each of its renames. Without this the next try would
-take every one of them for a conflict. Reads journals only when something looks like one.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from operator import attrgetter
+from zlib import crc32
 
-from unspill.apply.steps import (
-    git_step_from,
-    matches,
-    plain_git_step,
-    plain_step,
-    step_from,
-)
+from unspill.apply.steps import make_entry, make_step
 from unspill.changes.scan import CollectorPaused
 from unspill.host.descriptors import write_whole
-from unspill.model.operation import Left, Operation, OperationId
+from unspill.model.operation import GitMove, GitStep, Metadata, Operation, OperationId, RefMove, Skipped
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from typing import Any
 
-    from unspill.model.operation import (
-        Entry,
-        GitEnding,
-        GitStep,
-        Step,
-    )
-    from unspill.store.db import Store
-
-    # By path and inode: what each rollback put back there, and a moment after it, the oldest first
-    Known = dict[tuple[bytes, int], list[tuple[Entry, int]]]
-
+    from unspill.model.operation import Action, Attributes, GitEnding, Step
 
 # Of the first one, repositories were written file by file
 FIRST_VERSION, VERSION = 1, 2
+# What journals call the actions of steps
+_WRITTEN: dict[Action, str] = {"put": "put", "take": "take", "set_metadata": "dress"}
+_ACTIONS: dict[str, Action] = {word: action for action, word in _WRITTEN.items()}
+
+_fields_of_step = attrgetter("root", "action", "group", "staged", "was", "before", "after")
+_fields_of_entry = attrgetter("kind", "mode", "inode", "size", "mtime_ns", "ctime_ns")
 
 
 class Residue(Record):
@@ -131,19 +105,15 @@ def write_journal(path: bytes, journal: Journal) -> None:
         "identities": journal.identities,
         "trees": list(map(_plain_taken, journal.trees)),
         "staging": _text(journal.staging),
-        "git": list(map(plain_git_step, journal.git)),
+        "git": list(map(_plain_git_step, journal.git)),
         "paths": [[_text(root), _text(path)] for root, path in journal.paths],
     }
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        write_whole(fd, _line(header) + _line(list(map(plain_step, journal.steps))))
+        write_whole(fd, _line(header) + _line(list(map(_plain_step, journal.steps))))
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-class Unsettled(Exception):
-    """Nobody can tell whether the end of a journal is durable: the next start goes by what it finds there."""
 
 
 def write_end(path: bytes, end: End) -> None:
@@ -176,13 +146,8 @@ def write_end(path: bytes, end: End) -> None:
         os.close(fd)
 
 
-def _cut(fd: int, size: int, cause: BaseException) -> None:
-    # A rollback while there is an end would be taken for something that was done if it were interrupted
-    try:
-        os.ftruncate(fd, size)
-        os.fsync(fd)
-    except OSError:
-        raise Unsettled from cause
+class Unsettled(Exception):
+    """Nobody can tell whether the end of a journal is durable: the next start goes by what it finds there."""
 
 
 def read_journal(path: bytes, *, with_steps: bool = True) -> Journal | None:
@@ -191,8 +156,6 @@ def read_journal(path: bytes, *, with_steps: bool = True) -> Journal | None:
     Raises:
         OSError: it is there but can't be read.
     """
-    import json
-
     try:
         with open(path, "rb") as file:
             lines = [_checked(line) for line in file.read().split(b"\n")[:3]]
@@ -203,115 +166,29 @@ def read_journal(path: bytes, *, with_steps: bool = True) -> Journal | None:
     header = json.loads(lines[0])
     end = json.loads(lines[2]) if len(lines) > 2 and lines[2] is not None else None
     with CollectorPaused():
-        steps = tuple(map(step_from, json.loads(lines[1]))) if with_steps else ()
+        steps = tuple(map(_step_from, json.loads(lines[1]))) if with_steps else ()
     return Journal(
-        operation=_operation(header["operation"]),
+        operation=_operation_from(header["operation"]),
         steps=steps,
-        git=tuple(map(git_step_from, header.get("git", ()))),
+        git=tuple(map(_git_step_from, header.get("git", ()))),
         identities=tuple((device, inode) for device, inode in header["identities"]),
-        trees=tuple(map(_taken, header["trees"])),
+        trees=tuple(map(_taken_from, header["trees"])),
         staging=_bytes(header["staging"]),
         paths=tuple((_bytes(root), _bytes(path)) for root, path in header.get("paths", ())),
-        end=None if end is None else _end(end),
+        end=None if end is None else _end_from(end),
         version=header["version"],
     )
 
 
-def _plain_taken(tree: Taken) -> list[Any]:
-    return [tree.layer, _text(tree.root), tree.run, tree.mark_ns, tree.seq, _plain_marks(tree.overrides)]
-
-
-def _taken(plain: list[Any]) -> Taken:
-    layer, root, *rest = plain
-    if not rest:
-        # As unspill 0.1 wrote it
-        return Taken(layer=layer, root=_bytes(root))
-    run, mark_ns, seq, overrides = rest
-    return Taken(layer=layer, root=_bytes(root), run=run, mark_ns=mark_ns, seq=seq, overrides=_marks(overrides))
-
-
-def _plain_marks(marks: tuple[tuple[bytes, int], ...]) -> list[Any]:
-    return [[_text(path), mark] for path, mark in marks]
-
-
-def _marks(plain: list[Any]) -> tuple[tuple[bytes, int], ...]:
-    return tuple((_bytes(path), mark) for path, mark in plain)
-
-
-def _line(value: object) -> bytes:
-    import json
-    from zlib import crc32
-
-    text = json.dumps(value, separators=(",", ":"), check_circular=False).encode()
-    return b"%08x %b\n" % (crc32(text), text)
-
-
-def _checked(line: bytes) -> bytes | None:
-    from zlib import crc32
-
-    checksum, _, text = line.partition(b" ")
-    return text if text and checksum == b"%08x" % crc32(text) else None
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
-
-
-def _bytes(value: str) -> bytes:
-    return value.encode("utf-8", "surrogateescape")
-
-
-def _plain_operation(operation: Operation) -> dict[str, Any]:
-    return {
-        **operation.as_dict(),
-        "project": _text(operation.project),
-        "roots": [_text(root) for root in operation.roots],
-        "left": [[left.root, _text(left.path), left.why, left.reason] for left in operation.left],
-        "flagged": [],
-        "paths": [],
-    }
-
-
-def _operation(value: dict[str, Any]) -> Operation:
-    return Operation(
-        **value
-        | {
-            "id": OperationId(value["id"]),
-            "project": _bytes(value["project"]),
-            "roots": tuple(map(_bytes, value["roots"])),
-            "runs": tuple(value["runs"]),
-            "marks": tuple(value["marks"]),
-            "notes": tuple(value["notes"]),
-            "flagged": (),
-            "paths": (),
-            "left": tuple(
-                Left(root=root, path=_bytes(path), why=why, reason=reason) for root, path, why, reason in value["left"]
-            ),
-        }
-    )
-
-
-def _end(value: dict[str, Any]) -> End:
-    return End(
-        done=tuple(value["done"]),
-        operation=_operation(value["operation"]),
-        residues=tuple(
-            Residue(
-                layer=layer,
-                root=_bytes(root),
-                run=run,
-                mark_ns=mark_ns,
-                overrides=_marks(overrides),
-                seq=rest[0] if rest else 0,
-            )
-            for layer, root, run, mark_ns, overrides, *rest in value["residues"]
-        ),
-        dropped=tuple(value["dropped"]),
-        restored=tuple(map(_taken, value.get("restored", ()))),
-        git=tuple(value.get("git", ())),
-    )
-
-
+# operations/ID/journal        what will be done, and what was
+# operations/ID/tree/LAYER     a layer that was applied; what it displaced lies where its own entries were
+# operations/ID/old, stage     what went away, and copies made for this operation
+# operations/ID/residue/LAYER  what stays held, until it becomes a layer
+# operations/ID/bases/LAYER    the repository as it stood before a layer that was applied
+# operations/ID/kept/STEP      what a person edited while it changed hands
+# operations/ID/loan           the mode of an entry that has another one for a moment
+# pending/ID                   there for as long as the operation is under way, and locked by whoever performs it; names
+#                              the roots that something may be staged in
 def operation_dir(state: bytes, operation: OperationId) -> bytes:
     """Return the directory of an operation."""
     return b"%b/operations/%b" % (state, operation.encode())
@@ -352,38 +229,221 @@ def marker_file(state: bytes, operation: OperationId) -> bytes:
     return b"%b/pending/%b" % (state, operation.encode())
 
 
-class Touched:
-    """The entries below one root that operations on a project have moved and put back."""
+def _line(value: object) -> bytes:
+    text = json.dumps(value, separators=(",", ":"), check_circular=False).encode()
+    return b"%08x %b\n" % (crc32(text), text)
 
-    def __init__(self, store: Store, project: bytes, root: bytes) -> None:
-        self._store = store
-        self._project = project
-        self._root = root
-        self._known: Known | None = None
 
-    def explains(self, path: bytes, status: os.stat_result, mark: int) -> bool:
-        """Tell whether an entry that is not older than a mark was so before we touched it, and is unchanged since."""
-        if self._known is None:
-            self._known = self._read()
-        ctime = status.st_ctime_ns
-        for entry, later in reversed(self._known.get((path, status.st_ino), ())):
-            if ctime >= later or not entry.ctime_ns or not matches(status, entry):
-                return False
-            ctime = entry.ctime_ns
-            if ctime < mark:
-                return True
-        return False
+def _checked(line: bytes) -> bytes | None:
+    checksum, _, text = line.partition(b" ")
+    return text if text and checksum == b"%08x" % crc32(text) else None
 
-    def _read(self) -> Known:
-        known: Known = {}
-        for operation in self._store.operations.rolled_back(self._project):
-            if self._root not in operation.roots:
-                continue
-            journal = read_journal(journal_file(self._store.state, operation.id))
-            kept = {(left.root, left.path) for left in operation.left}
-            index = operation.roots.index(self._root)
-            for step in journal.steps if journal is not None else ():
-                if step.root == index and step.before is not None and (index, step.path) not in kept:
-                    found = known.setdefault((step.path, step.before.inode), [])
-                    found.append((step.before, operation.marks[index]))
-        return known
+
+def _cut(fd: int, size: int, cause: BaseException) -> None:
+    # A rollback while there is an end would be taken for something that was done if it were interrupted
+    try:
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+    except OSError:
+        raise Unsettled from cause
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _bytes(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _optional_text(value: bytes | None) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _optional_bytes(value: str | None) -> bytes | None:
+    return None if value is None else _bytes(value)
+
+
+def _plain_operation(operation: Operation) -> dict[str, Any]:
+    return {
+        **operation.as_dict(),
+        "project": _text(operation.project),
+        "roots": [_text(root) for root in operation.roots],
+        "left": [[one.root, _text(one.path), one.why, one.reason] for one in operation.left],
+        "flagged": [],
+        "paths": [],
+    }
+
+
+def _operation_from(value: dict[str, Any]) -> Operation:
+    return Operation(
+        **value
+        | {
+            "id": OperationId(value["id"]),
+            "project": _bytes(value["project"]),
+            "roots": tuple(map(_bytes, value["roots"])),
+            "runs": tuple(value["runs"]),
+            "marks": tuple(value["marks"]),
+            "notes": tuple(value["notes"]),
+            "flagged": (),
+            "paths": (),
+            "left": tuple(
+                Skipped(root=root, path=_bytes(path), why=why, reason=reason)
+                for root, path, why, reason in value["left"]
+            ),
+        }
+    )
+
+
+def _end_from(value: dict[str, Any]) -> End:
+    return End(
+        done=tuple(value["done"]),
+        operation=_operation_from(value["operation"]),
+        residues=tuple(
+            Residue(
+                layer=layer,
+                root=_bytes(root),
+                run=run,
+                mark_ns=mark_ns,
+                overrides=_marks_from(overrides),
+                seq=rest[0] if rest else 0,
+            )
+            for layer, root, run, mark_ns, overrides, *rest in value["residues"]
+        ),
+        dropped=tuple(value["dropped"]),
+        restored=tuple(map(_taken_from, value.get("restored", ()))),
+        git=tuple(value.get("git", ())),
+    )
+
+
+def _plain_taken(tree: Taken) -> list[Any]:
+    return [tree.layer, _text(tree.root), tree.run, tree.mark_ns, tree.seq, _plain_marks(tree.overrides)]
+
+
+def _taken_from(plain: list[Any]) -> Taken:
+    layer, root, *rest = plain
+    if not rest:
+        # As unspill 0.1 wrote it
+        return Taken(layer=layer, root=_bytes(root))
+    run, mark_ns, seq, overrides = rest
+    return Taken(layer=layer, root=_bytes(root), run=run, mark_ns=mark_ns, seq=seq, overrides=_marks_from(overrides))
+
+
+def _plain_marks(marks: tuple[tuple[bytes, int], ...]) -> list[Any]:
+    return [[_text(path), mark] for path, mark in marks]
+
+
+def _marks_from(plain: list[Any]) -> tuple[tuple[bytes, int], ...]:
+    return tuple((_bytes(path), mark) for path, mark in plain)
+
+
+def _plain_step(step: Step) -> list[Any]:
+    """Return a step as JSON can write it: the fields that each has, and the others only where there is one of them."""
+    root, action, group, staged, was, before, after = _fields_of_step(step)
+    plain = [
+        root,
+        _text(step.path),
+        _WRITTEN[action],
+        group,
+        _text(step.place),
+        before and _fields_of_entry(before),
+        after and _fields_of_entry(after),
+    ]
+    if staged or was or step.becomes or step.kept or step.digest or step.says:
+        metadata = [_plain_metadata(was), _plain_metadata(step.becomes)]
+        plain += [*metadata, int(staged), _text(step.kept), step.digest.hex(), step.says.hex()]
+    return plain
+
+
+def _step_from(plain: list[Any]) -> Step:
+    root, path, word, group, place, before, after, *rest = plain
+    entries = before and make_entry(*before), after and make_entry(*after)
+    if not rest:
+        return make_step(root, _bytes(path), _ACTIONS[word], group, _bytes(place), *entries)
+    was, becomes, staged, kept, digest, says = rest
+    return make_step(
+        root,
+        _bytes(path),
+        _ACTIONS[word],
+        group,
+        _bytes(place),
+        *entries,
+        _metadata_from(was),
+        _metadata_from(becomes),
+        bool(staged),
+        _bytes(kept),
+        bytes.fromhex(digest),
+        bytes.fromhex(says),
+    )
+
+
+def _plain_metadata(found: Metadata | None) -> list[Any] | None:
+    return None if found is None else [found.mode, [[name, value.hex()] for name, value in found.attributes]]
+
+
+def _metadata_from(plain: list[Any] | None) -> Metadata | None:
+    if plain is None:
+        return None
+    attributes: Attributes = tuple((name, bytes.fromhex(text)) for name, text in plain[1])
+    return Metadata(mode=plain[0], attributes=attributes)
+
+
+def _plain_git_step(step: GitStep) -> dict[str, Any]:
+    return {
+        **step.as_dict(),
+        "top": _text(step.top),
+        "members": list(map(_text, step.members)),
+        "objects": [[_text(path), _text(place)] for path, place in step.objects],
+        "move": step.move and _plain_move(step.move),
+        "arrival": [_plain_ref(ref) for ref in step.arrival],
+        "lock": _text(step.lock),
+    }
+
+
+def _git_step_from(plain: dict[str, Any]) -> GitStep:
+    return GitStep(
+        **plain
+        | {
+            "top": _bytes(plain["top"]),
+            "members": tuple(map(_bytes, plain["members"])),
+            "objects": tuple((_bytes(path), _bytes(place)) for path, place in plain["objects"]),
+            "move": plain["move"] and _move_from(plain["move"]),
+            "arrival": tuple(_ref_from(ref) for ref in plain["arrival"]),
+            "dependent": tuple(plain["dependent"]),
+            "committed": tuple(plain.get("committed", ())),
+            "lock": _bytes(plain["lock"]),
+        }
+    )
+
+
+def _plain_move(move: GitMove) -> dict[str, Any]:
+    return {
+        "refs": [_plain_ref(ref) for ref in move.refs],
+        "files": [_plain_step(step) for step in move.files],
+        "logs": [[_text(name), _text(lines)] for name, lines in move.logs],
+        "before": [[_text(name), _optional_text(value)] for name, value in move.before],
+        "after": [[_text(name), _optional_text(value)] for name, value in move.after],
+        "known": [[_text(name), *numbers] for name, *numbers in move.known],
+        "locks": list(map(_text, move.locks)),
+    }
+
+
+def _move_from(plain: dict[str, Any]) -> GitMove:
+    return GitMove(
+        refs=tuple(_ref_from(ref) for ref in plain["refs"]),
+        files=tuple(map(_step_from, plain["files"])),
+        logs=tuple((_bytes(name), _bytes(lines)) for name, lines in plain["logs"]),
+        before=tuple((_bytes(name), _optional_bytes(value)) for name, value in plain["before"]),
+        after=tuple((_bytes(name), _optional_bytes(value)) for name, value in plain["after"]),
+        known=tuple((_bytes(name), inode, size, ctime) for name, inode, size, ctime in plain["known"]),
+        locks=tuple(map(_bytes, plain["locks"])),
+    )
+
+
+def _plain_ref(ref: RefMove) -> list[str | None]:
+    return [_text(ref.name), _optional_text(ref.old), _optional_text(ref.new)]
+
+
+def _ref_from(plain: list[Any]) -> RefMove:
+    name, old, new = plain
+    return RefMove(name=_bytes(name), old=_optional_bytes(old), new=_optional_bytes(new))

@@ -28,14 +28,14 @@ from unspill.apply.journal import (
 from unspill.apply.perform import keep_edits, look_again, perform, sync_done, sync_staged, wait_for_opens
 from unspill.apply.recover import changed_paths, finish, forget, remove_staging, roll_back, settle_mark, tidy_up
 from unspill.apply.staging import opened_and_closed
-from unspill.apply.steps import Sites, move_upper
+from unspill.apply.steps import OpenDirs, move_upper
 from unspill.changes.scan import CollectorPaused
 from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
 from unspill.host.descriptors import sync_directory
 from unspill.host.installation import check_own_place
 from unspill.layers.locks import upper_dir
 from unspill.model.layer import LayerId
-from unspill.model.operation import Left, Operation, OperationId
+from unspill.model.operation import Operation, OperationId, Skipped
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from unspill.model.operation import GitEnding, OperationKind, Step
     from unspill.store.db import Store
 
-    # Adds the steps to a draft; told what was left and the moment after the steps, makes the residues.
-    Drafter = Callable[[Draft, Sites], None]
-    Settler = Callable[[OperationId, Sequence[Left], Sequence[int]], tuple[Residue, ...]]
+    # Adds the steps to a draft; told what was skipped and the moment after the steps, makes the residues
+    Drafter = Callable[[Draft, OpenDirs], None]
+    Settler = Callable[[OperationId, Sequence[Skipped], Sequence[int]], tuple[Residue, ...]]
 
 
 class Task(Record):
@@ -73,7 +73,7 @@ class Task(Record):
     trees: tuple[Taken, ...] = ()
     dropped: tuple[str, ...] = ()
     restored: tuple[Taken, ...] = ()
-    left: tuple[Left, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
     changed: int = 0
     paths: tuple[tuple[bytes, bytes], ...] = ()
     check: Callable[[], None] | None = None
@@ -92,11 +92,11 @@ def operate(store: Store, task: Task) -> Operation:
     check_own_place(task.roots)
     operation = OperationId(os.urandom(8).hex())
     try:
-        with _Marker(store.state, operation) as marker, Sites(store.state, staging_name(operation)) as sites:
-            sites.open_roots(task.roots)
-            marker.note([root for root, staged in zip(task.roots, sites.staged, strict=True) if staged])
+        with _Marker(store.state, operation) as marker, OpenDirs(store.state, staging_name(operation)) as dirs:
+            dirs.open_roots(task.roots)
+            marker.note([root for root, staged in zip(task.roots, dirs.staged, strict=True) if staged])
             with CollectorPaused():
-                return _Work(store, task, operation, sites, marker).run()
+                return _Work(store, task, operation, dirs, marker).run()
     except OSError as error:
         raise _failure(task, error) from error
 
@@ -122,14 +122,6 @@ class _Marker:
             os.close(self._fd)
             self._make()
 
-    def _make(self) -> None:
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-        except BaseException:
-            self.__exit__()
-            raise
-
     def note(self, roots: Sequence[bytes]) -> None:
         """Remember in which roots something may be staged, before it is."""
         if roots:
@@ -150,17 +142,25 @@ class _Marker:
         finally:
             os.close(self._fd)
 
+    def _make(self) -> None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except BaseException:
+            self.__exit__()
+            raise
+
 
 class _Work:
     """The state of one operation while it is performed."""
 
-    def __init__(self, store: Store, task: Task, operation: OperationId, sites: Sites, marker: _Marker) -> None:
+    def __init__(self, store: Store, task: Task, operation: OperationId, dirs: OpenDirs, marker: _Marker) -> None:
         self._store = store
         self._task = task
-        self._sites = sites
+        self._dirs = dirs
         self._marker = marker
         self._id = operation
-        self._left: list[Left] = []
+        self._skipped: list[Skipped] = []
         self._slight: set[tuple[int, bytes]] = set()
         self._arriving: dict[tuple[int, bytes], list[bytes]] = {}
         # Somebody edited an entry of ours while it was live, and it is not live any more
@@ -193,32 +193,31 @@ class _Work:
             raise
         if end is None:
             kept = self._take_back(journal if self._is_edited else None, None)
-            return self._operation.replace(number=0, left=tuple(self._left), notes=(*journal.operation.notes, *kept))
+            return self._operation.replace(number=0, left=tuple(self._skipped), notes=(*journal.operation.notes, *kept))
         return self._finish(journal.replace(end=end))
 
     def _prepare(self) -> Journal:
         """Make steps, staged entries and the journal; nothing live has changed when this returns."""
-        draft = Draft(self._id, self._sites, lambda: self._store.operations.next_number(self._task.project))
-        self._task.draft(draft, self._sites)
+        draft = Draft(self._id, self._dirs, lambda: self._store.operations.next_number(self._task.project))
+        self._task.draft(draft, self._dirs)
         steps = draft.steps()
-        left = (*self._task.left, *draft.left)
-        self._left = list(left)
+        self._skipped = [*self._task.skipped, *draft.skipped]
         self._slight = draft.slight
         self._arriving = draft.arriving
         is_recorded = bool(steps or draft.git or self._task.changed)
         number = draft.number() if is_recorded else 0
         self._operation = self._operation.replace(number=number, notes=tuple(draft.notes))
         journal = Journal(
-            operation=self._operation.replace(left=left),
+            operation=self._operation.replace(left=tuple(self._skipped)),
             steps=steps,
             git=tuple(draft.git),
             identities=tuple((found.st_dev, found.st_ino) for found in self._statuses()),
             trees=self._task.trees,
-            staging=self._sites.staging if any(self._sites.staged) else b"",
+            staging=self._dirs.staging if any(self._dirs.staged) else b"",
             paths=self._task.paths,
         )
         if is_recorded:
-            sync_staged(self._sites, steps, everything=bool(draft.git))
+            sync_staged(self._dirs, steps, everything=bool(draft.git))
             if self._task.check is not None:
                 self._task.check()
             # From here on a crash must find the marker
@@ -229,39 +228,38 @@ class _Work:
         return journal
 
     def _statuses(self) -> list[os.stat_result]:
-        return [os.fstat(root.root_fd) for root in self._sites.roots]
+        return [os.fstat(root.root_fd) for root in self._dirs.roots]
 
     def _perform(self, journal: Journal) -> End | None:
         """Do the steps and write the end; None where not one of them could be done."""
         unsure: list[int] = []
         git = self._perform_git(journal)
-        skipped = {
+        left_out = {
             group
             for step, ending in zip(journal.git, git, strict=True)
             if ending != "moved"
             for group in (*step.dependent, *(step.committed if ending == "arrived" else ()))
         }
-        done, failed = perform(self._sites, journal.steps, unsure, skipped)
+        done, failed = perform(self._dirs, journal.steps, unsure, left_out)
         steps = [journal.steps[index] for index in done]
-        marks = tuple(settle_mark(self._sites, index, steps) for index in range(len(self._sites.roots)))
-        done, late = look_again(self._sites, journal.steps, done, unsure)
+        marks = tuple(settle_mark(self._dirs, index, steps) for index in range(len(self._dirs.roots)))
+        done, late = look_again(self._dirs, journal.steps, done, unsure)
         known = {(one.root, one.path) for one in failed}
-        self._left += [*failed, *(one for one in late if (one.root, one.path) not in known)]
+        self._skipped += [*failed, *(one for one in late if (one.root, one.path) not in known)]
         notes = self._keep_edits_of_returned(journal.steps, done)
         steps = [journal.steps[index] for index in done]
         # Directories that a reversal opened, to find that nothing can be done in them, are closed again by now
         is_idle = not done or (self._task.of is not None and _changes_nothing(steps))
         if is_idle and all(ending == "left" for ending in git) and not self._task.changed:
             return None
-        left = self._left
-        residues = self._task.settle(self._id, left, marks) if self._task.settle is not None else ()
-        self._sites.look_anew()
-        sync_done(self._sites, steps, everything=bool(residues) or bool(git))
+        residues = self._task.settle(self._id, self._skipped, marks) if self._task.settle is not None else ()
+        self._dirs.look_anew()
+        sync_done(self._dirs, steps, everything=bool(residues) or bool(git))
         # As late as can be: who was opening a displaced file when it was displaced has had it open for a while
-        notes += keep_edits(self._sites, self._id, journal.steps, set(done), done)
+        notes += keep_edits(self._dirs, self._id, journal.steps, set(done), done)
         paths = changed_paths(journal, done, git, self._slight)
         operation = self._operation.replace(
-            left=tuple(left),
+            left=tuple(self._skipped),
             marks=marks,
             changed=len(paths) + self._task.changed,
             paths=paths,
@@ -285,19 +283,19 @@ class _Work:
         return end
 
     def _perform_git(self, journal: Journal) -> tuple[GitEnding, ...]:
-        """Do what is to be done to repositories; what was left is named."""
+        """Do what is to be done to repositories; what was skipped is named."""
         if not journal.git:
             return ()
-        from unspill.apply.git_draft import arrival_notes, moved_note
-        from unspill.apply.git_move import perform_git
+        from unspill.apply.git_draft import arrival_notes, moved_note  # lazy: git
+        from unspill.apply.git_move import perform_git  # lazy: git
 
         endings: list[GitEnding] = []
         for step in journal.git:
-            ending, reason = perform_git(self._sites, step)
+            ending, reason = perform_git(self._dirs, step)
             endings.append(ending)
             if ending == "left" and (step.move is not None or step.arrival):
                 paths = (step.top, *self._arriving.get((step.root, step.top), ()))
-                self._left += [Left(root=step.root, path=path, why="conflict", reason=reason) for path in paths]
+                self._skipped += [Skipped(root=step.root, path=path, why="conflict", reason=reason) for path in paths]
             elif ending == "arrived":
                 self._note(arrival_notes(step))
             elif ending == "moved" and (step.move is None or step.move.refs or step.move.files):
@@ -313,13 +311,13 @@ class _Work:
         if not returned:
             return ()
         wait_for_opens()
-        notes = keep_edits(self._sites, self._id, steps, (), returned)
+        notes = keep_edits(self._dirs, self._id, steps, (), returned)
         self._is_edited = bool(notes)
         return notes
 
     def _finish(self, journal: Journal) -> Operation:
         """Record what was done; whatever fails is made good at the next start."""
-        is_clean = remove_staging(self._sites, journal.staging)
+        is_clean = remove_staging(self._dirs, journal.staging)
         try:
             finished = finish(self._store, journal)
         except (OSError, StoreError) as error:
@@ -348,12 +346,12 @@ class _Work:
             return ()
         self._marker.must_stay = True
         try:
-            taken_back = None if journal is None else roll_back(self._store, self._sites, journal)
+            taken_back = None if journal is None else roll_back(self._store, self._dirs, journal)
             if taken_back is None:
                 is_tidy = forget(self._store.state, self._id)
             else:
                 is_tidy = tidy_up(self._store.state, taken_back)
-            self._marker.must_stay = not (remove_staging(self._sites, self._sites.staging) and is_tidy)
+            self._marker.must_stay = not (remove_staging(self._dirs, self._dirs.staging) and is_tidy)
         except (OSError, StoreError) as failure:
             raise self._not_yet(failure) from failure
         if isinstance(error, OSError):
@@ -369,4 +367,4 @@ class _Work:
 
 def _changes_nothing(steps: Sequence[Step]) -> bool:
     unchanged = opened_and_closed(steps)
-    return all(step.action == "dress" and (step.root, step.path) in unchanged for step in steps)
+    return all(step.action == "set_metadata" and (step.root, step.path) in unchanged for step in steps)

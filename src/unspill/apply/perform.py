@@ -2,22 +2,8 @@
 """Do steps and take them back: the only code that writes into a live tree.
 
 Each step is one rename by directory descriptors that either happens or does not. What came out is compared with what
-was expected, and put back if it is something else. A step that can't be done is left out; the others go on.
-
-MERGED
-[last_look] Look once more at what left the live tree, before that is written down: a program may have been on the way
-into it.
-
-A displaced directory, or a file whose writers the kernel does not tell, goes back if it was changed since. What else
-differs from what the journal says has an edit in it: it is kept with the operation, whose record names the path. What
-remains: a process that stops between finding a file and having it open, and goes on after this look, writes to the
-held version or the backup, and nobody is told.
-
-[durable] Make what an operation staged and what it did durable: entry by entry for few, the whole filesystem for
-many.
-
-`syncfs` waits for everybody's dirty data, which for one file takes longer than for that file alone; a thousand fsyncs
-take longer than one `syncfs`.
+was expected, and put back if it is something else. A step that can't be done is left out; the others go on. Before the
+operation ends, what left the live tree is looked at once more: a program may have been on the way into it.
 """
 
 from __future__ import annotations
@@ -28,25 +14,20 @@ import stat
 import time
 
 from unspill.apply.journal import kept_entry
-from unspill.apply.staging import change_dress, is_dressed, was_between
+from unspill.apply.staging import change_metadata, has_metadata, was_between
 from unspill.apply.steps import entry_of, matches
+from unspill.changes.quote import quote
 from unspill.host.dirfd import has_writers
 from unspill.host.libc import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2, syncfs
 from unspill.layers.trees import duplicate, remove_tree
-from unspill.model.operation import Left
+from unspill.model.operation import Skipped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from unspill.apply.steps import Sites
-    from unspill.model.operation import (
-        Dress,
-        Entry,
-        OperationId,
-        Step,
-        Why,
-    )
+    from unspill.apply.steps import OpenDirs
+    from unspill.model.operation import Entry, Metadata, OperationId, Step, Why
 
 
 CHANGED = "it was changed since"
@@ -71,6 +52,16 @@ _OF_THE_ENTRY: dict[int, tuple[Why, str]] = {
 }
 # So often somebody may be faster than us, until what is live then stays
 _SWAPS = 16
+# The kernel tells who has a file open, not who has found it and is about to: on a busy machine that took 0.3 ms
+_UNDER_WAY_S = 0.02
+# `syncfs` waits for everybody's dirty data, which takes longer than one fsync; a thousand fsyncs take longer still
+_FEW = 48
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_KEPT_WORDS = {
+    CHANGED: "you edited it while unspill was changing it; that version is kept in",
+    BEING_WRITTEN: "a program had it open while unspill was changing it; what it wrote is kept in",
+}
+_NOT_KEPT = "you edited it while unspill was changing it; that version could not be kept"
 
 
 class Unfit(Exception):
@@ -96,26 +87,26 @@ def explain_error(error: OSError) -> tuple[Why, str]:
 
 
 def perform(
-    sites: Sites, steps: Sequence[Step], unsure: list[int] | None = None, skipped: Collection[int] = ()
-) -> tuple[list[int], list[Left]]:
-    """Do the steps in order; return the indices of those done, and what was left for which reason.
+    dirs: OpenDirs, steps: Sequence[Step], unsure: list[int] | None = None, left_out: Collection[int] = ()
+) -> tuple[list[int], list[Skipped]]:
+    """Do the steps in order; return the indices of those done, and what was skipped for which reason.
 
     The indices of steps whose displaced entry somebody may still change are added to `unsure`. Groups that are
-    `skipped` are left out without a word.
+    `left_out` are not done, without a word.
 
     Raises:
         OSError: the filesystem fails. The steps done so far stay done: roll back.
     """
     done: list[int] = []
-    left: list[Left] = []
-    failed: set[int] = set(skipped)
+    skipped: list[Skipped] = []
+    failed: set[int] = set(left_out)
     unsure = [] if unsure is None else unsure
     for index, step in enumerate(steps):
         if step.group in failed:
             continue
         stays = False
         try:
-            if not do_step(sites, step):
+            if not do_step(dirs, step):
                 unsure.append(index)
         except Unfit as error:
             why: Why = "conflict"
@@ -126,40 +117,192 @@ def perform(
             done.append(index)
             continue
         failed.add(step.group)
-        done = take_back_group(sites, steps, done, step.group)
+        done = _take_back_group(dirs, steps, done, step.group)
         if stays:
             done.append(index)
-        left.append(Left(root=step.root, path=step.path, why=why, reason=reason))
-    return done, left
+        skipped.append(Skipped(root=step.root, path=step.path, why=why, reason=reason))
+    return done, skipped
 
 
-def take_back_group(sites: Sites, steps: Sequence[Step], done: list[int], group: int) -> list[int]:
+def do_step(dirs: OpenDirs, step: Step) -> bool:
+    """Do a step; tell whether what it displaced can't be changed any more by those who were on the way into it."""
+    if step.action == "put" and step.before is not None:
+        return _exchange(dirs, step)
+    if step.action == "take":
+        return _take(dirs, step)
+    if step.action == "set_metadata":
+        _set_metadata(dirs, step)
+    else:
+        renameat2(*dirs.place(step), *dirs.live(step), RENAME_NOREPLACE)
+    return True
+
+
+def take_back(dirs: OpenDirs, step: Step) -> str | None:
+    """Undo a step if it was done and nobody changed its entry since; tell why not, where that can't be.
+
+    Decides by what is there alone, so it may be repeated, and called for steps that were never done.
+
+    Raises:
+        OSError: the filesystem fails.
+    """
+    try:
+        if step.action == "set_metadata":
+            return _reset_metadata(dirs, step)
+        if step.action == "take":
+            return _give_back(dirs, step)
+        return _put_back(dirs, step)
+    except OSError as error:
+        return explain_error(error)[1]
+
+
+def problem_of_taking_back(dirs: OpenDirs, step: Step) -> str | None:
+    """Tell why a put or a take that was done can't be taken back as things are; None where it can, or was not done.
+
+    A directory that has to stay because something is in it is no reason.
+
+    Raises:
+        OSError: the filesystem fails.
+    """
+    try:
+        if not _is_begun(step, _find(*dirs.place(step))):
+            return None
+        live_fd, name = dirs.live(step)
+        if step.action == "take":
+            return None if _find(live_fd, name) is None else _OF_THE_ENTRY[errno.EEXIST][1]
+        assert step.after is not None
+        return None if step.after.kind == "dir" else misfit(live_fd, name, step.after) or None
+    except OSError as error:
+        if step.action == "take" and error.errno == errno.ENOENT:
+            # The directory that it goes back to was taken too, and goes back before it
+            return None
+        return explain_error(error)[1]
+
+
+def misfit(dir_fd: int, name: bytes, expected: Entry) -> str | None:
+    """Tell what is wrong with an entry that was displaced: nothing, or an empty text where that may change."""
+    is_file = expected.kind == "file"
+    is_open = has_writers(dir_fd, name) if is_file else None
+    # In this order: a program that writes and closes the file in between would be missed by both
+    if not is_unchanged(dir_fd, name, expected):
+        return CHANGED
+    if is_open:
+        return BEING_WRITTEN
+    return UNSURE if is_open is None and (is_file or expected.kind == "dir") else None
+
+
+def is_unchanged(dir_fd: int, name: bytes, displaced: Entry) -> bool:
+    """Tell whether a displaced entry is as it was when it was displaced."""
+    status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    return matches(status, displaced) and (displaced.kind != "dir" or _is_empty(dir_fd, name))
+
+
+def look_again(
+    dirs: OpenDirs, steps: Sequence[Step], done: list[int], unsure: Sequence[int]
+) -> tuple[list[int], list[Skipped]]:
+    """Take back what displaced an entry that was changed since; return the steps that stay done, and what was skipped.
+
+    Raises:
+        OSError: the filesystem fails: roll back.
+    """
+    skipped: dict[int, Skipped] = {}
+    still_done = set(done) if unsure else set()
+    for index in reversed(unsure):
+        step = steps[index]
+        assert step.before is not None
+        if index in still_done and not is_unchanged(*dirs.place(step), step.before):
+            skipped[step.group] = Skipped(root=step.root, path=step.path, why="conflict", reason=CHANGED)
+    for group in skipped:
+        done = _take_back_group(dirs, steps, done, group)
+    return done, list(skipped.values())
+
+
+def wait_for_opens() -> None:
+    """Give programs that were opening what has just left the live tree the time to have it open."""
+    time.sleep(_UNDER_WAY_S)
+
+
+def keep_edits(
+    dirs: OpenDirs, operation: OperationId, steps: Sequence[Step], done: Collection[int], looked_at: Iterable[int]
+) -> tuple[str, ...]:
+    """Keep what lies at the places of steps and is not what the journal says; return a note for each that names it.
+
+    What remains: a process that stops between finding a file and having it open, and goes on after this look, writes to
+    the held version or the backup, and nobody is told.
+
+    Raises:
+        OSError: the filesystem fails: roll back.
+    """
+    notes = []
+    for index in looked_at:
+        step = steps[index]
+        reason = _edit_at(dirs, step, step.before if index in done else step.after)
+        if reason:
+            notes.append(_note_of_edit(dirs, operation, index, step, reason))
+    if notes:
+        syncfs(dirs.operations.root_fd)
+    return tuple(notes)
+
+
+def make_kept(state: bytes, operation: OperationId, index: int) -> bytes:
+    """Return a path where an entry can be kept, and make the directory that it is in."""
+    path = kept_entry(state, operation, index)
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    # A process that died may have kept it before
+    remove_tree(path)
+    return path
+
+
+def note_of(step: Step, words: str, path: bytes | None = None) -> str:
+    """Return a sentence about an entry, for a person, that may end with the path of a version of it."""
+    return f"{quote(step.path)}: {words}" + (f" {quote(path)}" if path is not None else "")
+
+
+def sync_staged(dirs: OpenDirs, steps: Sequence[Step], *, everything: bool = False) -> None:
+    """Make the content of everything that will be put durable, before anything is said to be going to happen.
+
+    With `everything` what else was staged, too.
+    """
+    if everything:
+        _sync_filesystems(dirs)
+        return
+    puts = [step for step in steps if step.action == "put"]
+    kept = [step for step in steps if step.kept]
+    if len(puts) + len(kept) > _FEW or not all(_sync_file(*dirs.place(step)) for step in puts):
+        _sync_filesystems(dirs)
+    elif not all(_sync_file(*dirs.operations.parent(step.kept)) for step in kept):
+        syncfs(dirs.operations.root_fd)
+
+
+def sync_done(dirs: OpenDirs, steps: Sequence[Step], *, everything: bool = False) -> None:
+    """Make renames and changes of directories durable, on both sides; with `everything` what else there is, too."""
+    changed = None if everything else _changed_directories(steps)
+    if changed is None:
+        _sync_filesystems(dirs)
+        return
+    try:
+        for root, path in changed:
+            os.fsync((dirs.operations if root is None else dirs.roots[root]).directory(path))
+    except OSError as error:
+        # Directories for look-ups only can't be synchronised, and one that was taken away is not there any more
+        if error.errno not in (errno.EBADF, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EINVAL):
+            raise
+        _sync_filesystems(dirs)
+
+
+def _take_back_group(dirs: OpenDirs, steps: Sequence[Step], done: list[int], group: int) -> list[int]:
     """Take the steps of one group back; return those that stay done."""
     kept = []
     for index in reversed(done):
-        if steps[index].group != group or take_back(sites, steps[index]) is not None:
+        if steps[index].group != group or take_back(dirs, steps[index]) is not None:
             kept.append(index)
     return kept[::-1]
 
 
-def do_step(sites: Sites, step: Step) -> bool:
-    """Do a step; tell whether what it displaced can't be changed any more by those who were on the way into it."""
-    if step.action == "put" and step.before is not None:
-        return _exchange(sites, step)
-    if step.action == "take":
-        return _take(sites, step)
-    if step.action == "dress":
-        _dress(sites, step)
-    else:
-        renameat2(*sites.place(step), *sites.live(step), RENAME_NOREPLACE)
-    return True
-
-
-def _exchange(sites: Sites, step: Step) -> bool:
+def _exchange(dirs: OpenDirs, step: Step) -> bool:
     before = step.before
     assert before is not None
-    place_fd, place = sites.place(step)
-    live_fd, name = sites.live(step)
+    place_fd, place = dirs.place(step)
+    live_fd, name = dirs.live(step)
     renameat2(place_fd, place, live_fd, name, RENAME_EXCHANGE)
     reason = misfit(place_fd, place, before)
     if reason:
@@ -192,26 +335,14 @@ def _swap_back(place_fd: int, place: bytes, live_fd: int, name: bytes, ours: Ent
         raise Unfit(CHANGED, stays=not is_back)
 
 
-def misfit(dir_fd: int, name: bytes, expected: Entry) -> str | None:
-    """Tell what is wrong with an entry that was displaced: nothing, or an empty text where that may change."""
-    is_file = expected.kind == "file"
-    is_open = has_writers(dir_fd, name) if is_file else None
-    # In this order: a program that writes and closes the file in between would be missed by both
-    if not is_unchanged(dir_fd, name, expected):
-        return CHANGED
-    if is_open:
-        return BEING_WRITTEN
-    return UNSURE if is_open is None and (is_file or expected.kind == "dir") else None
-
-
-def _take(sites: Sites, step: Step) -> bool:
+def _take(dirs: OpenDirs, step: Step) -> bool:
     before = step.before
     assert before is not None
-    place_fd, place = sites.place(step)
-    live_fd, name = sites.live(step)
+    place_fd, place = dirs.place(step)
+    live_fd, name = dirs.live(step)
     if before.kind == "dir":
-        sites.roots[step.root].forget(step.path)
-        if not is_empty(live_fd, name):
+        dirs.roots[step.root].forget(step.path)
+        if not _is_empty(live_fd, name):
             raise Unfit(NOT_EMPTY)
     renameat2(live_fd, name, place_fd, place, RENAME_NOREPLACE)
     reason = misfit(place_fd, place, before)
@@ -224,80 +355,20 @@ def _take(sites: Sites, step: Step) -> bool:
     raise Unfit(reason)
 
 
-def is_unchanged(dir_fd: int, name: bytes, displaced: Entry) -> bool:
-    """Tell whether a displaced entry is as it was when it was displaced."""
-    status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    return matches(status, displaced) and (displaced.kind != "dir" or is_empty(dir_fd, name))
-
-
-def is_empty(dir_fd: int, name: bytes) -> bool:
-    """Tell whether a directory is empty; one that can't be read is taken for one that is not."""
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
-    except PermissionError:
-        return False
-    try:
-        with os.scandir(fd) as entries:
-            return next(entries, None) is None
-    finally:
-        os.close(fd)
-
-
-def _dress(sites: Sites, step: Step) -> None:
-    before, was, becomes = _dress_of(step)
-    fd = sites.roots[step.root].directory(b"" if step.path == b"." else step.path)
-    if os.fstat(fd).st_ino != before.inode or not is_dressed(fd, was):
+def _set_metadata(dirs: OpenDirs, step: Step) -> None:
+    before, was, becomes = _metadata_of(step)
+    fd = dirs.roots[step.root].directory(b"" if step.path == b"." else step.path)
+    if os.fstat(fd).st_ino != before.inode or not has_metadata(fd, was):
         raise Unfit(CHANGED)
-    change_dress(fd, was, becomes)
+    change_metadata(fd, was, becomes)
 
 
-def _dress_of(step: Step) -> tuple[Entry, Dress, Dress]:
+def _metadata_of(step: Step) -> tuple[Entry, Metadata, Metadata]:
     before, was, becomes = step.before, step.was, step.becomes
     assert before is not None
     assert was is not None
     assert becomes is not None
     return before, was, becomes
-
-
-def take_back(sites: Sites, step: Step) -> str | None:
-    """Undo a step if it was done and nobody changed its entry since; tell why not, where that can't be.
-
-    Decides by what is there alone, so it may be repeated, and called for steps that were never done.
-
-    Raises:
-        OSError: the filesystem fails.
-    """
-    try:
-        if step.action == "dress":
-            return _undress(sites, step)
-        if step.action == "take":
-            return _give_back(sites, step)
-        return _put_back(sites, step)
-    except OSError as error:
-        return explain_error(error)[1]
-
-
-def problem_of_taking_back(sites: Sites, step: Step) -> str | None:
-    """Tell why a put or a take that was done can't be taken back as things are; None where it can, or was not done.
-
-    A directory that has to stay because something is in it is no reason.
-
-    Raises:
-        OSError: the filesystem fails.
-    """
-    try:
-        if not _is_begun(step, _find(*sites.place(step))):
-            return None
-        live_fd, name = sites.live(step)
-        if step.action == "take":
-            return None if _find(live_fd, name) is None else _OF_THE_ENTRY[errno.EEXIST][1]
-        assert step.after is not None
-        return None if step.after.kind == "dir" else misfit(live_fd, name, step.after) or None
-    except OSError as error:
-        if step.action == "take" and error.errno == errno.ENOENT:
-            # The directory that it goes back to was taken too, and goes back before it
-            return None
-        return explain_error(error)[1]
 
 
 def _is_begun(step: Step, there: os.stat_result | None) -> bool:
@@ -309,10 +380,10 @@ def _is_begun(step: Step, there: os.stat_result | None) -> bool:
     return there is not None and step.after is not None and there.st_ino != step.after.inode
 
 
-def _undress(sites: Sites, step: Step) -> str | None:
-    before, was, becomes = _dress_of(step)
+def _reset_metadata(dirs: OpenDirs, step: Step) -> str | None:
+    before, was, becomes = _metadata_of(step)
     try:
-        fd = sites.roots[step.root].directory(b"" if step.path == b"." else step.path)
+        fd = dirs.roots[step.root].directory(b"" if step.path == b"." else step.path)
     except OSError as error:
         # The directory that it is about is not there yet, or what it replaces is back already
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
@@ -322,29 +393,29 @@ def _undress(sites: Sites, step: Step) -> str | None:
         return None
     if not was_between(fd, was, becomes):
         return CHANGED
-    change_dress(fd, becomes, was)
+    change_metadata(fd, becomes, was)
     return None
 
 
-def _give_back(sites: Sites, step: Step) -> str | None:
+def _give_back(dirs: OpenDirs, step: Step) -> str | None:
     # Whatever is there came out of the live tree, even if it is not what was expected to
-    if _find(*sites.place(step)) is not None:
-        renameat2(*sites.place(step), *sites.live(step), RENAME_NOREPLACE)
+    if _find(*dirs.place(step)) is not None:
+        renameat2(*dirs.place(step), *dirs.live(step), RENAME_NOREPLACE)
     return None
 
 
-def _put_back(sites: Sites, step: Step) -> str | None:
+def _put_back(dirs: OpenDirs, step: Step) -> str | None:
     assert step.after is not None
-    place_fd, place = sites.place(step)
+    place_fd, place = dirs.place(step)
     if not _is_begun(step, _find(place_fd, place)):
         return None
-    live_fd, name = sites.live(step)
+    live_fd, name = dirs.live(step)
     ours = _find(live_fd, name)
     if ours is None or not matches(ours, step.after):
         return CHANGED
     if stat.S_ISDIR(ours.st_mode):
-        sites.roots[step.root].forget(step.path)
-        if not is_empty(live_fd, name):
+        dirs.roots[step.root].forget(step.path)
+        if not _is_empty(live_fd, name):
             return NOT_EMPTY
     flags = RENAME_NOREPLACE if step.before is None else RENAME_EXCHANGE
     renameat2(live_fd, name, place_fd, place, flags)
@@ -368,73 +439,25 @@ def _find(dir_fd: int, name: bytes) -> os.stat_result | None:
         return None
 
 
-# The kernel tells who has a file open, not who has found it and is about to: on a busy machine that took 0.3 ms
-_UNDER_WAY_S = 0.02
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_WORDS = {
-    CHANGED: "you edited it while unspill was changing it; that version is kept in",
-    BEING_WRITTEN: "a program had it open while unspill was changing it; what it wrote is kept in",
-}
-_NOT_KEPT = "you edited it while unspill was changing it; that version could not be kept"
+def _is_empty(dir_fd: int, name: bytes) -> bool:
+    """Tell whether a directory is empty; one that can't be read is taken for one that is not."""
+    try:
+        fd = os.open(name, _DIRECTORY, dir_fd=dir_fd)
+    except PermissionError:
+        return False
+    try:
+        with os.scandir(fd) as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(fd)
 
 
-def look_again(
-    sites: Sites, steps: Sequence[Step], done: list[int], unsure: Sequence[int]
-) -> tuple[list[int], list[Left]]:
-    """Take back what displaced an entry that was changed since; return the steps that stay done, and what was left.
-
-    Raises:
-        OSError: the filesystem fails: roll back.
-    """
-    left: dict[int, Left] = {}
-    still_done = set(done) if unsure else set()
-    for index in reversed(unsure):
-        step = steps[index]
-        assert step.before is not None
-        if index in still_done and not is_unchanged(*sites.place(step), step.before):
-            left[step.group] = Left(root=step.root, path=step.path, why="conflict", reason=CHANGED)
-    for group in left:
-        done = take_back_group(sites, steps, done, group)
-    return done, list(left.values())
-
-
-def wait_for_opens() -> None:
-    """Give programs that were opening what has just left the live tree the time to have it open."""
-    time.sleep(_UNDER_WAY_S)
-
-
-def keep_edits(
-    sites: Sites, operation: OperationId, steps: Sequence[Step], done: Collection[int], looked_at: Iterable[int]
-) -> tuple[str, ...]:
-    """Keep what lies at the places of steps and is not what the journal says; return a note for each that names it.
-
-    Raises:
-        OSError: the filesystem fails: roll back.
-    """
-    notes = []
-    for index in looked_at:
-        step = steps[index]
-        reason = _edit_at(sites, step, step.before if index in done else step.after)
-        if reason:
-            notes.append(_note_of_edit(sites, operation, index, step, reason))
-    if notes:
-        syncfs(sites.operations.root_fd)
-    return tuple(notes)
-
-
-def note_of(step: Step, words: str, path: bytes | None = None) -> str:
-    """Return a sentence about an entry, for a person, that may end with the path of a version of it."""
-    from unspill.changes.quote import quote
-
-    return f"{quote(step.path)}: {words}" + (f" {quote(path)}" if path is not None else "")
-
-
-def _edit_at(sites: Sites, step: Step, expected: Entry | None) -> str | None:
+def _edit_at(dirs: OpenDirs, step: Step, expected: Entry | None) -> str | None:
     """Tell what is wrong with what lies at a step's place, if anything does."""
-    if step.action == "dress":
+    if step.action == "set_metadata":
         return None
     try:
-        dir_fd, name = sites.place(step)
+        dir_fd, name = dirs.place(step)
         if expected is not None:
             return misfit(dir_fd, name, expected)
         os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
@@ -444,43 +467,34 @@ def _edit_at(sites: Sites, step: Step, expected: Entry | None) -> str | None:
     return CHANGED
 
 
-def _note_of_edit(sites: Sites, operation: OperationId, index: int, step: Step, reason: str) -> str:
+def _note_of_edit(dirs: OpenDirs, operation: OperationId, index: int, step: Step, reason: str) -> str:
     try:
-        return note_of(step, _WORDS[reason], _keep(sites, operation, index, step))
+        return note_of(step, _KEPT_WORDS[reason], _keep(dirs, operation, index, step))
     except OSError as error:
         return note_of(step, f"{_NOT_KEPT}: {explain_error(error)[1]}")
 
 
-def _keep(sites: Sites, operation: OperationId, index: int, step: Step) -> bytes:
+def _keep(dirs: OpenDirs, operation: OperationId, index: int, step: Step) -> bytes:
     """Keep what lies at a step's place for as long as the operation is remembered; return its path.
 
     It stays the same file, so what is written to it later is there as well. Only from another mount, where the place is
     about to be removed, it is a copy.
     """
-    dir_fd, name = sites.place(step)
+    dir_fd, name = dirs.place(step)
     status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     is_ours = step.after is not None and status.st_ino == step.after.inode
     if not step.staged and (not is_ours or stat.S_ISDIR(status.st_mode)):
-        return b"%b/operations/%b" % (sites.state, step.place)
-    path = make_kept(sites.state, operation, index)
+        return b"%b/operations/%b" % (dirs.state, step.place)
+    path = make_kept(dirs.state, operation, index)
     if step.staged:
-        _copy(dir_fd, name, path)
+        _copy_tree(dir_fd, name, path)
     else:
         # The layer that it is from goes on holding it, elsewhere
         os.link(name, path, src_dir_fd=dir_fd, follow_symlinks=False)
     return path
 
 
-def make_kept(state: bytes, operation: OperationId, index: int) -> bytes:
-    """Return a path where an entry can be kept, and make the directory that it is in."""
-    path = kept_entry(state, operation, index)
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    # A process that died may have kept it before
-    remove_tree(path)
-    return path
-
-
-def _copy(dir_fd: int, name: bytes, path: bytes) -> None:
+def _copy_tree(dir_fd: int, name: bytes, path: bytes) -> None:
     if not stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
         fd = os.open(os.path.dirname(path), _DIRECTORY)
         try:
@@ -492,44 +506,9 @@ def _copy(dir_fd: int, name: bytes, path: bytes) -> None:
     fd = os.open(name, _DIRECTORY, dir_fd=dir_fd)
     try:
         for inner in os.listdir(fd):
-            _copy(fd, os.fsencode(inner), path + b"/" + os.fsencode(inner))
+            _copy_tree(fd, os.fsencode(inner), path + b"/" + os.fsencode(inner))
     finally:
         os.close(fd)
-
-
-FEW = 48
-
-
-def sync_staged(sites: Sites, steps: Sequence[Step], *, everything: bool = False) -> None:
-    """Make the content of everything that will be put durable, before anything is said to be going to happen.
-
-    With `everything` what else was staged, too.
-    """
-    if everything:
-        _sync_filesystems(sites)
-        return
-    puts = [step for step in steps if step.action == "put"]
-    kept = [step for step in steps if step.kept]
-    if len(puts) + len(kept) > FEW or not all(_sync_file(*sites.place(step)) for step in puts):
-        _sync_filesystems(sites)
-    elif not all(_sync_file(*sites.operations.parent(step.kept)) for step in kept):
-        syncfs(sites.operations.root_fd)
-
-
-def sync_done(sites: Sites, steps: Sequence[Step], *, everything: bool = False) -> None:
-    """Make renames and changes of directories durable, on both sides; with `everything` what else there is, too."""
-    changed = None if everything else _changed_directories(steps)
-    if changed is None:
-        _sync_filesystems(sites)
-        return
-    try:
-        for root, path in changed:
-            os.fsync((sites.operations if root is None else sites.roots[root]).directory(path))
-    except OSError as error:
-        # Directories for look-ups only can't be synchronised, and one that was taken away is not there any more
-        if error.errno not in (errno.EBADF, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EINVAL):
-            raise
-        _sync_filesystems(sites)
 
 
 def _changed_directories(steps: Sequence[Step]) -> set[tuple[int | None, bytes]] | None:
@@ -537,18 +516,18 @@ def _changed_directories(steps: Sequence[Step]) -> set[tuple[int | None, bytes]]
     changed: set[tuple[int | None, bytes]] = set()
     for step in steps:
         changed.add((step.root, step.path.rpartition(b"/")[0]))
-        if step.action == "dress":
+        if step.action == "set_metadata":
             changed.add((step.root, step.path.strip(b".")))
         if step.place and not step.staged:
             changed.add((None, step.place.rpartition(b"/")[0]))
-        if len(changed) > FEW:
+        if len(changed) > _FEW:
             return None
     return changed
 
 
-def _sync_filesystems(sites: Sites) -> None:
-    syncfs(sites.operations.root_fd)
-    for root, is_elsewhere in zip(sites.roots, sites.staged, strict=True):
+def _sync_filesystems(dirs: OpenDirs) -> None:
+    syncfs(dirs.operations.root_fd)
+    for root, is_elsewhere in zip(dirs.roots, dirs.staged, strict=True):
         if is_elsewhere:
             syncfs(root.root_fd)
 

@@ -1,25 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At each start: finish or take back what a process that died has left half done.
+"""End operations: record what was done, or roll it back; at each start also those that a dead process left half done.
 
 A marker that nobody has locked belongs to a dead process. With an end in its journal the operation is finished, without
-one it is taken back; without a journal nothing live was touched. Costs one look at an empty directory.
-
-MERGED
-[marking] The moment after an operation: every entry that it put is older, whatever changes later is not.
-
-A filesystem's clock may stand still for 4 ms. Without waiting for its next tick, what we put and what a person writes
-right after it would have one time, and the next run's mark as well.
-
-[rollback] Take an operation back that did not reach its end: the live trees and the layers are as they were before
-it.
-
-Decides from what is there, step by step in reverse, so it may itself be interrupted and begun again. When all steps
-are taken back that is recorded, and only then do the layers go back: the steps are not looked at a second time. What
-somebody changed since is left alone, and the record names the path where the entry that it displaced is kept.
-
-[finish] Write down in the store what an operation's journal says was done. May be repeated any number of times.
-
-One durable transaction: a row that a power cut took back would make the next sweep remove a held layer.
+one it is rolled back; without a journal nothing live was touched. A rollback decides from what is there, step by step
+in reverse, so it may itself be interrupted and begun again. When all steps are taken back that is recorded, and only
+then do the layers go back. What somebody changed since is skipped, and the record names where its old version is kept.
 """
 
 from __future__ import annotations
@@ -52,261 +37,59 @@ from unspill.apply.perform import (
     take_back,
     wait_for_opens,
 )
-from unspill.apply.staging import end_loan
-from unspill.apply.steps import (
-    Sites,
-    close_inside,
-    move_upper,
-    open_root,
-)
+from unspill.apply.staging import give_mode_back
+from unspill.apply.steps import OpenDirs, matches, move_upper, open_root
+from unspill.changes.scan import scan
 from unspill.errors import ProjectBusy, RootRefused, SandboxUnavailable
 from unspill.host.descriptors import sync_directory
 from unspill.layers.locks import base_dir, upper_dir
 from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId, RunId, SandboxId
-from unspill.model.operation import Left, OperationId
+from unspill.model.operation import OperationId, Skipped
 from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import (
-        Collection,
-        Iterable,
-        Iterator,
-        Sequence,
-        Set,
-    )
+    from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 
     from unspill.apply.journal import End, Journal
-    from unspill.model.operation import (
-        GitEnding,
-        GitStep,
-        Operation,
-        Step,
-    )
+    from unspill.model.operation import Entry, GitEnding, GitStep, Operation, Step
     from unspill.store.db import Store
 
+    # By path and inode: what each rollback put back there, and a moment after it, the oldest first
+    Known = dict[tuple[bytes, int], list[tuple[Entry, int]]]
 
-_PATIENCE_S = 1.0
-_PAUSE_S = 0.0005
-
-
-def settle_mark(sites: Sites, root: int, steps: Sequence[Step]) -> int:
-    """Return a moment of a root's own filesystem that is later than the last change made there."""
-    last = _last_change(sites, root, steps)
-    try:
-        fd = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=sites.roots[root].root_fd)
-    except OSError:
-        # No file without a name here: the system's clock, which every filesystem of this machine stamps with
-        time.sleep(0.02)
-        return time.time_ns() - 10_000_000
-    try:
-        deadline = time.monotonic() + _PATIENCE_S
-        while (now := os.fstat(fd).st_ctime_ns) <= last and time.monotonic() < deadline:
-            # Since Linux 6.13 a time that somebody has looked at is followed by a finer one, so this need not wait
-            os.fchmod(fd, 0o600)
-            if os.fstat(fd).st_ctime_ns <= last:
-                time.sleep(_PAUSE_S)
-        return now
-    finally:
-        os.close(fd)
-
-
-def _last_change(sites: Sites, root: int, steps: Sequence[Step]) -> int:
-    """Return the youngest ctime that the last steps have left; a clock does not go back, so the last ones suffice."""
-    youngest = 0
-    for step in [step for step in steps if step.root == root][-4:]:
-        for path in (step.path, step.path.rpartition(b"/")[0]):
-            try:
-                found = os.fstat(sites.roots[root].root_fd) if path in (b"", b".") else sites.roots[root].find(path)
-            except OSError:
-                continue
-            youngest = max(youngest, found.st_ctime_ns if found is not None else 0)
-    return youngest
-
-
-GONE = "the project's directory is not there any more"
+_TICK_PATIENCE_S = 1.0
+_TICK_PAUSE_S = 0.0005
+_LONGEST_MARKER = 1 << 20
+_ROOT_GONE = "the project's directory is not there any more"
 _BEFORE = "what was there before is kept in"
 
 
-def roll_back(store: Store, sites: Sites, journal: Journal, gone: Collection[int] = ()) -> Operation:
-    """Take every step back that was done; return the record of it. Roots that are `gone` are left alone.
-
-    The journal stays: it explains why the entries that were put back have a new ctime.
+def recover_operations(store: Store) -> tuple[Operation, ...]:
+    """Finish or take back every interrupted operation; return their records.
 
     Raises:
-        OSError: the filesystem fails; the journal stays, and the next start begins again.
-        StoreError: it can't be recorded; likewise.
+        SandboxUnavailable: the filesystem fails; the next start tries again.
+        StoreError: the store can't be written; likewise.
     """
-    operation = journal.operation.id
-    recorded = store.operations.find(operation)
-    if recorded is None:
-        sites.look_anew()
-        _remove_residues(sites.state, operation)
-        left, notes = _take_steps_back(sites, journal, gone)
-        marks = tuple(settle_mark(sites, index, journal.steps[::-1]) for index in range(len(sites.roots)))
-        ended = journal.operation.replace(ending="rolled back", left=tuple(left), marks=marks, notes=tuple(notes))
-        with store.durable:
-            recorded = store.operations.add(ended)
-    end_loan(sites.state, operation)
-    give_layers_back(sites.state, operation)
-    sync_directory(sites.state + b"/layers")
-    return recorded
-
-
-def _remove_residues(state: bytes, operation: OperationId) -> None:
-    """Remove what would have been held. Its files are links to those that go back, whose ctime this changes.
-
-    So it is done before the marks are taken that explain a new ctime, and not at the end.
-    """
-    path = operation_dir(state, operation) + b"/residue"
-    if not remove_tree(path):
-        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-
-
-def _take_steps_back(sites: Sites, journal: Journal, gone: Collection[int]) -> tuple[list[Left], list[str]]:
-    """Take the steps back; return what was left, and where what they displaced or somebody edited is kept."""
-    left: list[Left] = []
-    notes: list[str] = []
-    if journal.git:
-        from unspill.apply.git_move import take_git_back
-
-        for git, files in reversed([*_numbered_files(journal)]):
-            is_kept = any(_is_kept(sites, journal, index, step) for index, step in files)
-            problem = GONE if git.root in gone else CHANGED if is_kept else take_git_back(sites, git)
-            if problem is not None:
-                for index, step in files:
-                    notes += _keep_displaced(sites, journal, index, step)
-                left.append(Left(root=git.root, path=git.top, why="conflict", reason=problem))
-    steps = journal.steps
-    stays: set[int] = set()
-    for index in reversed(range(len(steps))):
-        step = steps[index]
-        is_kept = _is_kept(sites, journal, index, step)
-        reason = GONE if step.root in gone else CHANGED if is_kept else take_back(sites, step)
-        if reason is not None:
-            stays.add(index)
-            notes += _keep_displaced(sites, journal, index, step)
-            left.append(Left(root=step.root, path=step.path, why="conflict", reason=reason))
-    sync_done(sites, [step for step in steps if step.root not in gone], everything=bool(journal.git))
-    wait_for_opens()
-    # What stays displaced has its note, but on another mount its place is about to be removed
-    looked_at = [
-        index for index, step in enumerate(steps) if step.root not in gone and (index not in stays or step.staged)
-    ]
-    return left, [*notes, *keep_edits(sites, journal.operation.id, steps, stays, looked_at)]
-
-
-def _numbered_files(journal: Journal) -> Iterator[tuple[GitStep, list[tuple[int, Step]]]]:
-    """Yield what is done to each repository, and its steps for files with numbers that no other step has."""
-    count = len(journal.steps)
-    for git in journal.git:
-        files = () if git.move is None else git.move.files
-        yield git, [*enumerate(files, count)]
-        count += len(files)
-
-
-def forget(state: bytes, operation: OperationId) -> bool:
-    """Remove all of an operation that has changed nothing; the layers that it took go back. Tell whether it is gone.
-
-    Raises:
-        OSError: the filesystem fails; the next start begins again.
-    """
-    journal = journal_file(state, operation)
-    if os.path.lexists(journal):
-        # Without one nobody looks for steps, of which the layers that go back are a part
-        os.unlink(journal)
-    end_loan(state, operation)
-    give_layers_back(state, operation)
-    return remove_tree(operation_dir(state, operation))
-
-
-def remove_staging(sites: Sites, staging: bytes, gone: Collection[int] = ()) -> bool:
-    """Remove the hidden directories that an operation has in roots on other mounts; tell whether all are gone."""
-    is_clean = True
-    for index, root in enumerate(sites.roots if staging else ()):
-        if index not in gone:
-            root.forget(staging)
-            is_clean &= _remove_from(root.root_fd, staging)
-    return is_clean
-
-
-def _remove_from(root_fd: int, staging: bytes) -> bool:
-    path = b"/proc/self/fd/%d" % root_fd
-    mode = stat.S_IMODE(os.fstat(root_fd).st_mode)
-    if mode & 0o300 == 0o300 or not os.path.lexists(path + b"/" + staging):
-        return remove_tree(path + b"/" + staging)
-    # The operation itself may have closed the root to its owner
-    os.chmod(path, mode | 0o300)
     try:
-        return remove_tree(path + b"/" + staging)
-    finally:
-        os.chmod(path, mode)
-
-
-def give_layers_back(state: bytes, operation: OperationId) -> None:
-    """Make the layers that an operation took layers again; their ids are their names there."""
-    trees = operation_dir(state, operation) + b"/tree"
-    try:
-        names = os.listdir(trees)
-    except FileNotFoundError:
-        return
-    for name in names:
-        upper = upper_dir(state, LayerId(name.decode()))
-        move_upper(trees + b"/" + name, upper)
-        close_inside(upper, state + b"/empty")
-
-
-def tidy_up(state: bytes, operation: Operation) -> bool:
-    """Remove what is of no use any more of an operation that was taken back whole; tell whether all of it is gone."""
-    if operation.left or operation.notes:
-        return True
-    top = operation_dir(state, operation.id)
-    names = [name for name in os.listdir(top) if name != b"journal"]
-    return sum(remove_tree(top + b"/" + name) for name in names) == len(names)
-
-
-def _is_kept(sites: Sites, journal: Journal, index: int, step: Step) -> bool:
-    """Tell whether a rollback that was interrupted has moved away what a step displaced."""
-    return (
-        step.before is not None
-        and not step.staged
-        and os.path.lexists(kept_entry(sites.state, journal.operation.id, index))
-        and _find_displaced(sites, step) is None
-    )
-
-
-def _keep_displaced(sites: Sites, journal: Journal, index: int, step: Step) -> list[str]:
-    """Say where an entry is that can't go back. It leaves the layer, which would otherwise show it as the command's."""
-    operation = journal.operation.id
-    if step.action == "dress" or step.before is None:
-        return []
-    path = b"%b/operations/%b" % (sites.state, step.backup)
-    found = _find_displaced(sites, step)
-    if found is None:
-        path = kept_entry(sites.state, operation, index)
-        if step.staged or not os.path.lexists(path):
-            return []
-    elif step.after is not None and found.st_ino == step.after.inode:
-        return []
-    elif not step.staged and b"/tree/" in step.place:
-        fd, name = sites.place(step)
-        path = make_kept(sites.state, operation, index)
-        os.rename(name, path, src_dir_fd=fd)
-    return [note_of(step, _BEFORE, path)]
-
-
-def _find_displaced(sites: Sites, step: Step) -> os.stat_result | None:
-    try:
-        fd, name = sites.place(step)
-        return os.stat(name, dir_fd=fd, follow_symlinks=False)
+        names = os.listdir(store.state + b"/pending")
+        found = [_recover(store, OperationId(name.decode())) for name in sorted(names)] if names else []
     except OSError as error:
-        explain_error(error)
-        return None
+        raise SandboxUnavailable(
+            f"an operation that was interrupted can't be ended yet: {error.strerror}",
+            remedy="Mend the disk or free some space; each command of unspill tries it again.",
+        ) from error
+    return tuple(operation for operation in found if operation is not None)
 
 
 def finish(store: Store, journal: Journal) -> Operation:
-    """Record an operation that has its end: its row, the layers that went, the residues that came."""
+    """Record an operation that has its end: its row, the layers that went, the residues that came.
+
+    May be repeated any number of times. One durable transaction: a row that a power cut took back would make the next
+    sweep remove a held layer.
+    """
     end = journal.end
     assert end is not None
     operation = end.operation
@@ -323,7 +106,7 @@ def finish(store: Store, journal: Journal) -> Operation:
         for rest in _coming(end)
     ]
     with store.durable:
-        # What is recorded is recorded for good: what it left may have been applied or discarded since
+        # What is recorded is recorded for good: what it skipped may have been applied or discarded since
         is_new = store.operations.find(operation.id) is None
         recorded = store.operations.add(operation)
         if is_new:
@@ -335,6 +118,65 @@ def finish(store: Store, journal: Journal) -> Operation:
     return recorded.replace(paths=operation.paths or _paths_of(journal, end))
 
 
+def roll_back(store: Store, dirs: OpenDirs, journal: Journal, gone: Collection[int] = ()) -> Operation:
+    """Take every step back that was done; return the record of it. Roots that are `gone` are not touched.
+
+    The journal stays: it explains why the entries that were put back have a new ctime.
+
+    Raises:
+        OSError: the filesystem fails; the journal stays, and the next start begins again.
+        StoreError: it can't be recorded; likewise.
+    """
+    operation = journal.operation.id
+    recorded = store.operations.find(operation)
+    if recorded is None:
+        dirs.look_anew()
+        _remove_residues(dirs.state, operation)
+        skipped, notes = _take_steps_back(dirs, journal, gone)
+        marks = tuple(settle_mark(dirs, index, journal.steps[::-1]) for index in range(len(dirs.roots)))
+        ended = journal.operation.replace(ending="rolled back", left=tuple(skipped), marks=marks, notes=tuple(notes))
+        with store.durable:
+            recorded = store.operations.add(ended)
+    give_mode_back(dirs.state, operation)
+    _give_layers_back(dirs.state, operation)
+    sync_directory(dirs.state + b"/layers")
+    return recorded
+
+
+def forget(state: bytes, operation: OperationId) -> bool:
+    """Remove all of an operation that has changed nothing; the layers that it took go back. Tell whether it is gone.
+
+    Raises:
+        OSError: the filesystem fails; the next start begins again.
+    """
+    journal = journal_file(state, operation)
+    if os.path.lexists(journal):
+        # Without one nobody looks for steps, of which the layers that go back are a part
+        os.unlink(journal)
+    give_mode_back(state, operation)
+    _give_layers_back(state, operation)
+    return remove_tree(operation_dir(state, operation))
+
+
+def remove_staging(dirs: OpenDirs, staging: bytes, gone: Collection[int] = ()) -> bool:
+    """Remove the hidden directories that an operation has in roots on other mounts; tell whether all are gone."""
+    is_clean = True
+    for index, root in enumerate(dirs.roots if staging else ()):
+        if index not in gone:
+            root.forget(staging)
+            is_clean &= _remove_from_root(root.root_fd, staging)
+    return is_clean
+
+
+def tidy_up(state: bytes, operation: Operation) -> bool:
+    """Remove what is of no use any more of an operation that was taken back whole; tell whether all of it is gone."""
+    if operation.left or operation.notes:
+        return True
+    top = operation_dir(state, operation.id)
+    names = [name for name in os.listdir(top) if name != b"journal"]
+    return sum(remove_tree(top + b"/" + name) for name in names) == len(names)
+
+
 def changed_paths(
     journal: Journal, done: Iterable[int], git: Iterable[GitEnding], slight: Set[tuple[int, bytes]] = frozenset()
 ) -> tuple[bytes, ...]:
@@ -343,6 +185,142 @@ def changed_paths(
     moved = [(step.root, step.top) for step, ending in zip(journal.git, git, strict=True) if ending != "left"]
     changed = dict.fromkeys((step.root, step.path) for step in steps if (step.root, step.path) not in slight)
     return tuple(b"%b/%b" % (roots[root], path) for root, path in (*sorted(changed), *moved))
+
+
+def settle_mark(dirs: OpenDirs, root: int, steps: Sequence[Step]) -> int:
+    """Return a moment of a root's own filesystem that is later than the last change made there.
+
+    Its clock may stand still for 4 ms. Without waiting for the next tick, what we put and what a person writes right
+    after it would have one time, and the next run's mark as well.
+    """
+    last = _last_change(dirs, root, steps)
+    try:
+        fd = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=dirs.roots[root].root_fd)
+    except OSError:
+        # No file without a name here: the system's clock, which every filesystem of this machine stamps with
+        time.sleep(0.02)
+        return time.time_ns() - 10_000_000
+    try:
+        deadline = time.monotonic() + _TICK_PATIENCE_S
+        while (now := os.fstat(fd).st_ctime_ns) <= last and time.monotonic() < deadline:
+            # Since Linux 6.13 a time that somebody has looked at is followed by a finer one, so this need not wait
+            os.fchmod(fd, 0o600)
+            if os.fstat(fd).st_ctime_ns <= last:
+                time.sleep(_TICK_PAUSE_S)
+        return now
+    finally:
+        os.close(fd)
+
+
+class RolledBackEntries:
+    """The entries below one root that operations on a project moved and a rollback put back.
+
+    The kernel has noted each of these renames in the ctime. Without this the next try would take every such entry for
+    a conflict. Reads journals only when something looks like one.
+    """
+
+    def __init__(self, store: Store, project: bytes, root: bytes) -> None:
+        self._store = store
+        self._project = project
+        self._root = root
+        self._known: Known | None = None
+
+    def explains(self, path: bytes, status: os.stat_result, mark: int) -> bool:
+        """Tell whether an entry that is not older than a mark was so before we touched it, and is unchanged since."""
+        if self._known is None:
+            self._known = self._read()
+        ctime = status.st_ctime_ns
+        for entry, later in reversed(self._known.get((path, status.st_ino), ())):
+            if ctime >= later or not entry.ctime_ns or not matches(status, entry):
+                return False
+            ctime = entry.ctime_ns
+            if ctime < mark:
+                return True
+        return False
+
+    def _read(self) -> Known:
+        known: Known = {}
+        for operation in self._store.operations.rolled_back(self._project):
+            if self._root not in operation.roots:
+                continue
+            journal = read_journal(journal_file(self._store.state, operation.id))
+            skipped = {(one.root, one.path) for one in operation.left}
+            index = operation.roots.index(self._root)
+            for step in journal.steps if journal is not None else ():
+                if step.root == index and step.before is not None and (index, step.path) not in skipped:
+                    found = known.setdefault((step.path, step.before.inode), [])
+                    found.append((step.before, operation.marks[index]))
+        return known
+
+
+def _recover(store: Store, operation: OperationId) -> Operation | None:
+    marker = marker_file(store.state, operation)
+    try:
+        fd = os.open(marker, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever had the lock before may have ended it
+        if not os.path.lexists(marker):
+            return None
+        recorded, is_clean = _recover_locked(store, operation, os.read(fd, _LONGEST_MARKER))
+        if is_clean:
+            os.unlink(marker)
+        return recorded
+    except (BlockingIOError, ProjectBusy):
+        return None
+    finally:
+        os.close(fd)
+
+
+def _recover_locked(store: Store, operation: OperationId, noted: bytes) -> tuple[Operation | None, bool]:
+    """End an operation; return its record, and whether nothing of it is left to be removed."""
+    journal = read_journal(journal_file(store.state, operation))
+    if journal is None:
+        roots = [root for root in noted.split(b"\0") if root]
+        is_clean = sum(_remove_noted(root, staging_name(operation)) for root in roots) == len(roots)
+        return None, forget(store.state, operation) and is_clean
+    with OpenDirs(store.state, journal.staging) as dirs:
+        gone = _open_roots(dirs, journal)
+        if journal.end is not None:
+            return finish(store, journal), remove_staging(dirs, journal.staging, gone)
+        recorded = roll_back(store, dirs, journal, gone)
+        return recorded, remove_staging(dirs, journal.staging, gone) and tidy_up(store.state, recorded)
+
+
+def _remove_noted(root: bytes, staging: bytes) -> bool:
+    """Remove what was staged in a root before there was a journal; tell whether it is gone."""
+    try:
+        fd = open_root(root)
+    except RootRefused:
+        return True
+    try:
+        return remove_tree(b"/proc/self/fd/%d/%s" % (fd, staging))
+    finally:
+        os.close(fd)
+
+
+def _open_roots(dirs: OpenDirs, journal: Journal) -> set[int]:
+    """Open the roots that are still the same directories; return the indices of the others."""
+    roots: list[bytes] = []
+    gone: set[int] = set()
+    for index, (root, (_device, inode)) in enumerate(zip(journal.operation.roots, journal.identities, strict=True)):
+        try:
+            found = os.lstat(root)
+        except OSError:
+            found = None
+        # By the inode alone: on some filesystems the device has another number after a reboot
+        is_same = found is not None and found.st_ino == inode
+        if not is_same:
+            gone.add(index)
+        # A stand-in, so that the others keep their numbers; no step of it is looked at
+        roots.append(root if is_same else dirs.state + b"/empty")
+    try:
+        dirs.open_roots(roots, patience_s=5.0)
+    except RootRefused:
+        return set(range(len(roots)))
+    return gone
 
 
 def _paths_of(journal: Journal, end: End) -> tuple[bytes, ...]:
@@ -401,94 +379,139 @@ def _move_layer(store: Store, journal: Journal, row: LayerRow) -> None:
             raise
 
 
-_LONGEST = 1 << 20
+def _remove_residues(state: bytes, operation: OperationId) -> None:
+    """Remove what would have been held. Its files are links to those that go back, whose ctime this changes.
 
-
-def recover_operations(store: Store) -> tuple[Operation, ...]:
-    """Finish or take back every interrupted operation; return their records.
-
-    Raises:
-        SandboxUnavailable: the filesystem fails; the next start tries again.
-        StoreError: the store can't be written; likewise.
+    So it is done before the marks are taken that explain a new ctime, and not at the end.
     """
+    path = operation_dir(state, operation) + b"/residue"
+    if not remove_tree(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+
+def _take_steps_back(dirs: OpenDirs, journal: Journal, gone: Collection[int]) -> tuple[list[Skipped], list[str]]:
+    """Take the steps back; return what was skipped, and where what they displaced or somebody edited is kept."""
+    skipped: list[Skipped] = []
+    notes: list[str] = []
+    if journal.git:
+        from unspill.apply.git_move import take_git_back  # lazy: git
+
+        for git, files in reversed([*_numbered_files(journal)]):
+            is_kept = any(_is_kept(dirs, journal, index, step) for index, step in files)
+            problem = _ROOT_GONE if git.root in gone else CHANGED if is_kept else take_git_back(dirs, git)
+            if problem is not None:
+                for index, step in files:
+                    notes += _keep_displaced(dirs, journal, index, step)
+                skipped.append(Skipped(root=git.root, path=git.top, why="conflict", reason=problem))
+    steps = journal.steps
+    stays: set[int] = set()
+    for index in reversed(range(len(steps))):
+        step = steps[index]
+        is_kept = _is_kept(dirs, journal, index, step)
+        reason = _ROOT_GONE if step.root in gone else CHANGED if is_kept else take_back(dirs, step)
+        if reason is not None:
+            stays.add(index)
+            notes += _keep_displaced(dirs, journal, index, step)
+            skipped.append(Skipped(root=step.root, path=step.path, why="conflict", reason=reason))
+    sync_done(dirs, [step for step in steps if step.root not in gone], everything=bool(journal.git))
+    wait_for_opens()
+    # What stays displaced has its note, but on another mount its place is about to be removed
+    looked_at = [
+        index for index, step in enumerate(steps) if step.root not in gone and (index not in stays or step.staged)
+    ]
+    return skipped, [*notes, *keep_edits(dirs, journal.operation.id, steps, stays, looked_at)]
+
+
+def _numbered_files(journal: Journal) -> Iterator[tuple[GitStep, list[tuple[int, Step]]]]:
+    """Yield what is done to each repository, and its steps for files with numbers that no other step has."""
+    count = len(journal.steps)
+    for git in journal.git:
+        files = () if git.move is None else git.move.files
+        yield git, [*enumerate(files, count)]
+        count += len(files)
+
+
+def _is_kept(dirs: OpenDirs, journal: Journal, index: int, step: Step) -> bool:
+    """Tell whether a rollback that was interrupted has moved away what a step displaced."""
+    return (
+        step.before is not None
+        and not step.staged
+        and os.path.lexists(kept_entry(dirs.state, journal.operation.id, index))
+        and _find_displaced(dirs, step) is None
+    )
+
+
+def _keep_displaced(dirs: OpenDirs, journal: Journal, index: int, step: Step) -> list[str]:
+    """Say where an entry is that can't go back. It leaves the layer, which would otherwise show it as the command's."""
+    operation = journal.operation.id
+    if step.action == "set_metadata" or step.before is None:
+        return []
+    path = b"%b/operations/%b" % (dirs.state, step.backup)
+    found = _find_displaced(dirs, step)
+    if found is None:
+        path = kept_entry(dirs.state, operation, index)
+        if step.staged or not os.path.lexists(path):
+            return []
+    elif step.after is not None and found.st_ino == step.after.inode:
+        return []
+    elif not step.staged and b"/tree/" in step.place:
+        fd, name = dirs.place(step)
+        path = make_kept(dirs.state, operation, index)
+        os.rename(name, path, src_dir_fd=fd)
+    return [note_of(step, _BEFORE, path)]
+
+
+def _find_displaced(dirs: OpenDirs, step: Step) -> os.stat_result | None:
     try:
-        names = os.listdir(store.state + b"/pending")
-        found = [_recover(store, OperationId(name.decode())) for name in sorted(names)] if names else []
+        fd, name = dirs.place(step)
+        return os.stat(name, dir_fd=fd, follow_symlinks=False)
     except OSError as error:
-        raise SandboxUnavailable(
-            f"an operation that was interrupted can't be ended yet: {error.strerror}",
-            remedy="Mend the disk or free some space; each command of unspill tries it again.",
-        ) from error
-    return tuple(operation for operation in found if operation is not None)
+        explain_error(error)
+        return None
 
 
-def _recover(store: Store, operation: OperationId) -> Operation | None:
-    marker = marker_file(store.state, operation)
+def _give_layers_back(state: bytes, operation: OperationId) -> None:
+    """Make the layers that an operation took layers again; their ids are their names there."""
+    trees = operation_dir(state, operation) + b"/tree"
     try:
-        fd = os.open(marker, os.O_RDWR | os.O_CLOEXEC)
+        names = os.listdir(trees)
     except FileNotFoundError:
-        return None
+        return
+    for name in names:
+        upper = upper_dir(state, LayerId(name.decode()))
+        move_upper(trees + b"/" + name, upper)
+        _close_inside(upper, state + b"/empty")
+
+
+def _close_inside(upper: bytes, empty: bytes) -> None:
+    """Give the directories of a layer their modes back that were opened to look into them.
+
+    A scan does so, whoever left them open; over an empty directory it compares nothing.
+    """
+    scan((upper,), (), empty)
+
+
+def _remove_from_root(root_fd: int, staging: bytes) -> bool:
+    path = b"/proc/self/fd/%d" % root_fd
+    mode = stat.S_IMODE(os.fstat(root_fd).st_mode)
+    if mode & 0o300 == 0o300 or not os.path.lexists(path + b"/" + staging):
+        return remove_tree(path + b"/" + staging)
+    # The operation itself may have closed the root to its owner
+    os.chmod(path, mode | 0o300)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever had the lock before may have ended it
-        if not os.path.lexists(marker):
-            return None
-        recorded, is_clean = _recover_locked(store, operation, os.read(fd, _LONGEST))
-        if is_clean:
-            os.unlink(marker)
-        return recorded
-    except BlockingIOError:
-        return None
-    except ProjectBusy:
-        return None
+        return remove_tree(path + b"/" + staging)
     finally:
-        os.close(fd)
+        os.chmod(path, mode)
 
 
-def _recover_locked(store: Store, operation: OperationId, noted: bytes) -> tuple[Operation | None, bool]:
-    """End an operation; return its record, and whether nothing of it is left to be removed."""
-    journal = read_journal(journal_file(store.state, operation))
-    if journal is None:
-        roots = [root for root in noted.split(b"\0") if root]
-        is_clean = sum(_remove_noted(root, staging_name(operation)) for root in roots) == len(roots)
-        return None, forget(store.state, operation) and is_clean
-    with Sites(store.state, journal.staging) as sites:
-        gone = _open_roots(sites, journal)
-        if journal.end is not None:
-            return finish(store, journal), remove_staging(sites, journal.staging, gone)
-        recorded = roll_back(store, sites, journal, gone)
-        return recorded, remove_staging(sites, journal.staging, gone) and tidy_up(store.state, recorded)
-
-
-def _remove_noted(root: bytes, staging: bytes) -> bool:
-    """Remove what was staged in a root before there was a journal; tell whether it is gone."""
-    try:
-        fd = open_root(root)
-    except RootRefused:
-        return True
-    try:
-        return remove_tree(b"/proc/self/fd/%d/%s" % (fd, staging))
-    finally:
-        os.close(fd)
-
-
-def _open_roots(sites: Sites, journal: Journal) -> set[int]:
-    """Open the roots that are still the same directories; return the indices of the others."""
-    roots: list[bytes] = []
-    gone: set[int] = set()
-    for index, (root, (_device, inode)) in enumerate(zip(journal.operation.roots, journal.identities, strict=True)):
-        try:
-            found = os.lstat(root)
-        except OSError:
-            found = None
-        # By the inode alone: on some filesystems the device has another number after a reboot
-        is_same = found is not None and found.st_ino == inode
-        if not is_same:
-            gone.add(index)
-        # A stand-in, so that the others keep their numbers; no step of it is looked at
-        roots.append(root if is_same else sites.state + b"/empty")
-    try:
-        sites.open_roots(roots, patience_s=5.0)
-    except RootRefused:
-        return set(range(len(roots)))
-    return gone
+def _last_change(dirs: OpenDirs, root: int, steps: Sequence[Step]) -> int:
+    """Return the youngest ctime that the last steps have left; a clock does not go back, so the last ones suffice."""
+    youngest = 0
+    for step in [step for step in steps if step.root == root][-4:]:
+        for path in (step.path, step.path.rpartition(b"/")[0]):
+            try:
+                found = os.fstat(dirs.roots[root].root_fd) if path in (b"", b".") else dirs.roots[root].find(path)
+            except OSError:
+                continue
+            youngest = max(youngest, found.st_ctime_ns if found is not None else 0)
+    return youngest

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What later operations did to the entries of one: they may have gone and come back, with another ctime.
-
-Where the project is on another mount than our state, what comes back is a copy with another inode as well. Reads the
-journals of all later operations, and only where something can't be told without them.
-
-MERGED
-[reversing] From an operation that was done to the steps that take it back: each step's inverse, in reverse order.
+"""The steps that take back an operation that was done: each step's inverse, in reverse order.
 
 What the person or a later operation changed since is a conflict and stays. The very entries that were displaced go
-back, from where they lie, and what they displace in turn lies there afterwards: so a reversal can be reversed.
+back, from where they lie, and what they displace in turn lies there afterwards: so a reversal can be reversed. Entries
+may have gone and come back by later operations meanwhile; their journals are read only where nothing else tells.
 """
 
 from __future__ import annotations
@@ -16,44 +11,31 @@ from __future__ import annotations
 import os
 
 from unspill.apply.draft import backup_problem, invert
-from unspill.apply.journal import (
-    FIRST_VERSION,
-    Touched,
-    journal_file,
-    read_journal,
-)
+from unspill.apply.journal import FIRST_VERSION, journal_file, read_journal
 from unspill.apply.perform import CHANGED, explain_error
-from unspill.apply.staging import is_dressed, opened_and_closed
+from unspill.apply.recover import RolledBackEntries
+from unspill.apply.staging import has_metadata, opened_and_closed
 from unspill.apply.steps import entry_of, matches
 from unspill.git.index import says_at
-from unspill.model.operation import Dress, Left
+from unspill.model.operation import Metadata, Skipped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from unspill.apply.draft import Draft
     from unspill.apply.journal import Journal
-    from unspill.apply.staging import Loans
-    from unspill.apply.steps import Sites
-    from unspill.model.operation import (
-        Entry,
-        Operation,
-        OperationKind,
-        Step,
-        Why,
-    )
+    from unspill.apply.staging import OperationModes
+    from unspill.apply.steps import OpenDirs
+    from unspill.model.operation import Entry, Operation, OperationKind, Step, Why
     from unspill.store.db import Store
 
-    # Tells whether a live entry with this inode and ctime was put at a path by a later operation of ours.
+    # Tells whether a live entry with this inode and ctime was put at a path by a later operation of ours
     Explains = Callable[[int, bytes, os.stat_result], bool]
-
     # A root, a path and an inode
     Key = tuple[bytes, bytes, int]
 
-
-NEW = Dress(mode=0o700)
+_NEW_DIRECTORY = Metadata(mode=0o700)
 
 
 class Reversal:
@@ -66,105 +48,105 @@ class Reversal:
         self._steps = [journal.steps[index] for index in journal.end.done]
         self._old_moves: dict[tuple[int, bytes], list[Step]] = {}
         if journal.version == FIRST_VERSION and any(b".git/" in step.path for step in self._steps):
-            from unspill.apply.git_reverse import split_old
+            from unspill.apply.git_reverse import split_old  # lazy: git
 
             self._steps, self._old_moves = split_old(self._steps)
         self._operation: Operation = journal.end.operation
         self._explains = explains
-        self._failed: dict[int, Left] = {}
+        self._failed: dict[int, Skipped] = {}
         # What the reversal itself will have taken away and brought back by the time of the step that is looked at
         self._gone: set[tuple[int, bytes]] = set()
         self._back: set[tuple[int, bytes]] = set()
         self._refreshed: dict[tuple[int, bytes], Entry] = {}
-        self._worn: dict[tuple[int, bytes], Dress | None] = {}
+        # The metadata that a directory will have by then
+        self._metadata: dict[tuple[int, bytes], Metadata | None] = {}
         made = {(step.root, step.path) for step in self._steps if step.action == "put"}
         self._unchanged = opened_and_closed(self._steps) - made
-        # Directories that somebody else has given other bits since: not one of their dresses is taken back
+        # Directories that somebody else has given other bits since: nothing of their metadata is taken back
         self._lost: set[tuple[int, bytes]] = set()
         # Directories that the operation closed to their owner: the reversal opens them before it looks into them
         self._opened: set[tuple[int, bytes]] = set()
 
-    def draft(self, draft: Draft, sites: Sites) -> None:
-        """Add the inverse steps to a draft; whole groups are left where one of their steps is in conflict."""
+    def draft(self, draft: Draft, dirs: OpenDirs) -> None:
+        """Add the inverse steps to a draft; whole groups are skipped where one of their steps is in conflict."""
         for step in reversed(self._steps):
             if step.group not in self._failed:
-                self._check(sites, step, draft.loans)
-        for left in self._failed.values():
-            if not self._matters_to_nobody(left):
-                draft.leave(left)
-        self._draft_git(draft, sites)
-        rest = [step for step in self._steps if step.group not in self._failed and step.action != "dress"]
+                self._check(dirs, step, draft.modes)
+        for skipped in self._failed.values():
+            if not self._matters_to_nobody(skipped):
+                draft.skip(skipped)
+        self._draft_git(draft, dirs)
+        rest = [step for step in self._steps if step.group not in self._failed and step.action != "set_metadata"]
         if rest and not draft.git and all(self._matters_to_nobody(step) for step in rest):
             # That alone is no reason to call the operation undone
             return
-        dresses: list[Step] = []
+        last: list[Step] = []
         remade: set[tuple[int, bytes]] = set()
-        skipped = self._lost | (self._unchanged - self._busy())
+        left_out = self._lost | (self._unchanged - self._busy())
         for step in reversed(self._steps):
-            if step.group in self._failed or (step.action == "dress" and (step.root, step.path) in skipped):
+            if step.group in self._failed or (step.action == "set_metadata" and (step.root, step.path) in left_out):
                 continue
-            inverse = self._inverse(draft, sites, step)
+            inverse = self._inverse(draft, dirs, step)
             if step.staged and step.action == "take" and step.was is not None:
-                # A directory that is made anew there wears nothing yet, whatever the old one wore at which time
-                dresses.append(_dress_anew(inverse, step.was))
+                # A directory that is made anew there has no metadata yet, whatever the old one had at which time
+                last.append(_set_metadata_anew(inverse, step.was))
                 remade.add((step.root, step.path))
             is_remade = (step.root, step.path) in remade
-            if step.action != "dress" or not is_remade:
+            if step.action != "set_metadata" or not is_remade:
                 draft.add_in_order(inverse)
-        for step in reversed(dresses):
+        for step in reversed(last):
             draft.add_in_order(step)
 
-    def _draft_git(self, draft: Draft, sites: Sites) -> None:
+    def _draft_git(self, draft: Draft, dirs: OpenDirs) -> None:
+        if not (self._git or self._old_moves):
+            return
+        from unspill.apply.git_reverse import draft_old_move, draft_reversal  # lazy: git
+
         for (root, top), steps in self._old_moves.items():
-            from unspill.apply.git_reverse import draft_old_move
+            draft_old_move(draft, dirs, root, top, steps)
+        for git, ending in reversed(self._git):
+            draft_reversal(draft, dirs, git, ending, self._message)
 
-            draft_old_move(draft, sites, root, top, steps)
-        if self._git:
-            from unspill.apply.git_reverse import draft_reversal
-
-            for git, ending in reversed(self._git):
-                draft_reversal(draft, sites, git, ending, self._message)
-
-    def _matters_to_nobody(self, at: Left | Step) -> bool:
+    def _matters_to_nobody(self, at: Skipped | Step) -> bool:
         """Tell whether git writes a file anew with its next command, the message of the last commit for example."""
         if not self._git:
             return False
-        from unspill.apply.git_reverse import is_along
+        from unspill.apply.git_reverse import is_along  # lazy: git
 
         return any(is_along(git, at) for git, _ending in self._git)
 
-    def _check(self, sites: Sites, step: Step, loans: Loans) -> None:
+    def _check(self, dirs: OpenDirs, step: Step, modes: OperationModes) -> None:
         try:
-            problem = self._problem(sites, step, loans)
+            problem = self._problem(dirs, step, modes)
         except OSError as error:
             problem = explain_error(error)
         if problem is not None:
             why, reason = problem
-            self._failed[step.group] = Left(root=step.root, path=step.path, why=why, reason=reason)
+            self._failed[step.group] = Skipped(root=step.root, path=step.path, why=why, reason=reason)
 
-    def _problem(self, sites: Sites, step: Step, loans: Loans) -> tuple[Why, str] | None:
+    def _problem(self, dirs: OpenDirs, step: Step, modes: OperationModes) -> tuple[Why, str] | None:
         # Nobody can have changed names in what is closed; what is there is compared when the step is done
         is_hidden = self._is_hidden(step)
-        if step.action == "dress":
-            return self._problem_of_dress(sites, step, is_hidden=is_hidden)
-        live = None if is_hidden else self._find(sites, step)
+        if step.action == "set_metadata":
+            return self._problem_of_metadata(dirs, step, is_hidden=is_hidden)
+        live = None if is_hidden else self._find(dirs, step)
         if step.action == "take":
             if live is not None:
                 return "conflict", "something else is there now"
             self._back.add((step.root, step.path))
-            return backup_problem(sites, step, step.before, loans)
-        if not is_hidden and (live is None or not self._is_ours(sites, step, live)):
+            return backup_problem(dirs, step, step.before, modes)
+        if not is_hidden and (live is None or not self._is_ours(dirs, step, live)):
             return "conflict", CHANGED
         if step.before is None:
             self._gone.add((step.root, step.path))
             return None
-        return backup_problem(sites, step, step.before, loans)
+        return backup_problem(dirs, step, step.before, modes)
 
-    def _problem_of_dress(self, sites: Sites, step: Step, *, is_hidden: bool) -> tuple[Why, str] | None:
+    def _problem_of_metadata(self, dirs: OpenDirs, step: Step, *, is_hidden: bool) -> tuple[Why, str] | None:
         key = (step.root, step.path)
         if key in self._lost:
             return None
-        if is_hidden or self._is_worn(sites, step):
+        if is_hidden or self._has_metadata(dirs, step):
             self._note_opening(step)
             return None
         self._lost.add(key)
@@ -174,7 +156,7 @@ class Reversal:
         """Return the directories in which something is to be done, or that themselves come or go."""
         busy = set()
         for step in self._steps:
-            if step.action != "dress" and step.group not in self._failed:
+            if step.action != "set_metadata" and step.group not in self._failed:
                 busy |= {(step.root, step.path), (step.root, step.path.rpartition(b"/")[0] or b".")}
         return busy
 
@@ -193,63 +175,62 @@ class Reversal:
                 return True
         return False
 
-    def _find(self, sites: Sites, step: Step) -> os.stat_result | None:
+    def _find(self, dirs: OpenDirs, step: Step) -> os.stat_result | None:
         """Look at what will be there when the step's turn comes."""
         if (self._gone and (step.root, step.path) in self._gone) or (self._back and self._is_coming_back(step)):
             return None
-        return sites.roots[step.root].find(step.path)
+        return dirs.roots[step.root].find(step.path)
 
-    def _is_worn(self, sites: Sites, step: Step) -> bool:
+    def _has_metadata(self, dirs: OpenDirs, step: Step) -> bool:
         assert step.before is not None
         assert step.becomes is not None
         if (step.root, step.path) in self._back or self._is_coming_back(step):
             return True
-        worn = self._worn.get((step.root, step.path))
-        self._worn[step.root, step.path] = step.was
-        if worn is not None:
-            return worn == step.becomes
-        fd = sites.roots[step.root].directory(b"" if step.path == b"." else step.path)
-        return os.fstat(fd).st_ino == step.before.inode and is_dressed(fd, step.becomes)
+        then = self._metadata.get((step.root, step.path))
+        self._metadata[step.root, step.path] = step.was
+        if then is not None:
+            return then == step.becomes
+        fd = dirs.roots[step.root].directory(b"" if step.path == b"." else step.path)
+        return os.fstat(fd).st_ino == step.before.inode and has_metadata(fd, step.becomes)
 
     def _is_coming_back(self, step: Step) -> bool:
         """Tell whether the directory of a step is one that the reversal itself puts back."""
         return (step.root, step.path.rpartition(b"/")[0]) in self._back
 
-    def _is_ours(self, sites: Sites, step: Step, live: os.stat_result) -> bool:
+    def _is_ours(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> bool:
         """Tell whether the live entry is the one that the operation put there, unchanged since."""
         assert step.after is not None
         if not matches(live, step.after):
-            return self._is_refreshed(sites, step, live)
+            return self._is_refreshed(dirs, step, live)
         if step.after.kind == "dir" or live.st_ctime_ns < self._operation.marks[step.root]:
             return True
         return self._explains(step.root, step.path, live)
 
-    def _is_refreshed(self, sites: Sites, step: Step, live: os.stat_result) -> bool:
+    def _is_refreshed(self, dirs: OpenDirs, step: Step, live: os.stat_result) -> bool:
         """Tell whether git only wrote anew what it remembers of an index that the operation put."""
-        if not step.says or says_at(*sites.live(step)) != step.says:
+        if not step.says or says_at(*dirs.live(step)) != step.says:
             return False
         self._refreshed[step.root, step.path] = entry_of(live)
         return True
 
-    def _inverse(self, draft: Draft, sites: Sites, step: Step) -> Step:
-        if step.action == "dress":
+    def _inverse(self, draft: Draft, dirs: OpenDirs, step: Step) -> Step:
+        if step.action == "set_metadata":
             return step.replace(was=step.becomes, becomes=step.was)
         there = self._refreshed.get((step.root, step.path), step.after) if self._refreshed else step.after
-        return invert(draft, sites, step, there)
+        return invert(draft, dirs, step, there)
 
 
-def _dress_anew(made: Step, becomes: Dress) -> Step:
-    step = made.replace(action="dress", place=b"", staged=False, before=made.after, after=None)
-    return step.replace(was=NEW, becomes=becomes)
+class LaterOperations:
+    """What later operations did to the entries of one: they may have gone and come back, with another ctime.
 
-
-class Later:
-    """The history of one operation's entries since."""
+    Where the project is on another mount than our state, what comes back is a copy with another inode as well. Reads
+    the journals of all later operations, and only where something can't be told without them.
+    """
 
     def __init__(self, store: Store, operation: Operation) -> None:
         self._store = store
         self._operation = operation
-        self._touched = [Touched(store, operation.project, root) for root in operation.roots]
+        self._rolled_back = [RolledBackEntries(store, operation.project, root) for root in operation.roots]
         self._is_read = False
         self._put: dict[Key, int] = {}
         self._edited: set[Key] = set()
@@ -262,7 +243,7 @@ class Later:
         if key in self._edited:
             return False
         mark = self._put.get(key, self._operation.marks[root])
-        return status.st_ctime_ns < mark or self._touched[root].explains(path, status, mark)
+        return status.st_ctime_ns < mark or self._rolled_back[root].explains(path, status, mark)
 
     def as_of_now(self, journal: Journal) -> Journal:
         """Return the operation's journal as if it had put the copies that have come back since."""
@@ -273,7 +254,7 @@ class Later:
 
     def _renumbered(self, step: Step) -> Step:
         root = self._operation.roots[step.root]
-        if step.action == "dress":
+        if step.action == "set_metadata":
             return step.replace(before=self._latest(root, step.path, step.before))
         return step.replace(after=self._latest(root, step.path, step.after))
 
@@ -303,7 +284,7 @@ class Later:
         own_marks = dict(zip(self._operation.roots, self._operation.marks, strict=True))
         for index in journal.end.done:
             step = journal.steps[index]
-            if step.action == "dress":
+            if step.action == "set_metadata":
                 continue
             root = operation.roots[step.root]
             # A reversal displaces only what nobody had changed
@@ -328,6 +309,11 @@ class Later:
             self._edited.add(key)
 
 
+def _set_metadata_anew(made: Step, becomes: Metadata) -> Step:
+    step = made.replace(action="set_metadata", place=b"", staged=False, before=made.after, after=None)
+    return step.replace(was=_NEW_DIRECTORY, becomes=becomes)
+
+
 def _displaced(journal: Journal) -> dict[tuple[bytes, bytes], int]:
     """Return the inodes that an operation displaced, by root and path; a path has at most one."""
     assert journal.end is not None
@@ -336,5 +322,5 @@ def _displaced(journal: Journal) -> dict[tuple[bytes, bytes], int]:
     return {
         (roots[step.root], step.path): step.before.inode
         for step in steps
-        if step.before is not None and step.action != "dress"
+        if step.before is not None and step.action != "set_metadata"
     }

@@ -2,29 +2,18 @@
 """What changed inside files, as unified diffs that are safe to read: bounded, and every character printable.
 
 Each change starts with a line that begins with a word, which no line of content ever does. Binary content is told by
-size and SHA-256. The result is for reading, not for `patch`.
-
-MERGED
-[hunks] The hunks of a unified diff between two texts given as bytes, safe to show.
+size and SHA-256. The result is for reading, not for `patch`; `apply_hunks` makes a text with some of its hunks.
 
 The texts are a stranger's, so the time is bounded: common ends are cut off, then Myers' algorithm looks for at most
 `EDITS` edits (difflib can be made to take minutes). Beyond that all old lines are followed by all new ones.
-
-[partial] A text with some of its hunks: the old one, in which only the chosen places are as in the new one.
-
-The hunks and their numbers are those that a diff of the same two texts shows. Looks at no file.
 """
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 
-from unspill.changes.quote import (
-    COLUMNS,
-    is_cut,
-    quote,
-    show_line,
-)
+from unspill.changes.quote import COLUMNS, is_cut, quote, show_line
 from unspill.changes.reader import Reader, read_up_to
 from unspill.changes.render import remarks
 from unspill.errors import UsageError
@@ -32,13 +21,7 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Collection,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from unspill.model.change import Change, ChangeSet
 
@@ -48,28 +31,220 @@ if TYPE_CHECKING:
     # What names the hunks of a change in a root, given both texts
     Token = Callable[[bytes, Change, tuple[bytes, bytes]], str]
 
-
+MAX_LINES = 2000
+MAX_FILE_BYTES = 512 * 1024
 CONTEXT = 3
 EDITS = 600
 SNIFFED = 8192
 NO_NEWLINE = "\\ No newline at end of file"
 
+_COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+_BOLD = "\033[1m"
+_END = "\033[0m"
+
+
+def diff_lines(
+    changes: ChangeSet,
+    below: Mapping[bytes, Sequence[bytes]] | None = None,
+    *,
+    max_lines: int = MAX_LINES,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    columns: int = COLUMNS,
+    colour: bool = False,
+    token: Token = lambda _root, _change, _texts: "",
+    seen: set[tuple[bytes, bytes]] | None = None,
+) -> list[str]:
+    """Return the whole difference, at most `max_lines` lines and a note about the rest.
+
+    Args:
+        changes: What `scan` found.
+        below: For each root, the sealed layers that lay under the scanned ones, the topmost first.
+        max_lines: Bound of the result.
+        max_file_bytes: A larger file is told by its sizes only.
+        columns: A longer line is cut.
+        colour: Mark added and removed lines with terminal colours.
+        token: Says what names the hunks of a changed text.
+        seen: Is given the root and path of each change that is shown to its last byte.
+    """
+    lines: list[str] = []
+    for part in changes.roots:
+        with Reader(part.root, (below or {}).get(part.root, ())) as reader:
+            for at, change in enumerate(part.changes):
+                is_whole = True
+                if not change.is_mere_touch:
+                    naming = partial(token, part.root, change)
+                    found, is_whole = _whole_diff(change, reader, max_file_bytes, columns=columns, token=naming)
+                    lines += painted(found, colour=colour)
+                if len(lines) > max_lines:
+                    rest = len(part.changes) - at - 1
+                    return [*lines[:max_lines], _left_out(len(lines) - max_lines, rest)]
+                if is_whole and seen is not None:
+                    seen.add((part.root, change.path))
+    return lines
+
+
+def change_diff(change: Change, reader: Reader, max_file_bytes: int) -> list[str]:
+    """Return the difference of one change, without colours."""
+    return _whole_diff(change, reader, max_file_bytes)[0]
+
+
+def painted(lines: list[str], *, colour: bool) -> list[str]:
+    """Return the lines of one change with the colours of a terminal, if they are wanted."""
+    if not colour:
+        return lines
+    coloured = [f"{_BOLD}{lines[0]}{_END}"]
+    for line in lines[1:]:
+        paint = _COLOURS.get(line[:1])
+        coloured.append(f"{paint}{line}{_END}" if paint else line)
+    return coloured
+
+
+class Hunk(Record):
+    """One place in which two texts differ, without the lines around it: `removed` gives way to `added`.
+
+    `line` is where it begins in the old text, counted from 1.
+    """
+
+    number: int
+    line: int
+    removed: tuple[bytes, ...]
+    added: tuple[bytes, ...]
+
+
+def numbered_hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
+    """Return the hunks between two texts, counted from 1.
+
+    Raises:
+        UsageError: one of them is not text.
+    """
+    before, after = _lines_of_texts(old, new)
+    return tuple(
+        Hunk(
+            number=number,
+            line=group[0][0] + 1,
+            removed=tuple(before[group[0][0] : group[-1][1]]),
+            added=tuple(after[group[0][2] : group[-1][3]]),
+        )
+        for number, group in enumerate(_grouped_edits(before, after), 1)
+    )
+
+
+def apply_hunks(old: bytes, new: bytes, numbers: Collection[int]) -> bytes:
+    """Return the old text with only these hunks of the new one.
+
+    Raises:
+        UsageError: one of them is not text, or there is no such hunk.
+    """
+    before, after = _lines_of_texts(old, new)
+    groups = _grouped_edits(before, after)
+    unknown = sorted(set(numbers).difference(range(1, len(groups) + 1)))
+    if unknown:
+        raise UsageError(
+            f"there is no hunk {unknown[0]}: hunks are counted from 1 to {len(groups)}",
+            remedy="See `unspill diff` for the numbers.",
+        )
+    result: list[bytes] = []
+    at = 0
+    # A line without a line feed is the last one on its side, and so is the edit that has it: none ends up in between.
+    for number, group in enumerate(groups, 1):
+        if number in numbers:
+            for start, end, new_start, new_end in group:
+                result += before[at:start]
+                result += after[new_start:new_end]
+                at = end
+    return b"".join([*result, *before[at:]])
+
 
 def hunks(old: bytes, new: bytes, *, columns: int = COLUMNS, token: str = "") -> Iterator[str]:
     """Yield the lines of all hunks, without a header. Where there are several, each tells its number and the token."""
-    before, after = lines_of(old), lines_of(new)
-    groups = grouped_edits(before, after)
+    before, after = _lines_of(old), _lines_of(new)
+    groups = _grouped_edits(before, after)
     for number, group in enumerate(groups, 1):
         name = f" hunk {number}" + (f"@{token}" if token else "")
         yield from _hunk(group, before, after, name if len(groups) > 1 else "", columns)
 
 
-def grouped_edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[list[Edit]]:
-    """Return the edits between two texts by hunk, in the order in which hunks are counted."""
-    return list(_grouped(_edits(before, after)))
+def _whole_diff(
+    change: Change,
+    reader: Reader,
+    max_file_bytes: int,
+    *,
+    columns: int = COLUMNS,
+    token: Callable[[tuple[bytes, bytes]], str] = lambda _texts: "",
+) -> tuple[list[str], bool]:
+    """Return the difference of one change, and whether that is all of it: a binary or large file is only told of.
+
+    Args:
+        change: What is to be shown.
+        reader: Opens its files.
+        max_file_bytes: A larger file is told by its sizes only.
+        columns: A longer line is cut.
+        token: Says what names the hunks between two texts.
+    """
+    notes = remarks(change)
+    lines = [f"{change.kind} {quote(change.path)}" + (f"  [{'; '.join(notes)}]" if notes else "")]
+    if change.base_target is not None:
+        lines.append(f"-> {quote(change.base_target)}  [old target]")
+    if change.target is not None:
+        lines.append(f"-> {quote(change.target)}" + ("  [new target]" if change.base_target is not None else ""))
+    has_old = change.base_kind == "file"
+    has_new = change.entry is not None and change.entry.kind == "file"
+    if (has_old or has_new) and (change.kind != "metadata" or change.unreadable):
+        told, texts = _texts(change, reader, max_file_bytes, has_old=has_old, has_new=has_new)
+        if texts is None:
+            return lines + told, False
+        body = list(hunks(*texts, columns=columns, token=token(texts)))
+        is_whole = not any(is_cut(line, columns) for text in texts for line in _lines_of(text))
+        return lines + (told + body if body else ["(empty)"]), is_whole
+    if change.kind == "deleted" and change.base_kind == "dir":
+        lines.append("(with everything in it)")
+    return lines, True
 
 
-def is_binary(content: bytes) -> bool:
+def _texts(
+    change: Change, reader: Reader, max_file_bytes: int, *, has_old: bool, has_new: bool
+) -> tuple[list[str], tuple[bytes, bytes] | None]:
+    """Return a heading and both sides of a file, or what is told instead where they are not to be shown."""
+    old_size = change.base_size if has_old else 0
+    new_size = change.entry.size if has_new and change.entry is not None else 0
+    if max(old_size, new_size) > max_file_bytes:
+        return [f"(too large to show: {_sizes(change, has_old=has_old, has_new=has_new)})"], None
+    try:
+        old = read_up_to(reader.open_before(change), max_file_bytes) if has_old else b""
+        new = read_up_to(reader.open_after(change), max_file_bytes) if has_new else b""
+    except OSError as error:
+        return [f"(not readable: {error.strerror or error})"], None
+    if _is_binary(old) or _is_binary(new):
+        told = [("old", old)] * has_old + [("new", new)] * has_new
+        return [f"(binary, {which}: {len(content)} bytes, sha256 {_sha256(content)})" for which, content in told], None
+    name = quote(change.path)
+    head = [f"--- {'a/' + name if has_old else '/dev/null'}", f"+++ {'b/' + name if has_new else '/dev/null'}"]
+    return head, (old, new)
+
+
+def _sizes(change: Change, *, has_old: bool, has_new: bool) -> str:
+    sizes = [f"{change.base_size} bytes"] * has_old
+    if has_new and change.entry is not None:
+        sizes.append(f"{change.entry.size} bytes")
+    return " to ".join(sizes)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _left_out(lines: int, changes: int) -> str:
+    rest = f" and {changes} more changes" if changes else ""
+    return f"... cut here: {lines} more lines{rest}"
+
+
+def _lines_of_texts(old: bytes, new: bytes) -> tuple[list[bytes], list[bytes]]:
+    if _is_binary(old) or _is_binary(new):
+        raise UsageError("only text has hunks, and this is not text", remedy="Choose the whole file by its path.")
+    return _lines_of(old), _lines_of(new)
+
+
+def _is_binary(content: bytes) -> bool:
     """Tell content that no text has: a zero byte, or mostly bytes that are neither UTF-8 nor Latin."""
     if b"\0" in content:
         return True
@@ -78,11 +253,16 @@ def is_binary(content: bytes) -> bool:
     return odd * 3 > len(start)
 
 
-def lines_of(text: bytes) -> list[bytes]:
+def _lines_of(text: bytes) -> list[bytes]:
     """Split at line feeds only: a carriage return is content that has to be seen."""
     *whole, last = text.split(b"\n")
     lines = [line + b"\n" for line in whole]
     return [*lines, last] if last else lines
+
+
+def _grouped_edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[list[Edit]]:
+    """Return the edits between two texts by hunk, in the order in which hunks are counted."""
+    return list(_grouped(_edits(before, after)))
 
 
 def _edits(before: Sequence[bytes], after: Sequence[bytes]) -> list[Edit]:
@@ -172,205 +352,3 @@ def _marked(mark: str, lines: Sequence[bytes], columns: int) -> Iterator[str]:
         yield mark + show_line(line.removesuffix(b"\n"), columns)
         if not line.endswith(b"\n"):
             yield NO_NEWLINE
-
-
-MAX_LINES = 2000
-MAX_FILE_BYTES = 512 * 1024
-
-_COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
-_BOLD = "\033[1m"
-_END = "\033[0m"
-
-
-def diff_lines(
-    changes: ChangeSet,
-    below: Mapping[bytes, Sequence[bytes]] | None = None,
-    *,
-    max_lines: int = MAX_LINES,
-    max_file_bytes: int = MAX_FILE_BYTES,
-    columns: int = COLUMNS,
-    colour: bool = False,
-    token: Token = lambda _root, _change, _texts: "",
-    seen: set[tuple[bytes, bytes]] | None = None,
-) -> list[str]:
-    """Return the whole difference, at most `max_lines` lines and a note about the rest.
-
-    Args:
-        changes: What `scan` found.
-        below: For each root, the sealed layers that lay under the scanned ones, the topmost first.
-        max_lines: Bound of the result.
-        max_file_bytes: A larger file is told by its sizes only.
-        columns: A longer line is cut.
-        colour: Mark added and removed lines with terminal colours.
-        token: Says what names the hunks of a changed text.
-        seen: Is given the root and path of each change that is shown to its last byte.
-    """
-    lines: list[str] = []
-    for part in changes.roots:
-        with Reader(part.root, (below or {}).get(part.root, ())) as reader:
-            for at, change in enumerate(part.changes):
-                is_whole = True
-                if not change.is_mere_touch:
-                    naming = partial(token, part.root, change)
-                    found, is_whole = whole_diff(change, reader, max_file_bytes, columns=columns, token=naming)
-                    lines += painted(found, colour=colour)
-                if len(lines) > max_lines:
-                    rest = len(part.changes) - at - 1
-                    return [*lines[:max_lines], _left_out(len(lines) - max_lines, rest)]
-                if is_whole and seen is not None:
-                    seen.add((part.root, change.path))
-    return lines
-
-
-def _left_out(lines: int, changes: int) -> str:
-    rest = f" and {changes} more changes" if changes else ""
-    return f"... cut here: {lines} more lines{rest}"
-
-
-def change_diff(change: Change, reader: Reader, max_file_bytes: int) -> list[str]:
-    """Return the difference of one change, without colours."""
-    return whole_diff(change, reader, max_file_bytes)[0]
-
-
-def whole_diff(
-    change: Change,
-    reader: Reader,
-    max_file_bytes: int,
-    *,
-    columns: int = COLUMNS,
-    token: Callable[[tuple[bytes, bytes]], str] = lambda _texts: "",
-) -> tuple[list[str], bool]:
-    """Return the difference of one change, and whether that is all of it: a binary or large file is only told of.
-
-    Args:
-        change: What is to be shown.
-        reader: Opens its files.
-        max_file_bytes: A larger file is told by its sizes only.
-        columns: A longer line is cut.
-        token: Says what names the hunks between two texts.
-    """
-    notes = remarks(change)
-    lines = [f"{change.kind} {quote(change.path)}" + (f"  [{'; '.join(notes)}]" if notes else "")]
-    if change.base_target is not None:
-        lines.append(f"-> {quote(change.base_target)}  [old target]")
-    if change.target is not None:
-        lines.append(f"-> {quote(change.target)}" + ("  [new target]" if change.base_target is not None else ""))
-    has_old = change.base_kind == "file"
-    has_new = change.entry is not None and change.entry.kind == "file"
-    if (has_old or has_new) and (change.kind != "metadata" or change.unreadable):
-        told, texts = _texts(change, reader, max_file_bytes, has_old=has_old, has_new=has_new)
-        if texts is None:
-            return lines + told, False
-        body = list(hunks(*texts, columns=columns, token=token(texts)))
-        is_whole = not any(is_cut(line, columns) for text in texts for line in lines_of(text))
-        return lines + (told + body if body else ["(empty)"]), is_whole
-    if change.kind == "deleted" and change.base_kind == "dir":
-        lines.append("(with everything in it)")
-    return lines, True
-
-
-def _texts(
-    change: Change, reader: Reader, max_file_bytes: int, *, has_old: bool, has_new: bool
-) -> tuple[list[str], tuple[bytes, bytes] | None]:
-    """Return a heading and both sides of a file, or what is told instead where they are not to be shown."""
-    old_size = change.base_size if has_old else 0
-    new_size = change.entry.size if has_new and change.entry is not None else 0
-    if max(old_size, new_size) > max_file_bytes:
-        return [f"(too large to show: {_sizes(change, has_old=has_old, has_new=has_new)})"], None
-    try:
-        old = read_up_to(reader.open_before(change), max_file_bytes) if has_old else b""
-        new = read_up_to(reader.open_after(change), max_file_bytes) if has_new else b""
-    except OSError as error:
-        return [f"(not readable: {error.strerror or error})"], None
-    if is_binary(old) or is_binary(new):
-        told = [("old", old)] * has_old + [("new", new)] * has_new
-        return [f"(binary, {which}: {len(content)} bytes, sha256 {_sha256(content)})" for which, content in told], None
-    name = quote(change.path)
-    head = [f"--- {'a/' + name if has_old else '/dev/null'}", f"+++ {'b/' + name if has_new else '/dev/null'}"]
-    return head, (old, new)
-
-
-def _sizes(change: Change, *, has_old: bool, has_new: bool) -> str:
-    sizes = [f"{change.base_size} bytes"] * has_old
-    if has_new and change.entry is not None:
-        sizes.append(f"{change.entry.size} bytes")
-    return " to ".join(sizes)
-
-
-def _sha256(content: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(content).hexdigest()
-
-
-def painted(lines: list[str], *, colour: bool) -> list[str]:
-    """Return the lines of one change with the colours of a terminal, if they are wanted."""
-    if not colour:
-        return lines
-    coloured = [f"{_BOLD}{lines[0]}{_END}"]
-    for line in lines[1:]:
-        paint = _COLOURS.get(line[:1])
-        coloured.append(f"{paint}{line}{_END}" if paint else line)
-    return coloured
-
-
-class Hunk(Record):
-    """One place in which two texts differ, without the lines around it: `removed` gives way to `added`.
-
-    `line` is where it begins in the old text, counted from 1.
-    """
-
-    number: int
-    line: int
-    removed: tuple[bytes, ...]
-    added: tuple[bytes, ...]
-
-
-def numbered_hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
-    """Return the hunks between two texts, counted from 1.
-
-    Raises:
-        UsageError: one of them is not text.
-    """
-    before, after = _texts_partial(old, new)
-    return tuple(
-        Hunk(
-            number=number,
-            line=group[0][0] + 1,
-            removed=tuple(before[group[0][0] : group[-1][1]]),
-            added=tuple(after[group[0][2] : group[-1][3]]),
-        )
-        for number, group in enumerate(grouped_edits(before, after), 1)
-    )
-
-
-def apply_hunks(old: bytes, new: bytes, numbers: Collection[int]) -> bytes:
-    """Return the old text with only these hunks of the new one.
-
-    Raises:
-        UsageError: one of them is not text, or there is no such hunk.
-    """
-    before, after = _texts_partial(old, new)
-    groups = grouped_edits(before, after)
-    unknown = sorted(set(numbers).difference(range(1, len(groups) + 1)))
-    if unknown:
-        raise UsageError(
-            f"there is no hunk {unknown[0]}: hunks are counted from 1 to {len(groups)}",
-            remedy="See `unspill diff` for the numbers.",
-        )
-    result: list[bytes] = []
-    at = 0
-    # A line without a line feed is the last one on its side, and so is the edit that has it: none ends up in between.
-    for number, group in enumerate(groups, 1):
-        if number in numbers:
-            for start, end, new_start, new_end in group:
-                result += before[at:start]
-                result += after[new_start:new_end]
-                at = end
-    return b"".join([*result, *before[at:]])
-
-
-def _texts_partial(old: bytes, new: bytes) -> tuple[list[bytes], list[bytes]]:
-    if is_binary(old) or is_binary(new):
-        raise UsageError("only text has hunks, and this is not text", remedy="Choose the whole file by its path.")
-    return lines_of(old), lines_of(new)

@@ -2,13 +2,6 @@
 """The files before and after a change, opened by descriptor and never through a link.
 
 After: the entry in the layer that a Change names. Before: what the sealed layers beneath and the live root show.
-
-MERGED
-[digest] The SHA-256 of what a change leaves, computed only when it leaves the host or someone asks.
-
-[renames] Renames of files, recognised for display: a deleted and an added file with the same content.
-
-Never part of a ChangeSet. The work is bounded; a rename that is not recognised is shown as what it is, two changes.
 """
 
 from __future__ import annotations
@@ -23,62 +16,17 @@ from unspill.host.content import have_same_content
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Self
 
     from unspill.changes.scan import Found
     from unspill.changes.walk import Dir
     from unspill.model.change import Change, EntryKind
 
+MAX_COMPARISONS = 500
+MAX_BYTES = 64 * 1024 * 1024
 
-class MergedTree:
-    """A live directory and the layers over it, the topmost first, as overlayfs shows them to a command."""
-
-    def __init__(self, live: bytes, layers: Sequence[bytes] = (), pool: Pool | None = None) -> None:
-        self._live = live
-        self._layers = layers
-        self._pool = pool or Pool()
-        self._roots: list[Dir] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._pool.__exit__(*details)
-
-    def find(self, path: bytes) -> Found | None:
-        """Return what is at a path, None where there is nothing.
-
-        Raises:
-            OSError: A directory on the way can't be read.
-        """
-        return _find(self._open_roots(), path)
-
-    def read(self, path: bytes, limit: int) -> bytes | None:
-        """Return the beginning of a file, None where there is none that can be read."""
-        try:
-            found = self.find(path)
-            return None if found is None or found[3] != "file" else read_up_to(open_file(found), limit)
-        except OSError:
-            return None
-
-    def names(self, path: bytes) -> dict[bytes, EntryKind]:
-        """Return what is in a directory, nothing where there is none that can be read."""
-        directories = self._open_roots()
-        try:
-            for part in path.split(b"/") if path else ():
-                directories, _ = open_merged(directories, part)
-            names = dict.fromkeys(name for directory in directories for name, _, _ in directory.names())
-            found = ((name, find_entry(directories, name)) for name in sorted(names))
-            return {name: entry[3] for name, entry in found if entry is not None}
-        except OSError:
-            return {}
-
-    def _open_roots(self) -> list[Dir]:
-        if not self._roots:
-            layers = [self._pool.upper_root(path) for path in self._layers]
-            self._roots = [*layers, self._pool.live_root(self._live)]
-        return self._roots
+_CHUNK = 1024 * 1024
 
 
 class Reader:
@@ -140,63 +88,94 @@ class Reader:
         return None if found is None else found[3]
 
 
-def _find(directories: list[Dir], path: bytes) -> Found | None:
-    *parents, name = path.split(b"/")
-    for parent in parents:
-        directories, _ = open_merged(directories, parent)
-    return find_entry(directories, name)
+class MergedTree:
+    """A live directory and the layers over it, the topmost first, as overlayfs shows them to a command."""
+
+    def __init__(self, live: bytes, layers: Sequence[bytes] = (), pool: Pool | None = None) -> None:
+        self._live = live
+        self._layers = layers
+        self._pool = pool or Pool()
+        self._roots: list[Dir] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._pool.__exit__(*details)
+
+    def find(self, path: bytes) -> Found | None:
+        """Return what is at a path, None where there is nothing.
+
+        Raises:
+            OSError: A directory on the way can't be read.
+        """
+        return _find(self._open_roots(), path)
+
+    def read(self, path: bytes, limit: int) -> bytes | None:
+        """Return the beginning of a file, None where there is none that can be read."""
+        try:
+            found = self.find(path)
+            return None if found is None or found[3] != "file" else read_up_to(open_file(found), limit)
+        except OSError:
+            return None
+
+    def names(self, path: bytes) -> dict[bytes, EntryKind]:
+        """Return what is in a directory, nothing where there is none that can be read."""
+        directories = self._open_roots()
+        try:
+            for part in path.split(b"/") if path else ():
+                directories, _ = open_merged(directories, part)
+            names = dict.fromkeys(name for directory in directories for name, _, _ in directory.names())
+            found = ((name, find_entry(directories, name)) for name in sorted(names))
+            return {name: entry[3] for name, entry in found if entry is not None}
+        except OSError:
+            return {}
+
+    def _open_roots(self) -> list[Dir]:
+        if not self._roots:
+            layers = [self._pool.upper_root(path) for path in self._layers]
+            self._roots = [*layers, self._pool.live_root(self._live)]
+        return self._roots
 
 
 def read_up_to(fd: int, limit: int) -> bytes:
     """Read a file from its beginning, at most `limit` bytes of it, and close it."""
     with open(fd, "rb", buffering=0) as file:
         chunks = []
-        while limit > 0 and (chunk := os.read(file.fileno(), min(limit, 1 << 20))):
+        while limit > 0 and (chunk := os.read(file.fileno(), min(limit, _CHUNK))):
             chunks.append(chunk)
             limit -= len(chunk)
     return b"".join(chunks)
 
 
-CHUNK = 1024 * 1024
-
-
 def digest_of(change: Change, reader: Reader) -> str | None:
-    """Return the digest of a file's content or of a symlink's target; None where there is neither.
+    """Return the SHA-256 of a file's content or of a symlink's target; None where there is neither.
 
     Raises:
         SandboxUnavailable: The layer no longer holds what was scanned.
         OSError: The file can't be read.
     """
-    import hashlib
-
     if change.entry is None:
         return None
     if change.entry.kind == "symlink":
-        return hashlib.sha256(change.target or b"").hexdigest()
-    if change.entry.kind != "file":
-        return None
-    return digest_of_file(reader.open_after(change))
+        return _sha256((change.target or b"",))
+    return digest_of_file(reader.open_after(change)) if change.entry.kind == "file" else None
 
 
 def digest_of_file(fd: int) -> str:
-    """Return the digest of an open file, read from its beginning, and close it."""
-    import hashlib
-
-    digest = hashlib.sha256()
+    """Return the SHA-256 of an open file, read from its beginning, and close it."""
     try:
-        while chunk := os.read(fd, CHUNK):
-            digest.update(chunk)
+        return _sha256(iter(lambda: os.read(fd, _CHUNK), b""))
     finally:
         os.close(fd)
-    return digest.hexdigest()
-
-
-MAX_COMPARISONS = 500
-MAX_BYTES = 64 * 1024 * 1024
 
 
 def find_renames(changes: Sequence[Change], reader: Reader) -> dict[bytes, bytes]:
-    """Return the old path of each added file that was there under another name, by its new path."""
+    """Return the old path of each added file that was there under another name, by its new path.
+
+    For display, never part of a ChangeSet. The work is bounded; a rename that is not recognised is shown as what it is,
+    two changes.
+    """
     gone: dict[int, list[Change]] = {}
     for change in changes:
         if change.kind == "deleted" and change.base_kind == "file" and change.base_size:
@@ -218,6 +197,13 @@ def find_renames(changes: Sequence[Change], reader: Reader) -> dict[bytes, bytes
             if comparisons <= 0 or bytes_left <= 0:
                 break
     return renames
+
+
+def _find(directories: list[Dir], path: bytes) -> Found | None:
+    *parents, name = path.split(b"/")
+    for parent in parents:
+        directories, _ = open_merged(directories, parent)
+    return find_entry(directories, name)
 
 
 def _likeliest_first(candidates: Sequence[Change], added: Change) -> list[Change]:
@@ -242,3 +228,12 @@ def _is_same_file(old: Change, new: Change, reader: Reader) -> bool:
         return False
     finally:
         os.close(before)
+
+
+def _sha256(chunks: Iterable[bytes]) -> str:
+    import hashlib  # lazy: approvals
+
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()

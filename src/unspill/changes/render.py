@@ -3,11 +3,9 @@
 
 Every name goes through `quote`; the number of lines is bounded; a mere touch is neither counted nor shown.
 
-MERGED
-[json_form] A ChangeSet as plain values for JSON, and back.
-
-Names are bytes and JSON has none, so each path comes twice: to be read (`path`) and exactly (`path_b64`). Only the
-exact one is read back, and nothing that could point outside of its root is accepted.
+`to_plain` gives plain values for JSON, and `from_plain` takes them back. Names are bytes and JSON has none, so each
+path comes twice: to be read (`path`) and exactly (`path_b64`). Only the exact one is read back, and nothing that could
+point outside of its root is accepted.
 """
 
 from __future__ import annotations
@@ -16,12 +14,7 @@ import binascii
 
 from unspill.changes.quote import is_mixed_script, quote, show_line
 from unspill.errors import UsageError
-from unspill.model.change import (
-    Change,
-    ChangeSet,
-    Identity,
-    RootChanges,
-)
+from unspill.model.change import Change, ChangeSet, Identity, RootChanges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,12 +22,13 @@ if TYPE_CHECKING:
     from typing import Any, Never
 
     from unspill.model.change import ChangeKind
-    from unspill.model.operation import Left, Operation, Why
-
+    from unspill.model.operation import Operation, Skipped, Why
 
 LIMIT = 40
+# Of the form for JSON
+SCHEMA = 1
 
-LETTERS: dict[ChangeKind, str] = {
+_LETTERS: dict[ChangeKind, str] = {
     "added": "A",
     "modified": "M",
     "deleted": "D",
@@ -61,15 +55,13 @@ _OF_GIT = frozenset(
     b" AUTO_MERGE MERGE_RR CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD SQUASH_MSG branches description".split()
 )
 _KINDS = {"file": "file", "dir": "directory", "symlink": "symlink", "special": "special file"}
-
-
-def count_changes(changes: Iterable[Change]) -> str:
-    """Return how many changes of each kind there are, such as `2 added, 1 modified`; empty for none."""
-    counts = dict.fromkeys(LETTERS, 0)
-    for change in changes:
-        counts[change.kind] += not change.is_mere_touch
-    words = {"metadata": "with other metadata"}
-    return ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
+_ENTRY_KINDS = frozenset({"file", "dir", "symlink", "special"})
+_CHANGE_KINDS = frozenset({"added", "modified", "deleted", "replaced", "metadata"})
+_ASPECTS = frozenset({"content", "mode", "mtime", "xattrs", "target"})
+_BYTES = ("target", "base_target", "layer")
+_NUMBERS = ("base_size", "base_mode")
+_FLAGS = ("leads_out", "broke_link", "unreadable")
+_IDENTITY = ("mode", "inode", "size", "ctime_ns")
 
 
 def summary_lines(
@@ -112,76 +104,13 @@ def summary_lines(
     return lines
 
 
-def left_lines(operation: Operation, *, limit: int = LIMIT) -> list[str]:
-    """Return what an operation left alone, a line each with the reason, at most `limit` and a count of the rest."""
-    groups = group_left(operation)
-    lines = [f"  ! {left_name(operation, left, inside)}: {left_reason(left)}" for left, inside in groups[:limit]]
-    if len(groups) > limit:
-        lines.append(f"  ! and {len(groups) - limit} more")
-    return lines
-
-
-def group_left(operation: Operation) -> list[tuple[Left, int]]:
-    """Return what was left, a directory for all that was left in it for the same reason, with the number of these."""
-    found: list[tuple[Left, int]] = []
-    for left in operation.left:
-        outer, inside = found[-1] if found else (None, 0)
-        if (
-            outer is not None
-            and (outer.root, outer.why, outer.reason) == (left.root, left.why, left.reason)
-            and left.path.startswith(outer.path + b"/")
-        ):
-            found[-1] = outer, inside + 1
-        else:
-            found.append((left, 0))
-    return found
-
-
-def left_name(operation: Operation, left: Left, inside: int = 0) -> str:
-    """Return a path that was left as it is shown: relative in the project, absolute in another root."""
-    root = operation.roots[left.root]
-    name = quote(left.path if root == operation.project else root + b"/" + left.path)
-    return f"{name} and {inside} in it" if inside else name
-
-
-def left_reason(left: Left) -> str:
-    """Return why a path was left, in words; a reason may name what a stranger wrote."""
-    return f"{_WHYS[left.why]}: {safe_text(left.reason)}"
-
-
-def safe_text(text: str) -> str:
-    """Return a sentence of ours that may have a stranger's words in it, safe to show on one line."""
-    return show_line(text.encode("utf-8", "surrogateescape"))
-
-
-def applied_part(changes: ChangeSet, operation: Operation) -> ChangeSet:
-    """Return the changes that an operation did not leave alone."""
-    left = {(operation.roots[one.root], one.path) for one in operation.left}
-    # A repository that was left stands for all in it that moves with it
-    repositories = tuple(root + b"/" + path + b"/" for root, path in left if path.endswith(b".git"))
-    parts = []
-    for part in changes.roots:
-        # What is in a new directory can't be where that directory is not
-        outer = tuple(c.path + b"/" for c in part.changes if c.kind == "added" and (part.root, c.path) in left)
-        kept = [c for c in part.changes if (part.root, c.path) not in left and not c.path.startswith(outer)]
-        own = [c for c in kept if (part.root + b"/" + c.path).startswith(repositories) and not without_own_files([c])]
-        parts.append(part.replace(changes=tuple(c for c in kept if c not in own) if own else tuple(kept)))
-    return changes.replace(roots=tuple(parts))
-
-
-def change_line(change: Change, *, colour: bool = False, old: bytes | None = None) -> str:
-    """Return one change as one line: a letter, the name and what is remarkable about it."""
-    letter = "R" if old is not None else LETTERS[change.kind]
-    if colour:
-        letter = f"{_COLOURS[change.kind]}{letter}{_END}"
-    kind = change.entry.kind if change.entry is not None else change.base_kind
-    name = quote(change.path) + ("/" if kind == "dir" else "")
-    if old is not None:
-        name = f"{quote(old)} => {name}"
-    if change.target is not None:
-        name += f" -> {quote(change.target)}"
-    notes = remarks(change)
-    return f"  {letter} {name}" + (f"  [{'; '.join(notes)}]" if notes else "")
+def count_changes(changes: Iterable[Change]) -> str:
+    """Return how many changes of each kind there are, such as `2 added, 1 modified`; empty for none."""
+    counts = dict.fromkeys(_LETTERS, 0)
+    for change in changes:
+        counts[change.kind] += not change.is_mere_touch
+    words = {"metadata": "with other metadata"}
+    return ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
 
 
 def remarks(change: Change) -> list[str]:
@@ -207,89 +136,66 @@ def remarks(change: Change) -> list[str]:
     return notes
 
 
-def _mode_remarks(change: Change, mode: int) -> list[str]:
-    if "mode" in change.aspects:
-        return [f"mode {change.base_mode:o} to {mode:o}"]
-    if mode & 0o7000 and change.base_kind is None:
-        return [f"mode {mode:o}"]
-    return []
-
-
-def _worth_a_line(changes: Iterable[Change]) -> list[Change]:
-    return [change for change in changes if not change.is_mere_touch]
-
-
-def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: Mapping[bytes, bytes]) -> list[str]:
-    gone = {renames[change.path] for change in changes if change.path in renames}
-    changes = [change for change in changes if change.kind != "deleted" or change.path not in gone]
-    inside: dict[bytes, int] = {}
-    if len(changes) > limit:
-        changes, inside = _folded(changes)
-    left_out = len(changes) - limit
-    if left_out > 0:
-        changes = sorted(changes, key=lambda change: not change.leads_out)[:limit]
-    lines = []
-    for change in changes:
-        line = change_line(change, colour=colour, old=renames.get(change.path))
-        if number := inside.get(change.path):
-            line += f" and {number} in it"
-        lines.append(line)
-    if left_out > 0:
-        lines.append(f"  ... and {left_out} more")
+def left_lines(operation: Operation, *, limit: int = LIMIT) -> list[str]:
+    """Return what an operation left alone, a line each with the reason, at most `limit` and a count of the rest."""
+    groups = group_left(operation)
+    lines = [f"  ! {left_name(operation, left, inside)}: {left_reason(left)}" for left, inside in groups[:limit]]
+    if len(groups) > limit:
+        lines.append(f"  ! and {len(groups) - limit} more")
     return lines
+
+
+def group_left(operation: Operation) -> list[tuple[Skipped, int]]:
+    """Return what was left, a directory for all that was left in it for the same reason, with the number of these."""
+    found: list[tuple[Skipped, int]] = []
+    for left in operation.left:
+        outer, inside = found[-1] if found else (None, 0)
+        if (
+            outer is not None
+            and (outer.root, outer.why, outer.reason) == (left.root, left.why, left.reason)
+            and left.path.startswith(outer.path + b"/")
+        ):
+            found[-1] = outer, inside + 1
+        else:
+            found.append((left, 0))
+    return found
+
+
+def left_name(operation: Operation, left: Skipped, inside: int = 0) -> str:
+    """Return a path that was left as it is shown: relative in the project, absolute in another root."""
+    root = operation.roots[left.root]
+    name = quote(left.path if root == operation.project else root + b"/" + left.path)
+    return f"{name} and {inside} in it" if inside else name
+
+
+def left_reason(left: Skipped) -> str:
+    """Return why a path was left, in words; a reason may name what a stranger wrote."""
+    return f"{_WHYS[left.why]}: {safe_text(left.reason)}"
+
+
+def safe_text(text: str) -> str:
+    """Return a sentence of ours that may have a stranger's words in it, safe to show on one line."""
+    return show_line(text.encode("utf-8", "surrogateescape"))
+
+
+def applied_part(changes: ChangeSet, operation: Operation) -> ChangeSet:
+    """Return the changes that an operation did not leave alone."""
+    left = {(operation.roots[one.root], one.path) for one in operation.left}
+    # A repository that was left stands for all in it that moves with it
+    repositories = tuple(root + b"/" + path + b"/" for root, path in left if path.endswith(b".git"))
+    parts = []
+    for part in changes.roots:
+        # What is in a new directory can't be where that directory is not
+        outer = tuple(c.path + b"/" for c in part.changes if c.kind == "added" and (part.root, c.path) in left)
+        kept = [c for c in part.changes if (part.root, c.path) not in left and not c.path.startswith(outer)]
+        own = [c for c in kept if (part.root + b"/" + c.path).startswith(repositories) and not without_own_files([c])]
+        parts.append(part.replace(changes=tuple(c for c in kept if c not in own) if own else tuple(kept)))
+    return changes.replace(roots=tuple(parts))
 
 
 def without_own_files(changes: Iterable[Change]) -> list[Change]:
     """Return changes without those of the files that git keeps for itself."""
     return _without_git(list(changes))[0]
-
-
-def _without_git(changes: list[Change]) -> tuple[list[Change], dict[bytes, int]]:
-    """Take away what git keeps for itself, and count it by git directory; settings, hooks and the like stay."""
-    kept: list[Change] = []
-    counts: dict[bytes, int] = {}
-    for change in changes:
-        above, mark, inner = change.path.rpartition(b".git/")
-        is_known = inner.partition(b"/")[0] in _OF_GIT and not _is_new_program(change)
-        # Whether a file of git's own had a second name says nothing: the layer that shows it frozen may have one
-        is_own = mark and (not above or above.endswith(b"/")) and not remarks(change.replace(broke_link=False))
-        if is_own and (is_known or inner.endswith(b".sample")):
-            counts[above + b".git"] = counts.get(above + b".git", 0) + 1
-        else:
-            kept.append(change)
-    return kept, counts
-
-
-def _is_new_program(change: Change) -> bool:
-    entry = change.entry
-    return entry is not None and entry.kind == "file" and bool(entry.mode & ~change.base_mode & 0o111)
-
-
-def _folded(changes: Sequence[Change]) -> tuple[list[Change], dict[bytes, int]]:
-    """Let an added directory stand for what is in it, except for what leads out."""
-    kept: list[Change] = []
-    inside: dict[bytes, int] = {}
-    outer: bytes | None = None
-    for change in changes:
-        if outer is not None and change.path.startswith(outer + b"/"):
-            inside[outer] = inside.get(outer, 0) + 1
-            if not change.leads_out:
-                continue
-        elif change.kind == "added" and change.entry is not None and change.entry.kind == "dir":
-            outer = change.path
-        kept.append(change)
-    return kept, inside
-
-
-SCHEMA = 1
-
-_ENTRY_KINDS = frozenset({"file", "dir", "symlink", "special"})
-_CHANGE_KINDS = frozenset({"added", "modified", "deleted", "replaced", "metadata"})
-_ASPECTS = frozenset({"content", "mode", "mtime", "xattrs", "target"})
-_BYTES = ("target", "base_target", "layer")
-_NUMBERS = ("base_size", "base_mode")
-_FLAGS = ("leads_out", "broke_link", "unreadable")
-_IDENTITY = ("mode", "inode", "size", "ctime_ns")
 
 
 def to_plain(changes: ChangeSet) -> dict[str, Any]:
@@ -316,6 +222,95 @@ def from_plain(plain: object) -> ChangeSet:
         raise UsageError(f"this is not a change set of unspill: {error}") from None
 
 
+def named(field: str, raw: bytes) -> dict[str, str]:
+    """Return a name twice: to be read, and exactly."""
+    return {field: quote(raw), f"{field}_b64": binascii.b2a_base64(raw, newline=False).decode("ascii")}
+
+
+def _worth_a_line(changes: Iterable[Change]) -> list[Change]:
+    return [change for change in changes if not change.is_mere_touch]
+
+
+def _lines_of(changes: Sequence[Change], limit: int, *, colour: bool, renames: Mapping[bytes, bytes]) -> list[str]:
+    gone = {renames[change.path] for change in changes if change.path in renames}
+    changes = [change for change in changes if change.kind != "deleted" or change.path not in gone]
+    inside: dict[bytes, int] = {}
+    if len(changes) > limit:
+        changes, inside = _folded(changes)
+    left_out = len(changes) - limit
+    if left_out > 0:
+        changes = sorted(changes, key=lambda change: not change.leads_out)[:limit]
+    lines = []
+    for change in changes:
+        line = _change_line(change, colour=colour, old=renames.get(change.path))
+        if number := inside.get(change.path):
+            line += f" and {number} in it"
+        lines.append(line)
+    if left_out > 0:
+        lines.append(f"  ... and {left_out} more")
+    return lines
+
+
+def _change_line(change: Change, *, colour: bool = False, old: bytes | None = None) -> str:
+    """Return one change as one line: a letter, the name and what is remarkable about it."""
+    letter = "R" if old is not None else _LETTERS[change.kind]
+    if colour:
+        letter = f"{_COLOURS[change.kind]}{letter}{_END}"
+    kind = change.entry.kind if change.entry is not None else change.base_kind
+    name = quote(change.path) + ("/" if kind == "dir" else "")
+    if old is not None:
+        name = f"{quote(old)} => {name}"
+    if change.target is not None:
+        name += f" -> {quote(change.target)}"
+    notes = remarks(change)
+    return f"  {letter} {name}" + (f"  [{'; '.join(notes)}]" if notes else "")
+
+
+def _mode_remarks(change: Change, mode: int) -> list[str]:
+    if "mode" in change.aspects:
+        return [f"mode {change.base_mode:o} to {mode:o}"]
+    if mode & 0o7000 and change.base_kind is None:
+        return [f"mode {mode:o}"]
+    return []
+
+
+def _folded(changes: Sequence[Change]) -> tuple[list[Change], dict[bytes, int]]:
+    """Let an added directory stand for what is in it, except for what leads out."""
+    kept: list[Change] = []
+    inside: dict[bytes, int] = {}
+    outer: bytes | None = None
+    for change in changes:
+        if outer is not None and change.path.startswith(outer + b"/"):
+            inside[outer] = inside.get(outer, 0) + 1
+            if not change.leads_out:
+                continue
+        elif change.kind == "added" and change.entry is not None and change.entry.kind == "dir":
+            outer = change.path
+        kept.append(change)
+    return kept, inside
+
+
+def _without_git(changes: list[Change]) -> tuple[list[Change], dict[bytes, int]]:
+    """Take away what git keeps for itself, and count it by git directory; settings, hooks and the like stay."""
+    kept: list[Change] = []
+    counts: dict[bytes, int] = {}
+    for change in changes:
+        above, mark, inner = change.path.rpartition(b".git/")
+        is_known = inner.partition(b"/")[0] in _OF_GIT and not _is_new_program(change)
+        # Whether a file of git's own had a second name says nothing: the layer that shows it frozen may have one
+        is_own = mark and (not above or above.endswith(b"/")) and not remarks(change.replace(broke_link=False))
+        if is_own and (is_known or inner.endswith(b".sample")):
+            counts[above + b".git"] = counts.get(above + b".git", 0) + 1
+        else:
+            kept.append(change)
+    return kept, counts
+
+
+def _is_new_program(change: Change) -> bool:
+    entry = change.entry
+    return entry is not None and entry.kind == "file" and bool(entry.mode & ~change.base_mode & 0o111)
+
+
 def _change_to_plain(change: Change) -> dict[str, Any]:
     plain: dict[str, Any] = {**named("path", change.path), "kind": change.kind}
     if change.entry is not None:
@@ -331,11 +326,6 @@ def _change_to_plain(change: Change) -> dict[str, Any]:
         if (raw := getattr(change, field)) is not None:
             plain |= named(field, raw)
     return plain
-
-
-def named(field: str, raw: bytes) -> dict[str, str]:
-    """Return a name twice: to be read, and exactly."""
-    return {field: quote(raw), f"{field}_b64": binascii.b2a_base64(raw, newline=False).decode("ascii")}
 
 
 def _read(plain: Any) -> ChangeSet:

@@ -4,28 +4,10 @@
 Names come from the layers alone; beneath them only those names are looked up, except where a directory hides all
 that lies beneath it. So the cost follows the change, never the project. Nothing is followed, nothing live is written.
 
-MERGED
-[links] Where a symlink points, by its text alone: nothing is ever followed.
-
-[report] The changes and findings of one scan while they are collected, in the order of the walk.
-
-Everything that was cut, skipped or unreadable leaves a finding here: nothing is dropped in silence.
-
-[compare] In which fields an entry of a layer differs from the one beneath it.
-
+Directories of several layers make one view, topmost first, as overlayfs merges them: a directory merges with those of
+the same name beneath it until one is opaque or something else has the name. `TABLE` says what a pair of entries means.
 What counts: permission bits, content, symlink target, `user.*` attributes, and the mtime of regular files. Copy-up
-alone changes none of these. Where one side can't be read the answer is "differs, unreadable".
-
-[merge] How directories of several layers make one view, topmost first, as overlayfs merges them.
-
-A directory merges with those of the same name beneath it until one is opaque or something else has the name.
-
-[classify] What a pair of entries means: the one in the layers and the one beneath them.
-
-A pure table. Every pair is listed, so that a kind added later fails a test instead of being guessed. An entry that is
-missing in a directory which hides everything beneath it counts as a whiteout.
-
-[collector] Python's search for garbage cycles, paused where records are made by the thousand: none of them is in one.
+alone changes none of these. Everything that was cut, skipped or unreadable leaves a finding.
 """
 
 from __future__ import annotations
@@ -34,30 +16,24 @@ import gc
 import os
 import stat
 
+from unspill.changes.quote import quote
 from unspill.changes.walk import Pool, Unlocked
 from unspill.errors import SandboxUnavailable
 from unspill.host.content import have_same_content
 from unspill.host.overlay import (
-    FORMAT,
-    KINDS,
     MODE_MARK,
     OPAQUE,
     is_whiteout,
+    kind_of,
     list_attributes,
     refuse_foreign,
     user_attributes,
 )
-from unspill.model.change import (
-    Change,
-    ChangeSet,
-    Identity,
-    RootChanges,
-)
+from unspill.model.change import Change, ChangeSet, Identity, RootChanges
 from unspill.record import setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Sequence
     from typing import Literal
 
@@ -87,378 +63,18 @@ if TYPE_CHECKING:
         "compare specials",
     ]
 
-
-def leads_out(path: bytes, target: bytes, root: bytes) -> bool:
-    """Tell whether the symlink at `path` (relative to `root`) points outside of the root."""
-    if target.startswith(b"/"):
-        place: list[bytes] = []
-        needed = _parts(root)
-    else:
-        place = path.split(b"/")[:-1]
-        needed = []
-    for part in _parts(target):
-        if part != b"..":
-            place.append(part)
-        elif place:
-            place.pop()
-        elif not target.startswith(b"/"):
-            return True
-    return place[: len(needed)] != needed
-
-
-def _parts(path: bytes) -> list[bytes]:
-    return [part for part in path.split(b"/") if part not in (b"", b".")]
-
-
+MAX_ENTRIES = 1_000_000
+MAX_DEPTH = 10_000
 MAX_FINDINGS = 200
 # A chain of directories has a path per level: their sum grows with the square of the depth.
 MAX_PATH_BYTES = 512 * 1024 * 1024
 
-
-# Called one by one because checking the keyword arguments of a record costs more than the system calls of a change.
-_new = object.__new__
-(
-    _set_path, _set_kind, _set_entry, _set_base_kind, _set_base_size, _set_base_mode, _set_aspects, _set_target,
-    _set_base_target, _set_leads_out, _set_broke_link, _set_unreadable, _set_layer,
-) = setters(Change)  # fmt: skip
-_set_entry_kind, _set_mode, _set_inode, _set_size, _set_ctime = setters(Identity)
-
-
-# The aspects of a file with another size, by whether mode and mtime differ as well
-_RESIZED: dict[tuple[bool, bool], tuple[Aspect, ...]] = {
-    (False, False): ("content",),
-    (False, True): ("content", "mtime"),
-    (True, False): ("content", "mode"),
-    (True, True): ("content", "mode", "mtime"),
-}
-
-
-class Report:
-    """What a scan has found so far below one root."""
-
-    def __init__(self, root: bytes, max_entries: int) -> None:
-        self._root = root
-        self._max_entries = max_entries
-        self._path_bytes = 0
-        self._findings: list[str] = []
-        self._findings_left_out = 0
-        self._changes: list[Change] = []
-        self.is_full = False
-        self._is_cut = False
-
-    def add(
-        self,
-        path: bytes,
-        kind: ChangeKind,
-        layer: bytes,
-        upper: Found | None,
-        base: Found | None,
-        aspects: tuple[Aspect, ...] = (),
-        *,
-        unreadable: bool = False,
-    ) -> None:
-        """Record one change of the entry `upper` over the entry `base`."""
-        self._path_bytes += len(path)
-        if len(self._changes) >= self._max_entries or self._path_bytes > MAX_PATH_BYTES:
-            self._cut(path)
-            return
-        entry = target = base_kind = base_target = None
-        base_size = base_mode = 0
-        escapes = broke_link = False
-        if upper is not None:
-            entry = identify(upper[2], upper[3])
-            if upper[3] == "symlink":
-                target = upper[0].readlink(upper[1])
-                self._path_bytes += len(target)
-                escapes = leads_out(path, target, self._root)
-        if base is not None:
-            status, base_kind = base[2], base[3]
-            base_size, base_mode = status.st_size, status.st_mode & 0o7777
-            if base_kind == "symlink":
-                base_target = _target_of(base)
-            elif base_kind == "file" and status.st_nlink > 1:
-                broke_link = kind == "modified" or kind == "metadata"
-        change = _new(Change)
-        _set_path(change, path)
-        _set_kind(change, kind)
-        _set_entry(change, entry)
-        _set_base_kind(change, base_kind)
-        _set_base_size(change, base_size)
-        _set_base_mode(change, base_mode)
-        _set_aspects(change, aspects)
-        _set_target(change, target)
-        _set_base_target(change, base_target)
-        _set_leads_out(change, escapes)
-        _set_broke_link(change, broke_link)
-        _set_unreadable(change, unreadable)
-        _set_layer(change, layer)
-        self._changes.append(change)
-        if unreadable:
-            self.find("can't be compared: not readable", path)
-
-    def add_resized(self, path: bytes, layer: bytes, status: os.stat_result, base: os.stat_result) -> None:
-        """Record a regular file over one of another size."""
-        self._path_bytes += len(path)
-        if len(self._changes) >= self._max_entries or self._path_bytes > MAX_PATH_BYTES:
-            self._cut(path)
-            return
-        mode, base_mode = status.st_mode & 0o7777, base.st_mode & 0o7777
-        has_other_time = status.st_mtime_ns != base.st_mtime_ns
-        change = _new(Change)
-        _set_path(change, path)
-        _set_kind(change, "modified")
-        _set_entry(change, identify(status, "file"))
-        _set_base_kind(change, "file")
-        _set_base_size(change, base.st_size)
-        _set_base_mode(change, base_mode)
-        _set_aspects(change, _RESIZED[mode != base_mode, has_other_time])
-        _set_target(change, None)
-        _set_base_target(change, None)
-        _set_leads_out(change, False)
-        _set_broke_link(change, base.st_nlink > 1)
-        _set_unreadable(change, False)
-        _set_layer(change, layer)
-        self._changes.append(change)
-
-    def leave_out(self, why: str, path: bytes) -> None:
-        """Record that what is in a directory is not listed."""
-        self._is_cut = True
-        self.find(f"{why}: what is in it is not listed", path)
-
-    def find(self, what: str, path: bytes) -> None:
-        """Record something that no change shows."""
-        if len(self._findings) < MAX_FINDINGS:
-            from unspill.changes.quote import quote
-
-            self._findings.append(f"{quote(path)}: {what}")
-        else:
-            self._findings_left_out += 1
-
-    def refresh(self, directories: list[Dir]) -> None:
-        """Take the identity of directories anew whose ctime a scan changed by opening them to their owner."""
-        fresh = {path_of(directory): identify(directory.status, "dir") for directory in directories}
-        if fresh:
-            self._changes = [
-                change.replace(entry=fresh[change.path])
-                if change.path in fresh and change.entry is not None and change.entry.kind == "dir"
-                else change
-                for change in self._changes
-            ]
-
-    def as_change_set(self) -> ChangeSet:
-        findings = self._findings
-        if self._findings_left_out:
-            findings = [*findings, f"and {self._findings_left_out} more findings like these"]
-        part = RootChanges(root=self._root, changes=tuple(self._changes))
-        return ChangeSet(roots=(part,), findings=tuple(findings), is_cut=self.is_full or self._is_cut)
-
-    def _cut(self, path: bytes) -> None:
-        if not self.is_full:
-            self.is_full = True
-            self.find(f"too large to review: only the first {len(self._changes)} changes are listed", path)
-
-
-def _target_of(base: Found) -> bytes | None:
-    try:
-        return base[0].readlink(base[1])
-    except OSError:
-        return None  # replaced in the live tree meanwhile
-
-
-def identify(status: os.stat_result, kind: EntryKind) -> Identity:
-    """Return the identity of an entry from its lstat."""
-    identity = _new(Identity)
-    _set_entry_kind(identity, kind)
-    _set_mode(identity, status.st_mode & 0o7777)
-    _set_inode(identity, status.st_ino)
-    _set_size(identity, status.st_size)
-    _set_ctime(identity, status.st_ctime_ns)
-    return identity
-
-
-def path_of(directory: Dir) -> bytes:
-    """Return the path of a directory from its root, `.` for the root itself."""
-    parts = []
-    while directory.parent is not None:
-        parts.append(directory.name)
-        directory = directory.parent
-    return b"/".join(reversed(parts)) or b"."
-
-
-PATH_MAX = 4096
-
-
-def compare_files(path: bytes, entry: Found, base: Found) -> Difference:
-    """Compare two regular files. One of an upper that is closed to its owner gets another ctime by this."""
-    status, base_status = entry[2], base[2]
-    aspects: list[Aspect] = []
-    unreadable = False
-    try:
-        if status.st_size != base_status.st_size or (status.st_size and _contents_differ(entry, base)):
-            aspects.append("content")
-    except OSError:
-        unreadable = True
-        aspects.append("content")
-    if (status.st_mode ^ base_status.st_mode) & 0o7777:
-        aspects.append("mode")
-    if status.st_mtime_ns != base_status.st_mtime_ns:
-        aspects.append("mtime")
-    try:
-        if _file_attributes_differ(path, entry, base):
-            aspects.append("xattrs")
-    except OSError:
-        unreadable = True
-        aspects.append("xattrs")
-    return tuple(aspects), unreadable
-
-
-def compare_directories(upper: Dir, base: Dir) -> Difference:
-    """Compare two directories by themselves."""
-    aspects: tuple[Aspect, ...] = ("mode",) if (upper.status.st_mode ^ base.status.st_mode) & 0o7777 else ()
-    # The attribute calls refuse a descriptor that was opened for look-ups only.
-    entry = base.descriptor() if base.is_listable else base.attribute_path(b"")
-    try:
-        names = list_attributes(entry)
-        if not names and not upper.attributes:
-            return aspects, False
-        if user_attributes(upper.descriptor(), upper.attributes) == user_attributes(entry, names):
-            return aspects, False
-    except OSError:
-        return (*aspects, "xattrs"), True
-    return (*aspects, "xattrs"), False
-
-
-def compare_symlinks(name: bytes, upper: Dir, base: Dir) -> Difference:
-    """Compare two symlinks by their text."""
-    try:
-        return ((), False) if upper.readlink(name) == base.readlink(name) else (("target",), False)
-    except OSError:
-        return ("target",), True
-
-
-def compare_specials(status: os.stat_result, base_status: os.stat_result) -> Difference | None:
-    """Compare two special files; None when they are not even of the same type."""
-    if stat.S_IFMT(status.st_mode) != stat.S_IFMT(base_status.st_mode) or status.st_rdev != base_status.st_rdev:
-        return None
-    return (("mode",), False) if (status.st_mode ^ base_status.st_mode) & 0o7777 else ((), False)
-
-
-def _contents_differ(entry: Found, base: Found) -> bool:
-    ours = open_file(entry)
-    try:
-        theirs = open_file(base)
-        try:
-            return not have_same_content(ours, theirs, entry[2].st_size)
-        finally:
-            os.close(theirs)
-    finally:
-        os.close(ours)
-
-
-def open_file(found: Found) -> int:
-    """Open a regular file for reading, and leave one that is closed to its owner closed.
-
-    Raises:
-        OSError: It can't be read, or is no regular file.
-    """
-    if found[2].st_mode & 0o400:
-        return found[0].open_file(found[1])
-    with Unlocked(*found[:3]):
-        return found[0].open_file(found[1])
-
-
-def has_attributes(path: bytes, layer: bytes, name: bytes, base: Dir) -> bool:
-    """Tell whether a file of a layer or the one beneath it may have any attribute at all."""
-    try:
-        full = layer + b"/" + path
-        base_path = b"/proc/self/fd/%d/%s" % (base.descriptor(), name)
-        return bool(os.listxattr(full, follow_symlinks=False) or os.listxattr(base_path, follow_symlinks=False))
-    except OSError:
-        return True
-
-
-def _file_attributes_differ(path: bytes, entry: Found, base: Found) -> bool:
-    # The attribute calls know no directory descriptor. Nothing moves in an upper, so there its own path is as good
-    # as one through /proc, and twice as fast.
-    full = entry[0].upper + b"/" + path
-    if len(full) >= PATH_MAX:
-        full = entry[0].attribute_path(entry[1])
-    base_path = b"/proc/self/fd/%d/%s" % (base[0].descriptor(), base[1])
-    try:
-        names, base_names = os.listxattr(full, follow_symlinks=False), os.listxattr(base_path, follow_symlinks=False)
-    except OSError:
-        names, base_names = list_attributes(full), list_attributes(base_path)
-    if not names and not base_names:
-        return False
-    refuse_foreign(names, path)
-    with Unlocked(*entry[:3]), Unlocked(*base[:3]):
-        return user_attributes(full, names) != user_attributes(base_path, base_names)
-
-
-def open_merged(directories: list[Dir], name: bytes) -> tuple[list[Dir], End]:
-    """Open the subdirectories of one name that merge, the topmost first.
-
-    Raises:
-        PermissionError: One of them is closed to us.
-        SandboxUnavailable: One of them has marks that no mount of unspill makes.
-    """
-    opened: list[Dir] = []
-    for directory in directories:
-        try:
-            child = directory.open_child(name)
-        except FileNotFoundError:
-            continue
-        except NotADirectoryError:
-            return opened, "other"
-        opened.append(child)
-        if child.owned and read_marks(child):
-            return opened, "opaque"
-    return opened, "bottom"
-
-
-def find_entry(directories: list[Dir], name: bytes) -> Found | None:
-    """Find what a merged directory shows under a name.
-
-    Raises:
-        PermissionError: Its directory in the live tree is closed to us.
-    """
-    for directory in directories:
-        try:
-            fd = directory.fd if directory.fd >= 0 else directory.descriptor()
-            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            # The second one where the live directory itself was replaced meanwhile.
-            continue
-        kind = KINDS.get(status.st_mode & FORMAT, "special")
-        # overlayfs honours a whiteout in every layer, also one that someone has put into the live tree.
-        if kind == "special" and is_whiteout(status):
-            return None
-        return directory, name, status, kind
-    return None
-
-
-def read_marks(directory: Dir) -> bool:
-    """Read the attribute names of a directory of an upper; tell whether it hides what is beneath it."""
-    names = directory.attributes = list_attributes(directory.descriptor())
-    if directory.status.st_mode & 0o077 == 0 or MODE_MARK in names:
-        directory.make_sure_of_mode(names)
-    if not names:
-        return False
-    refuse_foreign(names, directory.name)
-    if OPAQUE not in names:
-        return False
-    mark = os.getxattr(directory.descriptor(), OPAQUE)
-    if mark == b"x":
-        raise SandboxUnavailable(
-            f"the layer holds whiteouts in attributes below {directory.name!r}, which no layer of unspill has",
-            remedy="Discard this sandbox; something else wrote into its layer.",
-        )
-    return mark == b"y"
-
-
 UPPER_KINDS: tuple[UpperKind, ...] = ("none", "whiteout", "file", "dir", "opaque", "symlink", "special")
 BASE_KINDS: tuple[BaseKind, ...] = ("none", "file", "dir", "symlink", "special")
 
+# What a pair of entries means: the one in the layers and the one beneath them. Every pair is listed, so that a kind
+# added later fails a test instead of being guessed. An entry that is missing in a directory which hides everything
+# beneath it counts as a whiteout.
 TABLE: dict[tuple[UpperKind, BaseKind], Verdict] = {
     ("none", "none"): "nothing",
     ("none", "file"): "nothing",
@@ -498,27 +114,26 @@ TABLE: dict[tuple[UpperKind, BaseKind], Verdict] = {
     ("special", "special"): "compare specials",
 }
 
-
-class CollectorPaused:
-    """No search while this is entered: the searches would take as long as the work itself.
-
-    It ends enabled if it was, whatever other threads do meanwhile.
-    """
-
-    def __enter__(self) -> None:
-        self._was_enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_details: object) -> None:
-        if self._was_enabled:
-            gc.enable()
-
-
+_PATH_MAX = 4096
 # A regular file that its owner may read
 _PLAIN, _READABLE_FILE = 0o170400, 0o100400
 
-MAX_ENTRIES = 1_000_000
-MAX_DEPTH = 10_000
+# Called one by one because checking the keyword arguments of a record costs more than the system calls of a change.
+_new = object.__new__
+(
+    _set_path, _set_kind, _set_entry, _set_base_kind, _set_base_size, _set_base_mode, _set_aspects, _set_target,
+    _set_base_target, _set_leads_out, _set_broke_link, _set_unreadable, _set_layer,
+) = setters(Change)  # fmt: skip
+_set_entry_kind, _set_mode, _set_inode, _set_size, _set_ctime = setters(Identity)
+
+
+# The aspects of a file with another size, by whether mode and mtime differ as well
+_RESIZED: dict[tuple[bool, bool], tuple[Aspect, ...]] = {
+    (False, False): ("content",),
+    (False, True): ("content", "mtime"),
+    (True, False): ("content", "mode"),
+    (True, True): ("content", "mode", "mtime"),
+}
 
 
 def scan(
@@ -544,7 +159,7 @@ def scan(
         SandboxUnavailable: A layer holds marks that no mount of unspill makes.
         OSError: A layer or the live root can't be opened.
     """
-    report = Report(live, max_entries)
+    report = _Report(live, max_entries)
     if layers:
         with CollectorPaused(), Pool() as pool:
             uppers = [pool.upper_root(path) for path in layers]
@@ -564,46 +179,104 @@ def join(parts: Iterable[ChangeSet]) -> ChangeSet:
     )
 
 
-class _Frame:
-    """A directory that is being walked: what merges there in the layers, and what beneath them.
+def open_merged(directories: list[Dir], name: bytes) -> tuple[list[Dir], End]:
+    """Open the subdirectories of one name that merge, the topmost first.
 
-    `hides`: nothing beneath shows through, so what is missing here is deleted.
+    Raises:
+        PermissionError: One of them is closed to us.
+        SandboxUnavailable: One of them has marks that no mount of unspill makes.
+    """
+    opened: list[Dir] = []
+    for directory in directories:
+        try:
+            child = directory.open_child(name)
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError:
+            return opened, "other"
+        opened.append(child)
+        if child.owned and _read_marks(child):
+            return opened, "opaque"
+    return opened, "bottom"
+
+
+def find_entry(directories: list[Dir], name: bytes) -> Found | None:
+    """Find what a merged directory shows under a name.
+
+    Raises:
+        PermissionError: Its directory in the live tree is closed to us.
+    """
+    for directory in directories:
+        try:
+            fd = directory.fd if directory.fd >= 0 else directory.descriptor()
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            # The second one where the live directory itself was replaced meanwhile.
+            continue
+        kind = kind_of(status)
+        # overlayfs honours a whiteout in every layer, also one that someone has put into the live tree.
+        if kind == "special" and is_whiteout(status):
+            return None
+        return directory, name, status, kind
+    return None
+
+
+def open_file(found: Found) -> int:
+    """Open a regular file for reading, and leave one that is closed to its owner closed.
+
+    Raises:
+        OSError: It can't be read, or is no regular file.
+    """
+    if found[2].st_mode & 0o400:
+        return found[0].open_file(found[1])
+    with Unlocked(*found[:3]):
+        return found[0].open_file(found[1])
+
+
+def leads_out(path: bytes, target: bytes, root: bytes) -> bool:
+    """Tell whether the symlink at `path` (relative to `root`) points outside of the root, by its text alone."""
+    if target.startswith(b"/"):
+        place: list[bytes] = []
+        needed = _parts(root)
+    else:
+        place = path.split(b"/")[:-1]
+        needed = []
+    for part in _parts(target):
+        if part != b"..":
+            place.append(part)
+        elif place:
+            place.pop()
+        elif not target.startswith(b"/"):
+            return True
+    return place[: len(needed)] != needed
+
+
+class CollectorPaused:
+    """Python's search for garbage cycles, paused where records are made by the thousand: none of them is in one.
+
+    The searches would take as long as the work itself. It ends enabled if it was, whatever other threads do meanwhile.
     """
 
-    __slots__ = ("bases", "hides", "items", "prefix", "uppers")
+    def __enter__(self) -> None:
+        self._was_enabled = gc.isenabled()
+        gc.disable()
 
-    def __init__(self, uppers: list[Dir], bases: list[Dir], prefix: bytes, *, hides: bool) -> None:
-        self.uppers = uppers
-        self.bases = bases
-        self.prefix = prefix
-        self.hides = hides
-        self.items = iter(self._items())
-
-    def _items(self) -> Iterable[tuple[bytes, bool, Dir | None]]:
-        if len(self.uppers) == 1 and not (self.hides and self.bases):
-            return sorted(self.uppers[0].names())
-        found: dict[bytes, tuple[bytes, bool, Dir | None]] = {}
-        for directory in self.uppers:
-            for item in directory.names():
-                found.setdefault(item[0], item)
-        if self.hides:
-            for directory in self.bases:
-                for name, _, _ in directory.names():
-                    found.setdefault(name, (name, False, None))
-        return sorted(found.values())
+    def __exit__(self, *_details: object) -> None:
+        if self._was_enabled:
+            gc.enable()
 
 
 class _Scan:
     """One walk, depth first in the order of the names, without recursion."""
 
-    def __init__(self, pool: Pool, report: Report, max_depth: int) -> None:
+    def __init__(self, pool: Pool, report: _Report, max_depth: int) -> None:
         self._pool = pool
         self._report = report
         self._max_depth = max_depth
 
     def run(self, uppers: list[Dir], bases: list[Dir]) -> None:
         top = uppers[0]
-        read_marks(top)
+        _read_marks(top)
         self._both_directories(b".", top, bases[0])
         frames = [_Frame(uppers, bases, b"", hides=False)]
         while frames and not self._report.is_full:
@@ -629,7 +302,7 @@ class _Scan:
             status = upper.lstat(name)
             if len(frame.bases) == 1 and self._is_resized(path, name, layer, status, frame.bases[0]):
                 return
-            entry_kind = KINDS.get(status.st_mode & FORMAT, "special")
+            entry_kind = kind_of(status)
             if entry_kind != "special" or not is_whiteout(status):
                 kind = entry_kind
                 entry = (upper, name, status, entry_kind)
@@ -640,7 +313,7 @@ class _Scan:
             return
         verdict = TABLE[kind, base[3] if base is not None else "none"]
         if verdict == "compare files" and entry is not None and base is not None:
-            aspects, unreadable = compare_files(path, entry, base)
+            aspects, unreadable = _compare_files(path, entry, base)
             if aspects:
                 if not entry[2].st_mode & 0o400:
                     entry = (entry[0], name, entry[0].lstat(name), "file")
@@ -666,7 +339,7 @@ class _Scan:
             return False
         if base_status.st_mode & _PLAIN != _READABLE_FILE or base_status.st_size == status.st_size:
             return False
-        if has_attributes(path, layer, name, base):
+        if _has_attributes(path, layer, name, base):
             return False
         self._report.add_resized(path, layer, status, base_status)
         return True
@@ -674,7 +347,7 @@ class _Scan:
     def _both(self, path: bytes, entry: Found, base: Found) -> None:
         """Compare two symlinks or two special files."""
         upper, name, status, kind = entry
-        found = compare_symlinks(name, upper, base[0]) if kind == "symlink" else compare_specials(status, base[2])
+        found = _compare_symlinks(name, upper, base[0]) if kind == "symlink" else _compare_specials(status, base[2])
         if found is None:
             self._report.add(path, "replaced", upper.upper, entry, base)
         elif found[0]:
@@ -728,11 +401,44 @@ class _Scan:
         return bases
 
     def _both_directories(self, path: bytes, top: Dir, base: Dir) -> None:
-        aspects, unreadable = compare_directories(top, base)
+        aspects, unreadable = _compare_directories(top, base)
         if aspects:
             entry: Found = (top, top.name, top.status, "dir")
             beneath: Found = (base, base.name, base.status, "dir")
             self._report.add(path, "metadata", top.upper, entry, beneath, aspects, unreadable=unreadable)
+
+
+class _Frame:
+    """A directory that is being walked: what merges there in the layers, and what beneath them.
+
+    `hides`: nothing beneath shows through, so what is missing here is deleted.
+    """
+
+    __slots__ = ("bases", "hides", "items", "prefix", "uppers")
+
+    def __init__(self, uppers: list[Dir], bases: list[Dir], prefix: bytes, *, hides: bool) -> None:
+        self.uppers = uppers
+        self.bases = bases
+        self.prefix = prefix
+        self.hides = hides
+        self.items = iter(self._items())
+
+    def _items(self) -> Iterable[tuple[bytes, bool, Dir | None]]:
+        if len(self.uppers) == 1 and not (self.hides and self.bases):
+            return sorted(self.uppers[0].names())
+        found: dict[bytes, tuple[bytes, bool, Dir | None]] = {}
+        for directory in self.uppers:
+            for item in directory.names():
+                found.setdefault(item[0], item)
+        if self.hides:
+            for directory in self.bases:
+                for name, _, _ in directory.names():
+                    found.setdefault(name, (name, False, None))
+        return sorted(found.values())
+
+
+def _from(upper: Dir, uppers: list[Dir]) -> list[Dir]:
+    return uppers if uppers[0] is upper else uppers[uppers.index(upper) :]
 
 
 def _refuse_metacopy(entry: Found) -> None:
@@ -742,5 +448,269 @@ def _refuse_metacopy(entry: Found) -> None:
         refuse_foreign(list_attributes(upper.attribute_path(name)), name)
 
 
-def _from(upper: Dir, uppers: list[Dir]) -> list[Dir]:
-    return uppers if uppers[0] is upper else uppers[uppers.index(upper) :]
+def _read_marks(directory: Dir) -> bool:
+    """Read the attribute names of a directory of an upper; tell whether it hides what is beneath it."""
+    names = directory.attributes = list_attributes(directory.descriptor())
+    if directory.status.st_mode & 0o077 == 0 or MODE_MARK in names:
+        directory.make_sure_of_mode(names)
+    if not names:
+        return False
+    refuse_foreign(names, directory.name)
+    if OPAQUE not in names:
+        return False
+    mark = os.getxattr(directory.descriptor(), OPAQUE)
+    if mark == b"x":
+        raise SandboxUnavailable(
+            f"the layer holds whiteouts in attributes below {directory.name!r}, which no layer of unspill has",
+            remedy="Discard this sandbox; something else wrote into its layer.",
+        )
+    return mark == b"y"
+
+
+def _compare_files(path: bytes, entry: Found, base: Found) -> Difference:
+    """Compare two regular files. One of an upper that is closed to its owner gets another ctime by this."""
+    status, base_status = entry[2], base[2]
+    aspects: list[Aspect] = []
+    unreadable = False
+    try:
+        if status.st_size != base_status.st_size or (status.st_size and _contents_differ(entry, base)):
+            aspects.append("content")
+    except OSError:
+        unreadable = True
+        aspects.append("content")
+    if (status.st_mode ^ base_status.st_mode) & 0o7777:
+        aspects.append("mode")
+    if status.st_mtime_ns != base_status.st_mtime_ns:
+        aspects.append("mtime")
+    try:
+        if _file_attributes_differ(path, entry, base):
+            aspects.append("xattrs")
+    except OSError:
+        unreadable = True
+        aspects.append("xattrs")
+    return tuple(aspects), unreadable
+
+
+def _contents_differ(entry: Found, base: Found) -> bool:
+    ours = open_file(entry)
+    try:
+        theirs = open_file(base)
+        try:
+            return not have_same_content(ours, theirs, entry[2].st_size)
+        finally:
+            os.close(theirs)
+    finally:
+        os.close(ours)
+
+
+def _file_attributes_differ(path: bytes, entry: Found, base: Found) -> bool:
+    # The attribute calls know no directory descriptor. Nothing moves in an upper, so there its own path is as good
+    # as one through /proc, and twice as fast.
+    full = entry[0].upper + b"/" + path
+    if len(full) >= _PATH_MAX:
+        full = entry[0].attribute_path(entry[1])
+    base_path = b"/proc/self/fd/%d/%s" % (base[0].descriptor(), base[1])
+    try:
+        names, base_names = os.listxattr(full, follow_symlinks=False), os.listxattr(base_path, follow_symlinks=False)
+    except OSError:
+        names, base_names = list_attributes(full), list_attributes(base_path)
+    if not names and not base_names:
+        return False
+    refuse_foreign(names, path)
+    with Unlocked(*entry[:3]), Unlocked(*base[:3]):
+        return user_attributes(full, names) != user_attributes(base_path, base_names)
+
+
+def _compare_directories(upper: Dir, base: Dir) -> Difference:
+    """Compare two directories by themselves."""
+    aspects: tuple[Aspect, ...] = ("mode",) if (upper.status.st_mode ^ base.status.st_mode) & 0o7777 else ()
+    # The attribute calls refuse a descriptor that was opened for look-ups only.
+    entry = base.descriptor() if base.is_listable else base.attribute_path(b"")
+    try:
+        names = list_attributes(entry)
+        if not names and not upper.attributes:
+            return aspects, False
+        if user_attributes(upper.descriptor(), upper.attributes) == user_attributes(entry, names):
+            return aspects, False
+    except OSError:
+        return (*aspects, "xattrs"), True
+    return (*aspects, "xattrs"), False
+
+
+def _compare_symlinks(name: bytes, upper: Dir, base: Dir) -> Difference:
+    """Compare two symlinks by their text."""
+    try:
+        return ((), False) if upper.readlink(name) == base.readlink(name) else (("target",), False)
+    except OSError:
+        return ("target",), True
+
+
+def _compare_specials(status: os.stat_result, base_status: os.stat_result) -> Difference | None:
+    """Compare two special files; None when they are not even of the same type."""
+    if stat.S_IFMT(status.st_mode) != stat.S_IFMT(base_status.st_mode) or status.st_rdev != base_status.st_rdev:
+        return None
+    return (("mode",), False) if (status.st_mode ^ base_status.st_mode) & 0o7777 else ((), False)
+
+
+def _has_attributes(path: bytes, layer: bytes, name: bytes, base: Dir) -> bool:
+    """Tell whether a file of a layer or the one beneath it may have any attribute at all."""
+    try:
+        full = layer + b"/" + path
+        base_path = b"/proc/self/fd/%d/%s" % (base.descriptor(), name)
+        return bool(os.listxattr(full, follow_symlinks=False) or os.listxattr(base_path, follow_symlinks=False))
+    except OSError:
+        return True
+
+
+class _Report:
+    """What a scan has found so far below one root, in the order of the walk."""
+
+    def __init__(self, root: bytes, max_entries: int) -> None:
+        self._root = root
+        self._max_entries = max_entries
+        self._path_bytes = 0
+        self._findings: list[str] = []
+        self._findings_left_out = 0
+        self._changes: list[Change] = []
+        self.is_full = False
+        self._is_cut = False
+
+    def add(
+        self,
+        path: bytes,
+        kind: ChangeKind,
+        layer: bytes,
+        upper: Found | None,
+        base: Found | None,
+        aspects: tuple[Aspect, ...] = (),
+        *,
+        unreadable: bool = False,
+    ) -> None:
+        """Record one change of the entry `upper` over the entry `base`."""
+        self._path_bytes += len(path)
+        if len(self._changes) >= self._max_entries or self._path_bytes > MAX_PATH_BYTES:
+            self._cut(path)
+            return
+        entry = target = base_kind = base_target = None
+        base_size = base_mode = 0
+        escapes = broke_link = False
+        if upper is not None:
+            entry = _identify(upper[2], upper[3])
+            if upper[3] == "symlink":
+                target = upper[0].readlink(upper[1])
+                self._path_bytes += len(target)
+                escapes = leads_out(path, target, self._root)
+        if base is not None:
+            status, base_kind = base[2], base[3]
+            base_size, base_mode = status.st_size, status.st_mode & 0o7777
+            if base_kind == "symlink":
+                base_target = _target_of(base)
+            elif base_kind == "file" and status.st_nlink > 1:
+                broke_link = kind == "modified" or kind == "metadata"
+        change = _new(Change)
+        _set_path(change, path)
+        _set_kind(change, kind)
+        _set_entry(change, entry)
+        _set_base_kind(change, base_kind)
+        _set_base_size(change, base_size)
+        _set_base_mode(change, base_mode)
+        _set_aspects(change, aspects)
+        _set_target(change, target)
+        _set_base_target(change, base_target)
+        _set_leads_out(change, escapes)
+        _set_broke_link(change, broke_link)
+        _set_unreadable(change, unreadable)
+        _set_layer(change, layer)
+        self._changes.append(change)
+        if unreadable:
+            self.find("can't be compared: not readable", path)
+
+    def add_resized(self, path: bytes, layer: bytes, status: os.stat_result, base: os.stat_result) -> None:
+        """Record a regular file over one of another size."""
+        self._path_bytes += len(path)
+        if len(self._changes) >= self._max_entries or self._path_bytes > MAX_PATH_BYTES:
+            self._cut(path)
+            return
+        mode, base_mode = status.st_mode & 0o7777, base.st_mode & 0o7777
+        has_other_time = status.st_mtime_ns != base.st_mtime_ns
+        change = _new(Change)
+        _set_path(change, path)
+        _set_kind(change, "modified")
+        _set_entry(change, _identify(status, "file"))
+        _set_base_kind(change, "file")
+        _set_base_size(change, base.st_size)
+        _set_base_mode(change, base_mode)
+        _set_aspects(change, _RESIZED[mode != base_mode, has_other_time])
+        _set_target(change, None)
+        _set_base_target(change, None)
+        _set_leads_out(change, False)
+        _set_broke_link(change, base.st_nlink > 1)
+        _set_unreadable(change, False)
+        _set_layer(change, layer)
+        self._changes.append(change)
+
+    def leave_out(self, why: str, path: bytes) -> None:
+        """Record that what is in a directory is not listed."""
+        self._is_cut = True
+        self.find(f"{why}: what is in it is not listed", path)
+
+    def find(self, what: str, path: bytes) -> None:
+        """Record something that no change shows."""
+        if len(self._findings) < MAX_FINDINGS:
+            self._findings.append(f"{quote(path)}: {what}")
+        else:
+            self._findings_left_out += 1
+
+    def refresh(self, directories: list[Dir]) -> None:
+        """Take the identity of directories anew whose ctime a scan changed by opening them to their owner."""
+        fresh = {_path_of(directory): _identify(directory.status, "dir") for directory in directories}
+        if fresh:
+            self._changes = [
+                change.replace(entry=fresh[change.path])
+                if change.path in fresh and change.entry is not None and change.entry.kind == "dir"
+                else change
+                for change in self._changes
+            ]
+
+    def as_change_set(self) -> ChangeSet:
+        findings = self._findings
+        if self._findings_left_out:
+            findings = [*findings, f"and {self._findings_left_out} more findings like these"]
+        part = RootChanges(root=self._root, changes=tuple(self._changes))
+        return ChangeSet(roots=(part,), findings=tuple(findings), is_cut=self.is_full or self._is_cut)
+
+    def _cut(self, path: bytes) -> None:
+        if not self.is_full:
+            self.is_full = True
+            self.find(f"too large to review: only the first {len(self._changes)} changes are listed", path)
+
+
+def _identify(status: os.stat_result, kind: EntryKind) -> Identity:
+    """Return the identity of an entry from its lstat."""
+    identity = _new(Identity)
+    _set_entry_kind(identity, kind)
+    _set_mode(identity, status.st_mode & 0o7777)
+    _set_inode(identity, status.st_ino)
+    _set_size(identity, status.st_size)
+    _set_ctime(identity, status.st_ctime_ns)
+    return identity
+
+
+def _path_of(directory: Dir) -> bytes:
+    """Return the path of a directory from its root, `.` for the root itself."""
+    parts = []
+    while directory.parent is not None:
+        parts.append(directory.name)
+        directory = directory.parent
+    return b"/".join(reversed(parts)) or b"."
+
+
+def _target_of(base: Found) -> bytes | None:
+    try:
+        return base[0].readlink(base[1])
+    except OSError:
+        return None  # replaced in the live tree meanwhile
+
+
+def _parts(path: bytes) -> list[bytes]:
+    return [part for part in path.split(b"/") if part not in (b"", b".")]

@@ -3,13 +3,6 @@
 
 A chosen path brings the directories above it along that do not exist yet; it never brings what else happened to a
 directory above it. Decides by paths alone: no file is looked at.
-
-MERGED
-[glob] Match paths with a pattern: `*` and `?` within a name, `**` across names, `[a-z]` and `[!a-z]`.
-
-All places of the pattern that the path may have reached are followed at once, as the bits of one number: so the time
-grows with the length of the path, whatever the pattern. Characters are compared, not bytes; a leading dot is one of
-them.
 """
 
 from __future__ import annotations
@@ -23,22 +16,82 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
-    from unspill.model.change import (
-        Change,
-        ChangeSet,
-        Hunks,
-        RootChanges,
-        Selection,
-    )
+    from unspill.model.change import Change, ChangeSet, Hunks, RootChanges, Selection
 
     # Tells which characters one place of a pattern accepts.
     Accepts = Callable[[str], bool]
 
+    # Paths by root
     Chosen = dict[bytes, set[bytes]]
+
+_CUT = "Discard all that is held, and let the command write less or elsewhere."
+LIST = "See `unspill changes` for what can be chosen."
+
+
+def select(changes: ChangeSet, selection: Selection, *, parents: bool = True) -> ChangeSet:
+    """Return what is chosen, with the same roots.
+
+    A path means all at or below it; a glob means the very paths that it matches; a file of which hunks are chosen is
+    in the result whole. Relative paths count from every root, absolute ones from theirs.
+
+    Args:
+        changes: What there is.
+        selection: What is wanted of it; an empty one wants all.
+        parents: Bring along what a chosen path needs above it.
+
+    Raises:
+        UsageError: a part of the selection chooses nothing, or the changes are not all known.
+    """
+    if changes.is_cut:
+        raise UsageError("there is more than can be listed, so nothing can be chosen of it", remedy=_CUT)
+    if selection.is_everything:
+        return changes
+    chosen: Chosen = {part.root: set() for part in changes.roots}
+    _choose_paths(changes, selection.paths, chosen)
+    for pattern in selection.globs:
+        _choose_glob(changes, pattern, chosen)
+    for hunks in selection.hunks:
+        _choose_file(changes, hunks, chosen)
+    return _keep(changes, with_parents(changes, chosen) if parents else chosen)
+
+
+def rest(changes: ChangeSet, chosen: ChangeSet, hunks: Iterable[Hunks] = ()) -> ChangeSet:
+    """Return what is left of `changes` without the chosen ones; files of which only hunks were chosen stay in it."""
+    partial = {posixpath.normpath(some.path) for some in hunks}
+    gone = {part.root: {change.path for change in part.changes} - _of_root(part.root, partial) for part in chosen.roots}
+    return _filtered(changes, lambda root, path: path not in gone.get(root, ()))
+
+
+def without(changes: ChangeSet, dropped: ChangeSet, hunks: Iterable[Hunks] = ()) -> ChangeSet:
+    """Return what can stay when the `dropped` changes go: the rest, and the new directories that the rest lies in."""
+    kept = rest(changes, dropped, hunks)
+    paths = {part.root: {change.path for change in part.changes} for part in kept.roots}
+    return _keep(changes, with_parents(changes, paths))
+
+
+def with_parents(changes: ChangeSet, chosen: Chosen) -> Chosen:
+    """Add to chosen paths, by root, the directories above them that are new or replace something else."""
+    result: Chosen = {}
+    for part in changes.roots:
+        paths = chosen.get(part.root, set())
+        made = {change.path for change in part.changes if change.kind in ("added", "replaced")}
+        needed: set[bytes] = set()
+        for path in paths if made else ():
+            above = path.rpartition(b"/")[0]
+            while above and above not in needed:
+                needed.add(above)
+                above = above.rpartition(b"/")[0]
+        result[part.root] = paths | needed & made
+    return result
 
 
 class Glob:
-    """One pattern."""
+    """A pattern for paths: `*` and `?` within a name, `**` across names, `[a-z]` and `[!a-z]`.
+
+    All places of the pattern that a path may have reached are followed at once, as the bits of one number: so the time
+    grows with the length of the path, whatever the pattern. Characters are compared, not bytes; a leading dot is one of
+    them.
+    """
 
     __slots__ = ("_end", "_forks", "_loops", "_masks", "_places", "_prefix")
 
@@ -98,103 +151,6 @@ class Glob:
             if more == reached:
                 return reached
             reached = more
-
-
-def _place(text: str, at: int) -> tuple[Accepts, int]:
-    """Return what the pattern accepts at a position that is no star, and the position after it."""
-    if text[at] == "?":
-        return _in_a_name, at + 1
-    if text[at] == "[" and (end := text.find("]", at + 2 + (text[at + 1 : at + 2] in ("!", "^")))) > 0:
-        return _one_of(text[at + 1 : end]), end + 1
-    return text[at].__eq__, at + 1
-
-
-def _one_of(body: str) -> Accepts:
-    is_negated = body[:1] in ("!", "^")
-    rest = body[is_negated:]
-    ranges: list[tuple[str, str]] = []
-    while rest:
-        size = 3 if len(rest) > 2 and rest[1] == "-" else 1
-        ranges.append((rest[0], rest[size - 1]))
-        rest = rest[size:]
-
-    def accepts(character: str) -> bool:
-        return character != "/" and any(low <= character <= high for low, high in ranges) != is_negated
-
-    return accepts
-
-
-def _in_a_name(character: str) -> bool:
-    return character != "/"
-
-
-def _nothing(_character: str) -> bool:
-    return False
-
-
-def _anything(_character: str) -> bool:
-    return True
-
-
-CUT = "Discard all that is held, and let the command write less or elsewhere."
-LIST = "See `unspill changes` for what can be chosen."
-
-
-def select(changes: ChangeSet, selection: Selection, *, parents: bool = True) -> ChangeSet:
-    """Return what is chosen, with the same roots.
-
-    A path means all at or below it; a glob means the very paths that it matches; a file of which hunks are chosen is
-    in the result whole. Relative paths count from every root, absolute ones from theirs.
-
-    Args:
-        changes: What there is.
-        selection: What is wanted of it; an empty one wants all.
-        parents: Bring along what a chosen path needs above it.
-
-    Raises:
-        UsageError: a part of the selection chooses nothing, or the changes are not all known.
-    """
-    if changes.is_cut:
-        raise UsageError("there is more than can be listed, so nothing can be chosen of it", remedy=CUT)
-    if selection.is_everything:
-        return changes
-    chosen: Chosen = {part.root: set() for part in changes.roots}
-    _choose_paths(changes, selection.paths, chosen)
-    for pattern in selection.globs:
-        _choose_glob(changes, pattern, chosen)
-    for hunks in selection.hunks:
-        _choose_file(changes, hunks, chosen)
-    return _keep(changes, with_parents(changes, chosen) if parents else chosen)
-
-
-def rest(changes: ChangeSet, chosen: ChangeSet, hunks: Iterable[Hunks] = ()) -> ChangeSet:
-    """Return what is left of `changes` without the chosen ones; files of which only hunks were chosen stay in it."""
-    partial = {posixpath.normpath(some.path) for some in hunks}
-    gone = {part.root: {change.path for change in part.changes} - _of_root(part.root, partial) for part in chosen.roots}
-    return _filtered(changes, lambda root, path: path not in gone.get(root, ()))
-
-
-def without(changes: ChangeSet, dropped: ChangeSet, hunks: Iterable[Hunks] = ()) -> ChangeSet:
-    """Return what can stay when the `dropped` changes go: the rest, and the new directories that the rest lies in."""
-    kept = rest(changes, dropped, hunks)
-    paths = {part.root: {change.path for change in part.changes} for part in kept.roots}
-    return _keep(changes, with_parents(changes, paths))
-
-
-def with_parents(changes: ChangeSet, chosen: Chosen) -> Chosen:
-    """Add to chosen paths, by root, the directories above them that are new or replace something else."""
-    result: Chosen = {}
-    for part in changes.roots:
-        paths = chosen.get(part.root, set())
-        made = {change.path for change in part.changes if change.kind in ("added", "replaced")}
-        needed: set[bytes] = set()
-        for path in paths if made else ():
-            above = path.rpartition(b"/")[0]
-            while above and above not in needed:
-                needed.add(above)
-                above = above.rpartition(b"/")[0]
-        result[part.root] = paths | needed & made
-    return result
 
 
 def _choose_paths(changes: ChangeSet, given: tuple[bytes, ...], chosen: Chosen) -> None:
@@ -308,3 +264,39 @@ def _filtered(changes: ChangeSet, wanted: Callable[[bytes, bytes], bool]) -> Cha
             for part in changes.roots
         )
     )
+
+
+def _place(text: str, at: int) -> tuple[Accepts, int]:
+    """Return what the pattern accepts at a position that is no star, and the position after it."""
+    if text[at] == "?":
+        return _in_a_name, at + 1
+    if text[at] == "[" and (end := text.find("]", at + 2 + (text[at + 1 : at + 2] in ("!", "^")))) > 0:
+        return _one_of(text[at + 1 : end]), end + 1
+    return text[at].__eq__, at + 1
+
+
+def _one_of(body: str) -> Accepts:
+    is_negated = body[:1] in ("!", "^")
+    rest = body[is_negated:]
+    ranges: list[tuple[str, str]] = []
+    while rest:
+        size = 3 if len(rest) > 2 and rest[1] == "-" else 1
+        ranges.append((rest[0], rest[size - 1]))
+        rest = rest[size:]
+
+    def accepts(character: str) -> bool:
+        return character != "/" and any(low <= character <= high for low, high in ranges) != is_negated
+
+    return accepts
+
+
+def _in_a_name(character: str) -> bool:
+    return character != "/"
+
+
+def _nothing(_character: str) -> bool:
+    return False
+
+
+def _anything(_character: str) -> bool:
+    return True

@@ -1,180 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directories by descriptor: opened one name at a time from their parent, never through a link.
+"""Read directories of layers and of live trees: by descriptor, one name at a time, never through a link.
 
 A Pool bounds how many stay open; a closed directory is opened again from its nearest open ancestor, so neither
-PATH_MAX nor the descriptor limit bounds the depth. Directories of an upper that are closed to their owner are
-opened to it until the Pool closes; the live tree is only ever read.
-
-MERGED
-[closed] Entries of an upper that are closed to their owner, opened for as long as they are read.
-
-Whoever does so takes a turn, so that scans at the same time do not see each other's modes. Meanwhile the mode that
-the command left is kept in an attribute: after a scan that was killed the next puts it right. A directory has it
-itself, where overlayfs hides it; of files, which are opened one at a time, the directory of all uppers has it.
-
-[measure] How much lies in an upper directory: nothing at all, or so many bytes and entries.
-
-Both are asked while or right after a command runs, so a run that changed nothing costs one listing here.
+PATH_MAX nor the descriptor limit bounds the depth. Directories of a layer that a command closed to their owner are
+opened until the Pool closes; the live tree is only ever read. `measure` says how much lies in a directory.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import stat
 import sys
-import time
 
-from unspill.host.overlay import MODE_MARK, before_opening, half_open, is_user_attribute
+from unspill.host.libc import Statx
+from unspill.host.overlay import MODE_MARK
+from unspill.layers.modes import BorrowedModes, close_again, open_to_owner, with_true_mode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, Self
-
-
-LOAN = "user.unspill.loan."
-PATIENCE_S = 30.0
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def take_turn(upper: bytes) -> int:
-    """Wait until no other scan has directories open to their owner; the turn lasts until the result is closed.
-
-    After `PATIENCE_S` seconds it goes on all the same: a wrong mode is better than a command that never ends.
-    """
-    fd = os.open(os.path.dirname(upper), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.002)
-        else:
-            break
-    return fd
-
-
-def open_to_owner(path: bytes, mode: int) -> None:
-    """Let the owner of a directory read, search and change it."""
-    if _is_marked(path):
-        # Whoever did that died before the last step
-        os.chmod(path, mode | 0o700)
-        return
-    mode = before_opening(mode)
-    # An attribute can't be set on what its owner can't write, and nobody may find it open without the mark.
-    os.chmod(path, half_open(mode))
-    try:
-        os.setxattr(path, MODE_MARK, b"%o" % mode)
-    except OSError as error:
-        if error.errno != errno.ENOTSUP:
-            os.chmod(path, mode)
-            raise
-    os.chmod(path, mode | 0o700)
-
-
-def lend(turn: int, handle: int, mode: int) -> None:
-    """Let the owner of a file read it; `turn` is the caller's, `handle` a descriptor for look-ups."""
-    path = b"/proc/self/fd/%d" % handle
-    try:
-        os.setxattr(turn, _loan(handle), b"%o %b" % (mode, os.readlink(path)))
-    except OSError as error:
-        # Too long a path, or no attributes here: if this process dies now, the owner can read that file
-        if error.errno not in (errno.ENOTSUP, errno.ENAMETOOLONG, errno.E2BIG):
-            raise
-    os.chmod(path, mode | 0o400)
-
-
-def give_back(turn: int, handle: int, mode: int) -> None:
-    """Give a file its mode back."""
-    os.chmod(b"/proc/self/fd/%d" % handle, mode)
-    _forget(turn, _loan(handle))
-
-
-def end_loans(turn: int) -> None:
-    """Give all files their modes back that the caller, or somebody who died, could not."""
-    for name in _loans(turn):
-        mode, path = os.getxattr(turn, name).split(b" ", 1)
-        try:
-            handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            _forget(turn, name)
-            continue
-        try:
-            if _loan(handle) == name:
-                os.chmod(b"/proc/self/fd/%d" % handle, int(mode, 8))
-            _forget(turn, name)
-        finally:
-            os.close(handle)
-
-
-def is_lent(upper: bytes) -> bool:
-    """Tell whether somebody has a file of an upper, or of another one beside it, open to its owner."""
-    return bool(_loans(os.path.dirname(upper)))
-
-
-def _loan(handle: int) -> str:
-    return f"{LOAN}{os.fstat(handle).st_ino}"
-
-
-def _loans(directory: int | bytes) -> list[str]:
-    try:
-        return [name for name in os.listxattr(directory) if name.startswith(LOAN)]
-    except OSError:
-        return []
-
-
-def _forget(turn: int, name: str) -> None:
-    try:
-        os.removexattr(turn, name)
-    except OSError as error:
-        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
-            raise
-
-
-def _is_marked(path: bytes) -> bool:
-    try:
-        return MODE_MARK in os.listxattr(path)
-    except OSError:
-        return False
-
-
-def with_own_mode(status: os.stat_result, path: bytes) -> os.stat_result:
-    """Return an earlier status of a directory that is open now, with the mode that it had before anybody opened it."""
-    try:
-        return with_marked_mode(status, os.getxattr(path, MODE_MARK))
-    except OSError:
-        return with_marked_mode(status, b"%o" % before_opening(stat.S_IMODE(status.st_mode)))
-
-
-def close_again(fd: int, mode: int) -> None:
-    """Give a directory its mode back."""
-    if MODE_MARK in os.listxattr(fd):
-        os.fchmod(fd, half_open(mode))
-        os.removexattr(fd, MODE_MARK)
-    os.fchmod(fd, mode)
-
-
-def with_marked_mode(status: os.stat_result, mark: bytes) -> os.stat_result:
-    """Return a status with the mode that the command left."""
-    reduced: Any = status.__reduce__()
-    kind, (values, named) = reduced
-    result: os.stat_result = kind((stat.S_IFMT(status.st_mode) | int(mark, 8), *values[1:]), named)
-    return result
-
-
-def open_closed(path: bytes) -> int:
-    """Return a descriptor of a directory of ours, also where a command has closed it to its owner."""
-    try:
-        return os.open(path, _DIRECTORY)
-    except PermissionError:
-        open_to_owner(path, stat.S_IMODE(os.lstat(path).st_mode))
-        return os.open(path, _DIRECTORY)
-
+    from typing import Self
 
 OPEN_AT_MOST = 192
 
+_BLOCK = 512
 _ENCODING = sys.getfilesystemencoding()
 _ERRORS = sys.getfilesystemencodeerrors()
 _OPEN_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -188,7 +37,7 @@ class Dir:
     `attributes` are the names of its extended attributes, once someone has asked for them.
     """
 
-    __slots__ = ("attributes", "fd", "is_listable", "is_widened", "name", "owned", "parent", "pool", "status", "upper")
+    __slots__ = ("attributes", "fd", "is_borrowed", "is_listable", "name", "owned", "parent", "pool", "status", "upper")
 
     def __init__(self, pool: Pool, parent: Dir | None, name: bytes, upper: bytes, *, owned: bool) -> None:
         self.pool = pool
@@ -198,7 +47,7 @@ class Dir:
         self.owned = owned
         self.fd = -1
         self.is_listable = True
-        self.is_widened = False
+        self.is_borrowed = False
         self.status: os.stat_result
         self.attributes: list[str]
 
@@ -236,21 +85,21 @@ class Dir:
 
     def make_sure_of_mode(self, names: list[str]) -> None:
         """Look again if another scan may have opened this directory to its owner, or just closed it."""
-        if self.is_widened:
+        if self.is_borrowed:
             return
         if MODE_MARK in names or os.fstat(self.fd).st_ctime_ns != self.status.st_ctime_ns:
             self.unlock()
 
     def unlock(self) -> None:
         """Open to its owner an open directory of an upper that is closed or was left open by a scan that died."""
-        self.pool.take_turn(self.upper)
+        self.pool.modes.lock(self.upper)
         self.status = os.fstat(self.fd)
         if MODE_MARK in os.listxattr(self.fd):
-            # Whoever set it had a turn like this one, and is dead.
-            self.status = with_marked_mode(self.status, os.getxattr(self.fd, MODE_MARK))
-            self.pool.add_widened(self)
+            # Whoever set it had the lock, and is dead.
+            self.status = with_true_mode(self.status, self.fd)
+            self.pool.add_borrowed(self)
         elif self.status.st_mode & 0o500 != 0o500 and os.geteuid() != 0:
-            _widen(self, b"/proc/self/fd/%d" % self.fd)
+            _borrow_mode(self, b"/proc/self/fd/%d" % self.fd)
 
     def names(self) -> list[tuple[bytes, bool, Dir]]:
         """Return each name with whether it is a directory and this directory, unsorted."""
@@ -291,24 +140,24 @@ class Dir:
 class Unlocked:
     """Keep a file of an upper readable for its owner while the context lasts; leave all other files alone."""
 
-    __slots__ = ("_fd", "_mode", "_pool")
+    __slots__ = ("_fd", "_mode", "_modes")
 
     def __init__(self, directory: Dir, name: bytes, status: os.stat_result) -> None:
         self._fd = -1
-        self._pool = directory.pool
+        self._modes = directory.pool.modes
         self._mode = stat.S_IMODE(status.st_mode)
         if directory.owned and not self._mode & 0o400 and os.geteuid() != 0:
-            directory.pool.take_turn(directory.upper)
+            directory.pool.modes.lock(directory.upper)
             self._fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.descriptor())
 
     def __enter__(self) -> None:
         if self._fd >= 0:
-            lend(self._pool.turn, self._fd, self._mode)
+            self._modes.open_file(self._fd, self._mode)
 
     def __exit__(self, *_ignored: object) -> None:
         if self._fd >= 0:
             try:
-                give_back(self._pool.turn, self._fd, self._mode)
+                self._modes.restore_file(self._fd, self._mode)
             finally:
                 os.close(self._fd)
 
@@ -320,8 +169,8 @@ class Pool:
         self._limit = limit
         self._opened: dict[Dir, None] = {}
         self._pinned: list[int] = []
-        self.turn = -1
-        self._widened: list[Dir] = []
+        self.modes = BorrowedModes()
+        self._borrowed: list[Dir] = []
 
     def __enter__(self) -> Self:
         return self
@@ -334,8 +183,7 @@ class Pool:
 
     def upper_root(self, path: bytes) -> Dir:
         """Open an upper directory of ours by its path, which nothing else writes."""
-        if self.turn < 0 and is_lent(path):
-            self.take_turn(path)
+        self.modes.lock_if_borrowed(path)
         root = Dir(self, None, path, path, owned=True)
         root.open(None)
         return root
@@ -347,13 +195,6 @@ class Pool:
         del self._opened[root]
         self._pinned.append(root.fd)
         return root
-
-    def take_turn(self, upper: bytes) -> None:
-        """Wait until no other Pool has anything open to its owner; the turn lasts until this Pool closes."""
-        if self.turn < 0:
-            self.turn = take_turn(upper)
-            self._pinned.append(self.turn)
-            end_loans(self.turn)
 
     def reopen(self, closed: Dir) -> None:
         """Open a directory again, and the ancestors on the way, of which the nearest stay open."""
@@ -371,26 +212,25 @@ class Pool:
             os.close(done.fd)
             done.fd = -1
 
-    def add_widened(self, opened: Dir) -> None:
+    def add_borrowed(self, opened: Dir) -> None:
         """Remember a directory that has to be closed again."""
-        opened.is_widened = True
-        self._widened.append(opened)
+        opened.is_borrowed = True
+        self._borrowed.append(opened)
 
     def restore(self) -> list[Dir]:
         """Give directories that were opened to their owner their mode back, the deepest first, and return them."""
         restored = []
-        while self._widened:
-            opened = self._widened.pop()
+        while self._borrowed:
+            opened = self._borrowed.pop()
             close_again(opened.descriptor(), stat.S_IMODE(opened.status.st_mode))
             opened.status = os.fstat(opened.fd)
-            opened.is_widened = False
+            opened.is_borrowed = False
             restored.append(opened)
-        if self.turn >= 0:
-            end_loans(self.turn)
+        self.modes.restore_files()
         return restored
 
     def close(self) -> None:
-        self.turn = -1
+        self.modes.close()
         while self._pinned:
             os.close(self._pinned.pop())
         for directory in list(self._opened):
@@ -401,53 +241,6 @@ class Pool:
         self._opened[directory] = None
         if len(self._opened) > self._limit:
             self.release(next(iter(self._opened)))
-
-
-def _open_closed(child: Dir, parent_fd: int | None) -> None:
-    child.pool.take_turn(child.upper)
-    path_fd = os.open(child.name, os.O_PATH | _OPEN_DIRECTORY, dir_fd=parent_fd)
-    try:
-        child.status = os.fstat(path_fd)
-        _widen(child, b"/proc/self/fd/%d" % path_fd)
-        child.fd = os.open(b"/proc/self/fd/%d" % path_fd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    finally:
-        os.close(path_fd)
-
-
-def _open_for_lookups(child: Dir, parent_fd: int | None) -> None:
-    child.fd = os.open(child.name, os.O_PATH | _OPEN_DIRECTORY, dir_fd=parent_fd)
-    child.is_listable = False
-    child.status = os.fstat(child.fd)
-
-
-def _widen(child: Dir, path: bytes) -> None:
-    open_to_owner(path, stat.S_IMODE(child.status.st_mode))
-    child.status = with_own_mode(child.status, path)
-    child.pool.add_widened(child)
-
-
-BLOCK = 512
-
-
-def is_empty(upper: bytes, beneath: bytes | None = None) -> bool:
-    """Tell whether an upper directory has no entry.
-
-    With `beneath`, the directory that the upper was laid over, also tell a `chmod` or a new attribute of the root
-    itself, which leaves no entry. False means that a scan has to look.
-    """
-    try:
-        with os.scandir(upper) as entries:
-            if next(entries, None) is not None:
-                return False
-    except PermissionError:
-        return False
-    return beneath is None or _is_same_root(upper, beneath)
-
-
-def _is_same_root(upper: bytes, beneath: bytes) -> bool:
-    if stat.S_IMODE(os.lstat(upper).st_mode) != stat.S_IMODE(os.lstat(beneath).st_mode):
-        return False
-    return not any(map(is_user_attribute, (*os.listxattr(upper), *os.listxattr(beneath))))
 
 
 def measure(
@@ -464,7 +257,6 @@ def measure(
     May be asked while a command still writes. Directories closed to the caller are then passed over, and their names
     added to `closed`; once every process is dead, `unlock` opens them for the time of the measuring.
     """
-
     total = count = 0
     bytes_left = bytes_cap if bytes_cap is not None else sys.maxsize
     entries_left = entries_cap if entries_cap is not None else sys.maxsize
@@ -478,7 +270,7 @@ def measure(
                 if status.st_ino in linked:
                     continue
                 linked.add(status.st_ino)
-            total += status.st_blocks * BLOCK
+            total += status.st_blocks * _BLOCK
             if total > bytes_left or count > entries_left:
                 return total, count
     return total, count
@@ -490,18 +282,39 @@ def has_fresh(directory: bytes, since_ns: int, *, over_bytes: int, over_entries:
     By the time at which each entry was made, which no command can set: all others change when something is removed or
     closed too. Where the filesystem does not know it, nothing is fresh.
     """
-    from unspill.host.libc import Statx
-
     statx = Statx()
     total = count = 0
     with Pool() as pool:
         for above, name, status in _all_entries(pool.live_root(directory), None):
             if (statx.born_ns(above.descriptor(), name) or 0) >= since_ns:
                 count += 1
-                total += status.st_blocks * BLOCK
+                total += status.st_blocks * _BLOCK
                 if total > over_bytes or count > over_entries:
                     return True
     return False
+
+
+def _open_closed(child: Dir, parent_fd: int | None) -> None:
+    child.pool.modes.lock(child.upper)
+    path_fd = os.open(child.name, os.O_PATH | _OPEN_DIRECTORY, dir_fd=parent_fd)
+    try:
+        child.status = os.fstat(path_fd)
+        _borrow_mode(child, b"/proc/self/fd/%d" % path_fd)
+        child.fd = os.open(b"/proc/self/fd/%d" % path_fd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(path_fd)
+
+
+def _open_for_lookups(child: Dir, parent_fd: int | None) -> None:
+    child.fd = os.open(child.name, os.O_PATH | _OPEN_DIRECTORY, dir_fd=parent_fd)
+    child.is_listable = False
+    child.status = os.fstat(child.fd)
+
+
+def _borrow_mode(child: Dir, path: bytes) -> None:
+    open_to_owner(path, stat.S_IMODE(child.status.st_mode))
+    child.status = with_true_mode(child.status, path)
+    child.pool.add_borrowed(child)
 
 
 def _all_entries(root: Dir, closed: list[bytes] | None) -> Iterator[tuple[Dir, bytes, os.stat_result]]:

@@ -1,57 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill doctor [PROJECT] [--json]`: what works on this host, what follows, and how to repair the rest.
+"""`unspill doctor [PROJECT] [--json]`: what works on this machine, what follows, and how to repair the rest.
 
-Finds everything out anew, and so renews what runs remember. What it means is judged in `host.level`.
+Tries everything again, and so renews what runs remember. `host.diagnosis` says what the answers mean.
 """
 
 from __future__ import annotations
 
+import json
 import os
 
+from unspill.changes.render import safe_text
 from unspill.cli.options import verb
-from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
-from unspill.host.distribution import read_distribution
-from unspill.host.level import report, with_container_mode
+from unspill.errors import BwrapUnsafe, HostError, RootfsError
+from unspill.host.diagnosis import FINDINGS, Row, diagnose, survey_project
+from unspill.host.places import find_home
+from unspill.host.probe import detect_container, probe
 from unspill.policy.paths import show
+from unspill.rootfs.debian import check_host
+from unspill.rootfs.registry import Registry
+from unspill.sandbox.opening import get_facts
+from unspill.sandbox.project import find_locations, find_project, resolve_project
+from unspill.sandbox.rootfs_use import find_rootfs
+from unspill.sandbox.settings import load_policy, rootfs_directory
+from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unspill.cli.options import Arguments
-    from unspill.host.distribution import Distribution
-    from unspill.host.level import DoctorReport, Row
-    from unspill.host.survey import Finding, FindingKind, Survey
+    from unspill.host.diagnosis import DoctorReport, Finding, Standing, Survey
     from unspill.model.plan import Facts
-    from unspill.model.policy import EngineName, NetworkMode, Profile
+    from unspill.model.policy import Policy
+    from unspill.sandbox.project import Locations
 
 _MARKS = {"ok": "ok", "note": "note", "less": "less", "weak": "weak", "missing": "NO"}
-
-# What a finding means for a run, and what the person can do about it.
-FINDINGS: dict[FindingKind, tuple[str, str]] = {
-    "other-owner": (
-        "belong to another user or group: a command can't change them or anything inside them (EOVERFLOW)",
-        'make them your own: sudo chown -R "$(id -u):$(id -g)" PATH',
-    ),
-    "setuid": ("are setuid or setgid: the bits have no effect inside, and writing a file drops them", ""),
-    "capabilities": (
-        "have file capabilities: a command can't change them (EINVAL)",
-        "remove them where they are not needed: sudo setcap -r PATH",
-    ),
-    "immutable": ("are immutable or append-only: a command can't change or delete them", "sudo chattr -i -a PATH"),
-    "hard-link": ("are hard links: a change breaks the link, and the other name keeps the old content", ""),
-    "link-out": ("are symlinks that lead out of the project: they are never followed into a writable place", ""),
-    "special": ("are sockets, FIFOs or devices: nothing outside can be reached through them", ""),
-    "mount-point": (
-        "are mount points: the kernel refuses an overlay over a directory that has one below",
-        "unmount them, or run unspill in a directory beside them",
-    ),
-    "overlay-mark": (
-        "have attributes named user.overlay.*: overlayfs takes them for its own, and may hide files from a command",
-        "remove them: setfattr -x NAME PATH (getfattr -m '^user[.]overlay[.]' PATH lists the names)",
-    ),
-    "unreadable": ("can't be read: nothing is known of what is inside", "chmod u+rx PATH"),
-}
 
 
 @verb(
@@ -61,15 +44,6 @@ FINDINGS: dict[FindingKind, tuple[str, str]] = {
 )
 def doctor(arguments: Arguments) -> int:
     """Say what works on this host."""
-    from unspill.cli.doctor_rootfs import rootfs_row
-    from unspill.host.places import find_home
-    from unspill.host.survey import survey_project
-    from unspill.sandbox.locations import find_locations
-    from unspill.sandbox.opening import get_facts
-    from unspill.sandbox.project import find_project, resolve_project
-    from unspill.sandbox.settings import load_policy
-    from unspill.store.db import Store
-
     given = arguments.words[0] if arguments.words else arguments.value("--project")
     project = resolve_project(given or find_project(os.getcwdb()))
     locations = find_locations(find_home(os.getuid(), os.environb.get(b"HOME")).path, os.environb)
@@ -78,76 +52,43 @@ def doctor(arguments: Arguments) -> int:
     refused: HostError | None = None
     try:
         facts = get_facts(store, policy, (project,), afresh=True)
-    except (BwrapMissing, BwrapUnsafe) as error:
-        from unspill.host.probe import probe
-
+    except BwrapUnsafe as error:
         refused, facts = error, probe(None, store.state)
-    text, code = describe(
-        project if given else None,
-        as_json=arguments.flag("--json"),
-        facts=facts,
-        findings=survey_project(project) if given else None,
-        allow_root=policy.allow_root,
-        engine=policy.engine,
-        profile=policy.profile,
-        bwrap_error=refused,
-        mode=policy.network.mode,
-        container=_container_mode(facts) if policy.container else None,
-        rootfs=rootfs_row(policy, locations),
-    )
-    print(text, end="")
-    return code
+    found = diagnose(facts, policy, bwrap_error=refused, container=detect_container(os.environ))
+    found = found.replace(rows=(*found.rows, *_rootfs_row(policy, locations)))
+    survey = survey_project(project) if given else None
+    print(as_json(facts, found, survey) if arguments.flag("--json") else as_text(facts, found, survey), end="")
+    return exit_code(found)
 
 
-def describe(
-    project: bytes | None,
-    *,
-    as_json: bool,
-    facts: Facts,
-    findings: Survey | None = None,
-    allow_root: bool = False,
-    engine: EngineName | None = None,
-    profile: Profile = "default",
-    bwrap_error: HostError | None = None,
-    mode: NetworkMode = "proxy",
-    container: tuple[str, bool] | None = None,
-    distribution: Distribution | None = None,
-    rootfs: Row | None = None,
-) -> tuple[str, int]:
-    """Return the text to print and the exit code: 0 if commands can be run here, 3 if not.
+def exit_code(found: DoctorReport) -> int:
+    """Return 0 if commands can be run here, 3 if not."""
+    return HostError.exit_code if found.level == "D" else 0
 
-    `container` is for container mode, where it is configured: the container around us, and whether a sandbox works.
-    """
-    system = distribution or read_distribution()
-    found = report(
-        facts,
-        distribution=system,
-        allow_root=allow_root,
-        engine=engine,
-        profile=profile,
-        bwrap_error=bwrap_error,
-        mode=mode,
-    )
-    if container is not None:
-        found = with_container_mode(found, container[0], can_seal=container[1])
-    if rootfs is not None:
-        found = found.replace(rows=(*found.rows, rootfs))
-    code = HostError.exit_code if found.level == "D" else 0
-    if as_json:
-        return _as_json(project, facts, found, findings), code
-    lines = [f"Level {found.level}: {found.summary}.  ({system.name}, Linux {facts.kernel})", ""]
+
+def as_text(facts: Facts, found: DoctorReport, survey: Survey | None = None) -> str:
+    """Return the report as people read it."""
+    lines = [f"Level {found.level}: {found.summary}.  (Linux {facts.kernel})", ""]
     for row in found.rows:
         lines += _row_lines(row)
-    if project is not None and findings is not None:
-        lines += ["", *_project_lines(project, findings)]
-    return "\n".join(lines) + "\n", code
+    if survey is not None:
+        lines += ["", *_project_lines(survey)]
+    return "\n".join(lines) + "\n"
 
 
-def _container_mode(facts: Facts) -> tuple[str, bool]:
-    from unspill.host.surroundings import find_engine
-    from unspill.sandbox.contained import can_seal
-
-    return find_engine(os.environ), can_seal(facts)
+def as_json(facts: Facts, found: DoctorReport, survey: Survey | None = None) -> str:
+    """Return the report with all facts, for programs."""
+    value = {
+        **found.as_dict(),
+        "facts": facts,
+        "project": None if survey is None else survey.root,
+        "entries": None if survey is None else survey.entries,
+        "findings": () if survey is None else survey.findings,
+    }
+    return (
+        json.dumps(value, indent=2, default=lambda part: show(part) if isinstance(part, bytes) else part.as_dict())
+        + "\n"
+    )
 
 
 def _row_lines(row: Row) -> Iterator[str]:
@@ -160,8 +101,8 @@ def _row_lines(row: Row) -> Iterator[str]:
         yield from rest
 
 
-def _project_lines(project: bytes, survey: Survey) -> Iterator[str]:
-    yield f"Project {show(project)}: {survey.entries} entries"
+def _project_lines(survey: Survey) -> Iterator[str]:
+    yield f"Project {show(survey.root)}: {survey.entries} entries"
     if not survey.findings:
         yield "ok    nothing in it needs attention"
     for finding in survey.findings:
@@ -178,29 +119,29 @@ def _examples(finding: Finding) -> str:
     return f"{listed} and {more} more" if more > 0 else listed
 
 
-def _as_json(project: bytes | None, facts: Facts, found: DoctorReport, survey: Survey | None) -> str:
-    import json
-
-    value = {
-        "level": found.level,
-        "summary": found.summary,
-        "rows": [row.as_dict() for row in found.rows],
-        "facts": _plain(facts.as_dict()),
-        "project": None if project is None else show(project),
-        "entries": None if survey is None else survey.entries,
-        "findings": [_plain(finding.as_dict()) for finding in (() if survey is None else survey.findings)],
-    }
-    return json.dumps(value, indent=2) + "\n"
-
-
-def _plain(value: object) -> object:
-    match value:
-        case bytes():
-            return show(value)
-        case tuple() | list():
-            return [_plain(part) for part in value]
-        case dict():
-            return {name: _plain(part) for name, part in value.items()}
-        case None | bool() | int() | str():
-            return value
-    return _plain(value.as_dict())  # type: ignore[attr-defined]
+def _rootfs_row(policy: Policy, locations: Locations) -> Iterator[Row]:
+    """Say which rootfs is meant and whether it is ready; nothing where the view is another and there is no rootfs."""
+    is_meant = policy.view == "rootfs"
+    directory = locations.rootfs
+    standing: Standing = "ok"
+    remedy = ""
+    try:
+        directory = rootfs_directory(policy, locations)
+        if not is_meant and not Registry(directory).list():
+            return
+        value = f"{safe_text(find_rootfs(policy.replace(provision=None), locations).name)}, ready"
+        text = "Commands see it instead of this machine." if is_meant else 'Used where `view = "rootfs"` is set.'
+    except RootfsError as error:
+        if policy.provision is not None:
+            made = policy.provision.label or policy.provision.source
+            value, standing = f"none yet in {show(directory)}", "note"
+            text = f"The first run in the view `rootfs` makes {made}."
+        else:
+            value, standing, remedy = safe_text(error.message), "missing" if is_meant else "note", error.remedy
+            text = "Nothing can be run in the view `rootfs`."
+    try:
+        check_host()
+        debian = "A Debian one can be built here."
+    except RootfsError as error:
+        debian = f"A Debian one can't be built here: {error.message}."
+    yield Row(fact="rootfs", value=value, standing=standing, consequence=f"{text} {debian}", remedy=remedy)

@@ -26,7 +26,7 @@ from unspill.cli.output import (
 )
 from unspill.errors import UsageError
 from unspill.model.run import Run, exit_code_of
-from unspill.sandbox.file_runs import runs_but_reads, verb_of
+from unspill.sandbox.files import runs_but_reads, verb_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

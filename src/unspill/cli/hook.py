@@ -20,12 +20,11 @@ from unspill.cli.options import Option, parse, verb
 from unspill.errors import UnspillError, UsageError
 from unspill.host.installation import check_own_place, own_words
 from unspill.host.places import find_home
+from unspill.policy.defaults import check_root
 from unspill.policy.paths import show
-from unspill.policy.roots import check_root
 from unspill.record import Record
-from unspill.sandbox.project import find_project, resolve_project
+from unspill.sandbox.project import find_own_locations, find_project, resolve_project
 from unspill.sandbox.settings import load_policy
-from unspill.sandbox.upkeep import find_own_locations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from unspill.cli.options import Option, verb
 from unspill.cli.output import print_json
 from unspill.errors import UsageError
 from unspill.host.installation import own_words
-from unspill.policy.roots import check_root
-from unspill.sandbox.project import find_project, resolve_project
+from unspill.policy.defaults import check_root
+from unspill.sandbox.project import find_own_locations, find_project, resolve_project
 from unspill.sandbox.sandbox import Sandbox
-from unspill.sandbox.upkeep import find_own_locations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def mcp(arguments: Arguments) -> int:
     try:
         # Thousands of types are made, and all of them stay
         with CollectorPaused():
-            from unspill.adapters.mcp.asking import Asking  # lazy: mcp
+            from unspill.adapters.mcp.questions import QuestionSettings  # lazy: mcp
             from unspill.adapters.mcp.server import make_server  # lazy: mcp
             from unspill.adapters.mcp.stdio import serve_stdio  # lazy: mcp
     except ModuleNotFoundError as error:
@@ -67,7 +66,7 @@ def mcp(arguments: Arguments) -> int:
         server = make_server(
             sandboxes,
             default=_default(sandboxes),
-            asking=Asking(**wanted),
+            questions=QuestionSettings(**wanted),
             may_apply=arguments.flag("--may-apply"),
         )
         if arguments.value("--http") is not None:

@@ -27,10 +27,9 @@ from unspill.changes.render import (
 from unspill.errors import UsageError
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, exit_code_of
-from unspill.policy.words import shell_word
-from unspill.sandbox.ending import ROOT_NOTE, STRICT_NOTE, hidden_notes
-from unspill.sandbox.masking import is_about_secret
-from unspill.sandbox.result import describe_end
+from unspill.policy.paths import shell_word
+from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, describe_end, hidden_notes
+from unspill.sandbox.secrets import is_about_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from unspill.model.change import ChangeSet
-    from unspill.model.operation import Left, Operation, OperationKind, Why
+    from unspill.model.operation import Operation, OperationKind, Skipped, Why
     from unspill.model.rootfs import Progress
     from unspill.model.run import Outcome, Output
     from unspill.model.traffic import Connection, Denial
@@ -446,7 +445,7 @@ def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
     return [f"unspill: On hold, and seen by the next run: {count}. Drop it: {drop}", *_indented(listed)]
 
 
-def _remedy(operation: Operation, left: Left, of: int | None) -> str:
+def _remedy(operation: Operation, left: Skipped, of: int | None) -> str:
     path = shell_word(seen_from_here(os.path.join(operation.roots[left.root], left.path)))
     is_repository = os.path.basename(left.path) == b".git" and left.why == "conflict"
     if is_repository:

@@ -17,9 +17,9 @@ from unspill.errors import UsageError
 from unspill.model.policy import SCOPES
 from unspill.permissions.approvers import DenyAll, Queue, Terminal
 from unspill.permissions.question import request_lines, statement_text
-from unspill.sandbox.granting import Office
+from unspill.sandbox.permits import Office
+from unspill.sandbox.project import find_own_locations
 from unspill.sandbox.settings import load_policy
-from unspill.sandbox.upkeep import find_own_locations
 from unspill.store.db import Store
 from unspill.store.permissions import plain_request
 

@@ -27,7 +27,7 @@ from unspill.cli.output import (
 )
 from unspill.errors import DeniedError, UsageError
 from unspill.model.change import Hunks, Selection
-from unspill.policy.words import shell_word
+from unspill.policy.paths import shell_word
 from unspill.store.permissions import SHORTEST
 
 TYPE_CHECKING = False
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from unspill.cli.options import Arguments
     from unspill.model.change import ChangeSet, Consent
-    from unspill.sandbox.records import Backup
-    from unspill.sandbox.reviews import Review, Reviews
+    from unspill.sandbox.history import Backup
+    from unspill.sandbox.review import Review, Reviews
     from unspill.sandbox.sandbox import Sandbox
     from unspill.store.operations import FileRow
 

@@ -11,8 +11,8 @@ from unspill.cli.options import Option, open_sandbox, verb
 from unspill.cli.output import ProgressLine, count_text, print_json, size_text, when_text
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import PROOFS, RootfsSpec
+from unspill.policy.config import DISTRIBUTIONS, SCHEMES
 from unspill.policy.paths import show
-from unspill.policy.rootfs_spec import DISTRIBUTIONS, SCHEMES
 from unspill.sandbox.rootfs import RootfsRegistry
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from unspill.cli.options import Arguments
     from unspill.model.rootfs import Proof, Rootfs, RootfsManifest, SourceName
-    from unspill.sandbox.tools import Tools
+    from unspill.sandbox.rootfs import Tools
 
 
 _PULL = (

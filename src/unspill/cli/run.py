@@ -37,7 +37,7 @@ _LONGEST_S = 1e9
 _OUR_FAILURE = 125
 _NUMBERS = {"stdout": 1, "stderr": 2}
 # What records a run and what tells of it
-_LOADED = ("unspill.sandbox.recording", "unspill.cli.output")
+_LOADED = ("unspill.sandbox.audit", "unspill.cli.output")
 
 
 @verb(
@@ -86,7 +86,7 @@ def run(arguments: Arguments) -> int:
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     if not as_json and not arguments.flag("--quiet"):
         _tell_hidden(sandbox)
-    streams = CommandOutput()
+    streams = TerminalOutput()
     if sandbox.policy.network.ask:
         options["approver"] = _Approver(arguments.value("--ask"))
     known = len(sandbox.interrupted_runs)
@@ -120,7 +120,7 @@ def _tell_hidden(sandbox: Sandbox) -> None:
             print(_marked(line), file=sys.stderr)
 
 
-def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: CommandOutput) -> int:
+def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: TerminalOutput) -> int:
     """Say how it went, and return the exit code."""
     close_launchers()
     from unspill.cli import output  # lazy: summary
@@ -142,7 +142,7 @@ def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
     from unspill.sandbox.rootfs_use import provide_rootfs  # lazy: rootfs
 
     with ProgressLine(is_quiet=is_quiet) as line:
-        found = provide_rootfs(sandbox, line.take)
+        found = provide_rootfs(sandbox._project, line.take)
     if line.has_told:
         from unspill.cli.rootfs import warn_of_proof  # lazy: rootfs
 
@@ -244,7 +244,7 @@ class _Approver:
         return ask_person(self._whom, question)
 
 
-class CommandOutput:
+class TerminalOutput:
     """Passes a command's output on to this program's own streams, and keeps why it could not.
 
     A stream that can't be written, on a full disk for example, must not cost what the command changed: the run goes on,

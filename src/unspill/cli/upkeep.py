@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.cli.options import Arguments
-    from unspill.sandbox.retention import Pruned
-    from unspill.sandbox.status import RootfsSizes, Status
-    from unspill.sandbox.upkeep import Recovered
+    from unspill.sandbox.upkeep import Pruned, Recovered, RootfsSizes, Status
 
 
 @verb("Say what unspill keeps for all projects and what that takes on the disk.")

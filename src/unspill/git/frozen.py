@@ -254,14 +254,14 @@ class _Filler:
             _Moved: something was changed meanwhile.
             _NotNow: it is of a form that can't be frozen.
         """
-        from unspill.changes.reader import MergedTree
-        from unspill.git.state import read_state
+        from unspill.changes.reader import MergedTree  # lazy: git
+        from unspill.git.state import read_state  # lazy: git
 
         with MergedTree(self._root) as tree:
             state = read_state(tree, _GIT[1:])
         if state is None or state.problem:
             raise _NotNow
-        writer = _Writer(layer, self._root)
+        writer = _LayerWriter(layer, self._root)
         for member in state.members:
             writer.add_member(member, state)
         writer.finish()
@@ -270,7 +270,7 @@ class _Filler:
             raise _Moved(now)
 
 
-class _Writer:
+class _LayerWriter:
     """Fills one layer."""
 
     def __init__(self, layer: bytes, root: bytes) -> None:
@@ -291,6 +291,20 @@ class _Writer:
             self._hide(top + name)
         if b"worktrees/" not in member:
             self._write_refs(top, member, state)
+
+    def finish(self) -> None:
+        """Give the directories the look that they have in the project."""
+        for directory in reversed(self._directories):
+            path = self._layer + directory
+            try:
+                mode, group, attributes = _look(self._root + directory)
+            except FileNotFoundError:
+                mode, group, attributes = 0o755, -1, ()
+            for name, value in attributes:
+                os.setxattr(path, name, value)
+            if group in os.getgroups() and os.lstat(path).st_gid != group:
+                os.chown(path, -1, group)
+            os.chmod(path, mode)
 
     def _write_refs(self, top: bytes, member: bytes, state: GitState) -> None:
         refs = top + b"refs"
@@ -370,17 +384,3 @@ class _Writer:
         with open(self._layer + path, "xb") as file:
             file.write(content)
         os.chmod(self._layer + path, 0o644)
-
-    def finish(self) -> None:
-        """Give the directories the look that they have in the project."""
-        for directory in reversed(self._directories):
-            path = self._layer + directory
-            try:
-                mode, group, attributes = _look(self._root + directory)
-            except FileNotFoundError:
-                mode, group, attributes = 0o755, -1, ()
-            for name, value in attributes:
-                os.setxattr(path, name, value)
-            if group in os.getgroups() and os.lstat(path).st_gid != group:
-                os.chown(path, -1, group)
-            os.chmod(path, mode)

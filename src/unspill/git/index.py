@@ -12,6 +12,7 @@ import os
 import stat
 
 from unspill.git.index_names import is_link, is_refused, lie_in_links
+from unspill.git.layout import LARGEST_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     # Mode, object, flags and name
     IndexEntry = tuple[bytes, bytes, bytes, bytes]
 
-LARGEST = 64 << 20
 SHA1, SHA256 = 20, 32
 
 _HEADER = 12
@@ -58,14 +58,14 @@ def says_at(dir_fd: int, name: bytes, hash_size: int = SHA1) -> bytes:
 def index_digest(fd: int, hash_size: int = SHA1) -> bytes:
     """Return a digest of what an open index says, nothing where it is none that can be read."""
     size = os.fstat(fd).st_size
-    if not _HEADER < size <= LARGEST:
+    if not _HEADER < size <= LARGEST_FILE:
         return b""
     return digest(_read(fd, size), hash_size)
 
 
 def digest(text: bytes, hash_size: int = SHA1) -> bytes:
     """Return a digest of what an index says, nothing where it is of a form that is not read here."""
-    import hashlib
+    import hashlib  # lazy: git
 
     found = hashlib.blake2b(digest_size=16)
     try:
@@ -94,7 +94,7 @@ def staged_objects(text: bytes, hash_size: int = SHA1) -> dict[bytes, set[bytes]
 def find_objects(fd: int, paths: Sequence[bytes], hash_size: int = SHA1) -> dict[bytes, bytes]:
     """Return the object that an open index has for each of some paths, as far as it has one; no further than needed."""
     wanted, last = set(paths), max(paths)
-    for size in (_FIRST_LOOK, LARGEST):
+    for size in (_FIRST_LOOK, LARGEST_FILE):
         text = _read(fd, size)
         found: dict[bytes, bytes] = {}
         try:

@@ -6,7 +6,7 @@ A checkout from an index with `.git/hooks/post-checkout` in it writes a hook and
 
 from __future__ import annotations
 
-from unspill.policy.folding import fold
+from unspill.policy.paths import fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

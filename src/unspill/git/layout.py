@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     Part = Literal["object", "pack", "promisor", "ref", "file", "log", "along", "derived", "scrap", "other"]
 
 GIT = b".git"
+# No more than this is read of a file in a repository
+LARGEST_FILE = 64 << 20
 OWN_REFS = b"refs/unspill"
 REPLACE = b"refs/replace/"
 STASH_LOG = b"logs/refs/stash"

@@ -7,10 +7,11 @@ that comes from a command is checked by its own name and read up to a bound; not
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zlib
 
-from unspill.git.packs import LARGEST, Broken, open_packs
+from unspill.git.packs import LARGEST_OBJECT, Broken, open_packs
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -96,6 +97,22 @@ class Objects:
             waiting += fresh[: max(0, most - len(waiting))]
         return False
 
+    def raw(self, name: bytes) -> tuple[Kind, bytes]:
+        """Return kind and content of an object that a delta is against."""
+        place = self._in_pack(name)
+        if place is not None:
+            return place[0].read(place[1], self.raw)
+        for top in self._directories:
+            try:
+                fd = os.open(_loose(top, name), _FILE)
+            except FileNotFoundError:
+                continue
+            with open(fd, "rb") as file:
+                text = zlib.decompressobj().decompress(file.read(LARGEST_OBJECT), LARGEST_OBJECT)
+            header, _, content = text.partition(b"\0")
+            return _WORDS[header.partition(b" ")[0]], content
+        raise Broken(f"{name.decode()} is missing")
+
     def _entries(self, tree: bytes) -> dict[bytes, tuple[bytes, bytes]]:
         found = self.find(tree)
         if found is None or found.kind != "tree":
@@ -112,7 +129,7 @@ class Objects:
         place = self._in_pack(name)
         if place is None:
             return None
-        kind, content = place[0].read(place[1], self)
+        kind, content = place[0].read(place[1], self.raw)
         return parse(kind, content, self._size)
 
     def _in_pack(self, name: bytes) -> tuple[Pack, int] | None:
@@ -125,21 +142,6 @@ class Objects:
                 return pack, offset
         return None
 
-    def raw(self, name: bytes) -> tuple[Kind, bytes]:
-        """Return kind and content of an object that a delta is against."""
-        place = self._in_pack(name)
-        if place is not None:
-            return place[0].read(place[1], self)
-        for top in self._directories:
-            try:
-                fd = os.open(_loose(top, name), _FILE)
-            except FileNotFoundError:
-                continue
-            with open(fd, "rb") as file:
-                header, _, content = zlib.decompressobj().decompress(file.read(LARGEST), LARGEST).partition(b"\0")
-            return _WORDS[header.partition(b" ")[0]], content
-        raise Broken(f"{name.decode()} is missing")
-
 
 def check_loose(fd: int, name: bytes, hash_size: int) -> Object:
     """Return the loose object that is open, which is closed then.
@@ -148,8 +150,6 @@ def check_loose(fd: int, name: bytes, hash_size: int) -> Object:
         Broken: it is not what its name says.
         OSError: it can't be read.
     """
-    import hashlib
-
     digest = hashlib.sha1(usedforsecurity=False) if hash_size == 20 else hashlib.sha256()
     stream = zlib.decompressobj()
     kept, size, header = b"", 0, b""
@@ -164,7 +164,7 @@ def check_loose(fd: int, name: bytes, hash_size: int) -> Object:
                     header = header or text[:32]
                     if not header.startswith(b"blob"):
                         kept += text
-                    if len(kept) > LARGEST:
+                    if len(kept) > LARGEST_OBJECT:
                         raise Broken("too large")
             rest = stream.unused_data or file.read(1)
     except zlib.error as error:
@@ -223,8 +223,6 @@ def tree_entries(content: bytes, hash_size: int) -> Iterator[tuple[bytes, bytes,
 
 def make_object(kind: Kind, content: bytes, hash_size: int) -> tuple[bytes, bytes]:
     """Return the name of an object and its loose form."""
-    import hashlib
-
     text = b"%b %d\0%b" % (kind.encode(), len(content), content)
     digest = hashlib.sha1(text, usedforsecurity=False) if hash_size == 20 else hashlib.sha256(text)
     return digest.hexdigest().encode(), zlib.compress(text)
@@ -232,8 +230,6 @@ def make_object(kind: Kind, content: bytes, hash_size: int) -> tuple[bytes, byte
 
 def blob_name(fd: int, size: int, hash_size: int) -> bytes:
     """Return the name that git gives to the content of an open file, which is closed then."""
-    import hashlib
-
     digest = hashlib.sha1(usedforsecurity=False) if hash_size == 20 else hashlib.sha256()
     digest.update(b"blob %d\0" % size)
     with open(fd, "rb", buffering=0) as file:

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import os
 import zlib
+from mmap import ACCESS_READ, mmap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from mmap import mmap
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Literal
 
-    from unspill.git.objects import Objects
-
     Kind = Literal["commit", "tree", "blob", "tag"]
+    # Returns kind and content of an object that is in another pack, or loose, by its name
+    ReadElsewhere = Callable[[bytes], tuple[Kind, bytes]]
 
 # Larger commits and trees are nothing that git made for a person; blobs may have any size
-LARGEST = 64 << 20
+LARGEST_OBJECT = 64 << 20
 _CHUNK = 1 << 20
 _DEEPEST = 4096
 _KINDS: dict[int, Kind] = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
@@ -33,11 +33,9 @@ class Pack:
     """One pack and the index of it that says where its objects begin."""
 
     def __init__(self, index: bytes, pack: bytes, hash_size: int) -> None:
-        from mmap import ACCESS_READ, mmap
-
         self._size = hash_size
         with open(index, "rb") as file:
-            self._index: mmap = mmap(file.fileno(), 0, access=ACCESS_READ)
+            self._index = mmap(file.fileno(), 0, access=ACCESS_READ)
         self._is_old = self._index[:4] != b"\xfftOc"
         if not self._is_old and self._index[4:8] != b"\0\0\0\2":
             raise Broken("an index of another version")
@@ -45,15 +43,6 @@ class Pack:
         self._count = self._fanout(255)
         self._pack = pack
         self._fd = -1
-
-    def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            os.close(self._fd)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the names of all objects, as hexadecimal."""
-        for number in range(self._count):
-            yield self._name(number).hex().encode()
 
     def find(self, raw: bytes) -> int | None:
         """Return where an object begins, None where it is not in this pack."""
@@ -66,7 +55,7 @@ class Pack:
             low, high = (middle + 1, high) if name < raw else (low, middle)
         return None
 
-    def kind_at(self, offset: int, objects: Objects) -> Kind:
+    def kind_at(self, offset: int, read_elsewhere: ReadElsewhere) -> Kind:
         """Say what an object is without reading it."""
         for _ in range(_DEEPEST):
             number, _size, at = self._header(offset)
@@ -76,17 +65,17 @@ class Pack:
             if isinstance(base, bytes):
                 inner = self.find(bytes.fromhex(base.decode()))
                 if inner is None:
-                    return objects.raw(base)[0]
+                    return read_elsewhere(base)[0]
                 base = inner
             offset = base
         raise Broken("too many deltas")
 
-    def read(self, offset: int, objects: Objects) -> tuple[Kind, bytes]:
+    def read(self, offset: int, read_elsewhere: ReadElsewhere) -> tuple[Kind, bytes]:
         """Return kind and content of the object that begins there."""
         deltas: list[bytes] = []
         for _ in range(_DEEPEST):
             number, size, at = self._header(offset)
-            if size > LARGEST:
+            if size > LARGEST_OBJECT:
                 raise Broken("too large")
             if number in _KINDS:
                 kind, content = _KINDS[number], self._inflate(at, size)
@@ -96,7 +85,7 @@ class Pack:
             if isinstance(base, bytes):
                 inner = self.find(bytes.fromhex(base.decode()))
                 if inner is None:
-                    kind, content = objects.raw(base)
+                    kind, content = read_elsewhere(base)
                     break
                 base = inner
             offset = base
@@ -105,6 +94,15 @@ class Pack:
         for delta in reversed(deltas):
             content = apply_delta(content, delta)
         return kind, content
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the names of all objects, as hexadecimal."""
+        for number in range(self._count):
+            yield self._name(number).hex().encode()
 
     def _fanout(self, first: int) -> int:
         at = self._fan + 4 * first
@@ -180,7 +178,7 @@ def apply_delta(base: bytes, delta: bytes) -> bytes:
     """
     (wanted, at), at_size = _length(delta, 0), 0
     at_size, at = _length(delta, at)
-    if wanted != len(base) or at_size > LARGEST:
+    if wanted != len(base) or at_size > LARGEST_OBJECT:
         raise Broken("a delta for another content")
     parts: list[bytes] = []
     while at < len(delta):

@@ -12,6 +12,7 @@ import itertools
 from unspill.errors import UsageError
 from unspill.git import index
 from unspill.git.layout import (
+    LARGEST_FILE,
     OWN_REFS,
     SPARSE,
     STASH_LOG,
@@ -21,7 +22,7 @@ from unspill.git.layout import (
     is_ref_name,
     part_of,
 )
-from unspill.plan.home import parse_gitconfig
+from unspill.plan.gitconfig import parse_gitconfig
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 SYMBOLIC = b"ref: "
 _LARGEST_REF = 4096
-_LARGEST_FILE = 16 << 20
+_LARGEST_PACKED_REFS = 16 << 20
 _LARGEST_CONFIG = 1 << 20
 # `git-new-workdir` makes such links
 _NO_LINKS = (b"refs", b"packed-refs", b"objects", b"logs", b"index")
@@ -225,7 +226,7 @@ class _StateReader:
 
     def _packed_refs(self, member: bytes) -> dict[bytes, bytes]:
         if member not in self._packed:
-            content = self._tree.read(self._top + member + b"packed-refs", _LARGEST_FILE) or b""
+            content = self._tree.read(self._top + member + b"packed-refs", _LARGEST_PACKED_REFS) or b""
             self._packed[member] = {name: value for name, value in parse_packed(content).items() if is_ref_name(name)}
         return self._packed[member]
 
@@ -252,15 +253,15 @@ class _StateReader:
     def _file(self, member: bytes, name: bytes) -> bytes | None:
         """Return a digest of what a file says."""
         kind = self._kind(member + name)
-        content = self._tree.read(self._top + member + name, index.LARGEST) if kind == "file" else None
+        content = self._tree.read(self._top + member + name, LARGEST_FILE) if kind == "file" else None
         if name == b"index" and kind is not None:
-            is_whole = content is not None and len(content) < index.LARGEST
+            is_whole = content is not None and len(content) < LARGEST_FILE
             says = index.digest(content or b"", self._hash_size) if is_whole else b""
             self._problem = self._problem if says else ODD_INDEX
             return says
         if content is None:
             return None
-        import hashlib
+        import hashlib  # lazy: git
 
         return hashlib.blake2b(content, digest_size=16).digest()
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import zlib
 
-from unspill.git.index import LARGEST, digest
-from unspill.git.layout import is_object_name
+from unspill.git.index import digest
+from unspill.git.layout import LARGEST_FILE, is_object_name
 from unspill.git.objects import Objects, check_loose, parse
 from unspill.git.packs import Broken, Pack
 from unspill.git.state import ODD_FORMAT, ODD_INDEX, hash_size_of
@@ -61,10 +61,10 @@ def choose_objects(
         may_lack: The repository gets what is missing from elsewhere when it is needed.
         ends: Commits whose parents nobody has: those at which a shallow history ends.
     """
-    return _Choosing(live, hash_size, may_lack=may_lack, ends=frozenset(ends)).choose(loose, packs)
+    return _ObjectChooser(live, hash_size, may_lack=may_lack, ends=frozenset(ends)).choose(loose, packs)
 
 
-class _Choosing:
+class _ObjectChooser:
     def __init__(self, live: Objects, hash_size: int, *, may_lack: bool, ends: frozenset[bytes]) -> None:
         self._live = live
         self._size = hash_size
@@ -107,8 +107,8 @@ class _Choosing:
                     continue
                 offset = pack.find(bytes.fromhex(name.decode()))
                 assert offset is not None
-                kind = pack.kind_at(offset, objects)
-                content = b"" if kind == "blob" else pack.read(offset, objects)[1]
+                kind = pack.kind_at(offset, objects.raw)
+                content = b"" if kind == "blob" else pack.read(offset, objects.raw)[1]
                 self._add(name, parse(kind, content, self._size), path)
         except (Broken, OSError, ValueError, IndexError, zlib.error):
             self._refused.append(path)
@@ -201,7 +201,7 @@ def _is_refused(change: Change, place_of: Callable[[Change], bytes], hash_size: 
         return change.entry is not None and change.entry.kind != "dir"
     content = _read(place_of(change))
     # A branch may have this name, too
-    return content.startswith(b"DIRC") and (len(content) >= LARGEST or not digest(content, hash_size))
+    return content.startswith(b"DIRC") and (len(content) >= LARGEST_FILE or not digest(content, hash_size))
 
 
 def _is_file(change: Change) -> bool:
@@ -210,4 +210,4 @@ def _is_file(change: Change) -> bool:
 
 def _read(place: bytes) -> bytes:
     with open(os.open(place, _FILE), "rb") as file:
-        return file.read(LARGEST)
+        return file.read(LARGEST_FILE)

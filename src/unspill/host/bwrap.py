@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the bubblewrap that may be trusted: root's own, and written by nobody else.
 
-Only looks at the file and the directories above it; whether it works is for `probe`. A candidate that can't be
-trusted is passed over, never repaired.
-
-MERGED
-[trusted] Who could put something else in the place of a directory: whoever owns it, or may write in it or in one
-above.
-
-Looks only. What it says is true for as long as the caller and root do not change it.
+Only looks at the file and the directories above it; whether it works is for `probe`. A candidate that can't be trusted
+is passed over, never repaired. The same looks tell who could put something else in the place of any directory.
 """
 
 from __future__ import annotations
@@ -128,14 +122,13 @@ def _is_inside(path: bytes, directories: Sequence[bytes]) -> str:
 
 
 def _refusal(configured: bytes | None, unsafe: list[tuple[bytes, str]]) -> BwrapMissing | BwrapUnsafe:
-    from unspill.host.distribution import read_distribution, remedy_for
+    from unspill.host.diagnosis import remedy_for  # lazy: doctor
 
-    distribution = read_distribution()
     if unsafe:
         listed = "; ".join(f"{os.fsdecode(path)}: {reason}" for path, reason in unsafe)
-        return BwrapUnsafe(f"No bwrap can be trusted. {listed}", remedy=remedy_for("bwrap-unsafe", distribution))
+        return BwrapUnsafe(f"No bwrap can be trusted. {listed}", remedy=remedy_for("bwrap-unsafe"))
     where = "on PATH" if configured is None else f"at {os.fsdecode(configured)}, as configured"
-    return BwrapMissing(f"There is no bwrap {where}.", remedy=remedy_for("bwrap-missing", distribution))
+    return BwrapMissing(f"There is no bwrap {where}.", remedy=remedy_for("bwrap-missing"))
 
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH

@@ -2,6 +2,7 @@
 """A control group per run, where the host lets us make one: bounds that hold for all processes of the run together.
 
 The group is made before the run, the spawner moves the held child into it, and it is removed when all are dead.
+Version 2 needs a group that was delegated to the caller; version 1 needs root.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import os
 import time
 
-from unspill.host.probe_cgroup import find_classic, find_delegated, read_memberships
+from unspill.host.places import read_mounts
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +21,18 @@ if TYPE_CHECKING:
     from unspill.model.policy import Limits
     from unspill.model.run import LimitName
 
+CONTROLLERS = (b"memory", b"pids")
 _PREFIX = b"unspill-run-"
 _SIGKILL = 9
 _DYING_S, _PAUSE_S = 1.0, 0.005
+
+
+class GroupPlace(Record):
+    """Directories below which a run's groups can be made: one for version 2, one per controller for version 1."""
+
+    kind: CgroupKind
+    parents: tuple[bytes, ...] = ()
+    reason: str = ""
 
 
 class Group:
@@ -120,6 +131,63 @@ def _group_of(kind: CgroupKind, run: str) -> Group | None:
     if not place.parents:
         return None
     return Group(kind, tuple(parent + b"/" + _PREFIX + run.encode() for parent in place.parents))
+
+
+def read_memberships() -> dict[bytes, bytes]:
+    """Return the directory of the group this process is in, by controller; b"" is version 2."""
+    mounts = _read_mounts()
+    found: dict[bytes, bytes] = {}
+    with open("/proc/self/cgroup", "rb") as file:
+        for line in file.read().splitlines():
+            _number, names, path = line.split(b":", 2)
+            for name in names.split(b","):
+                if name in mounts:
+                    found[name] = os.path.normpath(mounts[name] + path)
+    return found
+
+
+def _read_mounts() -> dict[bytes, bytes]:
+    """Return the mount point of each hierarchy, by controller; b"" is version 2."""
+    mounts: dict[bytes, bytes] = {}
+    for mount in read_mounts():
+        # A mount of a part of the hierarchy would need its root taken off every path
+        if mount.kind == "cgroup2" and mount.root == b"/":
+            mounts.setdefault(b"", mount.point)
+        elif mount.kind == "cgroup" and mount.root == b"/":
+            mounts.update(dict.fromkeys(mount.options.split(b","), mount.point))
+    return mounts
+
+
+def find_delegated(memberships: dict[bytes, bytes]) -> GroupPlace:
+    """Return the nearest group above this process that is ours and hands its controllers down.
+
+    Only a group whose own processes stay elsewhere can hand them down, so it is rarely the process's own one.
+    """
+    own = memberships.get(b"")
+    if own is None:
+        return GroupPlace(kind="none", reason="no cgroup version 2 is mounted")
+    group = own
+    while os.path.exists(os.path.join(group, b"cgroup.subtree_control")):
+        with open(os.path.join(group, b"cgroup.subtree_control"), "rb") as file:
+            handed_down = file.read().split()
+        if all(name in handed_down for name in CONTROLLERS) and _is_ours(group):
+            return GroupPlace(kind="v2", parents=(group,))
+        group = os.path.dirname(group)
+    return GroupPlace(kind="none", reason="no cgroup version 2 with memory and pids is delegated to this process")
+
+
+def find_classic(memberships: dict[bytes, bytes]) -> GroupPlace:
+    """Return the groups of version 1, one per controller, if this process may make others below them."""
+    parents = tuple(memberships[name] for name in CONTROLLERS if name in memberships)
+    if len(parents) != len(CONTROLLERS):
+        return GroupPlace(kind="none", reason="no cgroup version 1 with memory and pids is mounted")
+    if not all(map(_is_ours, parents)):
+        return GroupPlace(kind="none", reason="the groups of cgroup version 1 are root's")
+    return GroupPlace(kind="v1", parents=parents)
+
+
+def _is_ours(group: bytes) -> bool:
+    return os.access(group, os.W_OK | os.X_OK) and os.access(os.path.join(group, b"cgroup.procs"), os.W_OK)
 
 
 def _count(path: bytes, key: bytes) -> int:

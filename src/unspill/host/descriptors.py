@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every writer of files needs besides write(2): all of a content, and names that last.
+"""Descriptors of our own: numbers above the standard streams, whole writes, and names that last.
 
-MERGED
-[numbers] Descriptors of ours that never have the numbers of the standard streams.
-
-A caller may have been started with some of those closed. Then the next descriptor that anybody opens gets such a
-number, and whatever is printed afterwards goes there: the output of a command must not go to our own sockets.
+A caller may have been started with some of the standard streams closed. Then the next descriptor that anybody opens
+gets such a number, and whatever is printed afterwards goes there: the output of a command must not go to our own
+sockets.
 """
 
 from __future__ import annotations

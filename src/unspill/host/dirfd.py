@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether somebody has a file open for writing: what they write next would go where nobody looks any more.
-
-The kernel grants a read lease on a file only while nobody has it open for writing. It is given back at once.
-
-MERGED
-[beneath] A directory tree by descriptors: the one way in which live trees are reached, and our own ones too.
+"""A directory tree by descriptors: the one way in which live trees are reached, and our own ones too.
 
 Its root is opened once. Every other directory is opened beneath it without following a link or entering a mount, so
-whatever a command or a person swaps meanwhile, nothing outside is ever touched. A path string is never resolved
-twice.
+whatever a command or a person swaps meanwhile, nothing outside is ever touched. A path string is never resolved twice.
+`resolve_inside` alone follows links, in a tree that nobody changes meanwhile, and never out of it.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from unspill.host.libc import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Self
 
 
@@ -40,6 +35,8 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOKUP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST = 3000
 _RETRIES = 16
+_LINKS_AT_MOST = 40
+_DEEPEST = 256
 # openat2 is newer than Linux 5.6, and some filters of system calls answer for it with EPERM
 _MISSING = (errno.ENOSYS, errno.EPERM)
 
@@ -243,3 +240,88 @@ def has_writers(dir_fd: int, name: bytes) -> bool | None:
     finally:
         os.close(fd)
     return False
+
+
+def resolve_inside(tree_fd: int, path: bytes, elsewhere: Sequence[bytes] = ()) -> bytes | None:
+    """Return where a path of the tree really leads, relative to its top and without links; b"" is the top itself.
+
+    A process whose `/` is the tree resolves it so: absolute links lead to its top, `..` never above it. Every name is
+    looked up by descriptor: the host's kernel follows no link of the tree.
+
+    None where there is nothing, something in between is no directory or may not be entered, or links go in circles.
+    Nor is there an answer where the way leads to one of `elsewhere`: absolute paths at which a process sees something
+    that is not of the tree. The answer has no leading slash, so that it is safe to use with `dir_fd=tree_fd`.
+    """
+    walk = _Resolution(tree_fd, elsewhere)
+    try:
+        return walk.follow(path)
+    except OSError:
+        return None
+    finally:
+        walk.close()
+
+
+def find_inside(tree_fd: int, path: bytes) -> os.stat_result | None:
+    """Return what is at the end of all links of a path of the tree, None where there is nothing."""
+    real = resolve_inside(tree_fd, path)
+    if real is None:
+        return None
+    return os.stat(real, dir_fd=tree_fd, follow_symlinks=False) if real else os.fstat(tree_fd)
+
+
+class _Resolution:
+    """The directories between the top and where a resolution stands."""
+
+    def __init__(self, tree_fd: int, elsewhere: Sequence[bytes]) -> None:
+        self._top = tree_fd
+        self._elsewhere = frozenset(place.lstrip(b"/") for place in elsewhere)
+        self._names: list[bytes] = []
+        self._fds: list[int] = []
+
+    def follow(self, path: bytes) -> bytes | None:
+        """Go along a path, whose names may be links, which may be the last one's as well."""
+        rest = _names_of(path)
+        links = 0
+        while rest:
+            name = rest.pop()
+            if name == b"..":
+                self._up()
+                continue
+            if self._elsewhere and b"/".join([*self._names, name]) in self._elsewhere:
+                return None
+            here = self._fds[-1] if self._fds else self._top
+            found = os.stat(name, dir_fd=here, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                links += 1
+                target = os.readlink(name, dir_fd=here)
+                if links > _LINKS_AT_MOST or len(rest) > _DEEPEST:
+                    return None
+                if target.startswith(b"/"):
+                    self.close()
+                rest += _names_of(target)
+            elif stat.S_ISDIR(found.st_mode):
+                self._down(name, here)
+            else:
+                return None if rest else b"/".join([*self._names, name])
+        return b"/".join(self._names)
+
+    def _down(self, name: bytes, here: int) -> None:
+        if len(self._fds) >= _DEEPEST:
+            raise OSError("too deep")
+        self._fds.append(os.open(name, _LOOKUP, dir_fd=here))
+        self._names.append(name)
+
+    def _up(self) -> None:
+        if self._fds:
+            os.close(self._fds.pop())
+            self._names.pop()
+
+    def close(self) -> None:
+        """Stand at the top again."""
+        while self._fds:
+            self._up()
+
+
+def _names_of(path: bytes) -> list[bytes]:
+    """Return the names of a path, the first one last."""
+    return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]

@@ -3,7 +3,7 @@
 
 No run calls this: a fence can only be set from inside the sandbox, and a program that does it before each command costs
 more than all the rest of a start. A live sandbox will set it once, for all its commands. `plan.fence` says what is
-allowed, `probe_child` asks which version the kernel has. Imports nothing of unspill, so its text can run inside.
+allowed. Imports nothing of unspill, so its text can run inside.
 """
 
 from __future__ import annotations
@@ -33,6 +33,15 @@ class _PathRule(ctypes.Structure):
 
 class _PortRule(ctypes.Structure):
     _fields_ = (("access", ctypes.c_uint64), ("port", ctypes.c_uint64))
+
+
+def abi_version() -> int:
+    """Return the version of Landlock that the kernel has, by a call that changes nothing.
+
+    Raises:
+        OSError: it has none.
+    """
+    return _call("landlock", _SYS_CREATE_RULESET, None, 0, 1)
 
 
 def fence_in(

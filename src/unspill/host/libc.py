@@ -1,14 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls that Python has no function for, by their own names.
+"""The system calls that Python has no function for, by their own names, and the spawner's namespaces by them.
 
 Numbers of 424 and above are the same on every architecture. Each function raises OSError with the errno.
-
-MERGED
-[statx] What `statx` tells of a file and `os.stat` does not: when it was made, and whether it can be changed at all.
-
-[own_namespace] The namespaces that the spawner lives in: user, pid and mount, taken by an ordinary user.
-
-Each function is called once, in a process that has one thread and nothing to lose.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def is_whiteout(status: os.stat_result) -> bool:
     return status.st_mode & FORMAT == stat.S_IFCHR and status.st_rdev == 0
 
 
-def make_whiteout(name: bytes, directory: int) -> None:
-    """Mark an entry of the layers below as deleted."""
+def make_whiteout(name: bytes, directory: int | None = None) -> None:
+    """Mark an entry of the layers below as deleted; its name counts from `directory`, or is a path."""
     os.mknod(name, stat.S_IFCHR, 0, dir_fd=directory)
 
 

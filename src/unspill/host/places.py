@@ -1,18 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and resolves the directories that a plan is laid over: system directories, home, toolchains, caches.
+"""What the host has: the directories that a plan is laid over, what is mounted where, and the host's own addresses.
 
 On the path of every run, hence few system calls. What a directory is good for is not decided here: the tables of
-candidates come from the caller. A symlink among them counts only if it leads to another candidate.
-
-MERGED
-[mountinfo] What is mounted where, as this process sees it: /proc/self/mountinfo, read and decoded.
-
-Only reads; mounting is for `mounts`.
-
-[own_addresses] Every address of this host, as the kernel lists them for this thread's network namespace.
-
-Nothing that a sandbox asks for may lead back to the host: a service that listens on a public address of the machine
-is often meant for the person only.
+candidates come from the caller. A symlink among them counts only if it leads to another candidate. Nothing that a
+sandbox asks for may lead back to an address of the host: a service that listens there is often meant for the person
+only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts as text, and the key under which that text stays true: what lets a run start without any probe.
+"""Remember what a probe found: facts as text, and the key under which that text stays true.
 
-On the path of every run: reads two small files, starts nothing. Where the text is kept is the store's matter.
+Every run loads this and not `probe`: it reads two small files and starts nothing. The store keeps the text.
 """
 
 from __future__ import annotations
@@ -12,22 +12,15 @@ from unspill.model.plan import Bwrap, Facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Any
 
-_FORMAT = "unspill facts 2"
-_NUMBERS = ("uid", "gid", "landlock_abi")
-_TEXTS = ("kernel", "boot_id", "cgroup", "container", "state_filesystem")
-_ANSWERS = (
-    "namespaces",
-    "disable_userns",
-    "proc_mount",
-    "own_namespace",
-    "lowerdir_plus",
-    "seccomp",
-    "openat2",
-    "flatpak",
-    "merged_usr",
-)
+    from unspill.record import Record
+
+_FORMAT = "unspill facts 3"
+# Fields that are not one word or number: they have lines of another form
+_COMPOUND = ("bwrap", "engines", "problems")
+_READERS: dict[str, Callable[[str], Any]] = {"int": int, "bool": "1".__eq__, "bytes": bytes.fromhex}
 
 
 def facts_key(bwrap: bytes, state_dir: bytes) -> str:
@@ -56,7 +49,12 @@ def facts_key(bwrap: bytes, state_dir: bytes) -> str:
 
 def should_keep(facts: Facts) -> bool:
     """Tell whether facts may be remembered: a refusal may not, since its remedy changes nothing that a key sees."""
-    return facts.namespaces and facts.disable_userns and facts.proc_mount and bool(facts.engines)
+    return can_seal(facts) and bool(facts.engines)
+
+
+def can_seal(facts: Facts) -> bool:
+    """Tell whether bwrap can make a sandbox here, with whichever engine."""
+    return facts.namespaces and facts.disable_userns and facts.proc_mount
 
 
 def _group_above() -> str:
@@ -75,15 +73,18 @@ def _group_above() -> str:
 
 def facts_to_text(facts: Facts) -> str:
     """Write facts as lines of a name and a value."""
-    lines = [_FORMAT]
-    lines += [f"{name} {getattr(facts, name)}" for name in _NUMBERS]
-    lines += [f"{name} {_one_line(getattr(facts, name))}" for name in _TEXTS]
-    lines += [f"{name} {int(getattr(facts, name))}" for name in _ANSWERS]
-    lines += [f"engines {','.join(facts.engines)}"]
+    lines = [_FORMAT, *_fields_to_lines(facts, ""), f"engines {','.join(facts.engines)}"]
     if facts.bwrap is not None:
-        lines += [f"bwrap {_bwrap_to_text(facts.bwrap)}"]
+        lines += _fields_to_lines(facts.bwrap, "bwrap.")
     lines += [f"problem {name} {_one_line(reason)}" for name, reason in facts.problems]
     return "\n".join(lines) + "\n"
+
+
+def _fields_to_lines(record: Record, prefix: str) -> Iterator[str]:
+    for name, value in record.as_dict().items():
+        if name not in _COMPOUND:
+            text = value.hex() if isinstance(value, bytes) else str(int(value) if isinstance(value, bool) else value)
+            yield f"{prefix}{name} {_one_line(text)}"
 
 
 def facts_from_text(text: str) -> Facts | None:
@@ -100,40 +101,22 @@ def facts_from_text(text: str) -> Facts | None:
             problems.append((problem, reason))
         else:
             values[name] = value
+    has_bwrap = any(name.startswith("bwrap.") for name in values)
     try:
-        return _facts(values, tuple(problems))
+        return Facts(
+            bwrap=Bwrap(**_fields_from_text(Bwrap, values, "bwrap.")) if has_bwrap else None,
+            engines=tuple(engine for engine in ("mount", "native") if engine in values["engines"].split(",")),
+            problems=tuple(problems),
+            **_fields_from_text(Facts, values, ""),
+        )
     except (KeyError, ValueError):
         return None
 
 
-def _facts(values: dict[str, str], problems: tuple[tuple[str, str], ...]) -> Facts:
-    fields: dict[str, Any] = {name: int(values[name]) for name in _NUMBERS}
-    fields |= {name: values[name] for name in _TEXTS}
-    fields |= {name: values[name] == "1" for name in _ANSWERS}
-    fields["engines"] = tuple(values["engines"].split(",")) if values["engines"] else ()
-    bwrap = values.get("bwrap")
-    return Facts(
-        bwrap=None if bwrap is None else _bwrap_from_text(bwrap),
-        problems=problems,
-        **fields,
-    )
-
-
-def _bwrap_to_text(bwrap: Bwrap) -> str:
-    numbers = (bwrap.device, bwrap.inode, int(bwrap.has_overlay), int(bwrap.symlink_flaw))
-    return " ".join((bwrap.path.hex(), *map(str, numbers), _one_line(bwrap.version)))
-
-
-def _bwrap_from_text(text: str) -> Bwrap:
-    path, device, inode, has_overlay, symlink_flaw, version = text.split(" ", 5)
-    return Bwrap(
-        path=bytes.fromhex(path),
-        version=version,
-        device=int(device),
-        inode=int(inode),
-        has_overlay=has_overlay == "1",
-        symlink_flaw=symlink_flaw == "1",
-    )
+def _fields_from_text(kind: type[Record], values: dict[str, str], prefix: str) -> dict[str, Any]:
+    # A record's annotations are texts
+    fields = [(name, type_) for name, type_ in kind.__annotations__.items() if name not in _COMPOUND]
+    return {name: _READERS.get(type_, str)(values[prefix + name]) for name, type_ in fields}
 
 
 def _one_line(text: str) -> str:

@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a probe does in a process of its own, since it can't be taken back: namespaces, mounts, filters.
+"""The program that `probe` starts for each try that can't be undone: namespaces, mounts, filters, joining a group.
 
-Writes one line per question to stdout: name, answer (0 or a positive number), reason, separated by tabs. Started by
-`probe` as a program; whatever happens to this process is an answer too.
+It writes one line per question to stdout: name, answer (0 or a positive number) and reason, separated by tabs. If the
+process is killed or crashes, that is an answer too.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import stat
+import struct
+
+from unspill.host import libc
+from unspill.host.landlock import abi_version
+from unspill.host.libc import enter_own_namespaces
+from unspill.host.mounts import MountRefused, mount_overlays
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-PARTS = ("lower", "upper", "work", "merged")
+PARTS = (b"lower", b"upper", b"work", b"merged")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -42,7 +50,7 @@ def answer(name: str, question: Callable[[], int]) -> int:
 
 def ask_kernel() -> None:
     """Ask for system calls that need no privilege, the one that can't be undone last."""
-    answer("landlock_abi", landlock_abi)
+    answer("landlock_abi", abi_version)
     answer("openat2", can_openat2)
     answer("seccomp", can_filter)
 
@@ -60,13 +68,7 @@ def can_own_namespace() -> int:
 
     Ubuntu's AppArmor lets anybody make one and then refuses every use of it.
     """
-    from unspill.host import libc
-
-    uid, gid = os.getuid(), os.getgid()
-    libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWPID)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+    enter_own_namespaces()
     libc.unshare(libc.CLONE_NEWNS)
     libc.mount(None, b"/", None, libc.MS_REC | libc.MS_PRIVATE, None)
     return 1
@@ -74,10 +76,8 @@ def can_own_namespace() -> int:
 
 def can_mount_overlay() -> int:
     """Mount an overlay exactly as a run does, change things through it and look at what lands in the upper."""
-    from unspill.host.mounts import MountRefused, mount_overlays
-
     prepare(b".")
-    lower, upper, work, merged = (os.path.join(os.getcwdb(), part.encode()) for part in PARTS)
+    lower, upper, work, merged = (os.path.join(os.getcwdb(), part) for part in PARTS)
     try:
         mount_overlays([((lower,), merged, upper, work)])
     except MountRefused as refused:
@@ -89,8 +89,6 @@ def can_mount_overlay() -> int:
 
 def can_add_lowers() -> int:
     """Mount with `lowerdir+`, which a stack of many layers needs; mounted nowhere, seen through a descriptor."""
-    from unspill.host import libc
-
     for name, content in ((b"plus1", b"upper one"), (b"plus2", b"lower one")):
         os.mkdir(name)
         _write_file(name + b"/same", content)
@@ -108,7 +106,7 @@ def can_add_lowers() -> int:
 def prepare(top: bytes) -> None:
     """Make the directories of an overlay below `top`, with a lower tree that `write_through` changes."""
     for part in PARTS:
-        os.mkdir(os.path.join(top, part.encode()))
+        os.mkdir(os.path.join(top, part))
     lower = os.path.join(top, b"lower")
     for name in (b"copied", b"removed", b"emptied/old"):
         os.makedirs(os.path.join(lower, os.path.dirname(name)), exist_ok=True)
@@ -144,15 +142,8 @@ def check(top: bytes) -> None:
     _expect(opaque == b"y", "a replaced directory is not opaque")
 
 
-def landlock_abi() -> int:
-    """Return the version of Landlock, which the kernel tells by a call that changes nothing."""
-    return _syscall("landlock", 444, None, 0, 1)
-
-
 def can_openat2() -> int:
     """Open this directory by openat2, and see it refuse a symlink."""
-    from unspill.host import libc
-
     os.close(libc.openat2(None, b".", os.O_PATH | os.O_DIRECTORY, libc.RESOLVE_BENEATH))
     try:
         os.close(libc.openat2(None, b"/proc/self", os.O_PATH, libc.RESOLVE_NO_SYMLINKS))
@@ -163,23 +154,18 @@ def can_openat2() -> int:
 
 def can_filter() -> int:
     """Install a filter that gives a system call which does not exist an errno of its own."""
-    import ctypes
-    import errno
-    import struct
-
     # load nr; equal to 0xfff0: return that errno, else allow
     unused, load, jump, give = 0xFFF0, 0x20, 0x15, 0x06
     steps = ((load, 0, 0, 0), (jump, 0, 1, unused), (give, 0, 0, 0x50000 | errno.EBADE), (give, 0, 0, 0x7FFF0000))
     program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(program)))
     set_no_new_privs, set_seccomp, filter_mode = 38, 22, 2
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    _checked("no_new_privs", prctl(set_no_new_privs, ctypes.c_ulong(1), 0, 0, 0))
-    _checked("seccomp", prctl(set_seccomp, ctypes.c_ulong(filter_mode), header, 0, 0))
-    try:
-        _syscall("filtered", unused)
-    except OSError as error:
-        _expect(error.errno == errno.EBADE, f"the filter was not asked: {error.strerror}")
+    calls = ctypes.CDLL(None, use_errno=True)
+    for setting in ((set_no_new_privs, ctypes.c_ulong(1), 0), (set_seccomp, ctypes.c_ulong(filter_mode), header)):
+        if calls.prctl(*setting, 0, 0) < 0:
+            raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
+    calls.syscall(ctypes.c_long(unused))
+    _expect(ctypes.get_errno() == errno.EBADE, f"the filter was not asked: {os.strerror(ctypes.get_errno())}")
     return 1
 
 
@@ -189,23 +175,6 @@ def join_groups(groups: Sequence[str]) -> int:
         with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
             file.write(str(os.getpid()))
     return 1
-
-
-def _syscall(what: str, number: int, *arguments: object) -> int:
-    import ctypes
-
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    call.restype = ctypes.c_long
-    return _checked(what, call(ctypes.c_long(number), *arguments))
-
-
-def _checked(what: str, result: int) -> int:
-    import ctypes
-
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
-    return result
 
 
 def _expect(holds: bool, otherwise: str) -> None:

@@ -10,7 +10,7 @@ import os
 import stat
 
 from unspill.errors import RootfsError
-from unspill.host.inside import find_inside
+from unspill.host.dirfd import find_inside
 from unspill.model.rootfs import RootfsBase
 
 MOST_AT_TOP = 256

@@ -1,22 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which system calls a command may make, by profile, and why not the others.
+"""Which system calls a command may make, by profile, why not the others, and the filter that says so to the kernel.
 
 A list of what is refused, because the command is any developer's tool, with three properties of a list of what is
-allowed: no foreign architecture, no number that is not known, no family of sockets and no ioctl but a few.
-Pure; how a kernel is told is for `seccomp_layout`.
+allowed: no foreign architecture, no number that is not known, no family of sockets and no ioctl but a few. An ioctl can
+do anything a driver or a filesystem thought of: delete a subvolume, lock an encrypted directory, freeze a disk. So the
+requests are a list of what programs need, found by tracing them; their numbers are the same on every machine we know.
 
-MERGED
-[seccomp_ioctls] The ioctl requests that a command may make, by group; every other request is refused.
-
-An ioctl can do anything a driver or a filesystem thought of: delete a subvolume, lock an encrypted directory, freeze
-a disk. So this is a list of what programs need, found by tracing them. The numbers are the same on every machine we
-know.
-
-[seccomp_layout] Lays verdicts out as a classic BPF program: an array of `struct sock_filter`, as bwrap's `--seccomp`
-reads it.
-
-It is a search tree over ranges of numbers, and so is a check of an argument: where a kernel runs the program for
-every call, compares in a row cost a fifth more. What is refused is for `seccomp_rules`; a run takes the finished
+The filter is a classic BPF program, as bwrap's `--seccomp` reads it: a search tree over ranges of numbers, since
+compares in a row cost a fifth more where a kernel runs the program for every call. Pure; a run takes the finished
 program from `seccomp`.
 """
 
@@ -125,7 +116,7 @@ IOCTLS: tuple[tuple[str, dict[str, int]], ...] = (
 )
 
 
-class Allow(Record):
+class AllowCall(Record):
     """The call is made."""
 
 
@@ -193,7 +184,7 @@ _REFUSED_IF_STRICT = (
 )
 
 _UNKNOWN = Refuse(error=ENOSYS, why="nobody has judged this number: it is newer than unspill, or unassigned")
-_ALLOWED = Allow()
+_ALLOWED = AllowCall()
 
 # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; clone has no NEWTIME, that bit is part of a signal's number
 _CLONE_NEW = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
@@ -342,7 +333,7 @@ def _merged(ranges: Iterable[Range]) -> list[Range]:
 def _target(verdict: Verdict) -> object:
     """Return what the program does for a verdict, the same for two that differ only in their reason."""
     match verdict:
-        case Allow():
+        case AllowCall():
             return _RET_ALLOW
         case Refuse():
             return _RET_ERRNO | verdict.error
@@ -355,7 +346,7 @@ def _values(verdict: RefuseIf) -> list[Range]:
     allowed = set(verdict.values)
     starts = sorted({0, *allowed, *(value + 1 for value in allowed)} - {1 << 32})
     refused = Refuse(error=verdict.error, why=verdict.why)
-    return _merged((start, Allow() if start in allowed else refused) for start in starts)
+    return _merged((start, AllowCall() if start in allowed else refused) for start in starts)
 
 
 def _weight(verdict: Verdict) -> int:
@@ -427,7 +418,7 @@ class _Program:
 
     def _leaf(self, verdict: Verdict) -> int:
         match verdict:
-            case Allow():
+            case AllowCall():
                 return self.give(_RET_ALLOW)
             case Refuse():
                 return self.give(_RET_ERRNO | verdict.error)
@@ -448,6 +439,6 @@ class _Program:
 
 
 if TYPE_CHECKING:
-    Verdict = Allow | Refuse | RefuseIf
+    Verdict = AllowCall | Refuse | RefuseIf
     # What is laid out from a number on, up to the next one's
     Range = tuple[int, Verdict]

@@ -1,28 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The spawner: a small process with one thread that starts bwrap for a whole interpreter.
 
-It is pid 1 of a pid namespace in a user namespace of its own (identity mapping), so that killing it kills every
-run at once, whatever else happens, and so that a run's overlays can be mounted without root. It never carries
-an overlay itself: each run has its own mount namespace. It ends when its socket does.
+It is pid 1 of a pid namespace in a user namespace of its own (identity mapping), so that killing it kills every run at
+once, whatever else happens, and so that a run's overlays can be mounted without root. It never carries an overlay
+itself: each run has its own mount namespace. It ends when its socket does.
 
     caller ──jobs──▶ parent ── waits for ──▶ spawner (pid 1) ──▶ bwrap ──▶ sandbox's pid 1 ──▶ command
 
-MERGED
-[spawned_run] One run as the spawner knows it: bwrap, the sandbox's pid 1, what both still wait for and what the
-caller is told.
-
-Never waits: the spawner calls it when one of its descriptors is ready.
-
-[starter] Starts bwrap for one job: its mount namespace, its overlays, its descriptors, then a vfork and execve.
-
-Nothing is forked with Python in it: the spawner itself steps into the run's mount namespace, starts bwrap there and
-steps back. It has full capabilities in its own user namespace; execve by an ordinary uid drops them all, since
-nothing is inheritable or ambient.
-
-[listener] A listening socket on the loopback of a sandbox, made from outside before the command is let go.
-
-A process that has left its network namespace can't come back to the host's without being root there, so a child does
-it and passes the socket out. Of ours nothing is inside but that socket.
+Nothing is forked with Python in it: the spawner itself steps into the run's mount namespace, starts bwrap there by
+vfork and execve, and steps back. It has full capabilities in its own user namespace; execve by an ordinary uid drops
+them all, since nothing is inheritable or ambient. Only a listening socket on the loopback of a sandbox takes a child: a
+process that has left its network namespace can't come back to the host's without being root there.
 """
 
 from __future__ import annotations

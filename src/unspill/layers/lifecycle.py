@@ -1,57 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Squash cache layers: eight adjacent ones of a tier become one of the next tier, as overlayfs would show them.
-
-Files are hard links, so the layers that are replaced stay whole for runs that still have them mounted; they go
-when the last of those has ended. A cache that can't be squashed is cut back instead: it is only a cache. What was
-written to a rootfs stays as it is then.
-
-MERGED
-[make] Make the directories of a layer whose row is already written, and tell later whether anything came of them.
-
-The kernel shows the upper directory's own mode and attributes at the root of an overlay, so it gets those of the
-directory that it will cover.
-
-[stack] Read stacks from the store: the live root, the sealed layers over it, and nothing open.
-
-Looks at the live root once, for its identity; does not look into layers.
-
-[caches] Tool caches of a project: sealed layers that its runs share, and an open one per run on top.
-
-After the run the open layer becomes the new top if no other run was faster; otherwise it is dropped, as is one that
-nothing was written to. A cache may be thrown away at any time; it is never applied.
-
-[garbage] Drop upper directories, then remove them, at once or when there is time.
-
-A dropped directory has another name: only by that name a sweep removes it. The name is given before the rows go, so a
-directory that has neither a row nor that name is one whose row was lost, and nobody removes it.
-
-[create] Open a run: its row, and an open layer over each root and cache, in one transaction.
+"""The life of layers: opened for a run, sealed or dropped when it ends, squashed where they are many, discarded.
 
 Rows come before directories. So a directory never waits for its row, and a row whose process is dead says what to
-remove. Nothing is mounted here.
+remove. A dropped directory has another name, and only by that name a sweep removes it. The name is given before the
+row goes: a directory that has neither is one whose row was lost, and nobody removes it. Nothing is mounted here.
 
-[seal] Close a run: its layers become sealed ones or go, what it wrote to caches is folded back, its end is recorded.
-
-Call it when every process of the run is dead and nothing has its layers mounted. A crash before the last transaction
-leaves an open run of a dead process, which the sweep removes whole; one after it leaves garbage.
-
-[discard] Discard a sandbox's whole stack: every held change of every root is gone at once.
-
-Rows and directories go in one transaction; whoever comes by removes what was dropped.
-
-[skeleton] Mount points that a rootfs does not have: empty directories and files of ours, laid over it.
-
-They lie in the state directory under a name that says what they are, so they are made once and never changed.
-
-[playground] The playground: a scratch directory that stays, one per project, for its owner alone.
-
-It lies in the data directory, not in the state directory, because what a person keeps there is theirs.
-
-[merge] Merge upper directories into one that shows the same over the directories below them.
-
-Nothing is copied: files, links and whiteouts are hard-linked, only directories are new. The sources must be sealed. A
-path too long for the kernel fails with OSError; a link is never followed, because a directory is only entered in
-those layers in which every step to it is a directory.
+The caches of tools, and directories of a writable rootfs, have layers too. Those of a cache are shared by the runs of a
+project; it may be thrown away at any time, and is never applied.
 """
 
 from __future__ import annotations
@@ -62,31 +17,10 @@ import stat
 import time
 
 from unspill.errors import RootRefused, SandboxUnavailable, StoreError
-from unspill.host.overlay import (
-    OPAQUE,
-    is_opaque,
-    is_user_attribute,
-    is_whiteout,
-)
-from unspill.layers.locks import (
-    base_dir,
-    base_link,
-    dropped_dir,
-    is_abandoned,
-    this_process,
-    upper_dir,
-    work_dir,
-)
-from unspill.layers.marks import clock_mark, renew, take_mark
+from unspill.host.overlay import OPAQUE, is_opaque, is_whiteout, list_attributes, make_whiteout, user_attributes
+from unspill.layers.locks import base_dir, base_link, dropped_dir, is_abandoned, this_process, upper_dir, work_dir
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import (
-    LayerId,
-    OpenLayer,
-    SandboxId,
-    SealedLayer,
-    Stack,
-    TimeMark,
-)
+from unspill.model.layer import LayerId, OpenLayer, SandboxId, SealedLayer, Stack, TimeMark
 from unspill.model.plan import CacheLayer
 from unspill.model.run import Run
 from unspill.record import Record
@@ -103,63 +37,166 @@ if TYPE_CHECKING:
     from unspill.store.db import Store
     from unspill.store.layers import SandboxRow
 
+    # Device and inode
     Identity = tuple[int, int]
 
     Entries = list[os.DirEntry[bytes]]
 
+# So many cache layers of a tier are squashed into one of the next
+FAN = 8
 
-def new_id() -> LayerId:
-    """Return a name that no other layer has."""
-    return LayerId(os.urandom(8).hex())
+# Stands before a sandbox's id where rows of caches have a project; no project's path begins so
+ROOTFS_OWNER = b"rootfs of "
 
-
-def make_layer(state: bytes, layer: LayerId, like: bytes) -> os.stat_result:
-    """Make the upper and work directory of a layer; return what the upper one is like when it is still unwritten."""
-    os.mkdir(work_dir(state, layer), 0o700)
-    return make_upper(upper_dir(state, layer), like)
-
-
-def make_upper(upper: bytes, like: bytes) -> os.stat_result:
-    """Make an upper directory that looks like the one below it."""
-    mode = stat.S_IMODE(os.lstat(like).st_mode)
-    attributes = own_attributes(like)
-    # Attributes can be set by whoever may write the directory, which the owner of the one below perhaps may not
-    os.mkdir(upper, mode | 0o200 if attributes else mode)
-    for name, value in attributes.items():
-        os.setxattr(upper, name, value)
-    made = os.lstat(upper)
-    if attributes or stat.S_IMODE(made.st_mode) != mode:
-        os.chmod(upper, mode)
-        made = os.lstat(upper)
-    return made
+# Caches are never compared with the live tree, so no moment of it matters.
+_NO_MARK = TimeMark(ctime_ns=0)
+_WORK_PARTS = (b"/work", b"/work/incompat", b"/work/incompat/volatile")
+# From linux/time.h: the clock that filesystems stamp with, which Python has no name for.
+_CLOCK_REALTIME_COARSE = 5
+_SECOND = 1_000_000_000
 
 
-def is_untouched(upper: bytes, like: bytes) -> bool:
-    """Tell whether an upper directory is still as it was made; the times of a directory do not count."""
-    if not is_empty(upper):
-        return False
-    same_mode = stat.S_IMODE(os.lstat(upper).st_mode) == stat.S_IMODE(os.lstat(like).st_mode)
-    return same_mode and own_attributes(upper) == own_attributes(like)
+class OpenRun(Record):
+    """A run that may begin: each stack, cache and directory of a rootfs has an open layer of its own on top."""
+
+    run: Run
+    project: bytes
+    stacks: tuple[Stack, ...]
+    caches: tuple[CacheLayer, ...] = ()
+    rootfs: tuple[CacheLayer, ...] = ()
 
 
-def is_empty(upper: bytes) -> bool:
-    """Tell whether an upper directory has no entry. One that can't be read was made so by a command: it is not."""
+class Garbage(Record):
+    """Layers whose upper directory can go, and layers whose work directory can."""
+
+    uppers: tuple[LayerId, ...] = ()
+    works: tuple[LayerId, ...] = ()
+
+
+class ClosedRun(Record):
+    """The stacks that the next run starts from, and directories that were left for later."""
+
+    stacks: tuple[Stack, ...]
+    garbage: Garbage = Garbage()
+
+
+def open_run(
+    store: Store,
+    sandbox: SandboxRow,
+    *,
+    argv: tuple[bytes, ...],
+    cwd: bytes,
+    roots: tuple[bytes, ...],
+    caches: tuple[bytes, ...] = (),
+    masks: tuple[tuple[bytes, bytes], ...] = (),
+    bases: tuple[tuple[bytes, bytes], ...] = (),
+    rootfs: tuple[bytes, ...] = (),
+    after_cancel: After = "hold",
+    limits: Limits | None = None,
+) -> OpenRun:
+    """Record a run and make its layers. A run that will hold its changes needs the sandbox's lock first.
+
+    A cache that is no directory (any more) is left out. `masks` has the mask of each root that is to have one, `bases`
+    the repository of each that has one, as it stands now. `rootfs` are directories of a rootfs that the run may write
+    to. `after_cancel` and `limits` are recorded for whoever finds the run when this process is dead.
+
+    Raises:
+        RootRefused: a root is not a directory (any more).
+        SandboxUnavailable: a layer can't be made.
+    """
+    owner, found = this_process(), _find_caches(caches)
+    # Costs nothing here. The exact mark, which only the directories tell, is written when a layer is sealed
+    mark_ns = _filesystem_clock()
+    with store.transaction:
+        run = store.runs.start(
+            sandbox.id,
+            argv=argv,
+            cwd=cwd,
+            started_ns=time.time_ns(),
+            owner=owner,
+            after_cancel=after_cancel,
+            layer_bytes=None if limits is None else limits.layer_bytes,
+            layer_entries=None if limits is None else limits.layer_entries,
+        )
+        stacks = load_stacks(store, sandbox.id, roots, masks, bases)
+        rows = [LayerRow(id=new_id(), sandbox=sandbox.id, root=root, run=run.id, mark_ns=mark_ns) for root in roots]
+        store.layers.add_open(rows)
+        cache_layers = _record_caches(store, sandbox.project, run.id, found)
+        tops = _record_caches(store, rootfs_owner(sandbox.id), run.id, _find_caches(rootfs))
     try:
-        with os.scandir(upper) as entries:
-            return next(entries, None) is None
-    except PermissionError:
-        return False
-
-
-def own_attributes(path: bytes) -> dict[str, bytes]:
-    """Return a directory's own `user.*` attributes as they are stored, without those that overlayfs keeps there."""
-    try:
-        names = os.listxattr(path, follow_symlinks=False)
+        opened = tuple(_open_stack(store.state, stack, row) for stack, row in zip(stacks, rows, strict=True))
+        _make_caches(store.state, (*cache_layers, *tops))
+        for layer in (stack.open for stack in opened):
+            if layer is not None and layer.mark.ctime_ns < mark_ns:
+                store.layers.set_mark(layer.id, layer.mark.ctime_ns)
     except OSError as error:
-        if error.errno in (errno.ENOTSUP, errno.EACCES):
-            return {}
-        raise
-    return {name: os.getxattr(path, name, follow_symlinks=False) for name in names if is_user_attribute(name)}
+        _take_back(store, run, rows, (*cache_layers, *tops))
+        raise SandboxUnavailable(
+            f"A layer can't be made in {os.fsdecode(store.state)}: {error.strerror}.",
+            remedy="Look for free space and free inodes there, or point UNSPILL_STATE_DIR elsewhere.",
+        ) from error
+    return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers, rootfs=tops)
+
+
+def seal_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, defer: bool = False) -> ClosedRun:
+    """Hold what a run wrote to its roots; a layer that nothing was written to is dropped.
+
+    Call it when every process of the run is dead and nothing has its layers mounted. A crash before the last
+    transaction leaves an open run of a dead process, which the sweep removes whole; one after it leaves garbage.
+
+    `ended` is the run with its end filled in; whether it is held is found out here. Without `fold` the caches
+    stay as they were. With `defer` the directories that are of no use any more are not removed, which takes
+    0.2 ms for each root and cache: give the `garbage` to `clean` when there is time.
+
+    Raises:
+        SandboxUnavailable: a layer vanished while the run went on.
+    """
+    keep = {
+        layer.id
+        for stack, layer in zip(opened.stacks, _open_layers(opened), strict=True)
+        if not is_untouched(layer.upper, stack.lowers()[0])
+    }
+    return _close(store, opened, ended, keep, fold=fold, defer=defer)
+
+
+def drop_run(
+    store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, rootfs: bool = True, defer: bool = False
+) -> ClosedRun:
+    """Drop what a run wrote to its roots, and record its end; the options are those of `seal_run`.
+
+    Without `rootfs` what it wrote to a writable rootfs goes too.
+    """
+    return _close(store, opened, ended, set(), fold=fold, rootfs=rootfs, defer=defer)
+
+
+def discard_stacks(store: Store, sandbox: SandboxId) -> int:
+    """Discard all sealed layers of a sandbox; return how many there were. The sandbox's lock must be held.
+
+    Rows and directories go in one transaction; whoever comes by removes what was dropped.
+
+    Raises:
+        SandboxUnavailable: a run that does not hold its changes still stands on them.
+    """
+    with store.transaction:
+        refuse_if_used(store, sandbox)
+        layers = tuple(row.id for row in store.layers.sealed(sandbox))
+        store.layers.remove(layers)
+        store.runs.drop_held(sandbox)
+        drop(store.state, layers)
+    _remove_uppers(store.state, layers)
+    return len(layers)
+
+
+def refuse_if_used(store: Store, sandbox: SandboxId) -> None:
+    """Stop where a run stands on layers that are to go.
+
+    Raises:
+        SandboxUnavailable: there is one.
+    """
+    if _is_used(store, sandbox):
+        raise SandboxUnavailable(
+            "A run of this sandbox is still going on.", remedy="Wait for it or end it, then discard again."
+        )
 
 
 def load_stacks(
@@ -209,14 +246,278 @@ def find_base(state: bytes, layers: Iterable[SealedLayer]) -> bytes | None:
     return next((base for base in bases if os.path.lexists(base)), None)
 
 
-def _to_stack(root: bytes, sealed: Iterable[SealedLayer], mask: bytes | None, base: bytes | None) -> Stack:
-    live = stat_root(root)
-    return Stack(live=root, device=live.st_dev, inode=live.st_ino, sealed=tuple(sealed), mask=mask, base=base)
-
-
 def find_hidden(stacks: Iterable[Stack]) -> tuple[bytes, ...]:
     """Return what is in the top directory of a root but not seen by a run, because its deletion is held."""
     return tuple(sorted(path for stack in stacks if stack.sealed for path in _hidden_in(stack)))
+
+
+def rootfs_owner(sandbox: SandboxId) -> bytes:
+    """Return what stands for the project in the rows of layers over a rootfs: those are one sandbox's alone."""
+    return ROOTFS_OWNER + os.fsencode(sandbox)
+
+
+def drop(state: bytes, layers: Iterable[LayerId]) -> None:
+    """Rename upper directories to what a sweep removes.
+
+    Call it in the transaction that removes their rows, and `clean` afterwards.
+    """
+    for layer in layers:
+        upper = upper_dir(state, layer)
+        try:
+            os.rmdir(upper)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            # In the same parent, which needs no right on the directory itself: a command may have closed it
+            _move_away(upper, dropped_dir(state, layer))
+
+
+def clean(state: bytes, garbage: Garbage) -> None:
+    """Remove directories, whatever is in them; what resists is left for the next sweep."""
+    for layer in garbage.works:
+        _remove_work(work_dir(state, layer))
+    _remove_uppers(state, garbage.uppers)
+
+
+def new_id() -> LayerId:
+    """Return a name that no other layer has."""
+    return LayerId(os.urandom(8).hex())
+
+
+def make_upper(upper: bytes, like: bytes) -> os.stat_result:
+    """Make an upper directory that looks like the one below it."""
+    mode = stat.S_IMODE(os.lstat(like).st_mode)
+    attributes = own_attributes(like)
+    # Attributes can be set by whoever may write the directory, which the owner of the one below perhaps may not
+    os.mkdir(upper, mode | 0o200 if attributes else mode)
+    for name, value in attributes.items():
+        os.setxattr(upper, name, value)
+    made = os.lstat(upper)
+    if attributes or stat.S_IMODE(made.st_mode) != mode:
+        os.chmod(upper, mode)
+        made = os.lstat(upper)
+    return made
+
+
+def is_untouched(upper: bytes, like: bytes) -> bool:
+    """Tell whether an upper directory is still as it was made; the times of a directory do not count."""
+    if not is_empty(upper):
+        return False
+    same_mode = stat.S_IMODE(os.lstat(upper).st_mode) == stat.S_IMODE(os.lstat(like).st_mode)
+    return same_mode and own_attributes(upper) == own_attributes(like)
+
+
+def is_empty(upper: bytes) -> bool:
+    """Tell whether an upper directory has no entry. One that can't be read was made so by a command: it is not."""
+    try:
+        with os.scandir(upper) as entries:
+            return next(entries, None) is None
+    except PermissionError:
+        return False
+
+
+def own_attributes(path: bytes) -> dict[str, bytes]:
+    """Return a directory's own `user.*` attributes as they are stored, without those that overlayfs keeps there."""
+    try:
+        names = list_attributes(path)
+    except PermissionError:
+        return {}
+    return user_attributes(path, names)
+
+
+def take_mark(root: bytes, live: os.stat_result, upper: os.stat_result) -> TimeMark:
+    """Return a moment of the filesystem that `root` is on, after `upper` was made: what changes later is not older.
+
+    The upper directory is new, so its ctime is one where both are on one filesystem. Elsewhere a file without
+    a name has one. A root that can't be written has neither; then the clock must do. A clock that is set back breaks
+    the promise; that is accepted.
+    """
+    if upper.st_dev == live.st_dev:
+        return TimeMark(ctime_ns=upper.st_ctime_ns)
+    try:
+        fd = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return TimeMark(ctime_ns=_clock_mark(live))
+    try:
+        os.fstat(fd)
+        os.fchmod(fd, 0o600)
+        return TimeMark(ctime_ns=os.fstat(fd).st_ctime_ns)
+    finally:
+        os.close(fd)
+
+
+def renew(upper: bytes, made: os.stat_result) -> os.stat_result:
+    """Give a directory that was just looked at a ctime that nothing older has; return what it is like then.
+
+    A filesystem's clock may stand still for 4 ms, and what a person wrote within them would not be older than the mark.
+    Since Linux 6.13 a time that somebody has looked at is followed by a finer one; older kernels keep that conflict.
+    """
+    os.chmod(upper, stat.S_IMODE(made.st_mode))
+    return os.lstat(upper)
+
+
+def merge_uppers(uppers: tuple[bytes, ...], below: tuple[bytes, ...], dest: bytes) -> None:
+    """Fill the empty directory `dest` with what `uppers` show together over `below`; both have the oldest first.
+
+    Nothing is copied: files, links and whiteouts are hard-linked, only directories are new. The uppers must be sealed.
+    A link is never followed: a directory is only entered in those layers in which every step to it is a directory.
+
+    Raises:
+        OSError: something in there can't be linked or read, or has too long a path for the kernel.
+    """
+    # The root of an upper is never opaque: it always covers a live directory.
+    waiting = [_MergedDirectory(path=b"", sources=uppers[::-1], below=below[::-1])]
+    done: list[_MergedDirectory] = []
+    while waiting:
+        part = waiting.pop()
+        waiting.extend(_merge_one(part, dest))
+        done.append(part)
+    # Parents come before children in `done`, and a directory without the right to write must be filled first.
+    for part in reversed(done):
+        _set_metadata(part, dest)
+
+
+def playground_dir(data: bytes, project: bytes) -> bytes:
+    """Return a project's scratch directory, which stays, made if there is none; `data` is unspill's data directory.
+
+    It lies there and not in the state directory, because what a person keeps in it is theirs.
+
+    Raises:
+        StoreError: it can't be made, or is not ours.
+    """
+    return _own_dir(os.path.join(data, b"playground", project_key(project)), "playground")
+
+
+def tmp_dir(data: bytes, project: bytes, sandbox: str) -> bytes:
+    """Return the /tmp of a sandbox whose temporary files outlive a run, made if there is none.
+
+    Raises:
+        StoreError: as of the playground.
+    """
+    key = project_key(project) + b"-" + project_key(os.fsencode(sandbox))
+    return _own_dir(os.path.join(data, b"tmp", key), "directory for temporary files")
+
+
+def project_key(project: bytes) -> bytes:
+    """Return a name for a project's path: readable, and different for different paths.
+
+    FNV-1a of 64 bits: the person chooses these paths, so nobody is there to be defended against, and hashlib
+    would cost each start of the command line 3 ms.
+    """
+    key = 0xCBF29CE484222325
+    for byte in project:
+        key = (key ^ byte) * 0x100000001B3 & 0xFFFF_FFFF_FFFF_FFFF
+    readable = bytes(byte for byte in os.path.basename(project) if chr(byte).isascii() and chr(byte).isalnum())
+    return b"%b-%016x" % (readable[:32], key)
+
+
+def make_skeleton(points: Iterable[Point]) -> None:
+    """Make mount points that a rootfs does not have: empty directories and files of ours, laid over it.
+
+    They lie in the state directory under a name that says what they are, so they are made once and never changed. Two
+    callers at once do each other no harm.
+
+    Raises:
+        StoreError: the state directory's filesystem fails.
+    """
+    for point in points:
+        try:
+            os.makedirs(os.path.dirname(point.path) if point.is_file else point.path, 0o755, exist_ok=True)
+            if point.is_file:
+                os.close(os.open(point.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+        except OSError as error:
+            raise StoreError(f"A mount point can't be made: {os.fsdecode(point.path)}: {error.strerror}.") from error
+
+
+def _open_stack(state: bytes, stack: Stack, row: LayerRow) -> Stack:
+    made = _make_layer(state, row.id, stack.lowers()[0])
+    live = stat_root(stack.live)
+    below = os.lstat(stack.sealed[-1].upper) if stack.sealed else live
+    # What a command sees as the time of the root is that of the upper directory
+    os.utime(upper_dir(state, row.id), ns=(below.st_atime_ns, below.st_mtime_ns))
+    mark = take_mark(stack.live, live, renew(upper_dir(state, row.id), made))
+    layer = OpenLayer(id=row.id, upper=upper_dir(state, row.id), work=work_dir(state, row.id), mark=mark, run=row.run)
+    if stack.base is not None:
+        # For whoever holds what this run wrote, should this process be killed
+        os.symlink(stack.base, base_link(state, row.id))
+    return stack.replace(open=layer)
+
+
+def _make_layer(state: bytes, layer: LayerId, like: bytes) -> os.stat_result:
+    """Make the upper and work directory of a layer; return what the upper one is like when it is still unwritten."""
+    os.mkdir(work_dir(state, layer), 0o700)
+    return make_upper(upper_dir(state, layer), like)
+
+
+def _take_back(store: Store, run: Run, rows: list[LayerRow], caches: tuple[CacheLayer, ...]) -> None:
+    layers, cache_ids = tuple(row.id for row in rows), tuple(map(_open_id, caches))
+    with store.transaction:
+        store.layers.remove(layers)
+        store.caches.remove(cache_ids)
+        store.runs.remove(run.id)
+        drop(store.state, layers + cache_ids)
+    clean(store.state, Garbage(uppers=layers + cache_ids, works=layers + cache_ids))
+
+
+def _close(
+    store: Store,
+    opened: OpenRun,
+    ended: Run,
+    keep: set[LayerId],
+    *,
+    fold: bool,
+    defer: bool,
+    rootfs: bool = True,
+) -> ClosedRun:
+    layers = _open_layers(opened)
+    dropped = [layer.id for layer in layers if layer.id not in keep]
+    caches = [_open_id(cache) for cache in (*opened.caches, *opened.rootfs)]
+    left = _fold_all(store, opened, rootfs=rootfs) if fold else caches
+    with store.transaction:
+        for layer in layers:
+            if layer.id in keep and not store.layers.seal(layer.id, layer.mark.ctime_ns):
+                raise SandboxUnavailable(f"Layer {layer.id} is gone: another process took its owner for dead.")
+        store.layers.remove(dropped)
+        store.caches.remove(left)
+        unused = store.caches.take_unused() if caches else ()
+        store.runs.end(ended.replace(held=bool(keep)))
+        drop(store.state, (*dropped, *left, *unused))
+    stacks = tuple(_close_stack(stack, keep) for stack in opened.stacks)
+    garbage = Garbage(uppers=(*dropped, *left, *unused), works=(*(layer.id for layer in layers), *caches))
+    if defer:
+        return ClosedRun(stacks=stacks, garbage=garbage)
+    clean(store.state, garbage)
+    return ClosedRun(stacks=stacks)
+
+
+def _fold_all(store: Store, opened: OpenRun, *, rootfs: bool) -> list[LayerId]:
+    left = _fold_caches(store, opened.project, opened.caches)
+    if rootfs and opened.rootfs:
+        return left + _fold_caches(store, rootfs_owner(SandboxId(opened.run.sandbox)), opened.rootfs)
+    return left + [_open_id(top) for top in opened.rootfs]
+
+
+def _open_layers(opened: OpenRun) -> list[OpenLayer]:
+    return [stack.open for stack in opened.stacks if stack.open is not None]
+
+
+def _close_stack(stack: Stack, keep: set[LayerId]) -> Stack:
+    layer = stack.open
+    if layer is None or layer.id not in keep:
+        return stack.replace(open=None)
+    sealed = SealedLayer(id=layer.id, upper=layer.upper, mark=layer.mark, run=layer.run)
+    return stack.replace(open=None, sealed=(*stack.sealed, sealed))
+
+
+def _is_used(store: Store, sandbox: SandboxId) -> bool:
+    """Tell whether a run that does not hold its changes stands on a sandbox's layers right now."""
+    runs = {row.run for row in store.layers.open(sandbox)}
+    return bool(runs) and any(run.id in runs and not is_abandoned(run) for run in store.runs.unfinished())
+
+
+def _to_stack(root: bytes, sealed: Iterable[SealedLayer], mask: bytes | None, base: bytes | None) -> Stack:
+    live = stat_root(root)
+    return Stack(live=root, device=live.st_dev, inode=live.st_ino, sealed=tuple(sealed), mask=mask, base=base)
 
 
 def _hidden_in(stack: Stack) -> Iterator[bytes]:
@@ -228,28 +529,12 @@ def _hidden_in(stack: Stack) -> Iterator[bytes]:
             # A command has closed the project's own directory, which is said elsewhere; or an apply has the layer
             continue
         for name, status in entries.items():
-            is_gone = stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-            if name not in seen and is_gone and os.path.lexists(stack.live + b"/" + name):
+            if name not in seen and is_whiteout(status) and os.path.lexists(stack.live + b"/" + name):
                 yield stack.live + b"/" + name
         seen.update(entries)
 
 
-# So many layers of a tier are squashed into one of the next
-FAN = 8
-
-# Stands before a sandbox's id where rows of caches have a project; no project's path begins so
-ROOTFS_OWNER = b"rootfs of "
-
-# Caches are never compared with the live tree, so no moment of it matters.
-_NO_MARK = TimeMark(ctime_ns=0)
-
-
-def rootfs_owner(sandbox: SandboxId) -> bytes:
-    """Return what stands for the project in the rows of layers over a rootfs: those are one sandbox's alone."""
-    return ROOTFS_OWNER + os.fsencode(sandbox)
-
-
-def find_caches(paths: Iterable[bytes]) -> dict[bytes, Identity]:
+def _find_caches(paths: Iterable[bytes]) -> dict[bytes, Identity]:
     """Return device and inode of those paths that are directories now."""
     found: dict[bytes, Identity] = {}
     for path in paths:
@@ -262,7 +547,7 @@ def find_caches(paths: Iterable[bytes]) -> dict[bytes, Identity]:
     return found
 
 
-def record_caches(store: Store, project: bytes, run: RunId, found: dict[bytes, Identity]) -> tuple[CacheLayer, ...]:
+def _record_caches(store: Store, project: bytes, run: RunId, found: dict[bytes, Identity]) -> tuple[CacheLayer, ...]:
     """Read the stacks of a project's caches and record an open layer on top of each, in the caller's transaction."""
     if not found:
         return ()
@@ -276,73 +561,112 @@ def record_caches(store: Store, project: bytes, run: RunId, found: dict[bytes, I
         for path, layers in sealed.items()
     ]
     store.caches.add_open(rows)
-    return tuple(_to_cache(store.state, row, found[row.path], sealed[row.path]) for row in rows)
+    return tuple(_make_cache(store.state, row, found[row.path], sealed[row.path]) for row in rows)
 
 
-def make_caches(state: bytes, caches: Iterable[CacheLayer]) -> None:
-    """Make the directories of caches that are recorded."""
-    for cache in caches:
-        make_layer(state, open_id(cache), cache.stack.lowers()[0])
-
-
-def fold_caches(store: Store, project: bytes, caches: Iterable[CacheLayer]) -> list[LayerId]:
-    """Put what a run wrote on top of the caches; return the layers that did not become part of a stack.
-
-    Call it before the run's end is recorded: until then a crash leaves nothing that the sweep does not find.
-    """
-    left: list[LayerId] = []
-    for cache in caches:
-        layer = _open(cache)
-        row = CacheRow(id=layer.id, project=project, path=cache.path, run=layer.run)
-        if is_empty(layer.upper) or not store.caches.fold(row):
-            left.append(layer.id)
-        elif len(cache.stack.sealed) + 1 >= FAN:
-            squash(store, project, cache.path, layer.run, FAN)
-    return left
-
-
-def open_id(cache: CacheLayer) -> LayerId:
-    """Return the id of the layer that a run writes."""
-    return _open(cache).id
-
-
-def _open(cache: CacheLayer) -> OpenLayer:
-    layer = cache.stack.open
-    assert layer is not None
-    return layer
-
-
-def _to_cache(state: bytes, row: CacheRow, live: Identity, sealed: list[SealedLayer]) -> CacheLayer:
+def _make_cache(state: bytes, row: CacheRow, live: Identity, sealed: list[SealedLayer]) -> CacheLayer:
     upper, work = upper_dir(state, row.id), work_dir(state, row.id)
     layer = OpenLayer(id=row.id, upper=upper, work=work, mark=_NO_MARK, run=row.run)
     stack = Stack(live=row.path, device=live[0], inode=live[1], sealed=tuple(sealed), open=layer)
     return CacheLayer(path=row.path, stack=stack)
 
 
-_WORK_PARTS = (b"/work", b"/work/incompat", b"/work/incompat/volatile")
+def _make_caches(state: bytes, caches: Iterable[CacheLayer]) -> None:
+    """Make the directories of caches that are recorded."""
+    for cache in caches:
+        _make_layer(state, _open_id(cache), cache.stack.lowers()[0])
 
 
-class Garbage(Record):
-    """Layers whose upper directory can go, and layers whose work directory can."""
+def _fold_caches(store: Store, project: bytes, caches: Iterable[CacheLayer]) -> list[LayerId]:
+    """Put what a run wrote on top of the caches; return the layers that did not become part of a stack.
 
-    uppers: tuple[LayerId, ...] = ()
-    works: tuple[LayerId, ...] = ()
+    Those are the ones that nothing was written to, or that another run was faster with.
+
+    Call it before the run's end is recorded: until then a crash leaves nothing that the sweep does not find.
+    """
+    left: list[LayerId] = []
+    for cache in caches:
+        layer = _open_layer(cache)
+        row = CacheRow(id=layer.id, project=project, path=cache.path, run=layer.run)
+        if is_empty(layer.upper) or not store.caches.fold(row):
+            left.append(layer.id)
+        elif len(cache.stack.sealed) + 1 >= FAN:
+            _squash(store, project, cache.path, layer.run, FAN)
+    return left
 
 
-def drop(state: bytes, layers: Iterable[LayerId]) -> None:
-    """Take upper directories for good. Call it in the transaction that removes their rows, and `clean` afterwards."""
-    for layer in layers:
-        upper = upper_dir(state, layer)
+def _open_id(cache: CacheLayer) -> LayerId:
+    """Return the id of the layer that a run writes."""
+    return _open_layer(cache).id
+
+
+def _open_layer(cache: CacheLayer) -> OpenLayer:
+    layer = cache.stack.open
+    assert layer is not None
+    return layer
+
+
+def _squash(store: Store, project: bytes, path: bytes, run: RunId, fan: int) -> None:
+    """Squash a cache's newest tiers that have `fan` layers, each into one layer of the next tier that shows the same.
+
+    The layers that are replaced stay whole for runs that still have them mounted; they go when the last of those has
+    ended. A cache that can't be squashed is cut back instead: it is only a cache. What was written to a rootfs stays as
+    it is then. `run` is the caller's, and not ended yet.
+    """
+    while True:
+        layers = tuple(row for row in store.caches.sealed(project) if row.path == path)
+        old = _full_tier(layers, fan)
+        if not old:
+            return
+        row = CacheRow(id=new_id(), project=project, path=path, run=run, tier=old[0].tier + 1)
+        store.caches.add_open((row,))
+        uppers = tuple(upper_dir(store.state, layer.id) for layer in old)
+        below = (path, *(upper_dir(store.state, layer.id) for layer in layers if layer.position < old[0].position))
+        merged = upper_dir(store.state, row.id)
         try:
-            os.rmdir(upper)
-        except FileNotFoundError:
-            continue
+            make_upper(merged, uppers[-1])
+            merge_uppers(uppers, below, merged)
+            done = store.caches.replace(old, row)
         except OSError:
-            # In the same parent, which needs no right on the directory itself: a command may have closed it
-            _rename(upper, dropped_dir(state, layer))
+            if project.startswith(ROOTFS_OWNER):
+                # Nothing could bring back what was installed; there is room for some more layers
+                _remove_squashed(store, row)
+                return
+            _cut_back(store, project, path, old)
+            done = False
+        if not done:
+            _remove_squashed(store, row)
 
 
-def _rename(source: bytes, dest: bytes) -> None:
+def _full_tier(layers: tuple[CacheRow, ...], fan: int) -> tuple[CacheRow, ...]:
+    """Return the layers of the newest tier that has enough of them; higher tiers lie below lower ones."""
+    for tier in sorted({layer.tier for layer in layers}):
+        full = tuple(layer for layer in layers if layer.tier == tier)
+        if len(full) >= fan:
+            return full
+    return ()
+
+
+def _cut_back(store: Store, project: bytes, path: bytes, old: tuple[CacheRow, ...]) -> None:
+    """Give a cache up that can't be squashed, unless somebody else was faster and took its layers away meanwhile.
+
+    Too long a path, too many links, a directory without rights: whatever a command left there. What lies above was
+    written for what lies below, so all of it goes.
+    """
+    with store.transaction:
+        layers = tuple(row for row in store.caches.sealed(project) if row.path == path)
+        if {layer.id for layer in old} <= {layer.id for layer in layers}:
+            store.caches.retire(layers)
+
+
+def _remove_squashed(store: Store, row: CacheRow) -> None:
+    with store.transaction:
+        store.caches.remove((row.id,))
+        drop(store.state, (row.id,))
+    _remove_uppers(store.state, (row.id,))
+
+
+def _move_away(source: bytes, dest: bytes) -> None:
     try:
         os.rename(source, dest)
     except PermissionError:
@@ -350,14 +674,7 @@ def _rename(source: bytes, dest: bytes) -> None:
         return
 
 
-def clean(state: bytes, garbage: Garbage) -> None:
-    """Remove directories, whatever is in them; what resists is left for the next sweep."""
-    for layer in garbage.works:
-        _remove_work(work_dir(state, layer))
-    remove_uppers(state, garbage.uppers)
-
-
-def remove_uppers(state: bytes, layers: Iterable[LayerId]) -> None:
+def _remove_uppers(state: bytes, layers: Iterable[LayerId]) -> None:
     """Remove the upper directories of layers, dropped or not."""
     for layer in layers:
         for path in (upper_dir(state, layer), dropped_dir(state, layer)):
@@ -381,284 +698,22 @@ def _remove_work(work: bytes) -> None:
         remove_tree(work)
 
 
-class OpenRun(Record):
-    """A run that may begin: each stack, cache and directory of a rootfs has an open layer of its own on top."""
+def _filesystem_clock() -> int:
+    """Return the moment of the clock that most filesystems stamp with.
 
-    run: Run
-    project: bytes
-    stacks: tuple[Stack, ...]
-    caches: tuple[CacheLayer, ...] = ()
-    rootfs: tuple[CacheLayer, ...] = ()
-
-
-def open_run(
-    store: Store,
-    sandbox: SandboxRow,
-    *,
-    argv: tuple[bytes, ...],
-    cwd: bytes,
-    roots: tuple[bytes, ...],
-    caches: tuple[bytes, ...] = (),
-    masks: tuple[tuple[bytes, bytes], ...] = (),
-    bases: tuple[tuple[bytes, bytes], ...] = (),
-    rootfs: tuple[bytes, ...] = (),
-    after_cancel: After = "hold",
-    limits: Limits | None = None,
-) -> OpenRun:
-    """Record a run and make its layers. A run that will hold its changes needs the sandbox's lock first.
-
-    A cache that is no directory (any more) is left out. `masks` has the mask of each root that is to have one, `bases`
-    the repository of each that has one, as it stands now. `rootfs` are directories of a rootfs that the run may write
-    to. `after_cancel` and `limits` are recorded for whoever finds the run when this process is dead.
-
-    Raises:
-        RootRefused: a root is not a directory (any more).
-        SandboxUnavailable: a layer can't be made.
+    Those that are behind it, such as a server's, give an older mark, which then counts.
     """
-    owner, found = this_process(), find_caches(caches)
-    # Costs nothing here. The exact mark, which only the directories tell, is written when a layer is sealed
-    mark_ns = clock_mark()
-    with store.transaction:
-        run = store.runs.start(
-            sandbox.id,
-            argv=argv,
-            cwd=cwd,
-            started_ns=time.time_ns(),
-            owner=owner,
-            after_cancel=after_cancel,
-            layer_bytes=None if limits is None else limits.layer_bytes,
-            layer_entries=None if limits is None else limits.layer_entries,
-        )
-        stacks = load_stacks(store, sandbox.id, roots, masks, bases)
-        rows = [LayerRow(id=new_id(), sandbox=sandbox.id, root=root, run=run.id, mark_ns=mark_ns) for root in roots]
-        store.layers.add_open(rows)
-        cache_layers = record_caches(store, sandbox.project, run.id, found)
-        tops = record_caches(store, rootfs_owner(sandbox.id), run.id, find_caches(rootfs))
-    try:
-        opened = tuple(_open_stack(store.state, stack, row) for stack, row in zip(stacks, rows, strict=True))
-        make_caches(store.state, (*cache_layers, *tops))
-        for layer in (stack.open for stack in opened):
-            if layer is not None and layer.mark.ctime_ns < mark_ns:
-                store.layers.set_mark(layer.id, layer.mark.ctime_ns)
-    except OSError as error:
-        _take_back(store, run, rows, (*cache_layers, *tops))
-        raise SandboxUnavailable(
-            f"A layer can't be made in {os.fsdecode(store.state)}: {error.strerror}.",
-            remedy="Look for free space and free inodes there, or point UNSPILL_STATE_DIR elsewhere.",
-        ) from error
-    return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers, rootfs=tops)
+    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
 
 
-def _open_stack(state: bytes, stack: Stack, row: LayerRow) -> Stack:
-    made = make_layer(state, row.id, stack.lowers()[0])
-    live = stat_root(stack.live)
-    below = os.lstat(stack.sealed[-1].upper) if stack.sealed else live
-    # What a command sees as the time of the root is that of the upper directory
-    os.utime(upper_dir(state, row.id), ns=(below.st_atime_ns, below.st_mtime_ns))
-    mark = take_mark(stack.live, live, renew(upper_dir(state, row.id), made))
-    layer = OpenLayer(id=row.id, upper=upper_dir(state, row.id), work=work_dir(state, row.id), mark=mark, run=row.run)
-    if stack.base is not None:
-        # For whoever holds what this run wrote, should this process be killed
-        os.symlink(stack.base, base_link(state, row.id))
-    return stack.replace(open=layer)
+def _clock_mark(live: os.stat_result) -> int:
+    now = _filesystem_clock()
+    # A filesystem that keeps no fractions cuts them off, by at most two seconds (FAT).
+    keeps_fractions = live.st_ctime_ns % _SECOND or live.st_mtime_ns % _SECOND
+    return now if keeps_fractions else now - now % _SECOND - _SECOND
 
 
-def _take_back(store: Store, run: Run, rows: list[LayerRow], caches: tuple[CacheLayer, ...]) -> None:
-    layers, cache_ids = tuple(row.id for row in rows), tuple(map(open_id, caches))
-    with store.transaction:
-        store.layers.remove(layers)
-        store.caches.remove(cache_ids)
-        store.runs.remove(run.id)
-        drop(store.state, layers + cache_ids)
-    clean(store.state, Garbage(uppers=layers + cache_ids, works=layers + cache_ids))
-
-
-class ClosedRun(Record):
-    """The stacks that the next run starts from, and directories that were left for later."""
-
-    stacks: tuple[Stack, ...]
-    garbage: Garbage = Garbage()
-
-
-def seal_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, defer: bool = False) -> ClosedRun:
-    """Hold what a run wrote to its roots; a layer that nothing was written to is dropped.
-
-    `ended` is the run with its end filled in; whether it is held is found out here. Without `fold` the caches
-    stay as they were. With `defer` the directories that are of no use any more are not removed, which takes
-    0.2 ms for each root and cache: give the `garbage` to `clean` when there is time.
-
-    Raises:
-        SandboxUnavailable: a layer vanished while the run went on.
-    """
-    keep = {
-        layer.id
-        for stack, layer in zip(opened.stacks, _open_layers(opened), strict=True)
-        if not is_untouched(layer.upper, stack.lowers()[0])
-    }
-    return _close(store, opened, ended, keep, fold=fold, defer=defer)
-
-
-def drop_run(
-    store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, rootfs: bool = True, defer: bool = False
-) -> ClosedRun:
-    """Drop what a run wrote to its roots, and record its end; the options are those of `seal_run`.
-
-    Without `rootfs` what it wrote to a writable rootfs goes too.
-    """
-    return _close(store, opened, ended, set(), fold=fold, rootfs=rootfs, defer=defer)
-
-
-def _close(
-    store: Store,
-    opened: OpenRun,
-    ended: Run,
-    keep: set[LayerId],
-    *,
-    fold: bool,
-    defer: bool,
-    rootfs: bool = True,
-) -> ClosedRun:
-    layers = _open_layers(opened)
-    dropped = [layer.id for layer in layers if layer.id not in keep]
-    caches = [open_id(cache) for cache in (*opened.caches, *opened.rootfs)]
-    left = _fold(store, opened, rootfs=rootfs) if fold else caches
-    with store.transaction:
-        for layer in layers:
-            if layer.id in keep and not store.layers.seal(layer.id, layer.mark.ctime_ns):
-                raise SandboxUnavailable(f"Layer {layer.id} is gone: another process took its owner for dead.")
-        store.layers.remove(dropped)
-        store.caches.remove(left)
-        unused = store.caches.take_unused() if caches else ()
-        store.runs.end(ended.replace(held=bool(keep)))
-        drop(store.state, (*dropped, *left, *unused))
-    stacks = tuple(_close_stack(stack, keep) for stack in opened.stacks)
-    garbage = Garbage(uppers=(*dropped, *left, *unused), works=(*(layer.id for layer in layers), *caches))
-    if defer:
-        return ClosedRun(stacks=stacks, garbage=garbage)
-    clean(store.state, garbage)
-    return ClosedRun(stacks=stacks)
-
-
-def _fold(store: Store, opened: OpenRun, *, rootfs: bool) -> list[LayerId]:
-    left = fold_caches(store, opened.project, opened.caches)
-    if rootfs and opened.rootfs:
-        return left + fold_caches(store, rootfs_owner(SandboxId(opened.run.sandbox)), opened.rootfs)
-    return left + [open_id(top) for top in opened.rootfs]
-
-
-def _open_layers(opened: OpenRun) -> list[OpenLayer]:
-    return [stack.open for stack in opened.stacks if stack.open is not None]
-
-
-def _close_stack(stack: Stack, keep: set[LayerId]) -> Stack:
-    layer = stack.open
-    if layer is None or layer.id not in keep:
-        return stack.replace(open=None)
-    sealed = SealedLayer(id=layer.id, upper=layer.upper, mark=layer.mark, run=layer.run)
-    return stack.replace(open=None, sealed=(*stack.sealed, sealed))
-
-
-def discard_stacks(store: Store, sandbox: SandboxId) -> int:
-    """Discard all sealed layers of a sandbox; return how many there were. The sandbox's lock must be held.
-
-    Raises:
-        SandboxUnavailable: a run that does not hold its changes still stands on them.
-    """
-    with store.transaction:
-        refuse_if_used(store, sandbox)
-        layers = tuple(row.id for row in store.layers.sealed(sandbox))
-        store.layers.remove(layers)
-        store.runs.drop_held(sandbox)
-        drop(store.state, layers)
-    remove_uppers(store.state, layers)
-    return len(layers)
-
-
-def is_used(store: Store, sandbox: SandboxId) -> bool:
-    """Tell whether a run that does not hold its changes stands on a sandbox's layers right now."""
-    runs = {row.run for row in store.layers.open(sandbox)}
-    return bool(runs) and any(run.id in runs and not is_abandoned(run) for run in store.runs.unfinished())
-
-
-def refuse_if_used(store: Store, sandbox: SandboxId) -> None:
-    """Stop where a run stands on layers that are to go.
-
-    Raises:
-        SandboxUnavailable: there is one.
-    """
-    if is_used(store, sandbox):
-        raise SandboxUnavailable(
-            "A run of this sandbox is still going on.", remedy="Wait for it or end it, then discard again."
-        )
-
-
-def make_skeleton(points: Iterable[Point]) -> None:
-    """Make what is missing; two callers at once do each other no harm.
-
-    Raises:
-        StoreError: the state directory's filesystem fails.
-    """
-    for point in points:
-        try:
-            os.makedirs(os.path.dirname(point.path) if point.is_file else point.path, 0o755, exist_ok=True)
-            if point.is_file:
-                os.close(os.open(point.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
-        except OSError as error:
-            raise StoreError(f"A mount point can't be made: {os.fsdecode(point.path)}: {error.strerror}.") from error
-
-
-def playground_dir(data: bytes, project: bytes) -> bytes:
-    """Return a project's playground, made if there is none; `data` is the data directory of unspill.
-
-    Raises:
-        StoreError: it can't be made, or is not ours.
-    """
-    return _own_dir(os.path.join(data, b"playground", project_key(project)), "playground")
-
-
-def tmp_dir(data: bytes, project: bytes, sandbox: str) -> bytes:
-    """Return the /tmp of a sandbox whose temporary files outlive a run, made if there is none.
-
-    Raises:
-        StoreError: as of the playground.
-    """
-    key = project_key(project) + b"-" + project_key(os.fsencode(sandbox))
-    return _own_dir(os.path.join(data, b"tmp", key), "directory for temporary files")
-
-
-def _own_dir(path: bytes, what: str) -> bytes:
-    try:
-        make_parents(path)
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise StoreError(
-            f"The {what} {os.fsdecode(path)} can't be made: {error.strerror}.",
-            remedy="Look for free space and rights there, or point XDG_DATA_HOME elsewhere.",
-        ) from error
-    found = stat_root(path)
-    if found.st_uid != os.geteuid():
-        raise StoreError(f"The {what} {os.fsdecode(path)} belongs to user {found.st_uid}.", remedy="Move it away.")
-    if found.st_mode & 0o077:
-        os.chmod(path, 0o700)
-    return path
-
-
-def project_key(project: bytes) -> bytes:
-    """Return a name for a project's path: readable, and different for different paths.
-
-    FNV-1a of 64 bits: the person chooses these paths, so nobody is there to be defended against, and hashlib
-    would cost each start of the command line 3 ms.
-    """
-    key = 0xCBF29CE484222325
-    for byte in project:
-        key = (key ^ byte) * 0x100000001B3 & 0xFFFF_FFFF_FFFF_FFFF
-    readable = bytes(byte for byte in os.path.basename(project) if chr(byte).isascii() and chr(byte).isalnum())
-    return b"%b-%016x" % (readable[:32], key)
-
-
-class _Part(Record):
+class _MergedDirectory(Record):
     """A directory to merge: `sources` have it, the newest first, and so have those `below` that show through."""
 
     path: bytes
@@ -667,40 +722,22 @@ class _Part(Record):
     opaque: bool = False
 
 
-def merge_uppers(uppers: tuple[bytes, ...], below: tuple[bytes, ...], dest: bytes) -> None:
-    """Fill the empty directory `dest` with what `uppers` show together over `below`; both have the oldest first.
-
-    Raises:
-        OSError: something in there can't be linked or read.
-    """
-    # The root of an upper is never opaque: it always covers a live directory.
-    waiting = [_Part(path=b"", sources=uppers[::-1], below=below[::-1])]
-    done: list[_Part] = []
-    while waiting:
-        part = waiting.pop()
-        waiting.extend(_merge_one(part, dest))
-        done.append(part)
-    # Parents come before children in `done`, and a directory without the right to write must be filled first.
-    for part in reversed(done):
-        _dress(part, dest)
-
-
-def _merge_one(part: _Part, dest: bytes) -> list[_Part]:
+def _merge_one(part: _MergedDirectory, dest: bytes) -> list[_MergedDirectory]:
     """Link the entries of one directory that are none themselves; make and return those that are."""
-    parts: list[_Part] = []
+    parts: list[_MergedDirectory] = []
     for name, entries in _collect(part).items():
         path = os.path.join(part.path, name)
         target = os.path.join(dest, path)
         if entries[0].is_dir(follow_symlinks=False):
             os.mkdir(target, 0o700)
-            parts.append(_descend(part, path, entries))
+            parts.append(_enter(part, path, entries))
         # In a directory that only one layer has, the kernel does not look for whiteouts: it lists them as names.
         elif part.below or not is_whiteout(entries[0].stat(follow_symlinks=False)):
             _link(entries[0].path, target)
     return parts
 
 
-def _collect(part: _Part) -> dict[bytes, Entries]:
+def _collect(part: _MergedDirectory) -> dict[bytes, Entries]:
     """Return the entries of a directory by name, the newest layer's first."""
     found: dict[bytes, Entries] = {}
     for source in part.sources:
@@ -710,14 +747,14 @@ def _collect(part: _Part) -> dict[bytes, Entries]:
     return found
 
 
-def _descend(parent: _Part, path: bytes, entries: Entries) -> _Part:
+def _enter(parent: _MergedDirectory, path: bytes, entries: Entries) -> _MergedDirectory:
     """Return which directories show at `path`: down to the first that is opaque, or no directory."""
     # Cut the path itself off again: what is left is the upper that the entry lies in.
     having = [entry.path[: -len(path) - 1] for entry in entries]
     sources, is_closed = _showing(having, path)
     if is_closed:
-        return _Part(path=path, sources=sources, below=(), opaque=True)
-    return _Part(path=path, sources=sources, below=_showing(parent.below, path)[0])
+        return _MergedDirectory(path=path, sources=sources, below=(), opaque=True)
+    return _MergedDirectory(path=path, sources=sources, below=_showing(parent.below, path)[0])
 
 
 def _showing(tops: Iterable[bytes], path: bytes) -> tuple[tuple[bytes, ...], bool]:
@@ -744,16 +781,15 @@ def _link(source: bytes, target: bytes) -> None:
         # All whiteouts of a mount are one inode, so they are the first to have too many links.
         if error.errno != errno.EMLINK or not stat.S_ISCHR(os.lstat(source).st_mode):
             raise
-        os.mknod(target, stat.S_IFCHR, os.makedev(0, 0))
+        make_whiteout(target)
 
 
-def _dress(part: _Part, dest: bytes) -> None:
+def _set_metadata(part: _MergedDirectory, dest: bytes) -> None:
     """Give a merged directory the mode, times and attributes of the newest one."""
     newest, target = os.path.join(part.sources[0], part.path), os.path.join(dest, part.path)
-    for name in os.listxattr(newest, follow_symlinks=False):
-        # What overlayfs keeps for itself (origin, impure, uuid) belongs to the old directory.
-        if is_user_attribute(name):
-            os.setxattr(target, name, os.getxattr(newest, name, follow_symlinks=False))
+    # What overlayfs keeps for itself (origin, impure, uuid) belongs to the old directory.
+    for name, value in user_attributes(newest, list_attributes(newest)).items():
+        os.setxattr(target, name, value)
     if part.opaque:
         os.setxattr(target, OPAQUE, b"y")
     state = os.lstat(newest)
@@ -761,56 +797,20 @@ def _dress(part: _Part, dest: bytes) -> None:
     os.chmod(target, stat.S_IMODE(state.st_mode))
 
 
-def squash(store: Store, project: bytes, path: bytes, run: RunId, fan: int) -> None:
-    """Squash a cache's newest tiers that are full, with `fan` layers. `run` is the caller's, and not ended yet."""
-    while True:
-        layers = tuple(row for row in store.caches.sealed(project) if row.path == path)
-        old = _full_tier(layers, fan)
-        if not old:
-            return
-        row = CacheRow(id=new_id(), project=project, path=path, run=run, tier=old[0].tier + 1)
-        store.caches.add_open((row,))
-        uppers = tuple(upper_dir(store.state, layer.id) for layer in old)
-        below = (path, *(upper_dir(store.state, layer.id) for layer in layers if layer.position < old[0].position))
-        merged = upper_dir(store.state, row.id)
-        try:
-            make_upper(merged, uppers[-1])
-            merge_uppers(uppers, below, merged)
-            done = store.caches.replace(old, row)
-        except OSError:
-            if project.startswith(ROOTFS_OWNER):
-                # Nothing could bring back what was installed; there is room for some more layers
-                _forget(store, row)
-                return
-            _cut_back(store, project, path, old)
-            done = False
-        if not done:
-            _forget(store, row)
-
-
-def _forget(store: Store, row: CacheRow) -> None:
-    with store.transaction:
-        store.caches.remove((row.id,))
-        drop(store.state, (row.id,))
-    remove_uppers(store.state, (row.id,))
-
-
-def _cut_back(store: Store, project: bytes, path: bytes, old: tuple[CacheRow, ...]) -> None:
-    """Give a cache up that can't be squashed, unless somebody else was faster and took its layers away meanwhile.
-
-    Too long a path, too many links, a directory without rights: whatever a command left there. What lies above was
-    written for what lies below, so all of it goes.
-    """
-    with store.transaction:
-        layers = tuple(row for row in store.caches.sealed(project) if row.path == path)
-        if {layer.id for layer in old} <= {layer.id for layer in layers}:
-            store.caches.retire(layers)
-
-
-def _full_tier(layers: tuple[CacheRow, ...], fan: int) -> tuple[CacheRow, ...]:
-    """Return the layers of the newest tier that has enough of them; higher tiers lie below lower ones."""
-    for tier in sorted({layer.tier for layer in layers}):
-        full = tuple(layer for layer in layers if layer.tier == tier)
-        if len(full) >= fan:
-            return full
-    return ()
+def _own_dir(path: bytes, what: str) -> bytes:
+    try:
+        make_parents(path)
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StoreError(
+            f"The {what} {os.fsdecode(path)} can't be made: {error.strerror}.",
+            remedy="Look for free space and rights there, or point XDG_DATA_HOME elsewhere.",
+        ) from error
+    found = stat_root(path)
+    if found.st_uid != os.geteuid():
+        raise StoreError(f"The {what} {os.fsdecode(path)} belongs to user {found.st_uid}.", remedy="Move it away.")
+    if found.st_mode & 0o077:
+        os.chmod(path, 0o700)
+    return path

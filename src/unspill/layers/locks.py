@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One lock per sandbox: runs that hold their changes follow one another, across threads and processes.
+"""Who may change a sandbox's layers: one lock per sandbox, the process that owns a run, and where all of it lies.
 
 An flock belongs to the descriptor it was taken with, so each holder opens the file anew, and the kernel gives
-the lock back when its holder dies. The files lie in the state directory, never in a project.
-
-MERGED
-[places] Where things lie in the state directory. Ids come checked from the store, so none of them is a path.
-
-Makes no directory and decides nothing.
-
-[owner] Which process answers for a run, and whether it is still alive.
-
-A pid alone is reused; with its start time and the boot it is unique. Reads /proc, signals nobody.
+the lock back when its holder dies. The files lie in the state directory, never in a project. Ids come checked from the
+store, so none of them is a path. A pid alone is reused; with its start time and the boot it is unique.
 """
 
 from __future__ import annotations
@@ -31,46 +23,15 @@ if TYPE_CHECKING:
     from unspill.model.layer import LayerId, RunId, SandboxId
     from unspill.store.runs import UnfinishedRun
 
+DROPPED_SUFFIX = b".dropped"
 
-DROPPED = b".dropped"
-
-
-def upper_dir(state: bytes, layer: LayerId) -> bytes:
-    """Return the upper directory of a layer."""
-    return b"%b/layers/%b" % (state, layer.encode())
-
-
-def dropped_dir(state: bytes, layer: LayerId) -> bytes:
-    """Return where an upper directory lies from when it is dropped until it is removed."""
-    return upper_dir(state, layer) + DROPPED
-
-
-def base_dir(state: bytes, layer: LayerId) -> bytes:
-    """Return where the repository is kept as it stood when the run began that a sealed layer is of."""
-    return b"%b/bases/%b" % (state, layer.encode())
-
-
-def work_dir(state: bytes, layer: LayerId) -> bytes:
-    """Return the work directory of an open layer."""
-    return b"%b/work/%b" % (state, layer.encode())
-
-
-def base_link(state: bytes, layer: LayerId) -> bytes:
-    """Return the link to the repository as it stood when the run began that an open layer is of."""
-    return work_dir(state, layer) + b"/base"
-
-
-def spill_dir(state: bytes, run: RunId) -> bytes:
-    """Return the directory for output of a run that a row can't hold; whoever spills makes it, 0700."""
-    return b"%b/runs/%b" % (state, run.encode())
-
-
-def lock_file(state: bytes, sandbox: SandboxId) -> bytes:
-    """Return the file that stands for a sandbox's lock."""
-    return b"%b/locks/%b" % (state, sandbox.encode())
-
+# A pid of another pid namespace can't be looked up from here. Its run is left alone until it is older than any
+# run should be: a layer swept from under a living run would be worse than one that stays for a day.
+FOREIGN_NS = 24 * 3600 * 1_000_000_000
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.02
+# By pid: a fork carries this along, but is another process.
+_owners: dict[int, Owner] = {}
 
 
 class SandboxLock:
@@ -229,27 +190,6 @@ def remove_unused(path: bytes) -> bool:
         os.close(fd)
 
 
-def _open(path: bytes) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise _unavailable(error) from error
-
-
-def _unavailable(error: OSError) -> SandboxUnavailable:
-    return SandboxUnavailable(
-        f"The sandbox can't be locked: {error.strerror}.", remedy="Look for free space where the state directory is."
-    )
-
-
-# A pid of another pid namespace can't be looked up from here. Its run is left alone until it is older than any
-# run should be: a layer swept from under a living run would be worse than one that stays for a day.
-FOREIGN_NS = 24 * 3600 * 1_000_000_000
-
-# By pid: a fork carries this along, but is another process.
-_owners: dict[int, Owner] = {}
-
-
 def this_process() -> Owner:
     """Return what identifies the calling process.
 
@@ -281,6 +221,54 @@ def is_abandoned(run: UnfinishedRun) -> bool:
     if run.owner.pids != me.pids:
         return time.time_ns() - run.started_ns > FOREIGN_NS
     return run.owner.pid != me.pid and _started(run.owner.pid) != run.owner.started
+
+
+def upper_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return the upper directory of a layer."""
+    return b"%b/layers/%b" % (state, layer.encode())
+
+
+def dropped_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return where an upper directory lies from when it is dropped until it is removed."""
+    return upper_dir(state, layer) + DROPPED_SUFFIX
+
+
+def base_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return where the repository is kept as it stood when the run began that a sealed layer is of."""
+    return b"%b/bases/%b" % (state, layer.encode())
+
+
+def work_dir(state: bytes, layer: LayerId) -> bytes:
+    """Return the work directory of an open layer."""
+    return b"%b/work/%b" % (state, layer.encode())
+
+
+def base_link(state: bytes, layer: LayerId) -> bytes:
+    """Return the link to the repository as it stood when the run began that an open layer is of."""
+    return work_dir(state, layer) + b"/base"
+
+
+def spill_dir(state: bytes, run: RunId) -> bytes:
+    """Return the directory for output of a run that a row can't hold; whoever spills makes it, 0700."""
+    return b"%b/runs/%b" % (state, run.encode())
+
+
+def lock_file(state: bytes, sandbox: SandboxId) -> bytes:
+    """Return the file that stands for a sandbox's lock."""
+    return b"%b/locks/%b" % (state, sandbox.encode())
+
+
+def _open(path: bytes) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: OSError) -> SandboxUnavailable:
+    return SandboxUnavailable(
+        f"The sandbox can't be locked: {error.strerror}.", remedy="Look for free space where the state directory is."
+    )
 
 
 def _started(pid: int) -> int | None:

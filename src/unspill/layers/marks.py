@@ -3,35 +3,21 @@
 
 Looks into upper directories, which nothing writes any more, and never follows a link there. Where it can't look it
 takes the older mark: a conflict too many is asked about, one too few would overwrite somebody's work.
-
-MERGED
-[mark] Take a time mark: a moment of a root's own filesystem, such that whatever changes later has no older ctime.
-
-Leaves nothing in the root, not even another mtime. A clock that is set back breaks the promise; that is accepted.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-import time
 
-from unspill.host.overlay import OPAQUE
-from unspill.model.layer import TimeMark
+from unspill.host.dirfd import Beneath
+from unspill.host.overlay import is_opaque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import (
-        Container,
-        Iterable,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
-    from unspill.host.dirfd import Beneath
     from unspill.model.change import Change
-
 
 # What a layer says about a path by the directories above it: nothing, look further, or it hides what is beneath.
 _ABSENT, _THROUGH, _HIDES = range(3)
@@ -54,6 +40,59 @@ class Marks:
             if layer.has_a_say(path):
                 return layer.mark_of(path)
         return self._layers[0].mark_of(path)
+
+
+def carry_over(
+    live_root: bytes, remaining: Iterable[Change], marks: Marks, new_mark: int, *, renewed: Container[bytes] = ()
+) -> dict[bytes, int]:
+    """Return the marks that paths of a residue keep in place of its own one, because they were in conflict.
+
+    `new_mark` must have been taken before: so a live entry that changes after it was looked at here is not older.
+
+    Args:
+        live_root: The live directory.
+        remaining: The changes that the residue holds.
+        marks: The marks of the layers that it was made from.
+        new_mark: The mark of the residue.
+        renewed: Paths whose live entry has a new ctime by what the caller itself did there, such as the directories
+            that it put something into; they get the new mark.
+    """
+    kept: dict[bytes, int] = {}
+    with _open_live(live_root) as live:
+        for change in remaining:
+            path = change.path
+            mark = marks.of(path)
+            if mark >= new_mark or path in renewed:
+                continue
+            try:
+                found = _find(live, path)
+            except OSError:
+                # Nobody can tell, so the older mark it is.
+                kept[path] = mark
+                continue
+            if found is not None and (found.st_ctime_ns >= mark or _hides_directory(change, found)):
+                kept[path] = mark
+    return kept
+
+
+def unedited_directories(live_root: bytes, changes: Iterable[Change], marks: Marks) -> set[bytes]:
+    """Return live directories that are to get other bits and that nobody has changed since their marks.
+
+    An operation asks before its first step: what it puts into a directory renews the directory's own time.
+    """
+    changed = [change.path for change in changes if change.kind == "metadata" and change.base_kind == "dir"]
+    if not changed:
+        return set()
+    unedited: set[bytes] = set()
+    with _open_live(live_root) as live:
+        for path in changed:
+            try:
+                found = _find(live, path)
+            except OSError:
+                continue
+            if found is not None and found.st_ctime_ns < marks.of(path):
+                unedited.add(path)
+    return unedited
 
 
 class _Layer:
@@ -108,72 +147,15 @@ class _Layer:
 
 def _look_at(path: bytes) -> int:
     try:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            return _HIDES
-        return _HIDES if os.getxattr(path, OPAQUE, follow_symlinks=False) == b"y" else _THROUGH
+        return _THROUGH if stat.S_ISDIR(os.lstat(path).st_mode) and not is_opaque(path) else _HIDES
     except FileNotFoundError:
         return _ABSENT
-    except OSError as error:
+    except OSError:
         # Too long a path, or a directory that is closed to its owner: it may hide something.
-        return _THROUGH if error.errno in (errno.ENODATA, errno.ENOTSUP) else _HIDES
-
-
-def carry_over(
-    live_root: bytes, remaining: Iterable[Change], marks: Marks, new_mark: int, *, renewed: Container[bytes] = ()
-) -> dict[bytes, int]:
-    """Return the marks that paths of a residue keep in place of its own one, because they were in conflict.
-
-    `new_mark` must have been taken before: so a live entry that changes after it was looked at here is not older.
-
-    Args:
-        live_root: The live directory.
-        remaining: The changes that the residue holds.
-        marks: The marks of the layers that it was made from.
-        new_mark: The mark of the residue.
-        renewed: Paths whose live entry has a new ctime by what the caller itself did there, such as the directories
-            that it put something into; they get the new mark.
-    """
-    kept: dict[bytes, int] = {}
-    with _open_live(live_root) as live:
-        for change in remaining:
-            path = change.path
-            mark = marks.of(path)
-            if mark >= new_mark or path in renewed:
-                continue
-            try:
-                found = _find(live, path)
-            except OSError:
-                # Nobody can tell, so the older mark it is.
-                kept[path] = mark
-                continue
-            if found is not None and (found.st_ctime_ns >= mark or _hides_directory(change, found)):
-                kept[path] = mark
-    return kept
-
-
-def unedited_directories(live_root: bytes, changes: Iterable[Change], marks: Marks) -> set[bytes]:
-    """Return live directories that are to get other bits and that nobody has changed since their marks.
-
-    An operation asks before its first step: what it puts into a directory renews the directory's own time.
-    """
-    dressed = [change.path for change in changes if change.kind == "metadata" and change.base_kind == "dir"]
-    if not dressed:
-        return set()
-    unedited: set[bytes] = set()
-    with _open_live(live_root) as live:
-        for path in dressed:
-            try:
-                found = _find(live, path)
-            except OSError:
-                continue
-            if found is not None and found.st_ctime_ns < marks.of(path):
-                unedited.add(path)
-    return unedited
+        return _HIDES
 
 
 def _open_live(root: bytes) -> Beneath:
-    from unspill.host.dirfd import Beneath
-
     return Beneath(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
 
 
@@ -185,53 +167,3 @@ def _hides_directory(change: Change, found: os.stat_result) -> bool:
     """Tell whether a live directory is to give way: what is in it was not looked at, so the mark stays."""
     is_merged = change.entry is not None and change.entry.kind == "dir" and change.kind != "replaced"
     return stat.S_ISDIR(found.st_mode) and not is_merged
-
-
-# From linux/time.h: the clock that filesystems stamp with, which Python has no name for.
-_CLOCK_REALTIME_COARSE = 5
-_SECOND = 1_000_000_000
-
-
-def clock_mark() -> int:
-    """Return the moment of the clock that most filesystems stamp with.
-
-    Those that are behind it, such as a server's, give an older mark, which then counts.
-    """
-    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
-
-
-def take_mark(root: bytes, live: os.stat_result, upper: os.stat_result) -> TimeMark:
-    """Return a moment of the filesystem that `root` is on, after `upper` was made.
-
-    The upper directory is new, so its ctime is one where both are on one filesystem. Elsewhere a file without
-    a name has one. A root that can't be written has neither; then the clock must do.
-    """
-    if upper.st_dev == live.st_dev:
-        return TimeMark(ctime_ns=upper.st_ctime_ns)
-    try:
-        fd = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return TimeMark(ctime_ns=_clock_mark(live))
-    try:
-        os.fstat(fd)
-        os.fchmod(fd, 0o600)
-        return TimeMark(ctime_ns=os.fstat(fd).st_ctime_ns)
-    finally:
-        os.close(fd)
-
-
-def renew(upper: bytes, made: os.stat_result) -> os.stat_result:
-    """Give a directory that was just looked at a ctime that nothing older has; return what it is like then.
-
-    A filesystem's clock may stand still for 4 ms, and what a person wrote within them would not be older than the mark.
-    Since Linux 6.13 a time that somebody has looked at is followed by a finer one; older kernels keep that conflict.
-    """
-    os.chmod(upper, stat.S_IMODE(made.st_mode))
-    return os.lstat(upper)
-
-
-def _clock_mark(live: os.stat_result) -> int:
-    now = clock_mark()
-    # A filesystem that keeps no fractions cuts them off, by at most two seconds (FAT).
-    keeps_fractions = live.st_ctime_ns % _SECOND or live.st_mtime_ns % _SECOND
-    return now if keeps_fractions else now - now % _SECOND - _SECOND

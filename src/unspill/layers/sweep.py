@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remove what dead processes left: layers of runs that were to keep nothing, and directories that were dropped.
 
-Call it at each start. Rows are written before directories, and directories are listed before rows are read: so
-a directory that has no row then never gets one. Several processes may sweep at once.
+Called when a project is opened. Rows are written before directories, and directories are listed before rows are read:
+so a directory that has no row then never gets one. Several processes may sweep at once.
 
 What other runs had written when their processes died stays: `sandbox.interrupted` seals it when the project is opened.
 Nothing with a content is removed because it has no row: the row may be one that a lost database had and its copy has
@@ -15,7 +15,7 @@ import os
 import time
 
 from unspill.layers.lifecycle import Garbage, clean, drop
-from unspill.layers.locks import DROPPED, SandboxLock, is_abandoned, may_live, remove_unused, spill_dir
+from unspill.layers.locks import DROPPED_SUFFIX, SandboxLock, is_abandoned, may_live, remove_unused, spill_dir
 from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId
 from unspill.record import Record
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # In the directory of an operation that a prune has begun to forget
 PRUNED = b"pruned"
+
+_DROPPED = os.fsdecode(DROPPED_SUFFIX)
 
 
 class Swept(Record):
@@ -61,7 +63,7 @@ def sweep(store: Store) -> Swept:
 
 def end_processes(store: Store, run: RunId) -> bool:
     """Kill what is alive of a run; tell whether nothing is, and record it, so that nobody looks again."""
-    from unspill.host.strays import end_run
+    from unspill.host.strays import end_run  # lazy: upkeep
 
     layers = (*(row.id for row in store.layers.open_of_run(run)), *store.caches.open_of_run(run))
     is_over = end_run(run, layers)
@@ -88,6 +90,26 @@ def remove_run(store: Store, run: RunId) -> None:
         store.runs.interrupt(run, time.time_ns())
 
 
+def sweep_operations(store: Store) -> int:
+    """Remove directories of operations that never had a journal, or have none any more because they were pruned.
+
+    One with a journal and without a row is set aside, unless a prune has begun to forget it. Takes as long as there
+    are operations, so it is not done at each start.
+    """
+    path, names = _list(store.state, b"operations")
+    # In this order: an operation is pending before its directory is there, and until its row is.
+    names -= _list(store.state, b"pending")[1]
+    unknown = names - store.operations.ids() if names else names
+    whole = {name for name in unknown if os.path.lexists(_inside(path, name, b"journal"))}
+    set_aside(store.state, b"operations", {name for name in whole if not is_being_pruned(store.state, name)})
+    return _remove_all(path, unknown - whole)
+
+
+def is_being_pruned(state: bytes, operation: str) -> bool:
+    """Tell whether a prune has begun to forget an operation."""
+    return os.path.lexists(_inside(state + b"/operations", operation, PRUNED))
+
+
 def _remove_half_folded(store: Store, row: LayerRow) -> None:
     """Remove a layer that others were being folded into, unless that is going on."""
     lock = SandboxLock(store.state, row.sandbox)
@@ -108,11 +130,11 @@ def _sweep_works(store: Store) -> int:
 def _sweep_uppers(store: Store) -> int:
     """Remove what was dropped, and empty directories without a row; set aside those with a content."""
     path, names = _list(store.state, b"layers")
-    dropped = {name for name in names if name.endswith(os.fsdecode(DROPPED))}
+    dropped = {name for name in names if name.endswith(_DROPPED)}
     unknown = names - dropped - (store.layers.ids() | store.caches.ids()) if names else names
     if dropped:
         # Whoever dropped a layer may have died before its row was gone
-        ids = [LayerId(name) for full in dropped if is_id(name := full.removesuffix(os.fsdecode(DROPPED)))]
+        ids = [LayerId(name) for full in dropped if is_id(name := full.removesuffix(_DROPPED))]
         with store.transaction:
             store.layers.remove(ids)
             store.caches.remove(ids)
@@ -152,26 +174,6 @@ def _set_outputs_aside(store: Store) -> None:
     names = _list(store.state, b"runs")[1]
     if names:
         set_aside(store.state, b"runs", names - store.runs.known(names))
-
-
-def sweep_operations(store: Store) -> int:
-    """Remove directories of operations that never had a journal, or have none any more because they were pruned.
-
-    One with a journal and without a row is set aside, unless a prune has begun to forget it. Takes as long as there
-    are operations, so it is not done at each start.
-    """
-    path, names = _list(store.state, b"operations")
-    # In this order: an operation is pending before its directory is there, and until its row is.
-    names -= _list(store.state, b"pending")[1]
-    unknown = names - store.operations.ids() if names else names
-    whole = {name for name in unknown if os.path.lexists(_inside(path, name, b"journal"))}
-    set_aside(store.state, b"operations", {name for name in whole if not is_being_pruned(store.state, name)})
-    return _remove_all(path, unknown - whole)
-
-
-def is_being_pruned(state: bytes, operation: str) -> bool:
-    """Tell whether a prune has begun to forget an operation."""
-    return os.path.lexists(_inside(state + b"/operations", operation, PRUNED))
 
 
 def _inside(path: bytes, name: str, entry: bytes) -> bytes:

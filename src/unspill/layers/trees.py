@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make another entry like one of a layer, where a hard link can't be had: content, mode, times and attributes.
+"""Directory trees that a command filled, so that links, modes and depth are its choice: walked, removed, copied from.
 
-The attributes that overlayfs keeps for itself stay behind. The source is read only, or opened for reading for the
-moment that takes.
-
-MERGED
-[remove] Remove directory trees that a sandboxed command filled: links, modes and depth are the command's choice.
-
-Works by descriptor and never follows a link. Uses two descriptors at any depth: a directory that is not empty is
-moved to the top of the tree and emptied there, so no path grows and nothing recurses.
+Everything works by descriptor and never follows a link. A `Chain` keeps only the deepest few directories open and opens
+the others again through "..", checked to be the same. `remove_tree` moves a directory that is not empty to the top of
+the tree and empties it there. So neither PATH_MAX nor the descriptor limit bounds the depth, and nothing recurses.
 """
 
 from __future__ import annotations
@@ -18,16 +13,164 @@ import os
 import stat
 from itertools import count
 
+from unspill.errors import SandboxUnavailable
 from unspill.host.content import Copier
-from unspill.host.overlay import list_attributes, shown_name
+from unspill.host.overlay import is_user_attribute, list_attributes, user_attributes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# How many directories a Chain keeps open
+WINDOW = 64
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOKUP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Chain:
+    """A walk through one tree.
+
+    `rights` are the owner's permissions that a directory must have while the walk is in it; they are given back
+    when it leaves. 0 is for the live tree, which is never changed.
+    """
+
+    __slots__ = ("_fds", "_first_open", "_ids", "_modes", "_names", "_window", "rights")
+
+    def __init__(self, top: bytes, *, rights: int = 0, window: int = WINDOW) -> None:
+        self.rights = rights
+        self._window = window
+        self._first_open = 0
+        self._fds: list[int] = []
+        self._ids: list[tuple[int, int]] = []
+        self._modes: list[int | None] = []
+        self._names: list[bytes] = [top]
+        self._open(top, None)
+
+    @property
+    def fd(self) -> int:
+        """The directory that the walk is in."""
+        return self._fds[-1]
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Device and inode of that directory."""
+        return self._ids[-1]
+
+    @property
+    def found_mode(self) -> int:
+        """Its permissions, as they were before the walk came."""
+        given_back = self._modes[-1]
+        return stat.S_IMODE(os.fstat(self.fd).st_mode) if given_back is None else given_back
+
+    def path(self, name: bytes = b"") -> bytes:
+        """Return the path of an entry, or of the directory itself, from the top of the tree; to be shown."""
+        return b"/".join([*self._names[1:], name] if name else self._names[1:]) or b"."
+
+    def enter(self, name: bytes) -> None:
+        """Go into a subdirectory.
+
+        Raises:
+            FileNotFoundError: There is no such name.
+            NotADirectoryError: It is something else, perhaps a link to a directory.
+            PermissionError: It is in the live tree and closed to us.
+        """
+        self._open(name, self.fd)
+        self._names.append(name)
+        if len(self._fds) - self._first_open > self._window:
+            os.close(self._fds[self._first_open])
+            self._fds[self._first_open] = -1
+            self._first_open += 1
+
+    def give_mode(self, mode: int) -> None:
+        """Let the directory have these permissions when the walk leaves it."""
+        self._modes[-1] = mode
+
+    def leave(self) -> None:
+        """Go up."""
+        fd, mode = self._fds.pop(), self._modes.pop()
+        del self._ids[-1], self._names[-1]
+        try:
+            # Before the mode: it may forbid to look up "..".
+            if self._fds and self._fds[-1] < 0:
+                self._reopen(fd)
+        finally:
+            try:
+                if mode is not None:
+                    os.fchmod(fd, mode)
+            finally:
+                os.close(fd)
+
+    def close(self) -> None:
+        """Leave every directory, and so the tree."""
+        while self._fds:
+            if self._fds[-1] < 0:
+                # Only where the live tree was moved under the walk, and there is nothing to give back there.
+                self._fds.pop()
+            else:
+                self.leave()
+
+    def open_file(self, name: bytes) -> tuple[int, os.stat_result]:
+        """Open a regular file for reading, and return its status as found; `close_file` takes both back.
+
+        Raises:
+            PermissionError: It is in the live tree and closed to us.
+            OSError: It is gone, or no regular file.
+        """
+        found = None
+        try:
+            fd = _open_quietly(name, self.fd)
+        except PermissionError:
+            if not self.rights:
+                raise
+            fd, found = _open_with_rights(name, self.fd, 0o400, _FILE)
+        try:
+            found = found or os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(f"{name!r} is no regular file")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, found
+
+    def close_file(self, fd: int, found: os.stat_result) -> None:
+        """Close a file, and give it back the mode that it was found with."""
+        try:
+            if self.rights and not found.st_mode & 0o400:
+                os.fchmod(fd, stat.S_IMODE(found.st_mode))
+        finally:
+            os.close(fd)
+
+    def _open(self, name: bytes, parent: int | None) -> None:
+        found = None
+        try:
+            fd = os.open(name, _DIRECTORY, dir_fd=parent)
+        except PermissionError:
+            if not self.rights:
+                raise
+            fd, found = _open_with_rights(name, parent, self.rights, _DIRECTORY)
+        try:
+            found = found or os.fstat(fd)
+            lacking = self.rights & ~found.st_mode
+            if lacking:
+                os.fchmod(fd, stat.S_IMODE(found.st_mode) | self.rights)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fds.append(fd)
+        self._ids.append((found.st_dev, found.st_ino))
+        self._modes.append(stat.S_IMODE(found.st_mode) if lacking else None)
+
+    def _reopen(self, child: int) -> None:
+        fd = os.open(b"..", _DIRECTORY, dir_fd=child)
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) != self._ids[-1]:
+            os.close(fd)
+            raise SandboxUnavailable("A directory was moved while it was being read.", remedy="Try again.")
+        self._fds[-1] = fd
+        self._first_open = len(self._fds) - 1
 
 
 def remove_tree(path: bytes) -> bool:
@@ -64,10 +207,75 @@ def open_private(name: bytes | str, dir_fd: int | None = None) -> int:
     return fd
 
 
+def duplicate(source: bytes, source_fd: int | None, name: bytes, dest_fd: int) -> None:
+    """Copy an entry that is no directory to a new name, where a hard link can't be had: content and metadata.
+
+    Both names may count from directory descriptors.
+
+    Raises:
+        OSError: it can't be read, or there is no room for it.
+    """
+    status = os.stat(source, dir_fd=source_fd, follow_symlinks=False)
+    if stat.S_ISREG(status.st_mode):
+        _copy_file(source, source_fd, name, dest_fd, status)
+        return
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(source, dir_fd=source_fd), name, dir_fd=dest_fd)
+    else:
+        os.mknod(name, status.st_mode, status.st_rdev, dir_fd=dest_fd)
+        # The umask took its part of the mode; nothing can have put a link there.
+        os.chmod(b"/proc/self/fd/%d/%s" % (dest_fd, name), stat.S_IMODE(status.st_mode))
+    os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=dest_fd, follow_symlinks=False)
+
+
+def copy_metadata(source: int, dest: int, status: os.stat_result) -> None:
+    """Give an open file the attributes of another one, and the mode and times of `status`.
+
+    The attributes that overlayfs keeps for itself stay behind.
+    """
+    mode = stat.S_IMODE(status.st_mode)
+    names = [name for name in list_attributes(source) if is_user_attribute(name)]
+    if names and not mode & 0o400:
+        # Attributes are only for those who may read the file now, unlike its content.
+        os.fchmod(source, mode | 0o400)
+    try:
+        for name, value in user_attributes(source, names).items():
+            os.setxattr(dest, name, value)
+    finally:
+        if names and not mode & 0o400:
+            os.fchmod(source, mode)
+    os.fchmod(dest, mode)
+    os.utime(dest, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _open_quietly(name: bytes, parent: int) -> int:
+    try:
+        return os.open(name, _FILE | os.O_NOATIME, dir_fd=parent)
+    except PermissionError:
+        # Not to touch the time of access is a right of the owner only.
+        return os.open(name, _FILE, dir_fd=parent)
+
+
+def _open_with_rights(name: bytes, parent: int | None, rights: int, flags: int) -> tuple[int, os.stat_result]:
+    """Open what its owner may not open, through a descriptor that needs no right; return it as it was found."""
+    path_fd = os.open(name, _LOOKUP, dir_fd=parent)
+    try:
+        found = os.fstat(path_fd)
+        path = b"/proc/self/fd/%d" % path_fd
+        os.chmod(path, stat.S_IMODE(found.st_mode) | rights)
+        try:
+            return os.open(path, flags & ~os.O_NOFOLLOW), found
+        except BaseException:
+            os.chmod(path, stat.S_IMODE(found.st_mode))
+            raise
+    finally:
+        os.close(path_fd)
+
+
 def _grant_owner(name: bytes | str, dir_fd: int | None) -> None:
     # chmod by name follows links. A descriptor that only names the directory does not need any right on it,
     # and the kernel's link to it leads to that very directory.
-    fd = os.open(name, _HANDLE, dir_fd=dir_fd)
+    fd = os.open(name, _LOOKUP | os.O_DIRECTORY, dir_fd=dir_fd)
     try:
         os.chmod(b"/proc/self/fd/%d" % fd, 0o700)
     finally:
@@ -129,70 +337,28 @@ def _move(source: int, name: str, dest: int, new_name: str) -> None:
         os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=dest)
 
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def duplicate(source: bytes, source_fd: int | None, name: bytes, dest_fd: int) -> None:
-    """Copy an entry that is no directory to a new name; both may count from directory descriptors.
-
-    Raises:
-        OSError: it can't be read, or there is no room for it.
-    """
-    status = os.stat(source, dir_fd=source_fd, follow_symlinks=False)
-    if stat.S_ISREG(status.st_mode):
-        _copy_file(source, source_fd, name, dest_fd, status)
-        return
-    if stat.S_ISLNK(status.st_mode):
-        os.symlink(os.readlink(source, dir_fd=source_fd), name, dir_fd=dest_fd)
-    else:
-        os.mknod(name, status.st_mode, status.st_rdev, dir_fd=dest_fd)
-        # The umask took its part of the mode; nothing can have put a link there.
-        os.chmod(b"/proc/self/fd/%d/%s" % (dest_fd, name), stat.S_IMODE(status.st_mode))
-    os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=dest_fd, follow_symlinks=False)
-
-
 def _copy_file(source: bytes, source_fd: int | None, name: bytes, dest_fd: int, status: os.stat_result) -> None:
-    from_fd = _open(source, source_fd, status)
+    from_fd = _open_source(source, source_fd)
     try:
         to_fd = os.open(name, _NEW, 0o600, dir_fd=dest_fd)
         try:
             Copier().copy(from_fd, to_fd, status)
-            copy_look(from_fd, to_fd, status)
+            copy_metadata(from_fd, to_fd, status)
         finally:
             os.close(to_fd)
     finally:
         os.close(from_fd)
 
 
-def copy_look(source: int, dest: int, status: os.stat_result) -> None:
-    """Give an open file the attributes of another one, and the mode and times of `status`."""
-    mode = stat.S_IMODE(status.st_mode)
-    names = [name for name in list_attributes(source) if shown_name(name) is not None]
-    if names and not mode & 0o400:
-        # Attributes are only for those who may read the file now, unlike its content.
-        os.fchmod(source, mode | 0o400)
+def _open_source(name: bytes, parent: int | None) -> int:
     try:
-        for name in names:
-            os.setxattr(dest, name, os.getxattr(source, name))
-    finally:
-        if names and not mode & 0o400:
-            os.fchmod(source, mode)
-    os.fchmod(dest, mode)
-    os.utime(dest, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def _open(source: bytes, source_fd: int | None, status: os.stat_result) -> int:
-    try:
-        return os.open(source, _READ, dir_fd=source_fd)
+        return os.open(name, _FILE, dir_fd=parent)
     except PermissionError:
-        fd = os.open(source, _NAMED, dir_fd=source_fd)
-    # Its owner closed it to themselves; that right is taken back as soon as it is open.
-    path = b"/proc/self/fd/%d" % fd
+        # Its owner closed it to themselves; that right is taken back as soon as it is open.
+        fd, found = _open_with_rights(name, parent, 0o400, _FILE)
     try:
-        os.chmod(path, stat.S_IMODE(status.st_mode) | 0o400)
-        return os.open(path, _READ & ~os.O_NOFOLLOW)
-    finally:
-        os.chmod(path, stat.S_IMODE(status.st_mode))
+        os.fchmod(fd, stat.S_IMODE(found.st_mode))
+    except BaseException:
         os.close(fd)
+        raise
+    return fd

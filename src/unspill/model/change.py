@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run or a whole stack changed: sorted, appliable in order, exact.
+"""What a run or a whole stack of layers changed, and which part of that somebody means.
 
-Paths are bytes relative to their root. A deleted or replaced directory stands for everything below it.
-
-MERGED
-[selection] Which part of a ChangeSet is meant: paths, globs, hunks of text files, one run.
-
-An empty selection means everything; what a selected path needs above it comes along.
+Changes are sorted, exact, and can be applied in order. Paths are bytes relative to their root. A deleted or replaced
+directory stands for everything below it.
 """
 
 from __future__ import annotations
@@ -119,8 +115,9 @@ class Consent(Record):
 
 
 class Selection(Record):
-    """Paths relative to a root (a directory means what is below it), globs, and hunks.
+    """Paths relative to a root (a directory means what is below it), globs, and hunks; an empty one means everything.
 
+    What a selected path needs above it comes along.
     `included` are held paths that the caller consents to, whatever they have; `consents` are for one content each, and
     void where another is held now. `overwrite` are conflicts in which ours shall win.
     """

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     OperationId = NewType("OperationId", str)
     OperationKind = Literal["apply", "discard", "undo", "redo", "restore"]
     Ending = Literal["done", "rolled back"]
-    Action = Literal["put", "take", "dress"]
+    Action = Literal["put", "take", "set_metadata"]
     Why = Literal["conflict", "held", "refused", "stale", "earlier"]
-    # It moved; what came is beside it under names of its own; nothing happened
+    # It moved; what came is beside it under names of its own; nothing happened. Journals have these words
     GitEnding = Literal["moved", "arrived", "left"]
     Attributes = tuple[tuple[str, bytes], ...]
 else:
@@ -42,7 +42,7 @@ class Entry(Record):
     ctime_ns: int = 0
 
 
-class Dress(Record):
+class Metadata(Record):
     """The permission bits and `user.*` attributes of a directory."""
 
     mode: int
@@ -54,7 +54,7 @@ class Step(Record):
 
     put: the entry at `place` goes to `path`; what was there (`before`) is at `place` afterwards.
     take: the entry at `path` goes to `place`.
-    dress: the directory at `path` gets other bits and attributes; `was` and `becomes` say which.
+    set_metadata: the directory at `path` gets other bits and attributes; `was` and `becomes` say which.
 
     `place` is relative to the directory of operations, or to the staging directory in the root where `staged` (then
     `kept` is where the copy of what was displaced lies for good, and `digest` that of its content). `says` is a digest
@@ -68,8 +68,8 @@ class Step(Record):
     place: bytes = b""
     before: Entry | None = None
     after: Entry | None = None
-    was: Dress | None = None
-    becomes: Dress | None = None
+    was: Metadata | None = None
+    becomes: Metadata | None = None
     staged: bool = False
     kept: bytes = b""
     digest: bytes = b""
@@ -131,7 +131,7 @@ class GitStep(Record):
     lock_inode: int = 0
 
 
-class Left(Record):
+class Skipped(Record):
     """A path that an operation did not change, and why.
 
     conflict: the live entry is not what the change was made from. held: needs the person's consent for this path.
@@ -173,7 +173,7 @@ class Operation(Record):
     runs: tuple[RunId, ...] = ()
     marks: tuple[int, ...] = ()
     changed: int = 0
-    left: tuple[Left, ...] = ()
+    left: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     flagged: tuple[tuple[bytes, str], ...] = ()
     paths: tuple[bytes, ...] = ()

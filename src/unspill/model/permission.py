@@ -12,15 +12,12 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar, Literal, NewType, Self
+    from typing import Any, ClassVar, NewType, Self
 
     from unspill.model.policy import Scope
 
     RequestId = NewType("RequestId", str)
     GrantId = NewType("GrantId", str)
-    RequestKind = Literal[
-        "network", "egress", "writable-root", "readable-path", "masked-secret", "held-path", "unsandboxed", "as-root"
-    ]
 else:
     RequestId = GrantId = str
 
@@ -45,13 +42,22 @@ class RequestBase(Record):
     is the digest of what the command reads, `UNKNOWN_PROGRAM` where that is not known yet, or `INHERITED`; `stdin_head`
     its beginning.
     Without `argv` it is asked for the sandbox as a whole, whatever runs in it.
+
+    To add a kind of request: a subclass here, named in `Request`, and a row in `KINDS` of `permissions.question`.
     """
 
-    kind: ClassVar[RequestKind]
+    # Its name in the store, in the audit and in JSON.
+    kind: ClassVar[str]
+    # The key under [permissions] that says whether anybody is asked.
+    setting: ClassVar[str]
     # Answered with Allow or Deny for this one time, and never remembered.
     one_time_only: ClassVar[bool] = False
     # More than a reflex is needed to allow it.
     is_dangerous: ClassVar[bool] = False
+    # It means nothing without `argv`.
+    needs_command: ClassVar[bool] = False
+    # Fields that the stored form leaves out while they are empty: requests were stored before there were these fields.
+    optional: ClassVar[tuple[str, ...]] = ("variables", "stdin", "stdin_head")
 
     project: bytes
     sandbox: str = ""
@@ -79,12 +85,43 @@ class RequestBase(Record):
         lacking = {scope for scope, of in (("run", self.run), ("sandbox", self.sandbox)) if not of}
         return tuple(scope for scope in SCOPES if scope not in lacking)
 
+    def plain(self) -> dict[str, Any]:
+        """Return its fields as JSON can hold them. Bytes that are not UTF-8 are kept, too."""
+        said = {field: value for field, value in self.as_dict().items() if value or field not in self.optional}
+        return {field: _to_plain(value) for field, value in said.items()}
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> Self:
+        """Return the request that `plain` made these values of.
+
+        Raises:
+            KeyError: It has no such field.
+            TypeError: A value is not of its field's type, or one is missing.
+            ValueError: A text can't stand for bytes.
+        """
+        types = cls.field_types()
+        return cls(**{field: _from_plain(value, types[field]) for field, value in values.items()})
+
+    @classmethod
+    def field_types(cls) -> dict[str, str]:
+        """Return the type of each field, as it is written in the class."""
+        declared: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            declared |= vars(base).get("__annotations__", {})
+        return {field: type_ for field, type_ in declared.items() if "ClassVar" not in type_}
+
+    def audited(self) -> dict[str, Any]:
+        """Return what the audit keeps of it, and that for ever: no values of variables, no content of files."""
+        return self.plain()
+
 
 class NetworkForCommand(RequestBase):
     """A network, for one command. `mode` is that of the policy: any public host, unless it says `host`."""
 
     kind = "network"
+    setting = "network"
     one_time_only = True
+    needs_command = True
 
     mode: str = "proxy"
 
@@ -93,6 +130,7 @@ class Egress(RequestBase):
     """Named hosts, by way of the proxy. One that is asked for while a command runs is allowed for that run at least."""
 
     kind = "egress"
+    setting = "egress"
 
     hosts: tuple[str, ...]
 
@@ -101,6 +139,7 @@ class WritableRoot(RequestBase):
     """One more directory that the sandbox may change, by way of a layer."""
 
     kind = "writable-root"
+    setting = "roots"
 
     path: bytes
 
@@ -109,6 +148,7 @@ class ReadablePath(RequestBase):
     """One more path that the sandbox sees."""
 
     kind = "readable-path"
+    setting = "readable"
 
     path: bytes
 
@@ -117,6 +157,7 @@ class MaskedSecret(RequestBase):
     """A secret of the project that the sandbox would not see otherwise."""
 
     kind = "masked-secret"
+    setting = "secrets"
 
     path: bytes
 
@@ -129,6 +170,8 @@ class HeldPath(RequestBase):
     """
 
     kind = "held-path"
+    setting = "held"
+    optional = (*RequestBase.optional, "why", "becomes", "head", "rest")
 
     root: bytes
     path: bytes
@@ -143,6 +186,10 @@ class HeldPath(RequestBase):
         remembered = RequestBase.at_scope(self, scope)
         return remembered if scope == "once" else remembered.replace(why="", becomes="", head=b"", rest="")
 
+    def audited(self) -> dict[str, Any]:
+        """Return what the audit keeps of it: the digest stands for the content."""
+        return self.replace(head=b"").plain()
+
 
 class Unsandboxed(RequestBase):
     """A command that runs as if the person had typed it.
@@ -151,25 +198,30 @@ class Unsandboxed(RequestBase):
     """
 
     kind = "unsandboxed"
+    setting = "unsandboxed"
     one_time_only = True
     is_dangerous = True
+    needs_command = True
+    optional = (*RequestBase.optional, "environ")
 
     environ: tuple[bytes, ...] = ()
+
+    def audited(self) -> dict[str, Any]:
+        """Return what the audit keeps of it: of the variables only their names, since values may be secrets."""
+        return self.plain() | {"environ": [_to_plain(pair.partition(b"=")[0]) for pair in self.environ]}
 
 
 class AsRoot(RequestBase):
     """A sandbox for a caller that is root, where some limits do not hold."""
 
     kind = "as-root"
+    setting = "as_root"
     is_dangerous = True
 
 
 Request = NetworkForCommand | Egress | WritableRoot | ReadablePath | MaskedSecret | HeldPath | Unsandboxed | AsRoot
 
-REQUESTS: tuple[type[Request], ...] = (
-    *(NetworkForCommand, Egress, WritableRoot, ReadablePath),
-    *(MaskedSecret, HeldPath, Unsandboxed, AsRoot),
-)
+REQUESTS: tuple[type[Request], ...] = Request.__args__
 
 
 class Grant(Record):
@@ -243,3 +295,20 @@ class Denied(Record):
 
 
 Answer = Allowed | Denied
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return list(map(_to_plain, value)) if isinstance(value, tuple) else value
+
+
+def _from_plain(value: Any, type_: str) -> Any:
+    """Return the value of a field that is bytes, str, or a tuple of either, as its type says."""
+    is_tuple = type_.startswith("tuple[")
+    items = value if is_tuple else [value]
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise TypeError
+    if "bytes" in type_:
+        items = [item.encode("utf-8", "surrogateescape") for item in items]
+    return tuple(items) if is_tuple else items[0]

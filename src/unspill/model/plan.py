@@ -1,13 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sandbox as data: every mount in order, with its reason, and what is run in it.
+"""The sandbox of one run as data: every mount in order, with its reason; and all that it is planned from.
 
-Each operation is its own type; `plan.argv` turns them into bwrap options, `plan.explain` into text.
-Paths are bytes.
-
-MERGED
-[facts] What this kernel, this bwrap and this caller can do, found out by running it.
-
-`host.probe` makes Facts; `plan` and `doctor` only read them.
+Each mount is its own type; `plan.argv` turns them into bwrap options, `plan.explain` into text. Paths are bytes.
 """
 
 from __future__ import annotations
@@ -23,10 +17,9 @@ if TYPE_CHECKING:
     from unspill.model.policy import EngineName, Policy, Profile
     from unspill.model.rootfs import RootfsBase
 
-    FenceAccess = Literal["list", "read", "device", "process", "write"]
-
     Level = Literal["A", "B", "C", "D"]
     CgroupKind = Literal["v2", "v1", "none"]
+    FenceAccess = Literal["list", "read", "device", "process", "write"]
 
 
 class Bind(Record):
@@ -151,35 +144,58 @@ class HostNetwork(Record):
 PROXY_PORT = 62080
 
 
-class FenceRule(Record):
-    """What is allowed at a path and below: `list` names, `read` (and run), use a `device`, ask a `process`, `write`."""
+class Plan(Record):
+    """The whole sandbox of one run, ready to be printed or performed.
 
-    path: bytes
-    access: FenceAccess
-
-
-class Fence(Record):
-    """What Landlock lets a process do, independent of every mount: nothing but its rules.
-
-    `ports` are where TCP connections may lead; None: TCP is not fenced.
+    `filter` is the program that judges each system call, in the kernel's own form (empty: none, as no run has it);
+    `profile` chose it.
+    `uid` is who the command seems to be inside, None: the caller. `rootfs` is the tree that is shown in the place of
+    the host's system directories, empty: none; `skeleton` is what has to be made for mount points.
+    `staged`: not bwrap but a shell that it starts goes to `cwd` and becomes the command (`plan.view` says why).
+    `measured` are directories of ours besides the layers that the bounds of a layer hold for.
     """
 
-    abi: int
-    rules: tuple[FenceRule, ...]
-    ports: tuple[int, ...] | None = ()
+    engine: EngineName
+    bwrap: bytes
+    mounts: tuple[MountOp, ...]
+    environ: tuple[tuple[bytes, bytes], ...]
+    cwd: bytes
+    argv: tuple[bytes, ...]
+    limits: Limits
+    filter: bytes
+    profile: Profile = "default"
+    uid: int | None = None
+    rootfs: bytes = b""
+    skeleton: tuple[Point, ...] = ()
+    measured: tuple[bytes, ...] = ()
+    staged: bool = False
+    network: NetworkPlan = NoNetwork()
+    hostname: str = "unspill"
+    warnings: tuple[str, ...] = ()
 
 
-class Home(Record):
-    """What lies in the person's home directory that a sandbox may need: found by `host`, chosen by `plan`.
+class PlanInput(Record):
+    """All that `build_plan` looks at. `filter` and `uid` are as a Plan has them; `gid` is the caller's.
 
-    `toolchains` and `caches` exist and are directories; `identity` is the person's git name and harmless settings.
+    `rootfs_layers` are what this sandbox has written to the rootfs: one for each top-level directory of its tree.
     """
 
-    path: bytes
-    user: str
-    toolchains: tuple[bytes, ...] = ()
-    caches: tuple[bytes, ...] = ()
-    identity: tuple[tuple[str, str], ...] = ()
+    policy: Policy
+    facts: Facts
+    places: Places
+    engine: EngineName
+    stacks: tuple[Stack, ...]
+    caches: tuple[CacheLayer, ...] = ()
+    rootfs_layers: tuple[CacheLayer, ...] = ()
+    argv: tuple[bytes, ...]
+    cwd: bytes
+    filter: bytes
+    environ: tuple[tuple[bytes, bytes], ...] = ()
+    extra_environ: tuple[tuple[bytes, bytes], ...] = ()
+    command_file: bytes | None = None
+    network: NetworkPlan = NoNetwork()
+    uid: int | None = None
+    gid: int = 0
 
 
 class Places(Record):
@@ -218,6 +234,19 @@ class Places(Record):
     tmp: bytes = b""
 
 
+class Home(Record):
+    """What lies in the person's home directory that a sandbox may need: found by `host`, chosen by `plan`.
+
+    `toolchains` and `caches` exist and are directories; `identity` is the person's git name and harmless settings.
+    """
+
+    path: bytes
+    user: str
+    toolchains: tuple[bytes, ...] = ()
+    caches: tuple[bytes, ...] = ()
+    identity: tuple[tuple[str, str], ...] = ()
+
+
 class CacheLayer(Record):
     """A tool cache of the person under copy-on-write: `stack` has an upper of this run on top."""
 
@@ -225,73 +254,11 @@ class CacheLayer(Record):
     stack: Stack
 
 
-class PlanInput(Record):
-    """All that `build_plan` looks at. `filter` and `uid` are as a Plan has them; `gid` is the caller's.
-
-    `rootfs_layers` are what this sandbox has written to the rootfs: one for each top-level directory of its tree.
-    """
-
-    policy: Policy
-    facts: Facts
-    places: Places
-    engine: EngineName
-    stacks: tuple[Stack, ...]
-    caches: tuple[CacheLayer, ...] = ()
-    rootfs_layers: tuple[CacheLayer, ...] = ()
-    argv: tuple[bytes, ...]
-    cwd: bytes
-    filter: bytes
-    environ: tuple[tuple[bytes, bytes], ...] = ()
-    extra_environ: tuple[tuple[bytes, bytes], ...] = ()
-    command_file: bytes | None = None
-    network: NetworkPlan = NoNetwork()
-    uid: int | None = None
-    gid: int = 0
-
-
-class Plan(Record):
-    """The whole sandbox of one run, ready to be printed or performed.
-
-    `filter` is the program that judges each system call, in the kernel's own form (empty: none, as no run has it);
-    `profile` chose it.
-    `uid` is who the command seems to be inside, None: the caller. `rootfs` is the tree that is shown in the place of
-    the host's system directories, empty: none; `skeleton` is what has to be made for mount points.
-    `staged`: not bwrap but a shell that it starts goes to `cwd` and becomes the command (`plan.stage` says why).
-    `measured` are directories of ours besides the layers that the bounds of a layer hold for.
-    """
-
-    engine: EngineName
-    bwrap: bytes
-    mounts: tuple[MountOp, ...]
-    environ: tuple[tuple[bytes, bytes], ...]
-    cwd: bytes
-    argv: tuple[bytes, ...]
-    limits: Limits
-    filter: bytes
-    profile: Profile = "default"
-    uid: int | None = None
-    rootfs: bytes = b""
-    skeleton: tuple[Point, ...] = ()
-    measured: tuple[bytes, ...] = ()
-    staged: bool = False
-    network: NetworkPlan = NoNetwork()
-    hostname: str = "unspill"
-    warnings: tuple[str, ...] = ()
-
-
-class Bwrap(Record):
-    """One bubblewrap binary. `symlink_flaw`: it follows symlinks at set-up (CVE-2026-87766)."""
-
-    path: bytes
-    version: str
-    device: int
-    inode: int
-    has_overlay: bool
-    symlink_flaw: bool
-
-
 class Facts(Record):
-    """The host as a sandbox sees it. `problems` holds the reason for each thing that does not work."""
+    """What this kernel, this bwrap and this caller can do, found out by `host.probe`, which runs it.
+
+    `problems` holds the reason for each thing that does not work.
+    """
 
     uid: int
     gid: int
@@ -313,6 +280,35 @@ class Facts(Record):
     merged_usr: bool
     state_filesystem: str = ""
     problems: tuple[tuple[str, str], ...] = ()
+
+
+class Bwrap(Record):
+    """One bubblewrap binary. `symlink_flaw`: it follows symlinks at set-up (CVE-2026-87766)."""
+
+    path: bytes
+    version: str
+    device: int
+    inode: int
+    has_overlay: bool
+    symlink_flaw: bool
+
+
+class Fence(Record):
+    """What Landlock lets a process do, independent of every mount: nothing but its rules.
+
+    `ports` are where TCP connections may lead; None: TCP is not fenced.
+    """
+
+    abi: int
+    rules: tuple[FenceRule, ...]
+    ports: tuple[int, ...] | None = ()
+
+
+class FenceRule(Record):
+    """What is allowed at a path and below: `list` names, `read` (and run), use a `device`, ask a `process`, `write`."""
+
+    path: bytes
+    access: FenceAccess
 
 
 if TYPE_CHECKING:

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a sandbox may see, write and use: the person's decisions as one frozen value.
 
-Paths are bytes, absolute and normalised. Reading files, merging and defaults belong to `policy`.
-
-MERGED
-[rules] What a person's configuration says about requests for more than a sandbox has: a part of every Policy.
-
-The requests themselves are in `model.permission`, which a run that asks for nothing never loads.
+Paths are bytes, absolute and normalised. Reading files and merging them belong to `policy`. What a sandbox can ask a
+person for is in `model.permission`, which a run that asks for nothing never loads.
 """
 
 from __future__ import annotations
@@ -19,46 +15,23 @@ if TYPE_CHECKING:
 
     from unspill.model.rootfs import RootfsSpec
 
-    Scope = Literal["once", "run", "sandbox", "always"]
-    Stance = Literal["ask", "deny"]
-    ApproverName = Literal["terminal", "queue", "deny"]
-
     View = Literal["sealed", "host", "rootfs"]
     Tmp = Literal["fresh", "persistent"]
     After = Literal["apply", "hold", "discard"]
     EngineName = Literal["mount", "native"]
     Profile = Literal["default", "strict"]
     NetworkMode = Literal["proxy", "host"]
-
-
-# From the shortest to the longest.
-SCOPES: tuple[Scope, ...] = ("once", "run", "sandbox", "always")
-
-
-class Rules(Record):
-    """Which requests are put to a person at all, and for how long the answer may hold.
-
-    A project's own file can only turn `ask` into `deny` and shorten. `approver` is whom the command line asks, `wait_s`
-    how long a question waits for its answer.
-    """
-
-    network: Stance = "ask"
-    egress: Stance = "ask"
-    roots: Stance = "ask"
-    readable: Stance = "ask"
-    secrets: Stance = "ask"
-    held: Stance = "ask"
-    unsandboxed: Stance = "deny"
-    as_root: Stance = "deny"
-    longest: Scope = "always"
-    grant_days: int = 30
-    approver: ApproverName = "terminal"
-    wait_s: float = 300.0
+    Scope = Literal["once", "run", "sandbox", "always"]
+    Stance = Literal["ask", "deny"]
+    ApproverName = Literal["terminal", "queue", "deny"]
 
 
 KIB = 1024
+DAY_NS = 24 * 3600 * 1_000_000_000
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+# From the shortest to the longest.
+SCOPES: tuple[Scope, ...] = ("once", "run", "sandbox", "always")
 
 
 class Limits(Record):
@@ -91,8 +64,29 @@ class Network(Record):
     down_bytes: int | None = 16 * GIB
 
 
+class Rules(Record):
+    """Which requests are put to a person at all, and for how long the answer may hold.
+
+    A project's own file can only turn `ask` into `deny` and shorten. `approver` is whom the command line asks, `wait_s`
+    how long a question waits for its answer.
+    """
+
+    network: Stance = "ask"
+    egress: Stance = "ask"
+    roots: Stance = "ask"
+    readable: Stance = "ask"
+    secrets: Stance = "ask"
+    held: Stance = "ask"
+    unsandboxed: Stance = "deny"
+    as_root: Stance = "deny"
+    longest: Scope = "always"
+    grant_days: int = 30
+    approver: ApproverName = "terminal"
+    wait_s: float = 300.0
+
+
 class Secrets(Record):
-    """Which secrets of a project a sandbox does not see. `names` are added to those of `policy.project_secrets`.
+    """Which secrets of a project a sandbox does not see. `names` are added to those of `policy.secrets`.
 
     `directories` are relative to each root; of the paths in `reveal` nothing is masked: relative to the project, or
     absolute.

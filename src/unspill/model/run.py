@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One command executed once: how it ended and what it printed.
+"""One command executed once: how it ended, what it printed, and what a caller may see while it goes on.
 
 Outcomes are types, so that our failure can never be mistaken for the command's.
-
-MERGED
-[event] What a caller may see while a run goes on.
 """
 
 from __future__ import annotations
@@ -35,8 +32,22 @@ if TYPE_CHECKING:
     ]
 
 
-class InheritedInput(int):
-    """A descriptor that this program was started with and passes on: nobody chose it for the command."""
+class Run(Record):
+    """The record of one run, as the store keeps it."""
+
+    id: RunId
+    number: int
+    sandbox: str
+    argv: tuple[bytes, ...]
+    cwd: bytes
+    started_ns: int
+    ended_ns: int | None
+    outcome: Outcome | None
+    stdout: Output
+    stderr: Output
+    changed: int = 0
+    held: bool = False
+    sandboxed: bool = True
 
 
 class Exited(Record):
@@ -133,22 +144,8 @@ class Hint(Record):
     remedy: str
 
 
-class Run(Record):
-    """The record of one run, as the store keeps it."""
-
-    id: RunId
-    number: int
-    sandbox: str
-    argv: tuple[bytes, ...]
-    cwd: bytes
-    started_ns: int
-    ended_ns: int | None
-    outcome: Outcome | None
-    stdout: Output
-    stderr: Output
-    changed: int = 0
-    held: bool = False
-    sandboxed: bool = True
+class InheritedInput(int):
+    """A descriptor that this program was started with and passes on: nobody chose it for the command."""
 
 
 class Started(Record):

@@ -59,12 +59,6 @@ class Denial(Record):
         return _place(self.host, self.port)
 
 
-def _place(host: str, port: int) -> str:
-    if not port:
-        return host  # what was asked for could not be taken apart
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 class Traffic(Record):
     """All that went out of one run or was refused. `left_out` counts what was too much to be kept.
 
@@ -82,3 +76,9 @@ class Budget(Record):
 
     up: int | None = None
     down: int | None = None
+
+
+def _place(host: str, port: int) -> str:
+    if not port:
+        return host  # what was asked for could not be taken apart
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

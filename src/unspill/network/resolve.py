@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a name to the addresses that may be connected to: resolved once, every answer checked.
+"""Turn a host name into the addresses that the proxy may connect to: resolved once, every answer checked.
 
 One private answer refuses the whole name: a name that answers both ways is how rebinding looks. getaddrinfo blocks
 and can't be interrupted, so a few threads that come and go ask it; the proxy's own thread never does.
@@ -7,13 +7,11 @@ and can't be interrupted, so a few threads that come and go ask it; the proxy's 
 
 from __future__ import annotations
 
-import _socket
 import os
-from _socket import AF_UNSPEC, SOCK_STREAM
-from _thread import allocate_lock, start_new_thread
+from socket import AF_UNSPEC, SOCK_STREAM, getaddrinfo
+from threading import Lock, Thread
 
-from unspill.policy.addresses import pack_address, why_forbidden
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused, pack_address, why_forbidden
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -69,7 +67,7 @@ def system_resolver(host: str) -> list[str]:
         OSError: There is no such name, or nobody answers.
     """
     # As bytes: a str would be encoded by IDNA, which maps characters. The grammar has left nothing to map.
-    found = _socket.getaddrinfo(host.encode("ascii"), None, AF_UNSPEC, SOCK_STREAM)
+    found = getaddrinfo(host.encode("ascii"), None, AF_UNSPEC, SOCK_STREAM)
     return [str(address[0]) for _, _, _, _, address in found]
 
 
@@ -79,7 +77,7 @@ class Lookups:
     def __init__(self, resolver: Resolver) -> None:
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._resolver = resolver
-        self._lock = allocate_lock()  # protects the fields below, and `wake` from being closed before it is written
+        self._lock = Lock()  # protects the fields below, and `wake` from being closed before it is written
         self._asked: list[tuple[object, str]] = []
         self._answered: list[tuple[object, Sequence[str] | None]] = []
         self._threads = 0
@@ -93,7 +91,7 @@ class Lookups:
                 return
             self._threads += 1
         try:
-            start_new_thread(self._work, ())
+            Thread(target=self._work, daemon=True).start()
         except RuntimeError:
             # No more threads for this user: whoever is at work takes it, and the time-out tells if nobody is
             with self._lock:
@@ -105,7 +103,7 @@ class Lookups:
             answered, self._answered = self._answered, []
         return answered
 
-    def rouse(self) -> None:
+    def notify(self) -> None:
         """Make `wake` readable."""
         with self._lock:
             if not self._closed:
@@ -128,7 +126,7 @@ class Lookups:
                 answer = None
             with self._lock:
                 self._answered.append((who, answer))
-            self.rouse()
+            self.notify()
 
     def _next(self) -> tuple[object, str] | None:
         with self._lock:

@@ -1,25 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask where nobody can wait for the answer: the request stays open, and who asks the same again finds the answer to it.
+"""Who answers a question: the person at the terminal, whoever uses `unspill approve`, a function, or nobody.
 
-For a program that must go on, such as a model's tool. An answer is taken by one asker, once: by one that asks for the
-very same, in the same sandbox, with the same command; only the run may be another, since the command begins anew.
-
-MERGED
-[approver] Who answers: the protocol that every approver keeps to, and the two that need neither a terminal nor the
-store.
-
-An approver only answers. That the question was fit to be asked, that the answer is to this question and no wider than
-was offered, and what is remembered of it, is the desk's business.
-
-[queue] Ask without a terminal: the request waits in the store until someone answers it from another process.
-
-Bound on both sides: who answers names the digest of what they were shown, and who waits accepts an answer only if it
-names the digest of what was asked. Whatever happens to the row in between, it ends in a denial.
-
-[terminal] Ask on the person's own terminal, never on the streams of a command.
-
-Only what is typed after the question could have been read counts, and only a word that can mean nothing but yes. The
-terminal is left with the modes that it had.
+An approver only answers. The broker checks that the question is fit to be asked, that the answer is to this question
+and no wider than was offered, and remembers it.
 """
 
 from __future__ import annotations
@@ -29,6 +12,7 @@ import os
 import select
 import termios
 import time
+from typing import Protocol
 
 from unspill.changes.quote import TERMINAL_RESET, quote
 from unspill.errors import UsageError
@@ -38,19 +22,28 @@ from unspill.store.permissions import AskedRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from unspill.model.permission import Answer, Question, RequestId
     from unspill.model.policy import Scope
-    from unspill.store.permissions import RequestTable
+    from unspill.store.permissions import RequestState, RequestTable
 
+SECOND_NS = 1_000_000_000
+# How long after its deadline an answer can still be taken by who asks again
+KEPT_S = 600.0
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Protocol
-
-    from unspill.model.permission import Answer, Question
-    from unspill.model.policy import Scope
-else:
-    Protocol = object
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+# Nobody reads a question faster than this: what arrives sooner was typed for something else.
+_SETTLE_S = 0.4
+_MOST_SHOWN = 5
+_CLEAR_STATE = TERMINAL_RESET
+_WORDS: dict[str, Scope] = {"y": "once", "yes": "once", "run": "run", "sandbox": "sandbox", "always": "always"}
+# Without letters and digits that are mistaken for others.
+_LETTERS = "abcdefghkmnpqrstuvwxyz"
+_ELSEWHERE = "Run it on a terminal, or let it wait in the queue (`--ask queue`) for `unspill approve`."
+_SOONER = "Answer sooner with `unspill approve`, or let it wait longer."
+_UNSURE = "what it starts or reads may be something else by the time of an answer"
+_UNSURE_REMEDY = "Start a program that no command can change, such as one of /usr/bin, and give its input as text."
 
 
 class Approver(Protocol):
@@ -66,7 +59,7 @@ class Approver(Protocol):
 
 
 class Withdrawing:
-    """What an approver is besides that can take a question back from whoever was asked."""
+    """An approver that can take a question back from whoever was asked."""
 
     __slots__ = ()
 
@@ -115,11 +108,59 @@ class Callback:
         return Denied(digest=question.digest, by=self._name)
 
 
-SHORTEST_S, LONGEST_S = 0.02, 0.5
+class Terminal:
+    """Asks the person at their own terminal, never on the streams of a command.
+
+    Only what is typed after the question could have been read counts, and only a word that can mean nothing but yes.
+    The terminal is left with the modes that it had. `lock` is a file by which processes ask one after the other.
+    """
+
+    __slots__ = ("_lock", "_path", "_settle_s")
+
+    def __init__(self, *, lock: bytes | None = None, path: bytes = b"/dev/tty", settle_s: float = _SETTLE_S) -> None:
+        self._path = path
+        self._lock = lock
+        self._settle_s = settle_s
+
+    def ask(self, question: Question) -> Answer:
+        """Ask, and wait for an answer or the deadline."""
+        deadline = time.monotonic() + question.wait_s
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return _denied(question, "terminal", "there is no terminal to ask on", _ELSEWHERE, is_unseen=True)
+        try:
+            # In the background a read or a change of modes would stop the whole process
+            if os.tcgetpgrp(fd) != os.getpgrp():
+                reason = "the program that asks is in the background"
+                return _denied(question, "terminal", reason, _ELSEWHERE, is_unseen=True)
+            with _TerminalLock(self._lock, deadline) as is_ours:
+                if not is_ours:
+                    return _denied(question, "terminal", "another question was not answered in time", is_unseen=True)
+                return self._ask(_TerminalLine(fd, deadline), question)
+        except (OSError, termios.error):
+            return _denied(question, "terminal", "the terminal went away")
+        finally:
+            os.close(fd)
+
+    def _ask(self, line: _TerminalLine, question: Question) -> Answer:
+        nonce = _nonce() if question.request.is_dangerous else ""
+        with line:
+            for _ in range(_MOST_SHOWN):
+                line.write(_terminal_lines(question, nonce))
+                said = line.read(self._settle_s)
+                if said != "show" or not question.whole:
+                    return _typed_answer(question, said, nonce)
+                line.write(["", *question.whole])
+        return _denied(question, "terminal", "it was shown often enough")
 
 
 class Queue(Withdrawing):
-    """The approver for headless use; `unspill approve ID` and `unspill deny ID` answer."""
+    """Lets the request wait in the store until somebody answers it by `unspill approve ID` or `unspill deny ID`.
+
+    Bound on both sides: who answers names the digest of what they were shown, and who waits accepts an answer only if
+    it names the digest of what was asked. Whatever happens to the row in between, it ends in a denial.
+    """
 
     __slots__ = ("_requests",)
 
@@ -127,23 +168,20 @@ class Queue(Withdrawing):
         self._requests = requests
 
     def ask(self, question: Question) -> Answer:
-        """Put the question up and wait for its answer or its deadline."""
-        put_up(self._requests, question)
+        """Put the question into the store and wait for its answer or its deadline."""
+        _put(self._requests, question)
         deadline = time.monotonic() + question.wait_s
-        pause_s = SHORTEST_S
         try:
-            while (left_s := deadline - time.monotonic()) > 0:
+            for _ in _pauses(deadline):
                 answer = self._look(question)
                 if answer is not None:
                     return answer
-                time.sleep(min(pause_s, left_s))
-                pause_s = min(pause_s * 1.5, LONGEST_S)
         except BaseException:
             self._requests.close(question.id, "expired")
             raise
         # From here on nobody can answer; an answer that was faster counts
         self._requests.close(question.id, "expired")
-        return self._look(question) or _denied(question, "nobody answered in time")
+        return self._look(question) or _denied(question, "queue", "nobody answered in time", _SOONER)
 
     def withdraw(self, question: Question) -> None:
         """Let nobody answer it any more."""
@@ -153,9 +191,9 @@ class Queue(Withdrawing):
         """Return the answer if there is one; None while there is none."""
         found = self._requests.find(question.id)
         if found is None:
-            return _denied(question, "the request is gone")
+            return _denied(question, "queue", "the request is gone", _SOONER)
         if found.digest != question.digest or found.request != question.request or not found.is_genuine:
-            return _denied(question, "the request was changed while it waited")
+            return _denied(question, "queue", "the request was changed while it waited", _SOONER)
         if found.state == "waiting" or found.state == "asked":
             return None
         by = f"queue ({found.answered_by})" if found.answered_by else "queue"
@@ -164,25 +202,78 @@ class Queue(Withdrawing):
         if is_allowed and found.scope is not None and self._requests.take(found.id, question.digest):
             return Allowed(digest=question.digest, by=by, scope=found.scope)
         if found.state == "expired":
-            return _denied(question, "nobody answered in time")
+            return _denied(question, "queue", "nobody answered in time", _SOONER)
         reason = "somebody else who asked for the same has used the answer" if is_allowed else found.reason
         return Denied(digest=question.digest, by=by, reason=reason)
 
 
-def put_up(requests: RequestTable, question: Question) -> None:
-    """Let a question wait where anybody who may use the store can answer it."""
-    now_ns = time.time_ns()
-    requests.add(
-        AskedRequest(
-            id=question.id,
-            request=question.request,
-            digest=question.digest,
-            asked_ns=now_ns,
-            deadline_ns=now_ns + int(question.wait_s * 1_000_000_000),
-            scopes=question.scopes,
-            state="waiting",
+class RetryQueue:
+    """A queue for a program that can't wait, such as a model's tool: who asks the same again finds the answer to it.
+
+    An answer is taken by one asker, once: by one that asks for the very same, in the same sandbox, with the same
+    command; only the run may be another, since the command begins anew. `wait_s` is how long this call waits for the
+    answer; `left_open` is what was asked here and waits still, by the id that the person answers to.
+    """
+
+    __slots__ = ("_requests", "_wait_s", "left_open")
+
+    def __init__(self, requests: RequestTable, *, wait_s: float) -> None:
+        self._requests = requests
+        self._wait_s = wait_s
+        self.left_open: dict[RequestId, str] = {}
+
+    def ask(self, question: Question) -> Answer:
+        """Return the answer that was given to the same, or is given soon; else say how it can be given.
+
+        What waits is a question of its own: the one that is asked here ends with this call.
+        """
+        if UNKNOWN_PROGRAM in (question.request.script, question.request.stdin):
+            return _not_yet(question, _UNSURE, _UNSURE_REMEDY)
+        found = self._find(question)
+        if found is None:
+            # Of no run: the one that asks is over when the answer comes
+            request = question.request.replace(run="")
+            open_question = make_question(request, question.scopes, wait_s=question.wait_s)
+            _put(self._requests, open_question)
+            found = self._requests.find(open_question.id)
+        deadline = time.monotonic() + min(self._wait_s, question.wait_s)
+        for _ in _pauses(deadline):
+            found = found and self._requests.find(found.id)
+            if found is None or found.state != "waiting":
+                break
+        if found is None or not _is_same(found, question):
+            return _not_yet(question, "the request is gone or was changed while it waited")
+        return self._answer(question, found)
+
+    def _answer(self, question: Question, found: AskedRequest) -> Answer:
+        by = f"queue ({found.answered_by})" if found.answered_by else "queue"
+        if found.state == "waiting":
+            self.left_open[found.id] = question.text
+            left_s = max(0, round((found.deadline_ns - time.time_ns()) / SECOND_NS))
+            reason = f"nobody has answered yet: `unspill approve {found.id}`"
+            remedy = f"Have the user do that within {left_s} s, then ask for the very same again."
+            return _not_yet(question, reason, remedy)
+        if found.state == "allowed" and found.scope in question.scopes and self._requests.take(found.id, found.digest):
+            return Allowed(digest=question.digest, by=by, scope=found.scope)
+        if found.state == "denied":
+            return Denied(digest=question.digest, by=by, reason=found.reason or "the user said no", is_unseen=True)
+        return _not_yet(
+            question, "nobody answered in time, or somebody else who asked for the same has used the answer"
         )
-    )
+
+    def _find(self, question: Question) -> AskedRequest | None:
+        """Return the latest of the same that waits or that somebody answered, as long as that counts."""
+        now_ns = time.time_ns()
+        since_ns = now_ns - int((2 * question.wait_s + KEPT_S) * SECOND_NS)
+        for found in self._requests.latest_of(question.request, since_ns):
+            if not _is_same(found, question):
+                continue
+            is_answered = found.answered_digest == found.digest
+            if found.state == "waiting" or (found.state == "denied" and is_answered):
+                return found if now_ns < found.deadline_ns else None
+            if found.state == "allowed" and is_answered:
+                return found if now_ns < found.deadline_ns + int(KEPT_S * SECOND_NS) else None
+        return None
 
 
 def open_questions(requests: RequestTable, project: bytes | None = None) -> tuple[Question, ...]:
@@ -223,9 +314,27 @@ def answer_question(
         raise _not_waiting(question.id)
 
 
+def to_asked(question: Question, now_ns: int, state: RequestState = "asked") -> AskedRequest:
+    """Return a question as the store keeps it."""
+    return AskedRequest(
+        id=question.id,
+        request=question.request,
+        digest=question.digest,
+        asked_ns=now_ns,
+        deadline_ns=now_ns + int(question.wait_s * SECOND_NS),
+        scopes=question.scopes,
+        state=state,
+    )
+
+
+def _put(requests: RequestTable, question: Question) -> None:
+    """Let a question wait where anybody who may use the store can answer it."""
+    requests.add(to_asked(question, time.time_ns(), "waiting"))
+
+
 def _question_of(asked: AskedRequest, now_ns: int) -> Question:
     return make_question(
-        asked.request, asked.scopes, wait_s=(asked.deadline_ns - now_ns) / 1_000_000_000, identity=asked.id
+        asked.request, asked.scopes, wait_s=(asked.deadline_ns - now_ns) / SECOND_NS, identity=asked.id
     )
 
 
@@ -237,65 +346,31 @@ def _not_waiting(request: RequestId) -> UsageError:
     )
 
 
-def _denied(question: Question, reason: str) -> Denied:
-    remedy = "Answer sooner with `unspill approve`, or let it wait longer."
-    return Denied(digest=question.digest, by="queue", reason=reason, remedy=remedy)
+def _is_same(found: AskedRequest, question: Question) -> bool:
+    same = found.request.replace(run="") == question.request.replace(run="")
+    return found.is_genuine and same and type(found.request) is type(question.request)
 
 
-# Nobody reads a question faster than this: what arrives sooner was typed for something else.
-SETTLE_S = 0.4
-SHOWN_AGAIN = 5
-
-_CLEAR_STATE = TERMINAL_RESET
-_WORDS: dict[str, Scope] = {"y": "once", "yes": "once", "run": "run", "sandbox": "sandbox", "always": "always"}
-_ELSEWHERE = "Run it on a terminal, or let it wait in the queue (`--ask queue`) for `unspill approve`."
-# Without letters and digits that are mistaken for others.
-_LETTERS = "abcdefghkmnpqrstuvwxyz"
+def _not_yet(question: Question, reason: str, remedy: str = "") -> Denied:
+    # The question that is asked here was shown to nobody; the one that waits counts by itself
+    return _denied(question, "queue", reason, remedy, is_unseen=True)
 
 
-class Terminal:
-    """The approver for a person at a terminal. `lock` is a file by which processes take turns."""
-
-    __slots__ = ("_lock", "_path", "_settle_s")
-
-    def __init__(self, *, lock: bytes | None = None, path: bytes = b"/dev/tty", settle_s: float = SETTLE_S) -> None:
-        self._path = path
-        self._lock = lock
-        self._settle_s = settle_s
-
-    def ask(self, question: Question) -> Answer:
-        """Ask, and wait for an answer or the deadline."""
-        deadline = time.monotonic() + question.wait_s
-        try:
-            fd = os.open(self._path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            return _unseen(question, "there is no terminal to ask on", _ELSEWHERE)
-        try:
-            # In the background a read or a change of modes would stop the whole process
-            if os.tcgetpgrp(fd) != os.getpgrp():
-                return _unseen(question, "the program that asks is in the background", _ELSEWHERE)
-            with _Turn(self._lock, deadline) as is_ours:
-                if not is_ours:
-                    return _unseen(question, "another question was not answered in time")
-                return self._ask(_Line(fd, deadline), question)
-        except (OSError, termios.error):
-            return _refuse_at_terminal(question, "the terminal went away")
-        finally:
-            os.close(fd)
-
-    def _ask(self, line: _Line, question: Question) -> Answer:
-        nonce = _nonce() if question.request.is_dangerous else ""
-        with line:
-            for _ in range(SHOWN_AGAIN):
-                line.write(_lines(question, nonce))
-                said = line.read(self._settle_s)
-                if said != "show" or not question.whole:
-                    return _judged(question, said, nonce)
-                line.write(["", *question.whole])
-        return _refuse_at_terminal(question, "it was shown often enough")
+def _denied(question: Question, by: str, reason: str, remedy: str = "", *, is_unseen: bool = False) -> Denied:
+    return Denied(digest=question.digest, by=by, reason=reason, remedy=remedy, is_unseen=is_unseen)
 
 
-class _Turn:
+def _pauses(deadline: float) -> Iterator[None]:
+    """Return at once, then after longer and longer pauses, and a last time at the deadline."""
+    yield
+    pause_s = _SHORTEST_PAUSE_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+        yield
+
+
+class _TerminalLock:
     """One question at a time: waits for the file's lock until the deadline, and says whether it came."""
 
     __slots__ = ("_deadline", "_fd", "_path")
@@ -330,7 +405,7 @@ class _Turn:
             os.close(self._fd)
 
 
-class _Line:
+class _TerminalLine:
     """A terminal in modes of ours: lines are edited by the kernel and end with return; written to without blocking."""
 
     __slots__ = ("_before", "_deadline", "_fd")
@@ -385,7 +460,7 @@ def _is_ready(fd: int) -> bool:
     return bool(poll.poll(20))
 
 
-def _lines(question: Question, nonce: str) -> list[str]:
+def _terminal_lines(question: Question, nonce: str) -> list[str]:
     shown = ["", "unspill asks:", f"  {question.text}", *(f"  {line}" for line in question.lines)]
     if question.whole:
         shown.append("  Type `show` to see all of it.")
@@ -401,16 +476,16 @@ def _lines(question: Question, nonce: str) -> list[str]:
     return [*shown, *(f"  {word:<{widest}} = {label}" for word, label in typed.items()), "[anything else = Deny] "]
 
 
-def _judged(question: Question, said: str | None, nonce: str) -> Answer:
+def _typed_answer(question: Question, said: str | None, nonce: str) -> Answer:
     if said is None:
-        return _refuse_at_terminal(question, "it was not answered in time, or not by one line that was typed")
+        return _denied(question, "terminal", "it was not answered in time, or not by one line that was typed")
     if nonce:
         first, _, said = said.strip().partition(" ")
         if first != nonce:
-            return _refuse_at_terminal(question, "the word was not typed")
+            return _denied(question, "terminal", "the word was not typed")
     scope = _WORDS.get(said.strip().lower())
     if scope is None or scope not in question.scopes:
-        return _refuse_at_terminal(question, "")
+        return _denied(question, "terminal", "")
     return Allowed(digest=question.digest, by="terminal", scope=scope)
 
 
@@ -420,96 +495,3 @@ def _nonce() -> str:
 
 def _printable(character: str) -> str:
     return character if character.isprintable() else "?"
-
-
-def _unseen(question: Question, reason: str, remedy: str = "") -> Denied:
-    return _refuse_at_terminal(question, reason, remedy).replace(is_unseen=True)
-
-
-def _refuse_at_terminal(question: Question, reason: str, remedy: str = "") -> Denied:
-    return Denied(digest=question.digest, by="terminal", reason=reason, remedy=remedy)
-
-
-SECOND = 1_000_000_000
-_UNSURE = "what it starts or reads may be something else by the time of an answer"
-_UNSURE_REMEDY = "Start a program that no command can change, such as one of /usr/bin, and give its input as text."
-KEPT_S = 600.0
-"""How long after its deadline an answer can still be taken."""
-
-
-class Later:
-    """The approver for programs that come back; `unspill approve ID` and `unspill deny ID` answer.
-
-    `left_open` is what was asked here and waits still, by the id that the person answers to.
-    """
-
-    __slots__ = ("_patience_s", "_requests", "left_open")
-
-    def __init__(self, requests: RequestTable, *, patience_s: float) -> None:
-        self._requests = requests
-        self._patience_s = patience_s
-        self.left_open: dict[RequestId, str] = {}
-
-    def ask(self, question: Question) -> Answer:
-        """Return the answer that was given to the same, or is given soon; else say how it can be given.
-
-        What waits is a question of its own: the one that is asked here ends with this call.
-        """
-        if UNKNOWN_PROGRAM in (question.request.script, question.request.stdin):
-            return _refuse_later(question, _UNSURE, _UNSURE_REMEDY)
-        found = self._find(question)
-        if found is None:
-            # Of no run: the one that asks is over when the answer comes
-            request = question.request.replace(run="")
-            open_question = make_question(request, question.scopes, wait_s=question.wait_s)
-            put_up(self._requests, open_question)
-            found = self._requests.find(open_question.id)
-        deadline = time.monotonic() + min(self._patience_s, question.wait_s)
-        pause_s = SHORTEST_S
-        while found is not None and found.state == "waiting" and (left_s := deadline - time.monotonic()) > 0:
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, LONGEST_S)
-            found = self._requests.find(found.id)
-        if found is None or not _is_same(found, question):
-            return _refuse_later(question, "the request is gone or was changed while it waited")
-        return self._answer(question, found)
-
-    def _answer(self, question: Question, found: AskedRequest) -> Answer:
-        by = f"queue ({found.answered_by})" if found.answered_by else "queue"
-        if found.state == "waiting":
-            self.left_open[found.id] = question.text
-            left_s = max(0, round((found.deadline_ns - time.time_ns()) / SECOND))
-            reason = f"nobody has answered yet: `unspill approve {found.id}`"
-            remedy = f"Have the user do that within {left_s} s, then ask for the very same again."
-            return _refuse_later(question, reason, remedy)
-        if found.state == "allowed" and found.scope in question.scopes and self._requests.take(found.id, found.digest):
-            return Allowed(digest=question.digest, by=by, scope=found.scope)
-        if found.state == "denied":
-            return Denied(digest=question.digest, by=by, reason=found.reason or "the user said no", is_unseen=True)
-        return _refuse_later(
-            question, "nobody answered in time, or somebody else who asked for the same has used the answer"
-        )
-
-    def _find(self, question: Question) -> AskedRequest | None:
-        """Return the latest of the same that waits or that somebody answered, as long as that counts."""
-        now_ns = time.time_ns()
-        since_ns = now_ns - int((2 * question.wait_s + KEPT_S) * SECOND)
-        for found in self._requests.latest_of(question.request, since_ns):
-            if not _is_same(found, question):
-                continue
-            is_answered = found.answered_digest == found.digest
-            if found.state == "waiting" or (found.state == "denied" and is_answered):
-                return found if now_ns < found.deadline_ns else None
-            if found.state == "allowed" and is_answered:
-                return found if now_ns < found.deadline_ns + int(KEPT_S * SECOND) else None
-        return None
-
-
-def _is_same(found: AskedRequest, question: Question) -> bool:
-    same = found.request.replace(run="") == question.request.replace(run="")
-    return found.is_genuine and same and type(found.request) is type(question.request)
-
-
-def _refuse_later(question: Question, reason: str, remedy: str = "") -> Denied:
-    # The question that is asked here was shown to nobody; the one that waits counts by itself
-    return Denied(digest=question.digest, by="queue", reason=reason, remedy=remedy, is_unseen=True)

@@ -4,11 +4,9 @@
 audit/log-000001, log-000002, ...   one JSON object per line; the last file is written, a full one gets a successor
 audit/lock                          locked by whoever writes
 
-Many processes write at once. A writer that dies in the middle of a line spoils that line alone. Whoever can write the
-directory can rewrite it: the audit tells a person what happened, it proves nothing to others. Loaded by every run.
-
-MERGED
-[events] What the audit says of requests, answers and grants: plain values, bounded in size, no content of files.
+Many processes write at once. A writer that dies in the middle of a line spoils that line alone. Events have plain
+values, bounded in size, and no content of files. Whoever can write the directory can rewrite it: the audit tells a
+person what happened, it proves nothing to others. Loaded by every run.
 """
 
 from __future__ import annotations
@@ -19,30 +17,24 @@ import time
 
 from unspill.errors import StoreError
 from unspill.host.descriptors import sync_directory, write_whole
-from unspill.model.permission import Allowed, HeldPath, Unsandboxed
-from unspill.store.permissions import key_of, plain_request
+from unspill.model.permission import Allowed
+from unspill.store.permissions import key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any, Literal
 
-    from unspill.model.permission import (
-        Answer,
-        Grant,
-        Question,
-        Request,
-    )
+    from unspill.model.permission import Answer, Grant, Question, Request
 
     Event = dict[str, Any]
-
     Verdict = Literal["allowed", "denied"]
-
 
 FILE_BYTES = 8 * 1024 * 1024
 # Of one line, so that a run with a million files does not fill the disk with their names
 MOST_PATHS = 1000
 MOST_PATH_BYTES = 64 * 1024
+MOST_COMMAND_BYTES = 16 * 1024
 
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -120,6 +112,34 @@ class Audit:
             raise StoreError(f"The audit {os.fsdecode(self._directory)} can't be read: {error.strerror}.") from error
 
 
+def request_event(question: Question) -> Event:
+    """A person is asked."""
+    return {
+        "kind": "request",
+        "id": question.id,
+        "digest": question.digest,
+        "offered": list(question.scopes),
+        "request": _bounded(question.request),
+    }
+
+
+def answer_event(question: Question, answer: Answer) -> Event:
+    """The question was answered, or is over without an answer."""
+    said = {"answer": "allowed", "scope": answer.scope} if isinstance(answer, Allowed) else {"answer": "denied"}
+    reason = {} if isinstance(answer, Allowed) else {"reason": answer.reason[:500]}
+    return {"kind": "answer", "id": question.id, "digest": question.digest, "by": answer.by[:200]} | said | reason
+
+
+def decision_event(request: Request, answer: Verdict, rule: str) -> Event:
+    """A request was decided without a question."""
+    return {"kind": "decision", "answer": answer, "rule": rule, "request": _bounded(request)}
+
+
+def revoke_event(grant: Grant) -> Event:
+    """A grant was taken back."""
+    return {"kind": "revoke", "grant": grant.id, "scope": grant.scope, "request": _bounded(grant.request)}
+
+
 def as_text(value: bytes) -> str:
     """Return bytes as a line of the audit has them."""
     return value.decode("utf-8", "surrogateescape")
@@ -167,17 +187,10 @@ def to_json(value: Any) -> str:
     return repr(value)
 
 
-class _Escapes(dict[int, str]):
-    """What stands for a character in a JSON text, by its number."""
-
-    def __missing__(self, code: int) -> str:
-        if code < 0x10000:
-            return f"\\u{code:04x}"
-        high, low = divmod(code - 0x10000, 0x400)
-        return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
-
-
-_ESCAPES = _Escapes({code: chr(code) for code in range(0x20, 0x7F)} | {ord('"'): '\\"', ord("\\"): "\\\\"})
+def _bounded(request: Request) -> dict[str, Any]:
+    command = command_text(request.argv, most_bytes=MOST_COMMAND_BYTES)
+    # The whole can be told from the key by whoever has it
+    return {"kind": request.kind} | request.audited() | {"argv": command, "key": key_of(request)}
 
 
 def _make_directory(directory: bytes) -> None:
@@ -198,7 +211,7 @@ def _log_numbers(directory: bytes) -> list[int]:
 
 
 def _parse(line: bytes) -> Event:
-    import json
+    import json  # lazy: json
 
     try:
         event = json.loads(line)
@@ -207,44 +220,14 @@ def _parse(line: bytes) -> Event:
     return event if isinstance(event, dict) else {"kind": "unreadable", "bytes": len(line)}
 
 
-KEPT_BYTES = 16 * 1024
+class _Escapes(dict[int, str]):
+    """What stands for a character in a JSON text, by its number."""
+
+    def __missing__(self, code: int) -> str:
+        if code < 0x10000:
+            return f"\\u{code:04x}"
+        high, low = divmod(code - 0x10000, 0x400)
+        return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
 
 
-def request_event(question: Question) -> Event:
-    """A person is asked."""
-    return {
-        "kind": "request",
-        "id": question.id,
-        "digest": question.digest,
-        "offered": list(question.scopes),
-        "request": _bounded(question.request),
-    }
-
-
-def answer_event(question: Question, answer: Answer) -> Event:
-    """The question was answered, or is over without an answer."""
-    said = {"answer": "allowed", "scope": answer.scope} if isinstance(answer, Allowed) else {"answer": "denied"}
-    reason = {} if isinstance(answer, Allowed) else {"reason": answer.reason[:500]}
-    return {"kind": "answer", "id": question.id, "digest": question.digest, "by": answer.by[:200]} | said | reason
-
-
-def decision_event(request: Request, answer: Verdict, rule: str) -> Event:
-    """A request was decided without a question."""
-    return {"kind": "decision", "answer": answer, "rule": rule, "request": _bounded(request)}
-
-
-def revoke_event(grant: Grant) -> Event:
-    """A grant was taken back."""
-    return {"kind": "revoke", "grant": grant.id, "scope": grant.scope, "request": _bounded(grant.request)}
-
-
-def _bounded(request: Request) -> dict[str, Any]:
-    plain = plain_request(request) | {"argv": command_text(request.argv, most_bytes=KEPT_BYTES)}
-    if isinstance(request, Unsandboxed):
-        # Values may be secrets, and the audit is for ever
-        plain["environ"] = [as_text(pair.partition(b"=")[0]) for pair in request.environ]
-    if isinstance(request, HeldPath):
-        # Its digest stands for it
-        plain.pop("head", None)
-    # The whole can be told from the digest by whoever has it
-    return plain | {"key": key_of(request)}
+_ESCAPES = _Escapes({code: chr(code) for code in range(0x20, 0x7F)} | {ord('"'): '\\"', ord("\\"): "\\\\"})

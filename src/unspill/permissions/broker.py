@@ -1,140 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of a request: checked, decided, asked if need be, recorded, remembered if the answer says so.
+"""Obtain permissions: a request is checked, decided, asked if need be, recorded, and remembered if the answer says so.
 
 One `obtain` for everybody who needs something. It returns a Permit or raises; nothing is ever done half. What can't
 be recorded is not allowed.
-
-MERGED
-[permit] A permission in the hand of who asked for it: good for that very request, and for one use.
-
-Whoever performs takes it just before; a second use, or another request than the one that was allowed, is refused.
-
-[rate] How often a person may be asked: who refused three times has answered, and ten questions in five minutes are
-enough.
-
-A question that was never put before anybody is not one of them. Pure: counts what the store remembers, so it holds
-for all processes that ask about one project.
 """
 
 from __future__ import annotations
 
 import time
-from _thread import allocate_lock
+from threading import Lock
 
 from unspill.changes.render import safe_text
 from unspill.errors import DeniedError
 from unspill.model.permission import Allowed, Denied
-from unspill.permissions.approvers import Withdrawing
+from unspill.permissions.approvers import SECOND_NS, Withdrawing, to_asked
 from unspill.permissions.audit import answer_event, decision_event, request_event
-from unspill.permissions.question import (
-    WAIT_S,
-    check_request,
-    denial_text,
-    make_question,
-)
-from unspill.policy.decide import (
-    Allow,
-    Ask,
-    Deny,
-    decide,
-)
+from unspill.permissions.question import WAIT_S, check_request, denial_text, make_question
+from unspill.policy.decide import Allow, Ask, Deny, decide
 from unspill.record import Record
-from unspill.store.permissions import AskedRequest, key_of
+from unspill.store.permissions import key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from unspill.model.permission import (
-        Answer,
-        GrantId,
-        Question,
-        Request,
-        RequestId,
-    )
+    from unspill.model.permission import Answer, GrantId, Question, Request, RequestId
     from unspill.model.policy import Policy
     from unspill.permissions.approvers import Approver
     from unspill.permissions.audit import Audit
     from unspill.store.permissions import GrantTable, Recent, RequestTable
 
-
-class Permit:
-    """What `Desk.obtain` returns. `rule` says what or who allowed it."""
-
-    __slots__ = ("_lock", "grant", "request", "rule")
-
-    def __init__(self, request: Request, rule: str, grant: GrantId | None = None) -> None:
-        self.request = request
-        self.rule = rule
-        self.grant = grant
-        # Taken by the first use and never given back.
-        self._lock = allocate_lock()
-
-    def take(self, request: Request) -> None:
-        """Use it up for a request.
-
-        Raises:
-            DeniedError: it is for another request, or was used already.
-        """
-        if request != self.request:
-            raise DeniedError("Permission denied: what is to be done is not what was allowed.", remedy="Ask again.")
-        if not self._lock.acquire(blocking=False):
-            raise DeniedError("Permission denied: it was given once and has been used.", remedy="Ask again.")
+_DAY_NS = 86_400 * SECOND_NS
 
 
-SECOND = 1_000_000_000
-
-
-class RateLimit(Record):
-    """The bounds. `equal` counts questions that differ in nothing and were not allowed, `many` counts all."""
-
-    equal: int = 3
-    equal_s: float = 600.0
-    many: int = 10
-    many_s: float = 300.0
-
-    def since(self, now_ns: int) -> int:
-        """Return from when on questions count."""
-        return now_ns - int(max(self.equal_s, self.many_s) * SECOND)
-
-
-class Pause(Record):
-    """Nobody is asked for a while."""
-
-    reason: str
-    wait_s: float
-
-    @property
-    def remedy(self) -> str:
-        """What helps."""
-        minutes = max(1, -int(-self.wait_s // 60))
-        return f"Wait {minutes} min, or put what is needed into your own configuration."
-
-
-def find_pause(recent: Iterable[Recent], key: str, now_ns: int, limit: RateLimit) -> Pause | None:
-    """Return why a question must wait, if it must."""
-    moments = [(asked.asked_ns, asked.key == key and asked.state != "allowed") for asked in recent]
-    equal = sorted(at for at, is_equal in moments if is_equal and at > now_ns - limit.equal_s * SECOND)
-    if len(equal) >= limit.equal:
-        reason = f"the same was asked {len(equal)} times and not allowed"
-        return Pause(reason=reason, wait_s=_until(equal[-limit.equal], limit.equal_s, now_ns))
-    many = sorted(at for at, _ in moments if at > now_ns - limit.many_s * SECOND)
-    if len(many) >= limit.many:
-        reason = f"{len(many)} questions were asked within {round(limit.many_s / 60)} min"
-        return Pause(reason=reason, wait_s=_until(many[-limit.many], limit.many_s, now_ns))
-    return None
-
-
-def _until(oldest_ns: int, window_s: float, now_ns: int) -> float:
-    # A moment of the future comes from a clock that was set back; that must not pause for longer than the window
-    return min(window_s, max(0.0, oldest_ns / SECOND + window_s - now_ns / SECOND))
-
-
-DAY = 86_400 * SECOND
-
-
-class Desk:
-    """Where permissions are obtained. One per sandbox; used by any of its threads."""
+class Broker:
+    """Obtains permissions for one sandbox; used by any of its threads."""
 
     __slots__ = (
         *("_approver", "_audit", "_grants", "_home", "_limit", "_now_ns", "_own"),
@@ -202,7 +102,7 @@ class Desk:
                     self._use(grant, request, now_ns)
                 return Permit(request, rule, grant)
             case Ask(scopes=scopes):
-                return self._asked(make_question(request, scopes, wait_s=self._wait_s))
+                return self._ask(make_question(request, scopes, wait_s=self._wait_s))
 
     def withdraw(self, run: str) -> None:
         """Take back what a run has asked for and nobody has answered: it is over. Whoever asked is denied it."""
@@ -216,9 +116,9 @@ class Desk:
             raise _refusal(request, "the grant was revoked at this moment", "Ask again.")
         self._audit.append(decision_event(request, "allowed", f"grant {grant}"))
 
-    def _asked(self, question: Question) -> Permit:
+    def _ask(self, question: Question) -> Permit:
         request = question.request
-        self._note(question)
+        self._record_question(question)
         self._audit.append(request_event(question))
         answer: Answer = Denied(digest=question.digest, by="unspill", reason="the question was interrupted")
         self._under_way[question.id] = question
@@ -229,7 +129,7 @@ class Desk:
         finally:
             self._under_way.pop(question.id, None)
             try:
-                self._end(question, answer)
+                self._record_end(question, answer)
             finally:
                 self._audit.append(answer_event(question, answer))
         if isinstance(answer, Denied):
@@ -241,33 +141,26 @@ class Desk:
             request,
             answer.scope,
             granted_ns=granted_ns,
-            expires_ns=granted_ns + self._policy.permissions.grant_days * DAY,
+            expires_ns=granted_ns + self._policy.permissions.grant_days * _DAY_NS,
             granted_by=answer.by,
         )
         self._grants.use(grant.id, granted_ns)
         return Permit(request, f"answer of {answer.by}", grant.id)
 
-    def _end(self, question: Question, answer: Answer) -> None:
+    def _record_end(self, question: Question, answer: Answer) -> None:
         if isinstance(answer, Denied) and answer.is_unseen:
             # Else a program without a terminal could use up what its person may be asked
             self._requests.forget(question.id)
         self._requests.close(question.id, "allowed" if isinstance(answer, Allowed) else "denied")
 
-    def _note(self, question: Question) -> None:
+    def _record_question(self, question: Question) -> None:
         """Record that a person is asked, unless that was done too often.
 
         Raises:
             DeniedError: it was.
         """
         now_ns = self._now_ns()
-        asked = AskedRequest(
-            id=question.id,
-            request=question.request,
-            digest=question.digest,
-            asked_ns=now_ns,
-            deadline_ns=now_ns + int(question.wait_s * SECOND),
-            scopes=question.scopes,
-        )
+        asked = to_asked(question, now_ns)
         key = key_of(question.request)
         pause = self._requests.add_unless(
             asked, self._limit.since(now_ns), lambda recent: find_pause(recent, key, now_ns, self._limit)
@@ -275,6 +168,78 @@ class Desk:
         if pause is not None:
             self._audit.append(decision_event(question.request, "denied", f"pause: {pause.reason}"))
             raise _refusal(question.request, f"nobody is asked right now, because {pause.reason}", pause.remedy)
+
+
+class Permit:
+    """A permission in the hands of who asked for it: good for that very request, and for one use.
+
+    Whoever performs takes it just before; a second use, or another request than the one that was allowed, is refused.
+    `rule` says what or who allowed it.
+    """
+
+    __slots__ = ("_lock", "grant", "request", "rule")
+
+    def __init__(self, request: Request, rule: str, grant: GrantId | None = None) -> None:
+        self.request = request
+        self.rule = rule
+        self.grant = grant
+        # Taken by the first use and never given back.
+        self._lock = Lock()
+
+    def take(self, request: Request) -> None:
+        """Use it up for a request.
+
+        Raises:
+            DeniedError: it is for another request, or was used already.
+        """
+        if request != self.request:
+            raise DeniedError("Permission denied: what is to be done is not what was allowed.", remedy="Ask again.")
+        if not self._lock.acquire(blocking=False):
+            raise DeniedError("Permission denied: it was given once and has been used.", remedy="Ask again.")
+
+
+class RateLimit(Record):
+    """How often a person may be asked. `equal` counts equal questions that were not allowed, `many` counts all.
+
+    A question that was never put before anybody does not count. The store counts, so the limit holds for all processes
+    that ask about one project.
+    """
+
+    equal: int = 3
+    equal_s: float = 600.0
+    many: int = 10
+    many_s: float = 300.0
+
+    def since(self, now_ns: int) -> int:
+        """Return from when on questions count."""
+        return now_ns - int(max(self.equal_s, self.many_s) * SECOND_NS)
+
+
+class Pause(Record):
+    """Nobody is asked for a while."""
+
+    reason: str
+    wait_s: float
+
+    @property
+    def remedy(self) -> str:
+        """What helps."""
+        minutes = max(1, -int(-self.wait_s // 60))
+        return f"Wait {minutes} min, or put what is needed into your own configuration."
+
+
+def find_pause(recent: Iterable[Recent], key: str, now_ns: int, limit: RateLimit) -> Pause | None:
+    """Return why a question must wait, if it must."""
+    moments = [(asked.asked_ns, asked.key == key and asked.state != "allowed") for asked in recent]
+    equal = sorted(at for at, is_equal in moments if is_equal and at > now_ns - limit.equal_s * SECOND_NS)
+    if len(equal) >= limit.equal:
+        reason = f"the same was asked {len(equal)} times and not allowed"
+        return Pause(reason=reason, wait_s=_until(equal[-limit.equal], limit.equal_s, now_ns))
+    many = sorted(at for at, _ in moments if at > now_ns - limit.many_s * SECOND_NS)
+    if len(many) >= limit.many:
+        reason = f"{len(many)} questions were asked within {round(limit.many_s / 60)} min"
+        return Pause(reason=reason, wait_s=_until(many[-limit.many], limit.many_s, now_ns))
+    return None
 
 
 def _checked(question: Question, answer: Answer) -> Answer:
@@ -292,3 +257,8 @@ def _refusal(request: Request, reason: str, remedy: str) -> DeniedError:
     refusal = DeniedError(denial_text(request), remedy=" ".join(filter(None, (because, safe_text(remedy)))))
     refusal.reason = reason
     return refusal
+
+
+def _until(oldest_ns: int, window_s: float, now_ns: int) -> float:
+    # A moment of the future comes from a clock that was set back; that must not pause for longer than the window
+    return min(window_s, max(0.0, oldest_ns / SECOND_NS + window_s - now_ns / SECOND_NS))

@@ -8,34 +8,32 @@ from __future__ import annotations
 
 from unspill.errors import BwrapMissing, UsageError
 from unspill.model.plan import Bind, File, HostNetwork, Overlay, Plan, ProxyNetwork, ReadOnly
-from unspill.plan.environ import build_environ
-from unspill.plan.home import (
+from unspill.plan.environ import NODE_SCRIPT, NODE_SCRIPT_PATH, build_environ
+from unspill.plan.mounts import (
     cache_operations,
+    check_hidden,
     chosen_caches,
     find_mount_beneath,
+    fresh_operations,
     home_operations,
     home_skeleton,
+    kernel_operations,
+    mask_operations,
     overlay_problem,
     shown_operations,
-)
-from unspill.plan.rootfs import fresh_operations, kernel_operations, system_operations
-from unspill.plan.view import (
-    check_hidden,
-    check_no_mounts_beneath_roots,
-    in_mount_order,
-    is_staged,
-    mask_operations,
-    to_inside,
+    system_operations,
     without_hidden,
 )
+from unspill.plan.view import check_no_mounts_beneath_roots, in_mount_order, is_staged, to_inside
+from unspill.policy.defaults import check_root
 from unspill.policy.paths import normalise, show
-from unspill.policy.roots import check_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unspill.model.plan import MountOp, PlanInput
+
 
 COMMAND_FILE = b"/run/unspill-command"
 HOST_NETWORK = (
@@ -59,7 +57,7 @@ def build_plan(given: PlanInput) -> Plan:
     skeleton = home_skeleton(given)
     operations = _operations(given, warnings)
     if given.policy.view == "rootfs":
-        from unspill.plan.rootfs import with_skeleton
+        from unspill.plan.rootfs import with_skeleton  # lazy: rootfs
 
         operations, skeleton = with_skeleton(given, operations)
     mounts = in_mount_order(operations)
@@ -83,10 +81,40 @@ def build_plan(given: PlanInput) -> Plan:
     )
 
 
+def _check_places(given: PlanInput) -> None:
+    if given.policy.view == "rootfs":
+        from unspill.plan.rootfs import check_beside  # lazy: rootfs
+
+        check_beside(given)
+    home = given.places.home.path
+    if not home.startswith(b"/") or home == b"/" or normalise(home) != home:
+        raise UsageError(
+            f"{show(home)} can't be the home directory of a sandbox.",
+            remedy="Set HOME to a directory of your own.",
+        )
+    for stack in given.stacks:
+        # The caller has checked too; here it is what keeps every mount below out of the roots
+        check_root(stack.live, home=home, own=(given.places.state, *given.places.own))
+        point = find_mount_beneath(given, stack.live)
+        if point is not None:
+            raise UsageError(
+                f"Something is mounted on {show(point)}, inside the root {show(stack.live)}: "
+                "the kernel puts no overlay over a mount point.",
+                remedy="Unmount it, mount it outside the project, or choose a directory without it as the project.",
+            )
+
+
 def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
     caches = chosen_caches(given, warnings)
+    system = system_operations(given)
+    mounted: Iterator[MountOp] = iter(())
+    if given.policy.view == "rootfs" or given.policy.mounts:
+        from unspill.plan.rootfs import mount_operations, rootfs_operations  # lazy: rootfs
+
+        system = rootfs_operations(given) if given.policy.view == "rootfs" else system
+        mounted = mount_operations(given)
     operations = [
-        *_mountable(given, system_operations(given), warnings),
+        *_mountable(given, system, warnings),
         *kernel_operations(),
         *fresh_operations(given),
         *home_operations(given, warnings),
@@ -96,34 +124,19 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
     ]
     if given.places.rootfs is not None and given.places.rootfs.note:
         warnings.append(given.places.rootfs.note)
-    if given.policy.mounts:
-        from unspill.plan.rootfs import mount_operations
-
-        operations += mount_operations(given)
+    operations += mounted
     if given.command_file is not None:
         operations.append(File(content=given.command_file, dest=COMMAND_FILE, why="the command, too long to pass"))
     if isinstance(given.network, ProxyNetwork):
-        from unspill.plan.environ import PLACE, SCRIPT
-
-        operations.append(File(content=SCRIPT, dest=PLACE, why="leads older versions of node to the proxy"))
+        operations.append(
+            File(content=NODE_SCRIPT, dest=NODE_SCRIPT_PATH, why="leads older versions of node to the proxy")
+        )
     if isinstance(given.network, HostNetwork):
         operations += _resolver_operations(given.network.resolver_file, is_host_root=given.policy.view != "rootfs")
     operations = without_hidden(given, operations)
     operations += mask_operations(given, operations)
     operations.append(ReadOnly(dest=b"/", why="nothing is made outside the directories above"))
     return operations
-
-
-def _resolver_operations(place: bytes, *, is_host_root: bool) -> Iterator[Bind]:
-    """Yield the host's /etc/resolv.conf, nothing where it has none or it is shown anyway."""
-    # On hosts with a resolver of their own it is a link into /run, which is fresh inside
-    if place and (not is_host_root or place.startswith(b"/run/")):
-        dest = place if is_host_root else b"/etc/resolv.conf"
-        yield Bind(source=place, dest=dest, why="names are asked for as on the host")
-
-
-def _shell(given: PlanInput) -> bytes:
-    return b"/bin/sh" if given.places.rootfs is None else given.places.rootfs.shell
 
 
 def _mountable(given: PlanInput, operations: Iterator[MountOp], warnings: list[str]) -> Iterator[MountOp]:
@@ -155,24 +168,13 @@ def _root_operations(given: PlanInput) -> Iterator[MountOp]:
         )
 
 
-def _check_places(given: PlanInput) -> None:
-    if given.policy.view == "rootfs":
-        from unspill.plan.rootfs import check_beside
+def _resolver_operations(place: bytes, *, is_host_root: bool) -> Iterator[Bind]:
+    """Yield the host's /etc/resolv.conf, nothing where it has none or it is shown anyway."""
+    # On hosts with a resolver of their own it is a link into /run, which is fresh inside
+    if place and (not is_host_root or place.startswith(b"/run/")):
+        dest = place if is_host_root else b"/etc/resolv.conf"
+        yield Bind(source=place, dest=dest, why="names are asked for as on the host")
 
-        check_beside(given)
-    home = given.places.home.path
-    if not home.startswith(b"/") or home == b"/" or normalise(home) != home:
-        raise UsageError(
-            f"{show(home)} can't be the home directory of a sandbox.",
-            remedy="Set HOME to a directory of your own.",
-        )
-    for stack in given.stacks:
-        # The caller has checked too; here it is what keeps every mount below out of the roots
-        check_root(stack.live, home=home, own=(given.places.state, *given.places.own))
-        point = find_mount_beneath(given, stack.live)
-        if point is not None:
-            raise UsageError(
-                f"Something is mounted on {show(point)}, inside the root {show(stack.live)}: "
-                "the kernel puts no overlay over a mount point.",
-                remedy="Unmount it, mount it outside the project, or choose a directory without it as the project.",
-            )
+
+def _shell(given: PlanInput) -> bytes:
+    return b"/bin/sh" if given.places.rootfs is None else given.places.rootfs.shell

@@ -1,35 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables of the sandbox, rebuilt from the caller's by an allow-list of names.
+"""The variables of a sandbox, rebuilt from the caller's by an allow-list of names, and those that lead to its proxy.
 
-PATH keeps only what the plan shows. HOME, USER, LOGNAME, SHELL and TMPDIR are always set by us.
-
-MERGED
-[rootfs_environ] The variables of view `rootfs`: a fixed set, and those that the person names. Nothing else of the
-caller's.
-
-What a command installs with pip lands in the project, where the next one finds it; caches do not.
-
-[contained_environ] The variables of a command in container mode: made anew, as in view `rootfs`, with the project at
-its own path.
-
-[proxy_environ] The variables by which programs inside a sandbox find its proxy: a table, each row with its reason.
-
-A convenience, not a defence: whoever ignores them reaches nothing at all. They hold an address inside the sandbox and
-no secret.
-
-[node_script] A script that node loads before everything else, so that its own fetch, http and https find the proxy.
-
-Needed by versions that know no NODE_USE_ENV_PROXY (before 22.21, and 23); in others it does nothing. It is put into
-the sandbox as a file and named in NODE_OPTIONS by `--require`, which every version has.
+HOME, USER, LOGNAME, SHELL and TMPDIR are always set by us; PATH keeps only what the plan shows. View `rootfs` and
+container mode have a fixed set, and of the caller's only what the person names: what a command installs with pip lands
+in the project, where the next one finds it; caches do not.
 """
 
 from __future__ import annotations
 
 from unspill.errors import UsageError
 from unspill.model.plan import PROXY_PORT, ProxyNetwork
-from unspill.plan.home import GIT_CONFIG_IN_HOST_VIEW
-from unspill.plan.view import WORKSPACE, is_shown
-from unspill.policy.environ import is_allowed, is_name, is_refused
+from unspill.plan.view import GIT_CONFIG_FILE, WORKSPACE, is_shown
+from unspill.policy.defaults import is_allowed_variable, is_refused_variable, is_variable_name
 from unspill.policy.paths import normalise, show
 from unspill.record import Record
 
@@ -41,8 +23,22 @@ if TYPE_CHECKING:
 
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+ROOTFS_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# A script that node loads before everything else, so that its own fetch, http and https find the proxy: for versions
+# that know no NODE_USE_ENV_PROXY (before 22.21, and 23). NODE_OPTIONS names it by `--require`, which every version has.
+NODE_SCRIPT_PATH = b"/run/unspill-node-proxy.js"
 _SHELL = b"/bin/sh"
 _MOST_DIGITS = 5
+# Of the terminal, so that programs write as they would there
+_OF_TERMINAL = (b"TERM", b"COLORTERM", b"NO_COLOR", b"TZ")
+# The sandbox's own loopback is reached directly: a server that a test starts is not outside.
+_DIRECT = ("localhost", "127.0.0.1", "::1")
+_JVM = (
+    "-Dhttp.proxyHost={host} -Dhttp.proxyPort={port} -Dhttps.proxyHost={host} -Dhttps.proxyPort={port} "
+    "-Dhttp.nonProxyHosts={pattern}"
+)
+# http.proxy in a configuration of git is stronger than the variables, and the project's own .git/config may have one.
+_GIT_SETTINGS = (("http.proxy", "{url}"),)
 
 
 def build_environ(given: PlanInput, mounts: tuple[MountOp, ...]) -> tuple[tuple[bytes, bytes], ...]:
@@ -52,128 +48,28 @@ def build_environ(given: PlanInput, mounts: tuple[MountOp, ...]) -> tuple[tuple[
         UsageError: the caller asks for a variable that never enters a sandbox.
     """
     if given.places.rootfs is not None:
-        return _with_extra(given, rootfs_environ(given, given.places.rootfs.shell))
+        return _with_extra(given, _rootfs_environ(given, given.places.rootfs.shell))
     configured = given.policy.environment
-    kept = {name: value for name, value in given.environ if is_allowed(_text(name), configured) and b"\0" not in value}
+    kept = {
+        name: value
+        for name, value in given.environ
+        if is_allowed_variable(_text(name), configured) and b"\0" not in value
+    }
     user = given.places.home.user.encode("utf-8", "surrogateescape")
     shell = kept.get(b"SHELL", _SHELL)
     kept |= {
         b"HOME": given.places.home.path,
-        b"PATH": reduce_path(kept.get(b"PATH", b""), mounts),
+        b"PATH": _reduce_path(kept.get(b"PATH", b""), mounts),
         b"USER": user,
         b"LOGNAME": user,
         b"SHELL": shell if _is_visible(shell, mounts) else _SHELL,
         b"TMPDIR": b"/tmp",
     }
     if given.policy.view == "host":
-        kept[b"GIT_CONFIG_GLOBAL"] = GIT_CONFIG_IN_HOST_VIEW
+        kept[b"GIT_CONFIG_GLOBAL"] = GIT_CONFIG_FILE
     if not any(name in kept for name in (b"LANG", b"LC_ALL", b"LC_CTYPE")):
         kept[b"LANG"] = b"C.UTF-8"
     return _with_extra(given, kept)
-
-
-def _with_extra(given: PlanInput, kept: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
-    extra = checked_extra(given.extra_environ)
-    if isinstance(given.network, ProxyNetwork):
-        kept |= _to_proxy(extra)
-    kept |= extra
-    return tuple(sorted(kept.items()))
-
-
-def _to_proxy(extra: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return what leads programs to the proxy; what the caller sets is stronger, but settings of git come together."""
-
-    count = extra.pop(b"GIT_CONFIG_COUNT", b"0")
-    variables = proxy_variables(
-        PROXY_PORT,
-        git_count=int(count) if count.isdigit() and len(count) < _MOST_DIGITS else 0,
-        node_script=PLACE.decode("ascii"),
-    )
-    return {name.encode(): value.encode() for name, value in variables.items()}
-
-
-def reduce_path(path: bytes, mounts: tuple[MountOp, ...]) -> bytes:
-    """Return the entries of PATH that are seen in the sandbox; a default where none is left."""
-    entries = [entry for entry in path.split(b":") if _is_visible(entry, mounts)]
-    return b":".join(dict.fromkeys(entries)) or DEFAULT_PATH
-
-
-def _is_visible(path: bytes, mounts: tuple[MountOp, ...]) -> bool:
-    # A relative entry would mean another directory in each working directory
-    return path.startswith(b"/") and b"\0" not in path and is_shown(mounts, normalise(path))
-
-
-def checked_extra(extra: tuple[tuple[bytes, bytes], ...]) -> dict[bytes, bytes]:
-    """Return the variables that a caller sets for one run.
-
-    Raises:
-        UsageError: one of them has no name, or never enters a sandbox.
-    """
-    for name, value in extra:
-        if not is_name(_text(name)) or b"\0" in value:
-            raise UsageError(f"{show(name)!r} can't be a variable: a name has no `=`, and neither has NUL.")
-        if is_refused(_text(name)):
-            raise UsageError(
-                f"The variable {show(name)} never enters a sandbox.",
-                remedy="Set it inside the command itself if it is needed.",
-            )
-    return dict(extra)
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
-
-
-_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Of the terminal, so that programs write as they would there
-_OF_TERMINAL = (b"TERM", b"COLORTERM", b"NO_COLOR", b"TZ")
-
-
-def rootfs_environ(given: PlanInput, shell: bytes) -> dict[bytes, bytes]:
-    """Return the variables that a command starts with, before what the caller sets for this run."""
-    user = b"root" if given.uid == 0 else given.places.home.user.encode("utf-8", "surrogateescape")
-    kept = kept_environ(given.environ, given.policy.environment) | fixed_environ(WORKSPACE)
-    kept |= {
-        b"USER": user,
-        b"LOGNAME": user,
-        b"SHELL": shell,
-        b"XDG_CACHE_HOME": b"/tmp/.cache",
-        b"npm_config_cache": b"/tmp/.cache/npm",
-        b"GIT_CONFIG_GLOBAL": GIT_CONFIG_IN_HOST_VIEW,
-    }
-    if given.uid == 0:
-        # For uid 0 tar would restore owners that nobody inside can be
-        kept[b"TAR_OPTIONS"] = b"--no-same-owner"
-    return kept
-
-
-def kept_environ(environ: Iterable[tuple[bytes, bytes]], configured: tuple[str, ...]) -> dict[bytes, bytes]:
-    """Return those of the caller's variables that a new environment has: the terminal's, and what the person names."""
-    return {
-        name: value
-        for name, value in environ
-        if (name in _OF_TERMINAL or _is_named(_text(name), configured))
-        and is_allowed(_text(name), configured)
-        and b"\0" not in value
-    }
-
-
-def fixed_environ(project: bytes) -> dict[bytes, bytes]:
-    """Return the variables that a new environment always has; `project` is where its directory is seen."""
-    packages = project + b"/.packages"
-    return {
-        b"HOME": project,
-        b"PATH": _PATH + b":" + packages + b"/bin",
-        b"PIP_TARGET": packages,
-        b"PYTHONPATH": packages,
-        b"PYTHONDONTWRITEBYTECODE": b"1",
-        b"TMPDIR": b"/tmp",
-        b"LANG": b"C.UTF-8",
-    }
-
-
-def _is_named(name: str, configured: tuple[str, ...]) -> bool:
-    return any(name == entry or (entry.endswith("*") and name.startswith(entry[:-1])) for entry in configured)
 
 
 def contained_environ(
@@ -182,16 +78,44 @@ def contained_environ(
     environ: Mapping[bytes, bytes],
     extra: tuple[tuple[bytes, bytes], ...],
 ) -> dict[bytes, bytes]:
-    """Return the variables: a fixed set, of the caller's those that the person names, and those set for this run.
+    """Return the variables of a command in container mode, where the project is at its own path.
+
+    They are a fixed set, of the caller's those that the person names, and those set for this run.
 
     Raises:
         UsageError: a variable is set for this run that never enters a sandbox.
     """
-    return kept_environ(environ.items(), configured) | fixed_environ(project) | checked_extra(extra)
+    return _kept_environ(environ.items(), configured) | _fixed_environ(project) | _checked_extra(extra)
 
 
-# The sandbox's own loopback is reached directly: a server that a test starts is not outside.
-DIRECT = ("localhost", "127.0.0.1", "::1")
+def proxy_variables(port: int, *, host: str = "127.0.0.1", git_count: int = 0, node_script: str = "") -> dict[str, str]:
+    """Return the variables for a proxy that listens on a port of the sandbox's loopback.
+
+    A convenience, not a defence: whoever ignores them reaches nothing at all. They hold an address inside the sandbox
+    and no secret.
+
+    Args:
+        port: The port inside.
+        host: The address inside.
+        git_count: How many settings of GIT_CONFIG_COUNT there are already; ours come behind them.
+        node_script: Where NODE_SCRIPT lies inside, if it was put there.
+    """
+    url = f"http://{host}:{port}"
+    filled = {
+        "host": host,
+        "port": str(port),
+        "url": url,
+        "direct": ",".join(_DIRECT),
+        "pattern": "|".join((*_DIRECT[:1], "127.*", "[::1]")),
+    }
+    variables = {row.name: row.value.format_map(filled) for row in PROXY_VARIABLES}
+    for number, (key, value) in enumerate(_GIT_SETTINGS, git_count):
+        variables[f"GIT_CONFIG_KEY_{number}"] = key
+        variables[f"GIT_CONFIG_VALUE_{number}"] = value.format_map(filled)
+    variables["GIT_CONFIG_COUNT"] = str(git_count + len(_GIT_SETTINGS))
+    if node_script:
+        variables["NODE_OPTIONS"] = f"--require {node_script}"
+    return variables
 
 
 class Variable(Record):
@@ -202,12 +126,7 @@ class Variable(Record):
     why: str
 
 
-_JVM = (
-    "-Dhttp.proxyHost={host} -Dhttp.proxyPort={port} -Dhttps.proxyHost={host} -Dhttps.proxyPort={port} "
-    "-Dhttp.nonProxyHosts={pattern}"
-)
-
-TABLE = (
+PROXY_VARIABLES = (
     Variable(name="http_proxy", value="{url}", why="curl and git read only the lower-case one for http"),
     Variable(name="HTTP_PROXY", value="{url}", why="Go, Ruby and many others read the upper-case ones"),
     Variable(name="https_proxy", value="{url}", why="pip, curl, git, wget, cargo"),
@@ -226,40 +145,7 @@ TABLE = (
     Variable(name="JAVA_TOOL_OPTIONS", value=_JVM, why="the JVM reads no variable for this; it says so on stderr"),
     Variable(name="ELECTRON_GET_USE_PROXY", value="1", why="its downloader ignores the others without it"),
 )
-
-# http.proxy in a configuration of git is stronger than the variables, and the project's own .git/config may have one.
-GIT = (("http.proxy", "{url}"),)
-
-
-def proxy_variables(port: int, *, host: str = "127.0.0.1", git_count: int = 0, node_script: str = "") -> dict[str, str]:
-    """Return the variables for a proxy that listens on a port of the sandbox's loopback.
-
-    Args:
-        port: The port inside.
-        host: The address inside.
-        git_count: How many settings of GIT_CONFIG_COUNT there are already; ours come behind them.
-        node_script: Where `node_script.SCRIPT` lies inside, if it was put there.
-    """
-    url = f"http://{host}:{port}"
-    filled = {
-        "host": host,
-        "port": str(port),
-        "url": url,
-        "direct": ",".join(DIRECT),
-        "pattern": "|".join((*DIRECT[:1], "127.*", "[::1]")),
-    }
-    variables = {row.name: row.value.format_map(filled) for row in TABLE}
-    for number, (key, value) in enumerate(GIT, git_count):
-        variables[f"GIT_CONFIG_KEY_{number}"] = key
-        variables[f"GIT_CONFIG_VALUE_{number}"] = value.format_map(filled)
-    variables["GIT_CONFIG_COUNT"] = str(git_count + len(GIT))
-    if node_script:
-        variables["NODE_OPTIONS"] = f"--require {node_script}"
-    return variables
-
-
-PLACE = b"/run/unspill-node-proxy.js"
-SCRIPT = rb"""// SPDX-License-Identifier: Apache-2.0
+NODE_SCRIPT = rb"""// SPDX-License-Identifier: Apache-2.0
 // Leads fetch, http and https of older versions of node to the proxy of this sandbox.
 'use strict';
 (() => {
@@ -351,3 +237,101 @@ SCRIPT = rb"""// SPDX-License-Identifier: Apache-2.0
   };
 })();
 """
+
+
+def _with_extra(given: PlanInput, kept: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    extra = _checked_extra(given.extra_environ)
+    if isinstance(given.network, ProxyNetwork):
+        kept |= _proxy_environ(extra)
+    kept |= extra
+    return tuple(sorted(kept.items()))
+
+
+def _rootfs_environ(given: PlanInput, shell: bytes) -> dict[bytes, bytes]:
+    """Return the variables that a command starts with, before what the caller sets for this run."""
+    user = b"root" if given.uid == 0 else given.places.home.user.encode("utf-8", "surrogateescape")
+    kept = _kept_environ(given.environ, given.policy.environment) | _fixed_environ(WORKSPACE)
+    kept |= {
+        b"USER": user,
+        b"LOGNAME": user,
+        b"SHELL": shell,
+        b"XDG_CACHE_HOME": b"/tmp/.cache",
+        b"npm_config_cache": b"/tmp/.cache/npm",
+        b"GIT_CONFIG_GLOBAL": GIT_CONFIG_FILE,
+    }
+    if given.uid == 0:
+        # For uid 0 tar would restore owners that nobody inside can be
+        kept[b"TAR_OPTIONS"] = b"--no-same-owner"
+    return kept
+
+
+def _kept_environ(environ: Iterable[tuple[bytes, bytes]], configured: tuple[str, ...]) -> dict[bytes, bytes]:
+    """Return those of the caller's variables that a new environment has: the terminal's, and what the person names."""
+    return {
+        name: value
+        for name, value in environ
+        if (name in _OF_TERMINAL or _is_named(_text(name), configured))
+        and is_allowed_variable(_text(name), configured)
+        and b"\0" not in value
+    }
+
+
+def _fixed_environ(project: bytes) -> dict[bytes, bytes]:
+    """Return the variables that a new environment always has; `project` is where its directory is seen."""
+    packages = project + b"/.packages"
+    return {
+        b"HOME": project,
+        b"PATH": ROOTFS_PATH + b":" + packages + b"/bin",
+        b"PIP_TARGET": packages,
+        b"PYTHONPATH": packages,
+        b"PYTHONDONTWRITEBYTECODE": b"1",
+        b"TMPDIR": b"/tmp",
+        b"LANG": b"C.UTF-8",
+    }
+
+
+def _proxy_environ(extra: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return what leads programs to the proxy; what the caller sets is stronger, but settings of git come together."""
+    count = extra.pop(b"GIT_CONFIG_COUNT", b"0")
+    variables = proxy_variables(
+        PROXY_PORT,
+        git_count=int(count) if count.isdigit() and len(count) < _MOST_DIGITS else 0,
+        node_script=NODE_SCRIPT_PATH.decode("ascii"),
+    )
+    return {name.encode(): value.encode() for name, value in variables.items()}
+
+
+def _reduce_path(path: bytes, mounts: tuple[MountOp, ...]) -> bytes:
+    """Return the entries of PATH that are seen in the sandbox; a default where none is left."""
+    entries = [entry for entry in path.split(b":") if _is_visible(entry, mounts)]
+    return b":".join(dict.fromkeys(entries)) or DEFAULT_PATH
+
+
+def _is_visible(path: bytes, mounts: tuple[MountOp, ...]) -> bool:
+    # A relative entry would mean another directory in each working directory
+    return path.startswith(b"/") and b"\0" not in path and is_shown(mounts, normalise(path))
+
+
+def _checked_extra(extra: tuple[tuple[bytes, bytes], ...]) -> dict[bytes, bytes]:
+    """Return the variables that a caller sets for one run.
+
+    Raises:
+        UsageError: one of them has no name, or never enters a sandbox.
+    """
+    for name, value in extra:
+        if not is_variable_name(_text(name)) or b"\0" in value:
+            raise UsageError(f"{show(name)!r} can't be a variable: a name has no `=`, and neither has NUL.")
+        if is_refused_variable(_text(name)):
+            raise UsageError(
+                f"The variable {show(name)} never enters a sandbox.",
+                remedy="Set it inside the command itself if it is needed.",
+            )
+    return dict(extra)
+
+
+def _is_named(name: str, configured: tuple[str, ...]) -> bool:
+    return any(name == entry or (entry.endswith("*") and name.startswith(entry[:-1])) for entry in configured)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")

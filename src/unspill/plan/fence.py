@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from unspill.model.plan import Facts, FenceAccess, MountOp, NetworkPlan
 
+
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REFER, _TRUNCATE, _IOCTL_DEV = 1, 2, 4, 8, 1 << 13, 1 << 14, 1 << 15
 _REMOVE = 1 << 4 | 1 << 5
 # Directories, files, sockets, FIFOs and symlinks; neither kind of device
@@ -37,8 +38,7 @@ _MAKE = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12
 _ALL_OF_ABI_1 = (1 << 13) - 1
 _BIND_TCP, _CONNECT_TCP = 1, 2
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
-
-RIGHTS: dict[FenceAccess, int] = {
+ACCESS_RIGHTS: dict[FenceAccess, int] = {
     "list": _READ_DIR,
     "read": _EXECUTE | _READ_FILE | _READ_DIR,
     "device": _READ_FILE | _WRITE_FILE | _READ_DIR | _TRUNCATE | _IOCTL_DEV,
@@ -61,6 +61,23 @@ def build_fence(mounts: tuple[MountOp, ...], facts: Facts, network: NetworkPlan)
     # Of two mounts at one place the later is what is seen there
     rules = {rule.path: rule for rule in (FenceRule(path=b"/", access="list"), *_rules(mounts))}
     return Fence(abi=facts.landlock_abi, rules=tuple(rules.values()), ports=_ports(network, facts.landlock_abi))
+
+
+def handled_rights(fence: Fence) -> tuple[int, int, int]:
+    """Return the rights that are refused where no rule has them: of files, of TCP, and what ends at the fence."""
+    files = _ALL_OF_ABI_1
+    for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
+        files |= right if fence.abi >= since else 0
+    tcp = 0 if fence.ports is None else _BIND_TCP | _CONNECT_TCP
+    return files, tcp, _ABSTRACT_SOCKETS | _SIGNALS if fence.abi >= 6 else 0
+
+
+def rule_rights(fence: Fence) -> tuple[tuple[bytes, int], ...]:
+    """Return each path with the rights that it has there and below."""
+    files = handled_rights(fence)[0]
+    found = ((rule.path, ACCESS_RIGHTS[rule.access] & files) for rule in fence.rules)
+    # The kernel takes no rule that allows nothing
+    return tuple((path, rights) for path, rights in found if rights)
 
 
 def _rules(mounts: tuple[MountOp, ...]) -> Iterator[FenceRule]:
@@ -90,20 +107,3 @@ def _ports(network: NetworkPlan, abi: int) -> tuple[int, ...] | None:
         case ProxyNetwork():
             return (PROXY_PORT,)
     return None
-
-
-def handled_rights(fence: Fence) -> tuple[int, int, int]:
-    """Return the rights that are refused where no rule has them: of files, of TCP, and what ends at the fence."""
-    files = _ALL_OF_ABI_1
-    for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
-        files |= right if fence.abi >= since else 0
-    tcp = 0 if fence.ports is None else _BIND_TCP | _CONNECT_TCP
-    return files, tcp, _ABSTRACT_SOCKETS | _SIGNALS if fence.abi >= 6 else 0
-
-
-def rule_rights(fence: Fence) -> tuple[tuple[bytes, int], ...]:
-    """Return each path with the rights that it has there and below."""
-    files = handled_rights(fence)[0]
-    found = ((rule.path, RIGHTS[rule.access] & files) for rule in fence.rules)
-    # The kernel takes no rule that allows nothing
-    return tuple((path, rights) for path, rights in found if rights)

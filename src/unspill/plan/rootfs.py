@@ -1,66 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
-"""View `rootfs`: the top-level entries of a tree of our own, read-only, instead of the host's system directories.
+"""A rootfs instead of the host's system directories: what view `rootfs` mounts, and how packages get into a new one.
 
 The root itself stays bwrap's own empty one, so a mount point at the top needs nothing of the tree. One further below
 must be a directory that is reached without a link, for bwrap before 0.12 follows links when it makes mount points
 (CVE-2026-87766) and the tree is somebody else's work. Where the tree has none, a *skeleton* of ours, laid over that
 top-level directory, has it.
-
-MERGED
-[system] What every sandbox has apart from a home: system directories, /proc, /dev and the fresh directories.
-
-The root itself is bwrap's empty tmpfs, so what is not named here does not exist inside.
 """
 
 from __future__ import annotations
 
-from unspill.errors import UsageError
+from unspill.errors import BwrapMissing, UsageError
 from unspill.model.plan import (
+    PROXY_PORT,
     Bind,
-    Dev,
     Directory,
     File,
+    NoNetwork,
     Overlay,
+    Plan,
     Point,
-    Proc,
+    ProxyNetwork,
     ReadOnly,
     Symlink,
     Tmpfs,
 )
-from unspill.model.policy import MIB
-from unspill.plan.view import is_writable_mount, to_inside
-from unspill.policy.defaults import NEVER_SHOWN, SOCKET_FREE
-from unspill.policy.paths import contains, lies_beneath, show
+from unspill.model.policy import GIB, MIB, Limits
+from unspill.plan.environ import ROOTFS_PATH, proxy_variables
+from unspill.plan.mounts import RUN_BYTES, STICKY, kernel_operations
+from unspill.plan.view import check_no_mounts_beneath_roots, in_mount_order, is_writable_mount
+from unspill.policy.paths import contains, show
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from unspill.model.plan import MountOp, PlanInput
+    from unspill.model.plan import Facts, MountOp, NetworkPlan, PlanInput
+    from unspill.model.policy import EngineName
     from unspill.model.rootfs import RootfsBase
 
 
 # What every sandbox has of its own; what a tree has there is never shown
-OWN_PLACES = (b"/dev", b"/proc", b"/sys", b"/run", b"/tmp", b"/workspace", b"/playground")
-PASSWD = b"/etc/passwd"
-RESOLVER_FILE = b"/etc/resolv.conf"
-_NOT_FOR_MOUNTS = (*OWN_PLACES, PASSWD, RESOLVER_FILE)
+FRESH_PLACES = (b"/dev", b"/proc", b"/sys", b"/run", b"/tmp")
+OWN_PLACES = (*FRESH_PLACES, b"/workspace", b"/playground")
+# Of one step of an installation
+INSTALL_LIMITS = Limits(wall_s=900.0, layer_bytes=16 * GIB, layer_entries=2_000_000, file_bytes=8 * GIB)
+_PASSWD, _RESOLVER_FILE = b"/etc/passwd", b"/etc/resolv.conf"
+_NOT_FOR_MOUNTS = (*OWN_PLACES, _PASSWD, _RESOLVER_FILE)
+# Packages are asked for, not sent
+_UP_BYTES, _DOWN_BYTES = 64 * MIB, 16 * GIB
+_INSTALL_ENVIRON = {
+    b"PATH": ROOTFS_PATH,
+    b"HOME": b"/root",
+    b"USER": b"root",
+    b"LOGNAME": b"root",
+    b"SHELL": b"/bin/sh",
+    b"LANG": b"C.UTF-8",
+    b"TMPDIR": b"/tmp",
+}
+# None for addresses that are reached directly: a mirror may be on the host's loopback, which is not the sandbox's
+_PROXY_NAMES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 
-def get_base(given: PlanInput) -> RootfsBase:
-    """Return the rootfs that a plan is laid over.
+def check_beside(given: PlanInput) -> None:
+    """Refuse further roots and readable paths that would be where the sandbox or the rootfs has something else.
 
     Raises:
-        UsageError: there is none.
+        UsageError: one of them would.
     """
-    if given.places.rootfs is None:
-        raise UsageError("The view `rootfs` needs one.", remedy="`unspill rootfs pull alpine` makes one.")
-    return given.places.rootfs
+    base = _get_base(given)
+    for path in (*(stack.live for stack in given.stacks[1:]), *given.policy.readable):
+        taken = [own for own in OWN_PLACES if contains(path, own) or (own != b"/tmp" and contains(own, path))]
+        if taken or path in base.directories or path in dict(base.links):
+            raise UsageError(
+                f"{show(path)} can't be shown on its own path in the view `rootfs`: something else is there.",
+                remedy="Use another view, or show it at another place: `[mounts]` in your configuration.",
+            )
 
 
 def rootfs_operations(given: PlanInput) -> Iterator[MountOp]:
     """Yield the top-level directories of the tree, and the links among them."""
-    base = get_base(given)
+    base = _get_base(given)
     layers = {layer.path: layer for layer in given.rootfs_layers}  # by the path of the directory in the tree
     for dest in base.directories:
         if dest in OWN_PLACES:
@@ -90,7 +110,7 @@ def rootfs_operations(given: PlanInput) -> Iterator[MountOp]:
     if base.passwd and given.uid is None:
         user = given.places.home.user.encode("utf-8", "surrogateescape")
         line = b"%b:x:%d:%d::/workspace:%b\n" % (user, given.facts.uid, given.gid, base.shell)
-        yield File(content=base.passwd + line, dest=PASSWD, over=True, why="the caller has a name inside")
+        yield File(content=base.passwd + line, dest=_PASSWD, over=True, why="the caller has a name inside")
 
 
 def mount_operations(given: PlanInput) -> Iterator[MountOp]:
@@ -121,45 +141,13 @@ def mount_operations(given: PlanInput) -> Iterator[MountOp]:
         yield Overlay(lowers=lowers, dest=dest, why="shown by your policy, read-only, without its sockets")
 
 
-def _check_place(given: PlanInput, dest: bytes) -> None:
-    """Refuse a place that the sandbox or the rootfs needs for something else."""
-    base = get_base(given)
-    why = ""
-    if dest == b"/" or any(contains(own, dest) or contains(dest, own) for own in _NOT_FOR_MOUNTS):
-        why = "a sandbox has its own"
-    elif dest in base.directories or dest in dict(base.links):
-        why = "the rootfs has a directory of its own there"
-    elif given.rootfs_layers and b"/" + dest.split(b"/", 2)[1] in base.directories:
-        why = "it lies in a directory of the rootfs that commands may write"
-    if why:
-        raise UsageError(
-            f"Nothing can be mounted at {show(dest)}: {why}.", remedy="Choose another place, such as `/skills`."
-        )
-
-
-def check_beside(given: PlanInput) -> None:
-    """Refuse further roots and readable paths that would be where the sandbox or the rootfs has something else.
-
-    Raises:
-        UsageError: one of them would.
-    """
-    base = get_base(given)
-    for path in (*(stack.live for stack in given.stacks[1:]), *given.policy.readable):
-        taken = [own for own in OWN_PLACES if contains(path, own) or (own != b"/tmp" and contains(own, path))]
-        if taken or path in base.directories or path in dict(base.links):
-            raise UsageError(
-                f"{show(path)} can't be shown on its own path in the view `rootfs`: something else is there.",
-                remedy="Use another view, or show it at another place: `[mounts]` in your configuration.",
-            )
-
-
 def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list[MountOp], tuple[Point, ...]]:
     """Return the operations with every mount point given for, and what has to be made for that.
 
     Raises:
         UsageError: a mount point lies behind a link of the tree.
     """
-    base = get_base(given)
+    base = _get_base(given)
     links = tuple(dest for dest, _target in base.links if dest not in OWN_PLACES)
     # In a directory that is only bwrap's own, as the root is, it makes whatever is needed
     mounted = {op.dest for op in operations if isinstance(op, Bind | Overlay) and op.dest in base.directories}
@@ -181,6 +169,76 @@ def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list
     if not missing:
         return list(operations), ()
     return _lay_skeleton(given, operations, missing)
+
+
+class InstallInput(Record):
+    """All that `build_install` looks at: the entries at the top of the tree, what is run, what it may reach."""
+
+    tree: bytes
+    directories: tuple[bytes, ...]
+    links: tuple[tuple[bytes, bytes], ...]
+    argv: tuple[bytes, ...]
+    hosts: tuple[str, ...]
+    facts: Facts
+    engine: EngineName
+    filter: bytes
+    limits: Limits = INSTALL_LIMITS
+
+
+def build_install(given: InstallInput) -> Plan:
+    """Return the sandbox for one command that changes a half-built rootfs.
+
+    Only the tree is there, and it is writable. The command is uid 0 inside, without a capability; on the host it is the
+    caller. The entries at the top of the tree are shown one by one, and nothing is ever mounted below what the tree
+    decides.
+
+    Raises:
+        BwrapMissing: no bubblewrap was found.
+    """
+    if given.facts.bwrap is None:
+        raise BwrapMissing("bubblewrap was not found.")
+    mounts = in_mount_order(_install_operations(given))
+    check_no_mounts_beneath_roots(mounts)
+    return Plan(
+        engine=given.engine,
+        bwrap=given.facts.bwrap.path,
+        mounts=mounts,
+        environ=tuple(sorted(_install_environ(given).items())),
+        cwd=b"/",
+        argv=given.argv,
+        limits=given.limits,
+        filter=given.filter,
+        uid=0,
+        measured=(given.tree,),
+        network=_install_network(given),
+    )
+
+
+def _get_base(given: PlanInput) -> RootfsBase:
+    """Return the rootfs that a plan is laid over.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if given.places.rootfs is None:
+        raise UsageError("The view `rootfs` needs one.", remedy="`unspill rootfs pull alpine` makes one.")
+    return given.places.rootfs
+
+
+def _check_place(given: PlanInput, dest: bytes) -> None:
+    """Refuse a place that the sandbox or the rootfs needs for something else."""
+    base = _get_base(given)
+    why = ""
+    if dest == b"/" or any(contains(own, dest) or contains(dest, own) for own in _NOT_FOR_MOUNTS):
+        why = "a sandbox has its own"
+    elif dest in base.directories or dest in dict(base.links):
+        why = "the rootfs has a directory of its own there"
+    elif given.rootfs_layers and b"/" + dest.split(b"/", 2)[1] in base.directories:
+        why = "it lies in a directory of the rootfs that commands may write"
+    if why:
+        raise UsageError(
+            f"Nothing can be mounted at {show(dest)}: {why}.", remedy="Choose another place, such as `/skills`."
+        )
 
 
 def _lay_skeleton(
@@ -212,7 +270,7 @@ def _sources(operation: Bind | Overlay) -> tuple[bytes, ...]:
 
 
 def _is_file(given: PlanInput, operation: MountOp) -> bool:
-    if operation.dest == RESOLVER_FILE:
+    if operation.dest == _RESOLVER_FILE:
         return True
     match operation:
         case File():
@@ -231,76 +289,25 @@ def _name_of(points: Sequence[Point]) -> bytes:
     return b"%016x" % key
 
 
-SHARED_MEMORY_BYTES = 64 * MIB
-RUN_BYTES = 64 * MIB
-STICKY = 0o1777
+def _install_network(given: InstallInput) -> NetworkPlan:
+    return ProxyNetwork(hosts=given.hosts, up_bytes=_UP_BYTES, down_bytes=_DOWN_BYTES) if given.hosts else NoNetwork()
 
 
-def system_operations(given: PlanInput) -> Iterator[MountOp]:
-    """Yield the host's system directories, read-only, and the links among them."""
-    places = given.places
-    if given.policy.view == "rootfs":
-        yield from rootfs_operations(given)
-        return
-    shown = places.system if given.policy.view == "sealed" else (*places.system, *places.top)
-    for path in dict.fromkeys(shown):
-        if path in NEVER_SHOWN:
-            continue
-        if path in places.top:
-            yield read_only_overlay(given, path, "view host shows it, read-only, without its sockets")
-        elif any(contains(shared, path) for shared in SOCKET_FREE):
-            yield read_only_overlay(given, path, "software that lies outside /usr, without its sockets")
-        else:
-            yield Bind(source=path, dest=path, why=_why_shown(path))
-    for dest, target in places.links:
-        if dest not in NEVER_SHOWN:
-            yield Symlink(target=target, dest=dest, why="a link on this host too")
-
-
-def _why_shown(path: bytes) -> str:
-    return "settings of the system, read-only" if path == b"/etc" else "programs and libraries, read-only"
-
-
-def read_only_overlay(given: PlanInput, path: bytes, why: str) -> Overlay:
-    """Return an overlay that shows a directory read-only, and none of its sockets and FIFOs.
-
-    The kernel wants two lower directories where there is no upper one; the first is always empty.
-    """
-    return Overlay(lowers=(given.places.state + b"/empty", path), dest=path, why=why)
-
-
-def kernel_operations() -> Iterator[MountOp]:
-    """Yield /proc and /dev."""
-    yield Proc(dest=b"/proc", why="the sandbox's own processes")
-    # For a caller with uid 0 the files below are writable without any capability (core_pattern)
-    yield Bind(source=b"/proc/sys", dest=b"/proc/sys", why="no kernel setting can be changed")
-    yield Dev(dest=b"/dev", why="null, zero, random, tty and pseudo-terminals")
-    yield Tmpfs(dest=b"/dev/shm", size_bytes=SHARED_MEMORY_BYTES, mode=STICKY, why="shared memory of this run only")
-    yield ReadOnly(dest=b"/dev", why="nothing is made among the devices")
-
-
-def _check_nothing_in_tmp(given: PlanInput) -> None:
-    """Refuse to keep a /tmp in which something else would be mounted: what commands left there may be links."""
-    view = given.policy.view
-    roots = [stack.live for stack in given.stacks]
-    inside = (to_inside(root, view, roots) for root in roots)
-    for path in (*inside, *given.policy.readable):
-        if lies_beneath(path, b"/tmp"):
-            raise UsageError(
-                f"/tmp can't be kept: {show(path)} lies in it.", remedy='Use `tmp = "fresh"`, or move that elsewhere.'
-            )
-
-
-def fresh_operations(given: PlanInput) -> Iterator[MountOp]:
-    """Yield the directories that start empty and end with the run."""
-    size = given.policy.limits.tmp_bytes
-    if given.policy.tmp == "persistent" and given.places.tmp:
-        _check_nothing_in_tmp(given)
-        yield Bind(source=given.places.tmp, dest=b"/tmp", writable=True, why="temporary files that outlive the run")
-    else:
-        yield Tmpfs(dest=b"/tmp", size_bytes=size, mode=STICKY, why="temporary files of this run only")
-    if not given.rootfs_layers:
-        yield Tmpfs(dest=b"/var/tmp", size_bytes=size, mode=STICKY, why="temporary files of this run only")
+def _install_operations(given: InstallInput) -> Iterator[MountOp]:
+    for dest in given.directories:
+        if dest not in FRESH_PLACES:
+            yield Bind(source=given.tree + dest, dest=dest, writable=True, why="of the rootfs that is being made")
+    for dest, target in given.links:
+        if dest not in FRESH_PLACES:
+            yield Symlink(target=target, dest=dest, why="a link of the rootfs that is being made")
+    yield from kernel_operations()
+    yield Tmpfs(dest=b"/tmp", size_bytes=given.limits.tmp_bytes, mode=STICKY, why="temporary files of this step only")
     yield Tmpfs(dest=b"/run", size_bytes=RUN_BYTES, why="none of the host's sockets")
-    if given.policy.view == "sealed":
-        yield Symlink(target=b"../run", dest=b"/var/run", why="where older programs look for /run")
+    yield ReadOnly(dest=b"/", why="nothing is made outside the directories above")
+
+
+def _install_environ(given: InstallInput) -> dict[bytes, bytes]:
+    if not given.hosts:
+        return _INSTALL_ENVIRON
+    variables = proxy_variables(PROXY_PORT)
+    return _INSTALL_ENVIRON | {name.encode(): variables[name].encode() for name in _PROXY_NAMES}

@@ -6,18 +6,9 @@ Pure: reads no clock and no disk. A refusal of the configuration is stronger tha
 
 from __future__ import annotations
 
-from unspill.model.permission import (
-    AsRoot,
-    Egress,
-    HeldPath,
-    MaskedSecret,
-    NetworkForCommand,
-    ReadablePath,
-    Unsandboxed,
-    WritableRoot,
-)
+from unspill.model.permission import AsRoot, Egress, MaskedSecret, ReadablePath, WritableRoot
 from unspill.model.policy import SCOPES
-from unspill.policy.egress import covered
+from unspill.policy.hosts import covered
 from unspill.policy.paths import contains, show
 from unspill.record import Record
 
@@ -26,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unspill.model.permission import Grant, GrantId, Request
-    from unspill.model.policy import Policy, Rules, Scope, Stance
+    from unspill.model.policy import Policy, Scope, Stance
 
 
 class Allow(Record):
@@ -78,8 +69,8 @@ def _configured(request: Request, policy: Policy) -> Decision | None:
     allowing = _allowing(request, policy)
     if allowing:
         return Allow(rule=allowing)
-    setting, stance = _stance(request, policy.permissions)
-    return _forbidden(setting) if stance == "deny" else None
+    stance: Stance = getattr(policy.permissions, request.setting)
+    return _forbidden(request.setting) if stance == "deny" else None
 
 
 def _allowing(request: Request, policy: Policy) -> str:
@@ -95,26 +86,6 @@ def _allowing(request: Request, policy: Policy) -> str:
             return "allow_root"
         case _:
             return ""
-
-
-def _stance(request: Request, rules: Rules) -> tuple[str, Stance]:
-    match request:
-        case NetworkForCommand():
-            return "network", rules.network
-        case Egress():
-            return "egress", rules.egress
-        case WritableRoot():
-            return "roots", rules.roots
-        case ReadablePath():
-            return "readable", rules.readable
-        case MaskedSecret():
-            return "secrets", rules.secrets
-        case HeldPath():
-            return "held", rules.held
-        case Unsandboxed():
-            return "unsandboxed", rules.unsandboxed
-        case AsRoot():
-            return "as_root", rules.as_root
 
 
 def _forbidden(setting: str) -> Deny:

@@ -1,75 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lays settings over a policy: the person's own replace, a project's and a call's only tighten.
+"""Combine settings into one policy: the person's own replace the defaults, a project's and a call's only tighten.
 
-Whatever would widen is an error that names the file and the key, never ignored in silence.
+Whatever would widen is an error that names the file and the key, never ignored in silence. The files of directories
+above a project count as well, wherever they are tighter: a command can make a project of the directory that a person
+stands in, but it can't leave the rules of the outer one.
 """
 
 from __future__ import annotations
 
 from unspill.errors import PolicyError
 from unspill.model.policy import SCOPES
-from unspill.policy.settings import EVER_LESS
+from unspill.policy.config import EVER_LESS, PROJECT_KEYS, Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.model.policy import Limits, Network, Policy, Rules, Secrets
-    from unspill.policy.settings import Bound, Settings
+    from unspill.model.policy import (
+        Limits,
+        Network,
+        Policy,
+        Rules,
+        Secrets,
+    )
+    from unspill.policy.config import Bound
 
-_REPLACED = (
-    "view",
-    "rootfs",
-    "rootfs_writable",
-    "rootfs_dir",
-    "provision",
-    "mounts",
-    "tmp",
-    "container",
-    "roots",
-    "readable",
-    "hidden",
-    "toolchains",
-    "caches",
-    "environment",
-    "profile",
-    "after",
-    "after_timeout",
-    "after_cancel",
-    "engine",
-    "bwrap",
-    "allow_root",
-    "shown_lines",
-    "shown_bytes",
-    "keep_days",
-    "keep_bytes",
-)
-_PERSON_ONLY = (
-    "rootfs",
-    "rootfs_dir",
-    "provision",
-    "mounts",
-    "container",
-    "roots",
-    "readable",
-    "engine",
-    "bwrap",
-    "allow_root",
-    "keep_days",
-    "keep_bytes",
-)
+
+# Of these a file sets single fields
+_TABLES = ("limits", "network", "permissions", "secrets")
+_KEYS: tuple[str, ...] = Settings.__match_args__
+_REPLACED = tuple(key for key in _KEYS if key != "where" and key not in _TABLES)
+_PERSON_ONLY = tuple(key for key in _REPLACED if key not in PROJECT_KEYS)
 
 
 def with_own(policy: Policy, own: Settings) -> Policy:
     """Return the policy with the person's own settings over it."""
     said = {key: getattr(own, key) for key in _REPLACED if getattr(own, key) is not None}
-    return policy.replace(
-        limits=policy.limits.replace(**dict(own.limits)),
-        network=policy.network.replace(**dict(own.network)),
-        permissions=policy.permissions.replace(**dict(own.permissions)),
-        secrets=policy.secrets.replace(**dict(own.secrets)),
-        **said,
-    )
+    tables = {key: getattr(policy, key).replace(**dict(getattr(own, key))) for key in _TABLES}
+    return policy.replace(**tables, **said)
 
 
 def tighten(policy: Policy, project: Settings) -> Policy:
@@ -103,7 +71,7 @@ def tighten(policy: Policy, project: Settings) -> Policy:
     if project.environment is not None:
         changed["environment"] = _fewer_names(policy, project)
     if project.hidden is not None:
-        changed["hidden"] = tuple(dict.fromkeys((*policy.hidden, *project.hidden)))
+        changed["hidden"] = _union(policy.hidden, project.hidden)
     for key in ("after", "after_timeout", "after_cancel"):
         wanted = getattr(project, key)
         if wanted == "apply" and getattr(policy, key) != "apply":
@@ -137,6 +105,40 @@ def lower_limits(limits: Limits, wanted: tuple[tuple[str, Bound], ...], where: s
     return limits.replace(**dict(wanted)) if wanted else limits
 
 
+def tightest(own: Policy, other: Policy) -> Policy:
+    """Return the policy of a project, with what another one of the same person's is tighter in."""
+    lower = ("shown_lines", "shown_bytes")
+    changed: dict[str, Any] = {key: _least(getattr(own, key), getattr(other, key)) for key in lower}
+    for key in ("after", "after_timeout", "after_cancel"):
+        changed[key] = getattr(other if getattr(own, key) == "apply" else own, key)
+    limits = own.limits.as_dict()
+    return own.replace(
+        view=max(own.view, other.view, key=EVER_LESS.index),
+        tmp="fresh" if "fresh" in (own.tmp, other.tmp) else own.tmp,
+        rootfs_writable=own.rootfs_writable and other.rootfs_writable,
+        profile="strict" if "strict" in (own.profile, other.profile) else own.profile,
+        toolchains=own.toolchains and other.toolchains,
+        caches=own.caches and other.caches,
+        environment=tuple(name for name in own.environment if name in other.environment),
+        hidden=_union(own.hidden, other.hidden),
+        limits=own.limits.replace(**{key: _least(limits[key], getattr(other.limits, key)) for key in limits}),
+        network=own.network if own.network == other.network else _tightest_network(own.network, other.network),
+        permissions=_tightest_rules(own.permissions, other.permissions),
+        secrets=_tightest_secrets(own.secrets, other.secrets),
+        **changed,
+    )
+
+
+def seen_from(project: bytes, settings: Settings, directory: bytes) -> Settings:
+    """Return the settings of a directory above a project with the paths of secrets from the project on."""
+    inner = project[len(directory) :].strip(b"/") + b"/"
+    secrets = dict(settings.secrets)
+    if "directories" in secrets:
+        paths = [path.removeprefix(inner) for path in secrets["directories"] if path.startswith(inner)]
+        secrets["directories"] = tuple(paths)
+    return settings.replace(secrets=tuple(secrets.items()))
+
+
 def _check_lower(where: str, key: str, bound: Bound, wanted: Bound) -> None:
     if bound is None:
         return
@@ -164,7 +166,7 @@ def _tighter_network(network: Network, project: Settings) -> Network:
 
 
 def _check_hosts(network: Network, project: Settings, wanted: tuple[str, ...]) -> None:
-    from unspill.policy.egress import covered
+    from unspill.policy.hosts import covered  # lazy: proxy
 
     for host in wanted:
         if not covered([host], network.hosts):
@@ -193,8 +195,7 @@ def _more_secrets(secrets: Secrets, project: Settings) -> Secrets:
         raise _widens(project, "secrets.reveal", "only your own configuration may set this")
     if said.get("mask") is False and secrets.mask:
         raise _widens(project, "secrets.mask", "shows what your own configuration masks")
-    more = {key: tuple(dict.fromkeys((*getattr(secrets, key), *said.get(key, ())))) for key in ("names", "directories")}
-    return secrets.replace(mask=said.get("mask", secrets.mask), **more)
+    return _tightest_secrets(secrets, secrets.replace(**said))
 
 
 def _fewer_names(policy: Policy, project: Settings) -> tuple[str, ...]:
@@ -210,3 +211,47 @@ def _widens(project: Settings, key: str, reason: str) -> PolicyError:
         f"{project.where}: {key}: {reason}",
         remedy="A project's file can only tighten; remove the setting, or put it into your own configuration.",
     )
+
+
+def _least(one: Bound, other: Bound) -> Bound:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _tightest_network(one: Network, other: Network) -> Network:
+    from unspill.policy.hosts import covered  # lazy: proxy
+
+    hosts = [host for host in one.hosts if covered([host], other.hosts)]
+    hosts += [host for host in other.hosts if covered([host], one.hosts)]
+    return one.replace(
+        hosts=tuple(dict.fromkeys(hosts)),
+        ask=one.ask and other.ask,
+        up_bytes=_least(one.up_bytes, other.up_bytes),
+        down_bytes=_least(one.down_bytes, other.down_bytes),
+    )
+
+
+def _tightest_rules(one: Rules, other: Rules) -> Rules:
+    changed: dict[str, Any] = {}
+    for key, own in one.as_dict().items():
+        theirs = getattr(other, key)
+        if key in ("grant_days", "wait_s"):
+            changed[key] = min(own, theirs)
+        elif key == "longest":
+            changed[key] = min(own, theirs, key=SCOPES.index)
+        else:
+            changed[key] = "deny" if "deny" in (own, theirs) else own
+    return one.replace(**changed)
+
+
+def _tightest_secrets(one: Secrets, other: Secrets) -> Secrets:
+    return one.replace(
+        mask=one.mask or other.mask,
+        names=_union(one.names, other.names),
+        directories=_union(one.directories, other.directories),
+    )
+
+
+def _union(one: tuple[bytes, ...], other: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    return tuple(dict.fromkeys((*one, *other)))

@@ -2,8 +2,8 @@
 """Alpine: the mini root file system of a mirror, and the packages of a tier, installed inside by its own apk.
 
 apk checks the signature of each package by the keys of the archive, so the archive's digest vouches for all of it.
-Nothing of it runs outside the sandbox that `Means.install` makes. What a mirror says of its releases is no proof; the
-tree is somebody else's work, so names in it are looked up by descriptor, as if the tree were the root.
+Nothing of it runs outside the sandbox that `BuildContext.install` makes. What a mirror says of its releases is no
+proof; the tree is somebody else's work, so names in it are looked up by descriptor, as if the tree were the root.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import stat
 import urllib.parse
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
-from unspill.host.inside import find_inside, resolve_inside
+from unspill.host.dirfd import find_inside, resolve_inside
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.policy.rootfs_spec import find_wrong
+from unspill.policy.config import find_wrong_field
 from unspill.record import Record
 from unspill.rootfs.download import fetch, read_text
 from unspill.rootfs.source import Filled, Resolved, arch_of, variant_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from unspill.model.rootfs import Installed, Proof, RootfsSpec
-    from unspill.rootfs.source import Means
+    from unspill.rootfs.source import BuildContext
 
 MIRROR = "https://dl-cdn.alpinelinux.org/alpine"
 ALPINE_BRANCH = "latest-stable"
@@ -83,7 +83,7 @@ _SHOWN_LINES = 12
 class AlpineSource:
     """The source `alpine`."""
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Return which Alpine a spec means; where it names no version, the newest of the mirror.
 
         Raises:
@@ -91,7 +91,7 @@ class AlpineSource:
             RootfsUnverified: what it says is not what was pinned, or not what our release knows.
             RootfsError: the spec can't be met.
         """
-        if wrong := find_wrong(spec):
+        if wrong := find_wrong_field(spec):
             raise RootfsError(f"`{wrong[0]}` {wrong[1]}.", remedy="Correct that field.")
         arch = arch_of(spec.arch)
         mirror = mirror_of(spec)
@@ -115,7 +115,7 @@ class AlpineSource:
             proof=proof,
         )
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         """Fetch the archive, unpack it and install the packages.
 
         Raises:
@@ -190,7 +190,7 @@ def _expected(spec: RootfsSpec, version: str, arch: str, said: str) -> tuple[str
     return expected, proof
 
 
-def _install(tree: bytes, packages: tuple[str, ...], mirror: str, means: Means) -> Installed:
+def _install(tree: bytes, packages: tuple[str, ...], mirror: str, means: BuildContext) -> Installed:
     # What stands behind the two dashes is no option; no option takes the check of signatures away
     words = [b"/sbin/apk", b"add", b"--no-cache", b"--", *(package.encode("ascii") for package in packages)]
     return means.install(tree, words, [host_of(mirror)])

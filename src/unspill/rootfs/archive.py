@@ -14,7 +14,7 @@ import stat
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.host.descriptors import write_whole
 from unspill.model.rootfs import Progress, RootfsKey
-from unspill.policy.rootfs_spec import is_label
+from unspill.policy.config import is_rootfs_label
 from unspill.record import Record
 from unspill.rootfs.compression import shown
 from unspill.rootfs.download import check_digest, digest_of, fetch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unspill.model.rootfs import RootfsSpec
-    from unspill.rootfs.source import Means
+    from unspill.rootfs.source import BuildContext
 
 _BLOCK = 1 << 20
 _REPORT_BYTES = 16 << 20
@@ -43,7 +43,7 @@ _VERSION_DIGITS = 12
 class ArchiveSource:
     """The source `archive`."""
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Return which rootfs an archive is: its version is the beginning of its digest.
 
         Raises:
@@ -61,7 +61,7 @@ class ArchiveSource:
             proof="pinned" if pinned else "none",
         )
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         """Unpack the very bytes that have the digest that was resolved.
 
         Raises:
@@ -79,7 +79,7 @@ class ArchiveSource:
         check_tree(tree, name)
         return Filled(proof=resolved.proof, fetched=((name, resolved.sha256),), left_out=unpacked.left_out)
 
-    def _take_digest(self, location: str, pinned: str, means: Means) -> str:
+    def _take_digest(self, location: str, pinned: str, means: BuildContext) -> str:
         if is_remote(location):
             return fetch(location, means.downloads, sha256=pinned, most_bytes=MOST_BYTES, report=means.report).sha256
         fd = open_given(os.fsencode(location))
@@ -93,7 +93,7 @@ class ArchiveSource:
         check_same(location, digest, pinned or digest)
         return digest
 
-    def _open(self, resolved: Resolved, means: Means) -> int:
+    def _open(self, resolved: Resolved, means: BuildContext) -> int:
         """Open what has the digest; nobody else can write to what is opened."""
         if is_remote(resolved.fetch):
             fetched = fetch(
@@ -128,7 +128,7 @@ def check_same(location: str, digest: str, expected: str) -> None:
         raise RootfsUnverified(f"{location} has the SHA-256 {digest}, but should have {expected}")
 
 
-def _tell(means: Means, step: str, total: int) -> Callable[[int], None]:
+def _tell(means: BuildContext, step: str, total: int) -> Callable[[int], None]:
     return lambda done: means.report(Progress(step=step, done=done, total=total))
 
 
@@ -184,7 +184,7 @@ def copy_given(fd: int, scratch: bytes, report: Callable[[Progress], None], *, a
 def label_of(spec: RootfsSpec) -> str:
     """Return what the rootfs of a location is called: its label, or what its file is called without its endings."""
     if spec.label:
-        if not is_label(spec.label):
+        if not is_rootfs_label(spec.label):
             raise RootfsError(
                 f"a rootfs can't be called {spec.label[:80]!r}", remedy="Use small letters, digits, dots and _ only."
             )
@@ -193,7 +193,7 @@ def label_of(spec: RootfsSpec) -> str:
     stem = next((stem.removesuffix(ending) for ending in _COMPRESSED if stem.endswith(ending)), stem)
     stem = stem.removesuffix(".tar").removesuffix(".oci")
     plain = "".join(sign if sign in _SIGNS else "_" for sign in stem).strip("._")[:_LONGEST_STEM].rstrip("._")
-    return plain if is_label(plain) else f"a_{plain}"[:_LONGEST_STEM].rstrip("._")
+    return plain if is_rootfs_label(plain) else f"a_{plain}"[:_LONGEST_STEM].rstrip("._")
 
 
 def check_tree(tree: bytes, name: str) -> None:

@@ -34,7 +34,7 @@ from unspill.rootfs.layout import (
     sweep,
 )
 from unspill.rootfs.registry import SHELL, find_ready, has_shell, is_of_digest, is_older, newest, to_content
-from unspill.rootfs.source import Means
+from unspill.rootfs.source import BuildContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -295,9 +295,9 @@ def _resolve(registry: Registry, spec: RootfsSpec, source: Source, install: Inst
         return source.resolve(spec, _means(registry, staging, install, report))
 
 
-def _means(registry: Registry, staging: Staging, install: Install, report: Report) -> Means:
+def _means(registry: Registry, staging: Staging, install: Install, report: Report) -> BuildContext:
     downloads = os.path.join(registry.directory, DOWNLOADS)
-    return Means(downloads=downloads, scratch=staging.scratch, install=install, report=report)
+    return BuildContext(downloads=downloads, scratch=staging.scratch, install=install, report=report)
 
 
 def tidy_tree(tree: bytes) -> tuple[tuple[str, int], ...]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from unspill.model.rootfs import RootfsSpec
-    from unspill.rootfs.source import Means
+    from unspill.rootfs.source import BuildContext
 
     Sources = tuple[tuple[str, str], ...]
 
@@ -113,7 +113,7 @@ _ETC = "passwd group alternatives ld.so.cache ld.so.conf ld.so.conf.d debian_ver
 class DebianSource:
     """Debian's packages. `spec.version` is a suite; `spec.mirror` can name other archives than Debian's."""
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Return which rootfs a spec means: its version is the suite, and when its archives last changed.
 
         Raises:
@@ -138,7 +138,7 @@ class DebianSource:
         )
         return Resolved(key=key, spec=spec, proof="signed")
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         """Fetch packages, install them, and unpack what was made.
 
         Raises:
@@ -174,7 +174,7 @@ class Releases(Record):
 class Build:
     """The steps of one build. What is fetched is kept in `means.downloads`, by the archives it is from."""
 
-    def __init__(self, spec: RootfsSpec, arch: str, means: Means) -> None:
+    def __init__(self, spec: RootfsSpec, arch: str, means: BuildContext) -> None:
         if not _PLAIN_PATH.fullmatch(means.scratch + means.downloads):
             raise RootfsError(
                 f"apt can't work below {os.fsdecode(means.downloads)!a}",

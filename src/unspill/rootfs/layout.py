@@ -18,8 +18,8 @@ import time
 from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.host.bwrap import find_changeable
 from unspill.layers.trees import remove_tree
+from unspill.policy.config import is_rootfs_name
 from unspill.policy.paths import show
-from unspill.policy.rootfs_spec import is_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def checked_name(text: str) -> str:
     Raises:
         RootfsUnsafe: it may not.
     """
-    if not is_name(text):
+    if not is_rootfs_name(text):
         raise RootfsUnsafe(
             f"{text[:80]!r} can't be the name of a rootfs",
             remedy="Use letters, digits and . - _ + ~ only, at most 180, with a letter or digit first.",

@@ -15,7 +15,7 @@ import os
 import stat
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnsafe, RootfsUnverified
-from unspill.host.inside import resolve_inside
+from unspill.host.dirfd import resolve_inside
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.record import Record
 from unspill.rootfs.archive import check_tree, copy_given, is_remote, label_of, open_given
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from unspill.model.rootfs import RootfsSpec
-    from unspill.rootfs.source import Means
+    from unspill.rootfs.source import BuildContext
 
     Document = dict[str, Any]
 
@@ -66,7 +66,7 @@ _VERSION_DIGITS = 12
 class OciSource:
     """The source `oci`."""
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Return which rootfs a layout has: its version is the beginning of the manifest's digest.
 
         Raises:
@@ -93,7 +93,7 @@ class OciSource:
             proof="pinned" if spec.sha256 else "none",
         )
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         """Unpack the layers of the manifest that was resolved, each checked against its digests.
 
         Raises:
@@ -281,7 +281,7 @@ def _check_depth(document: object, what: str) -> None:
 class Layout:
     """A layout that is open; `archive_digest` is that of the archive it was in, if it was in one."""
 
-    def __init__(self, location: str, means: Means) -> None:
+    def __init__(self, location: str, means: BuildContext) -> None:
         self._location = location
         self._means = means
         self._fd = -1
@@ -664,7 +664,7 @@ def _tags_of(entry: Document) -> list[str]:
 
 
 def unpack_layers(
-    layout: Layout, layers: Sequence[OciLayer], tree: bytes, means: Means, bounds: Bounds | None = None
+    layout: Layout, layers: Sequence[OciLayer], tree: bytes, means: BuildContext, bounds: Bounds | None = None
 ) -> tuple[tuple[str, int], ...]:
     """Unpack all layers and return what was left out, by kind.
 

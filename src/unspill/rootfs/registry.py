@@ -16,11 +16,11 @@ import stat
 
 from unspill.errors import RootfsError, RootfsUnverified
 from unspill.host.descriptors import sync_directory
-from unspill.host.inside import find_inside
+from unspill.host.dirfd import find_inside
 from unspill.layers.trees import remove_tree
 from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsSpec
+from unspill.policy.config import is_rootfs_name
 from unspill.policy.paths import show
-from unspill.policy.rootfs_spec import is_name
 from unspill.rootfs.layout import (
     CURRENT,
     DIRECTORY,
@@ -165,7 +165,7 @@ def load_ready(roots: bytes, name: str) -> Rootfs:
     Raises:
         NotReady: there is none, or it is not whole, or others than the caller and root could change it.
     """
-    if not is_name(name):
+    if not is_rootfs_name(name):
         raise NotReady("this is no name")
     path = os.path.join(roots, name.encode())
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a rootfs comes from, behind one interface: first which one it would be, then its content.
 
-`resolve` may ask a mirror, but writes to `Means.downloads` and `Means.scratch` alone; `fill` writes to the staging tree
-besides. Architectures have their names here too: ours are Alpine's; Debian and OCI layouts have others.
+`resolve` may ask a mirror, but writes only below `downloads` and `scratch` of its BuildContext; `fill` writes to the
+staging tree besides. Architectures have their names here too: ours are Alpine's; Debian and OCI layouts have others.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Filled(Record):
     left_out: tuple[tuple[str, int], ...] = ()
 
 
-class Means(Record):
+class BuildContext(Record):
     """What a source may use. `downloads` is a directory that outlives an attempt; `scratch` ends with it.
 
     `install` runs a command as uid 0 of a sandbox in which the half-built tree is writable and only the given hosts
@@ -115,14 +115,14 @@ class Means(Record):
 class Source(Protocol):
     """One kind of source."""
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Return which rootfs a spec means.
 
         Raises:
             RootfsError: the mirror can't be asked, the spec can't be met, or its digest is not the pinned one.
         """
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         """Put the whole content into `tree`, an empty directory.
 
         Raises:

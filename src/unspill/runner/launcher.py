@@ -2,7 +2,8 @@
 """The caller's end of the spawner: starts it once per interpreter and hands it jobs.
 
 The caller may be big and have threads, so it never forks: the spawner is a new program (posix_spawn). The command
-line is small and has one thread: there the spawner is a fork of it, which saves starting Python twice.
+line is small and has one thread: there the spawner is a fork of it, which saves starting Python twice. Every run loads
+this file, so it has sockets and locks from where `socket` and `threading` have them, without what those two load.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import atexit
 import os
 import select
 import sys
+from _socket import socket
 from _thread import allocate_lock
 
 from unspill.errors import SandboxUnavailable
@@ -19,8 +21,8 @@ from unspill.host.job import Job, is_dead, receive, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _socket import socket as Socket
     from typing import Any
+
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DYING_MS = 5000
@@ -29,45 +31,39 @@ _lock = allocate_lock()  # protects _launchers: two threads must not start two s
 _launchers: dict[tuple[int, bool], Launcher] = {}
 
 
-class Launched:
-    """One run in the spawner: what it says about it, and the means to kill it."""
+def get_launcher(*, own_namespace: bool, may_fork: bool = False) -> Launcher:
+    """Return this interpreter's spawner, starting it where there is none (or none in this process after a fork)."""
+    key = (os.getpid(), own_namespace)
+    with _lock:
+        launcher = _launchers.get(key)
+        if launcher is None or not launcher.is_alive():
+            if launcher is not None:
+                launcher.stop()
+            launcher = _start_by_fork(own_namespace) if may_fork else _start_by_program(own_namespace)
+            _launchers[key] = launcher
+        return launcher
 
-    def __init__(self, reply: Socket, launcher: Launcher) -> None:
-        self._reply = reply
-        self._launcher = launcher
 
-    def fileno(self) -> int:
-        """Return the descriptor that is readable when there is a message."""
-        return self._reply.fileno()
+def close_launchers() -> None:
+    """Let the spawners of this process end while it does something else; `stop_launchers` waits for them."""
+    with _lock:
+        for (pid, _kind), launcher in _launchers.items():
+            if pid == os.getpid():
+                launcher.close()
 
-    def message(self) -> tuple[Any, list[int]] | None:
-        """Return the next message and its descriptors, None if the spawner is gone."""
-        return receive(self._reply)
 
-    def kill(self) -> None:
-        """Ask for the death of every process of the run."""
-        try:
-            self._reply.send(b"k")
-        except OSError:
-            return  # it has ended, or the spawner has and took all with it
-
-    def wait_for_spawner(self, run: str) -> None:
-        """Wait for the death of a spawner that does not answer any more, and of all that it started for a run."""
-        self._launcher.wait_until_dead()
-        if not self._launcher.own_namespace:
-            from unspill.host.strays import kill_strays
-
-            kill_strays((run,), settle_s=_SETTLING_S)
-
-    def close(self) -> None:
-        """Let go; a run that is still alive is killed."""
-        self._reply.close()
+def stop_launchers() -> None:
+    """End the spawners of this process and wait for them."""
+    close_launchers()
+    with _lock:
+        for key in [key for key in _launchers if key[0] == os.getpid()]:
+            _launchers.pop(key).stop()
 
 
 class Launcher:
     """A spawner process and the socket to it."""
 
-    def __init__(self, control: Socket, pid: int, *, own_namespace: bool) -> None:
+    def __init__(self, control: socket, pid: int, *, own_namespace: bool) -> None:
         self._control = control
         self.own_namespace = own_namespace
         self._is_broken = False
@@ -146,47 +142,39 @@ class Launcher:
             os.close(fd)
 
 
-def get_launcher(*, own_namespace: bool, may_fork: bool = False) -> Launcher:
-    """Return this interpreter's spawner, starting it where there is none (or none in this process after a fork)."""
-    key = (os.getpid(), own_namespace)
-    with _lock:
-        launcher = _launchers.get(key)
-        if launcher is None or not launcher.is_alive():
-            if launcher is not None:
-                launcher.stop()
-            launcher = _start_by_fork(own_namespace) if may_fork else _start_by_program(own_namespace)
-            _launchers[key] = launcher
-        return launcher
+class Launched:
+    """One run in the spawner: what it says about it, and the means to kill it."""
 
+    def __init__(self, reply: socket, launcher: Launcher) -> None:
+        self._reply = reply
+        self._launcher = launcher
 
-def _forget_launchers() -> None:
-    """Let go, in a fork of a caller, of the caller's spawners, and of a lock that no thread here will release."""
-    global _lock  # noqa: PLW0603
-    _lock = allocate_lock()
-    while _launchers:
-        _launchers.popitem()[1].close()
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when there is a message."""
+        return self._reply.fileno()
 
+    def message(self) -> tuple[Any, list[int]] | None:
+        """Return the next message and its descriptors, None if the spawner is gone."""
+        return receive(self._reply)
 
-os.register_at_fork(after_in_child=_forget_launchers)
+    def kill(self) -> None:
+        """Ask for the death of every process of the run."""
+        try:
+            self._reply.send(b"k")
+        except OSError:
+            return  # it has ended, or the spawner has and took all with it
 
+    def wait_for_spawner(self, run: str) -> None:
+        """Wait for the death of a spawner that does not answer any more, and of all that it started for a run."""
+        self._launcher.wait_until_dead()
+        if not self._launcher.own_namespace:
+            from unspill.host.strays import kill_strays  # lazy: native engine
 
-def close_launchers() -> None:
-    """Let the spawners of this process end while it does something else; `stop_launchers` waits for them."""
-    with _lock:
-        for (pid, _kind), launcher in _launchers.items():
-            if pid == os.getpid():
-                launcher.close()
+            kill_strays((run,), settle_s=_SETTLING_S)
 
-
-def stop_launchers() -> None:
-    """End the spawners of this process and wait for them."""
-    close_launchers()
-    with _lock:
-        for key in [key for key in _launchers if key[0] == os.getpid()]:
-            _launchers.pop(key).stop()
-
-
-atexit.register(stop_launchers)
+    def close(self) -> None:
+        """Let go; a run that is still alive is killed."""
+        self._reply.close()
 
 
 def _start_by_program(own_namespace: bool) -> Launcher:
@@ -214,14 +202,24 @@ def _start_by_fork(own_namespace: bool) -> Launcher:
         theirs.close()
         return Launcher(ours, pid, own_namespace=own_namespace)
     try:
-        from unspill.host.spawner import place_descriptors, run_spawner
+        from unspill.host.spawner import place_descriptors, run_spawner  # lazy: spawner
 
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
         place_descriptors([null, null, null, theirs.detach()])
         os.set_inheritable(3, False)
-        from _socket import socket
-
         run_spawner(socket(fileno=3), me, own_namespace=own_namespace)
     finally:
         os._exit(0)
+
+
+def _forget_launchers() -> None:
+    """Let go, in a fork of a caller, of the caller's spawners, and of a lock that no thread here will release."""
+    global _lock  # noqa: PLW0603
+    _lock = allocate_lock()
+    while _launchers:
+        _launchers.popitem()[1].close()
+
+
+os.register_at_fork(after_in_child=_forget_launchers)
+atexit.register(stop_launchers)

@@ -3,12 +3,6 @@
 
 bwrap writes `exit-code` to its status descriptor only if the command was really executed: this, not a guess from
 the output, tells our failure from the command's.
-
-MERGED
-[named] Looks for paths in the output of a command that failed, and explains those that its plan keeps from it.
-
-Costs nothing where nothing fails. Output is words of a stranger and may not name what was refused: these are hints,
-no more. Never asks the host what it has there, so a model that reads a hint does not learn it.
 """
 
 from __future__ import annotations
@@ -16,39 +10,16 @@ from __future__ import annotations
 import errno
 import os
 
-from unspill.model.run import (
-    Exited,
-    Hint,
-    NeverStarted,
-    Signalled,
-)
-from unspill.plan.explain import Judge, remedy_of
-from unspill.policy.paths import contains, show
-from unspill.record import Record
+from unspill.model.run import Exited, NeverStarted, Signalled
+from unspill.policy.paths import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from unspill.model.plan import Plan
     from unspill.model.run import Outcome
-    from unspill.plan.explain import Refusal
 
-
-_EXIT_KEY = b'"exit-code":'
-_SIGNALS = 64
-
-# bwrap runs without a locale; os.strerror would speak the caller's language
-_ENOENT, _ENOTDIR, _EACCES = "No such file or directory", "Not a directory", "Permission denied"
 
 NO_DIRECTORY = "the working directory does not exist"
 NOT_A_DIRECTORY = "the working directory is not a directory"
-
-_CLOSED = (
-    "If a command in this sandbox took the right to enter it away, `unspill changes` lists that and "
-    "`unspill discard` takes it back; else choose another directory."
-)
-
 MOUNT_REMEDIES = {
     errno.EINVAL: (
         "a file system is mounted below it, which the kernel does not let an ordinary user cover",
@@ -62,6 +33,14 @@ MOUNT_REMEDIES = {
     ),
     errno.E2BIG: ("it has more layers than this kernel takes", "Apply or discard what is held."),
 }
+_EXIT_KEY = b'"exit-code":'
+_SIGNALS = 64
+# bwrap runs without a locale; os.strerror would speak the caller's language
+_ENOENT, _ENOTDIR, _EACCES = "No such file or directory", "Not a directory", "Permission denied"
+_CLOSED = (
+    "If a command in this sandbox took the right to enter it away, `unspill changes` lists that and "
+    "`unspill discard` takes it back; else choose another directory."
+)
 
 
 def outcome_from(status: bytes, stderr: bytes) -> Outcome:
@@ -73,6 +52,25 @@ def outcome_from(status: bytes, stderr: bytes) -> Outcome:
     if 128 < code <= 128 + _SIGNALS:
         return Signalled(signal=code - 128)
     return Exited(code=code)
+
+
+def not_executed(program: bytes, code: int) -> NeverStarted:
+    """Return the outcome of a command that execve(2) refused with an errno."""
+    reason = f"{show(program)}: {os.strerror(code)}"
+    return _not_executed(reason, is_missing=code == errno.ENOENT)
+
+
+def not_entered(code: int) -> NeverStarted:
+    """Return the outcome of a command whose working directory chdir(2) refused with an errno."""
+    reasons = {errno.ENOENT: NO_DIRECTORY, errno.ENOTDIR: NOT_A_DIRECTORY}
+    reason = reasons.get(code, f"the working directory can't be entered: {os.strerror(code)}")
+    return NeverStarted(reason=reason, remedy=_CLOSED if code == errno.EACCES else "Give a directory that is there.")
+
+
+def mount_refused(dest: bytes, code: int, text: str) -> NeverStarted:
+    """Return the outcome of a run whose overlay could not be mounted."""
+    reason, remedy = MOUNT_REMEDIES.get(code, (text, "Run `unspill doctor`."))
+    return NeverStarted(reason=f"could not cover {show(dest)!r} with a layer: {reason}", remedy=remedy)
 
 
 def _never_started(stderr: bytes) -> NeverStarted:
@@ -89,161 +87,6 @@ def _never_started(stderr: bytes) -> NeverStarted:
     return NeverStarted(reason=text, remedy="Run `unspill doctor`.")
 
 
-def not_executed(program: bytes, code: int) -> NeverStarted:
-    """Return the outcome of a command that execve(2) refused with an errno."""
-    reason = f"{show(program)}: {os.strerror(code)}"
-    return _not_executed(reason, is_missing=code == errno.ENOENT)
-
-
-def not_entered(code: int) -> NeverStarted:
-    """Return the outcome of a command whose working directory chdir(2) refused with an errno."""
-    reasons = {errno.ENOENT: NO_DIRECTORY, errno.ENOTDIR: NOT_A_DIRECTORY}
-    reason = reasons.get(code, f"the working directory can't be entered: {os.strerror(code)}")
-    return NeverStarted(reason=reason, remedy=_CLOSED if code == errno.EACCES else "Give a directory that is there.")
-
-
 def _not_executed(reason: str, *, is_missing: bool) -> NeverStarted:
     remedy = "Is it installed on this machine, below a directory that the sandbox shows (`--explain`)?"
     return NeverStarted(reason=reason, remedy=remedy, exit_code=127 if is_missing else 126)
-
-
-def mount_refused(dest: bytes, code: int, text: str) -> NeverStarted:
-    """Return the outcome of a run whose overlay could not be mounted."""
-    reason, remedy = MOUNT_REMEDIES.get(code, (text, "Run `unspill doctor`."))
-    return NeverStarted(reason=f"could not cover {show(dest)!r} with a layer: {reason}", remedy=remedy)
-
-
-_EXPLAINED = (
-    (
-        os.strerror(errno.EROFS).encode(),
-        "read-only",
-        "Something was to be written where the sandbox is read-only (EROFS).",
-        "Write to the project, the playground or /tmp. `--root DIR` allows another directory.",
-    ),
-    (
-        os.strerror(errno.EXDEV).encode(),
-        "rename-across-layers",
-        "The kernel's overlay does not rename a directory of the project as a whole (EXDEV).",
-        "`mv` copies instead and works; for `git mv DIR`, move the files one by one or `mv` and `git add -A`.",
-    ),
-    (
-        b"hardlink different from source",
-        "hard-link-across-layers",
-        "A clone inside the project can't share files with it: in the kernel's overlay a hard link is another file.",
-        "`git clone --no-hardlinks` copies them instead and works; so does a clone to `/tmp` or the playground.",
-    ),
-    (
-        os.strerror(errno.EOVERFLOW).encode(),
-        "foreign-owner",
-        "A file of another owner or group was to be changed, which can't be copied into a layer (EOVERFLOW).",
-        "`unspill doctor PROJECT` lists such files; give them to yourself: chown -R YOU:YOURGROUP.",
-    ),
-)
-
-
-def hints_from(outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...]:
-    """Return explanations for what only looks like the command's failure. Words in an output are a hint, no more."""
-    if outcome == Exited(code=0) or isinstance(outcome, NeverStarted):
-        return ()
-    return tuple(
-        Hint(code=name, text=text, remedy=remedy)
-        for words, name, text, remedy in _EXPLAINED
-        if any(words in output for output in outputs)
-    )
-
-
-_TAIL = 16 * 1024
-_MOST = 3
-_LONGEST_PATH = 4096
-# Said by shells and by the tools that make files, where the directory is missing
-_NO_DIRECTORY = b"Directory nonexistent"
-_MAKING = (_NO_DIRECTORY, b"cannot create", b"can't create", b"failed to create", b"cannot touch")
-# Said by bash of `<` and `>` alike, by Python of every mode
-_UNCLEAR = (b": line ", b"FileNotFoundError")
-_QUOTES = (b"\xe2\x80\x98", b"\xe2\x80\x99", b"'", b'"', b"`", b"(", b")", b",", b"=")
-
-
-class _Named(Record):
-    """A path in a line of output, and what the line says of it; `is_unclear`: not whether it was to be written."""
-
-    path: bytes
-    is_write: bool
-    is_missing: bool
-    is_unclear: bool
-
-
-def hints_about(plan: Plan, outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...]:
-    """Return a hint for each path that was named with an error and that a rule of the plan refuses.
-
-    One more where the profile `strict` is likely what refused a socket.
-    """
-    if not isinstance(outcome, Exited) or not outcome.code:
-        return ()
-    judge, home = Judge(plan.mounts, has_rootfs=bool(plan.rootfs)), dict(plan.environ).get(b"HOME", b"/")
-    found: dict[bytes, Hint] = {}
-    for named in _named(outputs):
-        refusal = judge.refusal(named.path, is_write=named.is_write)
-        if refusal is not None and _is_telling(refusal, home, is_missing=named.is_missing) and len(found) < _MOST:
-            found[refusal.path] = Hint(
-                code="denied-path",
-                text=f"{show(refusal.path)}: {refusal.rule}.",
-                remedy=_remedy(judge, named, refusal, home),
-            )
-    return (*found.values(), *_strict_hints(plan, outputs))
-
-
-def _remedy(judge: Judge, named: _Named, refusal: Refusal, home: bytes) -> str:
-    remedy = remedy_of(refusal, is_write=named.is_write, home=home)
-    written = judge.refusal(named.path, is_write=True) if named.is_unclear else None
-    if written is None:
-        return remedy
-    other = remedy_of(written, is_write=True, home=home)
-    return f"{remedy} If it was to be written: {other[0].lower()}{other[1:]}"
-
-
-def _named(outputs: tuple[bytes, ...]) -> Iterator[_Named]:
-    """Yield the absolute paths in lines that speak of a missing or read-only file."""
-    read_only, missing = (os.strerror(code).encode() for code in (errno.EROFS, errno.ENOENT))
-    errors = (read_only, missing, _NO_DIRECTORY)
-    for output in outputs:
-        for line in output[-_TAIL:].splitlines():
-            if not any(error in line for error in errors):
-                continue
-            is_missing = read_only not in line
-            is_write = not is_missing or any(words in line for words in _MAKING)
-            for word in _words(_without_speaker(line, errors)):
-                path = word.rstrip(b":;.")
-                if path.startswith(b"/") and len(path) <= _LONGEST_PATH and b"\0" not in path:
-                    is_unclear = not is_write and any(words in line for words in _UNCLEAR)
-                    yield _Named(path=path, is_write=is_write, is_missing=is_missing, is_unclear=is_unclear)
-
-
-def _without_speaker(line: bytes, errors: tuple[bytes, ...]) -> bytes:
-    """Take away the program that a line begins with: `/bin/sh: 1: ...`, but not what an error follows at once."""
-    first, _colon, rest = line.partition(b": ")
-    return rest if first.startswith(b"/") and not rest.startswith(errors) else line
-
-
-def _words(line: bytes) -> list[bytes]:
-    for mark in _QUOTES:
-        line = line.replace(mark, b" ")
-    return line.split()
-
-
-def _is_telling(refusal: Refusal, home: bytes, *, is_missing: bool) -> bool:
-    """Tell whether a rule is likely the reason: what a temporary directory does not have, nobody else has either."""
-    if refusal.kind == "hidden":
-        return is_missing and contains(home, refusal.path)
-    return refusal.kind != "read-only" or not is_missing
-
-
-def _strict_hints(plan: Plan, outputs: tuple[bytes, ...]) -> Iterator[Hint]:
-    """Name the profile where it is likely what refused a socket."""
-    # What the filter answers; the other families that it refuses are rare
-    words = os.strerror(errno.EAFNOSUPPORT).encode().lower()
-    if plan.profile == "strict" and any(words in output[-_TAIL:].lower() for output in outputs):
-        yield Hint(
-            code="strict-profile",
-            text='`profile = "strict"` lets no program open a Unix socket.',
-            remedy='If the command needs one, set `profile = "default"` in your configuration.',
-        )

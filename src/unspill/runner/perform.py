@@ -3,11 +3,6 @@
 
 Knows no policy: what may be seen or written is decided in the Plan. One implementation for sync and async callers:
 the async side calls this in a thread and cancels through a descriptor.
-
-MERGED
-[stage] What the shell says that goes to the working directory for bwrap: nothing, or why the command was not started.
-
-It closes its end before it becomes the command, so nothing here can be forged by the command.
 """
 
 from __future__ import annotations
@@ -46,13 +41,13 @@ from unspill.plan.argv import bwrap_options
 from unspill.plan.view import command_words
 from unspill.record import Record
 from unspill.runner.launcher import get_launcher
-from unspill.runner.outcome import hints_from, not_entered, not_executed, outcome_from
+from unspill.runner.outcome import not_entered, not_executed, outcome_from
 from unspill.runner.watch import (
-    Budget,
-    Collector,
     MemoryWatch,
-    Pipes,
+    RunPipes,
+    UsageWatch,
     Watch,
+    make_collectors,
     name_limit,
     rlimits,
 )
@@ -68,6 +63,10 @@ if TYPE_CHECKING:
 
 
 _WITH_PARENT = b"--die-with-parent"
+# What the shell says, and which error that is
+_DIRECTORIES = {b"none": errno.ENOENT, b"file": errno.ENOTDIR, b"closed": errno.EACCES}
+_PROGRAMS = {b"program": errno.ENOENT, b"mode": errno.EACCES}
+_LONGEST = 64
 
 
 class Performed(Record):
@@ -87,101 +86,73 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
     Raises:
         SandboxUnavailable: the spawner could not be reached or died; nothing of the run is alive.
     """
-    streams = Pipes(wishes.stdin is not None)
+    pipes = RunPipes(wishes.stdin is not None)
     group = _group(plan, facts, wishes)
-    stage = _stage(plan)
+    report = _StartReport(plan) if plan.staged else None
     try:
-        launched = _launch(plan, facts, wishes, streams, group, stage)
+        launched = _launch(plan, facts, wishes, pipes, group, report)
     except BaseException:
-        streams.close()
-        if stage is not None:
-            stage.end()
+        pipes.close()
+        if report is not None:
+            report.end()
         if group is not None:
             group.remove()
         raise
     memory = MemoryWatch() if group is None else None
-    budget = Budget(plan.limits, _uppers(plan), _kept(plan), _fresh(plan), memory)
-    collectors = [
-        Collector(
-            wishes.spill_dir + b"/" + name,
-            kept_bytes=plan.limits.kept_bytes,
-            file_cap=plan.limits.output_bytes,
-        )
-        for name in (b"stdout", b"stderr")
-    ]
+    usage = UsageWatch(plan.limits, _uppers(plan), _kept(plan), _fresh(plan), memory)
+    collectors = make_collectors(wishes.spill_dir, plan.limits)
     raised: BaseException | None = None
     try:
-        watch = Watch(launched, streams, collectors, budget, plan.limits, wishes)
+        watch = Watch(launched, pipes, collectors, usage, plan.limits, wishes)
         try:
             stopped = watch.until_dead()
         except BaseException as error:
             if not wishes.returns_raised or isinstance(error, UnspillError):
                 raise
             stopped, raised = Cancelled(), error
-        status = streams.read_status()
+        status = pipes.read_status()
         reached = None if group is None else group.reached()
     finally:
         launched.close()
-        streams.close()
+        pipes.close()
         stdout, stderr = (collector.finish() for collector in collectors)
         if group is not None:
             group.remove()
-        if stage is not None:
-            stage.end()
+        if report is not None:
+            report.end()
     outcome = outcome_from(status, stderr.kept()) if stopped is None else stopped
-    outcome = outcome if stage is None else stage.outcome(outcome)
+    outcome = outcome if report is None else report.outcome(outcome)
     if raised is None and not isinstance(outcome, NeverStarted):
         watch.release()
-    performed = _performed(name_limit(outcome, reached, plan.limits), stdout, stderr)
-    performed = performed.replace(remains=watch.remains, raised=raised)
-    return _explained(plan, performed)
+    performed = _performed(plan, name_limit(outcome, reached, plan.limits), stdout, stderr)
+    return performed.replace(remains=watch.remains, raised=raised)
 
 
 def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
     if facts.cgroup == "none":
         return None
-    from unspill.host.cgroup import make_group
+    from unspill.host.cgroup import make_group  # lazy: control groups
 
     return make_group(facts.cgroup, wishes.run, plan.limits)
 
 
-def _stage(plan: Plan) -> Stage | None:
-    if not plan.staged:
-        return None
-
-    return Stage(plan)
-
-
-def _explained(plan: Plan, performed: Performed) -> Performed:
-    """Add what can be guessed of files that the plan kept from the command."""
-    if performed.outcome == Exited(code=0) or isinstance(performed.outcome, NeverStarted):
-        return performed
-    from unspill.runner.outcome import hints_about
-
-    guessed = hints_about(plan, performed.outcome, performed.stdout.kept(), performed.stderr.kept())
-    if not guessed:
-        return performed
-    others = tuple(hint for hint in performed.hints if hint.code != "read-only")
-    return performed.replace(hints=(*others, *guessed))
-
-
-def _performed(outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
+def _performed(plan: Plan, outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
     if isinstance(outcome, NeverStarted):
         # What is on stderr is bwrap's: our failure is never shown as the command's output
         return Performed(outcome=outcome, stdout=Output(), stderr=Output())
-    return Performed(
-        outcome=outcome,
-        stdout=stdout,
-        stderr=stderr,
-        hints=hints_from(outcome, stdout.tail or stdout.head, stderr.tail or stderr.head),
-    )
+    if outcome == Exited(code=0):
+        return Performed(outcome=outcome, stdout=stdout, stderr=stderr)
+    from unspill.runner.hints import find_hints  # lazy: hints
+
+    hints = find_hints(plan, outcome, stdout, stderr)
+    return Performed(outcome=outcome, stdout=stdout, stderr=stderr, hints=hints)
 
 
 def _launch(
-    plan: Plan, facts: Facts, wishes: Wishes, streams: Pipes, group: Group | None, stage: Stage | None
+    plan: Plan, facts: Facts, wishes: Wishes, pipes: RunPipes, group: Group | None, report: _StartReport | None
 ) -> Launched:
     # The shell that becomes the command has its descriptor before the files: it can't name one above 9
-    told = () if stage is None else (stage.theirs(),)
+    told = () if report is None else (report.theirs(),)
     options, contents = bwrap_options(plan, facts, first_fd=FIRST_FILE_FD + len(told))
     umask = _umask()
     # Not every engine needs it, but only in a pid namespace does nothing outlive a spawner that is killed
@@ -206,7 +177,7 @@ def _launch(
         temporary=_temporary(plan) if own_namespace else (),
     )
     try:
-        descriptors = (*streams.theirs[:3], given[0], streams.theirs[3], *told, *given[1:])
+        descriptors = (*pipes.theirs[:3], given[0], pipes.theirs[3], *told, *given[1:])
         try:
             return get_launcher(own_namespace=own_namespace, may_fork=wishes.may_fork).launch(job, descriptors)
         except SandboxUnavailable:
@@ -215,9 +186,9 @@ def _launch(
     finally:
         for fd in given:
             os.close(fd)
-        streams.close_theirs()
-        if stage is not None:
-            stage.launched()
+        pipes.close_theirs()
+        if report is not None:
+            report.launched()
 
 
 def _without_parent(options: tuple[bytes, ...]) -> tuple[bytes, ...]:
@@ -277,13 +248,12 @@ def _umask() -> int:
     return 0o022
 
 
-_LONGEST = 64
-_DIRECTORIES = {b"none": errno.ENOENT, b"file": errno.ENOTDIR, b"closed": errno.EACCES}
-_PROGRAMS = {b"program": errno.ENOENT, b"mode": errno.EACCES}
+class _StartReport:
+    """Why a command was not started, from the shell that goes to its working directory for bwrap (`plan.view`).
 
-
-class Stage:
-    """The caller's end of the pipe, from before the run is launched until every process of it is dead."""
+    A pipe, from before the run is launched until every process of it is dead. The shell closes its end before it
+    becomes the command, so the command can't forge anything here.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

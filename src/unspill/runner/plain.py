@@ -15,7 +15,7 @@ import time
 
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, OutputChunk, Signalled, TimedOut
 from unspill.runner.perform import Performed
-from unspill.runner.watch import Collector
+from unspill.runner.watch import make_collectors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Limits
     from unspill.model.run import Outcome
-    from unspill.runner.watch import Wishes
+    from unspill.runner.watch import Collector, Wishes
+
 
 _CHUNK = 1 << 16
 # What a process beyond our reach still writes after the command has ended is not waited for
-_LAST_WORDS_S = 0.5
+_LATE_OUTPUT_S = 0.5
 _PAUSE_MS = 50
 
 
@@ -35,10 +36,7 @@ def perform_plainly(
     argv: tuple[bytes, ...], cwd: bytes, environ: dict[bytes, bytes], limits: Limits, wishes: Wishes
 ) -> Performed:
     """Run a command to its end."""
-    collectors = [
-        Collector(wishes.spill_dir + b"/" + name, kept_bytes=limits.kept_bytes, file_cap=limits.output_bytes)
-        for name in (b"stdout", b"stderr")
-    ]
+    collectors = make_collectors(wishes.spill_dir, limits)
     stdin = _stdin(wishes.stdin)
     try:
         process = subprocess.Popen(
@@ -59,35 +57,13 @@ def perform_plainly(
             os.close(stdin)
     with process:
         try:
-            outcome = _Attendance(process, collectors, limits, wishes).until_end()
+            outcome = _PlainWatch(process, collectors, limits, wishes).until_end()
         finally:
             _kill(process)
     return _performed(outcome, collectors)
 
 
-def _stdin(given: bytes | int | None) -> int:
-    if not isinstance(given, bytes):
-        return subprocess.DEVNULL if given is None else given
-    fd = os.memfd_create("stdin")
-    with os.fdopen(os.dup(fd), "wb") as file:
-        file.write(given)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
-def _performed(outcome: Outcome, collectors: list[Collector]) -> Performed:
-    stdout, stderr = (collector.finish() for collector in collectors)
-    return Performed(outcome=outcome, stdout=stdout, stderr=stderr)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-class _Attendance:
+class _PlainWatch:
     """The loop around one command."""
 
     def __init__(
@@ -107,11 +83,11 @@ class _Attendance:
         self._begun = time.monotonic()
 
     def until_end(self) -> Outcome:
-        last_words: float | None = None
-        while self._outputs and (last_words is None or time.monotonic() < last_words):
+        end_of_output: float | None = None
+        while self._outputs and (end_of_output is None or time.monotonic() < end_of_output):
             self._turn()
-            if last_words is None and self._process.poll() is not None:
-                last_words = time.monotonic() + _LAST_WORDS_S
+            if end_of_output is None and self._process.poll() is not None:
+                end_of_output = time.monotonic() + _LATE_OUTPUT_S
         while self._process.poll() is None:
             self._turn()
         if self._stopped is not None:
@@ -151,3 +127,25 @@ class _Attendance:
         if self._stopped is None and self._process.poll() is None:
             self._stopped = why
             _kill(self._process)
+
+
+def _stdin(given: bytes | int | None) -> int:
+    if not isinstance(given, bytes):
+        return subprocess.DEVNULL if given is None else given
+    fd = os.memfd_create("stdin")
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(given)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _performed(outcome: Outcome, collectors: list[Collector]) -> Performed:
+    stdout, stderr = (collector.finish() for collector in collectors)
+    return Performed(outcome=outcome, stdout=stdout, stderr=stderr)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

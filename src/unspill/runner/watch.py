@@ -1,31 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits for one run: reads its output, feeds its input, and kills it when a bound, a deadline or the caller says so.
 
-Returns only when the spawner has said that every process is dead (or is dead itself, and with it the run).
-
-MERGED
-[pipes] The pipes between a run and its caller: a command never gets a terminal, a file or a socket of the caller's.
-
-[streams] Keeps one stream of a command: its head and tail in memory, the rest in a capped file.
-
-Memory stays bounded whatever is printed; no byte is changed or decoded here.
-
-[limits] Turns Limits into what the kernel enforces, and watches what it does not.
-
-Processes, memory and open files are the kernel's business (cgroup where delegated, else rlimit on the child that is
-held back); the size of the layer is measured while the run goes on.
-
-[budget] Watches what a run takes of the disk and of the directories in memory, and names the bound that it exceeds.
-
-Asks file systems how full they are at every look, and walks the layers now and then. A command can hide what it wrote
-from a walk, in directories closed to its owner or in deleted files; it can't hide it from the file system.
-
-[memory] Watches the memory of the host while a run goes on that no control group bounds.
-
-An rlimit counts what a process maps for itself alone. It does not count shared memory, files in memory, pipes and
-sockets: of those only the host as a whole can tell. If it is nearly out of memory, this run is the first to go.
-
-[wishes] What a caller wants of one run besides its plan.
+Returns only when the spawner has said that every process is dead (or is dead itself, and with it the run). Processes,
+memory and open files are bounded by the kernel: by a control group, else by rlimits on the child that is held back.
+What a run takes of the disk, of directories in memory, and without a control group of the host's memory, is measured
+while it goes on.
 """
 
 from __future__ import annotations
@@ -37,6 +16,7 @@ import select
 import sys
 import time
 
+from unspill.changes.walk import has_fresh, measure
 from unspill.errors import SandboxUnavailable
 from unspill.host.descriptors import above_standard, make_pipe
 from unspill.host.job import is_dead
@@ -62,23 +42,56 @@ if TYPE_CHECKING:
 
     from unspill.model.layer import RunId
     from unspill.model.policy import Limits
-    from unspill.model.run import (
-        Event,
-        LimitName,
-        Outcome,
-        StreamName,
-    )
+    from unspill.model.run import Event, LimitName, Outcome, StreamName
     from unspill.runner.launcher import Launched
 
+# What a run may not eat: a machine without free space or memory hurts more than a run that is ended
+FREE_SPACE_KEPT = 256 * 1024 * 1024
+FREE_INODES_KEPT = 10_000
+FREE_MEMORY_KEPT = 256 * 1024 * 1024
 
 _CHUNK = 1 << 16
-_STDIN_CHUNK = 1 << 16
 # Keeps the loop from turning without end where a question is under way and nothing is left of the time
 _LOOK_AGAIN_S = 0.1
-
 # How bwrap begins what it says of itself, and how much of that is kept back
 _BWRAP_SAYS = b"bwrap: "
 _MOST_WITHHELD = 4096
+_NULL = os.O_RDONLY | os.O_CLOEXEC
+_PIPE_READ, _PIPE_WRITE = 0, 1
+# Of the file beside a stream's head and tail, where the output has no bound
+_FILE_CAP = 1 << 30
+_SIGXFSZ = 25
+# Between two looks; a walk takes at most one part in so many of the time
+_LOOK_S = 0.5
+_LONGEST_PAUSE_S = 2.0
+_SHARE = 20
+# A run that only tidies a playground that is too large must be let alone
+_GROWN_BYTES, _GROWN_ENTRIES = 1 << 20, 100
+# The clock that files are stamped by may be behind by one tick, which is 10 ms at most
+_TICK_NS = 10_000_000
+# A run that went on while nothing of it was taken is not the reason
+_TAKEN_MEANWHILE = 256 * 1024 * 1024
+_COUNTED = (b"MemAvailable:", b"SwapFree:")
+
+
+class Wishes(Record):
+    """What the caller wants of one run besides the plan.
+
+    `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
+    `on_listener` is given the listening socket of a plan with a proxy, before the command is let go, and owns it.
+    `waited_s` says how long the command has waited for a person's answer so far, which is not its own time.
+    `returns_raised`: an exception that cancels the run, of the caller's own or a Ctrl-C, is returned and not raised.
+    """
+
+    run: RunId
+    spill_dir: bytes
+    stdin: bytes | int | None = None
+    on_event: Callable[[Event], None] | None = None
+    cancel_fd: int | None = None
+    on_listener: Callable[[int], None] | None = None
+    may_fork: bool = False
+    waited_s: Callable[[], float] | None = None
+    returns_raised: bool = False
 
 
 class Watch:
@@ -87,16 +100,16 @@ class Watch:
     def __init__(
         self,
         launched: Launched,
-        streams: Pipes,
+        pipes: RunPipes,
         collectors: list[Collector],
-        budget: Budget,
+        usage: UsageWatch,
         limits: Limits,
         wishes: Wishes,
     ) -> None:
         self._launched = launched
-        self._streams = streams
-        self._outputs = {streams.stdout: collectors[0], streams.stderr: collectors[1]}
-        self._budget = budget
+        self._pipes = pipes
+        self._outputs = {pipes.stdout: collectors[0], pipes.stderr: collectors[1]}
+        self._usage = usage
         self._limits = limits
         self._wishes = wishes
         self._begun = time.monotonic()
@@ -134,6 +147,12 @@ class Watch:
         self._wait_for_init()
         return self._stopped
 
+    def release(self) -> None:
+        """Show what was withheld: the command was started, so it was the command's own."""
+        if self._withheld and self._wishes.on_event is not None:
+            self._wishes.on_event(OutputChunk(stream="stderr", chunk=self._withheld))
+        self._withheld = None
+
     def _register(self) -> None:
         for fd in (self._launched.fileno(), *self._outputs):
             self._poll.register(fd, select.POLLIN)
@@ -150,7 +169,7 @@ class Watch:
             elif fd == self._wishes.cancel_fd:
                 self._poll.unregister(fd)
                 self._stop(Cancelled())
-            elif fd == self._streams.stdin:
+            elif fd == self._pipes.stdin:
                 self._feed()
             elif fd == self._source:
                 self._take_input()
@@ -159,7 +178,7 @@ class Watch:
     def _timeout_ms(self) -> float | None:
         if self._stopped is not None:
             return None
-        moments = [self._budget.next_check]
+        moments = [self._usage.next_check]
         if self._limits.wall_s is not None:
             moments.append(self._last_moment())
         return max(0.0, (min(moments) - time.monotonic()) * 1000 + 1)
@@ -176,7 +195,7 @@ class Watch:
             return
         if self._limits.wall_s is not None and now >= self._last_moment():
             self._stop(TimedOut(after_s=self._limits.wall_s))
-        elif now >= self._budget.next_check and (reached := self._budget.check(self._init_fd)):
+        elif now >= self._usage.next_check and (reached := self._usage.check(self._init_fd)):
             self._stop(reached)
 
     def _stop(self, why: Outcome) -> None:
@@ -232,7 +251,7 @@ class Watch:
         collector.add(chunk)
         # A flood goes on until its processes are dead, which on a busy machine takes a while
         if self._stopped is None or not _is_too_much(self._stopped):
-            self._pass_on("stdout" if fd == self._streams.stdout else "stderr", chunk)
+            self._pass_on("stdout" if fd == self._pipes.stdout else "stderr", chunk)
         bound = self._limits.output_bytes
         if bound is not None and collector.total > bound and self._stopped is None:
             self._stop(LimitReached(limit="output", bound=bound))
@@ -249,26 +268,20 @@ class Watch:
             chunk, self._withheld = self._withheld, None
         self._wishes.on_event(OutputChunk(stream=name, chunk=chunk))
 
-    def release(self) -> None:
-        """Show what was withheld: the command was started, so it was the command's own."""
-        if self._withheld and self._wishes.on_event is not None:
-            self._wishes.on_event(OutputChunk(stream="stderr", chunk=self._withheld))
-        self._withheld = None
-
     def _feed_when_possible(self) -> None:
-        if self._streams.stdin is None:
+        if self._pipes.stdin is None:
             return
         if self._pending:
-            self._poll.register(self._streams.stdin, select.POLLOUT)
+            self._poll.register(self._pipes.stdin, select.POLLOUT)
         elif self._source is not None:
             self._poll.register(self._source, select.POLLIN)
         else:
-            self._streams.close_stdin()
+            self._pipes.close_stdin()
 
     def _feed(self) -> None:
-        assert self._streams.stdin is not None
+        assert self._pipes.stdin is not None
         try:
-            self._pending = self._pending[os.write(self._streams.stdin, self._pending[:_STDIN_CHUNK]) :]
+            self._pending = self._pending[os.write(self._pipes.stdin, self._pending[:_CHUNK]) :]
         except BlockingIOError:
             return
         except OSError as error:
@@ -277,13 +290,13 @@ class Watch:
             # The command does not read any more; that is its right
             self._pending, self._source = memoryview(b""), None
         if not self._pending:
-            self._poll.unregister(self._streams.stdin)
+            self._poll.unregister(self._pipes.stdin)
             self._feed_when_possible()
 
     def _take_input(self) -> None:
         assert self._source is not None
         try:
-            self._pending = memoryview(os.read(self._source, _STDIN_CHUNK))
+            self._pending = memoryview(os.read(self._source, _CHUNK))
         except BlockingIOError:
             return
         except OSError:
@@ -316,16 +329,11 @@ class Watch:
             self._init_fd = None
 
 
-def _is_too_much(stopped: Outcome) -> bool:
-    return isinstance(stopped, LimitReached) and stopped.limit == "output"
+class RunPipes:
+    """The pipes of one run: a command never gets a terminal, a file or a socket of the caller's.
 
-
-_NULL = os.O_RDONLY | os.O_CLOEXEC
-_PIPE_READ, _PIPE_WRITE = 0, 1
-
-
-class Pipes:
-    """The pipes of one run: ours are read or written here, theirs go to the command and are closed here."""
+    Our ends are read or written here; `theirs` go to the command and are closed here.
+    """
 
     def __init__(self, has_stdin: bool) -> None:
         pipes: list[tuple[int, int]] = []
@@ -368,11 +376,11 @@ class Pipes:
             os.close(fd)
 
 
-_FILE_CAP = 1 << 30
-
-
 class Collector:
-    """Takes the chunks of one stream as they come."""
+    """Keeps one stream of a command as it comes: its head and tail in memory, more of it in a capped file.
+
+    Memory stays bounded whatever is printed; no byte is changed or decoded.
+    """
 
     def __init__(self, file: bytes, *, kept_bytes: int, file_cap: int | None) -> None:
         self._head = bytearray()
@@ -397,6 +405,20 @@ class Collector:
             self._open()
         if len(self._tail) > 2 * self._kept:
             self._cut_tail()
+
+    def finish(self) -> Output:
+        """Return what was kept; nothing may be added after."""
+        has_file = self._fd is not None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        self._cut_tail()
+        return Output(
+            head=bytes(self._head),
+            tail=bytes(self._tail),
+            left_out=self.total - len(self._head) - len(self._tail),
+            file=self._path if has_file else None,
+        )
 
     def _cut_tail(self) -> None:
         del self._tail[: max(0, len(self._tail) - self._kept)]
@@ -423,99 +445,20 @@ class Collector:
             self._in_file += written
             view = view[written:]
 
-    def finish(self) -> Output:
-        """Return what was kept; nothing may be added after."""
-        has_file = self._fd is not None
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-        self._cut_tail()
-        return Output(
-            head=bytes(self._head),
-            tail=bytes(self._tail),
-            left_out=self.total - len(self._head) - len(self._tail),
-            file=self._path if has_file else None,
-        )
+
+def make_collectors(spill_dir: bytes, limits: Limits) -> list[Collector]:
+    """Return what keeps the two streams of a run."""
+    return [
+        Collector(spill_dir + b"/" + name, kept_bytes=limits.kept_bytes, file_cap=limits.output_bytes)
+        for name in (b"stdout", b"stderr")
+    ]
 
 
-# What a run may not eat: a machine without free space hurts more than a run that is ended
-FREE_SPACE_KEPT = 256 * 1024 * 1024
+class UsageWatch:
+    """What one run takes of the disk and of the directories in memory.
 
-
-def rlimits(limits: Limits, *, has_group: bool) -> tuple[tuple[int, int], ...]:
-    """Return (resource, bound) pairs for the held child.
-
-    Memory is RLIMIT_DATA, not RLIMIT_AS: runtimes reserve far more address space than they use.
-    """
-    wanted = (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, limits.file_bytes),
-        (resource.RLIMIT_NOFILE, limits.open_files),
-        (resource.RLIMIT_NPROC, None if has_group else limits.processes),
-        (resource.RLIMIT_DATA, None if has_group else limits.memory_bytes),
-    )
-    return tuple((kind, bound) for kind, bound in wanted if bound is not None)
-
-
-_SIGXFSZ = 25
-
-
-def name_limit(outcome: Outcome, reached: LimitName | None, limits: Limits) -> Outcome:
-    """Say which bound ended a run where the kernel tells: by the group's counters, or by its own signal."""
-    if outcome == Exited(code=0) or not isinstance(outcome, Exited | Signalled):
-        return outcome
-    if outcome == Signalled(signal=_SIGXFSZ) and limits.file_bytes is not None:
-        return LimitReached(limit="file_bytes", bound=limits.file_bytes)
-    if reached == "memory" and limits.memory_bytes is not None:
-        return LimitReached(limit="memory", bound=limits.memory_bytes)
-    if reached == "processes" and limits.processes is not None:
-        return LimitReached(limit="processes", bound=limits.processes)
-    return outcome
-
-
-def find_excess(
-    limits: Limits, uppers: tuple[bytes, ...], *, is_over: bool = False, closed: list[bytes] | None = None
-) -> LimitReached | None:
-    """Return the bound that what lies in these directories exceeds, if any.
-
-    `is_over`: every process is dead, so what the command closed to its owner can be opened and measured too.
-    Before that such directories are passed over, and their names added to `closed`.
-    """
-    from unspill.changes.walk import measure
-
-    used, entries = 0, 0
-    for upper in uppers:
-        more_bytes, more_entries = measure(
-            upper, bytes_cap=limits.layer_bytes, entries_cap=limits.layer_entries, unlock=is_over, closed=closed
-        )
-        used, entries = used + more_bytes, entries + more_entries
-    if limits.layer_bytes is not None and used > limits.layer_bytes:
-        return LimitReached(limit="layer_bytes", bound=limits.layer_bytes)
-    if limits.layer_entries is not None and entries > limits.layer_entries:
-        return LimitReached(limit="layer_entries", bound=limits.layer_entries)
-    return None
-
-
-def free_bytes(path: bytes) -> int:
-    """Return what an ordinary user may still write to the filesystem of a path."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
-
-
-FREE_INODES_KEPT = 10_000
-
-_LOOK_S = 0.5
-_LONGEST_PAUSE_S = 2.0
-_SHARE = 20
-# A run that only tidies a playground that is too large must be let alone
-_GROWN_BYTES, _GROWN_ENTRIES = 1 << 20, 100
-# The clock that files are stamped by may be behind by one tick, which is 10 ms at most
-_TICK_NS = 10_000_000
-
-
-class Budget:
-    """What one run may take.
-
+    Asks file systems how full they are at every look, and walks the layers now and then. A command can hide what it
+    wrote from a walk, in directories closed to its owner or in deleted files; it can't hide it from the file system.
     `uppers` are its layers, `kept` the playground and other directories that outlive it, `fresh` the places of
     directories in memory, of which the kernel bounds the bytes but not the entries; `memory` is for a run that no
     control group bounds.
@@ -599,8 +542,6 @@ class Budget:
         return LimitReached(limit=name, bound=excess.bound)
 
     def _wrote_into(self, playground: bytes) -> bool:
-        from unspill.changes.walk import has_fresh
-
         return has_fresh(playground, self._begun_ns, over_bytes=_GROWN_BYTES, over_entries=_GROWN_ENTRIES)
 
     def _fresh_excess(self, init_fd: int | None) -> LimitReached | None:
@@ -624,6 +565,92 @@ class Budget:
     @staticmethod
     def _named(name: LimitName, used: int, bound: int | None) -> LimitReached | None:
         return LimitReached(limit=name, bound=bound) if bound is not None and used > bound else None
+
+
+class MemoryWatch:
+    """The host's memory from the start of one run on that no control group bounds.
+
+    An rlimit counts what a process maps for itself alone. It does not count shared memory, files in memory, pipes and
+    sockets: of those only the host as a whole can tell. If it is nearly out of memory, this run is the first to go.
+    """
+
+    def __init__(self) -> None:
+        self._before = free_memory()
+
+    def check(self) -> LimitReached | None:
+        """Return the bound if the host is nearly out of memory, and was not when the run began."""
+        free = free_memory()
+        if free >= FREE_MEMORY_KEPT or self._before - free < _TAKEN_MEANWHILE:
+            return None
+        return LimitReached(limit="free_memory", bound=FREE_MEMORY_KEPT)
+
+
+def rlimits(limits: Limits, *, has_group: bool) -> tuple[tuple[int, int], ...]:
+    """Return (resource, bound) pairs for the held child.
+
+    Memory is RLIMIT_DATA, not RLIMIT_AS: runtimes reserve far more address space than they use.
+    """
+    wanted = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_NPROC, None if has_group else limits.processes),
+        (resource.RLIMIT_DATA, None if has_group else limits.memory_bytes),
+    )
+    return tuple((kind, bound) for kind, bound in wanted if bound is not None)
+
+
+def name_limit(outcome: Outcome, reached: LimitName | None, limits: Limits) -> Outcome:
+    """Say which bound ended a run where the kernel tells: by the group's counters, or by its own signal."""
+    if outcome == Exited(code=0) or not isinstance(outcome, Exited | Signalled):
+        return outcome
+    if outcome == Signalled(signal=_SIGXFSZ) and limits.file_bytes is not None:
+        return LimitReached(limit="file_bytes", bound=limits.file_bytes)
+    if reached == "memory" and limits.memory_bytes is not None:
+        return LimitReached(limit="memory", bound=limits.memory_bytes)
+    if reached == "processes" and limits.processes is not None:
+        return LimitReached(limit="processes", bound=limits.processes)
+    return outcome
+
+
+def find_excess(
+    limits: Limits, uppers: tuple[bytes, ...], *, is_over: bool = False, closed: list[bytes] | None = None
+) -> LimitReached | None:
+    """Return the bound that what lies in these directories exceeds, if any.
+
+    `is_over`: every process is dead, so what the command closed to its owner can be opened and measured too.
+    Before that such directories are passed over, and their names added to `closed`.
+    """
+    used, entries = 0, 0
+    for upper in uppers:
+        more_bytes, more_entries = measure(
+            upper, bytes_cap=limits.layer_bytes, entries_cap=limits.layer_entries, unlock=is_over, closed=closed
+        )
+        used, entries = used + more_bytes, entries + more_entries
+    if limits.layer_bytes is not None and used > limits.layer_bytes:
+        return LimitReached(limit="layer_bytes", bound=limits.layer_bytes)
+    if limits.layer_entries is not None and entries > limits.layer_entries:
+        return LimitReached(limit="layer_entries", bound=limits.layer_entries)
+    return None
+
+
+def free_bytes(path: bytes) -> int:
+    """Return what an ordinary user may still write to the filesystem of a path."""
+    return _room(path)[0]
+
+
+def free_memory() -> int:
+    """Return the bytes that programs can still have, without others being hurt."""
+    free = 0
+    with open("/proc/meminfo", "rb") as file:
+        for line in file:
+            if line.startswith(_COUNTED):
+                free += int(line.split()[1]) * 1024
+    return free
+
+
+def _is_too_much(stopped: Outcome) -> bool:
+    return isinstance(stopped, LimitReached) and stopped.limit == "output"
 
 
 def _device_of(place: bytes) -> int | None:
@@ -653,55 +680,3 @@ def _pid_of(pidfd: int) -> int | None:
                 pid = int(line.split()[1])
                 return pid if pid > 0 else None
     return None
-
-
-# What a run may not eat: a machine without memory hurts more than a run that is ended
-FREE_MEMORY_KEPT = 256 * 1024 * 1024
-# A run that went on while nothing of it was taken is not the reason
-_TAKEN_MEANWHILE = 256 * 1024 * 1024
-
-_COUNTED = (b"MemAvailable:", b"SwapFree:")
-
-
-class MemoryWatch:
-    """The host's memory from the start of one run on."""
-
-    def __init__(self) -> None:
-        self._before = free_memory()
-
-    def check(self) -> LimitReached | None:
-        """Return the bound if the host is nearly out of memory, and was not when the run began."""
-        free = free_memory()
-        if free >= FREE_MEMORY_KEPT or self._before - free < _TAKEN_MEANWHILE:
-            return None
-        return LimitReached(limit="free_memory", bound=FREE_MEMORY_KEPT)
-
-
-def free_memory() -> int:
-    """Return the bytes that programs can still have, without others being hurt."""
-    free = 0
-    with open("/proc/meminfo", "rb") as file:
-        for line in file:
-            if line.startswith(_COUNTED):
-                free += int(line.split()[1]) * 1024
-    return free
-
-
-class Wishes(Record):
-    """What the caller wants of one run besides the plan.
-
-    `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
-    `on_listener` is given the listening socket of a plan with a proxy, before the command is let go, and owns it.
-    `waited_s` says how long the command has waited for a person's answer so far, which is not its own time.
-    `returns_raised`: an exception that cancels the run, of the caller's own or a Ctrl-C, is returned and not raised.
-    """
-
-    run: RunId
-    spill_dir: bytes
-    stdin: bytes | int | None = None
-    on_event: Callable[[Event], None] | None = None
-    cancel_fd: int | None = None
-    on_listener: Callable[[int], None] | None = None
-    may_fork: bool = False
-    waited_s: Callable[[], float] | None = None
-    returns_raised: bool = False

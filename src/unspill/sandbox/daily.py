@@ -6,13 +6,13 @@ from __future__ import annotations
 import time
 
 from unspill.errors import StoreDamaged, StoreError
+from unspill.model.policy import DAY_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import Policy
     from unspill.store.db import Store
 
-DAY_NS = 24 * 3600 * 1_000_000_000
 STAMP = "pruned"
 
 
@@ -32,7 +32,7 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         return
     if stamp.isdecimal() and _is_today(int(stamp), now):
         return
-    from unspill.sandbox.retention import prune_in_time
+    from unspill.sandbox.upkeep import prune_in_time
 
     _copy_daily(store, now, policy.keep_days)
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import NetworkPlan
     from unspill.network.proxy import Ask, Proxy
     from unspill.network.resolve import Endpoint
-    from unspill.policy.egress import Rules
+    from unspill.policy.hosts import HostRules
 
 _DESCRIPTORS = 4096
 # What a command opens may not take the last ones: this process has to go on, and whoever it belongs to
@@ -32,7 +32,7 @@ class Gate:
     def __init__(
         self,
         network: ProxyNetwork,
-        rules: Rules,
+        rules: HostRules,
         own: frozenset[bytes],
         endpoints: frozenset[Endpoint] = frozenset(),
         ask: Ask | None = None,
@@ -50,17 +50,17 @@ class Gate:
         Raises:
             SandboxUnavailable: there can't be another thread, or there are no descriptors left.
         """
-        from unspill.network.proxy import Patience, Proxy
+        from unspill.network.proxy import Proxy, ProxyLimits  # lazy: proxy
 
         budget = Budget(up=self._network.up_bytes, down=self._network.down_bytes)
-        patience = Patience(at_once=_connections_at_once(), asking_s=self._network.asking_s)
+        limits = ProxyLimits(most_clients=_connections_at_once(), asking_s=self._network.asking_s)
         self._proxy = Proxy(
             listener,
             self._rules,
             budget=budget,
             own=self._own,
             endpoints=self._endpoints,
-            patience=patience,
+            limits=limits,
             ask=self._ask,
         )
         self._proxy.start()
@@ -104,7 +104,7 @@ def make_gate(
     if not isinstance(network, ProxyNetwork):
         return None
     from unspill.host.places import own_addresses
-    from unspill.policy.egress import parse_rules
+    from unspill.policy.hosts import parse_rules
 
     rules = parse_rules(network.hosts, public=network.public)
     try:

@@ -25,17 +25,16 @@ from unspill.model.change import ChangeSet
 from unspill.model.layer import OpenLayer, TimeMark
 from unspill.model.policy import Limits
 from unspill.model.run import Cancelled, LimitReached
-from unspill.sandbox.bases import keep_base_objects, keep_bases, left_base
-from unspill.sandbox.masking import load_masked
-from unspill.sandbox.recording import record_failure, record_run
-from unspill.sandbox.scanning import excess_of, is_unwritten, scan_run
+from unspill.sandbox.audit import record_failure, record_run
+from unspill.sandbox.scan import excess_of, is_unwritten, keep_base_objects, keep_bases, left_base, scan_run
+from unspill.sandbox.secrets import load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.model.policy import After
     from unspill.model.run import Run
-    from unspill.sandbox.opening import Opened
-    from unspill.sandbox.requesting import Request
+    from unspill.sandbox.planning import Request
+    from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
     from unspill.store.layers import LayerRow, SandboxRow
     from unspill.store.runs import UnfinishedRun
@@ -44,54 +43,54 @@ _REVIEW = "See `unspill changes`, then `unspill apply` or `unspill discard`."
 _LONGEST_COMMAND = 60
 
 
-def hold_of_project(opened: Opened) -> tuple[Run, ...]:
+def hold_of_project(project: Project) -> tuple[Run, ...]:
     """Hold what runs of a project had written when their processes were killed; return those to tell the person of.
 
     That is: the held ones, and those that were too large. A sandbox that is in use is left to whoever uses it.
     """
-    sandboxes = {row.id: row for row in opened.store.sandboxes.of_project(opened.project)}
+    sandboxes = {row.id: row for row in project.store.sandboxes.of_project(project.path)}
     found: list[Run] = []
-    for run in opened.store.runs.unfinished():
+    for run in project.store.runs.unfinished():
         if run.keeps and run.sandbox in sandboxes and is_abandoned(run):
-            lock = SandboxLock(opened.store.state, run.sandbox)
+            lock = SandboxLock(project.store.state, run.sandbox)
             if lock.try_acquire():
                 with lock:
-                    found += _try_hold(opened, sandboxes[run.sandbox], run)
+                    found += _try_hold(project, sandboxes[run.sandbox], run)
     return tuple(found)
 
 
-def hold_of_sandbox(opened: Opened) -> tuple[Run, ...]:
+def hold_of_sandbox(project: Project) -> tuple[Run, ...]:
     """Do the same for one sandbox, before the next run of it. Its lock is held.
 
     Whoever keeps something has the lock until the end, so every run without an end lost its process; or this process
     was interrupted twice and did not come to hold it.
     """
     found: list[Run] = []
-    for run in opened.store.runs.unfinished():
-        if run.keeps and run.sandbox == opened.row.id:
-            found += _try_hold(opened, opened.row, run)
+    for run in project.store.runs.unfinished():
+        if run.keeps and run.sandbox == project.row.id:
+            found += _try_hold(project, project.row, run)
     return tuple(found)
 
 
-def _try_hold(opened: Opened, sandbox: SandboxRow, left: UnfinishedRun) -> list[Run]:
+def _try_hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> list[Run]:
     """Hold what a run has written, if that can be done now: a root may be gone, or the disk full."""
     try:
-        return _hold(opened, sandbox, left)
+        return _hold(project, sandbox, left)
     except (OSError, UnspillError):
         return []
 
 
-def _hold(opened: Opened, sandbox: SandboxRow, left: UnfinishedRun) -> list[Run]:
-    store = opened.store
+def _hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> list[Run]:
+    store = project.store
     run = store.runs.find(left.id)
     if run is None or run.ended_ns is not None:
         return []  # another process was faster
     if may_live(left) and not end_processes(store, left.id):
         return []  # what can't be killed may still write
-    if opened.facts.cgroup != "none":
+    if project.means.facts.cgroup != "none":
         from unspill.host.cgroup import sweep_groups
 
-        sweep_groups(opened.facts.cgroup, (left.id,))
+        sweep_groups(project.means.facts.cgroup, (left.id,))
     rows = [row for row in store.layers.open_of_run(run.id) if os.path.isdir(upper_dir(store.state, row.id))]
     if not rows:
         remove_run(store, run.id)
@@ -99,14 +98,14 @@ def _hold(opened: Opened, sandbox: SandboxRow, left: UnfinishedRun) -> list[Run]
     drop_caches(store, run.id)
     remove_tree(spill_dir(store.state, run.id))
     limits = Limits(layer_bytes=left.layer_bytes, layer_entries=left.layer_entries)
-    held = _hold_written(opened, _reopened(opened, sandbox, run, rows), limits)
+    held = _hold_written(project, _reopened(project, sandbox, run, rows), limits)
     return [held] if held.held or held.outcome is not None else []
 
 
-def _reopened(opened: Opened, sandbox: SandboxRow, run: Run, rows: list[LayerRow]) -> OpenRun:
+def _reopened(project: Project, sandbox: SandboxRow, run: Run, rows: list[LayerRow]) -> OpenRun:
     """Return a run as it was under way, from what the store has of it."""
-    state, by_root = opened.store.state, {row.root: row for row in rows}
-    stacks = load_masked(opened.replace(row=sandbox, roots=tuple(by_root)))
+    state, by_root = project.store.state, {row.root: row for row in rows}
+    stacks = load_masked(project.replace(row=sandbox, roots=tuple(by_root)))
     layers = {
         root: OpenLayer(
             id=row.id,
@@ -118,13 +117,13 @@ def _reopened(opened: Opened, sandbox: SandboxRow, run: Run, rows: list[LayerRow
         for root, row in by_root.items()
     }
     stacks = tuple(
-        stack.replace(open=layers[stack.live], base=stack.base or left_base(opened, layers[stack.live].id))
+        stack.replace(open=layers[stack.live], base=stack.base or left_base(project, layers[stack.live].id))
         for stack in stacks
     )
-    return OpenRun(run=run, project=opened.project, stacks=stacks)
+    return OpenRun(run=run, project=project.path, stacks=stacks)
 
 
-def _hold_written(opened: Opened, under_way: OpenRun, limits: Limits) -> Run:
+def _hold_written(project: Project, under_way: OpenRun, limits: Limits) -> Run:
     """Seal the layers of a run whose processes are dead. Drop them if nothing was changed, or too much written."""
     ended = under_way.run.replace(ended_ns=time.time_ns(), outcome=excess_of(under_way, limits))
     changes: ChangeSet | None = None
@@ -135,38 +134,38 @@ def _hold_written(opened: Opened, under_way: OpenRun, limits: Limits) -> Run:
         # What can't be read now is kept all the same
         ended = ended.replace(held=True)
     if ended.held:
-        keep_bases(opened, under_way, changes)
-    (seal_run if ended.held else drop_run)(opened.store, under_way, ended, fold=False)
+        keep_bases(project, under_way, changes)
+    (seal_run if ended.held else drop_run)(project.store, under_way, ended, fold=False)
     if ended.held:
-        keep_base_objects(opened, under_way)
+        keep_base_objects(project, under_way)
     return ended
 
 
 def hold_failed(
-    opened: Opened, request: Request, under_way: OpenRun, after_cancel: After, error: BaseException
+    project: Project, request: Request, under_way: OpenRun, after_cancel: After, error: BaseException
 ) -> tuple[Run, ...]:
     """Hold what a run has written that something ended without a result, and say so in a note of the error.
 
     Returns the run, if there is something to tell of it.
     """
-    store, run = opened.store, under_way.run
+    store, run = project.store, under_way.run
     found: tuple[Run, ...] = ()
     with DeferredSignals():
         if after_cancel == "discard" or is_unwritten(under_way):
             drop_run(store, under_way, run.replace(ended_ns=time.time_ns()), fold=False)
         elif end_processes(store, run.id):
-            held = _hold_written(opened, under_way, request.limits)
+            held = _hold_written(project, under_way, request.limits)
             if held.held or held.outcome is not None:
                 error.add_note(interrupted_line(held))
                 found = (held,)
         remove_tree(spill_dir(store.state, run.id))
-        record_failure(opened, request, run, error)
+        record_failure(project, request, run, error)
     return found
 
 
-def tell_cancelled(opened: Opened, request: Request, result: RunResult, error: BaseException) -> None:
+def tell_cancelled(project: Project, request: Request, result: RunResult, error: BaseException) -> None:
     """Say in a note of the error that cancelled a run what became of its changes: whoever catches it has no result."""
-    record_run(opened, request, result)
+    record_run(project, request, result)
     # Whoever closed a pipe has read enough, and wants to hear only of what they would miss
     if result.changes or isinstance(error, KeyboardInterrupt):
         error.add_note(cancelled_line(result))

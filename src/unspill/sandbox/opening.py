@@ -9,54 +9,60 @@ from __future__ import annotations
 
 import os
 
-from unspill.errors import BwrapMissing, HostError, NamespacesForbidden, OverlayUnsupported, RootCallerRefused
+from unspill.errors import (
+    BwrapMissing,
+    BwrapUnsafe,
+    HostError,
+    NamespacesForbidden,
+    OverlayUnsupported,
+    RootCallerRefused,
+)
 from unspill.host.bwrap import find_bwrap
 from unspill.host.installation import check_own_place
 from unspill.host.places import find_home
-from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
-from unspill.policy.roots import check_root, merge_roots
-from unspill.record import Record
-from unspill.sandbox.locations import find_locations, own_directories
-from unspill.sandbox.project import has_mark, resolve_project
-from unspill.sandbox.settings import check_approver, load_policy
+from unspill.host.probe_cache import can_seal, facts_from_text, facts_key, facts_to_text, should_keep
+from unspill.policy.defaults import check_root, merge_roots
+from unspill.sandbox.project import Means, Project, find_locations, has_mark, own_directories, resolve_project
+from unspill.sandbox.settings import load_policy
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.plan import Facts, Home
+    from collections.abc import Callable, Mapping
+
+    from unspill.model.plan import Facts
     from unspill.model.policy import EngineName, Policy
-    from unspill.sandbox.asking import Who
-    from unspill.sandbox.locations import Locations
+    from unspill.sandbox.project import Locations
     from unspill.store.layers import SandboxRow
 
+    PermitRoot = Callable[[bytes, Policy, Locations], Policy]
 
-class Opened(Record):
-    """A project that is ready to have runs. `container` takes the place of a sandbox where a person wants that.
-
-    In container mode `engine` is None.
-    `warning` is about the calling program, where that imports from a root.
-    """
-
-    project: bytes
-    home: Home
-    locations: Locations
-    policy: Policy
-    facts: Facts
-    engine: EngineName | None
-    roots: tuple[bytes, ...]
-    store: Store
-    row: SandboxRow
-    container: str = ""
-    warning: str = ""
+# What lasts, in the words of bwrap and of the C library: the kernel or the container forbids it, or this bwrap can't.
+# A process or memory that can't be had at the moment, and a probe without an answer, are none of these
+_REFUSALS = (
+    "Operation not permitted",
+    "Permission denied",
+    "Function not implemented",
+    "No permissions to creat",
+    "does not support user namespaces",
+    "namespaces exceeded (ENOSPC)",
+    "Too many users",
+    "was not disabled as requested",
+    "Read-only file system",
+    "Invalid argument",
+    "Unknown option",
+    "no bwrap",
+)
+_NONE = "container mode was requested but no container was detected"
 
 
 def open_project(
     given: str | bytes | os.PathLike[str] | os.PathLike[bytes],
     name: str,
     policy: Policy | None,
-    approver: Who = None,
-) -> Opened:
-    """Open the sandbox `name` of a project. `approver` is asked whether it may be root's.
+    permit_root: PermitRoot | None = None,
+) -> Project:
+    """Open the sandbox `name` of a project; `permit_root` is asked whether it may be root's.
 
     Raises:
         DeniedError: it may not.
@@ -66,49 +72,40 @@ def open_project(
     """
     home = find_home(os.getuid(), os.environb.get(b"HOME"))
     locations = find_locations(home.path, os.environb)
-    check_approver(approver)
-    project = resolve_project(given)
-    decided = load_policy(locations, project, policy)
+    path = resolve_project(given)
+    decided = load_policy(locations, path, policy)
     is_refused = os.getuid() == 0 and not decided.allow_root
-    if is_refused and (decided.permissions.as_root != "ask" or approver is None):
+    if is_refused and (decided.permissions.as_root != "ask" or permit_root is None):
         raise RootCallerRefused("unspill does not run commands for root")
-    roots = checked_roots(project, decided, locations)
+    roots = checked_roots(path, decided, locations)
     warning = check_own_place(roots)
-    if is_refused:
-        decided = _allowed_for_root(project, decided, locations, approver)
+    if is_refused and permit_root is not None:
+        decided = permit_root(path, decided, locations)
     store = Store.open(locations.state)
-    facts, engine, container = _find_means(store, decided, roots)
-    if container:
-        # What is baked for sandboxes is not seen without one
-        decided = decided.replace(view="host")
-    found = os.stat(project)
-    return Opened(
-        project=project,
+    means = _find_means(store, decided, roots)
+    found = os.stat(path)
+    return Project(
+        path=path,
         home=home,
         locations=locations,
-        policy=decided,
-        facts=facts,
-        engine=engine,
         roots=roots,
         store=store,
-        row=_row_of(store, project, name, found),
-        container=container,
+        row=_row_of(store, path, name, found),
+        means=means,
         warning=warning,
     )
 
 
-def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> tuple[Facts, EngineName | None, str]:
-    """Return what a run is made with: the host's facts, and an engine or, in container mode, the container's name."""
+def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> Means:
     try:
         facts = get_facts(store, policy, roots)
-        return facts, choose_engine(policy, facts), ""
+        return Means(policy=policy, facts=facts, engine=choose_engine(policy, facts))
     except HostError as error:
         if not policy.container:
             raise
-        from unspill.sandbox.contained import find_container
-
         facts, container = find_container(store, policy, roots, error)
-        return facts, None, container
+        # What is baked for sandboxes is not seen without one
+        return Means(policy=policy.replace(view="host"), facts=facts, engine=None, container=container)
 
 
 def _row_of(store: Store, project: bytes, name: str, found: os.stat_result) -> SandboxRow:
@@ -124,22 +121,15 @@ def _row_of(store: Store, project: bytes, name: str, found: os.stat_result) -> S
     return row
 
 
-def _allowed_for_root(project: bytes, policy: Policy, locations: Locations, approver: Who) -> Policy:
-    from unspill.sandbox.asking import permit_root
-
-    with Store.open(locations.state) as store:
-        return permit_root(project, policy, locations, store, approver)
-
-
-def with_held_roots(opened: Opened) -> Opened:
+def with_held_roots(project: Project) -> Project:
     """Return it with the roots that only some of its runs had, as long as something of those is held.
 
     For whoever looks at what is held; a run has the roots of its policy, and those that it was allowed.
     """
-    held = {row.root for row in opened.store.layers.sealed(opened.row.id)}.difference(opened.roots)
+    held = {row.root for row in project.store.layers.sealed(project.row.id)}.difference(project.roots)
     if not held:
-        return opened
-    return opened.replace(roots=(*opened.roots, *sorted(root for root in held if os.path.isdir(root))))
+        return project
+    return project.replace(roots=(*project.roots, *sorted(root for root in held if os.path.isdir(root))))
 
 
 def checked_roots(project: bytes, policy: Policy, locations: Locations) -> tuple[bytes, ...]:
@@ -167,7 +157,7 @@ def get_facts(store: Store, policy: Policy, roots: tuple[bytes, ...], *, afresh:
     text = None if afresh or not key else store.facts.find(key)
     facts = None if text is None else facts_from_text(text)
     if facts is None:
-        from unspill.host.probe import probe
+        from unspill.host.probe import probe  # lazy: doctor
 
         facts = probe(bwrap, store.state)
         # A refusal is not remembered: the person may be about to mend the cause
@@ -180,7 +170,7 @@ def choose_engine(policy: Policy, facts: Facts) -> EngineName:
     """Return the engine of the policy, or the best one that works.
 
     Raises:
-        HostError: there is no sandbox to be had here, why, and the remedy for this distribution.
+        HostError: there is no sandbox to be had here, why, and the remedy.
     """
     wanted = policy.engine or next(iter(facts.engines), None)
     if facts.namespaces and facts.disable_userns and facts.proc_mount and wanted in facts.engines:
@@ -189,11 +179,9 @@ def choose_engine(policy: Policy, facts: Facts) -> EngineName:
 
 
 def _refusal(policy: Policy, facts: Facts) -> HostError:
-    from unspill.host.distribution import read_distribution
-    from unspill.host.level import find_refusal, report
+    from unspill.host.diagnosis import diagnose, find_refusal  # lazy: doctor
 
-    told = report(facts, distribution=read_distribution(), allow_root=policy.allow_root, engine=policy.engine)
-    row = find_refusal(told)
+    row = find_refusal(diagnose(facts, policy))
     kind = NamespacesForbidden if not (facts.namespaces and facts.disable_userns) else OverlayUnsupported
     if row is None:
         reasons = "; ".join(dict.fromkeys(reason for _name, reason in facts.problems))
@@ -201,3 +189,40 @@ def _refusal(policy: Policy, facts: Facts) -> HostError:
     # The first thing that is missing; `unspill doctor` lists the others
     why = row.consequence.removeprefix("No sandbox can be made. ")
     return kind(f"no sandbox can be made here: {why}", remedy=row.remedy)
+
+
+def is_refused(facts: Facts) -> bool:
+    """Tell whether no sandbox can be made here at all; not so where a probe only failed for the moment."""
+    needed = ("namespaces", "disable_userns", "proc_mount")
+    reasons = [reason for name, reason in facts.problems if name in needed and not getattr(facts, name)]
+    return any(refusal in reason for reason in reasons for refusal in _REFUSALS)
+
+
+def find_container(
+    store: Store,
+    policy: Policy,
+    roots: tuple[bytes, ...],
+    error: HostError,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    top: str = "",
+) -> tuple[Facts, str]:
+    """Return what this host can do, and the container that takes the place of a sandbox that can't be had.
+
+    `error` is why it can't; `environ` and `top` are where a container's marks are looked for.
+
+    Raises:
+        HostError: there is no container, or the sandbox fails for a reason that must not be passed over.
+    """
+    if isinstance(error, BwrapUnsafe):
+        raise error
+    facts = get_facts(store, policy, roots, afresh=True)
+    if can_seal(facts) or not is_refused(facts):
+        raise error
+    from unspill.host.probe import detect_container  # lazy: unsandboxed runs
+
+    name = detect_container(environ, top)
+    if not name:
+        remedy = f"Here is why no sandbox can be made: {error.message}. {error.remedy}"
+        raise HostError(_NONE, remedy=remedy) from error
+    return facts, name

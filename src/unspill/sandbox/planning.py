@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Request and what the host has to a Plan.
+"""From what a caller asks for to a checked Request, and from that and what the host has to a Plan.
 
-What the host has is looked for once a second: a sandbox runs many short commands one after the other.
+A request is checked before a layer is made or a process started. Its paths are those inside the sandbox, as the command
+and whoever reads about it will see them. What the host has is looked for once a second: a sandbox runs many short
+commands one after the other.
 """
 
 from __future__ import annotations
@@ -13,45 +15,67 @@ from unspill.errors import HostError, UsageError
 from unspill.host.places import find_places, read_git_configs
 from unspill.host.seccomp import build_filter
 from unspill.layers.lifecycle import playground_dir
-from unspill.model.plan import HostNetwork, NoNetwork, PlanInput, ProxyNetwork
+from unspill.model.plan import (
+    HostNetwork,
+    NoNetwork,
+    PlanInput,
+    ProxyNetwork,
+)
 from unspill.plan.build import build_plan
+from unspill.plan.view import (
+    missing_text,
+    not_a_directory_text,
+    playground_inside,
+    resolve_working_dir,
+    to_host,
+    to_inside,
+)
 from unspill.policy.defaults import cache_candidates, toolchain_candidates
 from unspill.policy.secrets import secret_paths
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from unspill.model.layer import Stack
-    from unspill.model.plan import CacheLayer, NetworkPlan, Places, Plan
-    from unspill.sandbox.opening import Opened
-    from unspill.sandbox.requesting import Request
+    from unspill.model.plan import (
+        CacheLayer,
+        NetworkPlan,
+        Places,
+        Plan,
+    )
+    from unspill.model.policy import After, Limits
+    from unspill.model.run import Event, Run
+    from unspill.permissions.broker import Broker
+    from unspill.sandbox.project import Project
+
+    # A text for a shell, or words
+    Command = str | bytes | Sequence[str | bytes]
+
 
 # A sandbox that runs many short commands looks around once a second, not for each of them
 _PLACES_S = 1.0
 _RESOLVER_FILE = b"/etc/resolv.conf"
-_found: dict[bytes, tuple[Opened, float, Places]] = {}
+_found: dict[bytes, tuple[Project, float, Places]] = {}
 
 
-def get_places(opened: Opened) -> Places:
+def get_places(project: Project, *, afresh: bool = False) -> Places:
     """Find what the host has of what a plan may show; for a second what was found last is good enough."""
-    last = _found.get(opened.project)
-    if last is not None and last[0] is opened and time.monotonic() - last[1] < _PLACES_S:
+    last = None if afresh else _found.get(project.path)
+    if last is not None and last[0] is project and time.monotonic() - last[1] < _PLACES_S:
         return last[2]
-    places = _find_places(opened)
-    _found[opened.project] = (opened, time.monotonic(), places)
+    places = _find_places(project)
+    _found[project.path] = (project, time.monotonic(), places)
     return places
 
 
-def forget_places(opened: Opened) -> None:
-    """Look around anew the next time."""
-    _found.pop(opened.project, None)
-
-
-def _find_places(opened: Opened) -> Places:
-    home = opened.home.path
+def _find_places(project: Project) -> Places:
+    home = project.home.path
     configs = read_git_configs(home)
-    named = opened.home
+    named = project.home
     if configs:
-        from unspill.plan.home import filter_identity, parse_gitconfig
+        from unspill.plan.gitconfig import filter_identity, parse_gitconfig
 
         pairs: list[tuple[str, str]] = []
         for text in configs:
@@ -61,29 +85,29 @@ def _find_places(opened: Opened) -> Places:
                 continue  # git itself will complain about it; a sandbox without an identity does no harm
         named = named.replace(identity=filter_identity(tuple(pairs)))
     places = find_places(
-        project=opened.project,
-        state=opened.locations.state,
-        playground=playground_dir(opened.locations.data, opened.project),
-        policy=opened.policy,
+        project=project.path,
+        state=project.locations.state,
+        playground=playground_dir(project.locations.data, project.path),
+        policy=project.means.policy,
         home=named,
         toolchains=toolchain_candidates(home, os.environb.get(b"PATH", b"")),
         caches=cache_candidates(home),
         secrets=secret_paths(home, os.getuid()),
-        own=(opened.locations.config, opened.locations.data),
+        own=(project.locations.config, project.locations.data),
     )
-    if opened.policy.view == "rootfs":
+    if project.means.policy.view == "rootfs":
         from unspill.sandbox.rootfs_use import base_of
 
-        places = places.replace(rootfs=base_of(opened))
-    if opened.policy.tmp == "persistent":
+        places = places.replace(rootfs=base_of(project))
+    if project.means.policy.tmp == "persistent":
         from unspill.layers.lifecycle import tmp_dir
 
-        places = places.replace(tmp=tmp_dir(opened.locations.data, opened.project, opened.row.name))
+        places = places.replace(tmp=tmp_dir(project.locations.data, project.path, project.row.name))
     return places
 
 
 def make_plan(
-    opened: Opened,
+    project: Project,
     request: Request,
     places: Places,
     stacks: tuple[Stack, ...],
@@ -96,25 +120,25 @@ def make_plan(
         UnspillError: as `build_plan`.
         HostError: unspill does not know this machine's system calls, or container mode makes no sandbox.
     """
-    if opened.engine is None:
+    if project.means.engine is None:
         raise HostError("in container mode no sandbox is made", remedy="See what it lacks here: `unspill doctor`.")
     base = places.rootfs
     given = PlanInput(
-        policy=opened.policy.replace(limits=request.limits),
-        facts=opened.facts,
+        policy=project.means.policy.replace(limits=request.limits),
+        facts=project.means.facts,
         places=places,
-        engine=opened.engine,
+        engine=project.means.engine,
         stacks=stacks,
         caches=caches if base is None else (),
         rootfs_layers=() if base is None else rootfs_layers,
         argv=request.argv,
         cwd=request.cwd,
-        filter=build_filter(os.uname().machine, opened.policy.profile),
+        filter=build_filter(os.uname().machine, project.means.policy.profile),
         environ=tuple(os.environb.items()),
         extra_environ=request.environ,
         command_file=request.script,
-        network=_plan_network(opened, is_granted=request.network),
-        uid=0 if base is not None and opened.policy.rootfs_writable else None,
+        network=_plan_network(project, is_granted=request.network),
+        uid=0 if base is not None and project.means.policy.rootfs_writable else None,
         gid=os.getgid(),
     )
     plan = build_plan(given)
@@ -125,21 +149,21 @@ def make_plan(
     return plan
 
 
-def _plan_network(opened: Opened, *, is_granted: bool) -> NetworkPlan:
+def _plan_network(project: Project, *, is_granted: bool) -> NetworkPlan:
     """Return what a run reaches: what its policy names, and what was granted to this one command."""
-    network = opened.policy.network
+    network = project.means.policy.network
     if is_granted and network.mode == "host":
         return HostNetwork(resolver_file=_find_resolver_file())
     if not is_granted and not network.hosts and not network.ask:
         return NoNetwork()
-    from unspill.policy.egress import parse_rules
+    from unspill.policy.hosts import parse_rules
 
     # What can't be understood is refused before anything is started
     parse_rules(network.hosts)
     return ProxyNetwork(
         hosts=network.hosts,
         ask=network.ask,
-        asking_s=opened.policy.permissions.wait_s if network.ask else 0.0,
+        asking_s=project.means.policy.permissions.wait_s if network.ask else 0.0,
         public=is_granted,
         up_bytes=network.up_bytes,
         down_bytes=network.down_bytes,
@@ -150,3 +174,138 @@ def _find_resolver_file() -> bytes:
     """Return where /etc/resolv.conf really is, nothing if it is nowhere."""
     found = os.path.realpath(_RESOLVER_FILE)
     return found if os.path.isfile(found) else b""
+
+
+class Request(Record):
+    """One command as asked for: argv (of a shell, where a text was given), directory, variables, limits.
+
+    `network` was granted to this command, for this time; so were the secrets in `revealed`, by path. `program` is what
+    `identify_program` said of it when something was granted, None where nothing was. `stdin` is what it will read.
+    """
+
+    argv: tuple[bytes, ...]
+    script: bytes | None
+    cwd: bytes
+    environ: tuple[tuple[bytes, bytes], ...]
+    limits: Limits
+    network: bool = False
+    revealed: tuple[bytes, ...] = ()
+    program: str | None = None
+    stdin: bytes | int | None = None
+
+
+class RunWishes(Record):
+    """What a caller wants of one run besides the command. `broker` is where hosts are asked for while it runs.
+
+    `on_interrupted` is told of runs of the sandbox without a result: earlier ones that were found, or this one.
+    """
+
+    stdin: bytes | int | None = None
+    after: After = "apply"
+    after_cancel: After = "hold"
+    on_event: Callable[[Event], None] | None = None
+    cancel_fd: int | None = None
+    may_fork: bool = False
+    broker: Broker | None = None
+    on_interrupted: Callable[[tuple[Run, ...]], None] | None = None
+
+
+# The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
+_LONGEST_ARGUMENT = 120 * 1024
+_LARGEST_COMMAND = 1920 * 1024
+_POINTER = 9
+# bwrap takes 9000 with its own options; beyond this a shell hands them over
+_MOST_WORDS = 4096
+
+
+def make_request(
+    project: Project,
+    command: Command,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    limits: Limits | None,
+) -> Request:
+    """Check what a caller asks for.
+
+    Raises:
+        UsageError: the command is empty or has a NUL, or the directory is none.
+    """
+    # In view `rootfs` that finds the rootfs, and makes it if need be, before anybody is locked out
+    shell = _shell(project)
+    if isinstance(command, str | bytes):
+        text = _encode(command)
+        script = text if len(text) > _LONGEST_ARGUMENT else None
+        # A shell takes what begins like an option for one; a space before it means nothing
+        argv: tuple[bytes, ...] = (shell, b"-c", b" " + text if text.startswith((b"-", b"+")) else text)
+        is_empty = not text.strip()
+    else:
+        argv = tuple(map(_encode, command))
+        script = _script_of_words(argv)
+        is_empty = not argv or not argv[0]
+    if is_empty:
+        raise UsageError("Command cannot be empty")
+    if any(b"\0" in word for word in argv):
+        raise UsageError("the command contains NUL")
+    return Request(
+        argv=argv,
+        script=script,
+        cwd=checked_working_dir(project, cwd),
+        environ=tuple((_encode(name), _encode(value)) for name, value in (env or {}).items()),
+        limits=project.means.policy.limits if limits is None else limits,
+    )
+
+
+def _shell(project: Project) -> bytes:
+    """Return what runs a text: /bin/sh of this host, or the best shell that the rootfs has."""
+    if project.means.policy.view != "rootfs" or project.means.container:
+        return b"/bin/sh"
+
+    base = get_places(project).rootfs
+    return b"/bin/sh" if base is None else base.shell
+
+
+def _encode(word: str | bytes) -> bytes:
+    try:
+        return os.fsencode(word)
+    except UnicodeEncodeError:
+        raise UsageError(f"not a text: {word!a}", remedy="Give bytes where it is not Unicode.") from None
+
+
+def _script_of_words(argv: tuple[bytes, ...]) -> bytes | None:
+    """Return a script that runs a command of more words than bwrap takes, None where it takes them."""
+    longest = max(map(len, argv), default=0)
+    if longest > _LONGEST_ARGUMENT or sum(map(len, argv)) + _POINTER * len(argv) > _LARGEST_COMMAND:
+        raise UsageError("the command is longer than the kernel takes", remedy="Pass it by stdin or a file.")
+    if len(argv) <= _MOST_WORDS:
+        return None
+    return b"exec " + b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in argv) + b"\n"
+
+
+def checked_working_dir(project: Project, cwd: str | None) -> bytes:
+    """Return the working directory; one of a root must exist there unless an earlier run may have made it.
+
+    Of all other paths only the sandbox knows what is there, so bwrap has the last word: the host's own answer would
+    tell a model which files exist where it can't look.
+
+    Raises:
+        UsageError: with the text that a model is shown.
+    """
+    view, roots = project.means.policy.view, project.roots
+    top = to_inside(project.path, view, roots)
+    resolved = resolve_working_dir(cwd, top, playground_inside(view, project.home.path))
+    if cwd is not None and cwd.startswith("/"):
+        # A caller may know the project by its path on the host; no model has to learn that
+        resolved = to_inside(resolved, view, roots)
+    on_host = to_host(resolved, view, roots)
+    is_in_root = any(on_host == root or on_host.startswith(root + b"/") for root in roots)
+    if not is_in_root or any(_held_layers(project)):
+        return resolved
+    if not os.path.lexists(on_host):
+        raise UsageError(missing_text(resolved))
+    if not os.path.isdir(on_host):
+        raise UsageError(not_a_directory_text(resolved))
+    return resolved
+
+
+def _held_layers(project: Project) -> tuple[object, ...]:
+    return project.store.layers.sealed(project.row.id)

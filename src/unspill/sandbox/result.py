@@ -1,25 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller gets back from a run, and the text of it that a model reads.
+"""What a caller gets back from a run, with its hints and warnings, and the text of it that a model reads.
 
-Our failure is never shown as the command's output: it is one line that starts with `ERROR:`.
+Our failure is never shown as the command's output: it is one line that starts with `ERROR:`. A hint is made of words in
+an output, so it is a guess and no more; what the proxy refused is a Denial instead. Commands choose the names in hints,
+so these are escaped and cut.
 """
 
 from __future__ import annotations
 
-from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut, exit_code_of
+from unspill.changes.quote import quote, show_line
+from unspill.model.change import ChangeSet
+from unspill.model.layer import RunId
+from unspill.model.plan import NoNetwork, ProxyNetwork
+from unspill.model.run import (
+    Cancelled,
+    Exited,
+    Hint,
+    LimitReached,
+    NeverStarted,
+    Output,
+    Signalled,
+    TimedOut,
+    exit_code_of,
+)
+from unspill.plan.view import to_inside
 from unspill.record import Record
+from unspill.sandbox.secrets import tracked_warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Literal
 
-    from unspill.model.change import ChangeSet
-    from unspill.model.layer import RunId
     from unspill.model.operation import Operation
-    from unspill.model.run import Hint, Outcome, Output
-    from unspill.model.traffic import Connection, Denial
+    from unspill.model.plan import NetworkPlan, Plan
+    from unspill.model.run import Outcome, Remains, Run
+    from unspill.model.traffic import Connection, Denial, Traffic
+    from unspill.runner.perform import Performed
+    from unspill.sandbox.project import Project
+    from unspill.sandbox.secrets import Masks
 
     State = Literal["held", "thrown away", "applied", "needless", "left"]
+
 
 _MOST_DENIALS = 10
 _OF_PLACES = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[]_*")
@@ -229,3 +251,209 @@ def describe_end(outcome: Outcome) -> str:
             return f"Command killed: the bound {outcome.limit} = {outcome.bound} was reached\nExit code: 137"
         case NeverStarted():
             return f"Command was not started: {outcome.reason}"
+
+
+_NAMED = 3
+ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
+STRICT_NOTE = '`profile = "strict"` refuses more system calls; it has no Landlock fence. unspill says this once.'
+_STRICT_KEY = "said that strict has no Landlock"
+
+
+class Applied(Record):
+    """What became of a run's changes: the operation that applied them, and whether any of them is held."""
+
+    operation: Operation | None = None
+    is_held: bool = False
+    flagged: tuple[tuple[bytes, str], ...] = ()
+    problem: str = ""
+
+
+def make_result(
+    project: Project,
+    run: Run,
+    plan: Plan,
+    performed: Performed,
+    changes: ChangeSet,
+    applied: Applied,
+    traffic: Traffic | None,
+    masks: Masks,
+    duration_s: float,
+    notes: tuple[str, ...] = (),
+) -> RunResult:
+    """Return the result of a run that has ended."""
+    return RunResult(
+        run=run.id,
+        number=run.number,
+        outcome=performed.outcome,
+        stdout=performed.stdout,
+        stderr=performed.stderr,
+        changes=changes,
+        held=applied.is_held,
+        operation=applied.operation,
+        flagged=applied.flagged,
+        problem=applied.problem,
+        duration_s=duration_s,
+        hints=(*performed.hints, *_remains_hints(plan, performed)),
+        warnings=(
+            *_warnings(project, plan, traffic),
+            *_news_of_profile(project, plan),
+            *notes,
+            *tracked_warnings(project, masks),
+        ),
+        shown_lines=project.means.policy.shown_lines,
+        shown_bytes=project.means.policy.shown_bytes,
+        connections=() if traffic is None else traffic.connections,
+        denials=() if traffic is None else traffic.denials,
+        project=project.path,
+        workspace=project.roots[0] if project.means.policy.view == "rootfs" else b"",
+    )
+
+
+def with_hints(project: Project, plan: Plan, performed: Performed, masks: Masks) -> Performed:
+    """Return what was performed with what may explain its end, found before any of its changes is applied."""
+    if performed.outcome == Exited(code=0):
+        return performed
+
+    hints = network_hints(plan.network, performed.outcome, performed.stdout, performed.stderr)
+    return performed.replace(hints=(*performed.hints, *hints, *_mask_hints(project, masks, performed)))
+
+
+def never_begun(project: Project) -> RunResult:
+    """Return the result of a run that its caller gave up before there was one."""
+    return RunResult(
+        run=RunId(""),
+        number=0,
+        outcome=Cancelled(),
+        stdout=Output(),
+        stderr=Output(),
+        changes=ChangeSet(roots=()),
+        held=False,
+        duration_s=0.0,
+        shown_lines=project.means.policy.shown_lines,
+        shown_bytes=project.means.policy.shown_bytes,
+    )
+
+
+def _warnings(project: Project, plan: Plan, traffic: Traffic | None) -> tuple[str, ...]:
+    faults = () if traffic is None else traffic.faults
+    about_us = () if project.means.facts.uid else (ROOT_NOTE,)
+    about_caller = (project.warning,) if project.warning else ()
+    return (*about_us, *about_caller, *plan.warnings, *faults)
+
+
+def _news_of_profile(project: Project, plan: Plan) -> tuple[str, ...]:
+    """Say once, whatever the project, what `strict` is not: its name promises more than a filter."""
+    if plan.profile != "strict" or project.store.facts.find(_STRICT_KEY) is not None:
+        return ()
+    project.store.facts.put(_STRICT_KEY, "")
+    return (STRICT_NOTE,)
+
+
+def hidden_notes(
+    hidden: tuple[bytes, ...], project: bytes, name: Callable[[bytes], bytes] | None = None
+) -> tuple[str, ...]:
+    """Say which entries of a root a run does not see, because their deletion is held; `name` is how to type one."""
+    if not hidden:
+        return ()
+    from unspill.changes.quote import quote
+    from unspill.policy.paths import shell_word
+
+    more = f" and {len(hidden) - _NAMED} more" if hidden[_NAMED:] else ""
+    names = ", ".join(quote(path.removeprefix(project + b"/")) for path in hidden[:_NAMED])
+    typed = [shell_word(path if name is None else name(path)) for path in hidden]
+    words = "PATH ..." if more else " ".join(typed)
+    what = "it" if len(hidden) == 1 else "them"
+    return (f"This run does not see {names}{more}: held changes delete {what}. To see {what}: unspill discard {words}",)
+
+
+def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
+    remains = performed.remains
+    if not (remains.lost or remains.killed):
+        return ()
+
+    return remains_hints(remains, dict(plan.environ).get(b"HOME", b""))
+
+
+def _mask_hints(project: Project, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
+    if not masks.hidden:
+        return ()
+    from unspill.sandbox.secrets import mask_hints
+
+    view, roots = project.means.policy.view, project.roots
+    hidden = [to_inside(path, view, roots) for path in masks.hidden]
+    return mask_hints(
+        hidden, to_inside(project.path, view, roots), performed.outcome, performed.stdout, performed.stderr
+    )
+
+
+# Of curl and git; of getaddrinfo, twice; of node; of wget; of Go; of the JVM; of connect(2)
+_WORDS = (
+    b"Could not resolve host",
+    b"Temporary failure in name resolution",
+    b"Name or service not known",
+    b"EAI_AGAIN",
+    b"unable to resolve host",
+    b"dial tcp: lookup",
+    b"UnknownHostException",
+    b"UnresolvedAddressException",
+    b"Network is unreachable",
+    b"ENETUNREACH",
+)
+_OFF = Hint(
+    code="network-off",
+    text="Commands have no network here.",
+    remedy="`--allow-host HOST` allows one host, `--network` asks for the network for this command.",
+)
+_BY_PROXY = Hint(
+    code="network-by-proxy",
+    text="The allowed hosts are reached by the sandbox's proxy only, and this program does not seem to use it.",
+    remedy="Point it at the proxy in `$https_proxy`, which speaks HTTP and SOCKS5.",
+)
+
+
+def network_hints(network: NetworkPlan, outcome: Outcome, *outputs: Output) -> tuple[Hint, ...]:
+    """Return the explanation of a failed command that was looking for a host, if that is what it seems."""
+    if isinstance(outcome, NeverStarted) or not any(word in _last(output) for word in _WORDS for output in outputs):
+        return ()
+    match network:
+        case NoNetwork():
+            return (_OFF,)
+        case ProxyNetwork():
+            return (_BY_PROXY,)
+    return ()
+
+
+def _last(output: Output) -> bytes:
+    return output.tail or output.head
+
+
+_MOST = 3
+_LONGEST = 80
+
+
+def remains_hints(remains: Remains, home: bytes) -> tuple[Hint, ...]:
+    """Return a hint for lost files and one for stopped processes, as far as there were any."""
+    hints = []
+    if remains.lost:
+        names = [_cut(_at_home(path, home)) for path in remains.paths[:_MOST]]
+        text = f"Not kept, since these directories are temporary: {_named(names, remains.lost)}."
+        hints.append(Hint(code="not-kept", text=text, remedy=""))
+    if remains.killed:
+        what = "1 process that was" if remains.killed == 1 else f"{remains.killed} processes that were"
+        names = [_cut(show_line(command)) for command in remains.commands[:_MOST]]
+        text = f"Stopped {what} still running: {_named(names, remains.killed)}."
+        hints.append(Hint(code="stopped-processes", text=text, remedy=""))
+    return tuple(hints)
+
+
+def _at_home(path: bytes, home: bytes) -> str:
+    return "~/" + quote(path[len(home) + 1 :]) if path.startswith(home + b"/") else quote(path)
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+
+
+def _named(names: list[str], count: int) -> str:
+    more = count - len(names)
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")

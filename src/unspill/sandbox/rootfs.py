@@ -6,40 +6,53 @@
     print(registry.tools(made.name).text())
     with Sandbox(project, policy=Policy(view="rootfs", rootfs=made.name)) as sandbox: ...
 
-A rootfs never changes. An upgrade makes another one; runs that use the old one keep it until they end. Packages are
-installed as uid 0 of a sandbox in which only the half-built tree is writable and only the given hosts are reached.
+A rootfs never changes. An upgrade makes another one; runs that use the old one keep it until they end.
+
+Which runtimes and tools one has is asked by a run inside it; nothing is concluded from the host. What is inside may be
+a stranger's, and the answer goes into prompts: of what that run prints only names of our own table, directories of our
+own list and numbers survive.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 
-from unspill.errors import RootCallerRefused, RootfsError, SandboxUnavailable, UsageError
-from unspill.host.rootfs_base import look_at_top
-from unspill.host.seccomp import build_filter
+from unspill.errors import RootfsError, UsageError
 from unspill.layers.flatten import flatten
-from unspill.layers.locks import lock_sandbox, spill_dir
-from unspill.layers.trees import remove_tree
-from unspill.model.layer import RunId
-from unspill.model.plan import ProxyNetwork
-from unspill.model.policy import Policy
-from unspill.model.rootfs import Installed, Progress, RootfsKey, RootfsSpec
-from unspill.model.run import Exited, LimitReached, NeverStarted, OutputChunk, Signalled, TimedOut
-from unspill.network.resolve import Endpoint
-from unspill.plan.install import LIMITS, InstallInput, build_install
-from unspill.policy.addresses import pack_address
-from unspill.policy.egress import WEB_PORTS, parse_rules
-from unspill.policy.rootfs_spec import find_wrong, is_label
+from unspill.layers.locks import lock_sandbox
+from unspill.model.policy import (
+    KIB,
+    MIB,
+    Limits,
+    Policy,
+)
+from unspill.model.rootfs import (
+    Installed,
+    Progress,
+    RootfsKey,
+    RootfsSpec,
+)
+from unspill.model.run import Exited
+from unspill.policy.config import is_rootfs_label
 from unspill.record import Record
-from unspill.rootfs.build import obtain, prepare, upgrade, verify
+from unspill.rootfs.build import (
+    obtain,
+    prepare,
+    upgrade,
+    verify,
+)
 from unspill.rootfs.registry import Registry, empty_downloads
 from unspill.rootfs.source import Filled, Resolved, detect_arch
-from unspill.runner.perform import perform
-from unspill.runner.watch import Wishes
-from unspill.sandbox.gate import make_gate
-from unspill.sandbox.opening import choose_engine, get_facts
+from unspill.sandbox.planning import get_places
+from unspill.sandbox.project import find_own_locations
+from unspill.sandbox.rootfs_install import (
+    SOURCES,
+    Installer,
+    check_spec,
+    find_source,
+    ignore_progress,
+)
 from unspill.sandbox.rootfs_use import (
     PULL,
     RootfsUse,
@@ -47,39 +60,30 @@ from unspill.sandbox.rootfs_use import (
     find_rootfs,
     layered_trees,
     layers_of,
-    rootfs_directory,
 )
-from unspill.sandbox.upkeep import find_own_locations, find_own_policy
+from unspill.sandbox.settings import find_own_policy, rootfs_directory
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import (
+        Callable,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
 
-    from unspill.model.plan import Facts, Plan
-    from unspill.model.policy import EngineName, Limits, Profile
-    from unspill.model.rootfs import Proof, Rootfs, RootfsBase, SourceName
-    from unspill.model.run import Event, Outcome
-    from unspill.model.traffic import Traffic
-    from unspill.rootfs.source import Means, Source
-    from unspill.runner.perform import Performed
-    from unspill.sandbox.locations import Locations
-    from unspill.sandbox.opening import Opened
+    from unspill.model.policy import Tmp
+    from unspill.model.rootfs import Proof, Rootfs, RootfsBase
+    from unspill.rootfs.source import BuildContext
+    from unspill.sandbox.project import Locations, Project
     from unspill.sandbox.sandbox import Sandbox
-    from unspill.sandbox.tools import Tools
 
     Report = Callable[[Progress], None]
+
     PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
-STEP = "installing packages"
-_LONGEST_LINE = 512
-_FAILED_TO_START = 125
-SOURCES: dict[SourceName, tuple[str, str]] = {
-    "alpine": ("unspill.rootfs.alpine", "AlpineSource"),
-    "debian": ("unspill.rootfs.debian", "DebianSource"),
-    "archive": ("unspill.rootfs.archive", "ArchiveSource"),
-    "oci": ("unspill.rootfs.oci", "OciSource"),
-}
+
 _PAUSE_S = 0.2
 
 
@@ -158,7 +162,7 @@ class RootfsRegistry:
         check_spec(spec)
         source = find_source(spec.source)
         return prepare(
-            self._registry, spec, source, install=self._install.telling(report), report=report or _tell_nobody
+            self._registry, spec, source, install=self._install.telling(report), report=report or ignore_progress
         )
 
     def upgrade(self, name: str = "", *, report: Report | None = None) -> Upgraded:
@@ -171,7 +175,9 @@ class RootfsRegistry:
         if old.manifest is None or old.manifest.spec.source not in SOURCES:
             raise RootfsError(f"{old.name} has no source that could have a newer one.", remedy="Make it anew yourself.")
         source = find_source(old.manifest.spec.source)
-        new = upgrade(self._registry, old, source, install=self._install.telling(report), report=report or _tell_nobody)
+        new = upgrade(
+            self._registry, old, source, install=self._install.telling(report), report=report or ignore_progress
+        )
         return Upgraded(old=old, new=new)
 
     def use(self, name: str) -> Rootfs:
@@ -225,11 +231,11 @@ class RootfsRegistry:
             RootfsError: it can't be made.
         """
 
-        return keep_rootfs(sandbox._opened, label, report or _tell_nobody)
+        return keep_rootfs(sandbox._project, label, report or ignore_progress)
 
     def discard(self, sandbox: Sandbox) -> int:
         """Throw away what a sandbox has written to its rootfs; return how many layers that were."""
-        return discard_layers(sandbox._opened)
+        return discard_layers(sandbox._project)
 
     def verify(self, name: str = "") -> Proof:
         """Read the whole tree of one, and return what speaks for its content.
@@ -247,274 +253,37 @@ class RootfsRegistry:
             RootfsError: there is no such rootfs, or it can't be asked.
             HostError: this machine can't run anything in it.
         """
-        from unspill.sandbox.tools import ask_inside  # lazy: rootfs
 
         return ask_inside(self.find(name), self.directory, self._policy, self._locations)
 
 
-class InstallGround(Record):
-    """What installing needs of this host: the state directory, what the host can do, and what was decided.
-
-    `cancel_fd` becomes readable to give up; `report` is told how many packages there are already. `may_fork`: nobody
-    else is in this process.
-    """
-
-    state: bytes
-    facts: Facts
-    engine: EngineName
-    profile: Profile = "default"
-    limits: Limits = LIMITS
-    cancel_fd: int | None = None
-    report: Report | None = None
-    may_fork: bool = False
-
-
-def open_ground(policy: Policy | None = None, *, may_fork: bool = False, report: Report | None = None) -> InstallGround:
-    """Find out what installing needs, without a project.
-
-    Raises:
-        RootCallerRefused: the caller is root and the policy does not allow that.
-        HostError: this machine can't.
-        StoreError: the state directory can't be used.
-    """
-    decided = policy or Policy()
-    if os.getuid() == 0 and not decided.allow_root:
-        raise RootCallerRefused("unspill does not install packages for root")
-    state = find_own_locations().state
-    with Store.open(state) as store:
-        facts = get_facts(store, decided, ())
-    return InstallGround(
-        state=state,
-        facts=facts,
-        engine=choose_engine(decided, facts),
-        profile=decided.profile,
-        report=report,
-        may_fork=may_fork,
-    )
-
-
-def install(tree: bytes, argv: Sequence[bytes], hosts: Sequence[str], *, ground: InstallGround) -> Installed:
-    """Run a command inside the tree, and return how it ended and what it said.
-
-    Raises:
-        RootfsError: the tree can't be shown.
-        PolicyError: a host can't be understood.
-        SandboxUnavailable: we failed, not the command; nothing of it is alive.
-    """
-    directories, links = _look_at_tree(tree)
-    plan = build_install(
-        InstallInput(
-            tree=tree,
-            directories=directories,
-            links=links,
-            argv=tuple(argv),
-            hosts=tuple(hosts),
-            facts=ground.facts,
-            engine=ground.engine,
-            filter=build_filter(os.uname().machine, ground.profile),
-            limits=ground.limits,
-        )
-    )
-    performed, traffic = _perform(plan, ground)
-    return _installed(performed, traffic)
-
-
-class _Counting:
-    """Tells how far apk is, which begins a line with `( 3/12)` for the third package of twelve."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._line = b""
-
-    def __call__(self, event: Event) -> None:
-        if not isinstance(event, OutputChunk) or event.stream != "stdout":
-            return
-        *lines, rest = (self._line + event.chunk).split(b"\n")
-        self._line = rest[-_LONGEST_LINE:]
-        for line in lines:
-            done, slash, total = line[1:].partition(b")")[0].partition(b"/")
-            # It is padded to the width of the total
-            done = done.strip()
-            if line[:1] == b"(" and slash and done.isdigit() and total.isdigit() and len(line) <= _LONGEST_LINE:
-                self._report(Progress(step=STEP, done=int(done), total=int(total), unit="package"))
-
-
-def find_endpoints(hosts: Sequence[str]) -> frozenset[Endpoint]:
-    """Return the exact addresses among the hosts: these are reached even if they are not public.
-
-    Raises:
-        PolicyError: a host can't be understood.
-    """
-    found = []
-    for rule in parse_rules(hosts).allowed:
-        packed = pack_address(rule.host)
-        ports = WEB_PORTS if rule.port is None else (rule.port,)
-        found += [Endpoint(address=packed, port=port) for port in ports if packed]
-    return frozenset(found)
-
-
-def _look_at_tree(tree: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, bytes], ...]]:
-    try:
-        fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise RootfsError(f"The half-built rootfs can't be read: {error.strerror}.") from None
-    try:
-        return look_at_top(fd, "that is being made")
-    finally:
-        os.close(fd)
-
-
-def _perform(plan: Plan, ground: InstallGround) -> tuple[Performed, Traffic | None]:
-    hosts = plan.network.hosts if isinstance(plan.network, ProxyNetwork) else ()
-    gate = make_gate(plan.network, is_own_process=ground.may_fork, endpoints=find_endpoints(hosts))
-    run = RunId(os.urandom(8).hex())
-    spilled = spill_dir(ground.state, run)
-    wishes = Wishes(
-        run=run,
-        spill_dir=spilled,
-        on_event=None if ground.report is None else _Counting(ground.report),
-        cancel_fd=ground.cancel_fd,
-        may_fork=ground.may_fork,
-        on_listener=None if gate is None else gate.serve,
-    )
-    try:
-        performed = perform(plan, ground.facts, wishes)
-    finally:
-        traffic = None if gate is None else gate.close()
-        remove_tree(spilled)
-    return performed, traffic
-
-
-def _installed(performed: Performed, traffic: Traffic | None) -> Installed:
-    outcome = performed.outcome
-    if isinstance(outcome, NeverStarted) and outcome.exit_code == _FAILED_TO_START:
-        raise SandboxUnavailable(outcome.reason, remedy=outcome.remedy)
-    said = (performed.stdout.kept() + performed.stderr.kept()).decode("utf-8", "backslashreplace")
-    lines = [line for line in said.splitlines() if line.strip()]
-    if outcome != Exited(code=0):
-        refused = () if traffic is None else traffic.denials
-        lines += [f"the sandbox refused {denial.place} ({denial.rule})" for denial in refused]
-        lines.append(_ended(outcome))
-    return Installed(ok=outcome == Exited(code=0), output="\n".join(map(_printable, lines)))
-
-
-def _ended(outcome: Outcome) -> str:
-    match outcome:
-        case Exited():
-            return f"it ended with {outcome.code}"
-        case Signalled():
-            return f"it was ended by the signal {outcome.signal}"
-        case TimedOut():
-            return f"it was ended after {outcome.after_s:.0f} s"
-        case LimitReached():
-            return f"it was ended because it took more than its {outcome.limit}: {outcome.bound}"
-        case NeverStarted():
-            return outcome.reason
-    return "it was given up"
-
-
-def _printable(line: str) -> str:
-    """Return a line of a package's script as it may be shown on a terminal."""
-    return "".join(char if char.isprintable() else "�" for char in line.expandtabs())
-
-
-def find_source(name: SourceName) -> Source:
-    """Return the source of this name."""
-    module, kind = SOURCES[name]
-    __import__(module)
-    source: Source = getattr(sys.modules[module], kind)()
-    return source
-
-
-class Installer:
-    """Runs commands in a half-built rootfs. What that needs of the host is found out when it is first needed."""
-
-    def __init__(self, policy: Policy, *, may_fork: bool = False, report: Report | None = None) -> None:
-        self._policy = policy
-        self._may_fork = may_fork
-        self._report = report
-        self._ground: InstallGround | None = None
-
-    def telling(self, report: Report | None) -> Installer:
-        """Return one that tells how many packages there are already."""
-        return Installer(self._policy, may_fork=self._may_fork, report=report)
-
-    def __call__(self, tree: bytes, argv: Sequence[bytes], hosts: Sequence[str]) -> Installed:
-        """Run one command.
-
-        Raises:
-            HostError: this machine can't.
-            SandboxUnavailable: we failed, not the command.
-        """
-
-        if self._ground is None:
-            self._ground = open_ground(self._policy, may_fork=self._may_fork, report=self._report)
-        return install(tree, argv, hosts, ground=self._ground)
-
-
-def check_spec(spec: RootfsSpec) -> None:
-    """Refuse a spec that nobody could meet.
-
-    Raises:
-        UsageError: with the field.
-    """
-    found = find_wrong(spec)
-    if found is not None:
-        raise UsageError(f"This rootfs can't be made: {found[0]}: {found[1]}", remedy="See `unspill rootfs --help`.")
-
-
-def provide(policy: Policy, spec: RootfsSpec, locations: Locations, report: Report | None = None) -> Rootfs:
-    """Make the rootfs that a policy means as it says, for the run that found none.
-
-    Raises:
-        RootfsError: it can't be had, or what is made so is another one than the policy names.
-    """
-    registry = Registry(rootfs_directory(policy, locations))
-    called = spec.label or spec.source
-    if policy.rootfs and policy.rootfs.partition("-")[0] != called:
-        raise _another(policy.rootfs, called)
-    tell = report or _tell_nobody
-    made = prepare(registry, spec, find_source(spec.source), install=Installer(policy, report=tell), report=tell)
-    if not policy.rootfs:
-        # Where the directory can only be read, none can be made the one in use
-        return registry.current() or made
-    found = registry.find(policy.rootfs)
-    if found is None:
-        raise _another(policy.rootfs, made.name)
-    return found
-
-
-def _another(wanted: str, made: str) -> RootfsError:
-    return RootfsError(
-        f"There is no rootfs {wanted} here, and `[provision]` would make {made}.",
-        remedy="Let `rootfs` and `[provision]` of your configuration name the same one.",
-    )
-
-
-def keep_rootfs(opened: Opened, label: str, report: Callable[[Progress], None]) -> Rootfs:
+def keep_rootfs(project: Project, label: str, report: Callable[[Progress], None]) -> Rootfs:
     """Make what the sandbox sees of its rootfs a rootfs of its own, called by `label`; the sandbox keeps its layers.
 
     Raises:
         UsageError: the sandbox has written nothing to a rootfs.
         RootfsError: it can't be made.
     """
-    if not is_label(label):
+    if not is_rootfs_label(label):
         raise UsageError(
             f"not a label for a rootfs: {label!a}",
             remedy="Use small letters, digits, `.` and `_`, a letter first, and not the name of a source there.",
         )
     # Whatever the policy says by now: the tree that the layers were written for
-    opened = opened.replace(policy=opened.policy.replace(view="rootfs", rootfs_writable=True))
-    with lock_sandbox(opened.store.state, opened.row.id), RootfsUse(opened) as places:
+    project = project.with_means(policy=project.means.policy.replace(view="rootfs", rootfs_writable=True))
+    with (
+        lock_sandbox(project.store.state, project.row.id),
+        RootfsUse(lambda afresh: get_places(project, afresh=afresh)) as places,
+    ):
         base = places.rootfs
         tree = b"" if base is None else base.tree
-        layers = {path: uppers for path, uppers in layers_of(opened).items() if os.path.dirname(path) == tree}
+        layers = {path: uppers for path, uppers in layers_of(project).items() if os.path.dirname(path) == tree}
         if base is None or not layers:
             raise UsageError(
                 "This sandbox has written nothing to its rootfs.",
                 remedy="Set `rootfs_writable = true`, and install something with `unspill run`.",
             )
-        registry = Registry(rootfs_directory(opened.policy, opened.locations))
+        registry = Registry(rootfs_directory(project.means.policy, project.locations))
         while True:
             spec = RootfsSpec(source="kept", version=time.strftime("%Y%m%d.%H%M%S", time.gmtime()), label=label)
             made, is_new = obtain(registry, spec, _Kept(base, layers), install=_install_nothing, report=report)
@@ -531,11 +300,11 @@ class _Kept:
         self._base = base
         self._layers = layers
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         key = RootfsKey(source=spec.label, version=spec.version, arch=detect_arch())
         return Resolved(key=key, spec=spec)
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         unreadable = 0
         for top in self._base.directories:
             os.mkdir(tree + top, 0o755)
@@ -551,5 +320,283 @@ def _install_nothing(tree: bytes, argv: Sequence[bytes], hosts: Sequence[str]) -
     raise RootfsError("Nothing is installed into what is kept.")
 
 
-def _tell_nobody(_progress: Progress) -> None:
-    """Take what nobody wants to hear."""
+RUNTIMES = ("python3", "node", "perl", "ruby", "php", "java", "go", "rustc", "lua")
+INSTALLERS = ("apk", "apt-get", "dnf", "pacman", "pip", "npm", "cargo", "gem")
+OTHERS = (
+    *("bash", "sh", "busybox", "git", "gcc", "g++", "clang", "make", "cmake", "curl", "wget", "ssh", "rsync"),
+    *("tar", "gzip", "bzip2", "xz", "zstd", "zip", "unzip", "jq", "awk", "sed", "grep", "find", "xargs", "diff"),
+    *("patch", "rg", "sqlite3", "openssl", "vi"),
+)
+# Those that do not tell by `--version`; nothing: they have no version, or would wait for something
+_ASKED = {
+    "go": "version",
+    "java": "-version",
+    "lua": "-v",
+    "unzip": "-v",
+    "perl": "-v",
+    "ssh": "-V",
+    "openssl": "version",
+}
+_UNASKED = ("sh", "find", "xargs", "vi", "gzip", "bzip2", "busybox", "xz", "zip", "sqlite3")
+_DIRECTORIES = tuple(f"{top}/{name}" for top in ("/usr/local", "/usr", "") for name in ("sbin", "bin"))
+_SYSTEMS = ("alpine", "debian", "ubuntu", "fedora", "arch", "opensuse-leap", "rocky", "almalinux", "void", "wolfi")
+_LIBCS = ("musl", "glibc")
+_NAME = "tools"
+_MOST_LINES = 256
+_LONGEST_LINE = 512
+_LONGEST_VERSION = 32
+_LIMITS = Limits(
+    wall_s=30.0,
+    output_bytes=1 * MIB,
+    kept_bytes=64 * KIB,
+    layer_bytes=16 * MIB,
+    layer_entries=1000,
+    # The kernel's own bound: what is on the disk is only looked at now and then
+    file_bytes=1 * MIB,
+    tmp_bytes=16 * MIB,
+    processes=64,
+)
+
+_SCRIPT = """\
+PATH={path}; LC_ALL=C; export PATH LC_ALL; nl='
+'
+ask() {{
+    case $1 in {unasked}) return ;; {cases} *) set -- "$1" "$2" --version ;; esac
+    "$2" "$3" </dev/null 2>&1
+}}
+for name in {names}; do
+    place=
+    # Not by `command -v`: a busybox may say that all its applets are built in
+    for top in {tops}; do [ -f "$top/$name" ] && [ -x "$top/$name" ] && place=$top/$name && break; done
+    [ "$place" ] || continue
+    said=$(ask "$name" "$place")
+    said=${{said#"$nl"}}
+    printf '%s\\t%s\\t%s\\n' "$name" "$place" "${{said%%"$nl"*}}"
+done
+for file in /lib/ld-musl-*; do [ -e "$file" ] && printf '@libc\\t-\\tmusl\\n'; done
+for file in /lib/ld-linux* /lib64/ld-linux* /lib/*/ld-linux*; do
+    [ -e "$file" ] && printf '@libc\\t-\\tglibc\\n' && break
+done
+if [ -r /etc/os-release ]; then
+    while IFS= read -r line; do
+        case $line in
+            ID=*) printf '@system\\t-\\t%s\\n' "${{line#ID=}}" ;;
+            VERSION_ID=*) printf '@release\\t-\\t%s\\n' "${{line#VERSION_ID=}}" ;;
+        esac
+    done </etc/os-release
+fi
+"""
+
+
+class RootfsTool(Record):
+    """One program of a rootfs; the version is empty where it does not tell."""
+
+    name: str
+    path: str
+    version: str = ""
+
+
+class Tools(Record):
+    """What a rootfs offers, and what a command finds around it. `text()` is for an agent's prompt."""
+
+    rootfs: str
+    arch: str
+    tools: tuple[RootfsTool, ...]
+    system: str = ""
+    release: str = ""
+    libc: str = ""
+    hosts: tuple[str, ...] = ()
+    tmp: Tmp = "fresh"
+    writable: bool = False
+    mounts: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return it in words."""
+
+        return tools_text(self)
+
+
+def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Locations) -> Tools:
+    """Run once inside a rootfs and return what it has. `policy` is the person's; `directory` is where every rootfs is.
+
+    Raises:
+        RootfsError: the run did not end by itself.
+        HostError: this machine can't.
+    """
+    from unspill.layers.trees import remove_tree
+    from unspill.sandbox.sandbox import Sandbox
+
+    alone = Policy(
+        view="rootfs",
+        rootfs=rootfs.name,
+        rootfs_dir=directory,
+        toolchains=False,
+        caches=False,
+        after="discard",
+        after_timeout="discard",
+        limits=_LIMITS,
+        engine=policy.engine,
+        bwrap=policy.bwrap,
+        allow_root=policy.allow_root,
+    )
+    project = _empty_project(locations.home)
+    try:
+        with Sandbox(project, name=_NAME, policy=alone) as sandbox:
+            result = sandbox.run(["/bin/sh", "-c", script()])
+    finally:
+        _forget_playground(locations.data, project)
+        _forget_rows(locations.state, project)
+        remove_tree(project)
+    if not isinstance(result.outcome, Exited):
+        raise RootfsError(
+            f"{rootfs.name} could not be asked what it has: {type(result.outcome).__name__}.",
+            remedy="Look what a command does there: `unspill run -- sh`.",
+        )
+    said = result.stdout.kept().decode("utf-8", "replace")
+    arch = os.uname().machine if rootfs.manifest is None else rootfs.manifest.key.arch
+    return read_answer(said).replace(
+        rootfs=rootfs.name,
+        arch=arch,
+        hosts=policy.network.hosts,
+        tmp=policy.tmp,
+        writable=policy.rootfs_writable,
+        mounts=tuple(place.decode("utf-8", "backslashreplace") for place, _directory in policy.mounts),
+    )
+
+
+def script() -> str:
+    """Return what is run inside: plain sh, and nothing but what a shell has itself."""
+    cases = " ".join(f'{name}) set -- "$1" "$2" {asked} ;;' for name, asked in _ASKED.items())
+    names = " ".join((*RUNTIMES, *INSTALLERS, *OTHERS))
+    return _SCRIPT.format(
+        path=":".join(_DIRECTORIES), tops=" ".join(_DIRECTORIES), names=names, unasked="|".join(_UNASKED), cases=cases
+    )
+
+
+def read_answer(said: str) -> Tools:
+    """Return what a run told, of which nothing is believed that is not on our own lists."""
+    tools: dict[str, RootfsTool] = {}
+    facts: dict[str, str] = {}
+    known = frozenset((*RUNTIMES, *INSTALLERS, *OTHERS))
+    for name, place, rest in _fields(said):
+        if name in known and any(place == f"{directory}/{name}" for directory in _DIRECTORIES):
+            tools.setdefault(name, RootfsTool(name=name, path=place, version=version_in(rest)))
+        elif name == "@libc" and rest in _LIBCS:
+            # Of both it is glibc: a Debian may have musl for compiling
+            facts["libc"] = rest
+        elif name == "@system" and rest.strip("\"'") in _SYSTEMS:
+            facts["system"] = rest.strip("\"'")
+        elif name == "@release":
+            facts["release"] = version_in(rest, is_short=True)
+    order = (*RUNTIMES, *INSTALLERS, *OTHERS)
+    found = Tools(rootfs="", arch="", tools=tuple(tools[name] for name in order if name in tools))
+    return found.replace(**facts)
+
+
+def _fields(said: str) -> Iterator[tuple[str, str, str]]:
+    for line in said.split("\n")[:_MOST_LINES]:
+        name, _, rest = line[:_LONGEST_LINE].partition("\t")
+        place, _, rest = rest.partition("\t")
+        yield name, place, rest
+
+
+def version_in(line: str, *, is_short: bool = False) -> str:
+    """Return the version in what a program printed: numbers with dots, one letter after them at most.
+
+    `is_short`: a number without a dot is one, too.
+    """
+    import re
+
+    # busybox calls itself what it is not
+    if "not GNU" in line:
+        return ""
+    numbers = r"[0-9]{1,8}(?:\.[0-9]{1,8}){0,4}" if is_short else r"[0-9]{1,8}(?:\.[0-9]{1,8}){1,4}"
+    found = re.search(rf"(?<![0-9.]){numbers}(?:[a-z][0-9]{{0,3}})?", line)
+    return found[0] if found and len(found[0]) <= _LONGEST_VERSION else ""
+
+
+def _forget_playground(data: bytes, project: bytes) -> None:
+    """Remove what the rootfs wrote beside the project: nobody wants it, and it could be large."""
+    from unspill.layers.lifecycle import playground_dir
+    from unspill.layers.trees import remove_tree
+
+    remove_tree(playground_dir(data, os.path.realpath(project)))
+
+
+def _forget_rows(state: bytes, project: bytes) -> None:
+    """Forget the sandbox and its one run: no other will ever have this project."""
+    from unspill.layers.locks import lock_file, spill_dir
+    from unspill.layers.trees import remove_tree
+    from unspill.store.db import Store
+
+    with Store.open(state) as store:
+        row = store.sandboxes.find(os.path.realpath(project), _NAME)
+        if row is None:
+            return
+        runs = [run.id for run in store.runs.latest(row.id, 1)]
+        with store.transaction:
+            store.runs.remove_all(runs)
+            store.sandboxes.remove(row.id)
+    for run in runs:
+        remove_tree(spill_dir(state, run))
+    for ending in (b"", b".use"):
+        remove_tree(lock_file(state, row.id) + ending)
+
+
+def _empty_project(home: bytes) -> bytes:
+    """Return a new empty directory that a sandbox may have as its project, of which nobody else knows."""
+    from tempfile import mkdtemp
+
+    above = os.path.join(home, b".cache", b"unspill")
+    try:
+        os.makedirs(above, 0o700, exist_ok=True)
+        return mkdtemp(prefix=b"tools-", dir=above)
+    except OSError:
+        return mkdtemp(prefix=b"unspill-tools-")
+
+
+_PACKAGES = "/workspace/.packages"
+
+
+def tools_text(tools: Tools) -> str:
+    """Return the words."""
+
+    named = {tool.name: tool for tool in tools.tools}
+    lines = [f"System: {_system(tools)}. Nothing of the machine around it is visible."]
+    for title, names in (("Runtimes", RUNTIMES), ("Package managers", INSTALLERS), ("Tools", OTHERS)):
+        found = [named[name] for name in names if name in named]
+        if found:
+            lines.append(f"{title}: {_listed(found)}.")
+    return "\n".join([*lines, *_surroundings(tools, has_pip="pip" in named)])
+
+
+def _system(tools: Tools) -> str:
+    name = " ".join(filter(None, (tools.system.capitalize() or "Linux", tools.release)))
+    return ", ".join(filter(None, (name, tools.libc, tools.arch)))
+
+
+def _listed(found: Iterable[RootfsTool]) -> str:
+    return ", ".join(f"{tool.name} {tool.version}".rstrip() for tool in found)
+
+
+def _surroundings(tools: Tools, *, has_pip: bool) -> Iterator[str]:
+    if tools.hosts:
+        yield f"Network: only {', '.join(tools.hosts)}, by the proxy that the variables name."
+    else:
+        yield "Network: none."
+    yield "Files: the project is at /workspace, which is also HOME and where commands start; it can be written."
+    gone = ["/tmp", "/var/tmp", "/run", "/dev/shm"]
+    if tools.tmp == "persistent":
+        gone.remove("/tmp")
+        yield "/tmp can be written and is kept from command to command."
+    yield "/playground can be written and is kept, but is no part of the project."
+    if tools.writable:
+        gone.remove("/var/tmp")
+        yield "The directories of the system can be written too, as root; what is changed there stays in this sandbox."
+    places = f"{', '.join(gone[:-1])} and {gone[-1]}"
+    yield f"{places} can be written, but what is written there is gone when the command has ended."
+    yield "The rest is read-only." if tools.writable else "The rest is read-only: nothing can be installed there."
+    if tools.mounts:
+        yield f"Read-only besides: {', '.join(tools.mounts)}."
+    if has_pip:
+        yield f"pip installs into {_PACKAGES}, where Python finds it."

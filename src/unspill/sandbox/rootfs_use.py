@@ -13,13 +13,12 @@ import os
 import stat
 import time
 
-from unspill.changes.walk import is_empty
 from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.host.bwrap import find_changeable, find_changeable_way
-from unspill.host.inside import find_inside, resolve_inside
+from unspill.host.dirfd import find_inside, resolve_inside
 from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 from unspill.host.rootfs_base import look_at_rootfs
-from unspill.layers.lifecycle import ROOTFS_OWNER, rootfs_owner
+from unspill.layers.lifecycle import ROOTFS_OWNER, is_empty, rootfs_owner
 from unspill.layers.locks import lock_sandbox, upper_dir
 from unspill.model.layer import SealedLayer, Stack
 from unspill.model.permission import UNKNOWN_PROGRAM
@@ -27,11 +26,11 @@ from unspill.model.plan import Bind, CacheLayer, Directory, Overlay, ReadOnly, S
 from unspill.model.rootfs import NOTE, Rootfs
 from unspill.plan.rootfs import OWN_PLACES
 from unspill.plan.view import is_written
-from unspill.policy.mounted import directory_problem
+from unspill.policy.defaults import mount_source_problem
 from unspill.policy.paths import contains, show
 from unspill.rootfs.layout import let_go, take
 from unspill.rootfs.registry import Registry
-from unspill.sandbox.planning import forget_places, get_places
+from unspill.sandbox.settings import rootfs_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +41,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import MountOp, Places, Plan
     from unspill.model.policy import Policy
     from unspill.model.rootfs import Progress, RootfsBase
-    from unspill.sandbox.locations import Locations
-    from unspill.sandbox.opening import Opened
-    from unspill.sandbox.sandbox import Sandbox
+    from unspill.sandbox.project import Locations, Project
     from unspill.store.db import Store
 
     Report = Callable[[Progress], None]
@@ -59,23 +56,6 @@ _LOOKUP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _ATTEMPTS = 3
 _PATIENCE_S, _PAUSE_S = 20.0, 0.02
 _REMEDY = "`unspill rootfs keep LABEL` or `unspill rootfs discard`"
-
-
-def rootfs_directory(policy: Policy, locations: Locations) -> bytes:
-    """Return where every rootfs lies: of a program's own choice, or the person's.
-
-    Raises:
-        RootfsUnsafe: a link leads there that others could have laid.
-    """
-    directory = os.path.realpath(policy.rootfs_dir) if policy.rootfs_dir else locations.rootfs
-    way = policy.rootfs_dir or locations.rootfs_way
-    problem = find_changeable_way(way) if way and way != directory else None
-    if problem is not None:
-        raise RootfsUnsafe(
-            f"{show(problem.path)} {problem.reason}, who could lead to a rootfs of theirs",
-            remedy=f"Name the directory itself (now it is {show(directory)}), if it is the one that you mean.",
-        )
-    return directory
 
 
 def find_rootfs(
@@ -96,7 +76,7 @@ def find_rootfs(
     if found is not None:
         return found
     if policy.provision is not None:
-        from unspill.sandbox.rootfs import provide  # lazy: rootfs
+        from unspill.sandbox.rootfs_install import provide  # lazy: rootfs
 
         return provide(policy, policy.provision, locations, report)
     named = f"no rootfs {policy.rootfs}" if policy.rootfs else "no rootfs in use"
@@ -111,7 +91,7 @@ def _find_directory(policy: Policy, locations: Locations, roots: tuple[bytes, ..
     problem = "is the whole file system" if tree == b"/" else ""
     if any(contains(root, tree) or contains(tree, root) for root in roots):
         problem = "is or contains what commands may write, or lies in it"
-    problem = problem or directory_problem(tree, home=locations.home, own=own)
+    problem = problem or mount_source_problem(tree, home=locations.home, own=own)
     problem = problem or _why_changeable(tree, os.fsencode(policy.rootfs))
     if problem:
         raise RootfsUnsafe(
@@ -132,20 +112,20 @@ def _why_changeable(tree: bytes, way: bytes) -> str:
     return found.reason if found.path == tree else f"{found.reason} ({show(found.path)})"
 
 
-def writable_directories(opened: Opened, base: RootfsBase | None) -> tuple[bytes, ...]:
+def writable_directories(project: Project, base: RootfsBase | None) -> tuple[bytes, ...]:
     """Return the directories of the tree that a run may write to, each under a layer; none unless the policy says so.
 
     Raises:
         UsageError: the tree is somebody else's, which no overlay copies up, or there are too many layers over it.
     """
-    if base is None or not opened.policy.rootfs_writable:
+    if base is None or not project.means.policy.rootfs_writable:
         return ()
     if os.lstat(base.tree).st_uid != os.geteuid():
         raise UsageError(
             f"The rootfs {base.name} can't be writable: it belongs to somebody else.",
             remedy="Make one of your own with `unspill rootfs pull`.",
         )
-    deepest = max(map(len, layers_of(opened).values()), default=0)
+    deepest = max(map(len, layers_of(project).values()), default=0)
     if deepest > _MOST_LAYERS:
         raise UsageError(
             "This sandbox has more layers over its rootfs than can be mounted: something in them can't be merged.",
@@ -172,31 +152,31 @@ def layered_trees(store: Store) -> frozenset[bytes]:
     return frozenset(os.path.dirname(path) for path in store.caches.paths_below(ROOTFS_OWNER))
 
 
-def discard_layers(opened: Opened) -> int:
+def discard_layers(project: Project) -> int:
     """Throw away what the sandbox wrote to its rootfs; return how many layers that were."""
-    with lock_sandbox(opened.store.state, opened.row.id):
-        rows = opened.store.caches.sealed(rootfs_owner(opened.row.id))
+    with lock_sandbox(project.store.state, project.row.id):
+        rows = project.store.caches.sealed(rootfs_owner(project.row.id))
         if rows:
-            opened.store.caches.retire(rows)
+            project.store.caches.retire(rows)
     return len(rows)
 
 
-def stacks_over(opened: Opened, tops: tuple[bytes, ...], layer: OpenLayer) -> tuple[CacheLayer, ...]:
+def stacks_over(project: Project, tops: tuple[bytes, ...], layer: OpenLayer) -> tuple[CacheLayer, ...]:
     """Return the layers that the next run would have over its rootfs, with an open one that is only named."""
     stacks = {path: Stack(live=path, device=0, inode=0, open=layer) for path in tops}
-    for row in opened.store.caches.sealed(rootfs_owner(opened.row.id)):
+    for row in project.store.caches.sealed(rootfs_owner(project.row.id)):
         if row.path in stacks:
-            upper = upper_dir(opened.store.state, row.id)
+            upper = upper_dir(project.store.state, row.id)
             sealed = SealedLayer(id=row.id, upper=upper, mark=layer.mark, run=row.run)
             stacks[row.path] = stacks[row.path].replace(sealed=(*stacks[row.path].sealed, sealed))
     return tuple(CacheLayer(path=path, stack=stack) for path, stack in stacks.items())
 
 
-def layers_of(opened: Opened) -> dict[bytes, tuple[bytes, ...]]:
+def layers_of(project: Project) -> dict[bytes, tuple[bytes, ...]]:
     """Return the sealed uppers, the oldest first, of each directory of the tree that was written to."""
     found: dict[bytes, tuple[bytes, ...]] = {}
-    for row in opened.store.caches.sealed(rootfs_owner(opened.row.id)):
-        found[row.path] = (*found.get(row.path, ()), upper_dir(opened.store.state, row.id))
+    for row in project.store.caches.sealed(rootfs_owner(project.row.id)):
+        found[row.path] = (*found.get(row.path, ()), upper_dir(project.store.state, row.id))
     return found
 
 
@@ -276,14 +256,14 @@ def _is_missing(fd: int, path: bytes) -> bool:
     return False
 
 
-def base_of(opened: Opened) -> RootfsBase:
+def base_of(project: Project) -> RootfsBase:
     """Return what a plan has to know of the rootfs that a sandbox's policy means.
 
     Raises:
         RootfsError: there is none, or it can't be used.
     """
     for _ in range(_ATTEMPTS):
-        found, note = _find_meant(opened)
+        found, note = _find_meant(project)
         try:
             base = look_at_rootfs(found.tree, found.name, os.getuid(), is_own=found.manifest is not None)
         except RootfsError:
@@ -295,15 +275,15 @@ def base_of(opened: Opened) -> RootfsBase:
     raise RootfsError("The rootfs is being exchanged all the time.", remedy="Try again.")
 
 
-def _find_meant(opened: Opened) -> tuple[Rootfs, str]:
+def _find_meant(project: Project) -> tuple[Rootfs, str]:
     """Return the rootfs that the policy means, or the one that the sandbox has written to, and what to say of that."""
-    found = find_rootfs(opened.policy, opened.locations, opened.roots)
+    found = find_rootfs(project.means.policy, project.locations, project.roots)
     note = ""
-    if opened.policy.rootfs_writable:
-        tree = layered_tree(opened.store, opened.row.id)
+    if project.means.policy.rootfs_writable:
+        tree = layered_tree(project.store, project.row.id)
         # What was installed over one tree would not fit another
         if tree is not None and tree != found.tree:
-            older = _find_by_tree(opened, tree)
+            older = _find_by_tree(project, tree)
             if older is not None:
                 found = older
                 note = f"{NOTE}this sandbox stays on {found.name}, to which it has written ({_REMEDY})"
@@ -313,39 +293,41 @@ def _find_meant(opened: Opened) -> tuple[Rootfs, str]:
     return found, note
 
 
-def _find_by_tree(opened: Opened, tree: bytes) -> Rootfs | None:
+def _find_by_tree(project: Project, tree: bytes) -> Rootfs | None:
     """Return the rootfs with this tree, checked as if the policy named it, None where there is none any more."""
-    directory = rootfs_directory(opened.policy, opened.locations)
+    directory = rootfs_directory(project.means.policy, project.locations)
     if os.path.dirname(os.path.dirname(tree)) == os.path.join(directory, b"roots"):
         return Registry(directory).get(os.fsdecode(os.path.basename(os.path.dirname(tree))))
     if not os.path.isdir(tree):
         return None
-    named = opened.policy.replace(rootfs=os.fsdecode(tree), provision=None)
-    return find_rootfs(named, opened.locations, opened.roots)
+    named = project.means.policy.replace(rootfs=os.fsdecode(tree), provision=None)
+    return find_rootfs(named, project.locations, project.roots)
 
 
-def provide_rootfs(sandbox: Sandbox, report: Callable[[Progress], None]) -> Rootfs:
-    """Return the rootfs of a sandbox; make it where it is missing and the policy says how, before the first run would.
+def provide_rootfs(project: Project, report: Callable[[Progress], None]) -> Rootfs:
+    """Return the rootfs of a project; make it where it is missing and the policy says how, before the first run would.
 
     Raises:
         RootfsError: it can't be had.
     """
-    opened = sandbox._opened
-    return find_rootfs(opened.policy, opened.locations, opened.roots, report)
+    return find_rootfs(project.means.policy, project.locations, project.roots, report)
 
 
 class RootfsUse:
     """Keeps the rootfs of a sandbox from being removed while a run uses it; `places` are those that have it."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, find_places: Callable[[bool], Places]) -> None:
         """Wait until nobody removes it; if it has gone, the one that is meant now is taken.
+
+        `find_places` returns what the host has, with the rootfs that is meant; if it gets True, it looks anew.
 
         Raises:
             RootfsError: there is none, or somebody keeps it for themselves.
         """
         end = time.monotonic() + _PATIENCE_S
+        is_afresh = False
         while True:
-            self.places = get_places(opened)
+            self.places = find_places(is_afresh)
             base = self.places.rootfs
             if base is None:
                 raise RootfsError("There is no rootfs.")
@@ -357,7 +339,7 @@ class RootfsUse:
                     f"Somebody has locked the rootfs {base.name} and does not let go of it.",
                     remedy="See who: `lsof +D` on its directory. A removal takes a moment only.",
                 )
-            forget_places(opened)
+            is_afresh = True
             time.sleep(_PAUSE_S)
 
     @staticmethod

@@ -20,33 +20,28 @@ from unspill.model.change import ChangeSet
 from unspill.model.plan import NoNetwork, ProxyNetwork
 from unspill.model.run import Cancelled, Ended, LimitReached, NeverStarted, TimedOut
 from unspill.plan.view import missing_text, not_a_directory_text
-from unspill.record import Record
 from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
 from unspill.runner.watch import FREE_SPACE_KEPT, Wishes, free_bytes
-from unspill.sandbox.bases import find_bases, keep_base_objects, keep_bases
-from unspill.sandbox.ending import Applied, hidden_notes, make_result, never_begun, with_hints
-from unspill.sandbox.masking import find_masks, remember_revealed, with_covers
 from unspill.sandbox.planning import get_places, make_plan
-from unspill.sandbox.scanning import is_unwritten, scan_run, with_last_look
-from unspill.sandbox.sweeping import end_interrupted
+from unspill.sandbox.result import Applied, hidden_notes, make_result, never_begun, with_hints
+from unspill.sandbox.scan import find_bases, is_unwritten, keep_base_objects, keep_bases, scan_run, with_last_look
+from unspill.sandbox.secrets import find_masks, remember_revealed, with_covers
+from unspill.sandbox.sweep import end_interrupted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from unspill.layers.lifecycle import OpenRun
     from unspill.model.plan import Places, Plan
     from unspill.model.policy import After
-    from unspill.model.run import Event, Outcome, Run
+    from unspill.model.run import Outcome, Run
     from unspill.model.traffic import Traffic
-    from unspill.permissions.broker import Desk
     from unspill.runner.perform import Performed
     from unspill.sandbox.gate import Gate
-    from unspill.sandbox.masking import Masks
-    from unspill.sandbox.opening import Opened
-    from unspill.sandbox.requesting import Request
+    from unspill.sandbox.planning import Request, RunWishes
+    from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.secrets import Masks
 
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
@@ -55,23 +50,7 @@ _NOT_IN_ROOTFS = "Is it in the rootfs? `unspill rootfs info --tools` says what i
 _DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ulimit -n`): a run needs about 15."
 
 
-class RunWishes(Record):
-    """What a caller wants of one run besides the command. `desk` is where hosts are asked for while it runs.
-
-    `on_interrupted` is told of runs of the sandbox without a result: earlier ones that were found, or this one.
-    """
-
-    stdin: bytes | int | None = None
-    after: After = "apply"
-    after_cancel: After = "hold"
-    on_event: Callable[[Event], None] | None = None
-    cancel_fd: int | None = None
-    may_fork: bool = False
-    desk: Desk | None = None
-    on_interrupted: Callable[[tuple[Run, ...]], None] | None = None
-
-
-def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
+def run_request(project: Project, request: Request, wishes: RunWishes) -> RunResult:
     """Run one command in a sandbox; or, in container mode, without one.
 
     Raises:
@@ -79,42 +58,42 @@ def run_request(opened: Opened, request: Request, wishes: RunWishes) -> RunResul
         DeniedError: another program is in the place of the one that something was allowed to.
         SandboxUnavailable: we failed; what the command may have written is kept as that of a cancelled run.
     """
-    if opened.container:
-        from unspill.sandbox.contained import run_contained
+    if project.means.container:
+        from unspill.sandbox.unsandboxed import run_contained
 
-        return run_contained(opened, request, wishes)
+        return run_contained(project, request, wishes)
     try:
-        return _run_in_turn(opened, request, wishes)
+        return _run_in_turn(project, request, wishes)
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
         raise SandboxUnavailable(f"no descriptors are left: {error.strerror}", remedy=_DESCRIPTORS) from error
 
 
-def _run_in_turn(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
-    if free_bytes(opened.store.state) < FREE_SPACE_KEPT:
+def _run_in_turn(project: Project, request: Request, wishes: RunWishes) -> RunResult:
+    if free_bytes(project.store.state) < FREE_SPACE_KEPT:
         raise SandboxUnavailable(
             "the disk that holds the layers is nearly full", remedy="Free some space, or `unspill discard`."
         )
-    end_interrupted(opened.store)
+    end_interrupted(project.store)
     # A run that throws its changes away leaves the stack alone, so it need not wait for others
     if wishes.after == "discard":
-        with StackUse(opened.store.state, opened.row.id, alone=False):
-            return _run(opened, request, wishes)
-    lock = _wait_for_turn(opened, wishes.cancel_fd)
+        with StackUse(project.store.state, project.row.id, alone=False):
+            return _run(project, request, wishes)
+    lock = _wait_for_turn(project, wishes.cancel_fd)
     if lock is None:
-        return never_begun(opened)
+        return never_begun(project)
     with lock:
-        _hold_left(opened, wishes)
-        return _run(opened, request, wishes)
+        _hold_left(project, wishes)
+        return _run(project, request, wishes)
 
 
-def _hold_left(opened: Opened, wishes: RunWishes) -> None:
+def _hold_left(project: Project, wishes: RunWishes) -> None:
     """Hold what an earlier run left that has no end, so that this one sees it."""
-    if any(run.keeps and run.sandbox == opened.row.id for run in opened.store.runs.unfinished()):
+    if any(run.keeps and run.sandbox == project.row.id for run in project.store.runs.unfinished()):
         from unspill.sandbox.interrupted import hold_of_sandbox
 
-        _tell_interrupted(wishes, hold_of_sandbox(opened))
+        _tell_interrupted(wishes, hold_of_sandbox(project))
 
 
 def _tell_interrupted(wishes: RunWishes, runs: tuple[Run, ...]) -> None:
@@ -122,9 +101,9 @@ def _tell_interrupted(wishes: RunWishes, runs: tuple[Run, ...]) -> None:
         wishes.on_interrupted(runs)
 
 
-def _wait_for_turn(opened: Opened, cancel_fd: int | None) -> SandboxLock | None:
+def _wait_for_turn(project: Project, cancel_fd: int | None) -> SandboxLock | None:
     """Return the sandbox's lock, held, or None if the caller gave up before it was free."""
-    lock = SandboxLock(opened.store.state, opened.row.id)
+    lock = SandboxLock(project.store.state, project.row.id)
     if cancel_fd is None:
         lock.acquire()
         return lock
@@ -138,53 +117,53 @@ def _wait_for_turn(opened: Opened, cancel_fd: int | None) -> SandboxLock | None:
     return lock
 
 
-def _run(opened: Opened, request: Request, wishes: RunWishes) -> RunResult:
-    if opened.policy.view == "rootfs":
+def _run(project: Project, request: Request, wishes: RunWishes) -> RunResult:
+    if project.means.policy.view == "rootfs":
         from unspill.sandbox.rootfs_use import RootfsUse
 
-        with RootfsUse(opened) as places:
-            return _run_with_masks(opened, request, wishes, places)
-    return _run_with_masks(opened, request, wishes)
+        with RootfsUse(lambda afresh: get_places(project, afresh=afresh)) as places:
+            return _run_with_masks(project, request, wishes, places)
+    return _run_with_masks(project, request, wishes)
 
 
-def _run_with_masks(opened: Opened, request: Request, wishes: RunWishes, places: Places | None = None) -> RunResult:
-    with MaskUse(opened.store.state):
-        masks = find_masks(opened, request.revealed)
-        return _run_masked(opened, request, wishes, masks, places or get_places(opened))
+def _run_with_masks(project: Project, request: Request, wishes: RunWishes, places: Places | None = None) -> RunResult:
+    with MaskUse(project.store.state):
+        masks = find_masks(project, request.revealed)
+        return _run_masked(project, request, wishes, masks, places or get_places(project))
 
 
-def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Masks, places: Places) -> RunResult:
+def _run_masked(project: Project, request: Request, wishes: RunWishes, masks: Masks, places: Places) -> RunResult:
     begun = time.monotonic()
     under_way = open_run(
-        opened.store,
-        opened.row,
+        project.store,
+        project.row,
         argv=request.argv,
         cwd=request.cwd,
-        roots=opened.roots,
+        roots=project.roots,
         caches=places.home.caches,
         masks=masks.layers,
-        bases=find_bases(opened),
-        rootfs=_writable_rootfs(opened, places),
+        bases=find_bases(project),
+        rootfs=_writable_rootfs(project, places),
         after_cancel=wishes.after_cancel,
         limits=request.limits,
     )
     try:
         if request.revealed:
-            remember_revealed(opened, under_way.run.id, request.revealed)
-        under_way = under_way.replace(stacks=with_covers(opened, under_way.stacks, request.revealed))
-        plan = _checked_plan(opened, request, places, under_way)
-        gate = _make_gate(opened, request, under_way, plan, wishes)
-        performed, changes, traffic = _perform_and_scan(opened, under_way, plan, wishes, gate)
-        performed = with_hints(opened, plan, performed, masks)
+            remember_revealed(project, under_way.run.id, request.revealed)
+        under_way = under_way.replace(stacks=with_covers(project, under_way.stacks, request.revealed))
+        plan = _checked_plan(project, request, places, under_way)
+        gate = _make_gate(project, request, under_way, plan, wishes)
+        performed, changes, traffic = _perform_and_scan(project, under_way, plan, wishes, gate)
+        performed = with_hints(project, plan, performed, masks)
     except BaseException as error:
         from unspill.sandbox.interrupted import hold_failed
 
-        _tell_interrupted(wishes, hold_failed(opened, request, under_way, wishes.after_cancel, error))
+        _tell_interrupted(wishes, hold_failed(project, request, under_way, wishes.after_cancel, error))
         raise
     result = None
     try:
         with DeferredSignals():
-            result = _close(opened, request, wishes, masks, under_way, plan, performed, changes, traffic, begun)
+            result = _close(project, request, wishes, masks, under_way, plan, performed, changes, traffic, begun)
             if performed.raised is not None:
                 raise performed.raised
         if wishes.on_event is not None:
@@ -194,12 +173,12 @@ def _run_masked(opened: Opened, request: Request, wishes: RunWishes, masks: Mask
         if result is not None:
             from unspill.sandbox.interrupted import tell_cancelled
 
-            tell_cancelled(opened, request, result, error)
+            tell_cancelled(project, request, result, error)
         raise
 
 
 def _close(
-    opened: Opened,
+    project: Project,
     request: Request,
     wishes: RunWishes,
     masks: Masks,
@@ -212,56 +191,56 @@ def _close(
 ) -> RunResult:
     """Apply, hold or drop what a run has changed, and record its end."""
     is_dropped = _is_dropped(performed.outcome)
-    after = _after(opened, wishes, performed.outcome)
+    after = _after(project, wishes, performed.outcome)
     changed = sum(not change.is_mere_touch for change in changes)
     ended = _ended(under_way.run, performed).replace(changed=changed)
     if traffic is not None:
-        opened.store.traffic.put(under_way.run.id, traffic)
-    notes = hidden_notes(find_hidden(under_way.stacks), opened.project)
+        project.store.traffic.put(under_way.run.id, traffic)
+    notes = hidden_notes(find_hidden(under_way.stacks), project.path)
     if under_way.rootfs and not is_dropped and after != "discard":
         from unspill.sandbox.rootfs_use import notes_of
 
         notes += notes_of(under_way.rootfs)
     if not changes or after == "discard" or is_dropped:
-        drop_run(opened.store, under_way, ended, fold=not is_dropped, rootfs=after != "discard")
+        drop_run(project.store, under_way, ended, fold=not is_dropped, rootfs=after != "discard")
         applied = Applied()
     else:
-        applied = _seal_and_apply(opened, under_way, ended, changes, after)
+        applied = _seal_and_apply(project, under_way, ended, changes, after)
         if isinstance(performed.outcome, NeverStarted) and applied.is_held:
             _tell_interrupted(wishes, (ended.replace(held=True),))
     _refuse_bad_directory(performed.outcome, request.cwd)
     duration_s = time.monotonic() - begun
-    return make_result(opened, under_way.run, plan, performed, changes, applied, traffic, masks, duration_s, notes)
+    return make_result(project, under_way.run, plan, performed, changes, applied, traffic, masks, duration_s, notes)
 
 
-def _writable_rootfs(opened: Opened, places: Places) -> tuple[bytes, ...]:
-    if not opened.policy.rootfs_writable:
+def _writable_rootfs(project: Project, places: Places) -> tuple[bytes, ...]:
+    if not project.means.policy.rootfs_writable:
         return ()
     from unspill.sandbox.rootfs_use import writable_directories
 
-    return writable_directories(opened, places.rootfs)
+    return writable_directories(project, places.rootfs)
 
 
-def _checked_plan(opened: Opened, request: Request, places: Places, under_way: OpenRun) -> Plan:
+def _checked_plan(project: Project, request: Request, places: Places, under_way: OpenRun) -> Plan:
     """Return the plan of a run. What was allowed to one program is not for another that is in its place by now."""
-    plan = make_plan(opened, request, places, under_way.stacks, under_way.caches, under_way.rootfs)
+    plan = make_plan(project, request, places, under_way.stacks, under_way.caches, under_way.rootfs)
     if request.program is not None:
         from unspill.sandbox.program import check_program
 
-        check_program(opened, plan, request.program)
+        check_program(project, plan, request.program)
     return plan
 
 
-def _seal_and_apply(opened: Opened, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
-    keep_bases(opened, under_way, changes)
-    closed = seal_run(opened.store, under_way, ended)
+def _seal_and_apply(project: Project, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
+    keep_bases(project, under_way, changes)
+    closed = seal_run(project.store, under_way, ended)
     applied = Applied(is_held=True)
     if after == "apply":
-        from unspill.sandbox.after_run import apply_run
+        from unspill.sandbox.apply import apply_run
 
-        applied = apply_run(opened, under_way.run.id, changes, closed.stacks)
+        applied = apply_run(project, under_way.run.id, changes, closed.stacks)
     if applied.is_held:
-        keep_base_objects(opened, under_way)
+        keep_base_objects(project, under_way)
     return applied
 
 
@@ -272,26 +251,26 @@ def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
         raise UsageError(text(cwd))
 
 
-def _make_gate(opened: Opened, request: Request, under_way: OpenRun, plan: Plan, wishes: RunWishes) -> Gate | None:
+def _make_gate(project: Project, request: Request, under_way: OpenRun, plan: Plan, wishes: RunWishes) -> Gate | None:
     """Return the way out of a run, None where it has none of ours."""
     if isinstance(plan.network, NoNetwork):
         return None
     from unspill.sandbox.gate import make_gate
 
     ask = None
-    if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.desk is not None:
-        from unspill.sandbox.asking_hosts import make_asker
+    if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.broker is not None:
+        from unspill.sandbox.program import make_asker
 
-        ask = make_asker(opened, request, plan, wishes.desk, under_way.run.id)
+        ask = make_asker(project, request, plan, wishes.broker, under_way.run.id)
     return make_gate(plan.network, is_own_process=wishes.may_fork, ask=ask)
 
 
 def _perform_and_scan(
-    opened: Opened, under_way: OpenRun, plan: Plan, wishes: RunWishes, gate: Gate | None
+    project: Project, under_way: OpenRun, plan: Plan, wishes: RunWishes, gate: Gate | None
 ) -> tuple[Performed, ChangeSet, Traffic | None]:
     asked = Wishes(
         run=under_way.run.id,
-        spill_dir=spill_dir(opened.store.state, under_way.run.id),
+        spill_dir=spill_dir(project.store.state, under_way.run.id),
         stdin=wishes.stdin,
         on_event=wishes.on_event,
         cancel_fd=wishes.cancel_fd,
@@ -302,11 +281,11 @@ def _perform_and_scan(
         returns_raised=True,
     )
     try:
-        performed = perform(plan, opened.facts, asked)
+        performed = perform(plan, project.means.facts, asked)
     finally:
         traffic = None if gate is None else gate.close()
-        if wishes.desk is not None:
-            wishes.desk.withdraw(under_way.run.id)
+        if wishes.broker is not None:
+            wishes.broker.withdraw(under_way.run.id)
     if isinstance(performed.outcome, NeverStarted):
         outcome = performed.outcome
         if plan.rootfs and outcome.exit_code in _NOT_EXECUTED:
@@ -323,12 +302,12 @@ def _is_dropped(outcome: Outcome) -> bool:
     return isinstance(outcome, LimitReached) and outcome.limit in _TOO_LARGE
 
 
-def _after(opened: Opened, wishes: RunWishes, outcome: Outcome) -> After:
+def _after(project: Project, wishes: RunWishes, outcome: Outcome) -> After:
     """What was cut short is applied only where the person says so."""
     if isinstance(outcome, Cancelled | NeverStarted):
         return wishes.after_cancel
     if wishes.after == "apply" and isinstance(outcome, TimedOut | LimitReached):
-        return opened.policy.after_timeout
+        return project.means.policy.after_timeout
     return wishes.after
 
 

@@ -17,29 +17,220 @@ held is seen by the next run of that sandbox. Runs of one sandbox follow one ano
 
 from __future__ import annotations
 
+from unspill.layers.lifecycle import find_hidden, load_stacks
+from unspill.model.layer import SandboxId
 from unspill.sandbox.daily import do_daily
-from unspill.sandbox.looking import Looking
 from unspill.sandbox.opening import open_project, with_held_roots
+from unspill.sandbox.planning import RunWishes, make_request
 from unspill.sandbox.project import check_name
-from unspill.sandbox.requesting import make_request
-from unspill.sandbox.running import RunWishes, run_request
-from unspill.sandbox.settings import check_run, check_stdin
-from unspill.sandbox.sweeping import hold_interrupted, sweep_once
+from unspill.sandbox.running import run_request
+from unspill.sandbox.settings import check_approver, check_run, check_stdin
+from unspill.sandbox.sweep import hold_interrupted, sweep_once
+from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Callable,
+        Mapping,
+        Sequence,
+    )
     from typing import Any, Self
 
     from unspill.model.change import ChangeSet, Selection
-    from unspill.model.operation import Operation
-    from unspill.model.policy import After, Limits, Policy
-    from unspill.model.run import Event
-    from unspill.permissions.broker import Desk
-    from unspill.sandbox.asking import Who
-    from unspill.sandbox.requesting import Command, Request
+    from unspill.model.operation import Operation, Step
+    from unspill.model.plan import Facts, Plan
+    from unspill.model.policy import (
+        After,
+        EngineName,
+        Limits,
+        Policy,
+        View,
+    )
+    from unspill.model.run import Event, Run
+    from unspill.model.traffic import Traffic
+    from unspill.permissions.broker import Broker
+    from unspill.sandbox.history import Backup
+    from unspill.sandbox.planning import Command, Request
+    from unspill.sandbox.project import Locations, Project
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.review import Reviews
+    from unspill.sandbox.settings import Who
+    from unspill.store.operations import FileRow
+
+
+class Looking:
+    """The part of a Sandbox that looks."""
+
+    _project: Project
+    _recovered: tuple[Operation, ...]
+    _interrupted: list[Run]
+
+    @property
+    def project(self) -> bytes:
+        """The real path of the project."""
+        return self._project.path
+
+    @property
+    def id(self) -> SandboxId:
+        """What it is known by in the store, whatever becomes of its name."""
+        return self._project.row.id
+
+    @property
+    def policy(self) -> Policy:
+        """What its commands may see and use."""
+        return self._project.means.policy
+
+    @property
+    def facts(self) -> Facts:
+        """What this host can do."""
+        return self._project.means.facts
+
+    @property
+    def view(self) -> View:
+        """What it shows instead of the host's root, or of it."""
+        return self._project.means.policy.view
+
+    @property
+    def engine(self) -> EngineName | None:
+        """How layers are put over the project here; None in container mode, where there are none."""
+        return self._project.means.engine
+
+    @property
+    def recovered(self) -> tuple[Operation, ...]:
+        """Operations that were interrupted, and that this opening has taken back (`rolled back`) or finished."""
+        return self._recovered
+
+    @property
+    def interrupted_runs(self) -> tuple[Run, ...]:
+        """Runs of the project that lost their process, or were cut off otherwise, and that this object has found.
+
+        Their changes are held now, unless they were too large: such a run has `LimitReached` for its outcome.
+        """
+        return tuple(self._interrupted)
+
+    def describe_interrupted(self, run: Run) -> str:
+        """Return in one line what became of the changes of such a run, for the person."""
+        from unspill.sandbox.interrupted import interrupted_line
+
+        row = self._project.store.sandboxes.find_id(SandboxId(run.sandbox))
+        return interrupted_line(run, "" if row is None else row.name)
+
+    def changes(self, *, run: str | int | None = None) -> ChangeSet:
+        """Return what is held against the live project, or what one held run changed."""
+        from unspill.sandbox.review import changes_of
+
+        return changes_of(with_held_roots(self._project), run)
+
+    def held_of(self, operation: Operation) -> ChangeSet:
+        """Return what is held of the runs that an operation came from."""
+        from unspill.sandbox.review import changes_of_runs
+
+        return changes_of_runs(with_held_roots(self._project), operation.runs)
+
+    def hidden_by_held(self) -> tuple[bytes, ...]:
+        """Return what is in the top directory of a root but not seen by a run, because its deletion is held."""
+        project = self._project
+        return find_hidden(load_stacks(project.store, project.row.id, project.roots))
+
+    def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
+        """Return what is held as lines for a person: counts, one line a path, renames recognised."""
+        from unspill.sandbox.review import summary_of
+
+        return summary_of(with_held_roots(self._project), run, colour=colour)
+
+    def diff(
+        self,
+        paths: Sequence[str] = (),
+        *,
+        run: str | int | None = None,
+        operation: str | int | None = None,
+        colour: bool = False,
+        skip: Callable[[bytes], bool] = lambda _path: False,
+    ) -> str:
+        """Return what is held, or what a run or an operation changed, as text: unified diffs, safe to print.
+
+        Nothing is shown of paths, absolute ones, that `skip` is true of.
+        """
+        if operation is not None:
+            from unspill.sandbox.history import operation_diff
+
+            wanted = [path.encode("utf-8", "surrogateescape") for path in paths]
+            return operation_diff(self._project, operation, wanted, colour=colour, skip=skip)
+        from unspill.sandbox.review import diff_of
+
+        return diff_of(with_held_roots(self._project), paths, run, colour=colour, skip=skip)
+
+    @property
+    def reviews(self) -> Reviews:
+        """What is held as a person reviews it on a terminal, and the tokens that name it."""
+        from unspill.sandbox.review import Reviews
+
+        return Reviews(with_held_roots(self._project))
+
+    def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
+        """Return the project's latest operations, the youngest first."""
+        return self._project.store.operations.latest(self._project.path, limit)
+
+    def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
+        """Return one operation by number or id, with the steps that were done; a UsageError if there is none."""
+        from unspill.sandbox.history import get_operation, steps_of
+
+        found = get_operation(self._project, operation)
+        return found, steps_of(self._project, found)
+
+    def operation_changes(self, operation: str | int) -> ChangeSet:
+        """Return what an operation changed in the project.
+
+        Raises:
+            UsageError: there is none, or that is not kept any more.
+        """
+        from unspill.sandbox.history import operation_changes
+
+        return operation_changes(self._project, operation)
+
+    def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
+        """Look which files that operations have touched are still there, and return their records by root and path."""
+        from unspill.sandbox.history import files_of, rescan
+
+        rescan(self._project.store, self._project.path)
+        return files_of(self._project.store, self._project.path, with_deleted=with_deleted)
+
+    def backups(self, file: FileRow) -> tuple[Backup, ...]:
+        """Return the named backups of a file, the newest first."""
+        from unspill.sandbox.history import backups_of
+
+        return backups_of(self._project.store, file)
+
+    def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
+        """Return the latest runs, the youngest first."""
+        return self._project.store.runs.latest(self._project.row.id, limit)
+
+    def find_run(self, run: str | int) -> Run:
+        """Return one run by number or id; it is a UsageError if there is none."""
+        from unspill.sandbox.review import get_run
+
+        return get_run(self._project, run)
+
+    def traffic(self, run: str | int) -> Traffic:
+        """Return what one run reached and what it was refused."""
+        from unspill.sandbox.review import traffic_of
+
+        return traffic_of(self._project, run)
+
+    def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
+        """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
+        from unspill.sandbox.review import plan_as_if
+
+        return plan_as_if(self._project, make_request(self._project, command, cwd, env, None))
+
+    def explain(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
+        """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""
+        from unspill.plan.explain import explain
+
+        return explain(self.plan(command, cwd=cwd, env=env), self._project.means.facts)
 
 
 class Sandbox(Looking):
@@ -74,23 +265,31 @@ class Sandbox(Looking):
         self.name = name
         self._may_fork = may_fork
         self._approver = approver
-        self._desk: Desk | None = None
-        self._opened = open_project(project, name, policy, approver)
-        self._recovered = sweep_once(self._opened.store, self._opened.facts)
+        self._broker: Broker | None = None
+        check_approver(approver)
+        permit_root = None if approver is None else self._permit_root
+        self._project = open_project(project, name, policy, permit_root)
+        self._recovered = sweep_once(self._project.store, self._project.means.facts)
         if self._recovered:
-            from unspill.sandbox.recording import record_operation
+            from unspill.sandbox.audit import record_operation
 
             for operation in self._recovered:
-                record_operation(self._opened.store, operation)
-        self._interrupted = list(hold_interrupted(self._opened))
-        do_daily(self._opened.store, self._opened.policy)
+                record_operation(self._project.store, operation)
+        self._interrupted = list(hold_interrupted(self._project))
+        do_daily(self._project.store, self._project.means.policy)
+
+    def _permit_root(self, path: bytes, policy: Policy, locations: Locations) -> Policy:
+        from unspill.sandbox.permits import permit_root  # lazy: approvals
+
+        with Store.open(locations.state) as store:
+            return permit_root(path, policy, locations, store, self._approver)
 
     @property
-    def desk(self) -> Desk:
+    def broker(self) -> Broker:
         """Where what is wanted beyond the policy is obtained."""
-        if self._desk is None:
-            self._desk = self._desk_of(self._approver or "deny")
-        return self._desk
+        if self._broker is None:
+            self._broker = self._broker_of(self._approver or "deny")
+        return self._broker
 
     def run(
         self,
@@ -141,10 +340,10 @@ class Sandbox(Looking):
             DeniedError: the policy or the approver said no to something that is wanted; nothing was run.
             SandboxUnavailable: we failed, not the command.
         """
-        bounds = self._opened.policy.limits if limits is None else limits
+        bounds = self._project.means.policy.limits if limits is None else limits
         bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
         wishes = self._wishes(stdin, after, after_cancel, bounds.wall_s)
-        request = make_request(self._opened, command, cwd, env, bounds).replace(stdin=wishes.stdin)
+        request = make_request(self._project, command, cwd, env, bounds).replace(stdin=wishes.stdin)
         wishes = wishes.replace(on_event=on_event, cancel_fd=cancel_fd)
         more = {"network": network, "hosts": hosts, "readable": readable, "reveal": reveal, "roots": roots}
         return self._run(request, wishes, approver, {**more, "plain": unsandboxed})
@@ -152,7 +351,7 @@ class Sandbox(Looking):
     def _wishes(
         self, stdin: object, after: After | None, after_cancel: After | None, wall_s: float | None
     ) -> RunWishes:
-        policy = self._opened.policy
+        policy = self._project.means.policy
         after = policy.after if after is None else after
         if after_cancel is None:
             after_cancel = policy.after_cancel if after == "apply" else after
@@ -165,38 +364,37 @@ class Sandbox(Looking):
             on_interrupted=self._interrupted.extend,
         )
 
-    def _desk_of(self, approver: Who) -> Desk:
+    def _broker_of(self, approver: Who) -> Broker:
         if approver is None:
-            return self.desk
-        from unspill.sandbox.asking import make_desk
+            return self.broker
+        from unspill.sandbox.permits import make_broker
 
-        return make_desk(self._opened.store, self._opened.policy, self._opened.locations, approver)
+        return make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
 
     def _run(self, request: Request, wishes: RunWishes, approver: Who, more: dict[str, Any]) -> RunResult:
-        if self._opened.policy.network.ask:
-            wishes = wishes.replace(desk=self._desk_of(approver))
+        if self._project.means.policy.network.ask:
+            wishes = wishes.replace(broker=self._broker_of(approver))
         if any(more.values()):
-            from unspill.sandbox.asking import run_with_more
-            from unspill.sandbox.wanting import Wanted
+            from unspill.sandbox.permits import Wanted, run_with_more
 
-            return run_with_more(self._opened, request, wishes, self._desk_of(approver), Wanted(**more))
-        result = run_request(self._opened, request, wishes)
+            return run_with_more(self._project, request, wishes, self._broker_of(approver), Wanted(**more))
+        result = run_request(self._project, request, wishes)
         # Not before: the command line loads it while the command begins
-        from unspill.sandbox.recording import record_run
+        from unspill.sandbox.audit import record_run
 
-        return record_run(self._opened, request, result)
+        return record_run(self._project, request, result)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
-        from unspill.sandbox.asynchronous import run_in_thread
+        from unspill.sandbox.aio import run_in_thread
 
-        return await run_in_thread(self, command, options)
+        return await run_in_thread(self.run, command, options)
 
     def stream(self, command: Command, **options: object) -> AsyncIterator[Event | RunResult]:
         """Yield events while a command runs, and its RunResult last."""
-        from unspill.sandbox.asynchronous import stream_from_thread
+        from unspill.sandbox.aio import stream_from_thread
 
-        return stream_from_thread(self, command, options)
+        return stream_from_thread(self.run, command, options)
 
     def apply(
         self,
@@ -227,13 +425,13 @@ class Sandbox(Looking):
             ProjectBusy: another operation on this project is under way.
             SandboxUnavailable: it was cancelled; nothing was changed.
         """
-        from unspill.sandbox.choosing import make_wish
-        from unspill.sandbox.held_asking import apply_in_turn
+        from unspill.sandbox.apply import apply_in_turn
+        from unspill.sandbox.review import make_wish
 
         wish = make_wish(selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd)
         is_asked = asked_by != "person" and (approver or self._approver) is not None
-        desk = self._desk_of(approver) if is_asked else None
-        return self._operate(lambda: apply_in_turn(with_held_roots(self._opened), wish, desk))
+        broker = self._broker_of(approver) if is_asked else None
+        return self._operate(lambda: apply_in_turn(with_held_roots(self._project), wish, broker))
 
     def undo(
         self, operation: str | int | None = None, *, asked_by: str = "person", cancel_fd: int | None = None
@@ -244,9 +442,9 @@ class Sandbox(Looking):
             UsageError: there is nothing to take back, or its backup is not kept any more.
             SandboxUnavailable: `cancel_fd` became readable before it was begun; nothing was changed.
         """
-        from unspill.sandbox.operations import undo_operation
+        from unspill.sandbox.history import undo_operation
 
-        return self._operate(lambda: undo_operation(self._opened, operation, asked_by, cancel_fd))
+        return self._operate(lambda: undo_operation(self._project, operation, asked_by, cancel_fd))
 
     def redo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Do again what an undo took back.
@@ -254,9 +452,9 @@ class Sandbox(Looking):
         Raises:
             UsageError: there is nothing to do again.
         """
-        from unspill.sandbox.operations import redo_operation
+        from unspill.sandbox.history import redo_operation
 
-        return self._operate(lambda: redo_operation(self._opened, operation, asked_by))
+        return self._operate(lambda: redo_operation(self._project, operation, asked_by))
 
     def restore(self, path: str | bytes, backup: str | None = None, *, asked_by: str = "person") -> Operation:
         """Put a displaced version of a file back, by default the newest; as an operation, so it can be undone.
@@ -264,10 +462,10 @@ class Sandbox(Looking):
         Raises:
             UsageError: there is no such backup.
         """
-        from unspill.sandbox.restoring import restore_path
+        from unspill.sandbox.history import restore_path
 
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        return self._operate(lambda: restore_path(self._opened, raw, backup, asked_by))
+        return self._operate(lambda: restore_path(self._project, raw, backup, asked_by))
 
     def discard(self, selection: Selection | Sequence[str | bytes] = (), *, asked_by: str = "person") -> Operation:
         """Discard what is held, or a part of it; as an operation, so it can be undone.
@@ -279,22 +477,22 @@ class Sandbox(Looking):
             UsageError: the selection chooses nothing.
             SandboxUnavailable: a run that does not hold its changes still stands on what is held.
         """
-        from unspill.sandbox.discarding import discard_held
-        from unspill.sandbox.selecting import to_selection
+        from unspill.sandbox.apply import discard_held
+        from unspill.sandbox.review import to_selection
 
         chosen = to_selection(selection)
-        return self._operate(lambda: discard_held(with_held_roots(self._opened), chosen, asked_by))
+        return self._operate(lambda: discard_held(with_held_roots(self._project), chosen, asked_by))
 
     def _operate(self, do: Callable[[], Operation]) -> Operation:
-        from unspill.sandbox.preload import preload
-        from unspill.sandbox.recording import record_operation
+        from unspill.sandbox.apply import preload
+        from unspill.sandbox.audit import record_operation
 
-        preload(self._opened.roots)
-        return record_operation(self._opened.store, do())
+        preload(self._project.roots)
+        return record_operation(self._project.store, do())
 
     def close(self) -> None:
         """Let go of the store. What is held stays held."""
-        self._opened.store.close()
+        self._project.store.close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,17 +9,23 @@ from __future__ import annotations
 import os
 import stat
 
-from unspill.errors import PolicyError, UsageError
+from unspill.errors import PolicyError, RootfsUnsafe, UsageError
+from unspill.host.bwrap import find_changeable_way
 from unspill.model.policy import Policy
 from unspill.policy.paths import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.sandbox.locations import Locations
+    from unspill.model.policy import ApproverName
+    from unspill.permissions.approvers import Approver
+    from unspill.sandbox.project import Locations
+
+    # Whoever answers when more is wanted than the policy gives
+    Who = Approver | ApproverName | None
 
 PROJECT_FILE = b".unspill.toml"
 _LARGEST = 1 << 16
-# The same as `policy.settings.AFTER`, which a plain run does not load
+# The same as `policy.config.AFTER`, which a plain run does not load
 _AFTER = ("apply", "hold", "discard")
 _APPROVERS = ("terminal", "queue", "deny")
 
@@ -42,8 +48,8 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     outer = _files_above(project, locations.home)
     if text is None and asked is None and not outer:
         return _checked(policy, locations)
+    from unspill.policy.config import parse_policy
     from unspill.policy.merge import tighten, with_own
-    from unspill.policy.toml import parse_policy
 
     home = locations.home
     if text is not None:
@@ -54,7 +60,7 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
         where = show(os.path.join(project, PROJECT_FILE))
         decided = tighten(policy, parse_policy(asked, where=where, trusted=False, home=home, base=project))
     for directory, content in outer:
-        from unspill.policy.enclosing import seen_from, tightest
+        from unspill.policy.merge import seen_from, tightest
 
         where = show(os.path.join(directory, PROJECT_FILE))
         settings = parse_policy(content, where=where, trusted=False, home=home, base=directory)
@@ -67,25 +73,59 @@ def without_overridden(policy: Policy) -> Policy:
     return policy.replace(rootfs_dir=b"") if policy.rootfs_dir and os.environb.get(b"ROOTFS_DIR") else policy
 
 
+def find_own_policy(locations: Locations) -> Policy:
+    """Return what the person's own file says, whatever the project.
+
+    Raises:
+        PolicyError: it can't be understood.
+    """
+    path = os.path.join(locations.config, b"config.toml")
+    text = read_text(path)
+    if text is None:
+        return Policy()
+    from unspill.policy.config import parse_policy
+    from unspill.policy.merge import with_own
+
+    own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
+    return without_overridden(own)
+
+
+def rootfs_directory(policy: Policy, locations: Locations) -> bytes:
+    """Return where every rootfs lies: of a program's own choice, or the person's.
+
+    Raises:
+        RootfsUnsafe: a link leads there that others could have laid.
+    """
+    directory = os.path.realpath(policy.rootfs_dir) if policy.rootfs_dir else locations.rootfs
+    way = policy.rootfs_dir or locations.rootfs_way
+    problem = find_changeable_way(way) if way and way != directory else None
+    if problem is not None:
+        raise RootfsUnsafe(
+            f"{show(problem.path)} {problem.reason}, who could lead to a rootfs of theirs",
+            remedy=f"Name the directory itself (now it is {show(directory)}), if it is the one that you mean.",
+        )
+    return directory
+
+
 def _checked(policy: Policy, locations: Locations) -> Policy:
     """Return the policy if nothing that stays private is mounted by it; a link to it is no way round."""
     if not policy.mounts:
         return policy
-    from unspill.policy.mounted import directory_problem
+    from unspill.policy.defaults import mount_source_problem
 
     own = tuple(filter(None, (locations.state, locations.config, locations.data, locations.rootfs, policy.rootfs_dir)))
     for _place, directory in policy.mounts:
         for path in dict.fromkeys((directory, os.path.realpath(directory))):
-            problem = directory_problem(path, home=locations.home, own=own)
+            problem = mount_source_problem(path, home=locations.home, own=own)
             if problem:
                 raise PolicyError(f"{show(directory)} can't be mounted: {show(path)} {problem}")
     return policy
 
 
 def _check_given(policy: Policy) -> None:
-    """Check of a policy that a program made what `policy.toml` checks of a file: that each word is a known one."""
+    """Check of a policy that a program made what `policy.config` checks of a file: that each word is a known one."""
     from unspill.model.policy import SCOPES
-    from unspill.policy.settings import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
+    from unspill.policy.config import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
 
     rules = policy.permissions
     stances = ("network", "egress", "roots", "readable", "secrets", "held", "unsandboxed", "as_root")
@@ -112,25 +152,22 @@ def _check_given(policy: Policy) -> None:
 
 
 def _check_given_rootfs(policy: Policy) -> None:
-    from unspill.policy.mounted import place_problem, together_problem
-    from unspill.policy.paths import normalise
-    from unspill.policy.rootfs_spec import find_wrong, is_name
+    from unspill.policy.config import find_wrong_field, is_rootfs_name
+    from unspill.policy.defaults import mount_place_problem, mount_places_problem
+    from unspill.policy.paths import is_normalised
 
-    def is_path(path: bytes) -> bool:
-        return path.startswith(b"/") and b"\0" not in path and normalise(path) == path
-
-    if policy.rootfs and not is_name(policy.rootfs) and not is_path(os.fsencode(policy.rootfs)):
+    if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_normalised(os.fsencode(policy.rootfs)):
         raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")
-    if policy.rootfs_dir and not is_path(policy.rootfs_dir):
+    if policy.rootfs_dir and not is_normalised(policy.rootfs_dir):
         raise PolicyError(f"the policy's rootfs_dir is not an absolute and normalised path: {policy.rootfs_dir!a}")
     for place, _directory in policy.mounts:
-        problem = place_problem(place)
+        problem = mount_place_problem(place)
         if problem:
             raise PolicyError(f"the policy's mounts: {show(place)} {problem}")
-    problem = together_problem(place for place, _directory in policy.mounts)
+    problem = mount_places_problem(place for place, _directory in policy.mounts)
     if problem:
         raise PolicyError(f"the policy's mounts: {problem}")
-    found = None if policy.provision is None else find_wrong(policy.provision)
+    found = None if policy.provision is None else find_wrong_field(policy.provision)
     if found is not None:
         raise PolicyError(f"the policy's provision.{found[0]}: {found[1]}")
 

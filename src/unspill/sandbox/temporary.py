@@ -39,15 +39,17 @@ def open_temporary(policy_file: str | None = None, *, cancel_fd: int | None = No
     place = os.path.realpath(tempfile.gettempdir())
     # Not in /tmp: that is kept for the runs, and nothing that is mounted may lie in what they write
     usable = "/var/tmp" if contains(b"/tmp", os.fsencode(place)) else place
-    project = tempfile.mkdtemp(prefix="unspill-", dir=usable)
+    directory = tempfile.mkdtemp(prefix="unspill-", dir=usable)
     try:
-        with Sandbox(project, name=NAME) as usual:
-            opened = usual._opened
-        policy = opened.policy if policy_file is None else _read_policy(os.fsencode(policy_file), opened.home.path)
+        with Sandbox(directory, name=NAME) as usual:
+            project = usual._project
+        policy = project.means.policy
+        if policy_file is not None:
+            policy = _read_policy(os.fsencode(policy_file), project.home.path)
         policy = policy.replace(tmp="persistent", after="hold", secrets=Secrets(mask=False))
-        sandbox = Sandbox(project, name=NAME, policy=policy)
+        sandbox = Sandbox(directory, name=NAME, policy=policy)
     except BaseException:
-        remove_tree(os.fsencode(project))
+        remove_tree(os.fsencode(directory))
         raise
     if cancel_fd is not None and _is_readable(cancel_fd):
         remove_temporary(sandbox)
@@ -64,8 +66,8 @@ def _is_readable(fd: int) -> bool:
 
 
 def _read_policy(path: bytes, home: bytes) -> Policy:
+    from unspill.policy.config import parse_policy
     from unspill.policy.merge import with_own
-    from unspill.policy.toml import parse_policy
 
     text = read_text(path)
     if text is None:
@@ -79,10 +81,10 @@ def remove_temporary(sandbox: Sandbox) -> None:
     Raises:
         SandboxUnavailable: a run of it still goes on.
     """
-    data, project = sandbox._opened.locations.data, sandbox.project
-    with lock_sandbox(sandbox._opened.store.state, sandbox.id):
+    data, project = sandbox._project.locations.data, sandbox.project
+    with lock_sandbox(sandbox._project.store.state, sandbox.id):
         # For good: nobody can want it back where the project itself goes
-        discard_stacks(sandbox._opened.store, sandbox.id)
+        discard_stacks(sandbox._project.store, sandbox.id)
     sandbox.close()
     for path in (project, playground_dir(data, project), tmp_dir(data, project, sandbox.name)):
         remove_tree(path)

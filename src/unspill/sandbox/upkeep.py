@@ -1,30 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What concerns the state directory as a whole, and works without a project, a sandbox or a readable database."""
+"""What concerns the state directory as a whole, and works without a project, a sandbox or a readable database.
+
+Pruning forgets operations with all that they displaced, and runs that hold nothing. The window is so many days back
+from now, by recorded time. If what lies in it takes more than the budget it becomes shorter, the oldest first, but
+never shorter than a day. An operation and its undos and redos share one place on the disk, so they stay or go together,
+with the youngest of them.
+
+Bytes are those that the filesystem gave (`st_blocks`). What several parts share, such as the content of a file with
+several names, is counted in each of them.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 
-from unspill.errors import PolicyError, RootfsError, SandboxUnavailable, StoreDamaged, StoreTooNew
-from unspill.host.places import find_home
-from unspill.layers.locks import SandboxLock
-from unspill.model.layer import SandboxId
-from unspill.model.policy import Policy
-from unspill.policy.paths import show
+from unspill.apply.git_move import remove_own_refs
+from unspill.apply.journal import journal_file, operation_dir, read_journal
+from unspill.changes.walk import measure
+from unspill.errors import (
+    PolicyError,
+    RootfsError,
+    SandboxUnavailable,
+    StoreDamaged,
+    StoreTooNew,
+)
+from unspill.layers.lifecycle import project_key
+from unspill.layers.locks import SandboxLock, spill_dir, upper_dir
+from unspill.layers.mask import remove_old_masks
+from unspill.layers.sweep import PRUNED, is_being_pruned, sweep_operations
+from unspill.layers.trees import remove_tree
+from unspill.model.layer import LayerId, RunId, SandboxId
+from unspill.model.operation import OperationId
+from unspill.model.policy import DAY_NS
 from unspill.record import Record
-from unspill.sandbox.locations import find_locations
-from unspill.sandbox.settings import read_text, without_overridden
+from unspill.sandbox.history import catch_up, judge_files
+from unspill.sandbox.project import find_own_locations
+from unspill.sandbox.settings import find_own_policy, rootfs_directory
 from unspill.store.connection import is_id
 from unspill.store.db import Store
 from unspill.store.state import check_state_dir, list_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from unspill.model.operation import Operation
-    from unspill.sandbox.locations import Locations
-    from unspill.sandbox.retention import Pruned
-    from unspill.sandbox.status import Status
+    from unspill.store.layers import SandboxRow
 
 
 class Recovered(Record):
@@ -47,8 +69,6 @@ def get_status() -> Status:
     Raises:
         StoreError: it can't be used.
     """
-    from unspill.sandbox.rootfs_use import rootfs_directory
-    from unspill.sandbox.status import status
 
     locations = find_own_locations()
     try:
@@ -67,7 +87,6 @@ def prune_now(*, dry_run: bool) -> Pruned:
         PolicyError: the configuration can't be understood.
         StoreError: the state directory can't be used.
     """
-    from unspill.sandbox.retention import prune
 
     locations = find_own_locations()
     policy = find_own_policy(locations)
@@ -136,23 +155,345 @@ def _find_damage(state: bytes) -> str:
     return ""
 
 
-def find_own_locations() -> Locations:
-    """Return the directories of whoever runs this process."""
-    return find_locations(find_home(os.getuid(), os.environb.get(b"HOME")).path, os.environb)
+# What a run that happens to be the first of the day may wait for; the rest is done by the next ones.
+_PATIENCE_S = 0.5
 
 
-def find_own_policy(locations: Locations) -> Policy:
-    """Return what the person's own file says, whatever the project.
+class Pruned(Record):
+    """What was forgotten, or would be: operations, runs, names of backups, and bytes on the disk."""
 
-    Raises:
-        PolicyError: it can't be understood.
-    """
-    path = os.path.join(locations.config, b"config.toml")
-    text = read_text(path)
-    if text is None:
-        return Policy()
-    from unspill.policy.merge import with_own
-    from unspill.policy.toml import parse_policy
+    operations: tuple[OperationId, ...] = ()
+    runs: tuple[RunId, ...] = ()
+    names: tuple[bytes, ...] = ()
+    bytes: int = 0
 
-    own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
-    return without_overridden(own)
+
+class Family(Record):
+    """Operations that share what they displaced, and what that takes."""
+
+    operations: tuple[Operation, ...]
+    bytes: int = 0
+
+    @property
+    def at_ns(self) -> int:
+        """When the youngest of them was."""
+        return max(operation.at_ns for operation in self.operations)
+
+
+def prune(store: Store, now_ns: int, *, days: int, budget: int, dry_run: bool = False) -> Pruned:
+    """Forget what is outside the window."""
+    return _prune(store, now_ns, days, budget, dry_run=dry_run, deadline=None)[0]
+
+
+def prune_in_time(store: Store, now_ns: int, *, days: int, budget: int) -> bool:
+    """Do the same in little time; tell whether nothing is left for the next time."""
+    deadline = time.monotonic() + _PATIENCE_S
+    return _prune(store, now_ns, days, budget, dry_run=False, deadline=deadline)[1]
+
+
+def choose(families: Sequence[Family], now_ns: int, *, days: int, budget: int) -> tuple[Family, ...]:
+    """Return the families that have to go, the oldest first."""
+    total = sum(family.bytes for family in families)
+    going = []
+    for family in sorted(families, key=lambda family: family.at_ns):
+        age_ns = now_ns - family.at_ns
+        if age_ns <= days * DAY_NS and (total <= budget or age_ns <= DAY_NS):
+            break
+        going.append(family)
+        total -= family.bytes
+    return tuple(going)
+
+
+def find_families(operations: Iterable[Operation]) -> list[tuple[Operation, ...]]:
+    """Group operations by where what they displaced lies."""
+    leaders: dict[str, str] = {}
+
+    def leader_of(name: str) -> str:
+        while leaders.setdefault(name, name) != name:
+            name = leaders[name]
+        return name
+
+    listed = list(operations)
+    for operation in listed:
+        for other in (operation.origin, operation.of):
+            if other is not None:
+                leaders[leader_of(operation.id)] = leader_of(other)
+    families: dict[str, list[Operation]] = {}
+    for operation in listed:
+        families.setdefault(leader_of(operation.id), []).append(operation)
+    return [tuple(family) for family in families.values()]
+
+
+def measured(store: Store, operations: Iterable[OperationId], deadline: float | None = None) -> dict[str, int] | None:
+    """Return what each operation's directory takes on the disk, None where the time was over before."""
+    known = store.operations.kept_bytes()
+    found: dict[OperationId, int] = {}
+    for operation in operations:
+        if operation not in known:
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            found[operation] = _size(operation_dir(store.state, operation))
+    store.operations.set_kept_bytes(found)
+    for operation, size in found.items():
+        known[operation] = size
+    return known if all(operation in known for operation in operations) else None
+
+
+def _size(path: bytes) -> int:
+    try:
+        return measure(path)[0]
+    except OSError:
+        return 0
+
+
+def _prune(
+    store: Store, now_ns: int, days: int, budget: int, *, dry_run: bool, deadline: float | None
+) -> tuple[Pruned, bool]:
+    # Whoever is at work may need any of them
+    if os.listdir(store.state + b"/pending"):
+        return Pruned(), False
+    operations = (*store.operations.all(), *_forgotten(store))
+    sizes = measured(store, [operation.id for operation in operations], deadline)
+    if sizes is None:
+        return Pruned(), False
+    families = [
+        Family(operations=group, bytes=sum(sizes[operation.id] for operation in group))
+        for group in find_families(operations)
+    ]
+    going = choose(families, now_ns, days=days, budget=budget)
+    needed = {run for family in families if family not in going for one in family.operations for run in one.runs}
+    runs = tuple(run for run in store.runs.ended_before(max(0, now_ns - days * DAY_NS)) if run not in needed)
+    spilled = sum(_size(spill_dir(store.state, run)) for run in runs)
+    for project in {operation.project for family in going for operation in family.operations}:
+        catch_up(store, project)
+    pruned = Pruned(runs=runs, bytes=spilled)
+    is_complete = True
+    for family in going:
+        gone = _with_family(pruned, store, family)
+        is_late = deadline is not None and time.monotonic() > deadline
+        if not dry_run and (is_late or not _remove_family(store, family)):
+            is_complete = False
+            break
+        pruned = gone
+    if not dry_run:
+        _remove_runs(store, runs)
+        sweep_operations(store)
+        remove_old_masks(store.state, now_ns - DAY_NS)
+    return pruned, is_complete
+
+
+def _with_family(pruned: Pruned, store: Store, family: Family) -> Pruned:
+    operations = tuple(operation.id for operation in family.operations)
+    names = tuple(row.name for name in operations for row in store.files.backups_of_operation(name))
+    return pruned.replace(
+        operations=(*pruned.operations, *operations),
+        names=(*pruned.names, *names),
+        bytes=pruned.bytes + family.bytes,
+    )
+
+
+def _forgotten(store: Store) -> list[Operation]:
+    """Return operations whose rows are gone because a prune began to forget them, and was interrupted."""
+    names = filter(is_id, os.listdir(os.fsdecode(store.state + b"/operations")))
+    found = []
+    for name in set(names) - store.operations.ids():
+        if not is_being_pruned(store.state, name):
+            continue
+        try:
+            journal = read_journal(journal_file(store.state, OperationId(name)), with_steps=False)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if journal is not None and journal.end is not None and journal.end.operation.id == name:
+            found.append(journal.end.operation)
+    return found
+
+
+def _remove_family(store: Store, family: Family) -> bool:
+    """Forget operations, then remove what they displaced; tell whether nobody needed them after all."""
+    names = tuple(operation.id for operation in family.operations)
+    known = [operation for operation in family.operations if store.operations.find(operation.id) is not None]
+    # Without it, one that has no row any more would be taken for one whose row was lost
+    marks = [operation_dir(store.state, name) + b"/" + PRUNED for name in names]
+    for mark in marks:
+        _touch(mark)
+    with store.durable:
+        store.operations.remove(names)
+    # Whoever began before the rows were gone is seen here; whoever begins later finds no rows
+    if os.listdir(store.state + b"/pending"):
+        with store.durable:
+            for operation in known:
+                store.operations.add(operation)
+                store.operations.claim(operation.id)
+        for mark in marks:
+            _unlink(mark)
+        return False
+    _forget_names(store, names)
+    if not all(remove_own_refs(store.state, name) for name in names):
+        # Without rows they are found again by their journals
+        return False
+    for name in names:
+        # A directory without a journal is garbage, whatever happens to us now
+        _unlink(journal_file(store.state, name))
+        remove_tree(operation_dir(store.state, name))
+    return True
+
+
+def _forget_names(store: Store, operations: Iterable[OperationId]) -> None:
+    affected = {row.file for name in operations for row in store.files.backups_of_operation(name)}
+    with store.transaction:
+        store.files.remove_backups(operations)
+        files = [file for identity in affected if (file := store.files.find_id(identity)) is not None]
+    judge_files(store, files)
+
+
+def _touch(path: bytes) -> None:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except FileNotFoundError:
+        # A copy of the database that was put back may know an operation that is gone
+        return
+
+
+def _unlink(path: bytes) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _remove_runs(store: Store, runs: tuple[RunId, ...]) -> None:
+    # Output without a row would be taken for that of a run whose row was lost
+    for run in runs:
+        remove_tree(spill_dir(store.state, run))
+    store.runs.remove_all(runs)
+
+
+_BLOCK = 512
+_DATABASE = (b"/store.db", b"/store.db-wal", b"/store.db-shm", b"/copies")
+
+
+class Held(Record):
+    """What one sandbox holds: layers over roots that were neither applied nor discarded."""
+
+    sandbox: SandboxRow
+    layers: int
+    bytes: int
+
+
+class Displaced(Record):
+    """What one operation displaced."""
+
+    operation: Operation
+    bytes: int
+
+
+class ProjectUsage(Record):
+    """What one project has besides: layers over tool caches, and a playground outside the state directory."""
+
+    path: bytes
+    caches: int
+    playground: bytes
+    playground_bytes: int
+
+
+class RootfsSizes(Record):
+    """What lies in the rootfs directory, outside the state directory: each rootfs by name, and what was fetched."""
+
+    directory: bytes
+    rootfs: tuple[tuple[str, int], ...] = ()
+    downloads_bytes: int = 0
+
+
+class Status(Record):
+    """Everything, part by part. `aside` is what has no row, and databases that were damaged; `pending` are ids."""
+
+    state: bytes
+    database_bytes: int
+    held: tuple[Held, ...]
+    displaced: tuple[Displaced, ...]
+    projects: tuple[ProjectUsage, ...]
+    spilled_bytes: int
+    aside: tuple[bytes, ...]
+    aside_bytes: int
+    pending: tuple[str, ...]
+    rootfs_sizes: RootfsSizes
+
+    @property
+    def total_bytes(self) -> int:
+        """Return what the state directory takes, without playgrounds and the rootfs directory."""
+        return (
+            self.database_bytes
+            + self.spilled_bytes
+            + self.aside_bytes
+            + sum(part.bytes for part in self.held)
+            + sum(part.bytes for part in self.displaced)
+            + sum(part.caches for part in self.projects)
+        )
+
+
+def status(store: Store, data: bytes, rootfs: bytes) -> Status:
+    """Look through the state directory; `data` is where playgrounds are, `rootfs` where every rootfs is."""
+    sandboxes = store.sandboxes.all()
+    operations = store.operations.all()
+    sizes = measured(store, [operation.id for operation in operations]) or {}
+    aside = (*sorted(list_aside(store.state).values()), *_databases_aside(store.state))
+    return Status(
+        state=store.state,
+        database_bytes=sum(_disk_size(store.state + part) for part in _DATABASE),
+        held=tuple(held for sandbox in sandboxes if (held := _held(store, sandbox)).layers),
+        displaced=tuple(Displaced(operation=one, bytes=sizes.get(one.id, 0)) for one in operations),
+        projects=tuple(_project(store, data, path) for path in sorted({row.project for row in sandboxes})),
+        spilled_bytes=sum(_disk_size(spill_dir(store.state, RunId(name))) for name in _ids(store.state + b"/runs")),
+        aside=aside,
+        aside_bytes=sum(map(_disk_size, aside)),
+        pending=tuple(_ids(store.state + b"/pending")),
+        rootfs_sizes=_rootfs_sizes(rootfs),
+    )
+
+
+def _rootfs_sizes(directory: bytes) -> RootfsSizes:
+    """Return the sizes that the manifests tell: a rootfs has too many files to look at each."""
+    from unspill.rootfs.registry import Registry, measure_downloads
+
+    try:
+        ready = Registry(directory).list()
+    except RootfsError:
+        # One that is not to be trusted is nothing that we keep
+        return RootfsSizes(directory=directory)
+    sizes = tuple((found.name, found.manifest.size_bytes) for found in ready if found.manifest is not None)
+    return RootfsSizes(directory=directory, rootfs=sizes, downloads_bytes=measure_downloads(directory))
+
+
+def _held(store: Store, sandbox: SandboxRow) -> Held:
+    rows = store.layers.sealed(sandbox.id)
+    return Held(
+        sandbox=sandbox, layers=len(rows), bytes=sum(_disk_size(upper_dir(store.state, row.id)) for row in rows)
+    )
+
+
+def _project(store: Store, data: bytes, path: bytes) -> ProjectUsage:
+    playground = os.path.join(data, b"playground", project_key(path))
+    return ProjectUsage(
+        path=path,
+        caches=sum(_disk_size(upper_dir(store.state, LayerId(row.id))) for row in store.caches.sealed(path)),
+        playground=playground,
+        playground_bytes=_disk_size(playground),
+    )
+
+
+def _databases_aside(state: bytes) -> Iterable[bytes]:
+    names = sorted(name for name in os.listdir(state) if name.startswith(b"store.db.damaged-"))
+    return (os.path.join(state, name) for name in names)
+
+
+def _ids(path: bytes) -> list[str]:
+    return sorted(filter(is_id, os.listdir(os.fsdecode(path))))
+
+
+def _disk_size(path: bytes) -> int:
+    try:
+        return os.lstat(path).st_blocks * _BLOCK + measure(path)[0]
+    except NotADirectoryError:
+        return os.lstat(path).st_blocks * _BLOCK
+    except OSError:
+        return 0

@@ -14,7 +14,7 @@ import time
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
 from unspill.record import Record
 from unspill.store.connection import Database, as_id
-from unspill.store.migrations import MIGRATIONS, migrate, read_version, refuse_foreign
+from unspill.store.migrations import migrate, read_version, refuse_foreign, refuse_newer
 
 DAILY = b"daily.db"
 BEFORE_MIGRATION = b"before-migration.db"
@@ -33,7 +33,7 @@ class PutBack(Record):
 def copied_ns(state: bytes, name: bytes = DAILY) -> int | None:
     """Return when a copy was made, None if there is none."""
     try:
-        return os.stat(_directory(state) + b"/" + name).st_mtime_ns
+        return os.stat(_path(state, name)).st_mtime_ns
     except FileNotFoundError:
         return None
 
@@ -48,7 +48,7 @@ def make_copy(db: Database, state: bytes, name: bytes = DAILY) -> None:
     """
     # A copy has new indices, so nothing would contradict damaged rows in it
     db.check()
-    directory = os.open(_directory(state), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = os.open(state + b"/copies", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     new = name + b".new"
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -70,7 +70,7 @@ def remove_older(state: bytes, moment_ns: int) -> None:
     """Remove the copy from before the last migration if it was made before a moment."""
     made = copied_ns(state, BEFORE_MIGRATION)
     if made is not None and made < moment_ns:
-        os.unlink(_directory(state) + b"/" + BEFORE_MIGRATION)
+        os.unlink(_path(state, BEFORE_MIGRATION))
 
 
 def put_back(state: bytes) -> PutBack:
@@ -99,7 +99,7 @@ def _prepare_newest(state: bytes) -> int | None:
     found = [(made, name) for name in (DAILY, BEFORE_MIGRATION) if (made := copied_ns(state, name)) is not None]
     for made, name in sorted(found, reverse=True):
         try:
-            _prepare(state, _directory(state) + b"/" + name)
+            _prepare(state, _path(state, name))
         except (StoreDamaged, StoreTooNew):
             continue
         return made
@@ -125,8 +125,7 @@ def _prepare_with(state: bytes, copy: bytes | None, journal: str) -> None:
     db = Database(path)
     try:
         version = read_version(db)
-        if version > len(MIGRATIONS):
-            raise StoreTooNew(f"{os.fsdecode(path)} has version {version}, this unspill knows {len(MIGRATIONS)}.")
+        refuse_newer(db, version)
         refuse_foreign(db, version)
         db.check()
         db.rows(f"PRAGMA journal_mode = {journal}")
@@ -167,8 +166,8 @@ def _set_database_aside(state: bytes) -> bytes | None:
     return aside if is_there else None
 
 
-def _directory(state: bytes) -> bytes:
-    return state + b"/copies"
+def _path(state: bytes, name: bytes) -> bytes:
+    return state + b"/copies/" + name
 
 
 def _new_file(state: bytes) -> bytes:

@@ -1,44 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of layers over roots: which sandbox, which root, which run, open or sealed.
+"""The tables of sandboxes, of their layers, and of the layers over tool caches.
 
-Holds no paths into the state directory: a layer's place follows from its id.
-
-MERGED
-[caches] The table of layers over tool caches: which project, which cache, which run, and their order.
-
-A cache layer is open (a run writes it), sealed (part of the stack) or retired (replaced by a squashed one, but
-perhaps still mounted by a run that began before).
-
-[sandboxes] The table of sandboxes: a project's path and a name, each pair once.
-
-`device` and `inode` are the project directory's when the sandbox was made; whether another directory at the same path
-is still the same project is for the caller to decide.
+A sandbox is a project's path and a name, each pair once. A layer belongs to one sandbox, root and run and is open or
+sealed; some of its paths have time marks of their own. No row holds a path into the state directory: a layer's place
+follows from its id.
 """
 
 from __future__ import annotations
 
-import os
 import time
 
 from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.record import Record
-from unspill.store.connection import (
-    as_blob,
-    as_id,
-    as_int,
-    as_text,
-    as_unsigned,
-    to_signed,
-)
+from unspill.store.connection import Table, as_blob, as_id, as_int, as_text, as_unsigned, new_id, to_signed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from unspill.store.connection import Database, Row
+    from unspill.store.connection import Row
 
 
-_LAYER_COLUMNS = "id, sandbox, root, run, mark_ns, seq"
+_SANDBOX = "id, project, name, device, inode, created_ns, marked"
+_LAYER = "id, sandbox, root, run, mark_ns, seq"
+_CACHE = "id, project, path, run, position, tier"
+
+
+class SandboxRow(Record):
+    """One sandbox as the store keeps it.
+
+    `device` and `inode` are the project directory's when the sandbox was made; whether another directory at the same
+    path is still the same project is for the caller to decide.
+    """
+
+    id: SandboxId
+    project: bytes
+    name: str
+    device: int
+    inode: int
+    created_ns: int
+    marked: bool = False
+
+
+class SandboxTable(Table):
+    """Sandboxes by project and name."""
+
+    __slots__ = ()
+
+    def get_or_create(self, project: bytes, name: str, device: int, inode: int) -> SandboxRow:
+        """Return the sandbox of that project and name, whoever made it first."""
+        found = self.find(project, name)
+        if found is not None:
+            return found
+        with self._db:
+            self._db.change(
+                f"INSERT OR IGNORE INTO sandboxes ({_SANDBOX}) VALUES (?, ?, ?, ?, ?, ?, 0)",
+                (new_id(), project, name, to_signed(device), to_signed(inode), time.time_ns()),
+            )
+            made = self.find(project, name)
+        assert made is not None
+        return made
+
+    def find(self, project: bytes, name: str) -> SandboxRow | None:
+        """Return the sandbox of that project and name, if there is one."""
+        rows = self._db.rows(f"SELECT {_SANDBOX} FROM sandboxes WHERE project = ? AND name = ?", (project, name))
+        return _to_sandbox(rows[0]) if rows else None
+
+    def find_id(self, sandbox: SandboxId) -> SandboxRow | None:
+        """Return a sandbox by id."""
+        rows = self._db.rows(f"SELECT {_SANDBOX} FROM sandboxes WHERE id = ?", (sandbox,))
+        return _to_sandbox(rows[0]) if rows else None
+
+    def all(self) -> tuple[SandboxRow, ...]:
+        """Return the sandboxes of all projects."""
+        return tuple(map(_to_sandbox, self._db.rows(f"SELECT {_SANDBOX} FROM sandboxes ORDER BY project, name")))
+
+    def of_project(self, project: bytes) -> tuple[SandboxRow, ...]:
+        """Return a project's sandboxes by name."""
+        rows = self._db.rows(f"SELECT {_SANDBOX} FROM sandboxes WHERE project = ? ORDER BY name", (project,))
+        return tuple(map(_to_sandbox, rows))
+
+    def mark(self, sandbox: SandboxId) -> None:
+        """Remember that something in the project's top directory marked it as a project."""
+        self._db.change("UPDATE sandboxes SET marked = 1 WHERE id = ? AND marked = 0", (sandbox,))
+
+    def is_marked(self, project: bytes, inode: int) -> bool:
+        """Tell whether this very directory once had such a mark."""
+        found = self._db.rows(
+            "SELECT 1 FROM sandboxes WHERE project = ? AND inode = ? AND marked = 1", (project, to_signed(inode))
+        )
+        return bool(found)
+
+    def move(self, sandbox: SandboxId, device: int, inode: int) -> None:
+        """Record that the project's directory is another one from now on."""
+        self._db.change(
+            "UPDATE sandboxes SET device = ?, inode = ?, marked = 0 WHERE id = ?",
+            (to_signed(device), to_signed(inode), sandbox),
+        )
+
+    def remove(self, sandbox: SandboxId) -> None:
+        """Forget a sandbox of which nothing is left: one that has a run or a layer stays."""
+        self._db.change(
+            "DELETE FROM sandboxes WHERE id = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.sandbox = sandboxes.id)"
+            " AND NOT EXISTS (SELECT 1 FROM layers WHERE layers.sandbox = sandboxes.id)",
+            (sandbox,),
+        )
 
 
 class LayerRow(Record):
@@ -56,13 +122,10 @@ class LayerRow(Record):
     seq: int = 0
 
 
-class LayerTable:
+class LayerTable(Table):
     """Layers by sandbox, oldest first."""
 
-    __slots__ = ("_db",)
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    __slots__ = ()
 
     def add_open(self, layers: Iterable[LayerRow]) -> None:
         """Record layers before their directories are made."""
@@ -108,30 +171,30 @@ class LayerTable:
 
     def sealed(self, sandbox: SandboxId) -> tuple[LayerRow, ...]:
         """Return a sandbox's sealed layers of all roots, oldest first."""
-        sql = f"SELECT {_LAYER_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'sealed' ORDER BY seq"
+        sql = f"SELECT {_LAYER} FROM layers WHERE sandbox = ? AND state = 'sealed' ORDER BY seq"
         return tuple(map(_to_layer, self._db.rows(sql, (sandbox,))))
 
     def open(self, sandbox: SandboxId) -> tuple[LayerRow, ...]:
         """Return the layers that runs of a sandbox are writing, or left when they died."""
-        sql = f"SELECT {_LAYER_COLUMNS} FROM layers WHERE sandbox = ? AND state = 'open' ORDER BY seq"
+        sql = f"SELECT {_LAYER} FROM layers WHERE sandbox = ? AND state = 'open' ORDER BY seq"
         return tuple(map(_to_layer, self._db.rows(sql, (sandbox,))))
 
     def find(self, layer: LayerId) -> LayerRow | None:
         """Return a layer by id."""
-        rows = self._db.rows(f"SELECT {_LAYER_COLUMNS} FROM layers WHERE id = ?", (layer,))
+        rows = self._db.rows(f"SELECT {_LAYER} FROM layers WHERE id = ?", (layer,))
         return _to_layer(rows[0]) if rows else None
 
     def folding(self) -> tuple[LayerRow, ...]:
         """Return open layers that no run writes: others are being folded into them, or were when somebody died."""
         sql = (
-            f"SELECT {_LAYER_COLUMNS} FROM layers WHERE state = 'open'"
+            f"SELECT {_LAYER} FROM layers WHERE state = 'open'"
             " AND run NOT IN (SELECT id FROM runs WHERE ended_ns IS NULL)"
         )
         return tuple(map(_to_layer, self._db.rows(sql)))
 
     def open_of_run(self, run: RunId) -> tuple[LayerRow, ...]:
         """Return the open layers of one run."""
-        sql = f"SELECT {_LAYER_COLUMNS} FROM layers WHERE run = ? AND state = 'open' ORDER BY seq"
+        sql = f"SELECT {_LAYER} FROM layers WHERE run = ? AND state = 'open' ORDER BY seq"
         return tuple(map(_to_layer, self._db.rows(sql, (run,))))
 
     def retire(self, layers: Iterable[LayerId]) -> None:
@@ -175,19 +238,22 @@ class LayerTable:
             self._db.change_each("DELETE FROM marks WHERE layer = ?", rows)
 
 
-def _to_layer(row: Row) -> LayerRow:
-    identity, sandbox, root, run, mark_ns, seq = row
-    return LayerRow(
-        id=LayerId(as_id(identity)),
-        sandbox=SandboxId(as_id(sandbox)),
-        root=as_blob(root),
-        run=RunId(as_id(run)),
-        mark_ns=as_int(mark_ns),
-        seq=as_int(seq),
-    )
+class MarkTable(Table):
+    """Time marks of single paths, which hold for them in place of their layer's own; they go with the layer's row."""
 
+    __slots__ = ()
 
-_CACHE_COLUMNS = "id, project, path, run, position, tier"
+    def put(self, layer: LayerId, marks: Mapping[bytes, int]) -> None:
+        """Keep the marks of paths, in place of older ones of the same paths."""
+        self._db.change_each(
+            "INSERT OR REPLACE INTO marks (layer, path, mark_ns) VALUES (?, ?, ?)",
+            [(layer, path, mark_ns) for path, mark_ns in marks.items()],
+        )
+
+    def of(self, layer: LayerId) -> dict[bytes, int]:
+        """Return the marks of a layer's paths that have one of their own."""
+        rows = self._db.rows("SELECT path, mark_ns FROM marks WHERE layer = ?", (layer,))
+        return {as_blob(path): as_int(mark_ns) for path, mark_ns in rows}
 
 
 class CacheRow(Record):
@@ -202,13 +268,14 @@ class CacheRow(Record):
     base: LayerId | None = None
 
 
-class CacheTable:
-    """Cache layers by project, the lowest first."""
+class CacheTable(Table):
+    """Cache layers by project, the lowest first.
 
-    __slots__ = ("_db",)
+    One is open (a run writes it), sealed (part of the stack) or retired (replaced by a squashed one, but perhaps still
+    mounted by a run that began before).
+    """
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    __slots__ = ()
 
     def add_open(self, caches: Iterable[CacheRow]) -> None:
         """Record layers before their directories are made."""
@@ -220,7 +287,7 @@ class CacheTable:
 
     def sealed(self, project: bytes) -> tuple[CacheRow, ...]:
         """Return the stacks of all of a project's caches, the lowest layer first."""
-        sql = f"SELECT {_CACHE_COLUMNS} FROM caches WHERE project = ? AND state = 'sealed' ORDER BY position"
+        sql = f"SELECT {_CACHE} FROM caches WHERE project = ? AND state = 'sealed' ORDER BY position"
         return tuple(map(_to_cache, self._db.rows(sql, (project,))))
 
     def paths_below(self, owner: bytes) -> tuple[bytes, ...]:
@@ -286,102 +353,6 @@ class CacheTable:
         self._db.change_each("DELETE FROM caches WHERE id = ?", [(cache,) for cache in caches])
 
 
-def _to_cache(row: Row) -> CacheRow:
-    identity, project, path, run, position, tier = row
-    return CacheRow(
-        id=LayerId(as_id(identity)),
-        project=as_blob(project),
-        path=as_blob(path),
-        run=RunId(as_id(run)),
-        position=as_int(position),
-        tier=as_int(tier),
-    )
-
-
-_SANDBOX_COLUMNS = "id, project, name, device, inode, created_ns"
-_ALL = f"{_SANDBOX_COLUMNS}, marked"
-
-
-class SandboxRow(Record):
-    """One sandbox as the store keeps it."""
-
-    id: SandboxId
-    project: bytes
-    name: str
-    device: int
-    inode: int
-    created_ns: int
-    marked: bool = False
-
-
-class SandboxTable:
-    """Sandboxes by project and name."""
-
-    __slots__ = ("_db",)
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-
-    def get_or_create(self, project: bytes, name: str, device: int, inode: int) -> SandboxRow:
-        """Return the sandbox of that project and name, whoever made it first."""
-        found = self.find(project, name)
-        if found is not None:
-            return found
-        with self._db:
-            self._db.change(
-                f"INSERT OR IGNORE INTO sandboxes ({_SANDBOX_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
-                (os.urandom(8).hex(), project, name, to_signed(device), to_signed(inode), time.time_ns()),
-            )
-            made = self.find(project, name)
-        assert made is not None
-        return made
-
-    def find(self, project: bytes, name: str) -> SandboxRow | None:
-        """Return the sandbox of that project and name, if there is one."""
-        rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE project = ? AND name = ?", (project, name))
-        return _to_sandbox(rows[0]) if rows else None
-
-    def find_id(self, sandbox: SandboxId) -> SandboxRow | None:
-        """Return a sandbox by id."""
-        rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE id = ?", (sandbox,))
-        return _to_sandbox(rows[0]) if rows else None
-
-    def all(self) -> tuple[SandboxRow, ...]:
-        """Return the sandboxes of all projects."""
-        return tuple(map(_to_sandbox, self._db.rows(f"SELECT {_ALL} FROM sandboxes ORDER BY project, name")))
-
-    def of_project(self, project: bytes) -> tuple[SandboxRow, ...]:
-        """Return a project's sandboxes by name."""
-        rows = self._db.rows(f"SELECT {_ALL} FROM sandboxes WHERE project = ? ORDER BY name", (project,))
-        return tuple(map(_to_sandbox, rows))
-
-    def mark(self, sandbox: SandboxId) -> None:
-        """Remember that something in the project's top directory marked it as a project."""
-        self._db.change("UPDATE sandboxes SET marked = 1 WHERE id = ? AND marked = 0", (sandbox,))
-
-    def is_marked(self, project: bytes, inode: int) -> bool:
-        """Tell whether this very directory once had such a mark."""
-        found = self._db.rows(
-            "SELECT 1 FROM sandboxes WHERE project = ? AND inode = ? AND marked = 1", (project, to_signed(inode))
-        )
-        return bool(found)
-
-    def move(self, sandbox: SandboxId, device: int, inode: int) -> None:
-        """Record that the project's directory is another one from now on."""
-        self._db.change(
-            "UPDATE sandboxes SET device = ?, inode = ?, marked = 0 WHERE id = ?",
-            (to_signed(device), to_signed(inode), sandbox),
-        )
-
-    def remove(self, sandbox: SandboxId) -> None:
-        """Forget a sandbox of which nothing is left: one that has a run or a layer stays."""
-        self._db.change(
-            "DELETE FROM sandboxes WHERE id = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.sandbox = sandboxes.id)"
-            " AND NOT EXISTS (SELECT 1 FROM layers WHERE layers.sandbox = sandboxes.id)",
-            (sandbox,),
-        )
-
-
 def _to_sandbox(row: Row) -> SandboxRow:
     identity, project, name, device, inode, created_ns, marked = row
     return SandboxRow(
@@ -392,4 +363,28 @@ def _to_sandbox(row: Row) -> SandboxRow:
         inode=as_unsigned(inode),
         created_ns=as_int(created_ns),
         marked=bool(as_int(marked)),
+    )
+
+
+def _to_layer(row: Row) -> LayerRow:
+    identity, sandbox, root, run, mark_ns, seq = row
+    return LayerRow(
+        id=LayerId(as_id(identity)),
+        sandbox=SandboxId(as_id(sandbox)),
+        root=as_blob(root),
+        run=RunId(as_id(run)),
+        mark_ns=as_int(mark_ns),
+        seq=as_int(seq),
+    )
+
+
+def _to_cache(row: Row) -> CacheRow:
+    identity, project, path, run, position, tier = row
+    return CacheRow(
+        id=LayerId(as_id(identity)),
+        project=as_blob(project),
+        path=as_blob(path),
+        run=RunId(as_id(run)),
+        position=as_int(position),
+        tier=as_int(tier),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema, as ordered steps: a store of version n has had the first n of them.
+"""The schema of the database, as ordered steps: a store of version n has had the first n of them.
 
 A step that was once released is never edited; the next one changes what it made.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from unspill.errors import StoreDamaged
+from unspill.errors import StoreDamaged, StoreTooNew
 from unspill.store.connection import as_int
 
 TYPE_CHECKING = False
@@ -17,10 +17,54 @@ if TYPE_CHECKING:
 
     from unspill.store.connection import Database
 
+
 # "unsp": what `file` and SQLite itself show as the owner of the format
 APPLICATION_ID = 0x756E7370
 # From this version on the file is signed
 SIGNED = 9
+
+
+def migrate(db: Database, version: int) -> None:
+    """Bring a store of `version` to the newest, in one transaction."""
+    with db:
+        for step in MIGRATIONS[version:]:
+            step(db)
+        db.change(f"PRAGMA user_version = {newest_version()}")
+
+
+def read_version(db: Database) -> int:
+    """Return how many steps a database has had; 0 for a new one."""
+    return as_int(db.rows("PRAGMA user_version")[0][0])
+
+
+def newest_version() -> int:
+    """Return the version that this unspill writes."""
+    return len(MIGRATIONS)
+
+
+def refuse_newer(db: Database, version: int) -> None:
+    """Refuse a database that a newer unspill wrote.
+
+    Raises:
+        StoreTooNew: it is one.
+    """
+    if version > newest_version():
+        raise StoreTooNew(f"{os.fsdecode(db.path)} has version {version}, this unspill knows {newest_version()}.")
+
+
+def refuse_foreign(db: Database, version: int) -> None:
+    """Refuse a database that another program made, before anything is written to it.
+
+    Raises:
+        StoreDamaged: it is none of ours.
+    """
+    if version >= SIGNED:
+        is_ours = db.rows("PRAGMA application_id") == [(APPLICATION_ID,)]
+    else:
+        tables = {row[0] for row in db.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        is_ours = "sandboxes" in tables if version else not tables
+    if not is_ours:
+        raise StoreDamaged(f"{os.fsdecode(db.path)} is not a store of unspill.")
 
 
 def m001_sandboxes(db: Database) -> None:
@@ -346,31 +390,3 @@ MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m017_shown,
     m018_held_runs,
 )
-
-
-def migrate(db: Database, version: int) -> None:
-    """Bring a store of `version` to the newest, in one transaction."""
-    with db:
-        for step in MIGRATIONS[version:]:
-            step(db)
-        db.change(f"PRAGMA user_version = {len(MIGRATIONS)}")
-
-
-def read_version(db: Database) -> int:
-    """Return how many steps a database has had; 0 for a new one."""
-    return as_int(db.rows("PRAGMA user_version")[0][0])
-
-
-def refuse_foreign(db: Database, version: int) -> None:
-    """Refuse a database that another program made, before anything is written to it.
-
-    Raises:
-        StoreDamaged: it is none of ours.
-    """
-    if version >= SIGNED:
-        is_ours = db.rows("PRAGMA application_id") == [(APPLICATION_ID,)]
-    else:
-        tables = {row[0] for row in db.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        is_ours = "sandboxes" in tables if version else not tables
-    if not is_ours:
-        raise StoreDamaged(f"{os.fsdecode(db.path)} is not a store of unspill.")

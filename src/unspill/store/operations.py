@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operations: when, who asked, which runs, how it ended and what it left alone.
+"""The tables of operations, of the files that they have touched, and of the names of their backups.
 
-The steps are in each operation's journal, never here. Of the paths that were left the row keeps the first 1,000.
-
-MERGED
-[files] The tables of files that operations have touched and of the names of their backups.
-
-A projection of the journals: losing it loses names, never content. What the columns mean when is decided above.
+An operation's steps are in its journal, never here; of the paths that it left alone the row keeps the first 1,000.
+Files and backups are a projection of the journals: losing them loses names, never content.
 """
 
 from __future__ import annotations
 
 from unspill.errors import StoreDamaged
 from unspill.model.layer import RunId
-from unspill.model.operation import (
-    Entry,
-    Left,
-    Operation,
-    OperationId,
-)
+from unspill.model.operation import Entry, Operation, OperationId, Skipped
 from unspill.record import Record
 from unspill.store.connection import (
+    Table,
     as_blob,
     as_id,
     as_int,
+    as_one_of,
     as_text,
     as_unsigned,
     to_signed,
@@ -33,33 +26,29 @@ from unspill.store.connection import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import TypeVar
 
     from unspill.model.change import EntryKind
     from unspill.model.operation import Ending, OperationKind, Why
-    from unspill.store.connection import Cell, Database, Row
-
-    Word = TypeVar("Word", bound=str)
+    from unspill.store.connection import Cell, Row, Word
 
 
 KEPT_LEFTS = 1000
 KINDS: tuple[OperationKind, ...] = ("apply", "discard", "undo", "redo", "restore")
 ENDINGS: tuple[Ending, ...] = ("done", "rolled back")
 WHYS: tuple[Why, ...] = ("conflict", "held", "refused", "stale", "earlier")
-
-_COLUMNS = (
+ENTRY_KINDS: tuple[EntryKind, ...] = ("file", "dir", "symlink", "special")
+_OPERATION = (
     "id, number, kind, sandbox, project, at_ns, asked_by, ending, reverses, origin, changed,"
     " roots, runs, marks, notes, lefts"
 )
+_FILE = "id, project, root, path, last_modified, is_deleted, last_approved_copy_path"
+_BACKUP = "name, file, operation, place, recorded_ns, kind, mode, inode, size, mtime_ns, digest"
 
 
-class OperationTable:
+class OperationTable(Table):
     """Operations by project and number."""
 
-    __slots__ = ("_db",)
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    __slots__ = ()
 
     def next_number(self, project: bytes) -> int:
         """Return a number that no operation of the project has had or will have."""
@@ -80,7 +69,7 @@ class OperationTable:
                 return found
             if self.find_number(operation.project, operation.number) is not None:
                 operation = operation.replace(number=self.next_number(operation.project))
-            sql = f"INSERT INTO operations ({_COLUMNS}) VALUES ({', '.join('?' * 16)})"
+            sql = f"INSERT INTO operations ({_OPERATION}) VALUES ({', '.join('?' * 16)})"
             self._db.change(sql, _to_cells(operation))
             self._db.change("UPDATE operations SET kept_bytes = NULL WHERE id = ?", (operation.origin,))
             self._db.change(
@@ -92,38 +81,39 @@ class OperationTable:
 
     def find(self, operation: OperationId) -> Operation | None:
         """Return an operation by id."""
-        rows = self._db.rows(f"SELECT {_COLUMNS} FROM operations WHERE id = ?", (operation,))
-        return _to_record(rows[0]) if rows else None
+        rows = self._db.rows(f"SELECT {_OPERATION} FROM operations WHERE id = ?", (operation,))
+        return _to_operation(rows[0]) if rows else None
 
     def find_number(self, project: bytes, number: int) -> Operation | None:
         """Return a project's operation by number."""
-        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? AND number = ?"
+        sql = f"SELECT {_OPERATION} FROM operations WHERE project = ? AND number = ?"
         rows = self._db.rows(sql, (project, number))
-        return _to_record(rows[0]) if rows else None
+        return _to_operation(rows[0]) if rows else None
 
     def latest(self, project: bytes, limit: int) -> tuple[Operation, ...]:
         """Return a project's last operations, the newest first."""
-        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? ORDER BY number DESC LIMIT ?"
-        return tuple(map(_to_record, self._db.rows(sql, (project, limit))))
+        sql = f"SELECT {_OPERATION} FROM operations WHERE project = ? ORDER BY number DESC LIMIT ?"
+        return tuple(map(_to_operation, self._db.rows(sql, (project, limit))))
 
     def later(self, project: bytes, number: int) -> tuple[Operation, ...]:
         """Return a project's operations after that number that were done, the oldest first."""
-        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? AND number > ? AND ending = 'done' ORDER BY number"
-        return tuple(map(_to_record, self._db.rows(sql, (project, number))))
+        where = "project = ? AND number > ? AND ending = 'done'"
+        sql = f"SELECT {_OPERATION} FROM operations WHERE {where} ORDER BY number"
+        return tuple(map(_to_operation, self._db.rows(sql, (project, number))))
 
     def rolled_back(self, project: bytes) -> tuple[Operation, ...]:
         """Return a project's operations that were taken back because they did not reach their end, the oldest first."""
-        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? AND ending = 'rolled back' ORDER BY number"
-        return tuple(map(_to_record, self._db.rows(sql, (project,))))
+        sql = f"SELECT {_OPERATION} FROM operations WHERE project = ? AND ending = 'rolled back' ORDER BY number"
+        return tuple(map(_to_operation, self._db.rows(sql, (project,))))
 
     def all(self) -> tuple[Operation, ...]:
         """Return the operations of all projects in the order in which they were recorded."""
-        return tuple(map(_to_record, self._db.rows(f"SELECT {_COLUMNS} FROM operations ORDER BY seq")))
+        return tuple(map(_to_operation, self._db.rows(f"SELECT {_OPERATION} FROM operations ORDER BY seq")))
 
     def unrecorded(self, project: bytes) -> tuple[Operation, ...]:
         """Return a project's operations that the records of its files do not know yet, the oldest first."""
-        sql = f"SELECT {_COLUMNS} FROM operations WHERE project = ? AND NOT is_recorded ORDER BY number"
-        return tuple(map(_to_record, self._db.rows(sql, (project,))))
+        sql = f"SELECT {_OPERATION} FROM operations WHERE project = ? AND NOT is_recorded ORDER BY number"
+        return tuple(map(_to_operation, self._db.rows(sql, (project,))))
 
     def claim(self, operation: OperationId) -> bool:
         """Remember that the records of files know an operation; tell whether they did not before."""
@@ -148,89 +138,6 @@ class OperationTable:
     def remove(self, operations: Iterable[OperationId]) -> None:
         """Forget operations; their numbers are not given again."""
         self._db.change_each("DELETE FROM operations WHERE id = ?", [(operation,) for operation in operations])
-
-
-def _to_cells(operation: Operation) -> tuple[Cell, ...]:
-    notes = operation.notes
-    more = len(operation.left) - KEPT_LEFTS
-    if more > 0:
-        notes = (*notes, f"{more} more paths were left as they are")
-    return (
-        *(operation.id, operation.number, operation.kind, operation.sandbox, operation.project, operation.at_ns),
-        *(to_text(operation.asked_by), operation.ending, operation.of, operation.origin, operation.changed),
-        b"\0".join(operation.roots),
-        " ".join(operation.runs),
-        " ".join(map(str, operation.marks)),
-        "\0".join(map(_to_line, notes)),
-        b"\0".join(map(_to_blob, operation.left[:KEPT_LEFTS])),
-    )
-
-
-def _to_line(text: str) -> str:
-    return to_text(text).replace("\0", " ")
-
-
-def _to_blob(left: Left) -> bytes:
-    # No path contains a NUL, and a reason loses them.
-    return b"%d\0%b\0%b\0%b" % (left.root, left.path, left.why.encode(), _to_line(left.reason).encode())
-
-
-def _to_record(row: Row) -> Operation:
-    identity, number, kind, sandbox, project, at_ns, asked_by, ending, reverses, origin, changed, *rest = row
-    roots, runs, marks, notes, lefts = rest
-    return Operation(
-        id=OperationId(as_id(identity)),
-        number=as_int(number),
-        kind=_one_of(KINDS, kind),
-        sandbox=as_id(sandbox),
-        project=as_blob(project),
-        roots=tuple(as_blob(roots).split(b"\0")) if roots else (),
-        at_ns=as_int(at_ns),
-        asked_by=as_text(asked_by),
-        ending=_one_of(ENDINGS, ending),
-        of=None if reverses is None else OperationId(as_id(reverses)),
-        origin=None if origin is None else OperationId(as_id(origin)),
-        runs=tuple(RunId(as_id(run)) for run in as_text(runs).split()),
-        marks=tuple(map(_to_int, as_text(marks).split())),
-        changed=as_int(changed),
-        left=_to_lefts(as_blob(lefts)),
-        notes=tuple(as_text(notes).split("\0")) if notes else (),
-    )
-
-
-def _to_lefts(blob: bytes) -> tuple[Left, ...]:
-    cells = blob.split(b"\0") if blob else []
-    if len(cells) % 4:
-        raise StoreDamaged("The store holds a list of paths that is not whole.")
-    return tuple(
-        Left(
-            root=_to_int(root.decode("ascii", "replace")),
-            path=path,
-            why=_one_of(WHYS, why.decode("ascii", "replace")),
-            reason=reason.decode("utf-8", "replace"),
-        )
-        for root, path, why, reason in zip(*[iter(cells)] * 4, strict=True)
-    )
-
-
-def _to_int(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise StoreDamaged(f"The store holds {text!r} where a number should be.") from None
-
-
-def _one_of(words: tuple[Word, ...], cell: Cell) -> Word:
-    for word in words:
-        if word == cell:
-            return word
-    raise StoreDamaged(f"The store holds {cell!r}, which is none of: {', '.join(words)}.")
-
-
-ENTRY_KINDS: tuple[EntryKind, ...] = ("file", "dir", "symlink", "special")
-
-_FILE = "id, project, root, path, last_modified, is_deleted, last_approved_copy_path"
-_BACKUP = "name, file, operation, place, recorded_ns, kind, mode, inode, size, mtime_ns, digest"
 
 
 class FileRow(Record):
@@ -260,18 +167,20 @@ class BackupRow(Record):
     digest: bytes = b""
 
 
-class FileTable:
+class FileTable(Table):
     """Files by project, root and path; backups by name."""
 
-    __slots__ = ("_db",)
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    __slots__ = ()
 
     def find(self, project: bytes, root: bytes, path: bytes) -> FileRow | None:
         """Return the record of a file."""
         sql = f"SELECT {_FILE} FROM files WHERE project = ? AND root = ? AND path = ?"
         rows = self._db.rows(sql, (project, root, path))
+        return _to_file(rows[0]) if rows else None
+
+    def find_id(self, file: int) -> FileRow | None:
+        """Return a record by its id."""
+        rows = self._db.rows(f"SELECT {_FILE} FROM files WHERE id = ?", (file,))
         return _to_file(rows[0]) if rows else None
 
     def of_project(self, project: bytes, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
@@ -333,14 +242,83 @@ class FileTable:
         sql = f"SELECT {_BACKUP} FROM backups WHERE operation = ? ORDER BY name"
         return tuple(map(_to_backup, self._db.rows(sql, (operation,))))
 
-    def find_id(self, file: int) -> FileRow | None:
-        """Return a record by its id."""
-        rows = self._db.rows(f"SELECT {_FILE} FROM files WHERE id = ?", (file,))
-        return _to_file(rows[0]) if rows else None
-
     def remove_backups(self, operations: Iterable[OperationId]) -> None:
         """Forget the names of what operations displaced."""
         self._db.change_each("DELETE FROM backups WHERE operation = ?", [(operation,) for operation in operations])
+
+
+def _to_cells(operation: Operation) -> tuple[Cell, ...]:
+    notes = operation.notes
+    more = len(operation.left) - KEPT_LEFTS
+    if more > 0:
+        notes = (*notes, f"{more} more paths were left as they are")
+    return (
+        *(operation.id, operation.number, operation.kind, operation.sandbox, operation.project, operation.at_ns),
+        *(to_text(operation.asked_by), operation.ending, operation.of, operation.origin, operation.changed),
+        b"\0".join(operation.roots),
+        " ".join(operation.runs),
+        " ".join(map(str, operation.marks)),
+        "\0".join(map(_to_line, notes)),
+        b"\0".join(map(_to_blob, operation.left[:KEPT_LEFTS])),
+    )
+
+
+def _to_line(text: str) -> str:
+    return to_text(text).replace("\0", " ")
+
+
+def _to_blob(left: Skipped) -> bytes:
+    # No path contains a NUL, and a reason loses them.
+    return b"%d\0%b\0%b\0%b" % (left.root, left.path, left.why.encode(), _to_line(left.reason).encode())
+
+
+def _to_operation(row: Row) -> Operation:
+    identity, number, kind, sandbox, project, at_ns, asked_by, ending, reverses, origin, changed, *rest = row
+    roots, runs, marks, notes, lefts = rest
+    return Operation(
+        id=OperationId(as_id(identity)),
+        number=as_int(number),
+        kind=_one_of(KINDS, kind),
+        sandbox=as_id(sandbox),
+        project=as_blob(project),
+        roots=tuple(as_blob(roots).split(b"\0")) if roots else (),
+        at_ns=as_int(at_ns),
+        asked_by=as_text(asked_by),
+        ending=_one_of(ENDINGS, ending),
+        of=None if reverses is None else OperationId(as_id(reverses)),
+        origin=None if origin is None else OperationId(as_id(origin)),
+        runs=tuple(RunId(as_id(run)) for run in as_text(runs).split()),
+        marks=tuple(map(_to_int, as_text(marks).split())),
+        changed=as_int(changed),
+        left=_to_lefts(as_blob(lefts)),
+        notes=tuple(as_text(notes).split("\0")) if notes else (),
+    )
+
+
+def _to_lefts(blob: bytes) -> tuple[Skipped, ...]:
+    cells = blob.split(b"\0") if blob else []
+    if len(cells) % 4:
+        raise StoreDamaged("The store holds a list of paths that is not whole.")
+    return tuple(
+        Skipped(
+            root=_to_int(root.decode("ascii", "replace")),
+            path=path,
+            why=_one_of(WHYS, why.decode("ascii", "replace")),
+            reason=reason.decode("utf-8", "replace"),
+        )
+        for root, path, why, reason in zip(*[iter(cells)] * 4, strict=True)
+    )
+
+
+def _to_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise StoreDamaged(f"The store holds {text!r} where a number should be.") from None
+
+
+def _one_of(words: tuple[Word, ...], cell: Cell) -> Word:
+    return as_one_of(words, cell, f"The store holds {cell!r}, which is none of: {', '.join(words)}.")
 
 
 def _to_file(row: Row) -> FileRow:
@@ -359,7 +337,7 @@ def _to_file(row: Row) -> FileRow:
 def _to_backup(row: Row) -> BackupRow:
     name, file, operation, place, recorded_ns, kind, mode, inode, size, mtime_ns, digest = row
     entry = Entry(
-        kind=_to_kind(kind),
+        kind=as_one_of(ENTRY_KINDS, kind, f"The store holds a kind of entry that does not exist: {kind!r}."),
         mode=as_int(mode),
         inode=as_unsigned(inode),
         size=as_int(size),
@@ -374,10 +352,3 @@ def _to_backup(row: Row) -> BackupRow:
         entry=entry,
         digest=as_blob(digest),
     )
-
-
-def _to_kind(cell: Cell) -> EntryKind:
-    for kind in ENTRY_KINDS:
-        if cell == kind:
-            return kind
-    raise StoreDamaged(f"The store holds a kind of entry that does not exist: {cell!r}.")

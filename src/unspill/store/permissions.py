@@ -1,42 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person was shown whole on a terminal, as digests: a token that they type names a row here.
+"""The tables of requests that people were asked about, of the grants that are remembered, and of what was shown.
 
-MERGED
-[request_form] Requests as bytes, one form for each, and the digests that bind answers and grants to them.
-
-The form is JSON with sorted keys in ASCII; paths and arguments that are not UTF-8 keep every byte. What is read back
-must be exactly what would be written, so there is no second way to say the same.
-
-[grants] The table of grants: answers that are remembered, until they expire or are revoked.
-
-Finds candidates by a digest over every field that counts; `Grant.covers` compares the fields themselves.
-
-[requests] The table of requests that people were asked about: those that wait for an answer, and the recent ones.
-
-An answer is written only to the very request that it names by its digest, once, and not after its deadline.
+A request has one form in bytes, JSON with sorted keys in ASCII, and digests of that form bind answers and grants to it:
+an answer is written only to the very request that it names by its digest, once, and not after its deadline. A grant is
+found by a digest over every field that counts; `Grant.covers` compares the fields themselves.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import time
+from hashlib import blake2b
 
 from unspill.errors import StoreDamaged, UsageError
-from unspill.model.permission import (
-    REQUESTS,
-    Grant,
-    GrantId,
-    RequestId,
-)
+from unspill.model.permission import REQUESTS, Grant, GrantId, RequestId
 from unspill.model.policy import SCOPES
 from unspill.record import Record
-from unspill.store.connection import (
-    as_blob,
-    as_id,
-    as_int,
-    as_text,
-    to_text,
-)
+from unspill.store.connection import Table, as_blob, as_id, as_int, as_one_of, as_text, new_id, to_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,188 +26,20 @@ if TYPE_CHECKING:
     from unspill.model.change import Consent
     from unspill.model.permission import Request
     from unspill.model.policy import Scope
-    from unspill.store.connection import Cell, Database, Row
+    from unspill.store.connection import Cell, Row
 
     RequestState = Literal["asked", "waiting", "allowed", "denied", "expired"]
     Verdict = TypeVar("Verdict")
 
 
-_KINDS = {kind.kind: kind for kind in REQUESTS}
-_BYTES = frozenset(("project", "cwd", "path", "root", "stdin_head", "head"))
-_BYTES_LISTS = frozenset(("argv", "environ"))
-_TEXT_LISTS = frozenset(("names", "hosts"))
-# Left out where there is nothing to say: the form of a request that has none is older than these fields
-_OPTIONAL = frozenset(("variables", "environ", "stdin", "stdin_head", "why", "becomes", "head", "rest"))
-
-
-def plain_request(request: Request) -> dict[str, Any]:
-    """Return a request as JSON can hold it."""
-    said = {field: value for field, value in request.as_dict().items() if value or field not in _OPTIONAL}
-    return {"kind": request.kind} | {field: _plain(field, value) for field, value in said.items()}
-
-
-def to_form(request: Request) -> bytes:
-    """Return the one form of a request."""
-    import json
-
-    return json.dumps(plain_request(request), sort_keys=True, separators=(",", ":")).encode("ascii")
-
-
-def from_form(form: bytes) -> Request:
-    """Read a request back.
-
-    Raises:
-        StoreDamaged: it is not exactly what `to_form` writes.
-    """
-    import json
-
-    try:
-        values = json.loads(form)
-        kind = _KINDS[values.pop("kind")]
-        request: Request = kind(**{field: _value(field, value) for field, value in values.items()})
-        if to_form(request) == form:
-            return request
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
-    raise StoreDamaged("The store holds a request that is not understood.")
-
-
-def digest_of_question(identity: RequestId, request: Request) -> str:
-    """Return what an answer is bound to: this request, asked this one time."""
-    return _hash(b"question\0%b\0%b" % (identity.encode("ascii"), to_form(request)))
-
-
-def key_of(request: Request) -> str:
-    """Return what requests have in common that differ in nothing but their run and sandbox."""
-    return _hash(b"key\0" + to_form(request.at_scope("always")))
-
-
-def _hash(form: bytes) -> str:
-    from hashlib import blake2b
-
-    return blake2b(form, digest_size=32).hexdigest()
-
-
-def _plain(field: str, value: Any) -> Any:
-    if field in _BYTES:
-        return value.decode("utf-8", "surrogateescape")
-    if field in _BYTES_LISTS:
-        return [item.decode("utf-8", "surrogateescape") for item in value]
-    return list(value) if field in _TEXT_LISTS else value
-
-
-def _value(field: str, value: Any) -> Any:
-    items = value if field in _BYTES_LISTS | _TEXT_LISTS else [value]
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise TypeError
-    if field in _BYTES:
-        return value.encode("utf-8", "surrogateescape")
-    if field in _BYTES_LISTS:
-        return tuple(item.encode("utf-8", "surrogateescape") for item in items)
-    return tuple(items) if field in _TEXT_LISTS else value
-
-
-_GRANTED = "id, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request"
-
-
-class GrantTable:
-    """Grants by what they allow."""
-
-    __slots__ = ("_db",)
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-
-    def add(self, request: Request, scope: Scope, *, granted_ns: int, expires_ns: int, granted_by: str) -> Grant:
-        """Remember an answer; one that is equal but for its time gives way.
-
-        Raises:
-            UsageError: such an answer is never remembered.
-        """
-        if scope == "once" or scope not in request.scopes:
-            raise UsageError(f"An answer of scope {scope!r} to a request of kind {request.kind!r} is not remembered.")
-        grant = Grant(
-            id=GrantId(os.urandom(8).hex()),
-            request=request.at_scope(scope),
-            scope=scope,
-            granted_ns=granted_ns,
-            expires_ns=expires_ns,
-            granted_by=to_text(granted_by),
-        )
-        form = to_form(grant.request)
-        with self._db:
-            self._db.change("DELETE FROM grants WHERE scope = ? AND request = ?", (scope, form))
-            self._db.change(
-                "INSERT INTO grants (id, key, scope, project, granted_ns, expires_ns, granted_by, request)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (grant.id, key_of(request), scope, request.project, granted_ns, expires_ns, grant.granted_by, form),
-            )
-        return grant
-
-    def matching(self, request: Request, now_ns: int) -> tuple[Grant, ...]:
-        """Return the grants that cover a request at that moment."""
-        rows = self._db.rows(
-            f"SELECT {_GRANTED} FROM grants WHERE key = ? AND expires_ns > ?", (key_of(request), now_ns)
-        )
-        return tuple(grant for grant in map(_to_grant, rows) if grant.covers(request, now_ns))
-
-    def find(self, grant: GrantId) -> Grant | None:
-        """Return a grant by id."""
-        rows = self._db.rows(f"SELECT {_GRANTED} FROM grants WHERE id = ?", (grant,))
-        return _to_grant(rows[0]) if rows else None
-
-    def all(self, project: bytes | None = None) -> tuple[Grant, ...]:
-        """Return the grants of a project, or of all, the newest first; expired ones too, as long as they are there."""
-        where, values = ("", ()) if project is None else ("WHERE project = ?", (project,))
-        sql = f"SELECT {_GRANTED} FROM grants {where} ORDER BY granted_ns DESC, id"
-        return tuple(map(_to_grant, self._db.rows(sql, values)))
-
-    def use(self, grant: GrantId, now_ns: int) -> bool:
-        """Record that a grant was used just now; tell whether it is still there and has not expired."""
-        sql = "UPDATE grants SET last_used_ns = ?, uses = uses + 1 WHERE id = ? AND expires_ns > ?"
-        return self._db.change(sql, (now_ns, grant, now_ns)) == 1
-
-    def revoke(self, grant: GrantId) -> bool:
-        """Forget a grant; tell whether there was one."""
-        return self._db.change("DELETE FROM grants WHERE id = ?", (grant,)) == 1
-
-    def remove_expired(self, now_ns: int) -> int:
-        """Forget what no request can use any more; return how many."""
-        return self._db.change("DELETE FROM grants WHERE expires_ns <= ?", (now_ns,))
-
-
-def _to_grant(row: Row) -> Grant:
-    identity, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request = row
-    grant = Grant(
-        id=GrantId(as_id(identity)),
-        request=from_form(as_blob(request)),
-        scope=to_scope(scope),
-        granted_ns=as_int(granted_ns),
-        expires_ns=as_int(expires_ns),
-        granted_by=as_text(granted_by),
-        last_used_ns=as_int(last_used_ns),
-        uses=as_int(uses),
-    )
-    if grant.request.one_time_only:
-        raise StoreDamaged("The store holds a grant of something that is only ever granted once.")
-    return grant
-
-
-def to_scope(cell: Cell) -> Scope:
-    """Return a scope.
-
-    Raises:
-        StoreDamaged: it is none.
-    """
-    for scope in SCOPES:
-        if scope == cell:
-            return scope
-    raise StoreDamaged("The store holds a scope that is not known.")
-
-
 STATES: tuple[RequestState, ...] = ("asked", "waiting", "allowed", "denied", "expired")
-
+# Of a token, in characters
+SHORTEST = 6
+# How long it counts that something was shown
+KEPT_NS = 30 * 86_400 * 1_000_000_000
 _ASKED = "id, digest, state, asked_ns, deadline_ns, scopes, scope, answered_by, answered_digest, reason, request"
+_GRANTED = "id, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request"
+_KINDS = {kind.kind: kind for kind in REQUESTS}
 
 
 class AskedRequest(Record):
@@ -263,13 +75,10 @@ class Recent(Record):
     asked_ns: int
 
 
-class RequestTable:
+class RequestTable(Table):
     """Requests by id, in the order in which they were asked."""
 
-    __slots__ = ("_db",)
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    __slots__ = ()
 
     def add(self, asked: AskedRequest) -> None:
         """Record that a person is being asked; the same request again changes its state alone."""
@@ -362,41 +171,76 @@ class RequestTable:
         return self._db.change("DELETE FROM requests WHERE deadline_ns < ?", (moment_ns,))
 
 
-def _to_request(row: Row) -> AskedRequest:
-    identity, digest, state, asked_ns, deadline_ns, scopes, scope, answered_by, answered_digest, reason, request = row
-    return AskedRequest(
-        id=RequestId(as_id(identity)),
-        request=from_form(as_blob(request)),
-        digest=as_text(digest),
-        asked_ns=as_int(asked_ns),
-        deadline_ns=as_int(deadline_ns),
-        scopes=tuple(map(to_scope, as_text(scopes).split())),
-        state=_to_state(state),
-        scope=to_scope(scope) if scope else None,
-        answered_by=as_text(answered_by),
-        answered_digest=as_text(answered_digest),
-        reason=as_text(reason),
-    )
+class GrantTable(Table):
+    """Grants by what they allow: answers that are remembered, until they expire or are revoked."""
+
+    __slots__ = ()
+
+    def add(self, request: Request, scope: Scope, *, granted_ns: int, expires_ns: int, granted_by: str) -> Grant:
+        """Remember an answer; one that is equal but for its time gives way.
+
+        Raises:
+            UsageError: such an answer is never remembered.
+        """
+        if scope == "once" or scope not in request.scopes:
+            raise UsageError(f"An answer of scope {scope!r} to a request of kind {request.kind!r} is not remembered.")
+        grant = Grant(
+            id=GrantId(new_id()),
+            request=request.at_scope(scope),
+            scope=scope,
+            granted_ns=granted_ns,
+            expires_ns=expires_ns,
+            granted_by=to_text(granted_by),
+        )
+        form = to_form(grant.request)
+        with self._db:
+            self._db.change("DELETE FROM grants WHERE scope = ? AND request = ?", (scope, form))
+            self._db.change(
+                "INSERT INTO grants (id, key, scope, project, granted_ns, expires_ns, granted_by, request)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (grant.id, key_of(request), scope, request.project, granted_ns, expires_ns, grant.granted_by, form),
+            )
+        return grant
+
+    def matching(self, request: Request, now_ns: int) -> tuple[Grant, ...]:
+        """Return the grants that cover a request at that moment."""
+        rows = self._db.rows(
+            f"SELECT {_GRANTED} FROM grants WHERE key = ? AND expires_ns > ?", (key_of(request), now_ns)
+        )
+        return tuple(grant for grant in map(_to_grant, rows) if grant.covers(request, now_ns))
+
+    def find(self, grant: GrantId) -> Grant | None:
+        """Return a grant by id."""
+        rows = self._db.rows(f"SELECT {_GRANTED} FROM grants WHERE id = ?", (grant,))
+        return _to_grant(rows[0]) if rows else None
+
+    def all(self, project: bytes | None = None) -> tuple[Grant, ...]:
+        """Return the grants of a project, or of all, the newest first; expired ones too, as long as they are there."""
+        where, values = ("", ()) if project is None else ("WHERE project = ?", (project,))
+        sql = f"SELECT {_GRANTED} FROM grants {where} ORDER BY granted_ns DESC, id"
+        return tuple(map(_to_grant, self._db.rows(sql, values)))
+
+    def use(self, grant: GrantId, now_ns: int) -> bool:
+        """Record that a grant was used just now; tell whether it is still there and has not expired."""
+        sql = "UPDATE grants SET last_used_ns = ?, uses = uses + 1 WHERE id = ? AND expires_ns > ?"
+        return self._db.change(sql, (now_ns, grant, now_ns)) == 1
+
+    def revoke(self, grant: GrantId) -> bool:
+        """Forget a grant; tell whether there was one."""
+        return self._db.change("DELETE FROM grants WHERE id = ?", (grant,)) == 1
+
+    def remove_expired(self, now_ns: int) -> int:
+        """Forget what no request can use any more; return how many."""
+        return self._db.change("DELETE FROM grants WHERE expires_ns <= ?", (now_ns,))
 
 
-def _to_state(cell: Cell) -> RequestState:
-    for state in STATES:
-        if state == cell:
-            return state
-    raise StoreDamaged("The store holds a state of a request that is not known.")
+class ShownTable(Table):
+    """What a person was shown whole on a terminal, as digests by sandbox, root and path.
 
+    A token that they type names one of them.
+    """
 
-SHORTEST = 6
-KEPT_NS = 30 * 86_400 * 1_000_000_000
-
-
-class ShownTable:
-    """Digests of what was shown, by sandbox, root and path."""
-
-    __slots__ = ("_db",)
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    __slots__ = ()
 
     def put(self, sandbox: str, shown: Iterable[Consent]) -> None:
         """Record what was shown just now; forget what was shown long ago."""
@@ -432,3 +276,85 @@ class ShownTable:
             (sandbox, root, path, len(token), token),
         )
         return [as_text(digest) for (digest,) in rows]
+
+
+def digest_of_question(identity: RequestId, request: Request) -> str:
+    """Return what an answer is bound to: this request, asked this one time."""
+    return _hash(b"question\0%b\0%b" % (identity.encode("ascii"), to_form(request)))
+
+
+def key_of(request: Request) -> str:
+    """Return what requests have in common that differ in nothing but their run and sandbox."""
+    return _hash(b"key\0" + to_form(request.at_scope("always")))
+
+
+def plain_request(request: Request) -> dict[str, Any]:
+    """Return a request as JSON can hold it."""
+    return {"kind": request.kind} | request.plain()
+
+
+def to_form(request: Request) -> bytes:
+    """Return the one form of a request; paths and arguments that are not UTF-8 keep every byte."""
+    return json.dumps(plain_request(request), sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def from_form(form: bytes) -> Request:
+    """Read a request back.
+
+    Raises:
+        StoreDamaged: it is not exactly what `to_form` writes, so there is no second way to say the same.
+    """
+    try:
+        values = json.loads(form)
+        request: Request = _KINDS[values.pop("kind")].from_plain(values)
+        if to_form(request) == form:
+            return request
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise StoreDamaged("The store holds a request that is not understood.")
+
+
+def _to_request(row: Row) -> AskedRequest:
+    identity, digest, state, asked_ns, deadline_ns, scopes, scope, answered_by, answered_digest, reason, request = row
+    return AskedRequest(
+        id=RequestId(as_id(identity)),
+        request=from_form(as_blob(request)),
+        digest=as_text(digest),
+        asked_ns=as_int(asked_ns),
+        deadline_ns=as_int(deadline_ns),
+        scopes=tuple(map(_to_scope, as_text(scopes).split())),
+        state=_to_state(state),
+        scope=_to_scope(scope) if scope else None,
+        answered_by=as_text(answered_by),
+        answered_digest=as_text(answered_digest),
+        reason=as_text(reason),
+    )
+
+
+def _to_grant(row: Row) -> Grant:
+    identity, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request = row
+    grant = Grant(
+        id=GrantId(as_id(identity)),
+        request=from_form(as_blob(request)),
+        scope=_to_scope(scope),
+        granted_ns=as_int(granted_ns),
+        expires_ns=as_int(expires_ns),
+        granted_by=as_text(granted_by),
+        last_used_ns=as_int(last_used_ns),
+        uses=as_int(uses),
+    )
+    if grant.request.one_time_only:
+        raise StoreDamaged("The store holds a grant of something that is only ever granted once.")
+    return grant
+
+
+def _to_scope(cell: Cell) -> Scope:
+    return as_one_of(SCOPES, cell, "The store holds a scope that is not known.")
+
+
+def _to_state(cell: Cell) -> RequestState:
+    return as_one_of(STATES, cell, "The store holds a state of a request that is not known.")
+
+
+def _hash(form: bytes) -> str:
+    return blake2b(form, digest_size=32).hexdigest()

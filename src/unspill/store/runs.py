@@ -1,22 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of runs: what was run where, by which process of ours, how it ended and what it printed.
+"""The table of runs, and that of what went out of them: what was run where, how it ended, what it printed.
 
-A run that has an end but no outcome was interrupted: its owner died. Of each stream at most 64 KiB from
-the beginning and 64 KiB from the end are kept in the row.
-
-MERGED
-[outcomes] Outcomes as four columns and back: kind, number, text, remedy.
-
-The mapping is spelt out, so that a new kind of outcome fails the type check here before it is lost.
-
-[traffic] What went out of a run and what was refused: one row a run that had a way out, gone with the run.
-
-The lists are one text each, since they are only ever read together. What the command made many of is cut.
+A run that has an end but no outcome was interrupted: its owner, the process of ours that answers for it, died. Of each
+stream at most 64 KiB from the beginning and 64 KiB from the end are in the row. Traffic is one row for each run that
+had a way out, gone with the run.
 """
 
 from __future__ import annotations
-
-import os
 
 from unspill.errors import StoreDamaged
 from unspill.model.layer import RunId, SandboxId
@@ -24,12 +14,15 @@ from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Out
 from unspill.model.traffic import Connection, Denial, Traffic
 from unspill.record import Record
 from unspill.store.connection import (
+    Table,
     as_blob,
     as_float,
     as_id,
     as_int,
+    as_one_of,
     as_text,
     as_unsigned,
+    new_id,
     to_signed,
     to_text,
 )
@@ -41,12 +34,16 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import After
     from unspill.model.run import LimitName, Outcome
-    from unspill.store.connection import Cell, Database, Row
+    from unspill.store.connection import Cell, Row
 
     OutcomeCells = tuple[str, int | float | None, str | None, str | None]
 
 
-LIMITS: tuple[LimitName, ...] = (
+# Of each stream, at its beginning and at its end
+KEPT_BYTES = 64 * 1024
+# Of connections and of denials, of which a command can make any number
+KEPT_ROWS = 1000
+LIMIT_NAMES: tuple[LimitName, ...] = (
     "output",
     "layer_bytes",
     "layer_entries",
@@ -61,59 +58,6 @@ LIMITS: tuple[LimitName, ...] = (
     "memory",
     "open_files",
 )
-
-
-def to_cells(outcome: Outcome) -> OutcomeCells:
-    """Return the columns of an outcome."""
-    match outcome:
-        case Exited():
-            return "exited", outcome.code, None, None
-        case Signalled():
-            return "signalled", outcome.signal, None, None
-        case TimedOut():
-            return "timed-out", outcome.after_s, None, None
-        case Cancelled():
-            return "cancelled", None, None, None
-        case LimitReached():
-            return "limit-reached", outcome.bound, outcome.limit, None
-        case NeverStarted():
-            return "never-started", outcome.exit_code, to_text(outcome.reason), to_text(outcome.remedy)
-
-
-def to_outcome(kind: Cell, number: Cell, text: Cell, remedy: Cell) -> Outcome | None:
-    """Return the outcome of four columns; None for a run that has none.
-
-    Raises:
-        StoreDamaged: there is no such outcome.
-    """
-    match kind:
-        case None:
-            return None
-        case "exited":
-            return Exited(code=as_int(number))
-        case "signalled":
-            return Signalled(signal=as_int(number))
-        case "timed-out":
-            return TimedOut(after_s=as_float(number))
-        case "cancelled":
-            return Cancelled()
-        case "limit-reached":
-            return LimitReached(limit=_to_limit(text), bound=as_int(number))
-        case "never-started":
-            return NeverStarted(reason=as_text(text), remedy=as_text(remedy), exit_code=as_int(number))
-        case _:
-            raise StoreDamaged(f"The store holds an outcome that does not exist: {kind!r}.")
-
-
-def _to_limit(text: Cell) -> LimitName:
-    for limit in LIMITS:
-        if text == limit:
-            return limit
-    raise StoreDamaged(f"The store holds a limit that does not exist: {text!r}.")
-
-
-KEPT_BYTES = 64 * 1024
-
 _COLUMNS = (
     "id, sandbox, number, started_ns, ended_ns, outcome, outcome_number, outcome_text, outcome_remedy,"
     " changed, held, cwd, argv, stdout_left_out, stdout_file, stderr_left_out, stderr_file,"
@@ -149,13 +93,10 @@ class UnfinishedRun(Record):
     layer_entries: int | None = None
 
 
-class RunTable:
+class RunTable(Table):
     """Runs by sandbox and number."""
 
-    __slots__ = ("_db",)
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    __slots__ = ()
 
     def start(
         self,
@@ -173,7 +114,7 @@ class RunTable:
 
         The last three are for whoever finds it when its owner is dead: what becomes of its changes, and their bounds.
         """
-        identity = RunId(os.urandom(8).hex())
+        identity = RunId(new_id())
         with self._db:
             highest = self._db.rows("SELECT max(number) FROM runs WHERE sandbox = ?", (sandbox,))[0][0]
             number = 1 if highest is None else as_int(highest) + 1
@@ -223,20 +164,20 @@ class RunTable:
     def find(self, run: RunId) -> Run | None:
         """Return a run by id."""
         rows = self._db.rows(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", (run,))
-        return _to_record(rows[0]) if rows else None
+        return _to_run(rows[0]) if rows else None
 
     def find_number(self, sandbox: SandboxId, number: int) -> Run | None:
         """Return a sandbox's run by number."""
         sql = f"SELECT {_COLUMNS} FROM runs WHERE sandbox = ? AND number = ?"
         rows = self._db.rows(sql, (sandbox, number))
-        return _to_record(rows[0]) if rows else None
+        return _to_run(rows[0]) if rows else None
 
     def latest(self, sandbox: SandboxId, count: int, *, but: Iterable[bytes] = ()) -> tuple[Run, ...]:
         """Return a sandbox's last runs, the newest first; without those whose words begin like one of `but`."""
         cells = [cell for beginning in but for cell in (len(beginning), beginning)]
         others = " AND substr(argv, 1, ?) != ?" * (len(cells) // 2)
         sql = f"SELECT {_COLUMNS} FROM runs WHERE sandbox = ?{others} ORDER BY number DESC LIMIT ?"
-        return tuple(map(_to_record, self._db.rows(sql, (sandbox, *cells, count))))
+        return tuple(map(_to_run, self._db.rows(sql, (sandbox, *cells, count))))
 
     def count(self, sandbox: SandboxId, beginning: bytes) -> int:
         """Return how many runs of a sandbox there are whose words, with NUL between them, begin like this."""
@@ -300,6 +241,39 @@ class RunTable:
         return found
 
 
+class TrafficTable(Table):
+    """Connections and denials by run: one text each, since they are only ever read together."""
+
+    __slots__ = ()
+
+    def put(self, run: RunId, traffic: Traffic) -> None:
+        """Record what a run had; the first thousand of each kind."""
+        more = sum(max(0, len(kind) - KEPT_ROWS) for kind in (traffic.connections, traffic.denials))
+        self._db.change(
+            "INSERT OR REPLACE INTO traffic (run, connections, denials, left_out) VALUES (?, ?, ?, ?)",
+            (run, _to_text(traffic.connections), _to_text(traffic.denials), traffic.left_out + more),
+        )
+
+    def find(self, run: RunId) -> Traffic | None:
+        """Return what a run had, None for one that had no way out.
+
+        Raises:
+            StoreDamaged: the row is none of ours.
+        """
+        rows = self._db.rows("SELECT connections, denials, left_out FROM traffic WHERE run = ?", (run,))
+        if not rows:
+            return None
+        connections, denials, left_out = rows[0]
+        try:
+            return Traffic(
+                connections=tuple(Connection(**fields) for fields in _from_text(as_text(connections))),
+                denials=tuple(Denial(**fields) for fields in _from_text(as_text(denials))),
+                left_out=as_int(left_out),
+            )
+        except (TypeError, ValueError) as error:
+            raise StoreDamaged(f"The record of what run {run} sent can't be read: {error}") from None
+
+
 def shorten(output: Output) -> Output:
     """Return the output with no more of it than a row holds; what is cut counts as left out."""
     if len(output.head) <= KEPT_BYTES and len(output.tail) <= KEPT_BYTES:
@@ -310,7 +284,53 @@ def shorten(output: Output) -> Output:
     return output.replace(head=head, tail=tail, left_out=output.total - len(head) - len(tail))
 
 
-def _to_record(row: Row) -> Run:
+def to_cells(outcome: Outcome) -> OutcomeCells:
+    """Return an outcome as four columns: kind, number, text, remedy.
+
+    Spelt out, so that a new kind of outcome fails the type check here before it is lost.
+    """
+    match outcome:
+        case Exited():
+            return "exited", outcome.code, None, None
+        case Signalled():
+            return "signalled", outcome.signal, None, None
+        case TimedOut():
+            return "timed-out", outcome.after_s, None, None
+        case Cancelled():
+            return "cancelled", None, None, None
+        case LimitReached():
+            return "limit-reached", outcome.bound, outcome.limit, None
+        case NeverStarted():
+            return "never-started", outcome.exit_code, to_text(outcome.reason), to_text(outcome.remedy)
+
+
+def to_outcome(kind: Cell, number: Cell, text: Cell, remedy: Cell) -> Outcome | None:
+    """Return the outcome of four columns; None for a run that has none.
+
+    Raises:
+        StoreDamaged: there is no such outcome.
+    """
+    match kind:
+        case None:
+            return None
+        case "exited":
+            return Exited(code=as_int(number))
+        case "signalled":
+            return Signalled(signal=as_int(number))
+        case "timed-out":
+            return TimedOut(after_s=as_float(number))
+        case "cancelled":
+            return Cancelled()
+        case "limit-reached":
+            limit = as_one_of(LIMIT_NAMES, text, f"The store holds a limit that does not exist: {text!r}.")
+            return LimitReached(limit=limit, bound=as_int(number))
+        case "never-started":
+            return NeverStarted(reason=as_text(text), remedy=as_text(remedy), exit_code=as_int(number))
+        case _:
+            raise StoreDamaged(f"The store holds an outcome that does not exist: {kind!r}.")
+
+
+def _to_run(row: Row) -> Run:
     identity, sandbox, number, started_ns, ended_ns, *rest = row
     outcome, changed, held, cwd, argv = rest[0:4], rest[4], rest[5], rest[6], rest[7]
     stdout_left_out, stdout_file, stderr_left_out, stderr_file = rest[8:12]
@@ -355,53 +375,14 @@ def _to_unfinished(row: Row) -> UnfinishedRun:
     )
 
 
-KEPT = 1000
-
-
-class TrafficTable:
-    """Connections and denials by run."""
-
-    __slots__ = ("_db",)
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-
-    def put(self, run: RunId, traffic: Traffic) -> None:
-        """Record what a run had; the first thousand of each kind."""
-        more = sum(max(0, len(kind) - KEPT) for kind in (traffic.connections, traffic.denials))
-        self._db.change(
-            "INSERT OR REPLACE INTO traffic (run, connections, denials, left_out) VALUES (?, ?, ?, ?)",
-            (run, _to_text(traffic.connections), _to_text(traffic.denials), traffic.left_out + more),
-        )
-
-    def find(self, run: RunId) -> Traffic | None:
-        """Return what a run had, None for one that had no way out.
-
-        Raises:
-            StoreDamaged: the row is none of ours.
-        """
-        rows = self._db.rows("SELECT connections, denials, left_out FROM traffic WHERE run = ?", (run,))
-        if not rows:
-            return None
-        connections, denials, left_out = rows[0]
-        try:
-            return Traffic(
-                connections=tuple(Connection(**fields) for fields in _from_text(as_text(connections))),
-                denials=tuple(Denial(**fields) for fields in _from_text(as_text(denials))),
-                left_out=as_int(left_out),
-            )
-        except (TypeError, ValueError) as error:
-            raise StoreDamaged(f"The record of what run {run} sent can't be read: {error}") from None
-
-
 def _to_text(records: Sequence[Record]) -> str:
-    import json
+    import json  # lazy: proxy
 
-    return json.dumps([record.as_dict() for record in records[:KEPT]], separators=(",", ":"))
+    return json.dumps([record.as_dict() for record in records[:KEPT_ROWS]], separators=(",", ":"))
 
 
 def _from_text(text: str) -> list[dict[str, Any]]:
-    import json
+    import json  # lazy: proxy
 
     found = json.loads(text)
     if not isinstance(found, list):

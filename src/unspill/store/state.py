@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+
 PARTS = (
     *(b"layers", b"work", b"runs", b"locks", b"copies", b"operations", b"pending", b"masks", b"bases", b"audit"),
     *(b"empty", b"skeletons"),
@@ -88,15 +89,6 @@ def make_parents(path: bytes) -> None:
         _make_private(directory)
 
 
-def _make_private(path: bytes) -> None:
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        return
-    # An inherited default ACL or an odd umask may have taken bits away or added some.
-    os.chmod(path, 0o700)
-
-
 def is_used(state: bytes) -> bool:
     """Tell whether a state directory holds what only a database can explain, or a copy of one."""
     return any(_names(os.path.join(state, part)) for part in (b"layers", b"operations", b"pending", b"copies"))
@@ -122,17 +114,6 @@ def set_aside(state: bytes, part: bytes, names: Iterable[str]) -> None:
         os.rmdir(lost)
 
 
-def _move(source: bytes, dest: bytes) -> None:
-    try:
-        os.rename(source, dest)
-    except PermissionError:
-        # To move a directory is to write its "..", and a command may have closed it to its owner
-        mode = stat.S_IMODE(os.lstat(source).st_mode)
-        os.chmod(source, mode | 0o200)
-        os.rename(source, dest)
-        os.chmod(dest, mode)
-
-
 def list_aside(state: bytes) -> dict[str, bytes]:
     """Return where everything lies that was set aside, by id: layers, operations and output of runs without a row."""
     found: dict[str, bytes] = {}
@@ -153,6 +134,26 @@ def remove_manifests(state: bytes) -> None:
         os.unlink(os.path.join(top, name))
     if os.path.isdir(top):
         os.rmdir(top)
+
+
+def _make_private(path: bytes) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    # An inherited default ACL or an odd umask may have taken bits away or added some.
+    os.chmod(path, 0o700)
+
+
+def _move(source: bytes, dest: bytes) -> None:
+    try:
+        os.rename(source, dest)
+    except PermissionError:
+        # To move a directory is to write its "..", and a command may have closed it to its owner
+        mode = stat.S_IMODE(os.lstat(source).st_mode)
+        os.chmod(source, mode | 0o200)
+        os.rename(source, dest)
+        os.chmod(dest, mode)
 
 
 def _names(path: bytes) -> list[bytes]:

@@ -298,7 +298,7 @@ def lost_with_its_row(arena: Arena, *, is_set_aside: bool) -> object:
         connection.execute("DELETE FROM layers")
     from unspill.layers import sweep
     from unspill.layers.trees import remove_tree
-    from unspill.sandbox import sweeping
+    from unspill.sandbox import sweep as sweep_module
 
     def remove(state: bytes, part: bytes, names: set[str]) -> None:
         for name in names:
@@ -306,7 +306,7 @@ def lost_with_its_row(arena: Arena, *, is_set_aside: bool) -> object:
 
     with arena.patch.context() as patch:
         # As a new process, which looks for what others have left
-        patch.setattr(sweeping, "_swept", set())
+        patch.setattr(sweep_module, "_swept", set())
         if not is_set_aside:
             patch.setattr(sweep, "set_aside", remove)
         with suppress(UnspillError):
@@ -349,7 +349,7 @@ def disguised(top: str) -> Callable[[Arena], object]:
 def names_as_they_are(arena: Arena) -> Iterator[None]:
     with arena.patch.context() as patch:
         patch.setattr("unspill.apply.guard.is_odd", lambda _name: False)
-        patch.setattr("unspill.policy.guarded.Index.fold", lambda _index, path: path)
+        patch.setattr("unspill.policy.held.Index.fold", lambda _index, path: path)
         yield
 
 

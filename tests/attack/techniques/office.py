@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests, and a desk that answers them, for the techniques about permissions."""
+"""Requests, and a broker that answers them, for the techniques about permissions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unspill.model.permission import Egress, NetworkForCommand, Question, Readab
 from unspill.model.policy import Policy
 from unspill.permissions.approvers import Callback
 from unspill.permissions.audit import Audit
-from unspill.permissions.broker import Desk
+from unspill.permissions.broker import Broker
 from unspill.store.db import Store
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ OCCASION: Final[dict[str, Any]] = {
 
 
 class Office:
-    """A desk over the arena's store; counts how often a person was asked."""
+    """A broker over the arena's store; counts how often a person was asked."""
 
     def __init__(self, arena: Arena, **settings: Any) -> None:
         self.store = Store.open(os.fsencode(arena.ground.state))
@@ -44,7 +44,7 @@ class Office:
         """Tell whether a request is allowed."""
         own = b"/home/ann/.local/state/unspill"
         usual: dict[str, Any] = {"policy": Policy(), "home": b"/home/ann", "own": (own,)}
-        desk = Desk(
+        broker = Broker(
             approver,
             grants=self.store.grants,
             requests=self.store.requests,
@@ -52,7 +52,7 @@ class Office:
             **usual | self.settings,
         )
         try:
-            desk.obtain(request)
+            broker.obtain(request)
         except UnspillError:
             return False
         return True

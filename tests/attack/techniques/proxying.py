@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.attack.arena import Arena
 from tests.attack.techniques.record import Defence
 from tests.unit.network.scene import Scene, read_all
-from unspill.policy.egress import Rules
+from unspill.policy.hosts import HostRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 ALLOWED: Final = ("example.org", "*.example.org")
-PUBLIC: Final = Rules(public=True)
+PUBLIC: Final = HostRules(public=True)
 
 
 def patched(name: str, **changes: Any) -> Defence:

@@ -22,7 +22,7 @@ from tests.unit.network.hellos import in_records, real_hello, server_name, writt
 from tests.unit.network.scene import Scene, echo, read_all, scene, server
 from unspill.errors import PolicyError
 from unspill.model.traffic import Budget
-from unspill.policy.egress import Rules, parse_rules
+from unspill.policy.hosts import HostRules, parse_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ for _port, _what in {22: "SSH", 25: "mail", 53: "DNS", 6379: "a database"}.items
     LIST.add("D5", f"Reach another service of an allowed host: {_what}", on_port(_port), ANY_PORT)
 
 
-def says_first(said: bytes, rules: Rules) -> Callable[[Arena], object]:
+def says_first(said: bytes, rules: HostRules) -> Callable[[Arena], object]:
     """Tell whether what is said first in a tunnel to port 443 arrives at the server."""
 
     def attack(_arena: Arena) -> object:

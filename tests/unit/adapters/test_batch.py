@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.adapters.batch import compose, fit, level_of, shown_of, size_of
+from unspill.adapters.answers import compose, fit, level_of, shown_of, size_of
 from unspill.model.change import ChangeSet
 from unspill.model.layer import RunId
 from unspill.model.run import Exited, Output

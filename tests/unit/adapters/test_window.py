@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.adapters.window import many, whole_characters, window
+from unspill.adapters.answers import many, whole_characters, window
 
 LINES = st.lists(st.text(st.characters(exclude_characters="\n")))
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from tests.unit.apply.guard_given import FOLDER, GONE, Link, Program, Tree, What
 from unspill.apply.guard import DEFAULT_SECRETS
 from unspill.model.policy import Secrets
-from unspill.policy import other_rows as rows
-from unspill.policy.other_rows import OtherRow
+from unspill.policy import held as rows
+from unspill.policy.held import GuardRow
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 MINIMAL = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n"
@@ -22,7 +22,7 @@ class Case:
 
     path: str
     after: Tree
-    row: OtherRow | None = None
+    row: GuardRow | None = None
     before: Tree = field(default_factory=dict)
     root: str = "live"
     deleted: bool = False
@@ -33,7 +33,7 @@ class Case:
         return f"{self.path} {self.row.reason if self.row else 'ordinary'}{self.id and ': '}{self.id}"
 
 
-def only(path: str, what: str | Link | Program, row: OtherRow | None, **options: object) -> Case:
+def only(path: str, what: str | Link | Program, row: GuardRow | None, **options: object) -> Case:
     """Return the case of a single path."""
     return Case(path, {path: what}, row, **options)  # type: ignore[arg-type]
 
@@ -43,7 +43,7 @@ def bare(place: str, **others: What) -> dict[str, What]:
     return {f"{place}/{name}": what for name, what in {**BARE, **others}.items()}
 
 
-def gone(path: str, what: str, row: OtherRow | None) -> Case:
+def gone(path: str, what: str, row: GuardRow | None) -> Case:
     """Return the case of a deletion."""
     return Case(path, {path: GONE}, row, {path: what}, deleted=True)
 

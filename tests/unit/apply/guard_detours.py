@@ -3,13 +3,13 @@
 
 from tests.unit.apply.guard_cases import EVIL, MINIMAL, SHA, Case, bare, gone, only
 from tests.unit.apply.guard_given import FOLDER, GONE, Link, Mode, Program, What
-from unspill.policy import other_rows as rows
-from unspill.policy.other_rows import OtherRow
+from unspill.policy import held as rows
+from unspill.policy.held import GuardRow
 
 # Whatever row of names it is
-HELD_NAMES = OtherRow(what="", verdict="held", reason="")
-HELD_AGENTS = OtherRow(what="", verdict="held", reason="", deleted="held")
-FLAGGED_NAMES = OtherRow(what="", verdict="flagged", reason="")
+HELD_NAMES = GuardRow(what="", verdict="held", reason="")
+HELD_AGENTS = GuardRow(what="", verdict="held", reason="", deleted="held")
+FLAGGED_NAMES = GuardRow(what="", verdict="flagged", reason="")
 WORKTREE = {"x/worktrees/w/commondir": "../..\n", "x/objects/k": "", "x/refs/k": ""}
 LYING: dict[str, dict[str, What]] = {
     "config.worktree": {"x/config": MINIMAL, "x/config.worktree": EVIL},

@@ -3,7 +3,7 @@
 
 from tests.unit.apply.guard_cases import MINIMAL, SHA, Case, bare, only
 from tests.unit.apply.guard_given import GONE, Link, What
-from unspill.policy import other_rows as rows
+from unspill.policy import held as rows
 
 
 def module(tree: str, *others: tuple[str, What], name: str = "lib") -> dict[str, What]:

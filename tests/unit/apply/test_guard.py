@@ -14,11 +14,8 @@ from tests.unit.apply.guard_work_trees import WORK_TREES
 from unspill.apply.guard import judge, still_held
 from unspill.model.change import Change, Identity, RootChanges
 from unspill.model.policy import Secrets
-from unspill.policy import other_rows as rows
-from unspill.policy.flagged_names import FLAGGED
-from unspill.policy.held_names import HELD
-from unspill.policy.other_rows import OTHERS
-from unspill.policy.row import Row
+from unspill.policy import held as rows
+from unspill.policy.held import FLAGGED, HELD, RULES, GuardRow
 
 # Some names are secrets as well, at the top of a root
 UNMASKED = Secrets(mask=False)
@@ -45,12 +42,12 @@ def test_a_path_is_in_its_row(case: Case, tmp_path: Path) -> None:
 
 
 def test_every_row_has_a_case() -> None:
-    assert {row.reason for row in OTHERS} - {case.row.reason for case in [*CASES, *DETOURS] if case.row} == {
+    assert {row.reason for row in RULES} - {case.row.reason for case in [*CASES, *DETOURS] if case.row} == {
         rows.PARTS_OF_GIT.reason
     }
 
 
-def paths_of(row: Row) -> list[str]:
+def paths_of(row: GuardRow) -> list[str]:
     """Return a path for every name of a row."""
     names = [name.decode() for name in row.files]
     names += [f"{name.decode()}/some/file" for name in row.directories]
@@ -60,7 +57,7 @@ def paths_of(row: Row) -> list[str]:
 
 
 @pytest.mark.parametrize("row", [*HELD, *FLAGGED], ids=lambda row: row.reason)
-def test_every_name_of_a_row_gets_its_verdict_wherever_it_lies(row: Row, tmp_path: Path) -> None:
+def test_every_name_of_a_row_gets_its_verdict_wherever_it_lies(row: GuardRow, tmp_path: Path) -> None:
     for number, path in enumerate(paths_of(row)):
         for place in (path, f"deep/down/{path}", path.upper()):
             top = tmp_path / f"{number}-{len(place)}-{place.isupper()}-{place[:1]}"
@@ -71,7 +68,7 @@ def test_every_name_of_a_row_gets_its_verdict_wherever_it_lies(row: Row, tmp_pat
 
 
 @pytest.mark.parametrize("row", HELD, ids=lambda row: row.reason)
-def test_a_deleted_one_gets_the_verdict_on_deletions(row: Row, tmp_path: Path) -> None:
+def test_a_deleted_one_gets_the_verdict_on_deletions(row: GuardRow, tmp_path: Path) -> None:
     for number, path in enumerate(paths_of(row)):
         found = judged(tmp_path / str(number), {path: GONE}, {path: "x"}, secrets=UNMASKED)
         assert verdict_on(found, path)[0] == row.deleted

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.apply.guard_given import GONE, judged
 from unspill.apply.guard import judge
 from unspill.model.change import Change, Identity, RootChanges
-from unspill.policy import other_rows as rows
+from unspill.policy import held as rows
 
 FILE = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
 DIRECTORY = Identity(kind="dir", mode=0o755, inode=1, size=1, ctime_ns=1)
@@ -58,7 +58,7 @@ def test_a_proposed_setting_makes_nobody_look_elsewhere(tmp_path: Path, monkeypa
         asked.append(path)
         return path
 
-    monkeypatch.setattr("unspill.apply.guard_places.os.path.realpath", look)
+    monkeypatch.setattr("unspill.apply.guard_git.os.path.realpath", look)
     monkeypatch.setattr("pwd.getpwnam", lambda name: look(name.encode()))
     inside = "[core]\n\thooksPath = /net/example.org/x\n\tpager = ~example/x\n\teditor = tool\n"
     judged(tmp_path, {".git/config": inside}, {".git/HEAD": "x"})
@@ -70,7 +70,7 @@ def test_a_proposed_setting_makes_nobody_look_elsewhere(tmp_path: Path, monkeypa
 def test_a_directory_that_is_too_large_to_look_through_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unspill.apply.guard_gone.MAX_LOOKS", 50)
+    monkeypatch.setattr("unspill.apply.guard.MAX_LOOKS", 50)
     few, many = ({f"d/{place}/{number}": "" for number in range(count) for place in "ab"} for count in (20, 30))
     assert judged(tmp_path / "1", {"d": GONE}, few).held == ()
     assert judged(tmp_path / "2", {"d": GONE}, many).held == ((b"d", rows.GONE_WITH_IT.reason),)

@@ -3,13 +3,14 @@
 
 import os
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.apply.journal import End, Journal, Residue, Taken, read_journal, write_end, write_journal
-from unspill.model.operation import Dress, Entry, Left, Operation, OperationId, Step
+from unspill.model.operation import Entry, Metadata, Operation, OperationId, Skipped, Step
 
 names = st.binary(min_size=1, max_size=20).filter(lambda name: b"\0" not in name)
 numbers = st.integers(min_value=0, max_value=2**63 - 1)
@@ -21,20 +22,20 @@ entries = st.builds(
     size=numbers,
     mtime_ns=st.integers(-(2**62), 2**62),
 )
-dresses = st.builds(
-    Dress, mode=st.integers(0, 0o7777), attributes=st.lists(st.tuples(st.text(max_size=9), st.binary())).map(tuple)
+metadata = st.builds(
+    Metadata, mode=st.integers(0, 0o7777), attributes=st.lists(st.tuples(st.text(max_size=9), st.binary())).map(tuple)
 )
 steps = st.builds(
     Step,
     root=st.integers(0, 3),
     path=names,
-    action=st.sampled_from(["put", "take", "dress"]),
+    action=st.sampled_from(["put", "take", "set_metadata"]),
     group=numbers,
     place=names,
     before=st.none() | entries,
     after=st.none() | entries,
-    was=st.none() | dresses,
-    becomes=st.none() | dresses,
+    was=st.none() | metadata,
+    becomes=st.none() | metadata,
     staged=st.booleans(),
     kept=names,
     digest=st.binary(max_size=16),
@@ -67,7 +68,7 @@ def journal(*given_steps: Step) -> Journal:
 
 
 def end() -> End:
-    left = Left(root=0, path=b"a\xff", why="conflict", reason="it was changed since")
+    left = Skipped(root=0, path=b"a\xff", why="conflict", reason="it was changed since")
     rest = Residue(layer="bb", root=b"/p", run="cc", mark_ns=5, overrides=((b"x\n", 3),))
     return End(done=(0, 2), operation=operation(left=(left,), marks=(9,)), residues=(rest,), dropped=("dd",))
 
@@ -80,6 +81,22 @@ def test_what_was_written_is_what_is_read(tmp_path_factory: pytest.TempPathFacto
     assert read_journal(path) == written
     write_end(path, end())
     assert read_journal(path) == written.replace(end=end())
+
+
+def test_a_journal_has_the_words_that_older_ones_have(tmp_path: Path) -> None:
+    """One of before the action had its name of now is read alike, and one of now by whoever wrote that."""
+    path = os.fsencode(tmp_path / "journal")
+    step = Step(
+        root=0, path=b"d", action="set_metadata", group=1, was=Metadata(mode=0o755), becomes=Metadata(mode=0o700)
+    )
+    write_journal(path, journal(step))
+    text = b'[[0,"d","dress",1,"",null,null,[493,[]],[448,[]],0,"","",""]]'
+    header, second, _ = (tmp_path / "journal").read_bytes().split(b"\n")
+    assert second == b"%08x %b" % (crc32(text), text)
+    read = read_journal(path)
+    assert read is not None
+    assert read.steps == (step,)
+    assert b'"left":[]' in header
 
 
 def test_a_journal_that_was_cut_off_anywhere_says_nothing_or_has_no_end(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from unspill.apply.perform import perform, take_back
-from unspill.apply.steps import Sites, entry_of
-from unspill.model.operation import Dress, Step
+from unspill.apply.steps import OpenDirs, entry_of
+from unspill.model.operation import Metadata, Step
 
 
 class Ground:
@@ -21,8 +21,8 @@ class Ground:
         self.places = base / "state" / "operations" / "op"
         self.live.mkdir()
         self.places.mkdir(parents=True)
-        self.sites = Sites(os.fsencode(base / "state"))
-        self.sites.open_roots([os.fsencode(self.live)])
+        self.dirs = OpenDirs(os.fsencode(base / "state"))
+        self.dirs.open_roots([os.fsencode(self.live)])
 
     def step(self, action: str, name: str, place: str = "p", **fields: Any) -> Step:
         found = {
@@ -43,13 +43,13 @@ class Ground:
 @pytest.fixture
 def ground(tmp_path: Path) -> Iterator[Ground]:
     made = Ground(tmp_path)
-    with made.sites:
+    with made.dirs:
         yield made
 
 
 def one(ground: Ground, step: Step) -> str | None:
     """Do one step; return why it was left, None if it was done."""
-    done, left = perform(ground.sites, [step])
+    done, left = perform(ground.dirs, [step])
     assert bool(done) != bool(left)
     return left[0].reason if left else None
 
@@ -130,7 +130,7 @@ def test_steps_of_a_group_are_done_all_or_none(ground: Ground) -> None:
     take, put = ground.step("take", "a"), ground.step("put", "a", "q", before=None)
     (ground.places / "q").unlink()
     before = ground.state()
-    done, left = perform(ground.sites, [take, put])
+    done, left = perform(ground.dirs, [take, put])
     assert (done, [one.path for one in left]) == ([], [b"a"])
     assert ground.state() == before
 
@@ -140,7 +140,7 @@ def test_a_group_that_fails_does_not_stop_the_others(ground: Ground) -> None:
     (ground.live / "b").write_text("old")
     first, second = ground.step("take", "a"), ground.step("take", "b", "q", group=2)
     (ground.live / "a").write_text("theirs")
-    done, left = perform(ground.sites, [first, second])
+    done, left = perform(ground.dirs, [first, second])
     assert (done, [one.path for one in left]) == ([1], [b"a"])
 
 
@@ -148,7 +148,7 @@ def steps_of_each_kind(ground: Ground) -> list[Step]:
     (ground.live / "changed").write_text("old")
     (ground.live / "gone").write_text("old")
     (ground.live / "empty").mkdir()
-    (ground.live / "dressed").mkdir(mode=0o755)
+    (ground.live / "closed").mkdir(mode=0o755)
     (ground.places / "1").write_text("new")
     (ground.places / "2").symlink_to("target")
     (ground.places / "3").mkdir()
@@ -158,7 +158,7 @@ def steps_of_each_kind(ground: Ground) -> list[Step]:
         ground.step("put", "made", "3", group=3),
         ground.step("take", "gone", "4", group=4),
         ground.step("take", "empty", "5", group=5),
-        ground.step("dress", "dressed", group=6, was=Dress(mode=0o755), becomes=Dress(mode=0o500)),
+        ground.step("set_metadata", "closed", group=6, was=Metadata(mode=0o755), becomes=Metadata(mode=0o500)),
     ]
 
 
@@ -166,10 +166,10 @@ def test_every_step_can_be_taken_back_from_any_point_and_any_number_of_times(gro
     steps = steps_of_each_kind(ground)
     before = ground.state()
     for count in range(len(steps) + 1):
-        done, left = perform(ground.sites, steps[:count])
+        done, left = perform(ground.dirs, steps[:count])
         assert (done, left) == (list(range(count)), [])
         for _ in range(2):
-            assert [take_back(ground.sites, step) for step in reversed(steps)] == [None] * len(steps)
+            assert [take_back(ground.dirs, step) for step in reversed(steps)] == [None] * len(steps)
             assert ground.state() == before
 
 
@@ -177,9 +177,9 @@ def test_a_person_s_edit_of_what_was_put_is_not_taken_back(ground: Ground) -> No
     (ground.live / "a").write_text("old")
     (ground.places / "p").write_text("new")
     step = ground.step("put", "a")
-    perform(ground.sites, [step])
+    perform(ground.dirs, [step])
     (ground.live / "a").write_text("new, and theirs")
-    assert take_back(ground.sites, step) == "it was changed since"
+    assert take_back(ground.dirs, step) == "it was changed since"
     assert (ground.live / "a").read_text() == "new, and theirs"
     assert (ground.places / "p").read_text() == "old"
 
@@ -187,7 +187,7 @@ def test_a_person_s_edit_of_what_was_put_is_not_taken_back(ground: Ground) -> No
 def test_what_was_taken_does_not_come_back_over_something_new(ground: Ground) -> None:
     (ground.live / "a").write_text("old")
     step = ground.step("take", "a")
-    perform(ground.sites, [step])
+    perform(ground.dirs, [step])
     (ground.live / "a").write_text("theirs")
-    assert take_back(ground.sites, step) == "something else is there now"
+    assert take_back(ground.dirs, step) == "something else is there now"
     assert (ground.live / "a").read_text() == "theirs"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.apply.staging import Loans, copy_entry, drop_marks, end_loan, has_command_marks
+from unspill.apply.staging import OperationModes, copy_entry, drop_marks, give_mode_back, has_command_marks
 from unspill.model.operation import OperationId
 
 if TYPE_CHECKING:
@@ -25,42 +25,42 @@ ATTRIBUTES = {
 
 
 @pytest.fixture
-def loans(tmp_path: Path) -> Loans:
+def modes(tmp_path: Path) -> OperationModes:
     (tmp_path / "state" / "operations").mkdir(parents=True)
-    return Loans(os.fsencode(tmp_path / "state"), OperationId("0" * 16))
+    return OperationModes(os.fsencode(tmp_path / "state"), OperationId("0" * 16))
 
 
-def test_a_copy_has_no_attribute_that_an_overlay_would_take_for_its_own(tmp_path: Path, loans: Loans) -> None:
+def test_a_copy_has_no_attribute_that_an_overlay_would_take_for_its_own(tmp_path: Path, modes: OperationModes) -> None:
     (tmp_path / "file").write_text("content")
     for name in ATTRIBUTES:
         os.setxattr(tmp_path / "file", name, b"y")
     top = os.open(tmp_path, os.O_RDONLY)
     try:
         assert has_command_marks(top, b"file")
-        assert drop_marks(os.fsencode(tmp_path), b"file", top, b"file", loans)
-        copy_entry(top, b"file", os.stat(tmp_path / "file"), top, b"copy", loans)
+        assert drop_marks(os.fsencode(tmp_path), b"file", top, b"file", modes)
+        copy_entry(top, b"file", os.stat(tmp_path / "file"), top, b"copy", modes)
     finally:
         os.close(top)
     assert os.listxattr(tmp_path / "copy") == [name for name, may_live in ATTRIBUTES.items() if may_live]
     assert (tmp_path / "copy").read_text() == "content"
 
 
-def test_a_file_with_marks_of_the_kernel_alone_goes_itself_without_them(tmp_path: Path, loans: Loans) -> None:
+def test_a_file_with_marks_of_the_kernel_alone_goes_itself_without_them(tmp_path: Path, modes: OperationModes) -> None:
     (tmp_path / "file").write_text("content")
     for name in ("user.mine", "user.overlay.origin", "user.overlay.impure"):
         os.setxattr(tmp_path / "file", name, b"y")
     top = os.open(tmp_path, os.O_RDONLY)
     try:
         assert not has_command_marks(top, b"file")
-        assert not drop_marks(os.fsencode(tmp_path), b"file", top, b"file", loans)
+        assert not drop_marks(os.fsencode(tmp_path), b"file", top, b"file", modes)
     finally:
         os.close(top)
     assert os.listxattr(tmp_path / "file") == ["user.mine"]
 
 
 @pytest.mark.parametrize(("more", "mode"), [((1, 0), 0o200), ((0, 1), 0o600)], ids=["another device", "another inode"])
-def test_a_loan_ends_after_a_reboot_that_gave_the_device_another_number(
-    tmp_path: Path, loans: Loans, more: tuple[int, int], mode: int
+def test_a_borrowed_mode_goes_back_after_a_reboot_that_gave_the_device_another_number(
+    tmp_path: Path, modes: OperationModes, more: tuple[int, int], mode: int
 ) -> None:
     """A changed note stands for the reboot."""
     operation = OperationId("0" * 16)
@@ -68,10 +68,10 @@ def test_a_loan_ends_after_a_reboot_that_gave_the_device_another_number(
     note.parent.mkdir()
     (tmp_path / "file").touch(0o200)
     handle = os.open(tmp_path / "file", os.O_PATH)
-    loans.lend(handle, 0o200, 0o400)
+    modes.borrow(handle, 0o200, 0o400)
     os.close(handle)
     device, inode, rest = note.read_text().split(" ", 2)
     note.write_text(f"{int(device) + more[0]} {int(inode) + more[1]} {rest}")
-    end_loan(os.fsencode(tmp_path / "state"), operation)
+    give_mode_back(os.fsencode(tmp_path / "state"), operation)
     assert (tmp_path / "file").stat().st_mode & 0o777 == mode
     assert not note.exists()

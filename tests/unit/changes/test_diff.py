@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Diffs of change sets: golden texts, bounds, and content that tries to fool its reader."""
+"""Diffs as they are shown, their hunks, and texts with some of those."""
 
+import difflib
 import hashlib
 import os
+import random
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.changes.trees import STAMP, WHITEOUT, Dir, Fifo, File, Stack, Symlink, Tree, build
-from unspill.changes.diff import diff_lines
+from unspill.changes import diff as subject
+from unspill.changes.diff import NO_NEWLINE, apply_hunks, diff_lines, hunks, numbered_hunks
 from unspill.changes.scan import scan
+from unspill.errors import UsageError
 
 GOLDEN: dict[str, tuple[Tree, Tree, list[str]]] = {
     "a modified file": (
@@ -146,3 +151,164 @@ def test_modes_of_layers_are_as_before(stack: Stack) -> None:
     changes = stack.scan({}, {"d": Dir(mode=0), "d/a": File(b"one\n", mode=0)})
     assert diff_lines(changes)[-1] == "+one"
     assert os.lstat(stack.base / "layer0" / "d").st_mode & 0o777 == 0
+
+
+HUNKS_GOLDEN = {
+    "one line changed": (
+        b"a\nb\nc\n",
+        b"a\nB\nc\n",
+        ["@@ -1,3 +1,3 @@", " a", "-b", "+B", " c"],
+    ),
+    "added to nothing": (b"", b"a\nb\n", ["@@ -0,0 +1,2 @@", "+a", "+b"]),
+    "all removed": (b"a\n", b"", ["@@ -1 +0,0 @@", "-a"]),
+    "the last newline lost": (b"a\n", b"a", ["@@ -1 +1 @@", "-a", "+a", NO_NEWLINE]),
+    "the last newline gained": (b"a", b"a\n", ["@@ -1 +1 @@", "-a", NO_NEWLINE, "+a"]),
+    "an appended line": (b"a\n", b"a\nb\n", ["@@ -1 +1,2 @@", " a", "+b"]),
+    "a carriage return is seen": (b"a\n", b"evil\ra\n", ["@@ -1 +1 @@", "-a", "+evil\\ra"]),
+    "two places far apart": (
+        b"".join(b"%d\n" % n for n in range(20)),
+        b"".join(b"%d\n" % n for n in range(20) if n not in (2, 17)),
+        [
+            *("@@ -1,6 +1,5 @@ hunk 1", " 0", " 1", "-2", " 3", " 4", " 5"),
+            *("@@ -15,6 +14,5 @@ hunk 2", " 14", " 15", " 16", "-17", " 18", " 19"),
+        ],
+    ),
+    "no difference": (b"a\n", b"a\n", []),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "wanted"), HUNKS_GOLDEN.values(), ids=HUNKS_GOLDEN)
+def test_hunks_are_as_people_know_them(old: bytes, new: bytes, wanted: list[str]) -> None:
+    assert list(hunks(old, new)) == wanted
+
+
+LINES = st.lists(st.sampled_from(["a", "b", "c", "", "d"]), max_size=25)
+
+
+def applied(old: list[str], lines: list[str]) -> list[str]:
+    """Apply hunks to a text, checking every line that they quote."""
+    result: list[str] = []
+    at = 0
+    for line in lines:
+        if line.startswith("@@"):
+            first, _, length = line.split()[1][1:].partition(",")
+            start = int(first) - (length != "0")
+            result += old[at:start]
+            at = start
+        elif line[0] in " -":
+            assert old[at] == line[1:]
+            at += 1
+            result += [line[1:]] * (line[0] == " ")
+        else:
+            result.append(line[1:])
+    return result + old[at:]
+
+
+@given(old=LINES, new=LINES)
+def test_hunks_turn_the_old_text_into_the_new_one(old: list[str], new: list[str]) -> None:
+    texts = ["".join(f"{line}\n" for line in lines).encode() for lines in (old, new)]
+    assert applied(old, list(hunks(*texts))) == new
+
+
+@given(old=LINES, new=LINES)
+def test_no_diff_of_difflib_is_shorter(old: list[str], new: list[str]) -> None:
+    texts = ["".join(f"{line}\n" for line in lines).encode() for lines in (old, new)]
+    ours = [line for line in hunks(*texts) if line[0] in "+-"]
+    theirs = [line for line in difflib.ndiff(old, new) if line[0] in "+-"]
+    assert len(ours) <= len(theirs)
+
+
+def test_a_text_made_to_take_long_does_not() -> None:
+    old = b"".join(b"%d\n" % (n % 7) for n in range(20_000))
+    new = b"".join(b"%d\n" % (n % 5) for n in range(20_000))
+    started = time.process_time()
+    lines = list(hunks(old, new))
+    assert time.process_time() - started < 10
+    assert len(lines) <= 1 + 40_000
+
+
+def test_beyond_the_bound_the_old_lines_are_followed_by_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "EDITS", 2)
+    assert list(hunks(b"1\n2\n3\n", b"x\n2\ny\n")) == ["@@ -1,3 +1,3 @@", "-1", "-2", "-3", "+x", "+2", "+y"]
+
+
+OLD = b"".join(b"%d\n" % number for number in range(40))
+NEW = OLD.replace(b"\n3\n", b"\nthree\n").replace(b"\n20\n", b"\n").replace(b"39\n", b"39\nforty\n")
+
+PARTIAL_LINES = st.lists(st.sampled_from([b"a", b"b", b"c", b"", b"d"]), max_size=60)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """Two texts that share most lines, with or without a line feed at their ends."""
+    old = draw(PARTIAL_LINES)
+    new = list(old)
+    for _ in range(draw(st.integers(0, 5))):
+        at = draw(st.integers(0, len(new)))
+        new[at : at + draw(st.integers(0, 2))] = draw(st.lists(st.sampled_from([b"x", b"y", b"a"]), max_size=2))
+    ends = [b"\n" if line_feed else b"" for line_feed in draw(st.tuples(st.booleans(), st.booleans()))]
+    return b"\n".join(old) + ends[0], b"\n".join(new) + ends[1]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wanted"),
+    [
+        ((1,), OLD.replace(b"\n3\n", b"\nthree\n")),
+        ((2,), OLD.replace(b"\n20\n", b"\n")),
+        ((3,), OLD + b"forty\n"),
+        ((1, 3), OLD.replace(b"\n3\n", b"\nthree\n") + b"forty\n"),
+        ((3, 2, 1), NEW),
+        ((), OLD),
+    ],
+)
+def test_only_the_chosen_hunks_are_as_in_the_new_text(numbers: tuple[int, ...], wanted: bytes) -> None:
+    assert apply_hunks(OLD, NEW, numbers) == wanted
+
+
+def test_hunks_have_the_numbers_and_lines_that_a_diff_shows() -> None:
+    told = [line.partition("@@ ")[2] for line in hunks(OLD, NEW) if line.startswith("@@")]
+    assert [line.rpartition("@@ ")[2] for line in told] == ["hunk 1", "hunk 2", "hunk 3"]
+    assert [(hunk.number, hunk.line, hunk.removed, hunk.added) for hunk in numbered_hunks(OLD, NEW)] == [
+        (1, 4, (b"3\n",), (b"three\n",)),
+        (2, 21, (b"20\n",), ()),
+        (3, 41, (), (b"forty\n",)),
+    ]
+
+
+@given(pair=texts())
+def test_as_many_hunks_are_counted_as_a_diff_has(pair: tuple[bytes, bytes]) -> None:
+    assert len(numbered_hunks(*pair)) == sum(line.startswith("@@") for line in hunks(*pair))
+
+
+@given(pair=texts())
+def test_all_hunks_make_the_new_text_and_none_the_old_one(pair: tuple[bytes, bytes]) -> None:
+    everything = {hunk.number for hunk in numbered_hunks(*pair)}
+    assert apply_hunks(*pair, everything) == pair[1]
+    assert apply_hunks(*pair, ()) == pair[0]
+
+
+@given(pair=texts(), chance=st.randoms(use_true_random=False))
+def test_some_hunks_and_then_the_others_make_the_new_text(pair: tuple[bytes, bytes], chance: random.Random) -> None:
+    old, new = pair
+    everything = numbered_hunks(old, new)
+    some = {hunk.number for hunk in everything if chance.random() < 0.5}
+    half = apply_hunks(old, new, some)
+    others = numbered_hunks(half, new)
+    assert apply_hunks(half, new, {hunk.number for hunk in others}) == new
+    # Taking the others back out of the new text leads to the same place
+    assert apply_hunks(new, half, {hunk.number for hunk in numbered_hunks(new, half)}) == half
+    assert bool(others) == (half != new)
+
+
+@pytest.mark.parametrize("number", [0, -1, 4])
+def test_a_number_that_no_hunk_has_is_refused(number: int) -> None:
+    with pytest.raises(UsageError, match=f"no hunk {number}: hunks are counted from 1 to 3"):
+        apply_hunks(OLD, NEW, (1, number))
+
+
+@pytest.mark.parametrize("pair", [(b"a\n", b"\0\n"), (b"\x01\x02\x03", b"a\n")])
+def test_what_is_not_text_has_no_hunks(pair: tuple[bytes, bytes]) -> None:
+    with pytest.raises(UsageError, match="only text has hunks"):
+        apply_hunks(*pair, (1,))
+    with pytest.raises(UsageError, match="only text has hunks"):
+        numbered_hunks(*pair)

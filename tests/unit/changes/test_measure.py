@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much lies in an upper directory."""
+"""How much lies in an upper directory, and whether anything does."""
 
 import os
 import stat
@@ -7,7 +7,8 @@ import stat
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, File, Node, Stack, Symlink, build
-from unspill.changes.walk import has_fresh, is_empty, measure
+from unspill.changes.walk import has_fresh, measure
+from unspill.layers.lifecycle import is_empty, is_untouched
 
 
 def test_an_upper_without_entries_is_empty(stack: Stack) -> None:
@@ -27,15 +28,15 @@ def test_an_upper_closed_to_its_owner_is_left_to_the_scan(stack: Stack) -> None:
 
 def test_a_changed_root_is_seen_only_when_there_is_something_to_compare_with(stack: Stack) -> None:
     live, upper = stack.live({"a": File()}), build(stack.base / "upper", {})
-    assert is_empty(upper, live)
+    assert is_untouched(upper, live)
     os.chmod(upper, 0o700)
     assert is_empty(upper)
-    assert not is_empty(upper, live)
+    assert not is_untouched(upper, live)
     os.chmod(upper, 0o755)
     os.setxattr(upper, "user.overlay.impure", b"y")
-    assert is_empty(upper, live)
+    assert is_untouched(upper, live)
     os.setxattr(upper, "user.note", b"y")
-    assert not is_empty(upper, live)
+    assert not is_untouched(upper, live)
 
 
 def blocks(*paths: bytes) -> int:

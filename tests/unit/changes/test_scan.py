@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scan says about layers built by hand, one behaviour after the other."""
+"""What a scan finds: every pair of entries, links that lead out, and everything else that layers can say."""
 
+import itertools
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +22,18 @@ from tests.unit.changes.trees import (
     build,
     told,
 )
-from unspill.changes.scan import join, scan
+from unspill.changes.scan import BASE_KINDS, TABLE, UPPER_KINDS, join, scan
 from unspill.errors import SandboxUnavailable
 from unspill.model.change import Change, Identity
+
+if TYPE_CHECKING:
+    from unspill.changes.scan import BaseKind, UpperKind
+import posixpath
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unspill.changes.scan import leads_out
 
 CASES: dict[str, tuple[Tree, Tree, list[str]]] = {
     "an empty layer changes nothing": ({"a": File()}, {}, []),
@@ -347,3 +358,79 @@ def test_descriptors_are_all_closed_after_a_scan(stack: Stack) -> None:
     before = os.listdir("/proc/self/fd")
     stack.scan({"d/e/f": File(), "x": File()}, {"d": Opaque(), "d/e/g": File(), "x": File(b"other !\n")})
     assert os.listdir("/proc/self/fd") == before
+
+
+PAIRS = list(itertools.product(UPPER_KINDS, BASE_KINDS))
+
+
+@pytest.mark.parametrize(("upper", "base"), PAIRS)
+def test_every_pair_of_kinds_is_listed(upper: "UpperKind", base: "BaseKind") -> None:
+    assert TABLE[upper, base]
+
+
+def test_nothing_else_is_listed() -> None:
+    assert set(TABLE) == set(PAIRS)
+
+
+@pytest.mark.parametrize(("upper", "base"), PAIRS)
+def test_a_verdict_fits_its_pair(upper: "UpperKind", base: "BaseKind") -> None:
+    match upper, base:
+        case ("none", _) | ("whiteout", "none"):
+            wanted = "nothing"
+        case "whiteout", _:
+            wanted = "deleted"
+        case _, "none":
+            wanted = "added"
+        case "opaque", "dir":
+            wanted = "compare hidden directory"
+        case "dir", "dir":
+            wanted = "compare directories"
+        case _:
+            wanted = f"compare {upper}s" if upper == base else "replaced"
+    assert TABLE[upper, base] == wanted
+
+
+ROOT = b"/home/me/project"
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "wanted"),
+    [
+        (b"l", b"a", False),
+        (b"l", b".", False),
+        (b"l", b"..", True),
+        (b"d/l", b"..", False),
+        (b"d/l", b"../..", True),
+        (b"d/l", b"../../project/a", True),
+        (b"l", b"./././a/../b", False),
+        (b"l", b"a/../../b", True),
+        (b"l", b"/", True),
+        (b"l", b"/etc", True),
+        (b"l", ROOT, False),
+        (b"l", ROOT + b"/a/b", False),
+        (b"l", ROOT + b"/../other", True),
+        (b"l", ROOT + b"-other", True),
+        (b"l", b"//home//me/./project/a", False),
+        (b"l", b"/home/me/x/../project/a", False),
+        (b"l", b"/../../home/me/project", False),
+        (b"l", b"/home/me", True),
+    ],
+)
+def test_a_target_is_inside_or_leads_out(path: bytes, target: bytes, wanted: bool) -> None:
+    assert leads_out(path, target, ROOT) == wanted
+
+
+PARTS = st.lists(st.sampled_from([b"a", b"b", b"..", b".", b""]), min_size=1, max_size=6)
+
+
+@given(path=st.lists(st.sampled_from([b"a", b"b"]), min_size=1, max_size=4), target=PARTS)
+def test_relative_targets_agree_with_normalised_paths(path: list[bytes], target: list[bytes]) -> None:
+    text = b"/".join(target).lstrip(b"/") or b"."
+    # Deep enough that climbing out of the root never reaches the top, where ".." stays.
+    deep = b"/r" * 10
+    end = posixpath.normpath(posixpath.join(deep, *path[:-1], text))
+    climbed = leads_out(b"/".join(path), text, deep)
+    if not (end == deep or end.startswith(deep + b"/")):
+        assert climbed
+    elif b".." not in target:
+        assert not climbed

@@ -14,6 +14,7 @@ from tests.unit.changes.trees import WHITEOUT, Dir, Fifo, File, Opaque, Stack, S
 from unspill.changes import scan as scan_module
 from unspill.changes import walk
 from unspill.changes.scan import scan
+from unspill.layers import modes as layer_modes
 from unspill.model.change import Change, ChangeSet
 
 TIB = 1 << 40
@@ -340,10 +341,10 @@ def test_a_scan_waits_for_another_that_has_directories_open(stack: Stack) -> Non
 
 
 def test_a_scan_does_not_wait_for_ever(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(layer_modes, "LOCK_TIMEOUT_S", 0.05)
     live, layer = closed_layer(stack)
     with walk.Pool() as other:
-        other.take_turn(layer)
+        other.modes.lock(layer)
         assert modes_told(scan([layer], [], live)) == WANTED
 
 

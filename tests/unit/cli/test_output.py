@@ -33,7 +33,7 @@ from unspill.cli.output import (
     traffic_form,
 )
 from unspill.model.layer import RunId
-from unspill.model.operation import Left, Operation, OperationId
+from unspill.model.operation import Operation, OperationId, Skipped
 from unspill.model.rootfs import Progress
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Output, Run, Signalled, TimedOut
 from unspill.model.traffic import Connection, Denial
@@ -50,7 +50,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def operation(*left: Left, **values: object) -> Operation:
+def operation(*left: Skipped, **values: object) -> Operation:
     base = Operation(
         id=OperationId("0" * 16),
         number=5,
@@ -65,8 +65,8 @@ def operation(*left: Left, **values: object) -> Operation:
     return base.replace(**values)
 
 
-def left(path: bytes, why: str = "conflict", reason: str = "because", root: int = 1) -> Left:
-    return Left(root=root, path=path, why=why, reason=reason)  # type: ignore[arg-type]
+def left(path: bytes, why: str = "conflict", reason: str = "because", root: int = 1) -> Skipped:
+    return Skipped(root=root, path=path, why=why, reason=reason)  # type: ignore[arg-type]
 
 
 def test_a_path_is_named_as_seen_from_where_the_person_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.host.inside import find_inside, resolve_inside
+from unspill.host.dirfd import find_inside, resolve_inside
 from unspill.host.libc import openat2
 
 RESOLVE_IN_ROOT = 0x10

@@ -15,9 +15,9 @@ for number in {closed}:
     os.close(number)
 from unspill.host.job import memory_file
 from unspill.host.descriptors import above_standard, make_pair, make_pipe
-from unspill.runner.watch import Pipes
+from unspill.runner.watch import RunPipes
 kept = [*make_pair(), *make_pair()]
-pipes = Pipes(has_stdin=False)
+pipes = RunPipes(has_stdin=False)
 numbers = [sock.fileno() for sock in kept]
 numbers += [*make_pipe(), memory_file(b"x"), above_standard(os.open("/dev/null", os.O_RDONLY))]
 numbers += [pipes.stdout, pipes.stderr, pipes.status, *pipes.theirs]

@@ -17,7 +17,7 @@ from unspill.errors import HostError
 from unspill.host.seccomp import build_filter
 from unspill.host.seccomp_rules import (
     AUDIT_ARCHES,
-    Allow,
+    AllowCall,
     Refuse,
     RefuseIf,
     assemble,
@@ -47,7 +47,7 @@ every_filter = pytest.mark.parametrize(("machine", "profile"), list(itertools.pr
 def expected(verdict: "Verdict", arguments: tuple[int, ...]) -> int:
     """Return what a verdict means for a call, as the kernel's return value."""
     match verdict:
-        case Allow():
+        case AllowCall():
             return ALLOW
         case Refuse():
             return ERRNO | verdict.error
@@ -128,7 +128,7 @@ def test_an_unknown_machine_is_refused_with_a_remedy(machine: str) -> None:
 
 
 VERDICTS: "Final[tuple[Verdict, ...]]" = (
-    Allow(),
+    AllowCall(),
     Refuse(error=EPERM, why="one"),
     Refuse(error=EPERM, why="another"),
     Refuse(error=ENOSYS, why="one"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from unspill.host import seccomp_rules
-from unspill.host.seccomp_rules import Allow, Refuse, RefuseIf, classify, numbers_of, verdicts
+from unspill.host.seccomp_rules import AllowCall, Refuse, RefuseIf, classify, numbers_of, verdicts
 
 if TYPE_CHECKING:
     from unspill.model.policy import Profile
@@ -95,7 +95,7 @@ def test_a_family_of_sockets_is_allowed_by_name_only(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_strict_profile_allows_nothing_that_the_default_refuses(machine: str) -> None:
     for usual, strict in zip(verdicts(machine, "default"), verdicts(machine, "strict"), strict=True):
-        assert isinstance(usual, Allow) or type(usual) is type(strict), (usual, strict)
+        assert isinstance(usual, AllowCall) or type(usual) is type(strict), (usual, strict)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -126,6 +126,6 @@ def test_every_call_added_since_5_1_has_been_judged(machine: str) -> None:
 def test_each_refusal_gives_a_reason_and_a_known_error() -> None:
     for machine, profile in itertools.product(MACHINES, PROFILES):
         for verdict in verdicts(machine, profile):
-            if not isinstance(verdict, Allow):
+            if not isinstance(verdict, AllowCall):
                 assert re.search(r"\w \w", verdict.why) or verdict.why == "obsolete"
                 assert verdict.error in errorcode

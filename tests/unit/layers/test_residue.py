@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.host.overlay import MODE_MARK
+from unspill.host.overlay import MODE_MARK, half_open
 from unspill.layers.residue import build_residue
 from unspill.layers.trees import remove_tree
 from unspill.model.change import Change, Identity
@@ -200,6 +200,19 @@ def test_a_directory_that_a_scan_left_open_gets_the_mode_of_the_command(place: P
     os.setxattr(place.upper / "d", MODE_MARK, b"20")
     place.build(place.change("d", "added", "dir"))
     assert mode(place.dest / "d") == 0o020
+
+
+@pytest.mark.parametrize("bits", [0o050, 0o1050, 0o2000])
+def test_a_directory_that_a_killed_process_was_about_to_open_gets_the_mode_of_the_command(
+    place: Place, bits: int
+) -> None:
+    (place.upper / "d").mkdir()
+    (place.upper / "d" / "x").touch()
+    os.setxattr(place.upper / "d", MODE_MARK, b"%o" % bits)
+    (place.upper / "d").chmod(half_open(bits))
+    place.build(place.change("d", "added", "dir"), place.change("d/x", "added"))
+    assert mode(place.dest / "d") == bits
+    assert attributes(place.upper / "d") == {MODE_MARK: b"%o" % bits}
 
 
 def test_a_layer_that_stays_after_all_still_knows_the_modes_of_its_directories(place: Place) -> None:

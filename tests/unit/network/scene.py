@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from unspill.network.proxy import Proxy, open_connection
-from unspill.policy.egress import Rules, parse_rules
+from unspill.policy.hosts import HostRules, parse_rules
 
 PUBLIC = "93.184.215.14"
 LOOPBACK = bytes((127, 0, 0, 1))
@@ -92,13 +92,17 @@ class Scene:
 
 @contextmanager
 def scene(
-    rules: Rules | Sequence[str], *, servers: dict[int, int] | None = None, names: Names | None = None, **settings: Any
+    rules: HostRules | Sequence[str],
+    *,
+    servers: dict[int, int] | None = None,
+    names: Names | None = None,
+    **settings: Any,
 ) -> Iterator[Scene]:
     """Start a proxy; `servers` leads ports to ports of this process. No defect of the proxy goes unseen."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     port = listener.getsockname()[1]
     doorman, names = Doorman(servers), names or Names()
-    chosen = rules if isinstance(rules, Rules) else parse_rules(rules)
+    chosen = rules if isinstance(rules, HostRules) else parse_rules(rules)
     proxy = Proxy(listener.detach(), chosen, **{"connect": doorman, "resolver": names, **settings})
     proxy.start()
     try:

@@ -9,8 +9,7 @@ import time
 import pytest
 
 from unspill.network.resolve import AddressRules, Endpoint, Lookups, system_resolver
-from unspill.policy.addresses import pack_address
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Refused, pack_address
 
 PUBLIC, OTHER, PRIVATE = "93.184.215.14", "2606:4700:4700::1111", "10.0.0.1"
 

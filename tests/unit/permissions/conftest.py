@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store with the tables of permissions, and a desk over it whose clock and approver the test moves."""
+"""A store with the tables of permissions, and a broker over it whose clock and approver the test moves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unspill.model.permission import Question
 from unspill.model.policy import Policy
 from unspill.permissions.approvers import Callback
 from unspill.permissions.audit import Audit
-from unspill.permissions.broker import Desk
+from unspill.permissions.broker import Broker
 from unspill.store.db import Store
 from unspill.store.permissions import GrantTable, RequestTable
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Office:
-    """A desk, and all that lies around it."""
+    """A broker, and all that lies around it."""
 
     grants: GrantTable
     requests: RequestTable
@@ -37,13 +37,13 @@ class Office:
     now_ns: int = 1_000_000_000_000_000_000
     asked: list[Question] = field(default_factory=list)
 
-    def desk(self, answer: Said | Callable[[Question], Said] = False, **settings: Any) -> Desk:
+    def broker(self, answer: Said | Callable[[Question], Said] = False, **settings: Any) -> Broker:
         def ask(question: Question) -> Said:
             self.asked.append(question)
             return answer(question) if callable(answer) else answer
 
         given: dict[str, Any] = {"policy": Policy(), "home": HOME, "own": OWN, "now_ns": lambda: self.now_ns} | settings
-        return Desk(
+        return Broker(
             given.pop("approver", Callback(ask)),
             grants=self.grants,
             requests=self.requests,

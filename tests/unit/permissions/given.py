@@ -48,7 +48,7 @@ IDS = st.integers(0, 2**64 - 1).map(lambda number: f"{number:016x}")
 PARTS = st.sampled_from([b"a", b"b", b"a b", b"\xff", b"-", b"a\n", b";", b"", b"\xe2\x80\xae", b"\xc3\xa4"])
 PATHS = st.lists(st.sampled_from([b"a", b"b", b"\xff", b"a b"]), min_size=1, max_size=2).map(b"/".join)
 ABSOLUTE = PATHS.map(lambda path: b"/" + path)
-_OCCASION: dict[str, Any] = {
+_COMMON: dict[str, Any] = {
     "project": ABSOLUTE,
     "sandbox": st.sampled_from(["", "1" * 16, "2" * 16]),
     "run": st.sampled_from(["", "3" * 16, "4" * 16]),
@@ -62,14 +62,14 @@ _VARIABLES = st.lists(st.sampled_from([b"A=1", b"A=2", b"B=\xff", b"B="]), max_s
 _HOSTS = st.lists(st.sampled_from(["a.example.org", "b.example.org"]), min_size=1, max_size=2).map(tuple)
 
 REQUESTS: st.SearchStrategy[Request] = st.one_of(
-    st.builds(NetworkForCommand, **_OCCASION),
-    st.builds(Egress, **_OCCASION, hosts=_HOSTS),
-    st.builds(WritableRoot, **_OCCASION, path=ABSOLUTE),
-    st.builds(ReadablePath, **_OCCASION, path=ABSOLUTE),
-    st.builds(MaskedSecret, **_OCCASION, path=ABSOLUTE),
+    st.builds(NetworkForCommand, **_COMMON),
+    st.builds(Egress, **_COMMON, hosts=_HOSTS),
+    st.builds(WritableRoot, **_COMMON, path=ABSOLUTE),
+    st.builds(ReadablePath, **_COMMON, path=ABSOLUTE),
+    st.builds(MaskedSecret, **_COMMON, path=ABSOLUTE),
     st.builds(
         HeldPath,
-        **_OCCASION,
+        **_COMMON,
         root=ABSOLUTE,
         path=PATHS,
         digest=st.sampled_from([DIGEST, "0" * 64]),
@@ -78,8 +78,8 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
         head=st.binary(max_size=9),
         rest=st.sampled_from(["", "7"]),
     ),
-    st.builds(Unsandboxed, **_OCCASION, environ=_VARIABLES),
-    st.builds(AsRoot, **_OCCASION),
+    st.builds(Unsandboxed, **_COMMON, environ=_VARIABLES),
+    st.builds(AsRoot, **_COMMON),
 )
 
 

@@ -12,7 +12,7 @@ from unspill.errors import HostError
 from unspill.model.plan import PROXY_PORT, Fence, HostNetwork, NoNetwork, ProxyNetwork
 from unspill.model.policy import Policy
 from unspill.plan.build import build_plan
-from unspill.plan.fence import RIGHTS, build_fence, handled_rights, rule_rights
+from unspill.plan.fence import ACCESS_RIGHTS, build_fence, handled_rights, rule_rights
 
 WRITE_RIGHTS = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 13 | 1 << 14
 
@@ -42,11 +42,11 @@ def test_a_mask_is_only_read() -> None:
 
 
 def test_nothing_but_write_can_change_a_file_that_lies_on_a_disk() -> None:
-    assert not (RIGHTS["list"] | RIGHTS["read"]) & WRITE_RIGHTS
-    assert not RIGHTS["device"] & (WRITE_RIGHTS & ~(1 << 1 | 1 << 14))
-    assert RIGHTS["write"] & WRITE_RIGHTS == WRITE_RIGHTS
+    assert not (ACCESS_RIGHTS["list"] | ACCESS_RIGHTS["read"]) & WRITE_RIGHTS
+    assert not ACCESS_RIGHTS["device"] & (WRITE_RIGHTS & ~(1 << 1 | 1 << 14))
+    assert ACCESS_RIGHTS["write"] & WRITE_RIGHTS == WRITE_RIGHTS
     # Neither character nor block devices, nowhere
-    assert not any(rights & (1 << 6 | 1 << 11) for rights in RIGHTS.values())
+    assert not any(rights & (1 << 6 | 1 << 11) for rights in ACCESS_RIGHTS.values())
 
 
 @pytest.mark.parametrize(

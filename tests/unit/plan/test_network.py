@@ -9,7 +9,7 @@ from tests.unit.plan.given import facts, given
 from unspill.model.plan import PROXY_PORT, Bind, File, HostNetwork, NoNetwork, ProxyNetwork
 from unspill.plan.argv import bwrap_options
 from unspill.plan.build import HOST_NETWORK, build_plan
-from unspill.plan.environ import PLACE
+from unspill.plan.environ import NODE_SCRIPT_PATH
 from unspill.plan.explain import explain
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ def test_the_words_name_the_hosts() -> None:
 def test_only_a_proxy_has_variables_and_a_script(network: NetworkPlan) -> None:
     made = plan(network)
     has_variable = any(name == b"https_proxy" for name, _value in made.environ)
-    has_script = any(isinstance(op, File) and op.dest == PLACE for op in made.mounts)
+    has_script = any(isinstance(op, File) and op.dest == NODE_SCRIPT_PATH for op in made.mounts)
     assert has_variable is has_script is isinstance(network, ProxyNetwork)
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from unspill.policy.defaults import CACHES, TOOLCHAINS, cache_candidates, toolchain_candidates
 from unspill.policy.paths import contains, lies_beneath, normalise
-from unspill.policy.secrets import SECRETS, find_secret, home_secrets, secret_paths
+from unspill.policy.secrets import HOME_SECRETS, find_secret, home_secrets, secret_paths
 
 HOME = b"/home/ann"
 
 
-@pytest.mark.parametrize("table", [TOOLCHAINS, CACHES, SECRETS], ids=["toolchains", "caches", "secrets"])
+@pytest.mark.parametrize("table", [TOOLCHAINS, CACHES, HOME_SECRETS], ids=["toolchains", "caches", "secrets"])
 def test_names_are_relative_normal_and_not_inside_each_other(table: tuple[bytes, ...]) -> None:
     paths = [b"/" + name for name in table]
     assert [normalise(path) for path in paths] == paths

@@ -6,16 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import PolicyError
-from unspill.policy.egress import Allowed, Rules, parse_allowed, parse_reachable, parse_rules
-from unspill.policy.hosts import Destination, parse_authority
-from unspill.policy.refusal import Refused
-from unspill.policy.suffixes import is_public_suffix
+from unspill.policy.hosts import (
+    AllowedHost,
+    Destination,
+    HostRules,
+    Refused,
+    is_public_suffix,
+    parse_allowed,
+    parse_authority,
+    parse_reachable,
+    parse_rules,
+)
 
 LABELS = st.sampled_from(["a", "b", "example", "org", "evilexample", "com", "x-y"])
 NAMES = st.lists(LABELS, min_size=1, max_size=4).map(lambda labels: ".".join([*labels, "org"]))
 
 
-def verdict(rules: Rules, authority: str) -> str:
+def verdict(rules: HostRules, authority: str) -> str:
     try:
         rules.judge(parse_authority(authority.encode()))
     except Refused as refused:
@@ -26,19 +33,19 @@ def verdict(rules: Rules, authority: str) -> str:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("example.org", Allowed(host="example.org")),
-        ("Example.ORG.", Allowed(host="example.org")),
-        ("*.example.org", Allowed(host="example.org", subdomains=True)),
-        ("example.org:8443", Allowed(host="example.org", port=8443)),
-        ("*.example.org:22", Allowed(host="example.org", subdomains=True, port=22)),
-        ("198.51.100.7", Allowed(host="198.51.100.7")),
-        ("[2001:DB8::1]:8443", Allowed(host="2001:db8::1", port=8443)),
-        ("www.example.co.uk", Allowed(host="www.example.co.uk")),
-        ("*.example.co.uk", Allowed(host="example.co.uk", subdomains=True)),
-        ("project.github.io", Allowed(host="project.github.io")),
+        ("example.org", AllowedHost(host="example.org")),
+        ("Example.ORG.", AllowedHost(host="example.org")),
+        ("*.example.org", AllowedHost(host="example.org", subdomains=True)),
+        ("example.org:8443", AllowedHost(host="example.org", port=8443)),
+        ("*.example.org:22", AllowedHost(host="example.org", subdomains=True, port=22)),
+        ("198.51.100.7", AllowedHost(host="198.51.100.7")),
+        ("[2001:DB8::1]:8443", AllowedHost(host="2001:db8::1", port=8443)),
+        ("www.example.co.uk", AllowedHost(host="www.example.co.uk")),
+        ("*.example.co.uk", AllowedHost(host="example.co.uk", subdomains=True)),
+        ("project.github.io", AllowedHost(host="project.github.io")),
     ],
 )
-def test_a_rule_is_a_host_or_a_star_with_or_without_a_port(text: str, rule: Allowed) -> None:
+def test_a_rule_is_a_host_or_a_star_with_or_without_a_port(text: str, rule: AllowedHost) -> None:
     assert parse_allowed(text) == rule
 
 
@@ -67,7 +74,7 @@ def test_the_empty_text_is_no_rule() -> None:
 @pytest.mark.parametrize("authority", ["example.org:443", "example.org:80", "198.51.100.7:443", "[2001:db8::1]:443"])
 def test_an_empty_list_allows_nothing(authority: str) -> None:
     assert verdict(parse_rules([]), authority) == "host"
-    assert verdict(Rules(), authority) == "host"
+    assert verdict(HostRules(), authority) == "host"
 
 
 @pytest.mark.parametrize(
@@ -106,10 +113,10 @@ def test_a_granted_network_is_every_host_on_the_web_ports() -> None:
 
 @given(NAMES, NAMES, st.booleans())
 def test_a_star_is_the_same_as_a_suffix_with_its_dot(host: str, other: str, subdomains: bool) -> None:
-    rule = Allowed(host=other, subdomains=subdomains)
+    rule = AllowedHost(host=other, subdomains=subdomains)
     expected = host.endswith(f".{other}") if subdomains else host == other
     assert rule.covers_host(host) is expected
-    assert (verdict(Rules(allowed=(rule,)), f"{host}:443") == "allowed") is expected
+    assert (verdict(HostRules(allowed=(rule,)), f"{host}:443") == "allowed") is expected
 
 
 def test_an_address_and_a_name_are_never_taken_for_each_other() -> None:
@@ -126,7 +133,7 @@ def test_a_public_suffix_is_where_anybody_can_have_a_name(name: str, expected: b
 
 
 RULES = st.builds(
-    Allowed,
+    AllowedHost,
     host=NAMES.filter(lambda name: not is_public_suffix(name)),
     subdomains=st.booleans(),
     port=st.sampled_from([None, 80, 443, 22]),
@@ -135,7 +142,7 @@ RULES = st.builds(
 
 @given(RULES, RULES, st.lists(NAMES, max_size=8))
 def test_a_rule_covers_another_only_if_it_allows_all_that_the_other_does(
-    rule: Allowed, other: Allowed, names: list[str]
+    rule: AllowedHost, other: AllowedHost, names: list[str]
 ) -> None:
     tried = [*names, other.host, f"a.{other.host}", f"b.a.{other.host}", rule.host, f"a.{rule.host}"]
     cases = [Destination(host=name, port=port) for name in tried for port in (22, 80, 443, 8080)]
@@ -143,12 +150,12 @@ def test_a_rule_covers_another_only_if_it_allows_all_that_the_other_does(
     assert rule.covers(other) is all(ours for ours, theirs in zip(by_rule, by_other, strict=True) if theirs)
 
 
-def _allows(rule: Allowed, destination: Destination) -> bool:
+def _allows(rule: AllowedHost, destination: Destination) -> bool:
     return rule.covers_host(destination.host) and rule.covers_port(destination.port)
 
 
 @given(RULES)
-def test_the_text_of_a_rule_is_the_rule_again(rule: Allowed) -> None:
+def test_the_text_of_a_rule_is_the_rule_again(rule: AllowedHost) -> None:
     assert parse_allowed(rule.text) == rule
 
 

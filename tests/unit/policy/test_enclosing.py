@@ -11,9 +11,8 @@ from hypothesis import given
 from tests.unit.policy.test_merge import any_settings, is_no_wider
 from unspill.errors import PolicyError
 from unspill.model.policy import Limits, Network, Policy, Rules, Secrets
-from unspill.policy.enclosing import seen_from, tightest
-from unspill.policy.merge import tighten, with_own
-from unspill.policy.settings import Settings
+from unspill.policy.config import Settings
+from unspill.policy.merge import seen_from, tighten, tightest, with_own
 
 
 @given(any_settings(), any_settings(), any_settings())

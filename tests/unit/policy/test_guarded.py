@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.policy.flagged_names import CONFIG_SCRIPTS, FLAGGED
-from unspill.policy.folding import alias_of, fold
-from unspill.policy.gitpaths import HOOKS, homes_of, is_object, place_of
-from unspill.policy.guarded import INDEX, gather, package_top
-from unspill.policy.held_names import HELD
+from unspill.policy.git import HOOKS, homes_of, is_object, place_of
+from unspill.policy.held import FLAGGED, HELD, INDEX, gather, package_top
+from unspill.policy.paths import alias_of, fold
 
-ROWS = (*HELD, *FLAGGED, CONFIG_SCRIPTS)
+ROWS = (*HELD, *FLAGGED)
 NAMES = st.binary(min_size=1, max_size=12).filter(lambda name: not {0, 47} & set(name))
 
 
@@ -31,7 +29,7 @@ def test_names_of_rows_are_spelled_as_paths_are_compared() -> None:
 
 def test_every_row_has_the_verdict_of_its_table() -> None:
     assert {row.verdict for row in HELD} == {"held"}
-    assert {row.verdict for row in (*FLAGGED, CONFIG_SCRIPTS)} == {"flagged"}
+    assert {row.verdict for row in FLAGGED} == {"flagged"}
     assert {row.deleted for row in FLAGGED} == {"ordinary"}
 
 

@@ -7,9 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.policy.gitfiles import has_commands, is_usual_common, new_drivers, pointer_target
-from unspill.policy.gitkeys import EXCLUDED, FORMAT, ORDINARY, changed_keys, is_address, pattern_of, unusual_keys
-from unspill.policy.pointers import climbs_after_a_name, resolve
+from unspill.policy.git import (
+    EXCLUDED_KEYS,
+    FORMAT_KEYS,
+    ORDINARY_KEYS,
+    changed_keys,
+    has_commands,
+    is_address,
+    is_usual_common,
+    new_drivers,
+    pattern_of,
+    pointer_target,
+    unusual_keys,
+)
+from unspill.policy.paths import climbs_after_a_name, resolve_text
 
 ROOT = b"/home/ann/project"
 PLACE = b".git"
@@ -47,7 +58,7 @@ def test_a_setting_that_may_run_something_is_not_ordinary(key: str, before: tupl
 GOOD = {"any": "x", "address": "https://example.org/x.git", "update": "merge", "name": "main"}
 
 
-@pytest.mark.parametrize(("pattern", "check"), ORDINARY.items())
+@pytest.mark.parametrize(("pattern", "check"), ORDINARY_KEYS.items())
 def test_an_ordinary_setting_may_come_change_and_go(pattern: str, check: str) -> None:
     key, value = pattern.replace("*", "Some.name"), GOOD[check]
     assert unusual_keys((), ((key, value),), no_tree) == []
@@ -55,7 +66,7 @@ def test_an_ordinary_setting_may_come_change_and_go(pattern: str, check: str) ->
     assert unusual_keys(((key, value),), (), no_tree) == []
 
 
-@pytest.mark.parametrize("key", [key for key, check in FORMAT.items() if check == "any"])
+@pytest.mark.parametrize("key", [key for key, check in FORMAT_KEYS.items() if check == "any"])
 def test_the_format_is_chosen_by_a_new_repository_only(key: str) -> None:
     assert unusual_keys(None, ((key, "true"),), no_tree) == []
     assert unusual_keys((), ((key, "true"),), no_tree) == [key]
@@ -92,7 +103,7 @@ def test_a_work_tree_is_chosen_by_a_new_repository_only_and_never_changes() -> N
 def test_an_ordinary_setting_with_a_dangerous_value_is_not(key: str, value: str) -> None:
     assert unusual_keys((), ((key, value),), no_tree) == [pattern_of(key)]
     # The second of two values counts as well
-    good = (key, GOOD[ORDINARY.get(pattern_of(key), "any")])
+    good = (key, GOOD[ORDINARY_KEYS.get(pattern_of(key), "any")])
     assert unusual_keys((good,), (good, (key, value)), no_tree) == [pattern_of(key)]
 
 
@@ -134,7 +145,7 @@ def test_addresses_that_run_something_do_not(address: str) -> None:
 
 
 def test_no_excluded_key_is_listed_as_ordinary() -> None:
-    assert EXCLUDED.isdisjoint(ORDINARY)
+    assert EXCLUDED_KEYS.isdisjoint(ORDINARY_KEYS)
 
 
 PARTS = st.lists(st.sampled_from([b"a", b"b", b"..", b".", b""]), max_size=6)
@@ -144,7 +155,7 @@ PARTS = st.lists(st.sampled_from([b"a", b"b", b"..", b".", b""]), max_size=6)
 def test_what_resolves_lies_inside_where_it_says(place: list[bytes], target: list[bytes], absolute: bool) -> None:
     where = b"/".join(part for part in place if part in (b"a", b"b"))
     text = (ROOT + b"/" if absolute else b"") + b"/".join(target)
-    found = resolve(where, text, ROOT)
+    found = resolve_text(where, text, ROOT)
     plain = posixpath.normpath(posixpath.join(ROOT, where, text))
     if found is not None:
         assert posixpath.normpath(posixpath.join(ROOT, *found)) == plain
@@ -168,7 +179,7 @@ def test_what_resolves_lies_inside_where_it_says(place: list[bytes], target: lis
     ],
 )
 def test_a_target_leads_outside_or_not(target: bytes, outside: bool) -> None:
-    assert (resolve(PLACE, target, ROOT) is None) is outside
+    assert (resolve_text(PLACE, target, ROOT) is None) is outside
 
 
 def test_only_drivers_of_new_lines_count() -> None:

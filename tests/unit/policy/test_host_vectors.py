@@ -10,8 +10,8 @@ from tests.unit.network.host_vectors import VECTORS
 from unspill.errors import PolicyError, UnspillError
 from unspill.model.permission import Egress
 from unspill.permissions.question import check_request
-from unspill.policy.egress import parse_allowed
-from unspill.policy.toml import parse_policy
+from unspill.policy.config import parse_policy
+from unspill.policy.hosts import parse_allowed
 
 # A star before a name is no host, but it is a rule
 RULES = {"*.example.org"}

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.network.host_vectors import FAMILIES, VECTORS
-from unspill.network.protocols import shown
-from unspill.policy.addresses import find_literal
-from unspill.policy.hosts import SPECIAL, Destination, parse_authority, parse_host, parse_port
-from unspill.policy.refusal import Refused
+from unspill.network.protocols import printable
+from unspill.policy.hosts import SPECIAL, Destination, Refused, find_literal, parse_authority, parse_host, parse_port
 
 LABEL = rb"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 NAME = re.compile(rb"(?:" + LABEL + rb"\.)+([a-z]{1,63}|xn--" + rb"[a-z0-9-]{0,58}[a-z0-9])")
@@ -135,7 +133,7 @@ def test_a_default_port_is_for_a_missing_one_only() -> None:
 
 @given(st.binary(max_size=400))
 def test_what_is_shown_of_a_host_is_short_printable_ascii(raw: bytes) -> None:
-    text = shown(raw)
+    text = printable(raw)
     assert text.isascii()
     assert text.isprintable() or not text
     assert len(text) <= 4 * 260 + 3

@@ -10,9 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.network.host_vectors import FAMILIES
-from unspill.policy.addresses import address_text, find_literal, pack_address, why_forbidden
-from unspill.policy.hosts import Destination, parse_authority
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import (
+    Destination,
+    Refused,
+    address_text,
+    find_literal,
+    pack_address,
+    parse_authority,
+    why_forbidden,
+)
 
 PIECES = [b":", b"::", b".", b"0", b"00", b"1", b"12", b"255", b"256", b"fFfF", b"10000", b"g", b"%1"]
 ODD = [b"%lo", b"[", b"]", b" ", b"\0", b"\n", b"/", b"-", b"+", b"_", b"0x", b"0177", b"\xb2", "\uff11".encode()]

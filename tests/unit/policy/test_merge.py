@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from unspill.errors import PolicyError
 from unspill.model.policy import Limits, Network, Policy, Rules
 from unspill.model.rootfs import RootfsSpec
+from unspill.policy.config import PROJECT_KEYS, Settings
 from unspill.policy.merge import lower_limits, tighten, with_own
-from unspill.policy.settings import PROJECT_KEYS, Settings
 
 
 def settings(**values: Any) -> Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from unspill.policy.mounted import directory_problem, place_problem, together_problem
+from unspill.policy.defaults import mount_place_problem, mount_places_problem, mount_source_problem
 
 HOME = b"/home/ann"
 OWN = (b"/home/ann/.local/state/unspill", b"/srv/roots")
@@ -13,7 +13,7 @@ OWN = (b"/home/ann/.local/state/unspill", b"/srv/roots")
 
 @pytest.mark.parametrize("place", [b"/skills", b"/opt/data", b"/home/ann/skills", b"/etc/app", b"/var/lib", b"/tmpx"])
 def test_a_place_of_its_own_is_free(place: bytes) -> None:
-    assert place_problem(place) == ""
+    assert mount_place_problem(place) == ""
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_place_of_its_own_is_free(place: bytes) -> None:
     ],
 )
 def test_a_place_that_a_sandbox_has_itself_is_not_free(place: bytes) -> None:
-    assert place_problem(place)
+    assert mount_place_problem(place)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_a_place_that_a_sandbox_has_itself_is_not_free(place: bytes) -> None:
     ],
 )
 def test_no_place_lies_inside_another(places: list[bytes], problem: str) -> None:
-    assert together_problem(places) == problem
+    assert mount_places_problem(places) == problem
 
 
 @pytest.mark.parametrize("directory", [b"/home/ann/skills", b"/srv/data", b"/opt", b"/var/lib/app", b"/home/bob/x"])
 def test_an_ordinary_directory_can_be_mounted(directory: bytes) -> None:
-    assert directory_problem(directory, home=HOME, own=OWN) == ""
+    assert mount_source_problem(directory, home=HOME, own=OWN) == ""
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_an_ordinary_directory_can_be_mounted(directory: bytes) -> None:
     ],
 )
 def test_what_is_private_is_never_mounted(directory: bytes, why: str) -> None:
-    assert why in directory_problem(directory, home=HOME, own=OWN)
+    assert why in mount_source_problem(directory, home=HOME, own=OWN)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unspill.apply.guard import SecretPlaces
 from unspill.errors import PolicyError
 from unspill.model.policy import Policy, Secrets
+from unspill.policy.config import parse_policy
 from unspill.policy.merge import tighten, with_own
-from unspill.policy.project_secrets import NAMES, ROWS, masked_names, revealed_names
-from unspill.policy.secret_places import SecretPlaces
-from unspill.policy.toml import parse_policy
+from unspill.policy.secrets import PROJECT_SECRETS, SECRET_NAMES, masked_names, revealed_names
 
 HOME = b"/home/ann"
 PROJECT = b"/home/ann/project"
@@ -31,18 +31,18 @@ known_hosts authorized_keys
 
 def test_what_the_issue_names_is_in_the_table() -> None:
     wanted = b".env .env.local .npmrc .pypirc .netrc id_rsa id_ed25519 credentials.json".split()
-    assert set(wanted) <= set(NAMES)
+    assert set(wanted) <= set(SECRET_NAMES)
 
 
 def test_every_name_is_there_once_with_a_reason_and_is_a_plain_name() -> None:
-    assert len(NAMES) == len(set(NAMES))
-    assert all(row.reason and row.names for row in ROWS)
-    assert all(name and b"/" not in name and len(name) < 256 for name in NAMES)
+    assert len(SECRET_NAMES) == len(set(SECRET_NAMES))
+    assert all(reason and names for reason, names in PROJECT_SECRETS.items())
+    assert all(name and b"/" not in name and len(name) < 256 for name in SECRET_NAMES)
 
 
 @pytest.mark.parametrize("name", [*EXAMPLES, *NEEDED])
 def test_examples_and_what_projects_need_are_not_in_the_table(name: str) -> None:
-    assert name.encode() not in NAMES
+    assert name.encode() not in SECRET_NAMES
 
 
 def test_no_name_is_masked_where_the_person_says_so() -> None:
@@ -50,7 +50,7 @@ def test_no_name_is_masked_where_the_person_says_so() -> None:
 
 
 def test_names_of_the_policy_are_added() -> None:
-    assert set(masked_names(Secrets(names=(b"x", b".env")))) == {*NAMES, b"x"}
+    assert set(masked_names(Secrets(names=(b"x", b".env")))) == {*SECRET_NAMES, b"x"}
 
 
 @pytest.mark.parametrize(

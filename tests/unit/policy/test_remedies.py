@@ -7,25 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.policy.egress import Rules, parse_rules
-from unspill.policy.hosts import Destination, literal, parse_authority
-from unspill.policy.refusal import Refused
+from unspill.policy.hosts import Destination, HostRules, Refused, literal_destination, parse_authority, parse_rules
 
 labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
 names = st.builds(lambda parts: ".".join((*parts, "org")), st.lists(labels, min_size=1, max_size=3))
 ports = st.sampled_from((80, 443)) | st.integers(1, 65535)
 destinations = st.builds(lambda host, port: Destination(host=host, port=port), names, ports) | st.builds(
-    literal, st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), ports
+    literal_destination, st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), ports
 )
 
 
-def remedy_of(rules: Rules, destination: Destination) -> str:
+def remedy_of(rules: HostRules, destination: Destination) -> str:
     with pytest.raises(Refused) as caught:
         rules.judge(destination)
     return caught.value.remedy(destination.host, destination.port)
 
 
-def is_allowed(rules: Rules, destination: Destination) -> bool:
+def is_allowed(rules: HostRules, destination: Destination) -> bool:
     try:
         rules.judge(destination)
     except Refused:

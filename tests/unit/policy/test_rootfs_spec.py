@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.model.rootfs import RootfsSpec
-from unspill.policy.rootfs_spec import find_wrong, is_address, is_label, is_name
+from unspill.policy.config import find_wrong_field, is_rootfs_label, is_rootfs_name, is_web_address
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -30,7 +30,7 @@ DIGEST = "0123456789abcdef" * 4
     ids=str,
 )
 def test_a_plain_wish_passes(spec: dict[str, Any]) -> None:
-    assert find_wrong(RootfsSpec(**spec)) is None
+    assert find_wrong_field(RootfsSpec(**spec)) is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_plain_wish_passes(spec: dict[str, Any]) -> None:
     ids=str,
 )
 def test_the_first_field_that_can_not_be_met_is_named(field: str, spec: dict[str, Any]) -> None:
-    found = find_wrong(RootfsSpec(**spec))
+    found = find_wrong_field(RootfsSpec(**spec))
     assert found is not None
     assert found[0] == field
     assert found[1]
@@ -83,20 +83,22 @@ def test_the_first_field_that_can_not_be_met_is_named(field: str, spec: dict[str
 
 @given(st.text(max_size=12))
 def test_no_text_that_passes_leaves_its_directory_or_becomes_an_option(text: str) -> None:
-    for is_right in (is_name, is_label):
+    for is_right in (is_rootfs_name, is_rootfs_label):
         if is_right(text):
             assert text.isascii()
             assert text.isprintable()
             assert not set(text) & set("/ \\'\"$&;|<>")
             assert text[0] not in "-."
-    if is_address(text):
+    if is_web_address(text):
         assert text.isascii()
         assert " " not in text
 
 
 @pytest.mark.parametrize("label", ["alpine", "alpine.z", "alpine_z", "debian", "debian.12.3", "oci._", "archive_old"])
 def test_nothing_is_called_as_if_it_were_of_a_source(label: str) -> None:
-    assert not is_label(label)
+    assert not is_rootfs_label(label)
     # The control: it is the beginning alone that is wrong
-    assert is_label(f"my{label}")
-    assert is_label(label.replace("alpine", "alpines").replace("debian", "deb").replace("oci", "oc").replace("ve", "v"))
+    assert is_rootfs_label(f"my{label}")
+    assert is_rootfs_label(
+        label.replace("alpine", "alpines").replace("debian", "deb").replace("oci", "oc").replace("ve", "v")
+    )

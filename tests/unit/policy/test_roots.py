@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import RootRefused
+from unspill.policy.defaults import check_root, merge_roots
 from unspill.policy.paths import contains, lies_beneath, normalise
-from unspill.policy.roots import check_root, merge_roots
 
 HOME = b"/home/ann"
 OWN = (HOME + b"/.local/state/unspill", HOME + b"/.config/unspill", HOME + b"/.local/share/unspill")

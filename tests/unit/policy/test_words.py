@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unspill.plan.explain import Refusal, remedy_of
-from unspill.policy.refusal import Refused
-from unspill.policy.words import shell_word
+from unspill.policy.hosts import Refused
+from unspill.policy.paths import shell_word
 
 NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: b"\0" not in name)
 

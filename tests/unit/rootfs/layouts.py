@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from unspill.model.rootfs import Installed, Progress
-from unspill.rootfs.source import Means
+from unspill.rootfs.source import BuildContext
 
 Entry = tuple[tarfile.TarInfo, bytes]
 Fields = dict[str, Any]
@@ -179,8 +179,8 @@ class Workshop:
             (top / name).mkdir(parents=True, exist_ok=True)
 
     @property
-    def means(self) -> Means:
-        return Means(
+    def means(self) -> BuildContext:
+        return BuildContext(
             downloads=os.fsencode(self.top / "downloads"),
             scratch=os.fsencode(self.top / "scratch"),
             install=lambda *_: Installed(ok=False, output="nothing is installed"),

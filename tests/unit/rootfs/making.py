@@ -8,7 +8,7 @@ from pathlib import Path
 from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsKey, RootfsSpec
 from unspill.rootfs.build import prepare
 from unspill.rootfs.registry import Registry
-from unspill.rootfs.source import Filled, Means, Resolved
+from unspill.rootfs.source import BuildContext, Filled, Resolved
 
 SPEC = RootfsSpec(source="alpine")
 
@@ -32,7 +32,7 @@ class SmallSource:
         self.asked = 0
         self._fill = fill
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Name the one version."""
         self.asked += 1
         assert os.path.isdir(means.scratch)
@@ -44,7 +44,7 @@ class SmallSource:
         )
         return Resolved(key=key, spec=spec, proof="known")
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         """Make the tree, and some rubbish beside it."""
         self.made += 1
         assert os.listdir(tree) == []

@@ -21,7 +21,7 @@ from unspill.rootfs.alpine import (
     mirror_of,
     packages_of,
 )
-from unspill.rootfs.source import Means, Resolved, variant_of
+from unspill.rootfs.source import BuildContext, Resolved, variant_of
 
 VERSION, OTHER = "3.99.1", "3.99.0"
 DIGEST, WRONG = "a1" * 32, "b2" * 32
@@ -56,7 +56,7 @@ def nothing(*_words: object) -> Any:
 def resolve(served: Mirror, /, **fields: Any) -> Resolved:
     spec = RootfsSpec(source="alpine", **{"mirror": served.address, **fields})
     return AlpineSource().resolve(
-        spec, Means(downloads=b"/nowhere", scratch=b"/nowhere", install=nothing, report=nothing)
+        spec, BuildContext(downloads=b"/nowhere", scratch=b"/nowhere", install=nothing, report=nothing)
     )
 
 

@@ -12,7 +12,7 @@ from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.model.rootfs import Progress, Rootfs, RootfsKey, RootfsSpec
 from unspill.rootfs.build import prepare, tree_digest, upgrade, verify
 from unspill.rootfs.registry import Registry
-from unspill.rootfs.source import Means, Resolved
+from unspill.rootfs.source import BuildContext, Resolved
 
 ARCH = os.uname().machine
 DIGEST = "ab" * 32
@@ -21,7 +21,7 @@ DIGEST = "ab" * 32
 class Offline(SmallSource):
     """A source whose server can't be reached."""
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Reach nobody."""
         raise RootfsUnreachable("nobody answers")
 

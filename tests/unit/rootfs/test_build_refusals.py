@@ -13,7 +13,7 @@ from unspill.model.rootfs import RootfsKey, RootfsSpec
 from unspill.rootfs.build import DEEPEST
 from unspill.rootfs.registry import LARGEST_MANIFEST as LARGEST
 from unspill.rootfs.registry import Registry
-from unspill.rootfs.source import Filled, Means, Resolved
+from unspill.rootfs.source import BuildContext, Filled, Resolved
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ class Named(SmallSource):
     def __init__(self, version: str) -> None:
         super().__init__(version)
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Believe what was said."""
         return Resolved(key=RootfsKey(source="alpine", version=self.version, arch="x86_64"), spec=spec)
 
@@ -118,7 +118,7 @@ def test_a_name_that_a_server_made_up_is_refused(registry: Registry, version: st
 class Talkative(SmallSource):
     """A source whose packages don't fit into any manifest."""
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         """Say too much."""
         return super().fill(resolved, tree, means).replace(packages=(("x" * LARGEST, "1"),))
 

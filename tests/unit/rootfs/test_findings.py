@@ -17,7 +17,7 @@ from unspill.rootfs import build, layout
 from unspill.rootfs import registry as registries
 from unspill.rootfs.build import upgrade, verify
 from unspill.rootfs.registry import Registry
-from unspill.rootfs.source import Filled, Means, Resolved
+from unspill.rootfs.source import BuildContext, Filled, Resolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,11 +86,11 @@ class Mirror(SmallSource):
         self.sha256 = sha256
         self.proof: Proof = proof
 
-    def resolve(self, spec: RootfsSpec, means: Means) -> Resolved:
+    def resolve(self, spec: RootfsSpec, means: BuildContext) -> Resolved:
         """Name the one version."""
         return super().resolve(spec, means).replace(sha256=self.sha256, proof=self.proof)
 
-    def fill(self, resolved: Resolved, tree: bytes, means: Means) -> Filled:
+    def fill(self, resolved: Resolved, tree: bytes, means: BuildContext) -> Filled:
         """Make the tree."""
         return super().fill(resolved, tree, means).replace(fetched=(("small.tar", self.sha256),))
 

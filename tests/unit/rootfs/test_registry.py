@@ -14,7 +14,7 @@ from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.model.rootfs import RootfsSpec
 from unspill.rootfs.registry import NotReady, Registry
 from unspill.rootfs.registry import load_ready as load
-from unspill.sandbox.locations import find_locations, rootfs_dir
+from unspill.sandbox.project import find_locations, rootfs_dir
 
 ARCH = os.uname().machine
 

@@ -10,7 +10,7 @@ import pytest
 
 from unspill.cli.review import split_token
 from unspill.model.change import Change, Identity, RootChanges
-from unspill.sandbox.consent import HeldPart, digest_of_hunks, outermost
+from unspill.sandbox.review import HeldPart, digest_of_hunks, outermost
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import SandboxUnavailable
-from unspill.sandbox.files_inside import _refusal
-from unspill.sandbox.files_reading import USUAL_BYTES, Entry, _cut_lines, _parse_listing
+from unspill.sandbox.files import USUAL_BYTES, FileEntry, _cut_lines, _parse_listing, _refusal
 
 MESSAGES = [
     ("stat: cannot statx '/w/a': No such file or directory", "not_found"),
@@ -98,4 +97,4 @@ def test_any_other_listing_is_our_failure(said: bytes) -> None:
         entries, _is_whole = _parse_listing(said, b"/w")
     except SandboxUnavailable:
         return
-    assert all(isinstance(entry, Entry) for entry in entries)
+    assert all(isinstance(entry, FileEntry) for entry in entries)

@@ -80,7 +80,7 @@ def test_a_defect_of_the_proxy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("unspill.network.proxy.Link._decide", fail)
+    monkeypatch.setattr("unspill.network.proxy.Client._decide", fail)
     port, descriptor = listener()
     gate = made()
     gate.serve(descriptor)
@@ -118,7 +118,7 @@ def test_a_listener_is_closed_where_there_can_be_no_proxy(
         def refuse(*_: object) -> int:
             raise RuntimeError("can't start new thread")
 
-        monkeypatch.setattr("unspill.network.proxy.start_new_thread", refuse)
+        monkeypatch.setattr("threading.Thread.start", refuse)
     else:
         monkeypatch.setattr(module, "_connections_at_once", lambda: 4)
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

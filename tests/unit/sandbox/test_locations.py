@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import UsageError
-from unspill.sandbox.locations import Locations, find_locations
-from unspill.sandbox.project import find_project, resolve_project
+from unspill.sandbox.project import Locations, find_locations, find_project, resolve_project
 from unspill.store.db import Store
 
 

@@ -4,7 +4,7 @@
 import pytest
 
 from unspill.model.run import Exited, Output, TimedOut
-from unspill.sandbox.mask_hints import mask_hints
+from unspill.sandbox.secrets import mask_hints
 
 PROJECT = b"/home/ada/project"
 HIDDEN = (PROJECT + b"/.env", PROJECT + b"/config/.npmrc", PROJECT + b"/credentials")

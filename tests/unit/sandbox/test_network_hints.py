@@ -5,7 +5,7 @@ import pytest
 
 from unspill.model.plan import HostNetwork, NoNetwork, ProxyNetwork
 from unspill.model.run import Exited, NeverStarted, Output
-from unspill.sandbox.network_hints import network_hints
+from unspill.sandbox.result import network_hints
 
 WORDS = {
     "curl": b"curl: (6) Could not resolve host: example.org\n",

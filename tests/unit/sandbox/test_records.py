@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.sandbox.ledger import DAY_NS, START_NS, Ledger
 from unspill.apply.journal import journal_file
 from unspill.layers.trees import remove_tree
-from unspill.sandbox.records import LONGEST_NAME, backup_name, backups_of, catch_up, files_of
-from unspill.sandbox.rescanning import Rescanned, rescan
+from unspill.sandbox.history import LONGEST_NAME, Rescanned, backup_name, backups_of, catch_up, files_of, rescan
 from unspill.store.operations import FileRow
 
 HOUR_NS = 3600 * 1_000_000_000
@@ -169,14 +168,14 @@ def test_an_operation_that_was_rolled_back_or_has_no_journal_leaves_no_record(le
 
 def test_directories_and_their_bits_have_no_records(ledger: Ledger) -> None:
     from unspill.apply.journal import End, Journal, write_end, write_journal
-    from unspill.model.operation import Dress, Entry, Step
+    from unspill.model.operation import Entry, Metadata, Step
 
     operation = ledger.apply({})
     entry = Entry(kind="dir", mode=0o755, inode=1, size=0, mtime_ns=0)
     steps = (
         Step(root=0, path=b"d", action="put", group=0, after=entry),
         Step(root=0, path=b"e", action="take", group=1, before=entry),
-        Step(root=0, path=b"f", action="dress", group=2, was=Dress(mode=0o755), becomes=Dress(mode=0o700)),
+        Step(root=0, path=b"f", action="set_metadata", group=2, was=Metadata(mode=0o755), becomes=Metadata(mode=0o700)),
     )
     os.unlink(journal_file(ledger.state, operation.id))
     write_journal(journal_file(ledger.state, operation.id), Journal(operation=operation, steps=steps))

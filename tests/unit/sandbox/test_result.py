@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
 from unspill.model.layer import RunId
-from unspill.model.operation import Left, Operation, OperationId
+from unspill.model.operation import Operation, OperationId, Skipped
 from unspill.model.run import Cancelled, Exited, Hint, LimitReached, NeverStarted, Output, Signalled, TimedOut
 from unspill.model.traffic import Denial
 from unspill.sandbox.result import Cut, RunResult, cut_text, truncate
@@ -93,7 +93,7 @@ OPERATION = Operation(
     asked_by="run",
     changed=1,
 )
-HELD = Left(root=0, path=b".envrc", why="held", reason="direnv runs it when you enter the directory")
+HELD = Skipped(root=0, path=b".envrc", why="held", reason="direnv runs it when you enter the directory")
 TWO = ChangeSet(
     roots=(
         RootChanges(

@@ -23,9 +23,8 @@ from unspill.model.permission import Egress
 from unspill.model.policy import GIB, Policy
 from unspill.permissions.question import make_question
 from unspill.sandbox.daily import do_daily
-from unspill.sandbox.records import backups_of, files_of
-from unspill.sandbox.retention import Family, Pruned, choose, find_families, prune
-from unspill.sandbox.status import status
+from unspill.sandbox.history import backups_of, files_of
+from unspill.sandbox.upkeep import Family, Pruned, choose, find_families, prune, status
 from unspill.store.copies import BEFORE_MIGRATION, copied_ns, make_copy
 from unspill.store.db import Store
 from unspill.store.permissions import AskedRequest
@@ -213,7 +212,7 @@ def test_an_interrupted_prune_is_finished_by_the_next_one(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"unspill.sandbox.retention.{moment}", stop)
+        patch.setattr(f"unspill.sandbox.upkeep.{moment}", stop)
         with pytest.raises(KeyboardInterrupt):
             prune(ledger.store, START_NS + 8 * DAY_NS, days=7, budget=MUCH)
     assert set(os.listdir(ledger.state + b"/operations")) == {first.id.encode(), second.id.encode()}
@@ -351,13 +350,13 @@ def test_a_failure_to_prune_does_not_keep_anyone_from_running(ledger: Ledger, mo
         raise OSError("an immutable file")
 
     do_daily(ledger.store, Policy(), START_NS)
-    monkeypatch.setattr("unspill.sandbox.retention.prune_in_time", fail)
+    monkeypatch.setattr("unspill.sandbox.upkeep.prune_in_time", fail)
     do_daily(ledger.store, Policy(), START_NS + 2 * DAY_NS)
 
 
 def test_what_takes_too_long_is_left_for_the_next_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.apply({b"f": b"1"})
-    monkeypatch.setattr("unspill.sandbox.retention._PATIENCE_S", -1.0)
+    monkeypatch.setattr("unspill.sandbox.upkeep._PATIENCE_S", -1.0)
     for moment_ns in (START_NS, START_NS + 8 * DAY_NS):
         do_daily(ledger.store, Policy(), moment_ns)
     assert len(ledger.store.operations.all()) == 1

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.plan.given import facts
 from unspill.errors import PolicyError, RootfsError
 from unspill.network.resolve import AddressRules, Endpoint
-from unspill.policy.refusal import Refused
-from unspill.sandbox.rootfs import InstallGround, find_endpoints, install
+from unspill.policy.hosts import Refused
+from unspill.sandbox.rootfs_install import InstallGround, find_endpoints, install
 
 LOOPBACK = bytes((127, 0, 0, 1))
 

@@ -13,8 +13,8 @@ from tests.rootfs_tree import make_small_tree
 from unspill import Policy, RootfsRegistry, RootfsSpec
 from unspill.errors import RootfsError, RootfsUnverified, UsageError
 from unspill.model.rootfs import Progress
+from unspill.sandbox.project import find_own_locations
 from unspill.sandbox.rootfs_use import find_rootfs
-from unspill.sandbox.upkeep import find_own_locations
 
 
 @pytest.fixture(autouse=True)

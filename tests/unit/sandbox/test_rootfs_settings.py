@@ -11,7 +11,7 @@ import pytest
 from unspill.errors import PolicyError
 from unspill.model.policy import Policy
 from unspill.model.rootfs import RootfsSpec
-from unspill.sandbox.locations import Locations
+from unspill.sandbox.project import Locations
 from unspill.sandbox.settings import load_policy
 
 

@@ -9,7 +9,7 @@ from tests.unit.sandbox.ledger import Ledger
 from unspill.layers.lifecycle import playground_dir
 from unspill.layers.sweep import sweep
 from unspill.rootfs.registry import Registry
-from unspill.sandbox.status import status
+from unspill.sandbox.upkeep import status
 
 SIZE = 200_000
 

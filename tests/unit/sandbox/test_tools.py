@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.sandbox.tools import INSTALLERS, OTHERS, RUNTIMES, Tool, Tools, read_answer, script, version_in
+from unspill.sandbox.rootfs import INSTALLERS, OTHERS, RUNTIMES, RootfsTool, Tools, read_answer, script, version_in
 
 ANSWER = """\
 python3\t/usr/bin/python3\tPython 3.12.8
@@ -29,13 +29,13 @@ sed\t/bin/sed\tThis is not GNU sed version 4.0
 def test_an_honest_answer_is_read() -> None:
     found = read_answer(ANSWER)
     assert found.tools == (
-        Tool(name="python3", path="/usr/bin/python3", version="3.12.8"),
-        Tool(name="node", path="/usr/local/bin/node", version="22.1.0"),
-        Tool(name="apk", path="/sbin/apk", version="2.14.6"),
-        Tool(name="pip", path="/usr/bin/pip", version="24.3.1"),
-        Tool(name="bash", path="/bin/bash", version="5.2.37"),
-        Tool(name="sh", path="/bin/sh"),
-        Tool(name="sed", path="/bin/sed"),
+        RootfsTool(name="python3", path="/usr/bin/python3", version="3.12.8"),
+        RootfsTool(name="node", path="/usr/local/bin/node", version="22.1.0"),
+        RootfsTool(name="apk", path="/sbin/apk", version="2.14.6"),
+        RootfsTool(name="pip", path="/usr/bin/pip", version="24.3.1"),
+        RootfsTool(name="bash", path="/bin/bash", version="5.2.37"),
+        RootfsTool(name="sh", path="/bin/sh"),
+        RootfsTool(name="sed", path="/bin/sed"),
     )
     assert (found.system, found.release, found.libc) == ("alpine", "3.23.3", "musl")
 
@@ -93,7 +93,7 @@ def test_no_words_of_a_stranger_reach_a_prompt(said: str, name: str) -> None:
 
 def test_a_flood_is_cut_and_the_first_answer_counts() -> None:
     flood = "python3\t/usr/bin/python3\t3.1.0\n" + "python3\t/usr/bin/python3\t9.9.9\n" * 100_000
-    assert read_answer(flood).tools == (Tool(name="python3", path="/usr/bin/python3", version="3.1.0"),)
+    assert read_answer(flood).tools == (RootfsTool(name="python3", path="/usr/bin/python3", version="3.1.0"),)
     assert read_answer("x\n" * 300 + "git\t/usr/bin/git\t2.0\n").tools == ()
 
 

@@ -155,8 +155,7 @@ def test_others_may_write_while_a_copy_is_made(state: bytes, store: Store) -> No
 def test_a_copy_is_made_before_each_migration_and_put_back_it_is_migrated_again(
     state: bytes, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("migrations", "db"):
-        monkeypatch.setattr(f"unspill.store.{module}.MIGRATIONS", MIGRATIONS[:version])
+    monkeypatch.setattr("unspill.store.migrations.MIGRATIONS", MIGRATIONS[:version])
     with Store.open(state) as store:
         row = b"INSERT INTO sandboxes (id, project, name, device, inode, created_ns) VALUES (?, x'2f', 'x', 1, 2, 3)"
         store.transaction.change(row.decode(), ("0" * 16,))
@@ -174,8 +173,7 @@ def test_a_copy_is_made_before_each_migration_and_put_back_it_is_migrated_again(
 
 
 def test_a_migration_without_room_for_a_copy_does_not_happen(state: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("migrations", "db"):
-        monkeypatch.setattr(f"unspill.store.{module}.MIGRATIONS", MIGRATIONS[:-1])
+    monkeypatch.setattr("unspill.store.migrations.MIGRATIONS", MIGRATIONS[:-1])
     Store.open(state).close()
     monkeypatch.undo()
     os.chmod(state + b"/copies", 0o500)

@@ -11,7 +11,7 @@ import pytest
 from unspill.errors import StoreDamaged, StoreError
 from unspill.layers.sweep import sweep
 from unspill.model.layer import LayerId, RunId, SandboxId
-from unspill.model.operation import Entry, Left, Operation, OperationId
+from unspill.model.operation import Entry, Operation, OperationId, Skipped
 from unspill.store.connection import as_blob, as_float, as_id, as_int, as_text
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow
@@ -43,7 +43,7 @@ def fill(state: bytes) -> bytes:
                     roots=(sandbox.project,),
                     at_ns=number,
                     asked_by="ann",
-                    left=(Left(root=0, path=b"p" * 100, why="conflict", reason="changed"),),
+                    left=(Skipped(root=0, path=b"p" * 100, why="conflict", reason="changed"),),
                 )
             )
             file = store.files.put(sandbox.project, b"/root", b"path", number, is_deleted=False)

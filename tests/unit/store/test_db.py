@@ -120,7 +120,6 @@ def test_a_store_of_any_older_version_is_brought_up_to_date(
     Store.open(state).close()
     os.unlink(state + b"/store.db")
     monkeypatch.setattr("unspill.store.migrations.MIGRATIONS", MIGRATIONS[:version])
-    monkeypatch.setattr("unspill.store.db.MIGRATIONS", MIGRATIONS[:version])
     Store.open(state).close()
     monkeypatch.undo()
     with Store.open(state) as store:
@@ -182,7 +181,6 @@ def test_what_an_older_unspill_kept_beside_the_database_goes_when_it_is_brought_
     state: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unspill.store.migrations.MIGRATIONS", MIGRATIONS[:17])
-    monkeypatch.setattr("unspill.store.db.MIGRATIONS", MIGRATIONS[:17])
     Store.open(state).close()
     monkeypatch.undo()
     os.mkdir(state + b"/manifests")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unspill.errors import StoreDamaged, StoreError
 from unspill.model.layer import LayerId, RunId, SandboxId
-from unspill.model.operation import Left, Operation, OperationId
+from unspill.model.operation import Operation, OperationId, Skipped
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow
 from unspill.store.operations import ENDINGS, KEPT_LEFTS, KINDS, WHYS
@@ -40,7 +40,7 @@ PATHS = st.binary(min_size=1, max_size=20).filter(lambda path: b"\0" not in path
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 NOTES = TEXTS.filter(bool)
 IDS = st.integers(0, 2**64 - 1).map(lambda number: f"{number:016x}")
-LEFTS = st.builds(Left, root=st.integers(0, 9), path=PATHS, why=st.sampled_from(WHYS), reason=TEXTS)
+LEFTS = st.builds(Skipped, root=st.integers(0, 9), path=PATHS, why=st.sampled_from(WHYS), reason=TEXTS)
 OPERATIONS = st.builds(
     Operation,
     id=IDS.map(OperationId),
@@ -103,7 +103,7 @@ def test_later_operations_are_those_that_were_done_the_oldest_first(store: Store
 
 
 def test_of_many_paths_that_were_left_the_first_are_kept_and_the_others_counted(store: Store) -> None:
-    left = tuple(Left(root=0, path=b"%d" % n, why="conflict", reason="changed") for n in range(KEPT_LEFTS + 7))
+    left = tuple(Skipped(root=0, path=b"%d" % n, why="conflict", reason="changed") for n in range(KEPT_LEFTS + 7))
     store.operations.add(operation(1, left=left, notes=("a note",)))
     found = store.operations.find(name(1))
     assert found is not None

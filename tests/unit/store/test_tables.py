@@ -16,7 +16,7 @@ from unspill.model.layer import LayerId, RunId
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Output, Signalled, TimedOut
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow
-from unspill.store.runs import KEPT_BYTES, LIMITS, Owner, shorten, to_cells, to_outcome
+from unspill.store.runs import KEPT_BYTES, LIMIT_NAMES, Owner, shorten, to_cells, to_outcome
 
 if TYPE_CHECKING:
     from unspill.model.run import Outcome
@@ -78,7 +78,7 @@ outcomes = st.one_of(
     st.builds(Signalled, signal=st.integers(1, 64)),
     st.builds(TimedOut, after_s=st.floats(0, 1e6)),
     st.builds(Cancelled),
-    st.builds(LimitReached, limit=st.sampled_from(LIMITS), bound=st.integers(0, 2**62)),
+    st.builds(LimitReached, limit=st.sampled_from(LIMIT_NAMES), bound=st.integers(0, 2**62)),
     st.builds(
         NeverStarted,
         reason=st.text(st.characters(codec="utf-8")),
@@ -104,7 +104,7 @@ def test_a_reason_with_a_path_that_is_no_text_is_kept_readable(store: Store) -> 
 
 def test_every_limit_can_be_read_back() -> None:
     (names,) = re.findall(r"LimitName = Literal\[(.*?)\]", inspect.getsource(run_module), re.DOTALL)
-    assert re.findall(r'"(\w+)"', names) == list(LIMITS)
+    assert re.findall(r'"(\w+)"', names) == list(LIMIT_NAMES)
 
 
 @pytest.mark.parametrize("cells", [("exploded", None, None, None), ("limit-reached", 1, "patience", None)])

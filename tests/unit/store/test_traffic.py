@@ -15,7 +15,7 @@ from unspill.model.layer import RunId
 from unspill.model.traffic import Connection, Denial, Traffic
 from unspill.store.db import Store
 from unspill.store.migrations import MIGRATIONS
-from unspill.store.runs import KEPT, Owner
+from unspill.store.runs import KEPT_ROWS, Owner
 
 OWNER = Owner(pid=4711, started=99, boot="7f0c", pids=1)
 RUN = RunId("00000000deadbeef")
@@ -63,10 +63,10 @@ def test_a_run_that_had_no_way_out_has_no_row(store: Store) -> None:
 
 
 def test_only_the_first_thousand_of_each_kind_are_kept(store: Store) -> None:
-    store.traffic.put(RUN, Traffic(denials=tuple(map(denial, range(KEPT + 7))), left_out=5))
+    store.traffic.put(RUN, Traffic(denials=tuple(map(denial, range(KEPT_ROWS + 7))), left_out=5))
     found = store.traffic.find(RUN)
     assert found is not None
-    assert found.denials == tuple(map(denial, range(KEPT)))
+    assert found.denials == tuple(map(denial, range(KEPT_ROWS)))
     assert found.left_out == 12
 
 
@@ -102,8 +102,7 @@ def test_a_damaged_row_is_named_as_such(how: str, column: str, state: bytes, sto
 def test_a_store_from_before_gets_the_table(state: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [step.__name__ for step in MIGRATIONS].index("m012_traffic")
     with monkeypatch.context() as earlier:
-        for module in ("migrations", "db"):
-            earlier.setattr(f"unspill.store.{module}.MIGRATIONS", MIGRATIONS[:before])
+        earlier.setattr("unspill.store.migrations.MIGRATIONS", MIGRATIONS[:before])
         Store.open(state).close()
     with Store.open(state) as store:
         assert store.traffic.find(RUN) is None

@@ -27,7 +27,7 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from unspill.adapters.seen import seen_in
+from unspill.adapters.files import places_of
 from unspill.errors import UsageError
 from unspill.host.descriptors import write_whole
 from unspill.model.plan import Bind, Overlay
@@ -519,7 +519,7 @@ def check_unseen(path: bytes, sandboxes: Iterable[Sandbox]) -> None:
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     for sandbox in sandboxes:
         plan = sandbox.plan(["true"])
-        roots = seen_in(sandbox).roots
+        roots = places_of(sandbox).roots
         if is_shown(plan.mounts, real) or any(contains(shown, real) for shown in (*roots, *_moved(plan))):
             remedy = "Choose a place outside of the project and of all that its commands can read."
             raise UsageError(f"commands in the sandbox can see {show(path)}", remedy=remedy)

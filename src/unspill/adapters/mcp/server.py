@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MCP server: tools and resources of sandboxes, for clients of both eras of the protocol.
+"""The MCP server: the tools and resources of sandboxes, for clients of both eras of the protocol.
 
-Names, words and schemas are those of `adapters.toolbox`; here they only get on the wire. Approving and granting are no
-tools, and applying is one only where the operator wants that: what a model may not do by itself it can't do here.
+Names, words and schemas are those of `adapters.tools`; this only puts them on the wire. Approving and granting are no
+tools, and `apply` is one only if the operator says so.
+
+Each call runs in a thread. If it asks the user something, a client of the handshake era is called back while its
+request goes on; one of 2026-07-28 gets the questions as the result, and comes back with the answers in a new request.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import secrets
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +21,14 @@ import anyio
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
+from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    REQUEST_TIMEOUT,
     CallToolResult,
+    ElicitResult,
     InputRequiredResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
@@ -25,16 +36,25 @@ from mcp_types import (
     ReadResourceResult,
     TextContent,
 )
+from pydantic import ValidationError
 
 from unspill import __version__
-from unspill.adapters.answering import answer_error, own_failure
-from unspill.adapters.mcp.asking import Asking, approver_for, with_left_open
-from unspill.adapters.mcp.bridge import LONGEST_S
-from unspill.adapters.mcp.calls import READING, Calls
-from unspill.adapters.mcp.conversing import converse, take_responses
-from unspill.adapters.mcp.outputs import Heard, Outputs, Own
-from unspill.adapters.mcp.projects import Projects
+from unspill.adapters.answers import answer_error, own_failure
+from unspill.adapters.files import places_of
+from unspill.adapters.mcp.questions import (
+    LONGEST_S,
+    ClientApprover,
+    QuestionSettings,
+    approver_for,
+    is_modern,
+    make_form,
+    read_form,
+    with_open_questions,
+)
 from unspill.adapters.mcp.resources import (
+    CallHistory,
+    OutputBuffer,
+    Projects,
     is_address,
     link_to,
     list_resources,
@@ -42,27 +62,34 @@ from unspill.adapters.mcp.resources import (
     prefix_of,
     read_resource,
 )
-from unspill.adapters.seen import seen_in
-from unspill.adapters.toolbox import call_tool
-from unspill.errors import UnspillError, UsageError
-from unspill.sandbox.asynchronous import call_in_thread
+from unspill.adapters.tools import call_tool
+from unspill.changes.render import safe_text
+from unspill.errors import SandboxUnavailable, UnspillError, UsageError
+from unspill.model.run import OutputChunk
+from unspill.sandbox.aio import call_in_thread
 from unspill.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from mcp.server.context import ServerRequestContext
-    from mcp_types import CallToolRequestParams, PaginatedRequestParams, ReadResourceRequestParams, ResourceLink
+    from mcp.server.session import ServerSession
+    from mcp_types import (
+        CallToolRequestParams,
+        InputResponses,
+        PaginatedRequestParams,
+        ReadResourceRequestParams,
+        ResourceLink,
+    )
 
-    from unspill.adapters.answering import Answer
-    from unspill.adapters.mcp.calls import Call
+    from unspill.adapters.answers import Answer
+    from unspill.adapters.mcp.questions import PendingQuestion
     from unspill.model.run import Event
 
-    Context = ServerRequestContext[Calls, Any]
+    Work = Callable[["Call", int], Answer]
+    Context = ServerRequestContext["Calls", Any]
 
 NAME = "unspill"
-_LINKS_SINCE = "2025-06-18"
-_READING = ("changes", "diff")
 INSTRUCTIONS = (
     "Commands run in a sandbox over the project; `changes`, `diff` and `undo` are about what they changed. "
     "Where more is needed than the sandbox has, the user is asked, never the model."
@@ -70,23 +97,43 @@ INSTRUCTIONS = (
 IN_CONTAINER = (
     "Commands run without a sandbox, as processes of a container: what they change is changed at once, for good."
 )
-
+# The place of calls that read all that is held: they take memory, and hardly any time
+READING = "reading"
+_READERS = ("changes", "diff")
+_LINKS_SINCE = "2025-06-18"
 _OVER = UsageError(
     "this call is over: its question was answered already, or nobody answered it in time",
     remedy="Nothing of it runs any more. Call the tool again if it is still needed.",
 )
-
 _NO_FILE = UsageError(
     "this is a resource, not a file: it is the client that reads it",
     remedy="If you have no tool for resources, run the command again, write what it prints to a file, and read that.",
 )
+
+_MOST_AT_ONCE = 64
+_MOST_READING = 4
+# The clients of all SDKs answer this many rounds of questions within one call
+_MOST_ROUNDS = 10
+_TOO_OFTEN = f"this call has asked {_MOST_ROUNDS} times, which is as often as clients let it"
+_TOO_OFTEN_REMEDY = "The user can put what it needs into their configuration."
+# Questions that come together are one round
+_TOGETHER_S = 0.05
+# A client that answers at the last moment shall find its call
+_GRACE_S = 2.0
+_PROGRESS_PAUSE_S = 0.25
+_PROGRESS_LETTERS = 200
+_PROGRESS_BYTES = 4096
+
+# Kept, since a server calls often: starting a thread takes as long as reading the call does
+_threads = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="unspill-call")
+_logger = logging.getLogger(__name__)
 
 
 def make_server(
     sandboxes: Sandbox | Sequence[Sandbox],
     *,
     default: Sandbox | None = None,
-    asking: Asking | None = None,
+    questions: QuestionSettings | None = None,
     may_apply: bool = False,
 ) -> Server[Calls]:
     """Return a server for these sandboxes, to be served by stdio or by HTTP.
@@ -94,24 +141,24 @@ def make_server(
     Args:
         sandboxes: One, or several, which the argument `project` of each tool chooses from.
         default: The one of several that is meant where none is named.
-        asking: How questions get to the person; by default as the client can, without lasting answers.
+        questions: How permission questions get to the person; by default as the client can, without lasting answers.
         may_apply: Whether `apply` is a tool too.
 
     Raises:
         UsageError: there is no sandbox, or one is there twice.
     """
     several = (sandboxes,) if isinstance(sandboxes, Sandbox) else tuple(sandboxes)
-    served = Served(Projects(several, default=default, may_apply=may_apply), asking or Asking())
+    handlers = _Handlers(Projects(several, default=default, may_apply=may_apply), questions or QuestionSettings())
     server = Server(
         NAME,
         version=__version__,
-        instructions=INSTRUCTIONS if all(seen_in(one).is_sealed for one in several) else IN_CONTAINER,
+        instructions=INSTRUCTIONS if all(places_of(one).is_sealed for one in several) else IN_CONTAINER,
         lifespan=_calls,
-        on_list_tools=served.list_tools,
-        on_call_tool=served.call_tool,
-        on_list_resources=served.list_resources,
-        on_list_resource_templates=served.list_templates,
-        on_read_resource=served.read_resource,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_templates,
+        on_read_resource=handlers.read_resource,
     )
     security = RequestStateSecurity.ephemeral(ttl=LONGEST_S)
     server.middleware.append(RequestStateBoundary(security, default_audience=NAME))
@@ -124,14 +171,13 @@ async def _calls(_server: Server[Calls]) -> AsyncIterator[Calls]:
         yield calls
 
 
-class Served:
-    """What a server answers with."""
+class _Handlers:
+    """What the server does for each kind of request."""
 
-    def __init__(self, projects: Projects, asking: Asking) -> None:
+    def __init__(self, projects: Projects, questions: QuestionSettings) -> None:
         self._projects = projects
-        self._asking = asking
-        self._outputs = Outputs()
-        self._own = Own()
+        self._questions = questions
+        self._history = CallHistory()
 
     async def list_tools(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
         """Return the tools as they are for these projects."""
@@ -139,7 +185,7 @@ class Served:
 
     async def call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         """Call a tool, or go on with a call whose questions the client has answered."""
-        remember = self._asking.may_remember
+        remember = self._questions.may_remember
         if params.request_state is None:
             try:
                 call = self._begin(context, params)
@@ -160,19 +206,19 @@ class Served:
         sandbox, arguments = self._projects.choose(params.arguments or {})
         if params.name == "read" and is_address(arguments.get("path")):
             raise _NO_FILE
-        approver = approver_for(context, sandbox, self._asking)
+        approver = approver_for(context, sandbox, self._questions)
         prefix = prefix_of(self._projects, sandbox)
 
         def work(call: Call, cancel_fd: int) -> Answer:
             # A stream that is longer than what a result has of it, both ends together, has a file
-            heard = Heard(2 * sandbox.policy.limits.kept_bytes)
+            buffer = OutputBuffer(2 * sandbox.policy.limits.kept_bytes)
 
             def on_event(event: Event) -> None:
-                heard.take(event)
+                buffer.take(event)
                 call.progress.take(event)
 
             def where(run: int, stream: str) -> str:
-                self._outputs.put(sandbox, run, stream, heard.whole(stream))
+                self._history.keep(sandbox, run, stream, buffer.whole(stream))
                 call.links.append(link_to(prefix, run, stream))
                 return f"the resource {call.links[-1].uri}"
 
@@ -182,15 +228,15 @@ class Served:
                 arguments,
                 on_event=on_event,
                 cancel_fd=cancel_fd,
-                approver=approver or call.bridge,
+                approver=approver or call.approver,
                 may_apply=self._projects.may_apply,
                 where=where,
-                is_mine=lambda operation: self._own.has_operation(sandbox, operation.number),
+                is_mine=lambda operation: self._history.has_operation(sandbox, operation.number),
             )
-            self._own.add(sandbox, params.name, answer)
-            return with_left_open(answer, approver)
+            self._history.add(sandbox, params.name, answer)
+            return with_open_questions(answer, approver)
 
-        place = READING if params.name in _READING else sandbox.id
+        place = READING if params.name in _READERS else sandbox.id
         return context.lifespan_context.begin(work, place)
 
     async def list_resources(self, _context: Context, _params: PaginatedRequestParams | None) -> ListResourcesResult:
@@ -209,9 +255,7 @@ class Served:
             async with context.lifespan_context.slots(READING):
                 # What only reads is not worth interrupting
                 with anyio.CancelScope(shield=True):
-                    found = await call_in_thread(
-                        lambda _fd: read_resource(self._projects, self._outputs, self._own, params.uri)
-                    )
+                    found = await call_in_thread(lambda _fd: read_resource(self._projects, self._history, params.uri))
         except UsageError as error:
             raise _refusal(INVALID_PARAMS, error) from None
         except UnspillError as error:
@@ -241,3 +285,250 @@ def _wire(value: Any) -> Any:
     if isinstance(value, dict):
         return {_wire(key): _wire(item) for key, item in value.items()}
     return [_wire(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+async def converse(context: Context, call: Call, *, may_remember: bool) -> Answer | InputRequiredResult:
+    """Return the call's answer, or the questions that a client of the newer era has to come back with answers to."""
+    try:
+        if progress_token_from_params(context.params) is None:
+            # Most calls ask nothing, and then there is nothing to be done beside them
+            await call.until_news()
+        questions: tuple[PendingQuestion, ...] = ()
+        if not call.is_over():
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(call.progress.report, context.session)
+                questions = await _until_asked(context, call, beside, may_remember=may_remember)
+                beside.cancel_scope.cancel()
+        if questions:
+            return _pause(context, call, questions, may_remember=may_remember)
+        return await _answer_of(call)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await call.end()
+        raise
+
+
+def take_responses(context: Context, call: Call, responses: InputResponses | None, *, may_remember: bool) -> None:
+    """Give a call the answers that its client came back with; a question without one is denied."""
+    for pending in call.put:
+        question = pending.question
+        given = (responses or {}).get(question.id)
+        pending.give(read_form(question, given, by=_name_of(context), may_remember=may_remember))
+    call.put = ()
+
+
+async def _until_asked(
+    context: Context, call: Call, beside: anyio.abc.TaskGroup, *, may_remember: bool
+) -> tuple[PendingQuestion, ...]:
+    """Return what the client has to be returned, nothing when the call is over; call a client back meanwhile."""
+    while not call.is_over():
+        await call.until_news()
+        if call.is_over():
+            break
+        if is_modern(context):
+            await anyio.sleep(_TOGETHER_S)
+            if call.is_over():
+                break
+        questions = call.approver.take_new()
+        if is_modern(context) and questions:
+            if call.rounds < _MOST_ROUNDS:
+                return questions
+            for pending in questions:
+                pending.is_put = False
+                pending.deny(_TOO_OFTEN, _TOO_OFTEN_REMEDY)
+        elif not is_modern(context):
+            for pending in questions:
+                beside.start_soon(_call_back, context, pending, may_remember)
+    return ()
+
+
+def _pause(
+    context: Context, call: Call, questions: tuple[PendingQuestion, ...], *, may_remember: bool
+) -> InputRequiredResult:
+    forms = {one.question.id: make_form(one.question, may_remember=may_remember) for one in questions}
+    return InputRequiredResult(
+        input_requests=forms,  # type: ignore[arg-type]
+        request_state=context.lifespan_context.pause(call, questions),
+    )
+
+
+async def _call_back(context: Context, pending: PendingQuestion, may_remember: bool) -> None:
+    question = pending.question
+    try:
+        given: object = await context.session.send_request(
+            make_form(question, may_remember=may_remember),
+            ElicitResult,
+            request_read_timeout_seconds=max(pending.left_s, 0.01),
+            metadata=ServerMessageMetadata(related_request_id=context.request_id),
+        )
+    except (MCPError, ValidationError) as error:
+        if isinstance(error, MCPError) and error.error.code == REQUEST_TIMEOUT:
+            return  # and so does who asks, at this very moment
+        given = None
+    pending.give(read_form(question, given, by=_name_of(context), may_remember=may_remember))
+
+
+async def _answer_of(call: Call) -> Answer:
+    try:
+        return await call.task
+    except Exception as error:
+        _logger.exception("a tool failed")
+        return answer_error(SandboxUnavailable(f"the server failed: {type(error).__name__}"))
+
+
+def _name_of(context: Context) -> str:
+    """Return the client as the record of answers names it; a name is what a client says of itself."""
+    params = context.session.client_params
+    name = "" if params is None else safe_text(params.client_info.name)[:60]
+    return f"mcp client {name}".rstrip()
+
+
+class Calls:
+    """The calls of a server; leaving the `async with` ends them all."""
+
+    def __init__(self) -> None:
+        self._under_way: set[Call] = set()
+        self._paused: dict[str, Call] = {}
+        # By place: what waits for its turn in one project must not hold up another, nor a look at either
+        self._slots = {READING: asyncio.Semaphore(_MOST_READING)}
+        self._ending: set[asyncio.Future[None]] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Calls:
+        return self
+
+    async def __aexit__(self, *_rest: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.close()
+
+    async def close(self) -> None:
+        """End all calls; nothing of them is left when this returns."""
+        self._is_closed = True
+        self._paused.clear()
+        ending = [asyncio.ensure_future(call.end()) for call in tuple(self._under_way)]
+        if ending:
+            await asyncio.wait(ending)
+
+    def slots(self, place: str) -> asyncio.Semaphore:
+        """Return what bounds how much is done at once at a place: in a project, or `READING`."""
+        return self._slots.setdefault(place, asyncio.Semaphore(_MOST_AT_ONCE))
+
+    def begin(self, work: Work, place: str = "") -> Call:
+        """Start a call.
+
+        Raises:
+            SandboxUnavailable: the server is ending.
+        """
+        if self._is_closed:
+            raise SandboxUnavailable("the server is ending")
+        call = Call(work, self.slots(place))
+        self._under_way.add(call)
+        call.task.add_done_callback(lambda _task: self._under_way.discard(call))
+        return call
+
+    def pause(self, call: Call, put: tuple[PendingQuestion, ...]) -> str:
+        """Let a call wait for its client to come back with answers; return what the client has to show then."""
+        call.rounds += 1
+        call.put = put
+        state = f"{call.identity}.{call.rounds}"
+        self._paused[state] = call
+        left_s = max(pending.left_s for pending in put) + _GRACE_S
+        call.timer = asyncio.get_running_loop().call_later(left_s, self._give_up, state)
+        return state
+
+    def resume(self, state: str) -> Call | None:
+        """Return the call that waits for this state, which is good for one time; None if none does."""
+        call = self._paused.pop(state, None)
+        if call is not None and call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        return call
+
+    def _give_up(self, state: str) -> None:
+        call = self._paused.pop(state, None)
+        if call is not None:
+            ending = asyncio.ensure_future(call.end())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+
+class Call:
+    """One call. `put` are the questions that its client was asked and has not answered.
+
+    `links` lead to what its answer does not show.
+    """
+
+    def __init__(self, work: Work, slots: asyncio.Semaphore) -> None:
+        self.identity = secrets.token_hex(16)
+        self.rounds = 0
+        self.put: tuple[PendingQuestion, ...] = ()
+        self.links: list[ResourceLink] = []
+        self.approver = ClientApprover(asyncio.get_running_loop())
+        self.progress = _Progress(asyncio.get_running_loop())
+        self.timer: asyncio.TimerHandle | None = None
+        # A task of its own: cancelling a request must not interrupt the wait for dead processes
+        self.task = asyncio.create_task(self._do(work, slots))
+        self.task.add_done_callback(lambda _task: self.approver.close("the call is over"))
+
+    async def _do(self, work: Work, slots: asyncio.Semaphore) -> Answer:
+        async with slots:
+            return await call_in_thread(lambda cancel_fd: work(self, cancel_fd), _threads.submit)
+
+    def is_over(self) -> bool:
+        """Tell whether there is nothing more to wait for."""
+        return self.task.done()
+
+    async def until_news(self) -> None:
+        """Wait until it is over, or something is asked."""
+        if not self.task.done():
+            # Set by the end as well, which closes the approver
+            await self.approver.news.wait()
+
+    async def end(self) -> None:
+        """Cancel it, and return when every process of it is dead."""
+        self.approver.close("the call was cancelled")
+        if not self.task.done():
+            self.task.cancel()
+            await asyncio.wait((self.task,))
+        if not self.task.cancelled():
+            # Whoever ended it does not want to know; asked for, so that nobody complains about it
+            self.task.exception()
+
+
+class _Progress:
+    """What a run printed last. `take` is for the run's thread, `report` for the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tail = b""
+        self._count = 0
+        self._is_told = True
+        self._news = asyncio.Event()
+
+    def take(self, event: Event) -> None:
+        """Look at an event of the run."""
+        if not isinstance(event, OutputChunk):
+            return
+        self._tail = (self._tail + event.chunk)[-_PROGRESS_BYTES:]
+        self._count += len(event.chunk)
+        if self._is_told:
+            self._is_told = False
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    async def report(self, session: ServerSession) -> None:
+        """Report until cancelled, to the client whose request this is."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            self._is_told = True
+            await session.report_progress(float(self._count), None, last_line(self._tail))
+            await asyncio.sleep(_PROGRESS_PAUSE_S)
+
+
+def last_line(tail: bytes) -> str:
+    """Return the last line that is not blank, as it can be shown."""
+    lines = tail.decode("utf-8", "replace").split("\n")
+    for line in reversed(lines):
+        if line.strip():
+            return safe_text(line.strip())[:_PROGRESS_LETTERS]
+    return ""

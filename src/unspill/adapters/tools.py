@@ -1,0 +1,664 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tools that an agent is given: their names, descriptions and schemas, and the one way to call them.
+
+    for tool in tools_of(sandbox):
+        register(tool.name, tool.description, tool.schema)
+    answer = call_tool(sandbox, "read", {"path": "README.md"})
+
+One definition for every adapter. A description says what is true of one sandbox, and never names anything of the
+person's that the sandbox hides. A model's arguments can only ask for less than the policy gives; more than that
+(`network`) goes to the sandbox's approver, who is never the model. `apply` is among the tools only if the person wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unspill.adapters.answers import Answer, answer_error, answer_run, own_failure, with_interrupted
+from unspill.adapters.files import (
+    CONTENT,
+    ENTRIES,
+    bounded_timeout,
+    call_edit,
+    call_list,
+    call_read,
+    call_write,
+    places_of,
+)
+from unspill.adapters.review import CHANGES, DIFF, MOST_PATHS, call_apply, call_changes, call_diff, call_undo
+from unspill.errors import UnspillError, UsageError
+from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
+from unspill.plan.view import find_cover
+from unspill.policy.paths import lies_beneath, show
+from unspill.record import Record
+from unspill.sandbox.files import MOST_DEPTH, USUAL_ENTRIES, USUAL_LINES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from unspill.adapters.answers import Where
+    from unspill.adapters.files import Fate, SandboxPlaces
+    from unspill.adapters.review import Mine
+    from unspill.model.plan import MountOp
+    from unspill.model.policy import Policy
+    from unspill.model.run import Event
+    from unspill.sandbox.sandbox import Sandbox
+    from unspill.sandbox.settings import Who
+
+NAME = "run_command"
+_LARGEST = (1 << 53) - 1
+_SHOWN = 60
+_KINDS = {"string": "a text", "boolean": "true or false", "number": "a number", "integer": "a whole number"}
+# In the order in which they are told
+_TEMPORARY = (b"/tmp", b"/var/tmp", b"/run", b"/dev/shm")
+
+_AFTER = {
+    "apply": "what it changes there is applied to the project when it has ended, and the user can undo it",
+    "hold": "what it changes there is held: later commands see it, the project has it when the user applies it",
+    "discard": "what it changes there is thrown away when it has ended",
+}
+_GRANTED = {
+    "proxy": "reaches any public host, on ports 80 and 443",
+    "host": "has the network of the user's machine",
+}
+_PROXY = (
+    "{hosts} are reached through a proxy only, by HTTP, HTTPS or SOCKS; https_proxy and similar variables name it. "
+    "Raw sockets, UDP, ping, and programs that do not use the proxy reach nothing."
+)
+_CONTAINER_FILES = (
+    "There is no sandbox: the command is a process of a container. It starts in the project, {project}.",
+    "What it changes is changed at once, wherever it is, and can't be undone.",
+)
+_HELD: dict[Fate, str] = {
+    "apply": "What commands change is applied to the project at once; held is only what was kept back from that.",
+    "hold": "All that commands change in the project is held until the user applies it.",
+    "discard": "What commands change in the project is thrown away, so nothing is held.",
+    "container": "There is no sandbox: what commands change is changed at once, so nothing is held.",
+}
+_UNDO: dict[Fate, str] = {
+    "apply": "Take back what a command or a file tool of yours has applied to the project: by default the last.",
+    "hold": "Take back what a command of yours has applied to the project. What is held is applied by the user only, "
+    "so it is the user who can take that back: there may be nothing for you to undo.",
+    "discard": "Take back what a command of yours has applied to the project. What commands change is thrown away "
+    "here, so there may be nothing for you to undo.",
+    "container": "Take back what a command of yours has applied to the project. There is no sandbox here, and what "
+    "commands change without one can't be undone.",
+}
+_WRITTEN: dict[Fate, str] = {
+    "apply": "What is written in the project is applied to it at once, and can be undone.",
+    "hold": "What is written in the project is held: commands see it, the project has it when the user applies it.",
+    "discard": "What is written in the project is thrown away at once.",
+    "container": "There is no sandbox: what is written is changed at once, and can't be undone.",
+}
+
+
+class Tool(Record):
+    """What a framework has to know of a tool. `schema` is that of its arguments, as JSON Schema.
+
+    `is_read_only`: it changes nothing of the project or of the sandbox, whatever its arguments are.
+    """
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    is_read_only: bool = False
+
+
+def tools_of(sandbox: Sandbox, *, may_apply: bool = False) -> tuple[Tool, ...]:
+    """Return the tools as they are for this sandbox; `apply` among them only where the person wants that."""
+    places = places_of(sandbox)
+    others = (make(places) for name, (make, _call) in _OTHERS.items() if may_apply or name != "apply")
+    return (_run_tool(places, sandbox), *others)
+
+
+def call_tool(
+    sandbox: Sandbox,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    on_event: Callable[[Event], None] | None = None,
+    cancel_fd: int | None = None,
+    approver: Who = None,
+    may_apply: bool = False,
+    where: Where | None = None,
+    is_mine: Mine | None = None,
+) -> Answer:
+    """Do what a model asks for and return what it is told. Nothing is raised for what a model did wrong.
+
+    Args:
+        sandbox: Whose tool it is. May be used by several threads at once.
+        name: Which tool.
+        arguments: What the model gives; nothing of it is believed.
+        on_event: Called with what a command prints while it runs.
+        cancel_fd: A descriptor that becomes readable to cancel: a run is killed, what has not begun does not happen.
+        approver: Who answers for this call, instead of the sandbox's.
+        may_apply: As for `tools_of`.
+        where: Where the model can read all that a stream of a run had, by the run's number and the stream's name.
+        is_mine: Which operations `undo` may take back, of those that runs in this sandbox have applied.
+    """
+    policy = sandbox.policy
+    names = [known for known in ("run", *_OTHERS) if may_apply or known != "apply"]
+    try:
+        if name not in names:
+            raise UsageError(f"there is no tool {name!a:.60}", remedy=f"There are {', '.join(names)}.")
+        if name == "run":
+            options = read_arguments(sandbox, arguments)
+            result = sandbox.run(**options, on_event=on_event, cancel_fd=cancel_fd, approver=approver)
+            answer = answer_run(result, policy=policy, where=where)
+        else:
+            make, call = _OTHERS[name]
+            given = check_arguments(make(places_of(sandbox)).schema, arguments)
+            more: dict[str, Any] = {"is_mine": is_mine} if name == "undo" else {}
+            more |= {"approver": approver} if name == "apply" else {}
+            answer = call(sandbox, given, cancel_fd=cancel_fd, **more)
+        return with_interrupted(sandbox, answer)
+    except UnspillError as error:
+        return answer_error(error, policy=policy)
+    except OSError as error:
+        return answer_error(own_failure(error))
+
+
+def run_command_tool(sandbox: Sandbox) -> Tool:
+    """Return the tool `run` under its longer name, for an agent that has no other of ours."""
+    return _run_tool(places_of(sandbox), sandbox).replace(name=NAME)
+
+
+def call_run_command(sandbox: Sandbox, arguments: Mapping[str, Any], **options: Any) -> Answer:
+    """Run what a model asks for and return what it is told. The options are those of `call_tool`."""
+    return call_tool(sandbox, "run", arguments, **options)
+
+
+def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Sandbox.run` that a model's arguments mean.
+
+    Raises:
+        UsageError: one of them is unknown, missing or of another kind.
+    """
+    given = check_arguments(_run_schema(places_of(sandbox)), arguments)
+    command = given.get("command", "")
+    if not command.strip():
+        raise UsageError("Command cannot be empty")
+    stdin = given.get("stdin")
+    return {
+        "command": command,
+        "cwd": given.get("working_dir") or None,
+        "network": given.get("network", False),
+        "timeout": bounded_timeout(sandbox, given.get("timeout_s")),
+        "stdin": None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
+    }
+
+
+def check_arguments(schema: dict[str, Any], arguments: object) -> dict[str, Any]:
+    """Return the arguments that were given, each checked against the schema; null is as if it was not given.
+
+    Only what our schemas use is known here. A number above its maximum is taken as that: it is a bound of the person's,
+    and a model that asks for more gets that.
+
+    Raises:
+        UsageError: one of them is unknown, missing, or not what the schema says.
+    """
+    if not isinstance(arguments, Mapping):
+        raise UsageError(f"the arguments are not an object: {_shown(arguments)}")
+    known = schema["properties"]
+    for name in arguments:
+        if name not in known:
+            there_are = f"There are {', '.join(known)}." if known else "There are none."
+            raise UsageError(f"there is no argument {_shown(name)}", remedy=there_are)
+    given = {name: value for name, value in arguments.items() if value is not None}
+    for name in schema.get("required", ()):
+        if name not in given:
+            raise UsageError(f"the argument {name} is missing")
+    return {name: _checked(name, known[name], value) for name, value in given.items()}
+
+
+def _checked(name: str, schema: dict[str, Any], value: object) -> Any:
+    found = _of_kind(schema, value)
+    if found is None:
+        kind = _KINDS.get(schema["type"]) or f"a list of at most {schema['maxItems']} texts"
+        raise UsageError(f"the argument {name} must be {kind}: {_shown(value)}")
+    match schema["type"]:
+        case "integer" if not schema["minimum"] <= found <= schema["maximum"]:
+            bounds = f"from {schema['minimum']} to {schema['maximum']}"
+            raise UsageError(f"the argument {name} must be {bounds}: {_shown(value)}")
+        case "number" if "exclusiveMinimum" in schema and not found > schema["exclusiveMinimum"]:
+            raise UsageError(f"{name} must be more than {schema['exclusiveMinimum']}: {_shown(value)}")
+        case "number" if "maximum" in schema:
+            return min(found, schema["maximum"])
+        case "string" if len(found) < schema.get("minLength", 0):
+            raise UsageError(f"the argument {name} must not be empty")
+    return found
+
+
+def _of_kind(schema: dict[str, Any], value: object) -> Any:
+    """Return the value if it is of the schema's type, None if it is not."""
+    match schema["type"]:
+        case "string":
+            return value if _is_text(value) else None
+        case "boolean":
+            return value if isinstance(value, bool) else None
+        case "number":
+            return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        case "integer" if isinstance(value, float) and value.is_integer():
+            return int(value)
+        case "integer":
+            return value if isinstance(value, int) and not isinstance(value, bool) else None
+        case _ if isinstance(value, list) and len(value) <= schema["maxItems"]:
+            return value if all(map(_is_text, value)) else None
+    return None
+
+
+def _is_text(value: object) -> bool:
+    """Tell whether it is a text without halves of characters, but for those that stand for bytes that are not UTF-8."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    """Return a value as it is told back: on one line, not at length, whatever it is."""
+    try:
+        return f"{value!a:.{_SHOWN}}"
+    except (ValueError, RecursionError):
+        return "something too long to be told"
+
+
+def _run_tool(places: SandboxPlaces, sandbox: Sandbox) -> Tool:
+    policy, is_sealed = places.policy, places.is_sealed
+    if is_sealed:
+        files, network = [*_files(places, sandbox)], [*_network(policy)]
+    else:
+        files = [line.format(project=show(places.project)) for line in _CONTAINER_FILES]
+        network = ["The command has the network of the container: do not set `network`."]
+    lines = [
+        "Run a terminal command in the project's root directory (or specified working directory), return the output.",
+        "",
+        "File System Permissions:",
+        *(f"- {line}" for line in files),
+        "",
+        "Network Access:",
+        *(f"- {line}" for line in network),
+        "",
+        "Limits:",
+        *(f"- {line}" for line in _limits(policy, is_sealed=is_sealed)),
+        "",
+        "The result begins with how the command ended and what it changed; what follows `Output:` is what it printed.",
+        "If the command fails, handle the error gracefully and provide a helpful error message to the user.",
+    ]
+    return Tool(name="run", description="\n".join(lines), schema=_run_schema(places))
+
+
+def _run_schema(places: SandboxPlaces) -> dict[str, Any]:
+    wall_s = places.policy.limits.wall_s
+    timeout: dict[str, Any] = {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "description": "End the command after so many seconds.",
+    }
+    if wall_s is not None:
+        timeout["maximum"] = wall_s
+        timeout["description"] += " More than the maximum is taken as that."
+    playground = " `playground` is the playground." if places.has_playground else ""
+    asked = "Whether this command needs the network. The user is asked each time."
+    if not places.is_sealed or places.policy.permissions.network == "deny":
+        asked = "Leave it false: there is nothing to be asked for."
+    properties = {
+        "command": _text("The terminal command to run.", minLength=1),
+        "working_dir": _text(
+            f"The directory to run it in: absolute, or relative to {show(places.project)}, which is the default."
+            f"{playground}"
+        ),
+        "network": _flag(asked, default=False),
+        "timeout_s": timeout,
+        "stdin": _text("What the command reads from its standard input."),
+    }
+    return _schema(properties, "command")
+
+
+def _changes_tool(places: SandboxPlaces) -> Tool:
+    return Tool(
+        name="changes",
+        description=(
+            "List what is held in the sandbox: changes that later commands see and the project does not have. "
+            f"{_HELD[places.fate]} {_bounds(places.policy)} What follows `{CHANGES}` is one line for each path: "
+            "A added, M modified, D deleted, T of another type, m with other metadata."
+        ),
+        schema=_schema({"run": _number("Only what this run changed."), "offset": _offset()}),
+        is_read_only=True,
+    )
+
+
+def _diff_tool(places: SandboxPlaces) -> Tool:
+    is_masked = places.policy.secrets.mask
+    secrets = " What files with names of secrets have, such as .env, is not shown." if is_masked else ""
+    return Tool(
+        name="diff",
+        description=(
+            "Show what is held in the sandbox, or what one run or one operation of it changed, as unified diffs."
+            f"{secrets} {_bounds(places.policy)} What follows `{DIFF}` is from the files."
+        ),
+        schema=_schema(
+            {
+                "paths": _paths(),
+                "run": _number("Show what this run changed, if it is held."),
+                "operation": _number("Show what this operation changed in the project."),
+                "offset": _offset(),
+            }
+        ),
+        is_read_only=True,
+    )
+
+
+def _bounds(policy: Policy) -> str:
+    return (
+        f"At most {policy.shown_lines} lines and {policy.shown_bytes} bytes are returned, and you are told where the "
+        "rest begins."
+    )
+
+
+def _undo_tool(places: SandboxPlaces) -> Tool:
+    return Tool(
+        name="undo",
+        description=(
+            f"{_UNDO[places.fate]} What was changed since is left alone, and you are told why. "
+            "What the user has applied or taken back is left to the user."
+        ),
+        schema=_schema({"operation": _number("Which operation, by its number.")}),
+    )
+
+
+def _apply_tool(_places: SandboxPlaces) -> Tool:
+    return Tool(
+        name="apply",
+        description=(
+            "Apply what is held to the project, or a part of it. The user is asked about each file that runs by itself "
+            "or holds secrets. What was changed in the project meanwhile is left alone, and you are told why."
+        ),
+        schema=_schema({"paths": _paths()}),
+    )
+
+
+def _read_tool(places: SandboxPlaces) -> Tool:
+    return Tool(
+        name="read",
+        description=(
+            f"Read a text file as commands see it. At most {USUAL_LINES} lines and "
+            f"{places.policy.shown_bytes} bytes are returned, and you are told where the rest begins. "
+            f"What follows `{CONTENT}` is what the file has."
+        ),
+        schema=_schema(
+            {"path": _path(places, "file"), "offset": _offset(), "limit": _limit("lines", USUAL_LINES)}, "path"
+        ),
+        is_read_only=True,
+    )
+
+
+def _list_tool(places: SandboxPlaces) -> Tool:
+    return Tool(
+        name="list",
+        description=(
+            "List a directory as commands see it, sorted; links in it are not followed. "
+            f"At most {USUAL_ENTRIES} entries are returned, and you are told where the rest begins. "
+            f"What follows `{ENTRIES}` are the names, directories with a `/` behind them."
+        ),
+        schema=_schema(
+            {
+                "path": {**_path(places, "directory"), "default": "."},
+                "depth": _number("How many levels of directories to list.", most=MOST_DEPTH, default=1),
+                "offset": _offset("entries"),
+                "limit": _limit("entries", USUAL_ENTRIES),
+            }
+        ),
+        is_read_only=True,
+    )
+
+
+def _write_tool(places: SandboxPlaces) -> Tool:
+    return Tool(
+        name="write",
+        description=(
+            f"Write a whole file, as a command would, and make the directories that it lies in. {_writable(places)}"
+        ),
+        schema=_schema(
+            {
+                "path": _path(places, "file"),
+                "content": _text("All that the file shall have."),
+                "replace": _flag("If false, a file that exists already is an error, and stays as it is.", default=True),
+            },
+            "path",
+            "content",
+        ),
+    )
+
+
+def _edit_tool(places: SandboxPlaces) -> Tool:
+    return Tool(
+        name="edit",
+        description=(
+            "Replace a text of a file by another, as a command would. The text must be there exactly "
+            f"once, unless `replace_all` is set. {_writable(places)}"
+        ),
+        schema=_schema(
+            {
+                "path": _path(places, "file"),
+                "old": _text("The text to replace, exactly as it stands in the file.", minLength=1),
+                "new": _text("What to put there."),
+                "replace_all": _flag("Replace it wherever it is.", default=False),
+            },
+            "path",
+            "old",
+            "new",
+        ),
+    )
+
+
+# Besides `run`, in the order in which they are listed: what a model is told of a tool, and what it does
+_OTHERS: dict[str, tuple[Callable[[SandboxPlaces], Tool], Callable[..., Answer]]] = {
+    "changes": (_changes_tool, call_changes),
+    "diff": (_diff_tool, call_diff),
+    "undo": (_undo_tool, call_undo),
+    "read": (_read_tool, call_read),
+    "write": (_write_tool, call_write),
+    "list": (_list_tool, call_list),
+    "edit": (_edit_tool, call_edit),
+    "apply": (_apply_tool, call_apply),
+}
+
+
+def _schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """Return the schema of a tool's arguments: no others than these."""
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
+
+
+def _text(description: str, **bounds: int) -> dict[str, Any]:
+    return {"type": "string", **bounds, "description": description}
+
+
+def _flag(description: str, *, default: bool) -> dict[str, Any]:
+    return {"type": "boolean", "default": default, "description": description}
+
+
+def _number(description: str, *, least: int = 1, most: int = _LARGEST, **default: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least, "maximum": most, **default, "description": description}
+
+
+def _offset(what: str = "lines") -> dict[str, Any]:
+    return _number(f"How many {what} to skip.", least=0, default=0)
+
+
+def _limit(what: str, most: int) -> dict[str, Any]:
+    return _number(f"How many {what} to return at most.", most=most, default=most)
+
+
+def _paths() -> dict[str, Any]:
+    return {
+        "type": "array",
+        "items": {"type": "string"},
+        "maxItems": MOST_PATHS,
+        "description": "Only these files and directories, relative to the project.",
+    }
+
+
+def _path(places: SandboxPlaces, kind: str) -> dict[str, Any]:
+    playground = f" The playground is {show(places.playground)}." if places.has_playground else ""
+    where = f"The {kind}: absolute, or relative to the project, {show(places.project)}.{playground}"
+    return _text(where, minLength=1)
+
+
+def _writable(places: SandboxPlaces) -> str:
+    """Return where file tools can write, and what becomes of that."""
+    fate = places.fate
+    if fate == "container":
+        return _WRITTEN[fate]
+    paths = [places.project, *([places.playground] if places.has_playground else [])]
+    paths += [b"/tmp"] if places.policy.tmp == "persistent" else []
+    told = [*map(show, paths), *(["the directories of the system"] if places.policy.rootfs_writable else [])]
+    further = f" So can {_comma(places.further)}, treated like the project." if places.further else ""
+    return (
+        f"{_listed(told)} can be written.{further} What is written elsewhere is refused, or may be gone before the "
+        f"next command. {_WRITTEN[fate]}"
+    )
+
+
+def _files(places: SandboxPlaces, sandbox: Sandbox) -> Iterator[str]:
+    policy, writable = places.policy, _find_writable(places, sandbox)
+    yield (
+        f"The command runs in a sandbox. It starts in the project directory, {show(places.project)}, which it can read "
+        f"and write; {_AFTER[policy.after]}."
+    )
+    if places.further:
+        yield f"These can be read and written like the project, and are treated like it: {_comma(places.further)}."
+    if places.playground in writable.kept:
+        playground = show(places.playground)
+        yield f"{playground} can be written too and is kept: a place for experiments, clones and scratch files."
+    if b"/tmp" in writable.kept:
+        yield "/tmp can be written too and is kept from command to command."
+    if writable.caches:
+        yield f"Tool caches can be written too and are kept: {_comma(writable.caches)}."
+    gone = _listed([f"the rest of {show(path)}" if path == places.home else show(path) for path in writable.gone])
+    yield f"{gone} can be written too, but what is written there is gone when the command has ended."
+    if policy.view == "rootfs" and policy.rootfs_writable:
+        yield (
+            "The directories of the system, such as /usr and /var, can be written as root; what is written there stays "
+            "in this sandbox."
+        )
+    whose = "machine" if policy.view == "rootfs" else "home directory"
+    if writable.shows_home:
+        yield "Everything else is read-only, the home directory too. What is known to hold credentials is not visible."
+    elif writable.shows_more:
+        yield f"Everything else is read-only. Little else of the user's {whose} is visible, and only to be read."
+    else:
+        yield f"Everything else is read-only. Nothing else of the user's {whose} is visible."
+    if policy.secrets.mask:
+        yield "Files of the project with names of secrets, such as .env, are masked: they seem not to exist."
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return words as one reads a list aloud."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _comma(paths: Sequence[bytes]) -> str:
+    return ", ".join(map(show, paths))
+
+
+def _network(policy: Policy) -> Iterator[str]:
+    network = policy.network
+    by_proxy = bool(network.hosts or network.ask)
+    if network.hosts:
+        yield f"Without asking, only these hosts are reached: {', '.join(network.hosts)}."
+    elif network.ask:
+        yield "Without asking, no host is reached."
+    else:
+        yield "By default, there is no access to the network."
+    if network.ask:
+        which = "any other host" if network.hosts else "each host"
+        yield f"The user is asked about {which}, while the command waits for its connection."
+    if policy.permissions.network == "deny":
+        yield "More than that is not to be had: do not set `network`."
+    else:
+        by_proxy = by_proxy or network.mode == "proxy"
+        yield (
+            "If you require it, set `network` to true: the user is asked, for this one command. "
+            f"It then {_GRANTED[network.mode]}."
+        )
+    if by_proxy:
+        is_all = network.mode == "proxy" or policy.permissions.network == "deny"
+        yield _PROXY.format(hosts="Hosts" if is_all else "Without that, hosts")
+    yield "For fetching websites use a tool made for that, if there is one."
+
+
+def _limits(policy: Policy, *, is_sealed: bool) -> Iterator[str]:
+    limits = policy.limits
+    if limits.wall_s is not None:
+        yield f"A command is ended after {limits.wall_s:g} seconds; `timeout_s` can only make that less."
+    if is_sealed and policy.after == "apply" and policy.after_timeout == "hold":
+        yield "What a command has changed when its time is over is held, and not applied by itself."
+    yield f"Of its output you see at most {policy.shown_lines} lines, from the beginning and from the end."
+    if is_sealed:
+        yield "Nothing runs on when the command has ended: no background processes, no servers."
+
+
+class _Writable(Record):
+    """Where a command can write besides the roots.
+
+    What is in `kept` and in `caches` is there for the next command, what is in `gone` is not. `shows_home`: all of the
+    user's home directory is visible; `shows_more`: something of it, or of the user's machine, besides the project.
+    """
+
+    kept: tuple[bytes, ...]
+    gone: tuple[bytes, ...]
+    caches: tuple[bytes, ...] = ()
+    shows_home: bool = False
+    shows_more: bool = False
+
+
+def _find_writable(places: SandboxPlaces, sandbox: Sandbox) -> _Writable:
+    """Return where commands can write: what the plan of the next one says."""
+    try:
+        mounts = sandbox.plan(["true"]).mounts
+    except UnspillError:
+        # There may be no rootfs yet: the first command has it made
+        return _expected(places)
+    return _planned(places, mounts)
+
+
+def _planned(places: SandboxPlaces, mounts: Sequence[MountOp]) -> _Writable:
+    policy, home = places.policy, places.home
+    closed = {op.dest for op in mounts if isinstance(op, ReadOnly)}
+    fresh = [op.dest for op in mounts if isinstance(op, Tmpfs) and op.dest not in closed]
+    shown = [op.dest for op in mounts if isinstance(op, Bind | Overlay) and not _is_written(op)]
+    changed = {places.inside(root) for root in places.roots}
+    caches = [op.dest for op in mounts if isinstance(op, Overlay) and _is_written(op) and op.dest not in changed]
+    shows_machine = policy.view == "rootfs" and bool(policy.mounts or policy.readable)
+    return _Writable(
+        kept=tuple(op.dest for op in mounts if isinstance(op, Bind) and op.writable),
+        gone=(*(path for path in _TEMPORARY if path in fresh), *(path for path in fresh if path not in _TEMPORARY)),
+        caches=tuple(path for path in caches if lies_beneath(path, home)),
+        shows_home=policy.view == "host" and isinstance(find_cover(mounts, home), Overlay),
+        shows_more=any(lies_beneath(path, home) for path in shown) or shows_machine,
+    )
+
+
+def _is_written(operation: Bind | Overlay) -> bool:
+    return operation.writable if isinstance(operation, Bind) else operation.upper is not None
+
+
+def _expected(places: SandboxPlaces) -> _Writable:
+    """Return what the policy alone says."""
+    policy = places.policy
+    is_kept, is_sealed = policy.tmp == "persistent", policy.view == "sealed"
+    is_gone = {b"/tmp": not is_kept, b"/var/tmp": not policy.rootfs_writable, places.home: is_sealed}
+    return _Writable(
+        kept=(places.playground, *((b"/tmp",) if is_kept else ())),
+        gone=tuple(path for path in (*_TEMPORARY, places.home) if is_gone.get(path, True)),
+        shows_home=policy.view == "host",
+        shows_more=bool(policy.mounts or policy.readable),
+    )

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explains what only looks like a failure of the command: words and paths in its output that the sandbox is behind.
+
+Costs nothing where nothing fails. Output is words of a stranger and may not name what was refused: these are hints,
+no more. Never asks the host what it has there, so a model that reads a hint does not learn it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from unspill.model.run import Exited, Hint, NeverStarted
+from unspill.plan.explain import Judge, remedy_of
+from unspill.policy.paths import contains, show
+from unspill.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unspill.model.plan import Plan
+    from unspill.model.run import Outcome, Output
+    from unspill.plan.explain import Refusal
+
+
+_EXPLAINED = (
+    (
+        os.strerror(errno.EROFS).encode(),
+        "read-only",
+        "Something was to be written where the sandbox is read-only (EROFS).",
+        "Write to the project, the playground or /tmp. `--root DIR` allows another directory.",
+    ),
+    (
+        os.strerror(errno.EXDEV).encode(),
+        "rename-across-layers",
+        "The kernel's overlay does not rename a directory of the project as a whole (EXDEV).",
+        "`mv` copies instead and works; for `git mv DIR`, move the files one by one or `mv` and `git add -A`.",
+    ),
+    (
+        b"hardlink different from source",
+        "hard-link-across-layers",
+        "A clone inside the project can't share files with it: in the kernel's overlay a hard link is another file.",
+        "`git clone --no-hardlinks` copies them instead and works; so does a clone to `/tmp` or the playground.",
+    ),
+    (
+        os.strerror(errno.EOVERFLOW).encode(),
+        "foreign-owner",
+        "A file of another owner or group was to be changed, which can't be copied into a layer (EOVERFLOW).",
+        "`unspill doctor PROJECT` lists such files; give them to yourself: chown -R YOU:YOURGROUP.",
+    ),
+)
+_TAIL = 16 * 1024
+_MOST = 3
+_LONGEST_PATH = 4096
+# Said by shells and by the tools that make files, where the directory is missing
+_NO_DIRECTORY = b"Directory nonexistent"
+_MAKING = (_NO_DIRECTORY, b"cannot create", b"can't create", b"failed to create", b"cannot touch")
+# Said by bash of `<` and `>` alike, by Python of every mode
+_UNCLEAR = (b": line ", b"FileNotFoundError")
+_QUOTES = (b"\xe2\x80\x98", b"\xe2\x80\x99", b"'", b'"', b"`", b"(", b")", b",", b"=")
+
+
+def find_hints(plan: Plan, outcome: Outcome, stdout: Output, stderr: Output) -> tuple[Hint, ...]:
+    """Return all hints for a run that ended so: those about a path take the place of the one that names none."""
+    guessed = hints_from(outcome, stdout.tail or stdout.head, stderr.tail or stderr.head)
+    named = hints_about(plan, outcome, stdout.kept(), stderr.kept())
+    return (*(hint for hint in guessed if not named or hint.code != "read-only"), *named)
+
+
+def hints_from(outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...]:
+    """Return explanations for what only looks like the command's failure. Words in an output are a hint, no more."""
+    if outcome == Exited(code=0) or isinstance(outcome, NeverStarted):
+        return ()
+    return tuple(
+        Hint(code=name, text=text, remedy=remedy)
+        for words, name, text, remedy in _EXPLAINED
+        if any(words in output for output in outputs)
+    )
+
+
+def hints_about(plan: Plan, outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...]:
+    """Return a hint for each path that was named with an error and that a rule of the plan refuses.
+
+    One more where the profile `strict` is likely what refused a socket.
+    """
+    if not isinstance(outcome, Exited) or not outcome.code:
+        return ()
+    judge, home = Judge(plan.mounts, has_rootfs=bool(plan.rootfs)), dict(plan.environ).get(b"HOME", b"/")
+    found: dict[bytes, Hint] = {}
+    for named in _named(outputs):
+        refusal = judge.refusal(named.path, is_write=named.is_write)
+        if refusal is not None and _is_telling(refusal, home, is_missing=named.is_missing) and len(found) < _MOST:
+            found[refusal.path] = Hint(
+                code="denied-path",
+                text=f"{show(refusal.path)}: {refusal.rule}.",
+                remedy=_remedy(judge, named, refusal, home),
+            )
+    return (*found.values(), *_strict_hints(plan, outputs))
+
+
+class _Named(Record):
+    """A path in a line of output, and what the line says of it; `is_unclear`: not whether it was to be written."""
+
+    path: bytes
+    is_write: bool
+    is_missing: bool
+    is_unclear: bool
+
+
+def _remedy(judge: Judge, named: _Named, refusal: Refusal, home: bytes) -> str:
+    remedy = remedy_of(refusal, is_write=named.is_write, home=home)
+    written = judge.refusal(named.path, is_write=True) if named.is_unclear else None
+    if written is None:
+        return remedy
+    other = remedy_of(written, is_write=True, home=home)
+    return f"{remedy} If it was to be written: {other[0].lower()}{other[1:]}"
+
+
+def _named(outputs: tuple[bytes, ...]) -> Iterator[_Named]:
+    """Yield the absolute paths in lines that speak of a missing or read-only file."""
+    read_only, missing = (os.strerror(code).encode() for code in (errno.EROFS, errno.ENOENT))
+    errors = (read_only, missing, _NO_DIRECTORY)
+    for output in outputs:
+        for line in output[-_TAIL:].splitlines():
+            if not any(error in line for error in errors):
+                continue
+            is_missing = read_only not in line
+            is_write = not is_missing or any(words in line for words in _MAKING)
+            for word in _words(_without_speaker(line, errors)):
+                path = word.rstrip(b":;.")
+                if path.startswith(b"/") and len(path) <= _LONGEST_PATH and b"\0" not in path:
+                    is_unclear = not is_write and any(words in line for words in _UNCLEAR)
+                    yield _Named(path=path, is_write=is_write, is_missing=is_missing, is_unclear=is_unclear)
+
+
+def _without_speaker(line: bytes, errors: tuple[bytes, ...]) -> bytes:
+    """Take away the program that a line begins with: `/bin/sh: 1: ...`, but not what an error follows at once."""
+    first, _colon, rest = line.partition(b": ")
+    return rest if first.startswith(b"/") and not rest.startswith(errors) else line
+
+
+def _words(line: bytes) -> list[bytes]:
+    for mark in _QUOTES:
+        line = line.replace(mark, b" ")
+    return line.split()
+
+
+def _is_telling(refusal: Refusal, home: bytes, *, is_missing: bool) -> bool:
+    """Tell whether a rule is likely the reason: what a temporary directory does not have, nobody else has either."""
+    if refusal.kind == "hidden":
+        return is_missing and contains(home, refusal.path)
+    return refusal.kind != "read-only" or not is_missing
+
+
+def _strict_hints(plan: Plan, outputs: tuple[bytes, ...]) -> Iterator[Hint]:
+    """Name the profile where it is likely what refused a socket."""
+    # What the filter answers; the other families that it refuses are rare
+    words = os.strerror(errno.EAFNOSUPPORT).encode().lower()
+    if plan.profile == "strict" and any(words in output[-_TAIL:].lower() for output in outputs):
+        yield Hint(
+            code="strict-profile",
+            text='`profile = "strict"` lets no program open a Unix socket.',
+            remedy='If the command needs one, set `profile = "default"` in your configuration.',
+        )

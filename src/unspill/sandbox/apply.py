@@ -1,0 +1,819 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apply what is held, or discard it: chosen changes go to an operation, and what stays is folded into one layer.
+
+Nothing here writes to the live tree; the operation does. A discard is an operation too: the layers lie in its directory
+afterwards, so undo brings them back. An apply that a program wants asks the person about each held file, with the
+digest of what would go there. It asks while nothing is locked, so it applies only what was looked at; anything else is
+left as stale. Directories that are held, or go, are never asked about: an answer for one would be an answer for all
+that is in it.
+
+Whatever an operation needs to its end is loaded before its first step. That is a second line behind
+`host.installation`: should a command ever get at our own files, the operation that brings what it wrote there does not
+run it.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+from unspill.apply.draft import RootDraft, Upper
+from unspill.apply.journal import (
+    Residue,
+    operation_dir,
+    residue_dir,
+    tree_dir,
+)
+from unspill.apply.operate import Task, operate
+from unspill.apply.recover import RolledBackEntries
+from unspill.changes.diff import apply_hunks, numbered_hunks
+from unspill.changes.reader import Reader
+from unspill.changes.select import rest, select, without
+from unspill.errors import (
+    ApplyFailed,
+    DeniedError,
+    RootRefused,
+    UnspillError,
+)
+from unspill.host.dirfd import Beneath
+from unspill.layers.lifecycle import (
+    discard_stacks,
+    make_upper,
+    new_id,
+    refuse_if_used,
+    renew,
+    stat_root,
+    take_mark,
+)
+from unspill.layers.locks import (
+    StackUse,
+    base_dir,
+    lock_sandbox,
+    make_in_use,
+    work_dir,
+)
+from unspill.layers.marks import Marks, carry_over, unedited_directories
+from unspill.layers.modes import open_closed, open_to_owner
+from unspill.layers.residue import build_residue
+from unspill.layers.trees import copy_metadata, remove_tree
+from unspill.model.change import Consent
+from unspill.model.layer import (
+    OpenLayer,
+    RunId,
+    Stack,
+    TimeMark,
+)
+from unspill.model.permission import HeldPath
+from unspill.model.policy import Policy
+from unspill.model.run import Exited
+from unspill.permissions.question import describe_held, head_of_held
+from unspill.policy.paths import alias_of, fold
+from unspill.policy.secrets import masked_names
+from unspill.runner.perform import perform
+from unspill.runner.watch import Wishes
+from unspill.sandbox.cancel import given_up, lock_unless_given_up, refuse_given_up
+from unspill.sandbox.planning import Request, get_places, make_plan
+from unspill.sandbox.result import Applied
+from unspill.sandbox.review import (
+    Wish,
+    ancestors,
+    choose,
+    fold_changes,
+    get_run,
+    read_partly_chosen,
+    with_whole_repositories,
+)
+from unspill.sandbox.scan import keep_base, taken_layers
+from unspill.sandbox.secrets import (
+    carry_changed,
+    concerns_git,
+    entries_of,
+    load_masked,
+    mark_written,
+    remember_claims,
+    shown_secrets,
+)
+from unspill.sandbox.sweep import end_interrupted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+    from typing import Self
+
+    from unspill.apply.draft import Draft
+    from unspill.apply.journal import Taken
+    from unspill.apply.operate import Settler
+    from unspill.apply.steps import OpenDirs
+    from unspill.git.repository import Repository
+    from unspill.model.change import (
+        Change,
+        ChangeSet,
+        Hunks,
+        RootChanges,
+        Selection,
+    )
+    from unspill.model.operation import Operation, OperationId, Skipped
+    from unspill.model.policy import Secrets
+    from unspill.permissions.broker import Broker
+    from unspill.sandbox.project import Project
+    from unspill.sandbox.review import HeldChoice
+
+    # What a file holds without the hunks that it loses, by root and path.
+    Texts = dict[tuple[bytes, bytes], bytes]
+
+
+def apply_held(project: Project, wish: Wish) -> Operation:
+    """Apply what is wished for; the sandbox's lock must be held.
+
+    Raises:
+        UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
+        ApplyFailed: the filesystem failed; nothing was changed.
+        RootRefused: another directory is where the project was.
+        SandboxUnavailable: the caller gave up; nothing was changed.
+    """
+    end_interrupted(project.store)
+    with StackUse(project.store.state, project.row.id, alone=True) as use:
+        stacks = load_masked(project)
+        _refuse_another_project(project, stacks)
+        try:
+            apply = _Apply(project, stacks, wish, is_shared=not use.is_alone)
+        except OSError as error:
+            raise ApplyFailed(f"what is held can't be read: {error.strerror}; nothing was changed") from error
+        return _without_claims(project, apply)
+
+
+def _without_claims(project: Project, apply: _Apply) -> Operation:
+    """Run an apply; what it makes an index of git say about secrets must not unmask one."""
+    if not concerns_git(apply.chosen):
+        return apply.run()
+    before, shown = entries_of(project), shown_secrets(project)
+    # Before: whoever ends this process in the middle must not have the index believed
+    mark_written(project.store, apply.chosen)
+    try:
+        return apply.run()
+    finally:
+        mark_written(project.store, apply.chosen)
+        remember_claims(project, before, shown, apply.chosen)
+
+
+def _refuse_another_project(project: Project, stacks: Sequence[Stack]) -> None:
+    """Stop where the changes would go to another directory than the one they were made over.
+
+    By inode alone: the number of a device may be another one after each start of the machine.
+    """
+    if any(stack.live == project.path and stack.inode != project.row.inode for stack in stacks):
+        raise RootRefused(
+            f"{os.fsdecode(project.path)} is another directory than the one that was changed in the sandbox",
+            remedy="Put the project back where it was, or `unspill discard` what is held.",
+        )
+
+
+class _Apply:
+    """One apply: which changes are chosen, which stay, and where their entries are."""
+
+    def __init__(self, project: Project, stacks: tuple[Stack, ...], wish: Wish, *, is_shared: bool) -> None:
+        self._project = project
+        self._state = project.store.state
+        self._wish = wish
+        self._stacks = tuple(stack for stack in stacks if stack.sealed)
+        self._linked: list[Change] = []
+        self._is_shared = is_shared
+        choice = choose(project, self._stacks, wish)
+        self._choice = choice
+        self._changes = choice.changes
+        self.chosen = choice.chosen
+        self._rest = rest(choice.changes, choice.chosen, wish.selection.hunks)
+        self._git = {stack.live: self._repositories_of(stack.live) for stack in self._stacks}
+        self._contents = self._partial_contents()
+        self._unedited: dict[int, set[bytes]] = {}
+        self._packs: dict[bytes, bytes] = {}
+        self._left = self._with_tokens()
+
+    def run(self) -> Operation:
+        taken = {layer.id for stack in self._stacks for layer in stack.sealed}
+        rows = taken_layers(self._project.store, self._project.row.id)
+        trees = tuple(tree for tree in rows if tree.layer in taken)
+        task = Task(
+            kind="apply",
+            sandbox=self._project.row.id,
+            project=self._project.path,
+            roots=tuple(stack.live for stack in self._stacks),
+            asked_by=self._wish.asked_by,
+            runs=self._runs(),
+            draft=self._draft,
+            settle=self._settle,
+            trees=() if self._is_shared else trees,
+            dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
+            skipped=self._left,
+            check=lambda: refuse_given_up(self._wish.cancel_fd),
+        )
+        with self._index_packs() as packs:
+            self._packs = packs.indexes
+            operation = operate(self._project.store, task)
+        if not operation.number and not operation.left and not self._rest:
+            self._drop_layers()
+        if operation.number and not self._is_shared:
+            self._drop_links(operation.id)
+        left = {one.path for one in operation.left}
+        return operation.replace(flagged=tuple(found for found in self._choice.flagged if found[0] not in left))
+
+    def _with_tokens(self) -> tuple[Skipped, ...]:
+        choice, store = self._choice, self._project.store
+        if not choice.held:
+            return choice.left
+        from unspill.sandbox.review import with_tokens
+
+        roots = tuple(stack.live for stack in self._stacks)
+        return with_tokens(choice.left, choice.held, roots, store.shown, self._project.row.id)
+
+    def _drop_layers(self) -> None:
+        """Drop layers that mean nothing to the project: what git did for itself, or what is there already.
+
+        What a run held and a later one has deleted or written over is kept by an operation, as with any discard.
+        """
+        if any(len(stack.sealed) > 1 for stack in self._stacks):
+            discard_all(self._project, self._wish.asked_by)
+        else:
+            discard_stacks(self._project.store, self._project.row.id)
+
+    def _index_packs(self) -> PackIndexes:
+        """Have an index made of each pack that the chosen changes bring."""
+
+        packs = {
+            change.path: change.layer + b"/" + change.path
+            for part in self.chosen.roots
+            for change in part.changes
+            if change.path.endswith(b".pack") and change.layer is not None and change.kind != "metadata"
+        }
+        size = max((repository.after.hash_size for repository in self._choice.repositories), default=20)
+        return PackIndexes(self._project, packs, size)
+
+    def _drop_links(self, operation: OperationId) -> None:
+        """Remove second names of what stays held, or discarding it later would free nothing until the next pruning."""
+        for change in self._linked:
+            layer = os.path.basename(change.layer or b"").decode()
+            if change.entry is not None and change.entry.kind != "dir":
+                try:
+                    os.unlink(tree_dir(self._state, operation, layer) + b"/" + change.path)
+                except OSError:
+                    continue
+
+    def _runs(self) -> tuple[str, ...]:
+        if self._wish.run is not None:
+            return (get_run(self._project, self._wish.run).id,)
+        return tuple(dict.fromkeys(layer.run for stack in self._stacks for layer in stack.sealed))
+
+    def _partial_contents(self) -> dict[bytes, dict[bytes, bytes]]:
+        hunks = self._wish.selection.hunks
+        if not hunks:
+            return {}
+        from unspill.sandbox.review import partial_contents
+
+        return partial_contents(self.chosen, hunks)
+
+    def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
+        return tuple(repository for repository in self._choice.repositories if repository.root == root)
+
+    def _draft(self, draft: Draft, dirs: OpenDirs) -> None:
+        for index, stack in enumerate(self._stacks):
+            marks = self._marks(stack, draft.name)
+            whole = self._part(self._changes, stack.live)
+            self._unedited[index] = unedited_directories(stack.live, whole.changes if whole else (), marks)
+            part = self._part(self.chosen, stack.live)
+            if part is None or not part.changes:
+                continue
+            uppers = self._uppers(draft.name, stack)
+            try:
+                files = RootDraft(
+                    draft,
+                    index,
+                    dirs.roots[index],
+                    uppers,
+                    marks,
+                    contents=self._contents.get(stack.live, {}),
+                    overwrite=self._wish.selection.overwrite,
+                    must_copy=self._is_shared,
+                    rolled_back=RolledBackEntries(self._project.store, self._project.path, stack.live),
+                )
+                if self._git[stack.live] or any(b".git" in change.path for change in part.changes):
+                    self._draft_repositories(draft, dirs, index, part, uppers, files)
+                else:
+                    files.add(part.changes)
+            finally:
+                for upper in uppers.values():
+                    upper.tree.close()
+
+    def _draft_repositories(
+        self, draft: Draft, dirs: OpenDirs, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
+    ) -> None:
+        from unspill.apply.git_draft import (
+            GitSource,  # lazy: git
+            draft_with_repositories,  # lazy: git
+        )
+
+        stack = self._stacks[index]
+        source = GitSource(
+            layers=tuple(uppers[layer.upper].path for layer in reversed(stack.sealed)),
+            below=stack.below(),
+            uppers={path: upper.path for path, upper in uppers.items()},
+            packs=self._packs,
+            name=self._name_of_runs(stack),
+        )
+        draft_with_repositories(draft, dirs, index, part, self._git[stack.live], source, files)
+
+    def _name_of_runs(self, stack: Stack) -> bytes:
+        """Return what the last of the runs is called in references."""
+        run = self._project.store.runs.find(stack.sealed[-1].run)
+        number = 0 if run is None else run.number
+        name = self._project.row.name
+        plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)
+        return b"run-%d" % number if name == "default" else b"%b-run-%d" % (plain.encode(), number)
+
+    def _uppers(self, operation: OperationId, stack: Stack) -> dict[bytes, Upper]:
+        found = {}
+        for layer in stack.sealed:
+            path = layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id)
+            place = b"%b/tree/%b" % (operation.encode(), layer.id.encode())
+            tree = Beneath(open_closed(path), open_to_owner)
+            found[layer.upper] = Upper(path=path, place=place, tree=tree)
+        return found
+
+    def _marks(self, stack: Stack, operation: OperationId) -> Marks:
+        return Marks(
+            [
+                (
+                    layer.upper if self._is_shared else tree_dir(self._state, operation, layer.id),
+                    layer.mark.ctime_ns,
+                    self._project.store.marks.of(layer.id),
+                )
+                for layer in stack.sealed
+            ]
+        )
+
+    def _settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> tuple[Residue, ...]:
+        """Fold what stays into one layer per root."""
+        residues = []
+        for index, stack in enumerate(self._stacks):
+            sources = {
+                sealed.upper: sealed.upper if self._is_shared else tree_dir(self._state, operation, sealed.id)
+                for sealed in reversed(stack.sealed)
+            }
+            missed = self._with_repositories(stack.live, {one.path for one in left if one.root == index})
+            remaining = [
+                change
+                for change in self._remaining(stack, missed)
+                if change.path not in missed or _is_there(change, sources)
+            ]
+            if not remaining:
+                continue
+            self._linked += remaining
+            carry_changed(self._project.store, stack)
+            layer = new_id()
+            os.makedirs(residue_dir(self._state, operation, "")[:-1], 0o700, exist_ok=True)
+
+            def locate(change: Change, sources: dict[bytes, bytes] = sources) -> bytes:
+                assert change.layer is not None
+                return sources[change.layer] + b"/" + change.path
+
+            build_residue(
+                residue_dir(self._state, operation, layer), tuple(sources.values()), remaining, locate, stack.live
+            )
+            keep_base(stack.base, stack.live, remaining, base_dir(self._state, layer))
+            older = carry_over(
+                stack.live,
+                remaining,
+                self._marks(stack, operation),
+                marks[index],
+                renewed=self._unedited[index] | self._contents.get(stack.live, {}).keys(),
+            )
+            residues.append(
+                Residue(
+                    layer=layer,
+                    root=stack.live,
+                    run=_run_of(stack, remaining),
+                    mark_ns=marks[index],
+                    overrides=tuple(older.items()),
+                )
+            )
+        return tuple(residues)
+
+    def _with_repositories(self, root: bytes, left: set[bytes]) -> set[bytes]:
+        """Add all that a repository has that was left: it moves or comes as a whole, or stays so."""
+        part = self._part(self.chosen, root)
+        changes = part.changes if part is not None else ()
+        together = [repository.paths for repository in self._git[root] if repository.top in left]
+        news = tuple(change.path + b"/" for change in changes if change.path in left and _is_new(change))
+        below = (change.path for change in changes if change.path.startswith(news))
+        return left.union(*together, below)
+
+    def _remaining(self, stack: Stack, left: set[bytes]) -> list[Change]:
+        """Return the changes of a root that stay, in the order of the scan, with the directories that they need."""
+        whole, kept = self._part(self._changes, stack.live), self._part(self._rest, stack.live)
+        if whole is None:
+            return []
+        stays = {change.path for change in kept.changes} if kept is not None else set()
+        # What is left of a directory that gives way stands for the whole of it
+        above = ancestors(left)
+        stays |= {
+            change.path
+            for change in whole.changes
+            if change.path in left or (change.path in above and _gives_way(change))
+        }
+        return [change for change in whole.changes if change.path in stays]
+
+    @staticmethod
+    def _part(changes: ChangeSet, root: bytes) -> RootChanges | None:
+        return next((part for part in changes.roots if part.root == root), None)
+
+
+def _run_of(stack: Stack, remaining: Sequence[Change]) -> RunId:
+    """Return whose leftover it is: the last run that made something of what remains."""
+    uppers = {change.layer for change in remaining}
+    made = [layer.run for layer in stack.sealed if layer.upper in uppers]
+    return (made or [stack.sealed[-1].run])[-1]
+
+
+def _is_new(change: Change) -> bool:
+    """Tell whether a directory comes with all that is in it."""
+    return change.kind == "added" and change.entry is not None and change.entry.kind == "dir"
+
+
+def _gives_way(change: Change) -> bool:
+    """Tell whether a live directory goes, with all in it."""
+    return change.base_kind == "dir" and change.kind in ("deleted", "replaced")
+
+
+def _is_there(change: Change, sources: Mapping[bytes, bytes]) -> bool:
+    """Tell whether a change's entry is still in its layer: an editor may have replaced it while it was live.
+
+    One that was written to meanwhile is still there: what was written is held with it, and nothing is dropped.
+    """
+    entry = change.entry
+    if entry is None or entry.kind == "dir" or change.layer is None:
+        return True
+    try:
+        found = os.lstat(sources[change.layer] + b"/" + change.path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return found.st_ino == entry.inode
+
+
+def discard_held(project: Project, selection: Selection, asked_by: str = "person") -> Operation:
+    """Discard what is held, or what is chosen of it; the operation's number is 0 if nothing was held.
+
+    Raises:
+        UsageError: the selection chooses nothing.
+        SandboxUnavailable: a run that does not hold its changes still stands on the layers.
+        ApplyFailed: the filesystem failed; nothing was discarded.
+    """
+    end_interrupted(project.store)
+    with lock_sandbox(project.store.state, project.row.id):
+        refuse_if_used(project.store, project.row.id)
+        if selection.is_everything:
+            return discard_all(project, asked_by)
+        return _Discard(project, selection, asked_by).run()
+
+
+def discard_all(project: Project, asked_by: str) -> Operation:
+    """Discard every layer; the live directories may be gone by now. The sandbox's lock is held."""
+    trees = taken_layers(project.store, project.row.id)
+    paths = _held_paths(project) if trees else ()
+    changed = max(1, len(paths)) if trees else 0
+    return operate(project.store, _task(project, asked_by, trees, changed, None)).replace(paths=paths)
+
+
+def _held_paths(project: Project) -> tuple[bytes, ...]:
+    try:
+        return tuple(fold_changes(load_masked(project)).paths())
+    except (OSError, RootRefused):
+        return ()
+
+
+def _task(project: Project, asked_by: str, trees: tuple[Taken, ...], changed: int, settle: Settler | None) -> Task:
+    return Task(
+        kind="discard",
+        sandbox=project.row.id,
+        project=project.path,
+        roots=(),
+        asked_by=asked_by,
+        draft=lambda _draft, _dirs: None,
+        settle=settle,
+        runs=tuple(dict.fromkeys(tree.run for tree in trees)),
+        trees=trees,
+        changed=changed,
+    )
+
+
+class _Discard:
+    """A discard of a part: which changes go, and which stay as one layer per root."""
+
+    def __init__(self, project: Project, selection: Selection, asked_by: str) -> None:
+        self._project = project
+        self._state = project.store.state
+        self._asked_by = asked_by
+        stacks = [stack for stack in load_masked(project) if stack.sealed]
+        changes = fold_changes(stacks)
+        self._texts, hunks = _texts_without(changes, selection.hunks)
+        chosen = with_whole_repositories(changes, stacks, select(changes, selection, parents=False))
+        kept = without(changes, chosen, hunks)
+        self._paths = tuple((part.root, change.path) for part in chosen.roots for change in part.changes)
+        self._count = len(changes) - len(kept) + len(self._texts)
+        # The stacks that lose something, with what stays of each
+        self._losing = [
+            (stack, left.changes)
+            for stack, part, left in zip(stacks, changes.roots, kept.roots, strict=True)
+            if len(left.changes) < len(part.changes) or any(root == stack.live for root, _path in self._texts)
+        ]
+        self._older = {stack.live: self._marks(stack) for stack, _left in self._losing}
+
+    def run(self) -> Operation:
+        taken = {layer.id for stack, _left in self._losing for layer in stack.sealed}
+        trees = tuple(tree for tree in taken_layers(self._project.store, self._project.row.id) if tree.layer in taken)
+        task = _task(self._project, self._asked_by, trees, self._count, self._settle)
+        return operate(self._project.store, task.replace(paths=self._paths))
+
+    def _settle(self, operation: OperationId, _left: Sequence[Skipped], _marks: Sequence[int]) -> tuple[Residue, ...]:
+        """Fold what stays into one layer per root."""
+        return tuple(self._fold(operation, stack, remaining) for stack, remaining in self._losing if remaining)
+
+    def _fold(self, operation: OperationId, stack: Stack, remaining: tuple[Change, ...]) -> Residue:
+        carry_changed(self._project.store, stack)
+        layer = new_id()
+        sources = {sealed.upper: tree_dir(self._state, operation, sealed.id) for sealed in reversed(stack.sealed)}
+        written = self._write_texts(operation, stack, remaining, sources)
+
+        def locate(change: Change) -> bytes:
+            assert change.layer is not None
+            return written.get(change.path) or sources[change.layer] + b"/" + change.path
+
+        dest = residue_dir(self._state, operation, layer)
+        os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
+        build_residue(dest, tuple(sources.values()), remaining, locate, stack.live)
+        keep_base(stack.base, stack.live, remaining, base_dir(self._state, layer))
+        # Before anything live is looked at: what changes from now on is not older
+        mark = take_mark(stack.live, stat_root(stack.live), renew(dest, os.lstat(dest))).ctime_ns
+        marks = Marks([(sources[upper], mark_ns, single) for upper, mark_ns, single in self._older[stack.live]])
+        older = carry_over(stack.live, remaining, marks, mark)
+        run = stack.sealed[-1].run
+        return Residue(layer=layer, root=stack.live, run=run, mark_ns=mark, overrides=tuple(older.items()))
+
+    def _marks(self, stack: Stack) -> list[tuple[bytes, int, dict[bytes, int]]]:
+        marks = self._project.store.marks
+        return [(layer.upper, layer.mark.ctime_ns, marks.of(layer.id)) for layer in stack.sealed]
+
+    def _write_texts(
+        self, operation: OperationId, stack: Stack, remaining: Sequence[Change], sources: Mapping[bytes, bytes]
+    ) -> dict[bytes, bytes]:
+        """Write files that lose only some of their hunks; return where each is."""
+        top = operation_dir(self._state, operation) + b"/stage"
+        written: dict[bytes, bytes] = {}
+        for change in remaining:
+            text = self._texts.get((stack.live, change.path))
+            if text is not None and change.layer is not None:
+                os.makedirs(top, 0o700, exist_ok=True)
+                path = written[change.path] = b"%b/text-%d" % (top, len(written))
+                _write_text(path, text, change.replace(layer=sources[change.layer]), stack.live)
+        return written
+
+
+def _texts_without(changes: ChangeSet, hunks: tuple[Hunks, ...]) -> tuple[Texts, list[Hunks]]:
+    """Return what files hold without the chosen hunks; and those hunks, but for files that lose all of them."""
+    texts: Texts = {}
+    partial: list[Hunks] = []
+    for some in hunks:
+        file = read_partly_chosen(changes, some)
+        old, new = file.old, file.new
+        apply_hunks(old, new, some.numbers)
+        stay = {hunk.number for hunk in numbered_hunks(old, new)}.difference(some.numbers)
+        if stay or {"mode", "xattrs"}.intersection(file.change.aspects):
+            texts[file.root, file.change.path] = apply_hunks(old, new, stay)
+            partial.append(some)
+    return texts, partial
+
+
+def _write_text(path: bytes, text: bytes, change: Change, live: bytes) -> None:
+    """Write a file that is like the one in the layer but for its text."""
+    with Reader(live) as reader, open(reader.open_after(change), "rb") as source, open(path, "xb") as file:
+        file.write(text)
+        file.flush()
+        copy_metadata(source.fileno(), file.fileno(), os.fstat(source.fileno()))
+
+
+# Imported by functions, late, because most runs change nothing; tests/attack/test_late_imports.py finds what is missing
+_TO_THE_END = (
+    "_json",
+    "json",
+    "zlib",
+    "unspill.changes.render",
+    "unspill.changes.scan",
+    "unspill.layers.trees",
+    "unspill.sandbox.audit",
+)
+# Only where there is a repository
+_OF_REPOSITORIES = ("hashlib", "mmap", "unspill.apply.git_move", "unspill.git.frozen")
+# Who asks for an operation asks next what it changed; a run knows that already
+_TO_TELL = ("unspill.sandbox.review", "unspill.sandbox.history")
+
+
+def preload(roots: Sequence[bytes], *, after_run: bool = False) -> None:
+    """Load all that an operation on some roots needs after its first step; `after_run` if it is that of a run."""
+    names = _TO_THE_END if after_run else (*_TO_THE_END, *_TO_TELL)
+    if any(os.path.lexists(root + b"/.git") for root in roots):
+        names = (*names, *_OF_REPOSITORIES)
+    for name in names:
+        __import__(name)
+
+
+def apply_run(project: Project, run: RunId, changes: ChangeSet, stacks: tuple[Stack, ...]) -> Applied:
+    """Apply the changes of a run that is sealed on top of its stacks; a failure to apply leaves them held."""
+    preload(project.roots, after_run=True)
+    uppers = tuple(layer.upper for stack in stacks for layer in stack.sealed)
+    # With nothing beneath, what the run changed is all that is held, and it has just been read
+    is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)
+    reviewed = changes.replace(layers=uppers) if is_all else None
+    try:
+        operation = apply_held(project, Wish(reviewed=reviewed, run=run, asked_by="run", automatic=True))
+    except UnspillError as error:
+        return Applied(is_held=True, problem=error.message)
+    return Applied(
+        operation=operation,
+        is_held=bool(operation.left),
+        flagged=operation.flagged,
+    )
+
+
+# A reason may name what a command has written
+_WHY = 300
+
+
+def apply_in_turn(project: Project, wish: Wish, broker: Broker | None) -> Operation:
+    """Apply what is wished for when it is its turn; with a broker, the person is asked about what is held back.
+
+    Raises:
+        UsageError: the selection chooses nothing.
+        ApplyFailed: the filesystem failed; nothing was changed.
+        SandboxUnavailable: the caller gave up; nothing was changed.
+    """
+    if broker is not None:
+        return apply_with_questions(project, wish, broker)
+    with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
+        return apply_held(project, wish)
+
+
+def apply_with_questions(project: Project, wish: Wish, broker: Broker) -> Operation:
+    """Apply what is wished for, and of what is held that to which the person says yes.
+
+    Raises:
+        UsageError: the selection chooses nothing.
+        ApplyFailed: the filesystem failed; nothing was changed.
+        SandboxUnavailable: the caller gave up; nothing was changed.
+    """
+    with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
+        stacks = tuple(stack for stack in load_masked(project) if stack.sealed)
+        choice = choose(project, stacks, wish)
+        roots = tuple(stack.live for stack in stacks)
+        held = {(roots[left.root], left.path): left.reason for left in choice.left if left.why == "held"}
+        asked = tuple(_requests(project, held, choice)) if held else ()
+    allowed = []
+    for request in asked:
+        try:
+            _obtain(broker, request, wish.cancel_fd)
+        except DeniedError:
+            continue
+        allowed.append(Consent(root=request.root, path=request.path, digest=request.digest))
+    selection = wish.selection.replace(consents=(*wish.selection.consents, *allowed))
+    reviewed = choice.changes if held else wish.reviewed
+    with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
+        return apply_held(project, wish.replace(selection=selection, reviewed=reviewed))
+
+
+def _obtain(broker: Broker, request: HeldPath, cancel_fd: int | None) -> None:
+    from unspill.sandbox.cancel import until_cancelled
+
+    permit = until_cancelled(lambda: broker.obtain(request), cancel_fd)
+    if permit is None:
+        raise given_up()
+    permit.take(request)
+
+
+def _requests(project: Project, held: dict[tuple[bytes, bytes], str], choice: HeldChoice) -> Iterator[HeldPath]:
+    is_secret = _secrets(project.means.policy.secrets)
+    changes = {(part.root, change.path): change for part in choice.changes.roots for change in part.changes}
+    parts = {part.root: part for part in choice.held}
+    for (root, path), why in held.items():
+        change = changes.get((root, path))
+        if change is None or not _is_one_file(change):
+            continue
+        becomes = describe_held(change)
+        with Reader(root) as reader:
+            head, rest = (b"", "") if is_secret(path) else head_of_held(change, reader)
+        if change.entry is not None and is_secret(path):
+            becomes += "; what it has is not shown, because of its name: see `unspill diff`"
+        yield HeldPath(
+            project=project.path,
+            sandbox=project.row.id,
+            root=root,
+            path=path,
+            digest=parts[root].digest(path),
+            why=why[:_WHY] if why.isprintable() else "",
+            becomes=becomes,
+            head=head,
+            rest=rest,
+        )
+
+
+def _secrets(secrets: Secrets) -> Callable[[bytes], bool]:
+    """Return what tells the names of secrets, in whatever spelling some filesystem takes for them.
+
+    Who is asked may be a program: what such a file has is the person's alone.
+    """
+    names = masked_names(secrets)
+    aliases = {alias_of(name): name.decode() for name in names if name.isascii()}
+    folded = frozenset(fold(name, aliases) for name in names)
+    return lambda path: fold(posixpath.basename(path), aliases) in folded
+
+
+def _is_one_file(change: Change) -> bool:
+    left = None if change.entry is None else change.entry.kind
+    return left in (None, "file", "symlink") and change.base_kind != "dir"
+
+
+_SCRIPT = b"""\
+format=$1; shift
+for pack; do
+    number=$((number + 1))
+    git index-pack --object-format="$format" -o "unspill-$number.idx" "$pack" || rm -f "unspill-$number.idx"
+done
+"""
+
+
+class PackIndexes:
+    """The indexes of some packs, for as long as the context lasts; a pack that git refuses has none."""
+
+    def __init__(self, project: Project, packs: Mapping[bytes, bytes], hash_size: int) -> None:
+        """Take packs by the path that they have in the project, with where they lie."""
+        self._project = project
+        self._packs = packs
+        self._format = b"sha1" if hash_size == 20 else b"sha256"
+        self._top = work_dir(project.store.state, new_id())
+        self._use_fd: int | None = None
+        self.indexes: dict[bytes, bytes] = {}
+
+    def __enter__(self) -> Self:
+        if self._packs:
+            try:
+                self._make()
+            except (OSError, UnspillError):
+                # Without an index a pack is not applied, and what needs it waits; that is said then
+                self.indexes = {}
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        remove_tree(self._top)
+        if self._use_fd is not None:
+            os.close(self._use_fd)
+
+    def _make(self) -> None:
+        self._use_fd = make_in_use(self._top)
+        directories: dict[bytes, list[bytes]] = {}
+        for path, place in self._packs.items():
+            directories.setdefault(os.path.dirname(place), []).append(path)
+        for number, (lower, paths) in enumerate(directories.items()):
+            upper, work = (b"%b/%b-%d" % (self._top, name, number) for name in (b"upper", b"work"))
+            os.mkdir(work, 0o700)
+            make_upper(upper, lower)
+            self._run(lower, upper, work, [os.path.basename(self._packs[path]) for path in paths])
+            for count, path in enumerate(paths, 1):
+                index = b"%b/unspill-%d.idx" % (upper, count)
+                if os.path.isfile(index) and not os.path.islink(index):
+                    self.indexes[path] = index
+
+    def _run(self, lower: bytes, upper: bytes, work: bytes, names: list[bytes]) -> None:
+        run = RunId(os.urandom(8).hex())
+        found = os.stat(lower)
+        layer = OpenLayer(id=new_id(), upper=upper, work=work, mark=TimeMark(ctime_ns=0), run=run)
+        stack = Stack(live=lower, device=found.st_dev, inode=found.st_ino, open=layer)
+        # Nothing of the home directory: its places are covered by directories that this sandbox does not have
+        known = self._project.means.policy
+        policy = Policy(bwrap=known.bwrap, limits=known.limits, toolchains=False, caches=False)
+        project = self._project.replace(path=lower, roots=(lower,)).with_means(policy=policy)
+        request = Request(
+            argv=(b"/bin/sh", b"-c", _SCRIPT, b"index", self._format, *names),
+            script=None,
+            cwd=lower,
+            environ=(),
+            limits=policy.limits,
+        )
+        # The one root of it lies among our own files, where no other may be
+        places = get_places(project).replace(state=project.store.state + b"/empty", own=())
+        plan = make_plan(project, request, places, (stack,), ())
+        performed = perform(plan, project.means.facts, Wishes(run=run, spill_dir=self._top + b"/output"))
+        if not isinstance(performed.outcome, Exited):
+            raise OSError("git did not end by itself")

@@ -1,0 +1,1050 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Undo, redo and restore, and what is known of files and their backups.
+
+An entry that an operation displaced or put may lie in the operation's own directory, in the live tree, or where a later
+operation put it; it is known by its identity, wherever it is. One that was changed or pruned since is not shown. Undo
+of a discard, or of an apply that was asked for, holds the changes again: one layer per root, above what was held then
+and below what later runs hold.
+
+A file has a record from the first operation that touches it. The first version of a file that is displaced on a day is
+found under the name `{id}-{YY-MM-DD}-{basename}`; every other displaced version is found by its operation. A name is a
+row, not a copy. When somebody looks whether a file is still there, its record changes so:
+
+    the file is   it has a backup   its record
+    there         -                 stays, not deleted (any more)
+    absent        yes               stays, deleted
+    absent        no                goes
+
+A root that is not there itself says nothing about its files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from unspill.apply.journal import (
+    Residue,
+    journal_file,
+    kept_base_dir,
+    read_journal,
+    residue_dir,
+    tree_dir,
+)
+from unspill.apply.operate import Task, operate
+from unspill.apply.reverse import LaterOperations, Reversal
+from unspill.apply.staging import digest_entry, opened_and_closed
+from unspill.apply.steps import entry_of, matches
+from unspill.changes.diff import (
+    MAX_FILE_BYTES,
+    MAX_LINES,
+    change_diff,
+    diff_lines,
+    painted,
+)
+from unspill.changes.reader import Reader, read_up_to
+from unspill.changes.scan import scan
+from unspill.errors import RootRefused, UsageError
+from unspill.git.layout import repository_of
+from unspill.host.dirfd import Beneath
+from unspill.layers.lifecycle import (
+    new_id,
+    renew,
+    stat_root,
+    take_mark,
+)
+from unspill.layers.locks import base_dir, upper_dir
+from unspill.layers.marks import Marks, carry_over
+from unspill.layers.residue import build_residue
+from unspill.model.change import (
+    Change,
+    ChangeSet,
+    Identity,
+    RootChanges,
+)
+from unspill.model.layer import LayerId, SandboxId
+from unspill.model.operation import Metadata, OperationId, Step
+from unspill.policy.paths import show
+from unspill.record import Record
+from unspill.sandbox.cancel import lock_unless_given_up, refuse_given_up
+from unspill.sandbox.scan import keep_base, taken_layers
+from unspill.sandbox.secrets import forget_untracked, load_masked
+from unspill.sandbox.sweep import end_interrupted
+from unspill.store.operations import BackupRow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Literal
+
+    from unspill.apply.draft import Draft
+    from unspill.apply.journal import Journal, Taken
+    from unspill.apply.steps import OpenDirs
+    from unspill.model.operation import (
+        Entry,
+        Operation,
+        OperationKind,
+        Skipped,
+    )
+    from unspill.sandbox.project import Project
+    from unspill.store.db import Store
+    from unspill.store.operations import FileRow
+
+    # Tells whether a change of a root, by its path, is held again
+    Wanted = Callable[[bytes, bytes], bool]
+
+    # A directory of ours or a live root, and the path of an entry in it.
+    Place = tuple[Beneath, bytes]
+
+    Whereabouts = Literal["kept", "live", "gone"]
+
+
+class HeldAgain:
+    """Makes layers of what an operation took: of those paths that are wanted."""
+
+    def __init__(self, store: Store, journal: Journal, wanted: Wanted, roots: Sequence[bytes] = ()) -> None:
+        """Take the journal of the operation whose directory has the layers.
+
+        In `roots` the person's own entries are back right now, so whatever they are like, they are what the changes
+        were made from.
+        """
+        self._store = store
+        self._taken_by = journal.operation.id
+        self._wanted = wanted
+        self._roots = roots
+        self._residues = () if journal.end is None else journal.end.residues
+        self._run = journal.operation.runs[-1] if journal.operation.runs else ""
+        self._by_root: dict[bytes, list[Taken]] = {}
+        for tree in journal.trees:
+            if os.path.lexists(tree_dir(store.state, self._taken_by, tree.layer)):
+                self._by_root.setdefault(tree.root, []).append(tree)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_root)
+
+    def settle(self, operation: OperationId, left: Sequence[Skipped], marks: Sequence[int]) -> tuple[Residue, ...]:
+        """Return the layers that are held from now on; what was left is not among them."""
+        lefts = {(self._roots[one.root], one.path) for one in left if one.root < len(self._roots)}
+        moments = dict(zip(self._roots, marks, strict=False))
+        found = (self._hold(operation, root, moments.get(root), lefts) for root in self._by_root)
+        return tuple(residue for residue in found if residue is not None)
+
+    def _hold(
+        self, operation: OperationId, root: bytes, moment: int | None, left: set[tuple[bytes, bytes]]
+    ) -> Residue | None:
+        state, trees = self._store.state, self._by_root[root]
+        uppers = tuple(tree_dir(state, self._taken_by, tree.layer) for tree in reversed(trees))
+        bases = [kept_base_dir(state, self._taken_by, tree.layer) for tree in trees]
+        base = next((base for base in bases if os.path.lexists(base)), None)
+        changes = [
+            change
+            for change in scan(uppers, () if base is None else (base,), root)
+            if self._wanted(root, change.path) and not _is_left(root, change.path, left)
+        ]
+        if not changes:
+            return None
+        layer = new_id()
+        dest = residue_dir(state, operation, layer)
+        os.makedirs(os.path.dirname(dest), 0o700, exist_ok=True)
+        build_residue(dest, uppers, changes, _locate, root)
+        keep_base(base, root, changes, base_dir(state, layer))
+        older: dict[bytes, int] = {}
+        if moment is None:
+            moment = take_mark(root, stat_root(root), renew(dest, os.lstat(dest))).ctime_ns
+            moments = zip(reversed(uppers), trees, strict=True)
+            marks = [(upper, tree.mark_ns, dict(tree.overrides)) for upper, tree in moments]
+            older = carry_over(root, changes, Marks(marks), moment)
+        return Residue(
+            layer=layer,
+            root=root,
+            # Journals of unspill 0.1 have no run for each layer
+            run=trees[-1].run or self._run,
+            mark_ns=moment,
+            overrides=tuple(older.items()),
+            seq=self._place_above(root, trees),
+        )
+
+    def _place_above(self, root: bytes, trees: list[Taken]) -> int:
+        """Return the place of the last layer of a root that was there when these were taken."""
+        rests = [LayerId(rest.layer) for rest in self._residues if rest.root == root]
+        rows = [row for rest in rests if (row := self._store.layers.find(rest)) is not None]
+        return max((*(tree.seq for tree in trees), *(row.seq for row in rows)))
+
+
+def _is_left(root: bytes, path: bytes, left: set[tuple[bytes, bytes]]) -> bool:
+    """Tell whether a path, or the repository that it belongs to, was left."""
+    return (root, path) in left or (b".git/" in path and (root, repository_of(path) or path) in left)
+
+
+def _locate(change: Change) -> bytes:
+    assert change.layer is not None
+    return change.layer + b"/" + change.path
+
+
+_ALL = 1_000_000
+# Who asks for an apply that follows a run by itself
+AFTER_RUN = "run"
+
+
+def get_operation(project: Project, operation: str | int) -> Operation:
+    """Return an operation of this project by number or id.
+
+    Raises:
+        UsageError: there is none.
+    """
+    text = str(operation)
+    if text.isdecimal() and len(text) < 16:
+        found = project.store.operations.find_number(project.path, int(text))
+    else:
+        found = project.store.operations.find(OperationId(text))
+    if found is None or found.project != project.path:
+        raise UsageError(f"no such operation: {text}", remedy="See `unspill log`.")
+    return found
+
+
+def undo_operation(
+    project: Project, operation: str | int | None, asked_by: str, cancel_fd: int | None = None
+) -> Operation:
+    """Take an operation back: by default the last one that was not taken back yet.
+
+    Raises:
+        UsageError: there is nothing to take back.
+        SandboxUnavailable: the caller gave up; nothing was changed.
+    """
+    end_interrupted(project.store)
+    done = _done(project)
+    reversed_by = _reversals(done)
+    if operation is None:
+        # What only changed times is undone when it is named, but nobody means it by "the last"
+        wanted = next((one for one in done if one.kind != "undo" and one.changed and one.id not in reversed_by), None)
+        if wanted is None:
+            raise UsageError("there is nothing to undo", remedy="See `unspill log`.")
+    else:
+        wanted = get_operation(project, operation)
+    kind: OperationKind = "undo" if wanted.kind != "undo" else "redo"
+    return _reverse(project, wanted, kind, reversed_by, asked_by, cancel_fd)
+
+
+def redo_operation(project: Project, operation: str | int | None, asked_by: str) -> Operation:
+    """Do again what an undo took back: by default the last undo that was not followed by its redo.
+
+    Raises:
+        UsageError: there is nothing to do again.
+    """
+    end_interrupted(project.store)
+    done = _done(project)
+    reversed_by = _reversals(done)
+    if operation is None:
+        wanted = next((one for one in done if one.kind == "undo" and one.id not in reversed_by), None)
+        if wanted is None:
+            raise UsageError("there is nothing to redo", remedy="See `unspill log`.")
+    else:
+        wanted = get_operation(project, operation)
+        if wanted.kind != "undo":
+            wanted = reversed_by.get(wanted.id, wanted)
+        if wanted.kind != "undo":
+            raise UsageError(f"operation {wanted.number} was not undone", remedy="See `unspill log`.")
+    return _reverse(project, wanted, "redo", reversed_by, asked_by)
+
+
+def steps_of(project: Project, operation: Operation) -> tuple[Step, ...]:
+    """Return the steps of an operation that were done; none where its journal is not kept any more."""
+    journal = read_journal(journal_file(project.store.state, operation.id))
+    if journal is None or journal.end is None:
+        return ()
+    return tuple(journal.steps[index] for index in journal.end.done)
+
+
+def _done(project: Project) -> list[Operation]:
+    """Return the operations of the project that were done, the youngest first."""
+    return [one for one in project.store.operations.latest(project.path, _ALL) if one.ending == "done"]
+
+
+def _reversals(done: Sequence[Operation]) -> dict[OperationId, Operation]:
+    """Return, by operation, what took it back and was not itself taken back."""
+    found: dict[OperationId, Operation] = {}
+    gone: set[OperationId] = set()
+    for one in done:
+        if one.of is not None and one.id not in gone:
+            found.setdefault(one.of, one)
+            gone.add(one.of)
+    return found
+
+
+def _refuse_other_roots(journal: Journal) -> None:
+    """Stop where another directory is at the path of a root than the one that the operation changed."""
+    for root, (_device, inode) in zip(journal.operation.roots, journal.identities, strict=True):
+        if stat_root(root).st_ino != inode:
+            raise RootRefused(
+                f"{os.fsdecode(root)} is another directory than the one that was changed",
+                remedy="Put the project back where it was.",
+            )
+
+
+def _reverse(
+    project: Project,
+    wanted: Operation,
+    kind: OperationKind,
+    reversed_by: dict[OperationId, Operation],
+    asked_by: str,
+    cancel_fd: int | None = None,
+) -> Operation:
+    if wanted.ending != "done":
+        raise UsageError(f"operation {wanted.number} was rolled back: there is nothing to take back")
+    if wanted.id in reversed_by:
+        by = reversed_by[wanted.id]
+        raise UsageError(
+            f"operation {wanted.number} was taken back by operation {by.number}",
+            remedy=f"To do it again: unspill undo op{by.number}",
+        )
+    journal = read_journal(journal_file(project.store.state, wanted.id))
+    if journal is None or journal.end is None:
+        raise UsageError(
+            f"the backup of operation {wanted.number} is not kept any more", remedy="See `keep_days` in the settings."
+        )
+    _refuse_other_roots(journal)
+    later = LaterOperations(project.store, wanted)
+    task = Task(
+        kind=kind,
+        sandbox=wanted.sandbox,
+        project=wanted.project,
+        roots=wanted.roots,
+        asked_by=asked_by,
+        draft=Reversal(later.as_of_now(journal), later.explains, kind).draft,
+        of=wanted.id,
+        origin=wanted.origin,
+        runs=wanted.runs,
+        check=lambda: refuse_given_up(cancel_fd),
+    )
+    try:
+        if not _concerns_layers(project.store, wanted, journal):
+            return operate(project.store, task)
+        with lock_unless_given_up(project.store.state, SandboxId(wanted.sandbox), cancel_fd):
+            return operate(project.store, _with_layers(project.store, wanted, journal, task))
+    finally:
+        forget_untracked(project)
+
+
+def _concerns_layers(store: Store, wanted: Operation, journal: Journal) -> bool:
+    """Tell whether a reversal changes what is held: of a discard, or of an apply that was asked for."""
+    assert journal.end is not None
+    origin = store.operations.find(wanted.origin) if wanted.origin is not None else None
+    first = wanted if origin is None else origin
+    return first.kind == "discard" or (first.kind == "apply" and first.asked_by != AFTER_RUN)
+
+
+def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) -> Task:
+    """Return the task of a reversal with what it does to the layers of the sandbox.
+
+    Raises:
+        UsageError: what was held again by an undo is not held any more, or what was discarded lies elsewhere by now.
+    """
+    end = journal.end
+    assert end is not None
+    held = [tree.layer for tree in end.restored] + [residue.layer for residue in end.residues]
+    if held and wanted.kind == "undo":
+        known = {tree.layer: tree for tree in taken_layers(store, SandboxId(wanted.sandbox))}
+        trees = tuple(known[layer] for layer in held if layer in known)
+        if len(trees) < len(held):
+            raise UsageError(
+                f"what operation {wanted.number} put on hold again was applied or discarded since",
+                remedy="See `unspill log`, and undo that instead.",
+            )
+        is_discard = not journal.steps and not journal.git
+        if is_discard:
+            _refuse_built_on(store, wanted, held, [*known])
+        return task.replace(trees=trees, changed=wanted.changed if is_discard else 0)
+    first = read_journal(journal_file(store.state, wanted.origin or wanted.id), with_steps=False)
+    if first is None:
+        return task
+    if not journal.steps and not journal.git:
+        if not journal.paths:
+            _refuse_if_done_again(store, wanted, journal)
+            return task.replace(restored=journal.trees, changed=wanted.changed)
+        paths = set(journal.paths)
+        again = HeldAgain(store, journal, lambda root, path: (root, path) in paths)
+        return task.replace(settle=again.settle, changed=wanted.changed)
+    return task.replace(settle=HeldAgain(store, first, _applied(wanted, journal), wanted.roots).settle)
+
+
+def _refuse_built_on(store: Store, wanted: Operation, held: Sequence[str], layers: Sequence[str]) -> None:
+    """Stop where a later layer that stays has to do with a repository that the layers to be taken changed.
+
+    Its references may lead to commits that only these have.
+    """
+    with_git = [layer for layer in layers if os.path.lexists(upper_dir(store.state, LayerId(layer)) + b"/.git")]
+    first = next((at for at, layer in enumerate(with_git) if layer in held), len(with_git))
+    if any(layer not in held for layer in with_git[first:]):
+        raise UsageError(
+            f"a later run built on the git repository that operation {wanted.number} put on hold again",
+            remedy="Discard or apply all that is held instead.",
+        )
+
+
+def _refuse_if_done_again(store: Store, discard: Operation, journal: Journal) -> None:
+    """Stop where a discard does not have its layers any more: its undo held them again, and the redo has them now."""
+    if all(os.path.lexists(tree_dir(store.state, discard.id, tree.layer)) for tree in journal.trees):
+        return
+    raise UsageError(
+        f"what operation {discard.number} discarded was held again and discarded since",
+        remedy="See `unspill log`, and undo the redo instead.",
+    )
+
+
+def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes], bool]:
+    """Return what tells whether an operation applied a path, by itself or with its repository."""
+    assert journal.end is not None
+    steps = [journal.steps[index] for index in journal.end.done]
+    # A directory that was only opened and closed again has steps too; one whose special bits were left out has not
+    changed = {(step.root, step.path) for step in steps if step.action == "set_metadata" and step.was != step.becomes}
+    unchanged = opened_and_closed(steps) & changed
+    paths = {
+        (operation.roots[step.root], step.path)
+        for step in steps
+        if step.action != "set_metadata" or (step.root, step.path) not in unchanged
+    }
+    tops = {
+        (operation.roots[git.root], git.top)
+        for git, ending in zip(journal.git, journal.end.git, strict=True)
+        if ending != "left"
+    }
+    return lambda root, path: (root, path) in paths or (b".git" in path and (root, repository_of(path)) in tops)
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def operation_changes(project: Project, operation: str | int) -> ChangeSet:
+    """Return what an operation changed.
+
+    Raises:
+        UsageError: there is no such operation, or its journal is not kept any more.
+    """
+    found = get_operation(project, operation)
+    discarded = _discarded(project, found)
+    if discarded is not None:
+        return discarded[0]
+    with _Trace(project, found) as trace:
+        return ChangeSet(roots=tuple(trace.part(index) for index in range(len(found.roots))))
+
+
+def operation_diff(
+    project: Project,
+    operation: str | int,
+    paths: Sequence[bytes],
+    *,
+    colour: bool,
+    skip: Callable[[bytes], bool] = lambda _path: False,
+) -> str:
+    """Return what an operation changed as a text that is safe to print; without paths that `skip` is true of.
+
+    Raises:
+        UsageError: there is no such operation, or its journal is not kept any more.
+    """
+    found = get_operation(project, operation)
+    lines: list[str] = []
+    discarded = _discarded(project, found)
+    if discarded is not None:
+        changes, below = discarded
+        kept = [
+            part.replace(
+                changes=tuple(
+                    change
+                    for change in part.changes
+                    if (not paths or _is_below(change.path, part.root, paths))
+                    and not skip(part.root + b"/" + change.path)
+                )
+            )
+            for part in changes.roots
+        ]
+        lines = diff_lines(changes.replace(roots=tuple(kept)), below, colour=colour)
+        return "".join(line + "\n" for line in lines)
+    with _Trace(project, found) as trace:
+        for index, root in enumerate(found.roots):
+            part = trace.part(index)
+            with _Retraced(root, index, trace) as reader:
+                for change in part.changes:
+                    if change.is_mere_touch or (paths and not _is_below(change.path, root, paths)):
+                        continue
+                    if not skip(root + b"/" + change.path):
+                        lines += painted(change_diff(change, reader, MAX_FILE_BYTES), colour=colour)
+    if len(lines) > MAX_LINES:
+        lines = [*lines[:MAX_LINES], f"... cut here: {len(lines) - MAX_LINES} more lines"]
+    return "".join(line + "\n" for line in lines)
+
+
+def _discarded(project: Project, operation: Operation) -> tuple[ChangeSet, dict[bytes, tuple[bytes, ...]]] | None:
+    """Return what a discard dropped, with the layers below it by root; None for another operation.
+
+    Where it was undone nothing is there to be told of: it is held again.
+    """
+    state = project.store.state
+    journal = read_journal(journal_file(state, operation.id))
+    if journal is None or journal.end is None or journal.steps or journal.git:
+        return None
+    uppers: dict[bytes, list[bytes]] = {}
+    below: dict[bytes, tuple[bytes, ...]] = {}
+    masks = {stack.live: stack.mask for stack in load_masked(project)}
+    for tree in reversed(journal.trees):
+        place, base = tree_dir(state, operation.id, tree.layer), kept_base_dir(state, operation.id, tree.layer)
+        if os.path.lexists(place):
+            uppers.setdefault(tree.root, []).append(place)
+            below[tree.root] = tuple(path for path in (masks.get(tree.root), base) if path and os.path.lexists(path))
+    chosen = set(journal.paths)
+    parts = [
+        part.replace(
+            changes=tuple(change for change in part.changes if not chosen or (part.root, change.path) in chosen)
+        )
+        for root, layers in uppers.items()
+        if os.path.isdir(root)
+        for part in scan(tuple(layers), below[root], root).roots
+    ]
+    return ChangeSet(roots=tuple(parts)), below
+
+
+def _is_below(path: bytes, root: bytes, wanted: Sequence[bytes]) -> bool:
+    for top in wanted:
+        if top in (b".", path) or path.startswith(top + b"/"):
+            return True
+        if top.startswith(b"/") and (root + b"/" + path + b"/").startswith(top + b"/"):
+            return True
+    return False
+
+
+class _Sides:
+    """What one path had before an operation and had after it."""
+
+    def __init__(self) -> None:
+        self.before: Entry | None = None
+        self.after: Entry | None = None
+        self.dress: list[Step] = []
+        self.places: list[bytes] = []
+
+
+class _Trace:
+    """Knows the sides of each path and finds their entries."""
+
+    def __init__(self, project: Project, operation: Operation) -> None:
+        self._project = project
+        self._operation = operation
+        steps = steps_of(project, operation)
+        if not steps:
+            raise UsageError(
+                f"what op {operation.number} changed is not kept any more", remedy="See `keep_days` in the settings."
+            )
+        self._sides: dict[tuple[int, bytes], _Sides] = {}
+        for step in steps:
+            self._add(step)
+        self._ours = Beneath(os.open(project.store.state + b"/operations", _DIRECTORY))
+        self._live = [_open_live(root) for root in operation.roots]
+        self._later: dict[tuple[bytes, bytes], list[bytes]] | None = None
+
+    def part(self, root: int) -> RootChanges:
+        """Return the changes of one root, sorted."""
+        found = [(path, sides) for (index, path), sides in self._sides.items() if index == root]
+        changes = [self._change(root, path, sides) for path, sides in sorted(found, key=lambda pair: pair[0])]
+        return RootChanges(
+            root=self._operation.roots[root], changes=tuple(change for change in changes if change is not None)
+        )
+
+    def open(self, root: int, path: bytes, *, after: bool) -> int:
+        """Open the file that was at a path before, or after.
+
+        Raises:
+            OSError: it is not kept any more.
+        """
+        sides = self._sides[root, path]
+        place = self._find(root, path, sides, sides.after if after else sides.before)
+        if place is None:
+            raise FileNotFoundError(2, "it is not kept any more")
+        fd, name = place[0].parent(place[1])
+        return os.open(name, _FILE, dir_fd=fd)
+
+    def _add(self, step: Step) -> None:
+        sides = self._sides.setdefault((step.root, step.path), _Sides())
+        if step.action == "set_metadata":
+            sides.dress.append(step)
+            return
+        if step.before is not None and sides.before is None:
+            sides.before = step.before
+        sides.after = step.after if step.action == "put" else None
+        sides.places.append(step.backup)
+
+    def _change(self, root: int, path: bytes, sides: _Sides) -> Change | None:
+        before, after = sides.before, sides.after
+        if before is None and after is None:
+            return _dress_change(path, sides.dress)
+        change = Change(
+            path=path,
+            kind=_kind(before, after),
+            entry=None if after is None else _identity(after, sides.dress),
+            base_kind=None if before is None else before.kind,
+            base_size=0 if before is None else before.size,
+            base_mode=0 if before is None else before.mode,
+            target=self._target(root, path, sides, after),
+            base_target=self._target(root, path, sides, before),
+        )
+        if change.kind != "modified" or before is None or after is None:
+            return change
+        aspects = ("mode",) if before.mode != after.mode else ()
+        is_same = before.size == after.size and self._has_same_content(root, path, change)
+        return change.replace(kind="metadata" if is_same else "modified", aspects=aspects or ("mtime",) * is_same)
+
+    def _has_same_content(self, root: int, path: bytes, change: Change) -> bool:
+        if change.base_kind != "file" or change.base_size > MAX_FILE_BYTES:
+            return change.base_kind == "symlink" and change.target == change.base_target
+        try:
+            sides = (read_up_to(self.open(root, path, after=after), MAX_FILE_BYTES) for after in (False, True))
+            return next(sides) == next(sides)
+        except OSError:
+            return False
+
+    def _target(self, root: int, path: bytes, sides: _Sides, entry: Entry | None) -> bytes | None:
+        if entry is None or entry.kind != "symlink":
+            return None
+        place = self._find(root, path, sides, entry)
+        if place is None:
+            return None
+        fd, name = place[0].parent(place[1])
+        return os.readlink(name, dir_fd=fd)
+
+    def _find(self, root: int, path: bytes, sides: _Sides, entry: Entry | None) -> Place | None:
+        if entry is None:
+            return None
+        live = self._live[root]
+        candidates: list[Place] = [(self._ours, place) for place in sides.places if place]
+        candidates += [] if live is None else [(live, path)]
+        return self._first(candidates, entry) or self._first(
+            [(self._ours, place) for place in self._later_places(root, path)], entry
+        )
+
+    def _first(self, candidates: Iterable[Place], entry: Entry) -> Place | None:
+        for tree, path in candidates:
+            try:
+                found = tree.find(path)
+            except OSError:
+                continue
+            if found is None:
+                continue
+            # The copy of what was displaced from another filesystem has an inode and a mode of its own
+            is_copy = tree is self._ours and found.st_mtime_ns == entry.mtime_ns and found.st_size == entry.size
+            if matches(found, entry) or (is_copy and entry.kind != "dir"):
+                return tree, path
+        return None
+
+    def _later_places(self, root: int, path: bytes) -> list[bytes]:
+        if self._later is None:
+            self._later = {}
+            store = self._project.store
+            for one in store.operations.later(self._operation.project, self._operation.number):
+                journal = read_journal(journal_file(store.state, one.id))
+                for step in () if journal is None else journal.steps:
+                    self._later.setdefault((one.roots[step.root], step.path), []).append(step.backup)
+        return [place for place in self._later.get((self._operation.roots[root], path), ()) if place]
+
+    def __enter__(self) -> _Trace:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        self._ours.close()
+        for live in self._live:
+            if live is not None:
+                live.close()
+
+
+class _Retraced(Reader):
+    """Opens files on both sides of what an operation changed."""
+
+    def __init__(self, live: bytes, root: int, trace: _Trace) -> None:
+        super().__init__(live)
+        self._root = root
+        self._trace = trace
+
+    def open_before(self, change: Change) -> int:
+        return self._trace.open(self._root, change.path, after=False)
+
+    def open_after(self, change: Change) -> int:
+        return self._trace.open(self._root, change.path, after=True)
+
+
+def _open_live(root: bytes) -> Beneath | None:
+    try:
+        return Beneath(os.open(root, _DIRECTORY))
+    except OSError:
+        return None
+
+
+def _kind(before: Entry | None, after: Entry | None):  # type: ignore[no-untyped-def]
+    if before is None:
+        return "added"
+    if after is None:
+        return "deleted"
+    return "modified" if before.kind == after.kind else "replaced"
+
+
+def _identity(entry: Entry, dress: Sequence[Step]) -> Identity:
+    worn = dress[-1].becomes if dress else None
+    mode = entry.mode if worn is None else worn.mode
+    return Identity(kind=entry.kind, mode=mode, inode=entry.inode, size=entry.size, ctime_ns=0)
+
+
+def _dress_change(path: bytes, dress: Sequence[Step]) -> Change | None:
+    """Tell what a directory wears that it did not; one that was only opened for the operation does not differ."""
+    was, becomes, entry = dress[0].was, dress[-1].becomes, dress[-1].before
+    assert entry is not None
+    if was is None or becomes is None or was == becomes:
+        return None
+    aspects = ("mode",) * (was.mode != becomes.mode) + ("xattrs",) * (was.attributes != becomes.attributes)
+    return Change(
+        path=path,
+        kind="metadata",
+        entry=_identity(entry, dress),
+        base_kind="dir",
+        base_mode=was.mode,
+        aspects=aspects,  # type: ignore[arg-type]
+    )
+
+
+LONGEST_NAME = 255
+
+_FILES = ("file", "symlink")
+
+
+class Backup(Record):
+    """A displaced version of a file by its name.
+
+    kept: it lies at `path`. live: an undo gave it back to the live tree, so it is what the project has. gone: neither;
+    its operation was pruned, or something else was put there.
+    """
+
+    row: BackupRow
+    where: Whereabouts
+    path: bytes
+
+
+def catch_up(store: Store, project: bytes) -> int:
+    """Bring the records of a project up to date with its operations; return how many of them were new."""
+    folded = 0
+    for operation in store.operations.unrecorded(project):
+        journal = find_journal(store.state, operation)
+        with store.transaction:
+            if not store.operations.claim(operation.id):
+                continue
+            folded += 1
+            if journal is not None and operation.ending == "done":
+                _fold(store, operation, journal)
+    return folded
+
+
+def files_of(store: Store, project: bytes, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
+    """Return the records of a project by root and path, those of deleted files only where they are asked for."""
+    catch_up(store, project)
+    return store.files.of_project(project, with_deleted=with_deleted)
+
+
+def backups_of(store: Store, file: FileRow) -> tuple[Backup, ...]:
+    """Return the named backups of a file, the newest first."""
+    with _beneath(store.state + b"/operations") as places:
+        return tuple(_look_up(store, places, file, row) for row in store.files.backups_of(file.id))
+
+
+def find_journal(state: bytes, operation: Operation) -> Journal | None:
+    """Return the journal of an operation, None where it is gone, was never ended or can't be read."""
+    try:
+        journal = read_journal(journal_file(state, operation.id))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None if journal is None or journal.end is None else journal
+
+
+def backup_name(file: int, at_ns: int, path: bytes) -> bytes:
+    """Return the name of the first version that is displaced on a day: the person's own day, not that of UTC."""
+    day = time.strftime("%y-%m-%d", time.localtime(at_ns // 1_000_000_000)).encode()
+    return (b"%d-%b-%b" % (file, day, os.path.basename(path)))[:LONGEST_NAME]
+
+
+def _fold(store: Store, operation: Operation, journal: Journal) -> None:
+    assert journal.end is not None
+    for index in journal.end.done:
+        step = journal.steps[index]
+        before, after = _as_file(step.before), _as_file(step.after) if step.action == "put" else None
+        if step.action != "set_metadata" and (before or after):
+            _fold_step(store, operation, step, before, after)
+
+
+def _as_file(entry: Entry | None) -> Entry | None:
+    return entry if entry is not None and entry.kind in _FILES else None
+
+
+def _fold_step(store: Store, operation: Operation, step: Step, before: Entry | None, after: Entry | None) -> None:
+    known = after or before
+    assert known is not None
+    project, root = operation.project, operation.roots[step.root]
+    file = store.files.put(project, root, step.path, known.mtime_ns, is_deleted=after is None)
+    if before is None:
+        return
+    name = backup_name(file.id, operation.at_ns, step.path)
+    store.files.add_backup(
+        BackupRow(
+            name=name,
+            file=file.id,
+            operation=operation.id,
+            place=step.backup,
+            recorded_ns=operation.at_ns,
+            # The inode of a copy is not the one that was displaced
+            entry=before.replace(inode=0) if step.staged else before,
+            digest=step.digest,
+        )
+    )
+    if file.last_approved_copy_path != name:
+        store.files.change(file.replace(last_approved_copy_path=name))
+
+
+def _beneath(path: bytes) -> Beneath:
+    return Beneath(os.open(path, _DIRECTORY))
+
+
+def _look_up(store: Store, places: Beneath, file: FileRow, row: BackupRow) -> Backup:
+    path = b"%b/operations/%b" % (store.state, row.place)
+    if is_kept(places, row):
+        return Backup(row=row, where="kept", path=path)
+    try:
+        with _beneath(file.root) as live:
+            found = live.find(file.path)
+    except OSError:
+        found = None
+    if found is not None and matches(found, row.entry):
+        return Backup(row=row, where="live", path=os.path.join(file.root, file.path))
+    return Backup(row=row, where="gone", path=path)
+
+
+def is_kept(places: Beneath, row: BackupRow) -> bool:
+    """Tell whether a backup lies where it was put; `places` is the directory of operations."""
+    try:
+        found = places.find(row.place)
+    except OSError:
+        return False
+    if found is None:
+        return False
+    entry = row.entry if row.entry.inode else row.entry.replace(inode=found.st_ino, mode=found.st_mode & 0o7777)
+    return matches(found, entry)
+
+
+LIST = "See `unspill files` and `unspill log` for what there is."
+_DIR = 0o040000
+
+
+class _Source(Record):
+    """A backup: where it lies below the directory of operations, and what it must be."""
+
+    place: bytes
+    entry: Entry
+    digest: bytes = b""
+
+
+def restore_path(project: Project, path: bytes, backup: str | None, asked_by: str) -> Operation:
+    """Put a displaced version of a file back: a named one, that of an operation (`op7`), or the newest that is kept.
+
+    Raises:
+        UsageError: there is no such backup, or a directory is in the way.
+    """
+    root, inner = _in_root(project, path)
+    source = _find_source(project, root, inner, backup)
+    task = Task(
+        kind="restore",
+        sandbox=project.row.id,
+        project=project.path,
+        roots=(root,),
+        asked_by=asked_by,
+        draft=lambda draft, dirs: _draft(draft, dirs, inner, source),
+    )
+    return operate(project.store, task)
+
+
+def _in_root(project: Project, path: bytes) -> tuple[bytes, bytes]:
+    full = os.path.normpath(os.path.join(project.path, path))
+    for root in project.roots:
+        if full.startswith(root + b"/"):
+            return root, full[len(root) + 1 :]
+    raise UsageError(f"{os.fsdecode(path)!r} is not inside the project", remedy=LIST)
+
+
+def _find_source(project: Project, root: bytes, path: bytes, backup: str | None) -> _Source:
+    if backup is not None and backup.startswith("op") and backup[2:].isdecimal():
+        steps = steps_of(project, get_operation(project, backup[2:]))
+        for step in steps:
+            if (
+                step.path == path
+                and step.before is not None
+                and step.before.kind != "dir"
+                and step.action != "set_metadata"
+            ):
+                return _Source(place=step.backup, entry=step.before, digest=step.digest)
+        raise UsageError(f"{backup} displaced no {os.fsdecode(path)!r}", remedy=LIST)
+    if backup is None:
+        return _find_newest(project, root, path)
+    catch_up(project.store, project.path)
+    file = project.store.files.find(project.path, root, path)
+    known = [] if file is None else [found for found in backups_of(project.store, file) if found.where == "kept"]
+    rows = [found.row for found in known if found.row.name == os.fsencode(backup)]
+    if not rows:
+        raise UsageError(f"there is no such backup of {os.fsdecode(path)!r}", remedy=LIST)
+    return _Source(place=rows[0].place, entry=rows[0].entry, digest=rows[0].digest)
+
+
+def _find_newest(project: Project, root: bytes, path: bytes) -> _Source:
+    """Return the version that was displaced last and still lies where it was put."""
+    with Beneath(os.open(project.store.state + b"/operations", _DIRECTORY)) as places:
+        for operation in project.store.operations.latest(project.path, _ALL):
+            for step in steps_of(project, operation):
+                entry = step.before
+                if entry is None or entry.kind == "dir" or step.action == "set_metadata" or step.path != path:
+                    continue
+                found = places.find(step.backup) if operation.roots[step.root] == root else None
+                if found is not None and (step.staged or matches(found, entry)):
+                    return _Source(place=step.backup, entry=entry, digest=step.digest)
+    raise UsageError(f"there is no backup of {os.fsdecode(path)!r}", remedy=LIST)
+
+
+def _draft(draft: Draft, dirs: OpenDirs, path: bytes, source: _Source) -> None:
+    try:
+        fd, name = dirs.operations.parent(source.place)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{show(path)} has no backup there any more: an undo or a redo has put it back", remedy=LIST
+        ) from None
+    _verify(fd, name, status, source, draft)
+    live = dirs.roots[0]
+    group = draft.next_group()
+    missing = _make_parents(draft, live, path, group)
+    found = None if missing else live.find(path)
+    if found is not None and found.st_mode & 0o170000 == _DIR:
+        raise UsageError(f"{os.fsdecode(path)!r} is a directory now", remedy="Move it away first.")
+    if not missing:
+        draft.open_directory(0, path.rpartition(b"/")[0], live)
+    place, after = draft.stage(0, fd, name, status, None)
+    before = None if found is None else entry_of(found)
+    step = Step(root=0, path=path, action="put", group=group, place=place, before=before, after=entry_of(after))
+    draft.add(step.replace(staged=draft.is_staged(0)))
+
+
+def _verify(fd: int, name: bytes, status: os.stat_result, source: _Source, draft: Draft) -> None:
+    entry = source.entry
+    is_same = matches(status, entry) if entry.inode and not source.digest else status.st_size == entry.size
+    if not is_same or (source.digest and digest_entry(fd, name, status, draft.modes) != source.digest):
+        raise UsageError("the backup is not what was put there", remedy=LIST)
+
+
+def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
+    """Add the directories that are missing above a path; tell whether there are any.
+
+    Raises:
+        UsageError: something that is no directory, a link perhaps, is where one was.
+    """
+    missing = []
+    above = path.rpartition(b"/")[0]
+    try:
+        while above and live.find(above) is None:
+            missing.append(above)
+            above = above.rpartition(b"/")[0]
+        live.directory(above)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise UsageError(
+            f"{show(path)} can't be restored: a link or a file is where a directory above it was",
+            remedy="Move that away first, or undo the operation that put it there.",
+        ) from error
+    for directory in reversed(missing):
+        place, made = draft.stage_directory(0)
+        step = Step(root=0, path=directory, action="put", group=group, place=place, after=entry_of(made))
+        draft.add(step.replace(staged=draft.is_staged(0)))
+        draft.set_metadata_of_new(0, directory, made, Metadata(mode=0o755), group)
+    return bool(missing)
+
+
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+class Rescanned(Record):
+    """How many records stay, how many of those changed, and how many are gone."""
+
+    kept: int = 0
+    changed: int = 0
+    removed: int = 0
+
+
+def rescan(store: Store, project: bytes) -> Rescanned:
+    """Compare the records of a project with what is there."""
+    catch_up(store, project)
+    return judge_files(store, store.files.of_project(project, with_deleted=True))
+
+
+def judge_files(store: Store, files: Iterable[FileRow]) -> Rescanned:
+    """Renew or remove the records of some files."""
+    kept: list[FileRow] = []
+    removed: list[int] = []
+    changed: list[FileRow] = []
+    with _Look(store) as look:
+        for file in files:
+            after = look.judge(file)
+            if after is None:
+                removed.append(file.id)
+                continue
+            kept.append(after)
+            if after != file:
+                changed.append(after)
+    with store.transaction:
+        for file in changed:
+            store.files.change(file)
+        store.files.remove(removed)
+    return Rescanned(kept=len(kept), changed=len(changed), removed=len(removed))
+
+
+class _Look:
+    """Looks at live files and at backups, each root opened once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._places = Beneath(os.open(store.state + b"/operations", _DIRECTORY))
+        self._roots: dict[bytes, Beneath | None] = {}
+
+    def judge(self, file: FileRow) -> FileRow | None:
+        """Return the record as it should be, None if it should not be."""
+        live = self._root(file.root)
+        if live is None:
+            return file
+        try:
+            found = live.find(file.path)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                return file
+            found = None
+        backups = [row for row in self._store.files.backups_of(file.id) if is_kept(self._places, row)]
+        known = self._store.files.find_backup(file.last_approved_copy_path) if file.last_approved_copy_path else None
+        copy = file.last_approved_copy_path if known is not None else backups[0].name if backups else b""
+        file = file.replace(last_approved_copy_path=copy)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            return file.replace(is_deleted=False, last_modified=found.st_mtime_ns)
+        return file.replace(is_deleted=True) if backups else None
+
+    def _root(self, root: bytes) -> Beneath | None:
+        if root not in self._roots:
+            try:
+                self._roots[root] = Beneath(os.open(root, _DIRECTORY))
+            except OSError:
+                self._roots[root] = None
+        return self._roots[root]
+
+    def __enter__(self) -> _Look:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        self._places.close()
+        for live in self._roots.values():
+            if live is not None:
+                live.close()

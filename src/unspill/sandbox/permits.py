@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller wants beyond the policy for one run: checked, put to the broker, and turned into a wider sandbox.
+
+Nobody is asked before everything else is known to be right: the command, the directories, the hosts, the whole plan.
+What a person does apart from any run (answer what waits, take grants back, read the audit) works on the state directory
+alone. Loaded only where something is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.changes.quote import quote
+from unspill.errors import PolicyError, UsageError
+from unspill.host.installation import check_own_place
+from unspill.model.permission import (
+    AsRoot,
+    Egress,
+    GrantId,
+    MaskedSecret,
+    NetworkForCommand,
+    ReadablePath,
+    RequestId,
+    Unsandboxed,
+    WritableRoot,
+)
+from unspill.permissions.approvers import (
+    DenyAll,
+    answer_question,
+    find_question,
+    open_questions,
+)
+from unspill.permissions.audit import Audit, revoke_event
+from unspill.permissions.broker import Broker
+from unspill.plan.view import is_shown, to_host, to_inside
+from unspill.policy.hosts import WEB_PORTS, parse_allowed, parse_reachable
+from unspill.policy.paths import contains
+from unspill.record import Record
+from unspill.sandbox.audit import record_run
+from unspill.sandbox.cancel import until_cancelled
+from unspill.sandbox.opening import checked_roots, get_facts
+from unspill.sandbox.program import input_of, occasion_of
+from unspill.sandbox.project import find_own_locations, own_directories
+from unspill.sandbox.result import never_begun
+from unspill.sandbox.review import plan_as_if
+from unspill.sandbox.running import run_request
+from unspill.sandbox.settings import check_approver
+from unspill.store.db import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+    from unspill.model.permission import Grant, Question
+    from unspill.model.permission import Request as Asked
+    from unspill.model.policy import Policy, Scope
+    from unspill.permissions.approvers import Approver
+    from unspill.permissions.audit import Event
+    from unspill.sandbox.planning import Request, RunWishes
+    from unspill.sandbox.project import Locations, Project
+    from unspill.sandbox.result import RunResult
+    from unspill.sandbox.settings import Who
+
+
+class Wanted(Record):
+    """What is wanted for one run, as a caller says it. Relative paths are seen from the project.
+
+    `plain` is without a sandbox, and then there is nothing else to want.
+    """
+
+    network: bool = False
+    hosts: Sequence[str] = ()
+    readable: Sequence[str] = ()
+    reveal: Sequence[str] = ()
+    roots: Sequence[str] = ()
+    plain: bool = False
+
+
+class Wants(Record):
+    """The same, checked: paths are absolute and real, hosts are rules in their one form."""
+
+    network: bool = False
+    hosts: tuple[str, ...] = ()
+    readable: tuple[bytes, ...] = ()
+    reveal: tuple[bytes, ...] = ()
+    roots: tuple[bytes, ...] = ()
+
+
+def to_wants(project: Project, wanted: Wanted) -> Wants:
+    """Check what is wanted, name by name.
+
+    Raises:
+        UsageError: a host is none, or there is nothing at a path.
+    """
+    for given in (wanted.hosts, wanted.readable, wanted.reveal, wanted.roots):
+        if isinstance(given, str | bytes):
+            raise UsageError(f"a list is wanted, not one text: {given!r}")
+    return Wants(
+        network=wanted.network,
+        hosts=tuple(dict.fromkeys(_host(host) for host in wanted.hosts)),
+        readable=tuple(dict.fromkeys(_real(project, path) for path in wanted.readable)),
+        reveal=_masked(project, wanted.reveal),
+        roots=tuple(dict.fromkeys(_real(project, path, is_directory=True) for path in wanted.roots)),
+    )
+
+
+def _masked(project: Project, given: Sequence[str]) -> tuple[bytes, ...]:
+    """Return secrets under their own names, whatever they are links to; each must be one that is masked."""
+    if not given:
+        return ()
+    paths = []
+    for path in given:
+        _real(project, path)
+        above, name = os.path.split(_on_host(project, path))
+        paths.append(os.path.join(os.path.realpath(above), name))
+    from unspill.sandbox.secrets import find_masks
+
+    find_masks(project, tuple(paths))
+    return tuple(dict.fromkeys(paths))
+
+
+def _host(text: str) -> str:
+    try:
+        return parse_reachable(text).text
+    except PolicyError as error:
+        raise UsageError(error.message, remedy=error.remedy) from None
+
+
+def _on_host(project: Project, given: str | bytes) -> bytes:
+    """Return the path that is meant: a caller may name it as a command sees it."""
+    path = os.path.join(project.path, os.fsencode(given))
+    # The host may have a directory of that name too, and the project in it
+    if any(contains(root, path) for root in project.roots):
+        return path
+    return to_host(path, project.means.policy.view, project.roots)
+
+
+def _real(project: Project, given: str | bytes, *, is_directory: bool = False) -> bytes:
+    path = _on_host(project, given)
+    if b"\0" in path or not os.path.exists(path):
+        raise UsageError(f"there is nothing at {quote(path)}", remedy="Nobody was asked.")
+    if is_directory and not os.path.isdir(path):
+        raise UsageError(f"{quote(path)} is not a directory", remedy="Nobody was asked.")
+    return os.path.realpath(path)
+
+
+def make_broker(store: Store, policy: Policy, locations: Locations, approver: Who) -> Broker:
+    """Return the broker of a sandbox; nobody answers where there is no approver."""
+    return Broker(
+        _approver(store, approver),
+        grants=store.grants,
+        requests=store.requests,
+        audit=Audit(store.state + b"/audit"),
+        policy=policy,
+        home=locations.home,
+        own=own_directories(locations, policy),
+        wait_s=policy.permissions.wait_s,
+    )
+
+
+def _approver(store: Store, approver: Who) -> Approver:
+    if approver is None or approver == "deny":
+        return DenyAll()
+    if approver == "queue":
+        from unspill.permissions.approvers import Queue
+
+        return Queue(store.requests)
+    if approver == "terminal":
+        from unspill.permissions.approvers import Terminal
+
+        return Terminal(lock=store.state + b"/locks/terminal")
+    check_approver(approver)
+    assert not isinstance(approver, str)
+    return approver
+
+
+def run_with_more(project: Project, request: Request, wishes: RunWishes, broker: Broker, wanted: Wanted) -> RunResult:
+    """Run one command with what is wanted beyond the policy, or without a sandbox if that is what is wanted.
+
+    Raises:
+        DeniedError: something of it was denied; nothing was run.
+        UsageError: something of it is malformed, or can't be had whoever says yes.
+    """
+    if project.means.container:
+        raise UsageError("in container mode a command has all that the container has", remedy="Ask for nothing else.")
+    if wanted.plain:
+        if any((wanted.network, wanted.hosts, wanted.readable, wanted.reveal, wanted.roots)):
+            raise UsageError("a command without a sandbox has all there is", remedy="Ask for nothing else.")
+        from unspill.sandbox.unsandboxed import check_plain, outside, run_plainly
+
+        request = outside(project, request)
+        check_plain(request)
+        asked = Unsandboxed(
+            project=project.path,
+            sandbox=project.row.id,
+            argv=request.argv,
+            cwd=request.cwd,
+            environ=tuple(b"%b=%b" % pair for pair in sorted(dict(request.environ).items())),
+            **input_of(request.stdin),
+        )
+        permit = until_cancelled(lambda: broker.obtain(asked), wishes.cancel_fd)
+        if permit is None:
+            return never_begun(project)
+        permit.take(asked)
+        return record_run(project, request, run_plainly(project, request, asked.environ, wishes))
+    found = until_cancelled(lambda: permitted(project, request, to_wants(project, wanted), broker), wishes.cancel_fd)
+    if found is None:
+        return never_begun(project)
+    return record_run(*found, run_request(*found, wishes.replace(broker=broker)))
+
+
+def permitted(project: Project, request: Request, wants: Wants, broker: Broker) -> tuple[Project, Request]:
+    """Obtain all that is wanted for one run, and return the sandbox and the command with it.
+
+    Raises:
+        DeniedError: something of it was denied; the run must not begin.
+        UsageError: something of it is malformed, or can't be had whoever says yes.
+    """
+    wants = _unseen(project, request, wants)
+    wider, wider_request = _with(project, request, wants)
+    plan = plan_as_if(wider, wider_request)
+    occasion = occasion_of(wider, wider_request, plan)
+    requests = tuple(_requests(wants, occasion, project.means.policy.network.mode))
+    for permit, asked in zip(broker.obtain_all(requests), requests, strict=True):
+        permit.take(asked)
+    return wider, wider_request.replace(program=occasion["script"])
+
+
+def _unseen(project: Project, request: Request, wants: Wants) -> Wants:
+    """Leave out what the sandbox has anyway: of that nobody need be asked."""
+    roots = tuple(root for root in wants.roots if not any(contains(own, root) for own in project.roots))
+    readable = wants.readable
+    if readable:
+        mounts = plan_as_if(project, request).mounts
+        hidden = project.means.policy.hidden
+        readable = tuple(
+            path
+            for path in readable
+            if not (is_shown(mounts, path) or any(contains(root, path) for root in project.roots))
+            or any(contains(place, path) for place in hidden)
+        )
+    hosts = wants.hosts
+    if wants.network:
+        # Any public host is reached on the ports of the web anyway
+        hosts = tuple(host for host in hosts if parse_allowed(host).port not in (None, *WEB_PORTS))
+    return wants.replace(roots=roots, readable=readable, hosts=hosts)
+
+
+def _with(project: Project, request: Request, wants: Wants) -> tuple[Project, Request]:
+    policy = project.means.policy
+    wider = policy.replace(
+        network=policy.network.replace(hosts=tuple(dict.fromkeys((*policy.network.hosts, *wants.hosts)))),
+        readable=(*policy.readable, *wants.readable),
+        roots=(*policy.roots, *wants.roots),
+    )
+    roots = checked_roots(project.path, wider, project.locations)
+    # A bwrap that lies in a root must not be run
+    facts = get_facts(project.store, wider, roots) if roots != project.roots else project.means.facts
+    # Where a root that is wanted has the project in it, it is that root which is the workspace
+    cwd = to_inside(to_host(request.cwd, policy.view, project.roots), policy.view, roots)
+    more = request.replace(network=wants.network, revealed=wants.reveal, cwd=cwd)
+    wider_project = project.replace(roots=roots, warning=check_own_place(roots))
+    return wider_project.with_means(policy=wider, facts=facts), more
+
+
+def _requests(wants: Wants, occasion: dict[str, Any], mode: str) -> Iterator[Asked]:
+    for path in wants.roots:
+        yield WritableRoot(**occasion, path=path)
+    for path in wants.readable:
+        yield ReadablePath(**occasion, path=path)
+    for path in wants.reveal:
+        yield MaskedSecret(**occasion, path=path)
+    if wants.hosts:
+        yield Egress(**occasion, hosts=wants.hosts)
+    if wants.network:
+        yield NetworkForCommand(**occasion, mode=mode)
+
+
+def permit_root(project: bytes, policy: Policy, locations: Locations, store: Store, approver: Who) -> Policy:
+    """Obtain that a sandbox is opened for root.
+
+    Raises:
+        DeniedError: it was denied.
+    """
+    asked = AsRoot(project=project)
+    make_broker(store, policy, locations, approver).obtain(asked).take(asked)
+    return policy.replace(allow_root=True)
+
+
+_SHORTEST_ID = 4
+
+
+class Office:
+    """The person's own store of permissions, open while in a `with`."""
+
+    def __init__(self) -> None:
+        """Open it.
+
+        Raises:
+            StoreError: the state directory can't be used.
+        """
+        self._store = Store.open(find_own_locations().state)
+        self._audit = Audit(self._store.state + b"/audit")
+
+    def __enter__(self) -> Office:
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        self._store.close()
+
+    def waiting(self, project: bytes | None = None) -> tuple[Question, ...]:
+        """Return what waits for an answer, the oldest first."""
+        return open_questions(self._store.requests, project)
+
+    def find(self, name: str) -> Question:
+        """Return what waits under an id, or the beginning of one.
+
+        Raises:
+            UsageError: nothing does, or several do.
+        """
+        known = [question.id for question in self.waiting()]
+        return find_question(self._store.requests, RequestId(_the_one(name, known, "request", "unspill requests")))
+
+    def answer(self, question: Question, scope: Scope | None, reason: str = "") -> None:
+        """Answer a question; without a scope it is denied.
+
+        Raises:
+            UsageError: that scope is not offered, or it is over.
+        """
+        answer_question(self._store.requests, question, scope=scope, by=_who(), reason=reason)
+
+    def grants(self, project: bytes | None = None) -> tuple[Grant, ...]:
+        """Return what is remembered, the newest first."""
+        return self._store.grants.all(project)
+
+    def revoke(self, name: str) -> Grant:
+        """Take back the grant of an id, or the beginning of one.
+
+        Raises:
+            UsageError: there is none, or several.
+        """
+        known = {grant.id: grant for grant in self.grants()}
+        grant = known[GrantId(_the_one(name, known, "grant", "unspill grants"))]
+        self._store.grants.revoke(grant.id)
+        self._audit.append(revoke_event(grant))
+        return grant
+
+    def revoke_all(self, project: bytes | None = None) -> tuple[Grant, ...]:
+        """Take back all grants, or those of a project."""
+        revoked = tuple(grant for grant in self.grants(project) if self._store.grants.revoke(grant.id))
+        if revoked:
+            self._audit.append(*map(revoke_event, revoked))
+        return revoked
+
+    def events(self) -> Iterator[Event]:
+        """Yield what the audit has, the newest first.
+
+        Raises:
+            StoreError: it can't be read.
+        """
+        return self._audit.events(newest_first=True)
+
+
+def _the_one(name: str, known: Iterable[str], what: str, verb: str) -> str:
+    found = [one for one in known if one == name or (len(name) >= _SHORTEST_ID and one.startswith(name))]
+    if len(found) == 1:
+        return found[0]
+    problem = "there are several" if found else "there is no such"
+    raise UsageError(f"{problem} {what}: {name!r}", remedy=f"Give its id; see `{verb}`.")
+
+
+def _who() -> str:
+    return f"uid {os.getuid()}"

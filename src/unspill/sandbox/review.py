@@ -1,0 +1,890 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sandbox holds: read from its layers, shown, and chosen of. Changes nothing.
+
+A consent is for everything that is held at or below a path, by the digest of its whole content: a name alone would let
+in whatever a later run has put there. The digest is made of the sealed layers when something is shown, and made again
+when it is applied. Whoever shows a review on a terminal notes it afterwards; only then does its token stand for a
+consent. Whatever a choice leaves out is named, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+
+from unspill.apply.guard import judge, lies_in, still_held
+from unspill.changes.diff import (
+    MAX_FILE_BYTES,
+    MAX_LINES,
+    apply_hunks,
+    diff_lines,
+)
+from unspill.changes.quote import COLUMNS
+from unspill.changes.reader import Reader, read_up_to
+from unspill.changes.scan import join, scan
+from unspill.changes.select import select, with_parents
+from unspill.errors import DeniedError, UsageError
+from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
+from unspill.model.change import ChangeSet, Consent, Selection
+from unspill.model.layer import (
+    LayerId,
+    OpenLayer,
+    RunId,
+    Stack,
+    TimeMark,
+)
+from unspill.model.operation import Skipped
+from unspill.model.permission import Denied, HeldPath
+from unspill.model.plan import CacheLayer
+from unspill.model.traffic import Traffic
+from unspill.permissions.approvers import Terminal
+from unspill.permissions.question import digest_of_held, make_question
+from unspill.policy.held import REPLACED_OBJECT
+from unspill.record import Record
+from unspill.sandbox.planning import get_places, make_plan
+from unspill.sandbox.secrets import load_masked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from unspill.apply.guard import Judged
+    from unspill.git.repository import Repository
+    from unspill.model.change import Change, Hunks, RootChanges
+    from unspill.model.operation import Why
+    from unspill.model.plan import Places, Plan
+    from unspill.model.run import Run
+    from unspill.sandbox.planning import Request
+    from unspill.sandbox.project import Project
+    from unspill.store.permissions import ShownTable
+
+
+# A person who asks for the list wants the whole of it
+_ALL = 1_000_000
+
+
+def changes_of(project: Project, run: str | int | None) -> ChangeSet:
+    """Return the folded stack against the live tree, or one run's layer against what was below it.
+
+    Raises:
+        UsageError: there is no such run, or nothing of it is held.
+    """
+    try:
+        return _read_changes(project, run)
+    except FileNotFoundError:
+        # An apply has the layers in its hands right now
+        with lock_sandbox(project.store.state, project.row.id):
+            return _read_changes(project, run)
+
+
+def _read_changes(project: Project, run: str | int | None) -> ChangeSet:
+    stacks = load_masked(project)
+    if run is None:
+        return fold_changes(stacks)
+    wanted = get_run(project, run)
+    parts = [
+        _scan_from(stack, index, index + 1)
+        for stack in stacks
+        for index, layer in enumerate(stack.sealed)
+        if layer.run == wanted.id
+    ]
+    if not parts and wanted.changed:
+        raise UsageError(f"nothing of run {wanted.number} is held any more", remedy="See `unspill log`.")
+    return join(parts)
+
+
+def changes_of_runs(project: Project, runs: Sequence[RunId]) -> ChangeSet:
+    """Return of what is held the part that came from some runs."""
+    wanted = {layer.upper for stack in load_masked(project) for layer in stack.sealed if layer.run in runs}
+    changes = changes_of(project, None)
+    return changes.replace(
+        roots=tuple(
+            part.replace(changes=tuple(change for change in part.changes if change.layer in wanted))
+            for part in changes.roots
+        )
+    )
+
+
+def fold_changes(stacks: Sequence[Stack]) -> ChangeSet:
+    """Return what whole stacks change in their live trees."""
+    held = [stack for stack in stacks if stack.sealed]
+    changes = join(_scan_from(stack, 0, len(stack.sealed)) for stack in held)
+    return changes.replace(layers=tuple(layer.upper for stack in held for layer in stack.sealed))
+
+
+def _scan_from(stack: Stack, first: int, end: int) -> ChangeSet:
+    uppers = [layer.upper for layer in stack.sealed]
+    return scan(tuple(reversed(uppers[first:end])), stack.below(first), stack.live)
+
+
+def diff_of(
+    project: Project,
+    paths: Sequence[str],
+    run: str | int | None,
+    *,
+    colour: bool,
+    skip: Callable[[bytes], bool] = lambda _path: False,
+) -> str:
+    """Return what is held as a text that is safe to print; without paths, absolute ones, that `skip` is true of."""
+    from unspill.changes.diff import diff_lines
+
+    changes = changes_below(changes_of(project, run), paths, skip)
+    return "".join(line + "\n" for line in diff_lines(changes, layers_below(project, run), colour=colour))
+
+
+def changes_below(
+    changes: ChangeSet, paths: Sequence[str], skip: Callable[[bytes], bool] = lambda _path: False
+) -> ChangeSet:
+    """Return the changes at or below paths, all for none; relative ones count from every root."""
+    wanted = tuple(path.encode("utf-8", "surrogateescape").rstrip(b"/") for path in paths) or (b"",)
+    return changes.replace(
+        roots=tuple(
+            part.replace(
+                changes=tuple(
+                    change
+                    for change in part.changes
+                    if (_is_below(change.path, wanted) or _is_below(part.root + b"/" + change.path, wanted))
+                    and not skip(part.root + b"/" + change.path)
+                )
+            )
+            for part in changes.roots
+        )
+    )
+
+
+def summary_of(project: Project, run: str | int | None, *, colour: bool) -> list[str]:
+    """Return what is held as lines for a person, with renames recognised."""
+    from unspill.changes.reader import Reader, find_renames
+    from unspill.changes.render import summary_lines
+
+    changes = changes_of(project, run)
+    below = layers_below(project, run)
+    renames: dict[bytes, bytes] = {}
+    for part in changes.roots:
+        with Reader(part.root, below.get(part.root, ())) as reader:
+            renames |= find_renames(part.changes, reader)
+    return summary_lines(changes, limit=_ALL, colour=colour, renames=renames, project=project.path)
+
+
+def layers_below(project: Project, run: str | int | None) -> dict[bytes, tuple[bytes, ...]]:
+    """Return, for each root, the layers that lay under the ones whose changes are asked, the topmost first."""
+    stacks = load_masked(project)
+    if run is None:
+        return {stack.live: stack.below() for stack in stacks}
+    wanted = get_run(project, run).id
+    below = {}
+    for stack in stacks:
+        for index, layer in enumerate(stack.sealed):
+            if layer.run == wanted:
+                below[stack.live] = stack.below(index)
+    return below
+
+
+def _is_below(path: bytes, wanted: tuple[bytes, ...]) -> bool:
+    return any(top in (b"", b".", path) or path.startswith(top + b"/") for top in wanted)
+
+
+def get_run(project: Project, run: str | int) -> Run:
+    """Return a run of this sandbox by number or id.
+
+    Raises:
+        UsageError: there is none.
+    """
+    text = str(run)
+    if text.isdecimal() and len(text) < 16:
+        found = project.store.runs.find_number(project.row.id, int(text))
+    else:
+        found = project.store.runs.find(RunId(text))
+    if found is None or found.sandbox != project.row.id:
+        raise UsageError(f"no such run: {text}", remedy="See `unspill log`.")
+    return found
+
+
+def traffic_of(project: Project, run: str | int) -> Traffic:
+    """Return what a run reached and what it was refused.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    return project.store.traffic.find(get_run(project, run).id) or Traffic()
+
+
+def plan_as_if(project: Project, request: Request) -> Plan:
+    """Return the plan that the next run of a command would have; its layer's directories are only named, not made."""
+    places = get_places(project)
+    return make_plan(project, request, places, *stacks_as_if(project, places))
+
+
+def stacks_as_if(
+    project: Project, places: Places
+) -> tuple[tuple[Stack, ...], tuple[CacheLayer, ...], tuple[CacheLayer, ...]]:
+    """Return the stacks of the next run, of its caches and of its rootfs, with an open layer that is only named."""
+    state, next_id = project.store.state, LayerId("next")
+    layer = OpenLayer(
+        id=next_id,
+        upper=upper_dir(state, next_id),
+        work=work_dir(state, next_id),
+        mark=TimeMark(ctime_ns=0),
+        run=RunId("next"),
+    )
+    stacks = load_masked(project)
+    caches = (Stack(live=path, device=0, inode=0, open=layer) for path in places.home.caches)
+    written: tuple[CacheLayer, ...] = ()
+    if project.means.policy.rootfs_writable:
+        from unspill.sandbox.rootfs_use import stacks_over, writable_directories
+
+        written = stacks_over(project, writable_directories(project, places.rootfs), layer)
+    return (
+        tuple(stack.replace(open=layer) for stack in stacks),
+        tuple(CacheLayer(path=stack.live, stack=stack) for stack in caches),
+        written,
+    )
+
+
+# One of these is in every path of a repository, also of a bare one, that says where it stands
+_IN_REPOSITORIES = (b".git", b"objects", b"refs", b"HEAD")
+EARLIER = "an earlier run that is held changed it too"
+STALE = "it is not what was reviewed"
+CHANGED = "it is not what you were shown, but changed since"
+
+
+class Wish(Record):
+    """What a caller wants applied: of the `reviewed` changes or of all that is held, perhaps of one `run` only.
+
+    `automatic`: after a run; paths that an earlier held run changed too are left instead of refused. `cancel_fd`
+    becomes readable where the caller gives up.
+    """
+
+    selection: Selection = Selection()
+    reviewed: ChangeSet | None = None
+    run: str | int | None = None
+    asked_by: str = "person"
+    automatic: bool = False
+    cancel_fd: int | None = None
+
+
+def make_wish(selection: Selection | Sequence[str | bytes], **rest: Any) -> Wish:
+    """Return a wish for paths, or for what a selection says."""
+
+    return Wish(selection=to_selection(selection), **rest)
+
+
+class HeldChoice(Record):
+    """All that is held, what of it is chosen, what was left out and why, and what of the chosen is flagged.
+
+    `repositories` are those that the chosen changes move; what does not go file by file in them is chosen whole.
+    `held` has by root what needs consent, where something of it was left for lack of one.
+    """
+
+    changes: ChangeSet
+    chosen: ChangeSet
+    left: tuple[Skipped, ...]
+    flagged: tuple[tuple[bytes, str], ...]
+    repositories: tuple[Repository, ...] = ()
+    held: tuple[HeldPart, ...] = ()
+
+
+def choose(project: Project, stacks: tuple[Stack, ...], wish: Wish) -> HeldChoice:
+    """Choose what a wish is about. `stacks` are those that hold something; their indices are the roots' in `left`.
+
+    Raises:
+        UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
+    """
+    return _Choosing(project, stacks, wish).run()
+
+
+def find_held(project: Project, stacks: tuple[Stack, ...]) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
+    """Return all that stacks hold, and what of it needs consent."""
+    choosing = _Choosing(project, stacks, Wish())
+    return choosing.changes, tuple(choosing.held_part(part.root) for part in choosing.changes.roots)
+
+
+class _Choosing:
+    def __init__(self, project: Project, stacks: tuple[Stack, ...], wish: Wish) -> None:
+        self._project = project
+        self._stacks = stacks
+        self._wish = wish
+        self._indices = {stack.live: index for index, stack in enumerate(stacks)}
+        self._left: list[Skipped] = []
+        self._flagged: list[tuple[bytes, str]] = []
+        self._judged: dict[bytes, Judged] = {}
+        self._repositories: dict[bytes, tuple[Repository, ...]] = {}
+        self._held: dict[bytes, HeldPart] = {}
+        self._released: dict[bytes, set[bytes]] = {}
+        self._void: dict[bytes, set[bytes]] = {}
+        self.changes = self._find_changes()
+
+    def held_part(self, root: bytes) -> HeldPart:
+        """Return what needs consent in a root."""
+
+        if root not in self._held:
+            self._held[root] = HeldPart(self._whole(root), self._judge(root).held, self._repositories_of(root))
+        return self._held[root]
+
+    def run(self) -> HeldChoice:
+        changes = self.changes
+        if self._wish.reviewed is not None and changes is not self._wish.reviewed:
+            changes = self._as_reviewed(self._wish.reviewed)
+        if self._wish.run is not None:
+            changes = self._of_run(changes, self._wish.run)
+        self._check_consents()
+        chosen = self._without_held(select(changes, self._wish.selection))
+        chosen, repositories = self._whole_repositories(chosen)
+        roots = {left.root for left in self._left if left.why == "held"}
+        return HeldChoice(
+            changes=self.changes,
+            chosen=chosen,
+            left=tuple(self._left),
+            flagged=tuple(self._flagged),
+            repositories=repositories,
+            held=tuple(self.held_part(self._stacks[root].live) for root in sorted(roots)),
+        )
+
+    def _check_consents(self) -> None:
+        """Find out which consents are for what is held now; what the others were for stays held."""
+        roots = {part.root for part in self.changes.roots}
+        for consent in self._wish.selection.consents:
+            if consent.root in roots:
+                part = self.held_part(consent.root)
+                is_same = part.digest(consent.path) == consent.digest
+                where = self._released if is_same else self._void
+                where.setdefault(consent.root, set()).update(part.names(consent.path))
+
+    def _needing_consent(self, root: bytes, found: dict[bytes, str]) -> dict[bytes, str]:
+        """Return those of the held paths to which nobody has consented as they are now."""
+        released, void = self._released.get(root, set()), self._void.get(root, set())
+        return {path: CHANGED if path in void else why for path, why in found.items() if path not in released}
+
+    def _find_changes(self) -> ChangeSet:
+        """Return all that is held; what was reviewed, where nothing was added since."""
+        reviewed = self._wish.reviewed
+        uppers = tuple(layer.upper for stack in self._stacks for layer in stack.sealed)
+        if reviewed is not None and reviewed.layers == uppers:
+            return reviewed
+        return fold_changes(self._stacks)
+
+    def _as_reviewed(self, reviewed: ChangeSet) -> ChangeSet:
+        """Return those changes that are what was reviewed; the others are left as stale."""
+        known = {part.root: {change.path: change for change in part.changes} for part in reviewed.roots}
+        parts = []
+        for part in self.changes.roots:
+            seen = known.get(part.root, {})
+            same = tuple(change for change in part.changes if seen.get(change.path) == change)
+            kept = {change.path for change in same}
+            self._leave(part.root, [(path, STALE) for path in seen if path not in kept], "stale")
+            parts.append(part.replace(changes=same))
+        return self.changes.replace(roots=tuple(parts))
+
+    def _of_run(self, changes: ChangeSet, run: str | int) -> ChangeSet:
+        """Return what one run changed, where no other held run changed it too."""
+        wanted = get_run(self._project, run).id
+        if all(layer.run == wanted for stack in self._stacks for layer in stack.sealed):
+            return changes
+        chosen: dict[bytes, set[bytes]] = {}
+        shared: dict[bytes, set[bytes]] = {}
+        for stack in self._stacks:
+            own = tuple(layer for layer in stack.sealed if layer.run == wanted)
+            others = tuple(layer for layer in stack.sealed if layer.run != wanted)
+            mine, theirs = _all_paths(changes, stack) if own else set(), set()
+            if own and others:
+                mine, theirs = _paths_of(stack.replace(sealed=own)), _paths_of(stack.replace(sealed=others))
+            shared[stack.live] = mine & (theirs | ancestors(theirs))
+            chosen[stack.live] = mine - shared[stack.live]
+        with_needed = with_parents(changes, chosen)
+        for root, paths in shared.items():
+            self._refuse_or_leave(root, paths - with_needed.get(root, set()))
+        return changes.replace(
+            roots=tuple(
+                part.replace(
+                    changes=tuple(change for change in part.changes if change.path in with_needed.get(part.root, set()))
+                )
+                for part in changes.roots
+            )
+        )
+
+    def _refuse_or_leave(self, root: bytes, paths: set[bytes]) -> None:
+        if paths and not self._wish.automatic:
+            raise UsageError(
+                f"another held run changed {os.fsdecode(min(paths))!r} too",
+                remedy="Apply all that is held, or choose other paths.",
+            )
+        # Where the reason that the earlier one is held is the person's consent, that is what is missing here, too
+        held = still_held(self._judge(root), self._wish.selection.included) if paths else {}
+        held = self._needing_consent(root, held)
+        self._leave(root, [(path, held[path]) for path in sorted(paths) if path in held], "held")
+        self._leave(root, [(path, EARLIER) for path in sorted(paths) if path not in held], "earlier")
+
+    def _without_held(self, chosen: ChangeSet) -> ChangeSet:
+        """Leave out what needs the person's consent and does not have it."""
+        parts = []
+        for part in chosen.roots:
+            judged = self._judge(part.root)
+            held = self._needing_consent(part.root, still_held(judged, self._wish.selection.included))
+            back = [(change.path, held[change.path]) for change in part.changes if change.path in held]
+            self._leave(part.root, back, "held")
+            parts.append(part.replace(changes=tuple(change for change in part.changes if change.path not in held)))
+            self._flagged += _among(judged.flagged, parts[-1])
+        return chosen.replace(roots=tuple(parts))
+
+    def _whole_repositories(self, chosen: ChangeSet) -> tuple[ChangeSet, tuple[Repository, ...]]:
+        """Choose of each repository all that does not go file by file, or nothing of it."""
+        parts, moving = [], []
+        for part in chosen.roots:
+            whole = self._whole(part.root)
+            paths = {change.path for change in part.changes}
+            refused = {left.path for left in self._left if left.root == self._indices[part.root]}
+            for repository in self._repositories_of(part.root):
+                own = repository.paths
+                if not own & (paths | refused):
+                    continue
+                if self._is_held_whole(repository) or own & refused:
+                    paths -= own
+                    self._leave_as_one(repository, own)
+                else:
+                    paths |= own
+                    moving += [repository] if not repository.problem else []
+            kept = tuple(change for change in whole.changes if change.path in paths)
+            parts.append(part.replace(changes=kept))
+        return chosen.replace(roots=tuple(parts)), tuple(moving)
+
+    def _leave_as_one(self, repository: Repository, own: set[bytes]) -> None:
+        """Let one line stand for all of a repository that is left for another reason than consent."""
+        index = self._indices[repository.root]
+        found = [left for left in self._left if left.root == index and left.path in own and left.why != "held"]
+        if found:
+            self._left = [left for left in self._left if left not in found]
+            self._left.append(found[0].replace(path=repository.top))
+
+    def _is_held_whole(self, repository: Repository) -> bool:
+        """Tell whether a repository needs the person's consent to move at all; say so where it does."""
+        included = self._wish.selection.included
+        found = [(repository.top + b"/" + name, REPLACED_OBJECT.reason) for name in repository.replaced()]
+        found += [(repository.top, repository.problem)] if repository.problem else []
+        held = {path: why for path, why in found if not any(lies_in(path, one) for one in included)}
+        held = self._needing_consent(repository.root, held)
+        self._leave(repository.root, held.items(), "held")
+        return bool(held)
+
+    def _whole(self, root: bytes) -> RootChanges:
+        return next(found for found in self.changes.roots if found.root == root)
+
+    def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
+        if root not in self._repositories:
+            stack = self._stacks[self._indices[root]]
+            self._repositories[root] = repositories_of(self._whole(root), stack)
+        return self._repositories[root]
+
+    def _judge(self, root: bytes) -> Judged:
+        if root not in self._judged:
+            part = self._whole(root)
+            below = next(stack.below() for stack in self._stacks if stack.live == root)
+            self._judged[root] = judge(part, below, self._project.means.policy.secrets)
+        return self._judged[root]
+
+    def _leave(self, root: bytes, found: Iterable[tuple[bytes, str]], why: Why) -> None:
+        index = self._indices[root]
+        self._left += [Skipped(root=index, path=path, why=why, reason=reason) for path, reason in found]
+
+
+def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:
+    """Return the repositories that the sealed layers of a stack changed and that live on."""
+    if not any(word in change.path for change in part.changes for word in _IN_REPOSITORIES):
+        return ()
+    from unspill.git.repository import find_repositories  # lazy: git
+
+    uppers = tuple(layer.upper for layer in reversed(stack.sealed))
+    return find_repositories(part, uppers, stack.below(), is_frozen=stack.base is not None)
+
+
+def with_whole_repositories(changes: ChangeSet, stacks: Sequence[Stack], chosen: ChangeSet) -> ChangeSet:
+    """Return what is chosen, with all of each repository that something is chosen of: it moves as a whole."""
+    by_root = {stack.live: stack for stack in stacks}
+    parts = []
+    for part, some in zip(changes.roots, chosen.roots, strict=True):
+        paths = {change.path for change in some.changes}
+        for repository in repositories_of(part, by_root[part.root]):
+            paths |= repository.paths if repository.paths & paths else set()
+        parts.append(some.replace(changes=tuple(change for change in part.changes if change.path in paths)))
+    return chosen.replace(roots=tuple(parts))
+
+
+def ancestors(paths: Iterable[bytes]) -> set[bytes]:
+    """Return every directory above the paths."""
+    found: set[bytes] = set()
+    for path in paths:
+        above = path.rpartition(b"/")[0]
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition(b"/")[0]
+    return found
+
+
+def _among(flagged: Iterable[tuple[bytes, str]], part: RootChanges) -> list[tuple[bytes, str]]:
+    """Return those flags that are about chosen paths, or about a directory that some are in."""
+    paths = {change.path for change in part.changes}
+    known = paths | ancestors(paths)
+    return [found for found in flagged if found[0] in known]
+
+
+def _all_paths(changes: ChangeSet, stack: Stack) -> set[bytes]:
+    return {change.path for part in changes.roots if part.root == stack.live for change in part.changes}
+
+
+def _paths_of(stack: Stack) -> set[bytes]:
+    """Return every path that layers of a stack decide about."""
+    return {change.path for change in fold_changes((stack,))}
+
+
+# Of so many groups of paths and so many bytes at most the tokens are told unasked
+_TOLD = 20
+_TOLD_BYTES = 64 << 20
+
+
+class HeldPart:
+    """What needs consent in one root."""
+
+    def __init__(
+        self, part: RootChanges, held: Iterable[tuple[bytes, str]], repositories: Iterable[Repository] = ()
+    ) -> None:
+        self.root = part.root
+        self.held = tuple(held)
+        self._changes = {change.path: change for change in part.changes}
+        # A repository that is held moves as a whole
+        self._together = [
+            (frozenset((repository.top, *(repository.top + b"/" + name for name in repository.replaced()))), repository)
+            for repository in repositories
+            if repository.problem or repository.replaced()
+        ]
+        self._digests: dict[bytes, str] = {}
+
+    def names(self, path: bytes) -> set[bytes]:
+        """Return the held paths that a consent to a path is for: those at or below it, and what they need above.
+
+        A repository that is held is not what a file in it needs: who is asked about a hook is shown only the hook.
+        """
+        named = {name for names, _ in self._together for name in names}
+        concerned = {name for name, _ in self.held if name not in named and _concerns(name, path)}
+        return concerned | {name for name in named if _is_at(name, path)}
+
+    def covered(self, path: bytes) -> tuple[Change, ...]:
+        """Return the changes that a consent to a path lets in, by path."""
+        paths = {name for name in self.names(path) if lies_in(name, path) or path == b"." or self._does_more(name)}
+        for names, repository in self._together:
+            if any(_is_at(name, path) for name in names):
+                paths |= repository.paths
+        return tuple(self._changes[name] for name in sorted(paths) if name in self._changes)
+
+    def digest(self, path: bytes) -> str:
+        """Return what stands for all that a consent to a path lets in; nothing where it lets nothing in.
+
+        Raises:
+            SandboxUnavailable: A layer no longer holds what was scanned.
+            OSError: A file can't be read.
+        """
+        if path not in self._digests:
+            self._digests[path] = self._digest(path)
+        return self._digests[path]
+
+    def size(self, path: bytes) -> int:
+        """Return how many bytes the digest of a path is made of."""
+        return sum(change.entry.size for change in self.covered(path) if change.entry is not None)
+
+    def outermost(self) -> list[bytes]:
+        """Return the held paths that need not be named together with one above them."""
+        named = [(name, why) for names, repository in self._together for name in names for why in [repository.problem]]
+        return [path for path, _ in outermost(sorted((*self.held, *named)))]
+
+    def _digest(self, path: bytes) -> str:
+        from hashlib import blake2b
+
+        covered = self.covered(path)
+        if not covered:
+            return ""
+        digest = blake2b(digest_size=32)
+        with Reader(self.root) as reader:
+            for change in covered:
+                digest.update(b"%d %b %b\n" % (len(change.path), change.path, digest_of_held(change, reader).encode()))
+        return digest.hexdigest()
+
+    def _does_more(self, name: bytes) -> bool:
+        """Tell whether a directory above does more than come to be: that is not needed to name what is in it."""
+        change = self._changes.get(name)
+        return change is not None and change.kind != "added"
+
+
+def digest_of_hunks(path: bytes, old: bytes, new: bytes) -> str:
+    """Return what stands for the hunks between two texts, whichever of them are chosen."""
+    from hashlib import blake2b
+
+    digest = blake2b(b"hunks %d %b %d " % (len(path), path, len(old)), digest_size=32)
+    digest.update(old)
+    digest.update(new)
+    return digest.hexdigest()
+
+
+def outermost(held: Iterable[tuple[bytes, str]]) -> list[tuple[bytes, str]]:
+    """Return of held paths in order those that are not in another one that is held for the same reason."""
+    found: list[tuple[bytes, str]] = []
+    for path, why in held:
+        if not found or found[-1][1] != why or not lies_in(path, found[-1][0]):
+            found.append((path, why))
+    return found
+
+
+def with_tokens(
+    lefts: Sequence[Skipped], parts: Sequence[HeldPart], roots: Sequence[bytes], shown: ShownTable, sandbox: str
+) -> tuple[Skipped, ...]:
+    """Return what was left, with tokens where consent is missing: as many as can be told without much reading."""
+    by_root = {part.root: part for part in parts}
+    told, size, last = 0, 0, None
+    result = []
+    for left in lefts:
+        part = by_root.get(roots[left.root]) if left.why == "held" else None
+        is_inside = last is not None and (last.root, last.reason) == (left.root, left.reason)
+        if part is None or told == _TOLD or (is_inside and last is not None and lies_in(left.path, last.path)):
+            result.append(left)
+            continue
+        last, told = left, told + 1
+        size += part.size(left.path)
+        digest = readable_digest(part, left.path) if size <= _TOLD_BYTES else ""
+        token = shown.token_of(sandbox, part.root, left.path, digest) if digest else ""
+        result.append(left.replace(digest=digest, token=token))
+    return tuple(result)
+
+
+def readable_digest(part: HeldPart, path: bytes) -> str:
+    """Return the digest of a path, nothing where it can't be read."""
+    try:
+        return part.digest(path)
+    except OSError:
+        return ""
+
+
+def _is_at(name: bytes, path: bytes) -> bool:
+    return path == b"." or lies_in(name, path)
+
+
+def _concerns(name: bytes, path: bytes) -> bool:
+    return _is_at(name, path) or lies_in(path, name)
+
+
+LARGEST = 16 << 20
+
+
+class PartlyChosen(Record):
+    """A changed file below a root, before and after its change."""
+
+    root: bytes
+    change: Change
+    old: bytes
+    new: bytes
+
+
+def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
+    """Find the file that hunks are of, however its path is written, and read both sides of it.
+
+    Raises:
+        UsageError: there is no such change, it is too large or has no text to choose from, or it is not what was shown.
+    """
+    (change,) = select(changes, Selection(hunks=(some,)), parents=False)
+    root = next(part.root for part in changes.roots if change in part.changes)
+    if max(change.entry.size, change.base_size) > LARGEST:
+        raise UsageError(f"{os.fsdecode(change.path)!r} is too large for hunks", remedy="Choose the whole file.")
+    with Reader(root) as reader:
+        old = read_up_to(reader.open_before(change), LARGEST)
+        new = read_up_to(reader.open_after(change), LARGEST)
+    if some.digest and not digest_of_hunks(change.path, old, new).startswith(some.digest):
+        raise UsageError(
+            f"the hunks of {os.fsdecode(change.path)!r} are not those that you were shown",
+            remedy="Look again: `unspill diff PATH`, on a terminal.",
+        )
+    return PartlyChosen(root=root, change=change, old=old, new=new)
+
+
+def partial_contents(changes: ChangeSet, hunks: Sequence[Hunks]) -> dict[bytes, dict[bytes, bytes]]:
+    """Return, by root and path, the text that each partly chosen file will have.
+
+    Raises:
+        UsageError: a file is too large or not text, or has no such hunk.
+    """
+    contents: dict[bytes, dict[bytes, bytes]] = {}
+    for some in hunks:
+        file = read_partly_chosen(changes, some)
+        contents.setdefault(file.root, {})[file.change.path] = apply_hunks(file.old, file.new, some.numbers)
+    return contents
+
+
+def to_selection(given: Selection | Sequence[str | bytes]) -> Selection:
+    """Return a list of paths as a Selection.
+
+    Raises:
+        UsageError: it is one text, whose letters would be taken for paths.
+    """
+    if isinstance(given, Selection):
+        return given
+    if isinstance(given, str | bytes):
+        raise UsageError("a selection is a list of paths, not one text", remedy="Give a list, or a Selection.")
+    return Selection(
+        paths=tuple(path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape") for path in given)
+    )
+
+
+# As good as no bound
+_NO_BOUND = 1 << 40
+_MOST = 200
+
+
+class Review(Record):
+    """A diff, and what it is of. `held` are the held paths in it; `shown` is all that it shows to the last byte."""
+
+    text: str
+    held: tuple[Consent, ...] = ()
+    shown: tuple[Consent, ...] = ()
+
+    def is_whole(self, consent: Consent) -> bool:
+        """Tell whether all that a consent is for is in the text."""
+        return consent in self.shown
+
+
+class Reviews:
+    """The reviews of one sandbox. A diff that is never noted counts for nothing."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._table = project.store.shown
+        self._sandbox = project.row.id
+
+    def diff(self, paths: Sequence[str], *, colour: bool) -> Review:
+        """Return what is held at or below paths: what is named whole, however long; everything only up to a bound."""
+        changes, parts = self._look()
+        chosen = changes_below(changes, paths)
+        wanted = [(part, path) for part in parts for path in part.outermost()[:_MOST]]
+        wanted += [(part, path) for part in parts for path in self._in_root(part, map(os.fsencode, paths))]
+        return self._review(chosen, dict.fromkeys(wanted), colour=colour, is_bounded=not paths)
+
+    def held_at(self, path: bytes) -> tuple[Consent, ...]:
+        """Return what a consent to an absolute path would be for, by root."""
+        _changes, parts = self._look()
+        return tuple(
+            self._consent(part.root, inner, part.digest(inner))
+            for part in parts
+            for inner in self._in_root(part, [path])
+            if part.covered(inner)
+        )
+
+    def held_diff(self, path: bytes, *, colour: bool) -> Review:
+        """Return all that a consent to an absolute path would let in."""
+        changes, parts = self._look()
+        wanted = [(part, inner) for part in parts for inner in self._in_root(part, [path]) if part.covered(inner)]
+        covered = {part.root: {change.path for change in part.covered(inner)} for part, inner in wanted}
+        chosen = changes.replace(
+            roots=tuple(
+                part.replace(changes=tuple(one for one in part.changes if one.path in covered.get(part.root, ())))
+                for part in changes.roots
+            )
+        )
+        return self._review(chosen, dict.fromkeys(wanted), colour=colour, is_bounded=False)
+
+    def hunks_at(self, hunks: Hunks) -> Consent:
+        """Return what stands for the hunks of a file as they are now.
+
+        Raises:
+            UsageError: there is no such file among the changes, or it has no hunks.
+        """
+        changes, _parts = self._look()
+        file = read_partly_chosen(changes, hunks.replace(digest=""))
+        digest = digest_of_hunks(file.change.path, file.old, file.new)
+        return self._consent(file.root, file.change.path, digest)
+
+    def note(self, review: Review) -> None:
+        """Remember that a review was shown on a terminal."""
+        if review.shown:
+            self._table.put(self._sandbox, review.shown)
+
+    def was_shown(self, consent: Consent, token: str) -> bool:
+        """Tell whether a token names what a consent is for, and that was shown on a terminal."""
+        return self._table.has(self._sandbox, consent, token)
+
+    def ask(self, consent: Consent, text: str, *, is_whole: bool) -> None:
+        """Ask on the person's terminal about what was just shown there. After a no, no token stands for it any more.
+
+        Raises:
+            DeniedError: they did not say yes.
+        """
+        request = HeldPath(
+            project=self._project.path,
+            sandbox=self._sandbox,
+            root=consent.root,
+            path=consent.path,
+            digest=consent.digest,
+        )
+        question = make_question(request, ("once",), wait_s=self._project.means.policy.permissions.wait_s)
+        careful = (
+            () if is_whole else ("careful:   not all of it could be shown: it is binary, too large or unreadable",)
+        )
+        question = question.replace(text=text, lines=(*question.lines, *careful))
+        answer = Terminal(lock=self._project.store.state + b"/locks/terminal").ask(question)
+        if isinstance(answer, Denied):
+            if not answer.is_unseen:
+                self._table.drop(self._sandbox, consent)
+            because = "nobody could be asked" if answer.is_unseen else "you did not agree"
+            because += f" ({answer.reason})" if answer.reason else ""
+            raise DeniedError(f"Not applied: {because}.", remedy="Nothing was changed; it is still held.")
+
+    def _look(self) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
+        try:
+            return find_held(self._project, self._stacks())
+        except FileNotFoundError:
+            # An apply has the layers in its hands right now
+            with lock_sandbox(self._project.store.state, self._sandbox):
+                return find_held(self._project, self._stacks())
+
+    def _stacks(self) -> tuple[Stack, ...]:
+        return tuple(stack for stack in load_masked(self._project) if stack.sealed)
+
+    def _review(
+        self, chosen: ChangeSet, wanted: dict[tuple[HeldPart, bytes], None], *, colour: bool, is_bounded: bool
+    ) -> Review:
+        hunks: list[Consent] = []
+
+        def token(root: bytes, change: Change, texts: tuple[bytes, bytes]) -> str:
+            if change.kind != "modified":
+                return ""
+            hunks.append(self._consent(root, change.path, digest_of_hunks(change.path, *texts)))
+            return hunks[-1].token
+
+        seen: set[tuple[bytes, bytes]] = set()
+        lines = diff_lines(
+            chosen,
+            layers_below(self._project, None),
+            max_lines=MAX_LINES if is_bounded else _NO_BOUND,
+            max_file_bytes=MAX_FILE_BYTES if is_bounded else LARGEST,
+            columns=COLUMNS if is_bounded else _NO_BOUND,
+            colour=colour,
+            token=token,
+            seen=seen,
+        )
+        there = {(part.root, change.path) for part in chosen.roots for change in part.changes}
+        held, shown = [], [consent for consent in hunks if (consent.root, consent.path) in seen]
+        for part, path in wanted:
+            covered = {(part.root, change.path) for change in part.covered(path)}
+            digest = readable_digest(part, path) if covered and covered <= there else ""
+            if digest:
+                held.append(self._consent(part.root, path, digest))
+                shown += held[-1:] if covered <= seen else []
+        return Review(text="".join(line + "\n" for line in lines), held=tuple(held), shown=tuple(shown))
+
+    def _in_root(self, part: HeldPart, paths: Iterable[bytes]) -> list[bytes]:
+        """Return what paths, absolute or as seen from the project, are called in a root."""
+        found = []
+        for given in paths:
+            path = os.path.normpath(os.path.join(self._project.path, given))
+            if (path + b"/").startswith(part.root + b"/"):
+                found.append(path[len(part.root) + 1 :] or b".")
+            elif (part.root + b"/").startswith(path.rstrip(b"/") + b"/"):
+                found.append(b".")
+        return found
+
+    def _consent(self, root: bytes, path: bytes, digest: str) -> Consent:
+        token = self._table.token_of(self._sandbox, root, path, digest)
+        return Consent(root=root, path=path, digest=digest, token=token)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths in the output of a command that failed, explained by its plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.plan.given import HOME, PROJECT, given
+from unspill.model.plan import Plan
+from unspill.model.run import Exited, Signalled, TimedOut
+from unspill.plan.build import build_plan
+from unspill.runner.hints import hints_about
+
+FAILED = Exited(code=1)
+KEY = HOME + b"/.ssh/id_ed25519"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return build_plan(given())
+
+
+LINES = {
+    b"cat: " + KEY + b": No such file or directory": KEY,
+    b"mkdir: cannot create directory \xe2\x80\x98/data\xe2\x80\x99: Read-only file system": b"/data",
+    b"sh: 1: cannot create /usr/lib/x: Read-only file system": b"/usr/lib/x",
+    b"FileNotFoundError: [Errno 2] No such file or directory: '/srv/sets/a.csv'": b"/srv/sets/a.csv",
+    b'open("/bin/x", O_CREAT) = -1 EROFS (Read-only file system)': b"/usr/bin/x",
+    b"/bin/sh: 1: cannot create /etc/x: Read-only file system": b"/etc/x",
+    b"/bin/sh: 1: cannot create x: Read-only file system": None,
+    b"/bin/bash: line 1: /etc/x: Read-only file system": b"/etc/x",
+    b"/usr/lib/x: Read-only file system": b"/usr/lib/x",
+    b"/srv/sets/a.csv: No such file or directory": b"/srv/sets/a.csv",
+    b"/bin/sh: 1: cannot create " + HOME + b"/other/z: Directory nonexistent": HOME + b"/other/z",
+    b"/bin/sh: 1: cannot create /tmp/other/z: Directory nonexistent": None,
+    b"mkdir: cannot create directory '/usr/none/x': No such file or directory": None,
+    b"touch: cannot touch '" + HOME + b"/other/z': No such file or directory": HOME + b"/other/z",
+    b"error: No such file or directory: /tmp/missing": None,
+    b"error: No such file or directory: missing": None,
+    b"error: No such file or directory: " + PROJECT + b"/missing": None,
+    b"error: No such file or directory: /usr/include/missing.h": None,
+    b"error: Permission denied: /data": None,
+    b"looked at " + KEY: None,
+}
+
+
+@pytest.mark.parametrize(("line", "path"), LINES.items())
+def test_a_path_is_explained_where_a_rule_is_likely_the_reason(plan: Plan, line: bytes, path: bytes | None) -> None:
+    hints = hints_about(plan, FAILED, b"", b"some words\n" + line + b"\nmore")
+    assert [hint.text.partition(": ")[0] for hint in hints] == ([] if path is None else [path.decode()])
+    assert all(hint.remedy for hint in hints)
+
+
+@pytest.mark.parametrize("outcome", [Exited(code=0), TimedOut(after_s=1.0), Signalled(signal=9)])
+def test_nothing_is_looked_for_where_the_command_did_not_fail_by_itself(plan: Plan, outcome: Exited) -> None:
+    assert hints_about(plan, outcome, next(iter(LINES))) == ()
+
+
+def test_hints_are_few_different_and_safe_to_print(plan: Plan) -> None:
+    names = [HOME + b"/\x1b[2J%d" % (number % 7) for number in range(50)]
+    output = b"".join(b"cat: " + name + b": No such file or directory\n" for name in names)
+    hints = hints_about(plan, FAILED, output)
+    assert len({hint.text for hint in hints}) == len(hints) == 3
+    assert all(hint.text.isprintable() and hint.remedy.isprintable() for hint in hints)
+
+
+def test_any_output_will_do(plan: Plan) -> None:
+    odd = b"/\0 //// /.. " + b"/x" * 10_000 + b" \xff/ : /: '/'"
+    hints_about(plan, FAILED, odd + b" No such file or directory Read-only file system", b"\n" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mkdir: cannot create directory \u2018{}\u2019: No such file or directory",
+        "/bin/sh: 1: cannot create {}: Directory nonexistent",
+        "cp: cannot create regular file '{}': No such file or directory",
+        "ln: failed to create symbolic link '{}': No such file or directory",
+    ],
+)
+def test_what_was_to_be_made_is_allowed_by_a_root_and_not_by_showing_it(plan: Plan, line: str) -> None:
+    [hint] = hints_about(plan, FAILED, line.format(f"{HOME.decode()}/sets/out/d").encode())
+    assert f"--root {HOME.decode()}/sets/out`" in hint.remedy
+    assert "--readable" not in hint.remedy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash: line 1: {}: No such file or directory",
+        "/bin/sh: line 1: {}: No such file or directory",
+        "FileNotFoundError: [Errno 2] No such file or directory: '{}'",
+    ],
+)
+def test_where_words_do_not_say_which_it_was_both_remedies_are_given(plan: Plan, line: str) -> None:
+    place = f"{HOME.decode()}/sets/out"
+    [hint] = hints_about(plan, FAILED, line.format(place + "/d").encode())
+    assert f"--readable {place}/d`" in hint.remedy
+    assert f"If it was to be written: allow it with `--root {place}`" in hint.remedy
+    [read] = hints_about(plan, FAILED, line.format(f"{HOME.decode()}/notes").encode())
+    assert "to be written" not in read.remedy
+
+
+REFUSED = [
+    b"OSError: [Errno 97] Address family not supported by protocol",
+    b"socket: Address family not supported by protocol",
+    b"listen EAFNOSUPPORT: address family not supported by protocol /tmp/x.sock",
+]
+
+
+@pytest.mark.parametrize("output", REFUSED)
+def test_a_refused_socket_is_laid_to_the_strict_profile_where_it_is_one(plan: Plan, output: bytes) -> None:
+    strict = plan.replace(profile="strict")
+    [hint] = hints_about(strict, FAILED, output)
+    assert hint.code == "strict-profile"
+    assert 'profile = "strict"' in hint.text
+    assert hints_about(plan, FAILED, output) == ()
+    assert hints_about(strict, FAILED, b"cat: x: Permission denied") == ()
