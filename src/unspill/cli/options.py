@@ -167,10 +167,7 @@ def help_text(verb: Verb) -> str:
 def open_sandbox(arguments: Arguments, *, may_fork: bool = False, approver: Approver | None = None) -> Sandbox:
     """Open the sandbox that --project and --sandbox name; say on stderr what was found interrupted and mended."""
     # Not at the top: `run` starts the spawner first, and `hook` opens no sandbox
-    from unspill.sandbox import (
-        project,
-        sandbox,  # lazy: run
-    )
+    from unspill.sandbox import project, sandbox  # lazy: run
 
     given = arguments.value("--project")
     opened = sandbox.Sandbox(
