@@ -20,6 +20,7 @@ import posixpath
 from unspill.apply.draft import RootDraft, Upper
 from unspill.apply.journal import (
     Residue,
+    Taken,
     operation_dir,
     residue_dir,
     tree_dir,
@@ -83,7 +84,7 @@ from unspill.sandbox.review import (
     read_partly_chosen,
     with_whole_repositories,
 )
-from unspill.sandbox.scan import keep_base, taken_layers
+from unspill.sandbox.scan import keep_base
 from unspill.sandbox.secrets import (
     carry_changed,
     concerns_git,
@@ -106,7 +107,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from unspill.apply.draft import Draft
-    from unspill.apply.journal import Taken
     from unspill.apply.operate import Settler
     from unspill.apply.steps import OpenDirs
     from unspill.git.repository import Repository
@@ -117,11 +117,13 @@ if TYPE_CHECKING:
         RootChanges,
         Selection,
     )
+    from unspill.model.layer import SandboxId
     from unspill.model.operation import Operation, OperationId, Skipped
     from unspill.model.policy import Secrets
     from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
     from unspill.sandbox.review import HeldChoice
+    from unspill.store.db import Store
 
     # What a file holds without the hunks that it loses, by root and path.
     Texts = dict[tuple[bytes, bytes], bytes]
@@ -817,3 +819,18 @@ class PackIndexes:
         performed = perform(plan, project.means.facts, Wishes(run=run, spill_dir=self._top + b"/output"))
         if not isinstance(performed.outcome, Exited):
             raise OSError("git did not end by itself")
+
+
+def taken_layers(store: Store, sandbox: SandboxId) -> tuple[Taken, ...]:
+    """Return the sealed layers of a sandbox, oldest first."""
+    return tuple(
+        Taken(
+            layer=row.id,
+            root=row.root,
+            run=row.run,
+            mark_ns=row.mark_ns,
+            seq=row.seq,
+            overrides=tuple(store.marks.of(row.id).items()),
+        )
+        for row in store.layers.sealed(sandbox)
+    )

@@ -68,8 +68,9 @@ from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import Metadata, OperationId, Step
 from unspill.policy.paths import show
 from unspill.record import Record
+from unspill.sandbox.apply import taken_layers
 from unspill.sandbox.cancel import lock_unless_given_up, refuse_given_up
-from unspill.sandbox.scan import keep_base, taken_layers
+from unspill.sandbox.scan import keep_base
 from unspill.sandbox.secrets import forget_untracked, load_masked
 from unspill.sandbox.sweep import end_interrupted
 from unspill.store.operations import BackupRow

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from unspill.apply.journal import Taken
 from unspill.errors import SandboxUnavailable
 from unspill.host.overlay import OPAQUE
 from unspill.layers.lifecycle import find_base, is_empty, is_untouched
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
 
     from unspill.layers.lifecycle import OpenRun
     from unspill.model.change import Change
-    from unspill.model.layer import LayerId, SandboxId
+    from unspill.model.layer import LayerId
     from unspill.model.policy import Limits
     from unspill.runner.perform import Performed
     from unspill.sandbox.project import Project
-    from unspill.store.db import Store
 
 
 def with_last_look(performed: Performed, under_way: OpenRun, limits: Limits) -> Performed:
@@ -182,18 +180,3 @@ def left_base(project: Project, layer: LayerId) -> bytes | None:
     except OSError:
         return None
     return base if os.path.isdir(base) else None
-
-
-def taken_layers(store: Store, sandbox: SandboxId) -> tuple[Taken, ...]:
-    """Return the sealed layers of a sandbox, oldest first."""
-    return tuple(
-        Taken(
-            layer=row.id,
-            root=row.root,
-            run=row.run,
-            mark_ns=row.mark_ns,
-            seq=row.seq,
-            overrides=tuple(store.marks.of(row.id).items()),
-        )
-        for row in store.layers.sealed(sandbox)
-    )
