@@ -10,6 +10,7 @@ only.
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 
 from unspill.errors import HostError, RootRefused
@@ -235,8 +236,6 @@ def find_home(uid: int, home_variable: bytes | None) -> Home:
     Raises:
         HostError: neither names a directory.
     """
-    import pwd
-
     try:
         entry = pwd.getpwuid(uid)
         recorded, user = os.fsencode(entry.pw_dir), entry.pw_name

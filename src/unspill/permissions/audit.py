@@ -18,7 +18,6 @@ import time
 from unspill.errors import StoreError
 from unspill.host.descriptors import sync_directory, write_whole
 from unspill.model.permission import Allowed
-from unspill.store.permissions import key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -188,6 +187,8 @@ def to_json(value: Any) -> str:
 
 
 def _bounded(request: Request) -> dict[str, Any]:
+    from unspill.store.permissions import key_of  # lazy: approvals
+
     command = command_text(request.argv, most_bytes=MOST_COMMAND_BYTES)
     # The whole can be told from the key by whoever has it
     return {"kind": request.kind} | request.audited() | {"argv": command, "key": key_of(request)}

