@@ -8,6 +8,7 @@ is passed over, never repaired. The same looks tell who could put something else
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 
 from unspill.errors import BwrapMissing, BwrapUnsafe
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OVERFLOW_UID = 65534
+
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MOST_LINKS = 40
 
 
 def find_bwrap(configured: bytes | None, path: str, forbidden: Sequence[bytes]) -> bytes:
@@ -131,10 +135,6 @@ def _refusal(configured: bytes | None, unsafe: list[tuple[bytes, str]]) -> Bwrap
     return BwrapMissing(f"There is no bwrap {where}.", remedy=remedy_for("bwrap-missing"))
 
 
-OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_MOST_LINKS = 40
-
-
 class Changeable(Record):
     """Why a directory is not the caller's and root's alone: `reason` is a part of a sentence about `path`."""
 
@@ -212,7 +212,6 @@ def _why(path: bytes, *, is_above: bool) -> str:
 def _is_private(found: os.stat_result) -> bool:
     """Tell whether only a group may write that is the caller's alone: where each person has one, umasks leave it."""
     import grp
-    import pwd
 
     if found.st_mode & stat.S_IWOTH or found.st_uid != os.geteuid():
         return False

@@ -12,6 +12,8 @@ import errno
 import fcntl
 import os
 import stat
+
+# The number differs between architectures, and importing `signal` takes as long as a thousand steps of an apply
 from _signal import SIGURG  # type: ignore[import-not-found]
 
 from unspill.host.libc import (
@@ -39,6 +41,7 @@ _LINKS_AT_MOST = 40
 _DEEPEST = 256
 # openat2 is newer than Linux 5.6, and some filters of system calls answer for it with EPERM
 _MISSING = (errno.ENOSYS, errno.EPERM)
+_WATCH_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Beneath:
@@ -219,13 +222,11 @@ def _split(path: bytes) -> tuple[bytes, bytes]:
     return path[:cut], path[cut + 1 :]
 
 
-# The number differs between architectures, and importing `signal` takes as long as a step of an apply takes a thousand
-
-_WATCH_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-
 def has_writers(dir_fd: int, name: bytes) -> bool | None:
-    """Tell whether a regular file is open for writing; None where that can't be told: another user's, or no leases."""
+    """Tell whether a regular file is open for writing; None where that can't be told: another user's, or no leases.
+
+    The kernel grants a read lease only while nobody has the file open for writing. It is given back at once.
+    """
     try:
         fd = os.open(name, _WATCH_FLAGS, dir_fd=dir_fd)
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from sys import byteorder
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -54,6 +55,13 @@ _libc.syscall.restype = ctypes.c_long
 # Declared once: an apply makes these calls by the ten thousand
 _renameat2 = _libc.renameat2
 _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+
+_NO_FOLLOW = 0x100
+_IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
+_BORN = 0x800
+# struct statx: where its fields are
+_MASK, _ATTRIBUTES, _BIRTH_S, _BIRTH_NS = slice(0, 4), slice(8, 16), slice(80, 88), slice(88, 92)
+_COUNTED_BY_USER = (b"/proc/sys/user/max_inotify_instances", b"/proc/sys/user/max_inotify_watches")
 
 
 def _check(result: int, what: str) -> int:
@@ -149,13 +157,6 @@ def syncfs(fd: int) -> None:
     _check(_libc.syncfs(fd), "syncfs")
 
 
-_NO_FOLLOW = 0x100
-_IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
-_BORN = 0x800
-# struct statx: where its fields are
-_MASK, _ATTRIBUTES, _BIRTH_S, _BIRTH_NS = slice(0, 4), slice(8, 16), slice(80, 88), slice(88, 92)
-
-
 class Statx:
     """Asks about entries of open directories, and follows no link. One thread at a time."""
 
@@ -184,12 +185,7 @@ class Statx:
 
 
 def _number(raw: bytes) -> int:
-    from sys import byteorder
-
     return int.from_bytes(raw, byteorder)
-
-
-_COUNTED_BY_USER = (b"/proc/sys/user/max_inotify_instances", b"/proc/sys/user/max_inotify_watches")
 
 
 def enter_own_namespaces() -> None:

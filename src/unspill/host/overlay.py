@@ -24,6 +24,10 @@ OWN = "user.overlay."
 ESCAPED = "user.overlay.overlay."
 OPAQUE = "user.overlay.opaque"
 
+# What a volatile mount leaves in its work directory, the outermost first, and the file in the last of them.
+VOLATILE_DIRECTORIES = (b"work", b"work/incompat", b"work/incompat/volatile")
+VOLATILE_FILE = b"work/incompat/volatile/dirty"
+
 # Ours: the mode that a command gave a directory which is open to its owner for a while.
 MODE_MARK = "user.overlay.unspill.mode"
 

@@ -23,6 +23,31 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Policy
 
+SYSTEM = (
+    b"/usr",
+    b"/etc",
+    b"/bin",
+    b"/sbin",
+    b"/lib",
+    b"/lib32",
+    b"/lib64",
+    b"/libx32",
+    b"/opt",
+    b"/nix",
+    b"/gnu",
+)
+_GIT_CONFIGS = (b".config/git/config", b".gitconfig")
+_GIT_CONFIG_BYTES = 256 * 1024
+__all__ = [
+    "find_home",
+    "find_places",
+    "mounts_below",
+    "read_git_configs",
+]
+_IPV4 = "/proc/thread-self/net/fib_trie"
+_IPV6 = "/proc/thread-self/net/if_inet6"
+_LOCAL = ("/32 host LOCAL",)
+
 
 class Mount(Record):
     """One line: `root` is the part of the filesystem that is seen at `point`."""
@@ -83,30 +108,6 @@ def decode_octal(text: bytes) -> bytes:
         return text
     first, *parts = text.split(b"\\")
     return first + b"".join(bytes((int(part[:3], 8),)) + part[3:] for part in parts)
-
-
-SYSTEM = (
-    b"/usr",
-    b"/etc",
-    b"/bin",
-    b"/sbin",
-    b"/lib",
-    b"/lib32",
-    b"/lib64",
-    b"/libx32",
-    b"/opt",
-    b"/nix",
-    b"/gnu",
-)
-_GIT_CONFIGS = (b".config/git/config", b".gitconfig")
-_GIT_CONFIG_BYTES = 256 * 1024
-
-__all__ = [
-    "find_home",
-    "find_places",
-    "mounts_below",
-    "read_git_configs",
-]
 
 
 def find_places(
@@ -326,11 +327,6 @@ def _read_regular(path: bytes) -> bytes:
         return b""
     finally:
         os.close(fd)
-
-
-_IPV4 = "/proc/thread-self/net/fib_trie"
-_IPV6 = "/proc/thread-self/net/if_inet6"
-_LOCAL = ("/32 host LOCAL",)
 
 
 def own_addresses() -> frozenset[bytes]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import select
 import sys
 from _socket import (
@@ -47,11 +48,27 @@ from unspill.host.remains import find_files, find_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
+    from collections.abc import Sequence
     from typing import NoReturn
 
+    from unspill.host.job import Job
+else:
+    # The module around it makes enums of all its numbers, which costs more than all of this
+    import _signal as signal
 
 # The mount namespaces of bwrap and of the sandbox's pid 1
 _BOTH = 2
+
+# Numbers that a job's descriptors get in bwrap; nothing else of the spawner's may have one of them
+RESERVED = 64
+_SOCKET_FD = 3
+_NS_GET_USERNS = 0xB701
+_IP_FREEBIND = 15
+_SO_REUSEADDR = 2
+_LOOPBACK = "127.0.0.1"
+# As many as may wait for the proxy while it is busy; the kernel cuts it to what it allows
+_BACKLOG = 1024
 
 
 class SpawnedRun:
@@ -100,8 +117,6 @@ class SpawnedRun:
         self.block = None
 
     def _set_limits(self) -> None:
-        import resource
-
         for kind, wanted in self.job.limits:
             hard = resource.prlimit(self.init, kind)[1]
             bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -204,19 +219,6 @@ def _number_after(text: bytes, key: bytes) -> int:
     return int(text[start + len(key) :].split(b",")[0].split(b"}")[0])
 
 
-if TYPE_CHECKING:
-    import signal
-    from collections.abc import Sequence
-
-    from unspill.host.job import Job
-else:
-    # The module around it makes enums of all its numbers, which costs more than all of this
-    import _signal as signal
-
-# Numbers that a job's descriptors get in bwrap; nothing else of the spawner's may have one of them
-RESERVED = 64
-
-
 class Starter:
     """Starts bwraps from one process, each in a mount namespace of its own."""
 
@@ -281,15 +283,6 @@ def place_descriptors(descriptors: Sequence[int]) -> None:
     for number, fd in enumerate(moved):
         os.dup2(fd, number)
     os.closerange(len(moved), 1 << 20)
-
-
-if TYPE_CHECKING:
-    import signal
-    from typing import NoReturn
-else:
-    import _signal as signal
-
-_SOCKET_FD = 3
 
 
 class Spawner:
@@ -450,8 +443,6 @@ def run_spawner(control: Socket, parent: int, *, own_namespace: bool) -> None:
 
 def allow_many_descriptors() -> None:
     """Take all descriptors that the host grants: each run that is alive needs four here."""
-    import resource
-
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -493,14 +484,6 @@ def _refuse(reply: Socket, words: tuple[object, ...]) -> None:
     try_send(reply, words)
     try_send(reply, ("ended", None, (0, []), (0, [])))
     reply.close()
-
-
-_NS_GET_USERNS = 0xB701
-_IP_FREEBIND = 15
-_SO_REUSEADDR = 2
-_LOOPBACK = "127.0.0.1"
-# As many as may wait for the proxy while it is busy; the kernel cuts it to what it allows
-_BACKLOG = 1024
 
 
 def make_listener(init: int, port: int) -> int:

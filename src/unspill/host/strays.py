@@ -99,7 +99,7 @@ def _name(pid: str) -> bytes:
 
 def _kill(pidfd: int) -> bool:
     """Kill a process and wait a while for its end; tell whether it was ours: anybody's can have such a name."""
-    from signal import SIGKILL, pidfd_send_signal
+    from signal import SIGKILL, pidfd_send_signal  # lazy: upkeep
 
     try:
         pidfd_send_signal(pidfd, SIGKILL)

@@ -17,7 +17,16 @@ import stat
 import time
 
 from unspill.errors import RootRefused, SandboxUnavailable, StoreError
-from unspill.host.overlay import OPAQUE, is_opaque, is_whiteout, list_attributes, make_whiteout, user_attributes
+from unspill.host.overlay import (
+    OPAQUE,
+    VOLATILE_DIRECTORIES,
+    VOLATILE_FILE,
+    is_opaque,
+    is_whiteout,
+    list_attributes,
+    make_whiteout,
+    user_attributes,
+)
 from unspill.layers.locks import base_dir, base_link, dropped_dir, is_abandoned, this_process, upper_dir, work_dir
 from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId, OpenLayer, SandboxId, SealedLayer, Stack, TimeMark
@@ -50,7 +59,6 @@ ROOTFS_OWNER = b"rootfs of "
 
 # Caches are never compared with the live tree, so no moment of it matters.
 _NO_MARK = TimeMark(ctime_ns=0)
-_WORK_PARTS = (b"/work", b"/work/incompat", b"/work/incompat/volatile")
 # From linux/time.h: the clock that filesystems stamp with, which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
 _SECOND = 1_000_000_000
@@ -688,11 +696,11 @@ def _remove_work(work: bytes) -> None:
     try:
         # What a volatile mount leaves, all of it mode 000. Only the kernel writes here, so names are safe to use;
         # a walk costs three times as much, and each run has it once for every root and cache.
-        for part in _WORK_PARTS:
-            os.chmod(work + part, 0o700)
-        os.unlink(work + b"/work/incompat/volatile/dirty")
-        for part in reversed(_WORK_PARTS):
-            os.rmdir(work + part)
+        for part in VOLATILE_DIRECTORIES:
+            os.chmod(os.path.join(work, part), 0o700)
+        os.unlink(os.path.join(work, VOLATILE_FILE))
+        for part in reversed(VOLATILE_DIRECTORIES):
+            os.rmdir(os.path.join(work, part))
         os.rmdir(work)
     except OSError:
         remove_tree(work)

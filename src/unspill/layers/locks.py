@@ -240,7 +240,7 @@ def base_dir(state: bytes, layer: LayerId) -> bytes:
 
 def work_dir(state: bytes, layer: LayerId) -> bytes:
     """Return the work directory of an open layer."""
-    return b"%b/work/%b" % (state, layer.encode())
+    return os.path.join(state, b"work", layer.encode())
 
 
 def base_link(state: bytes, layer: LayerId) -> bytes:

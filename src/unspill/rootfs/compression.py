@@ -132,7 +132,7 @@ def open_chunks(fd: int, bounds: Bounds) -> Chunks:
     if head.startswith(GZIP):
         chunks = _gunzip(archive)
     elif head.startswith(BZIP2):
-        import bz2
+        import bz2  # lazy: rootfs
 
         chunks = _decompress(archive, bz2.BZ2Decompressor, BZIP2)
     elif head.startswith(XZ):
@@ -341,7 +341,7 @@ def _decompress(archive: Archive, make: Callable[[], Decompressor], magic: bytes
 
 
 def _unxz(archive: Archive, bounds: Bounds) -> Chunks:
-    import lzma
+    import lzma  # lazy: rootfs
 
     try:
         yield from _decompress(archive, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=bounds.memory_bytes), XZ)

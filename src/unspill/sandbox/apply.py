@@ -72,7 +72,7 @@ from unspill.policy.paths import alias_of, fold
 from unspill.policy.secrets import masked_names
 from unspill.runner.perform import perform
 from unspill.runner.watch import Wishes
-from unspill.sandbox.cancel import given_up, lock_unless_given_up, refuse_given_up
+from unspill.sandbox.cancel import given_up, lock_unless_given_up, refuse_given_up, until_cancelled
 from unspill.sandbox.planning import Request, get_places, make_plan
 from unspill.sandbox.result import Applied
 from unspill.sandbox.review import (
@@ -81,7 +81,9 @@ from unspill.sandbox.review import (
     choose,
     fold_changes,
     get_run,
+    partial_contents,
     read_partly_chosen,
+    with_tokens,
     with_whole_repositories,
 )
 from unspill.sandbox.scan import keep_base
@@ -127,6 +129,30 @@ if TYPE_CHECKING:
 
     # What a file holds without the hunks that it loses, by root and path.
     Texts = dict[tuple[bytes, bytes], bytes]
+
+# Imported by functions, late, because most runs change nothing; tests/attack/test_late_imports.py finds what is missing
+_TO_THE_END = (
+    "_json",
+    "json",
+    "zlib",
+    "unspill.changes.render",
+    "unspill.changes.scan",
+    "unspill.layers.trees",
+    "unspill.sandbox.audit",
+)
+# Only where there is a repository
+_OF_REPOSITORIES = ("hashlib", "mmap", "unspill.apply.git_move", "unspill.git.frozen")
+# Who asks for an operation asks next what it changed; a run knows that already
+_TO_TELL = ("unspill.sandbox.review", "unspill.sandbox.history")
+# A reason may name what a command has written
+_LONGEST_REASON = 300
+_INDEX_SCRIPT = b"""\
+format=$1; shift
+for pack; do
+    number=$((number + 1))
+    git index-pack --object-format="$format" -o "unspill-$number.idx" "$pack" || rm -f "unspill-$number.idx"
+done
+"""
 
 
 def apply_held(project: Project, wish: Wish) -> Operation:
@@ -228,8 +254,6 @@ class _Apply:
         choice, store = self._choice, self._project.store
         if not choice.held:
             return choice.left
-        from unspill.sandbox.review import with_tokens
-
         roots = tuple(stack.live for stack in self._stacks)
         return with_tokens(choice.left, choice.held, roots, store.shown, self._project.row.id)
 
@@ -274,8 +298,6 @@ class _Apply:
         hunks = self._wish.selection.hunks
         if not hunks:
             return {}
-        from unspill.sandbox.review import partial_contents
-
         return partial_contents(self.chosen, hunks)
 
     def _repositories_of(self, root: bytes) -> tuple[Repository, ...]:
@@ -608,22 +630,6 @@ def _write_text(path: bytes, text: bytes, change: Change, live: bytes) -> None:
         copy_metadata(source.fileno(), file.fileno(), os.fstat(source.fileno()))
 
 
-# Imported by functions, late, because most runs change nothing; tests/attack/test_late_imports.py finds what is missing
-_TO_THE_END = (
-    "_json",
-    "json",
-    "zlib",
-    "unspill.changes.render",
-    "unspill.changes.scan",
-    "unspill.layers.trees",
-    "unspill.sandbox.audit",
-)
-# Only where there is a repository
-_OF_REPOSITORIES = ("hashlib", "mmap", "unspill.apply.git_move", "unspill.git.frozen")
-# Who asks for an operation asks next what it changed; a run knows that already
-_TO_TELL = ("unspill.sandbox.review", "unspill.sandbox.history")
-
-
 def preload(roots: Sequence[bytes], *, after_run: bool = False) -> None:
     """Load all that an operation on some roots needs after its first step; `after_run` if it is that of a run."""
     names = _TO_THE_END if after_run else (*_TO_THE_END, *_TO_TELL)
@@ -649,10 +655,6 @@ def apply_run(project: Project, run: RunId, changes: ChangeSet, stacks: tuple[St
         is_held=bool(operation.left),
         flagged=operation.flagged,
     )
-
-
-# A reason may name what a command has written
-_WHY = 300
 
 
 def apply_in_turn(project: Project, wish: Wish, broker: Broker | None) -> Operation:
@@ -697,8 +699,6 @@ def apply_with_questions(project: Project, wish: Wish, broker: Broker) -> Operat
 
 
 def _obtain(broker: Broker, request: HeldPath, cancel_fd: int | None) -> None:
-    from unspill.sandbox.cancel import until_cancelled
-
     permit = until_cancelled(lambda: broker.obtain(request), cancel_fd)
     if permit is None:
         raise given_up()
@@ -724,7 +724,7 @@ def _requests(project: Project, held: dict[tuple[bytes, bytes], str], choice: He
             root=root,
             path=path,
             digest=parts[root].digest(path),
-            why=why[:_WHY] if why.isprintable() else "",
+            why=why[:_LONGEST_REASON] if why.isprintable() else "",
             becomes=becomes,
             head=head,
             rest=rest,
@@ -745,15 +745,6 @@ def _secrets(secrets: Secrets) -> Callable[[bytes], bool]:
 def _is_one_file(change: Change) -> bool:
     left = None if change.entry is None else change.entry.kind
     return left in (None, "file", "symlink") and change.base_kind != "dir"
-
-
-_SCRIPT = b"""\
-format=$1; shift
-for pack; do
-    number=$((number + 1))
-    git index-pack --object-format="$format" -o "unspill-$number.idx" "$pack" || rm -f "unspill-$number.idx"
-done
-"""
 
 
 class PackIndexes:
@@ -807,7 +798,7 @@ class PackIndexes:
         policy = Policy(bwrap=known.bwrap, limits=known.limits, toolchains=False, caches=False)
         project = self._project.replace(path=lower, roots=(lower,)).with_means(policy=policy)
         request = Request(
-            argv=(b"/bin/sh", b"-c", _SCRIPT, b"index", self._format, *names),
+            argv=(b"/bin/sh", b"-c", _INDEX_SCRIPT, b"index", self._format, *names),
             script=None,
             cwd=lower,
             environ=(),

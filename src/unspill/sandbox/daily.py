@@ -32,7 +32,7 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         return
     if stamp.isdecimal() and _is_today(int(stamp), now):
         return
-    from unspill.sandbox.upkeep import prune_in_time
+    from unspill.sandbox.upkeep import prune_in_time  # lazy: upkeep
 
     _copy_daily(store, now, policy.keep_days)
     try:
@@ -46,7 +46,7 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
 
 
 def _copy_daily(store: Store, now: int, keep_days: int) -> None:
-    from unspill.store.copies import copied_ns, make_copy, remove_older
+    from unspill.store.copies import copied_ns, make_copy, remove_older  # lazy: upkeep
 
     made = copied_ns(store.state)
     # Pruning may take several starts of a day, one copy is enough

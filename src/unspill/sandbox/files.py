@@ -21,7 +21,10 @@ from __future__ import annotations
 
 import os
 import posixpath
+import select
 import stat
+from hashlib import sha256
+from threading import Timer
 
 from unspill.errors import FileError, SandboxUnavailable, UsageError
 from unspill.model.policy import MIB
@@ -30,10 +33,13 @@ from unspill.model.run import (
     Exited,
     LimitReached,
     NeverStarted,
+    OutputChunk,
+    Started,
 )
 from unspill.plan.view import to_inside
 from unspill.policy.paths import show
 from unspill.record import Record
+from unspill.sandbox.result import describe_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,6 +93,119 @@ _TEXTS: dict[FileErrorKind, str] = {
     "exists": "it exists already",
     "changed": "it was changed meanwhile",
 }
+
+MOST_BYTES = 100 * MIB
+USUAL_BYTES = 1 * MIB
+MOST_DEPTH = 64
+_LISTING_BYTES = 16 * MIB
+_LARGEST = (1 << 63) - 1
+_LOOK = """\
+said=$(stat -L -c '%s' -- "$1" 2>&1) || no - "$said"
+[ ! -d "$1" ] || no is_directory
+[ -f "$1" ] || no not_a_file
+[ -r "$1" ] || no permission_denied
+printf 'ok %s\\n' "$said"
+"""
+_BYTES = _LOOK + 'if [ "$2" = 0 ]; then exec head -c "$3" -- "$1"; fi\ntail -c "+$(($2 + 1))" -- "$1" | head -c "$3"\n'
+_LINES = _LOOK + 'tail -n "+$(($2 + 1))" -- "$1" | head -n "$3" | head -c "$4"\n'
+# In batches: the count, a line for each, then the names, which may have newlines. One that vanished has no line
+_LIST = """\
+said=$(stat -L -c '%f' -- "$1" 2>&1) || no - "$said"
+[ -d "$1" ] || no not_a_directory
+[ -r "$1" ] && said=$(cd -- "$1" 2>&1) || no permission_denied
+cd -- "$1"
+printf 'ok '
+{
+    find . -mindepth 1 -maxdepth "$2" -exec sh -c '
+        printf "%s\\n" "$#"
+        if said=$(stat -c "%f %s" -- "$@" 2>/dev/null); then
+            printf "%s\\n" "$said"
+        else
+            for name; do stat -c "%f %s" -- "$name" 2>/dev/null || echo "0 0"; done
+        fi
+        printf "%s\\0" "$@"' sh {} + 2>/dev/null
+    printf 'end %s\\n' "$?"
+} | head -c "$3"
+"""
+_FOR_WINDOWS, _FOR_LISTS = "stat head tail", "stat find head sh"
+# The name of each verb that only looks, its script and the programs that it needs
+READING = (("read", _BYTES, _FOR_WINDOWS), ("read", _LINES, _FOR_WINDOWS), ("list", _LIST, _FOR_LISTS))
+_KINDS: dict[int, EntryKind] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+MOST_WRITTEN = 100 * MIB
+MOST_EDITED = 16 * MIB
+_TRIES = 5
+_TMPFS = b"1021994"
+# Not by a new file and a rename: mode, owner, attributes and links to it stay, and a link is followed, as in a command
+_WRITE = """\
+trap '' XFSZ
+[ ! -d "$1" ] || no is_directory
+made=1
+if [ -e "$1" ] || [ -L "$1" ]; then
+    [ "$2" != new ] || no exists
+    made=0
+fi
+[ ! -e "$1" ] || [ -f "$1" ] || no not_a_file
+if [ "$3" ]; then
+    said=$({ sha256sum <"$1"; } 2>&1) || no changed
+    [ "${said%% *}" = "$3" ] || no changed
+fi
+above=${1%/*}
+said=$(mkdir -p -- "${above:-/}" 2>&1) || no - "$said"
+said=$({ cat >"$1"; } 2>&1) || no - "$said"
+said=$(stat -L -f -c '%t' -- "$1" 2>&1) || no - "$said"
+printf 'ok %s %s\\n' "$made" "$said"
+"""
+_FOR_WRITING = "cat mkdir sha256sum sleep stat"
+# As READING has them
+WRITING = ("write", _WRITE, _FOR_WRITING)
+USUAL_LINES = 2000
+USUAL_ENTRIES = 1000
+_NAMED_KINDS: dict[bytes, EntryKind] = {b"d": "directory", b"f": "file"}
+_LOOK_AT_NAME = """\
+said=$(stat -L -c '%s' -- "$1" 2>&1) || no - "$said"
+if [ -d "$1" ]; then kind=d; elif [ -f "$1" ]; then kind=f; else kind=-; fi
+printf 'ok %s%s\\n' "$kind" "$said"
+"""
+_EXISTS = 'if [ -e "$1" ]; then printf "ok 1"; else printf "ok 0"; fi\n'
+_DIRECTORIES = """\
+said=$(cd -- "$1" 2>&1) || no - "$said"
+cd -- "$1"; shift
+printf 'ok '
+for name; do if [ -d "./$name" ]; then printf d; else printf -; fi; done
+"""
+# The letter keeps a newline at the end of a name; without GNU's `realpath` all but the last part must exist
+_REAL = """\
+said=$(realpath -m -- "$1" 2>&1 && printf x) || said=$(readlink -f -- "$1" 2>&1 && printf x) || no - "$said"
+printf 'ok %s' "$said"
+"""
+_MAKE = """\
+[ -d "$1" ] || [ ! -e "$1" ] || no exists
+said=$(mkdir -p -- "$1" 2>&1) || no - "$said"
+printf 'ok \\n'
+"""
+_REMOVE = """\
+[ -e "$1" ] || [ -L "$1" ] || no not_found
+said=$(rm -rf -- "$1" 2>&1) || no - "$said"
+printf 'ok \\n'
+"""
+# The name of each verb that only looks, its script and the programs that it needs; then of each that changes something
+LOOKING = {
+    "look": ("look", _LOOK_AT_NAME, "stat"),
+    "exists": ("exists", _EXISTS, "sh"),
+    "directories": ("directories", _DIRECTORIES, "sh"),
+    "real": ("real", _REAL, "readlink"),
+}
+CHANGING = {"make": ("make", _MAKE, "mkdir sleep"), "remove": ("remove", _REMOVE, "rm sleep")}
+# The kernel bounds the words of a command, and by the stack's bound, which somebody may have lowered
+_MOST_WORDS = 64 * 1024
 
 
 class Inside:
@@ -176,8 +295,6 @@ class _GivingUp:
         self._timer: Timer | None = None
 
     def __enter__(self) -> _GivingUp:
-        import select
-
         # One descriptor that is readable when either is
         self._epoll = select.epoll()
         self._read, self._write = os.pipe2(os.O_CLOEXEC)
@@ -188,8 +305,6 @@ class _GivingUp:
         return self
 
     def hear(self, event: Event) -> None:
-        from unspill.model.run import OutputChunk, Started
-
         if isinstance(event, Started):
             self._set_timer()
         if not isinstance(event, OutputChunk) or event.stream != "stdout" or self.is_refused:
@@ -200,8 +315,6 @@ class _GivingUp:
             os.write(self._write, b"x")
 
     def _set_timer(self) -> None:
-        from threading import Timer
-
         self._timer = Timer(_WALL_S, self._be_late)
         self._timer.daemon = True
         self._timer.start()
@@ -247,8 +360,6 @@ def _check(outcome: Outcome, path: bytes) -> None:
             raise FileError(text, kind="too_large")
         case Cancelled():
             raise SandboxUnavailable("the caller gave up", remedy="Try again.")
-    from unspill.sandbox.result import describe_end
-
     raise SandboxUnavailable(f"{show(path)}: no answer from inside ({describe_end(outcome).splitlines()[0]})")
 
 
@@ -277,54 +388,6 @@ def _refusal(path: bytes, kind: str, message: str, remedy: str) -> FileError:
             return FileError(f"{show(path)}: {text}", kind=known, remedy=remedy)
     reason = show(message.rpartition(": ")[2].encode("utf-8", "backslashreplace"))[:_LONGEST_REASON]
     return FileError(f"{show(path)}: {reason or 'it failed'}", kind="failed", remedy=remedy)
-
-
-MOST_BYTES = 100 * MIB
-USUAL_BYTES = 1 * MIB
-MOST_DEPTH = 64
-_LISTING_BYTES = 16 * MIB
-_LARGEST = (1 << 63) - 1
-
-_LOOK = """\
-said=$(stat -L -c '%s' -- "$1" 2>&1) || no - "$said"
-[ ! -d "$1" ] || no is_directory
-[ -f "$1" ] || no not_a_file
-[ -r "$1" ] || no permission_denied
-printf 'ok %s\\n' "$said"
-"""
-_BYTES = _LOOK + 'if [ "$2" = 0 ]; then exec head -c "$3" -- "$1"; fi\ntail -c "+$(($2 + 1))" -- "$1" | head -c "$3"\n'
-_LINES = _LOOK + 'tail -n "+$(($2 + 1))" -- "$1" | head -n "$3" | head -c "$4"\n'
-# In batches: the count, a line for each, then the names, which may have newlines. One that vanished has no line
-_LIST = """\
-said=$(stat -L -c '%f' -- "$1" 2>&1) || no - "$said"
-[ -d "$1" ] || no not_a_directory
-[ -r "$1" ] && said=$(cd -- "$1" 2>&1) || no permission_denied
-cd -- "$1"
-printf 'ok '
-{
-    find . -mindepth 1 -maxdepth "$2" -exec sh -c '
-        printf "%s\\n" "$#"
-        if said=$(stat -c "%f %s" -- "$@" 2>/dev/null); then
-            printf "%s\\n" "$said"
-        else
-            for name; do stat -c "%f %s" -- "$name" 2>/dev/null || echo "0 0"; done
-        fi
-        printf "%s\\0" "$@"' sh {} + 2>/dev/null
-    printf 'end %s\\n' "$?"
-} | head -c "$3"
-"""
-_FOR_WINDOWS, _FOR_LISTS = "stat head tail", "stat find head sh"
-# The name of each verb that only looks, its script and the programs that it needs
-READING = (("read", _BYTES, _FOR_WINDOWS), ("read", _LINES, _FOR_WINDOWS), ("list", _LIST, _FOR_LISTS))
-_KINDS: dict[int, EntryKind] = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "directory",
-    stat.S_IFLNK: "link",
-    stat.S_IFIFO: "pipe",
-    stat.S_IFSOCK: "socket",
-    stat.S_IFCHR: "device",
-    stat.S_IFBLK: "device",
-}
 
 
 class FileBytes(Record):
@@ -503,37 +566,6 @@ def _decode(path: bytes, content: bytes) -> str:
         raise FileError(f"{show(path)}: it is not a text in UTF-8", kind="not_text") from None
 
 
-MOST_WRITTEN = 100 * MIB
-MOST_EDITED = 16 * MIB
-_TRIES = 5
-_TMPFS = b"1021994"
-
-# Not by a new file and a rename: mode, owner, attributes and links to it stay, and a link is followed, as in a command
-_WRITE = """\
-trap '' XFSZ
-[ ! -d "$1" ] || no is_directory
-made=1
-if [ -e "$1" ] || [ -L "$1" ]; then
-    [ "$2" != new ] || no exists
-    made=0
-fi
-[ ! -e "$1" ] || [ -f "$1" ] || no not_a_file
-if [ "$3" ]; then
-    said=$({ sha256sum <"$1"; } 2>&1) || no changed
-    [ "${said%% *}" = "$3" ] || no changed
-fi
-above=${1%/*}
-said=$(mkdir -p -- "${above:-/}" 2>&1) || no - "$said"
-said=$({ cat >"$1"; } 2>&1) || no - "$said"
-said=$(stat -L -f -c '%t' -- "$1" 2>&1) || no - "$said"
-printf 'ok %s %s\\n' "$made" "$said"
-"""
-
-_FOR_WRITING = "cat mkdir sha256sum sleep stat"
-# As READING has them
-WRITING = ("write", _WRITE, _FOR_WRITING)
-
-
 class Written(Record):
     """A file that was written, and the run that did it: `result.operation` says what was applied and what is held.
 
@@ -586,8 +618,6 @@ def edit_file(
     cancel_fd: int | None = None,
 ) -> Written:
     """Replace a text of a file by another. Where another run was faster, look again what there is to replace."""
-    from hashlib import sha256
-
     before, behind = to_bytes(old), to_bytes(new)
     if not before or before == behind:
         raise UsageError("there must be something to replace, and something else to put there")
@@ -633,10 +663,6 @@ def to_bytes(content: str | bytes) -> bytes:
         return content.encode("utf-8")
     except UnicodeEncodeError:
         raise UsageError("the text is not Unicode", remedy="Give bytes.") from None
-
-
-USUAL_LINES = 2000
-USUAL_ENTRIES = 1000
 
 
 class SandboxFiles:
@@ -701,47 +727,6 @@ class SandboxFiles:
         written meanwhile is lost.
         """
         return edit_file(self._inside, path, old, new, replace_all=replace_all, after=after, cancel_fd=cancel_fd)
-
-
-_NAMED_KINDS: dict[bytes, EntryKind] = {b"d": "directory", b"f": "file"}
-
-_LOOK_AT_NAME = """\
-said=$(stat -L -c '%s' -- "$1" 2>&1) || no - "$said"
-if [ -d "$1" ]; then kind=d; elif [ -f "$1" ]; then kind=f; else kind=-; fi
-printf 'ok %s%s\\n' "$kind" "$said"
-"""
-_EXISTS = 'if [ -e "$1" ]; then printf "ok 1"; else printf "ok 0"; fi\n'
-_DIRECTORIES = """\
-said=$(cd -- "$1" 2>&1) || no - "$said"
-cd -- "$1"; shift
-printf 'ok '
-for name; do if [ -d "./$name" ]; then printf d; else printf -; fi; done
-"""
-# The letter keeps a newline at the end of a name; without GNU's `realpath` all but the last part must exist
-_REAL = """\
-said=$(realpath -m -- "$1" 2>&1 && printf x) || said=$(readlink -f -- "$1" 2>&1 && printf x) || no - "$said"
-printf 'ok %s' "$said"
-"""
-_MAKE = """\
-[ -d "$1" ] || [ ! -e "$1" ] || no exists
-said=$(mkdir -p -- "$1" 2>&1) || no - "$said"
-printf 'ok \\n'
-"""
-_REMOVE = """\
-[ -e "$1" ] || [ -L "$1" ] || no not_found
-said=$(rm -rf -- "$1" 2>&1) || no - "$said"
-printf 'ok \\n'
-"""
-# The name of each verb that only looks, its script and the programs that it needs; then of each that changes something
-LOOKING = {
-    "look": ("look", _LOOK_AT_NAME, "stat"),
-    "exists": ("exists", _EXISTS, "sh"),
-    "directories": ("directories", _DIRECTORIES, "sh"),
-    "real": ("real", _REAL, "readlink"),
-}
-CHANGING = {"make": ("make", _MAKE, "mkdir sleep"), "remove": ("remove", _REMOVE, "rm sleep")}
-# The kernel bounds the words of a command, and by the stack's bound, which somebody may have lowered
-_MOST_WORDS = 64 * 1024
 
 
 class SandboxTree:

@@ -8,10 +8,13 @@ nothing of it is loaded.
 from __future__ import annotations
 
 import os
+import resource
 
 from unspill.errors import SandboxUnavailable
+from unspill.host.places import own_addresses
 from unspill.model.plan import ProxyNetwork
 from unspill.model.traffic import Budget, Traffic
+from unspill.policy.hosts import parse_rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,9 +106,6 @@ def make_gate(
     """
     if not isinstance(network, ProxyNetwork):
         return None
-    from unspill.host.places import own_addresses
-    from unspill.policy.hosts import parse_rules
-
     rules = parse_rules(network.hosts, public=network.public)
     try:
         own = own_addresses()
@@ -120,8 +120,6 @@ def make_gate(
 
 def _connections_at_once() -> int:
     """Return how many connections there is room for; others wait until some have ended. Each takes two descriptors."""
-    import resource
-
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return _MOST
@@ -130,8 +128,6 @@ def _connections_at_once() -> int:
 
 
 def _allow_descriptors() -> None:
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -101,6 +101,16 @@ if TYPE_CHECKING:
 
     Whereabouts = Literal["kept", "live", "gone"]
 
+_ALL = 1_000_000
+# Who asks for an apply that follows a run by itself
+AFTER_RUN = "run"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+LONGEST_NAME = 255
+_FILES = ("file", "symlink")
+_SEE_LISTS = "See `unspill files` and `unspill log` for what there is."
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
 
 class HeldAgain:
     """Makes layers of what an operation took: of those paths that are wanted."""
@@ -182,11 +192,6 @@ def _is_left(root: bytes, path: bytes, left: set[tuple[bytes, bytes]]) -> bool:
 def _locate(change: Change) -> bytes:
     assert change.layer is not None
     return change.layer + b"/" + change.path
-
-
-_ALL = 1_000_000
-# Who asks for an apply that follows a run by itself
-AFTER_RUN = "run"
 
 
 def get_operation(project: Project, operation: str | int) -> Operation:
@@ -412,10 +417,6 @@ def _applied(operation: Operation, journal: Journal) -> Callable[[bytes, bytes],
         if ending != "left"
     }
     return lambda root, path: (root, path) in paths or (b".git" in path and (root, repository_of(path)) in tops)
-
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def operation_changes(project: Project, operation: str | int) -> ChangeSet:
@@ -709,11 +710,6 @@ def _dress_change(path: bytes, dress: Sequence[Step]) -> Change | None:
     )
 
 
-LONGEST_NAME = 255
-
-_FILES = ("file", "symlink")
-
-
 class Backup(Record):
     """A displaced version of a file by its name.
 
@@ -834,10 +830,6 @@ def is_kept(places: Beneath, row: BackupRow) -> bool:
     return matches(found, entry)
 
 
-LIST = "See `unspill files` and `unspill log` for what there is."
-_DIR = 0o040000
-
-
 class _Source(Record):
     """A backup: where it lies below the directory of operations, and what it must be."""
 
@@ -870,7 +862,7 @@ def _in_root(project: Project, path: bytes) -> tuple[bytes, bytes]:
     for root in project.roots:
         if full.startswith(root + b"/"):
             return root, full[len(root) + 1 :]
-    raise UsageError(f"{os.fsdecode(path)!r} is not inside the project", remedy=LIST)
+    raise UsageError(f"{os.fsdecode(path)!r} is not inside the project", remedy=_SEE_LISTS)
 
 
 def _find_source(project: Project, root: bytes, path: bytes, backup: str | None) -> _Source:
@@ -884,7 +876,7 @@ def _find_source(project: Project, root: bytes, path: bytes, backup: str | None)
                 and step.action != "set_metadata"
             ):
                 return _Source(place=step.backup, entry=step.before, digest=step.digest)
-        raise UsageError(f"{backup} displaced no {os.fsdecode(path)!r}", remedy=LIST)
+        raise UsageError(f"{backup} displaced no {os.fsdecode(path)!r}", remedy=_SEE_LISTS)
     if backup is None:
         return _find_newest(project, root, path)
     catch_up(project.store, project.path)
@@ -892,7 +884,7 @@ def _find_source(project: Project, root: bytes, path: bytes, backup: str | None)
     known = [] if file is None else [found for found in backups_of(project.store, file) if found.where == "kept"]
     rows = [found.row for found in known if found.row.name == os.fsencode(backup)]
     if not rows:
-        raise UsageError(f"there is no such backup of {os.fsdecode(path)!r}", remedy=LIST)
+        raise UsageError(f"there is no such backup of {os.fsdecode(path)!r}", remedy=_SEE_LISTS)
     return _Source(place=rows[0].place, entry=rows[0].entry, digest=rows[0].digest)
 
 
@@ -907,7 +899,7 @@ def _find_newest(project: Project, root: bytes, path: bytes) -> _Source:
                 found = places.find(step.backup) if operation.roots[step.root] == root else None
                 if found is not None and (step.staged or matches(found, entry)):
                     return _Source(place=step.backup, entry=entry, digest=step.digest)
-    raise UsageError(f"there is no backup of {os.fsdecode(path)!r}", remedy=LIST)
+    raise UsageError(f"there is no backup of {os.fsdecode(path)!r}", remedy=_SEE_LISTS)
 
 
 def _draft(draft: Draft, dirs: OpenDirs, path: bytes, source: _Source) -> None:
@@ -916,14 +908,14 @@ def _draft(draft: Draft, dirs: OpenDirs, path: bytes, source: _Source) -> None:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
         raise UsageError(
-            f"{show(path)} has no backup there any more: an undo or a redo has put it back", remedy=LIST
+            f"{show(path)} has no backup there any more: an undo or a redo has put it back", remedy=_SEE_LISTS
         ) from None
     _verify(fd, name, status, source, draft)
     live = dirs.roots[0]
     group = draft.next_group()
     missing = _make_parents(draft, live, path, group)
     found = None if missing else live.find(path)
-    if found is not None and found.st_mode & 0o170000 == _DIR:
+    if found is not None and stat.S_ISDIR(found.st_mode):
         raise UsageError(f"{os.fsdecode(path)!r} is a directory now", remedy="Move it away first.")
     if not missing:
         draft.open_directory(0, path.rpartition(b"/")[0], live)
@@ -937,7 +929,7 @@ def _verify(fd: int, name: bytes, status: os.stat_result, source: _Source, draft
     entry = source.entry
     is_same = matches(status, entry) if entry.inode and not source.digest else status.st_size == entry.size
     if not is_same or (source.digest and digest_entry(fd, name, status, draft.modes) != source.digest):
-        raise UsageError("the backup is not what was put there", remedy=LIST)
+        raise UsageError("the backup is not what was put there", remedy=_SEE_LISTS)
 
 
 def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
@@ -966,9 +958,6 @@ def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
         draft.add(step.replace(staged=draft.is_staged(0)))
         draft.set_metadata_of_new(0, directory, made, Metadata(mode=0o755), group)
     return bool(missing)
-
-
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class Rescanned(Record):

@@ -16,6 +16,7 @@ import time
 from unspill.changes.quote import quote
 from unspill.changes.render import count_changes
 from unspill.errors import UnspillError
+from unspill.host.cgroup import sweep_groups
 from unspill.host.signals import DeferredSignals
 from unspill.layers.lifecycle import OpenRun, drop_run, seal_run
 from unspill.layers.locks import SandboxLock, is_abandoned, may_live, spill_dir, upper_dir, work_dir
@@ -88,8 +89,6 @@ def _hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> list[Ru
     if may_live(left) and not end_processes(store, left.id):
         return []  # what can't be killed may still write
     if project.means.facts.cgroup != "none":
-        from unspill.host.cgroup import sweep_groups
-
         sweep_groups(project.means.facts.cgroup, (left.id,))
     rows = [row for row in store.layers.open_of_run(run.id) if os.path.isdir(upper_dir(store.state, row.id))]
     if not rows:

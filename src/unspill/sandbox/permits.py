@@ -26,6 +26,8 @@ from unspill.model.permission import (
 )
 from unspill.permissions.approvers import (
     DenyAll,
+    Queue,
+    Terminal,
     answer_question,
     find_question,
     open_questions,
@@ -44,7 +46,9 @@ from unspill.sandbox.project import find_own_locations, own_directories
 from unspill.sandbox.result import never_begun
 from unspill.sandbox.review import plan_as_if
 from unspill.sandbox.running import run_request
+from unspill.sandbox.secrets import find_masks
 from unspill.sandbox.settings import check_approver
+from unspill.sandbox.unsandboxed import check_plain, outside, run_plainly
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -61,6 +65,8 @@ if TYPE_CHECKING:
     from unspill.sandbox.project import Locations, Project
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.settings import Who
+
+_SHORTEST_ID = 4
 
 
 class Wanted(Record):
@@ -114,8 +120,6 @@ def _masked(project: Project, given: Sequence[str]) -> tuple[bytes, ...]:
         _real(project, path)
         above, name = os.path.split(_on_host(project, path))
         paths.append(os.path.join(os.path.realpath(above), name))
-    from unspill.sandbox.secrets import find_masks
-
     find_masks(project, tuple(paths))
     return tuple(dict.fromkeys(paths))
 
@@ -163,12 +167,8 @@ def _approver(store: Store, approver: Who) -> Approver:
     if approver is None or approver == "deny":
         return DenyAll()
     if approver == "queue":
-        from unspill.permissions.approvers import Queue
-
         return Queue(store.requests)
     if approver == "terminal":
-        from unspill.permissions.approvers import Terminal
-
         return Terminal(lock=store.state + b"/locks/terminal")
     check_approver(approver)
     assert not isinstance(approver, str)
@@ -187,8 +187,6 @@ def run_with_more(project: Project, request: Request, wishes: RunWishes, broker:
     if wanted.plain:
         if any((wanted.network, wanted.hosts, wanted.readable, wanted.reveal, wanted.roots)):
             raise UsageError("a command without a sandbox has all there is", remedy="Ask for nothing else.")
-        from unspill.sandbox.unsandboxed import check_plain, outside, run_plainly
-
         request = outside(project, request)
         check_plain(request)
         asked = Unsandboxed(
@@ -286,9 +284,6 @@ def permit_root(project: bytes, policy: Policy, locations: Locations, store: Sto
     asked = AsRoot(project=project)
     make_broker(store, policy, locations, approver).obtain(asked).take(asked)
     return policy.replace(allow_root=True)
-
-
-_SHORTEST_ID = 4
 
 
 class Office:

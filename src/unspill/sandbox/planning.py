@@ -14,7 +14,7 @@ import time
 from unspill.errors import HostError, UsageError
 from unspill.host.places import find_places, read_git_configs
 from unspill.host.seccomp import build_filter
-from unspill.layers.lifecycle import playground_dir
+from unspill.layers.lifecycle import make_skeleton, playground_dir, tmp_dir
 from unspill.model.plan import (
     HostNetwork,
     NoNetwork,
@@ -22,6 +22,7 @@ from unspill.model.plan import (
     ProxyNetwork,
 )
 from unspill.plan.build import build_plan
+from unspill.plan.gitconfig import filter_identity, parse_gitconfig
 from unspill.plan.view import (
     missing_text,
     not_a_directory_text,
@@ -59,6 +60,13 @@ _PLACES_S = 1.0
 _RESOLVER_FILE = b"/etc/resolv.conf"
 _found: dict[bytes, tuple[Project, float, Places]] = {}
 
+# The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
+_LONGEST_ARGUMENT = 120 * 1024
+_LARGEST_COMMAND = 1920 * 1024
+_POINTER = 9
+# bwrap takes 9000 with its own options; beyond this a shell hands them over
+_MOST_WORDS = 4096
+
 
 def get_places(project: Project, *, afresh: bool = False) -> Places:
     """Find what the host has of what a plan may show; for a second what was found last is good enough."""
@@ -75,8 +83,6 @@ def _find_places(project: Project) -> Places:
     configs = read_git_configs(home)
     named = project.home
     if configs:
-        from unspill.plan.gitconfig import filter_identity, parse_gitconfig
-
         pairs: list[tuple[str, str]] = []
         for text in configs:
             try:
@@ -96,12 +102,10 @@ def _find_places(project: Project) -> Places:
         own=(project.locations.config, project.locations.data),
     )
     if project.means.policy.view == "rootfs":
-        from unspill.sandbox.rootfs_use import base_of
+        from unspill.sandbox.rootfs_use import base_of  # lazy: rootfs
 
         places = places.replace(rootfs=base_of(project))
     if project.means.policy.tmp == "persistent":
-        from unspill.layers.lifecycle import tmp_dir
-
         places = places.replace(tmp=tmp_dir(project.locations.data, project.path, project.row.name))
     return places
 
@@ -143,8 +147,6 @@ def make_plan(
     )
     plan = build_plan(given)
     if plan.skeleton:
-        from unspill.layers.lifecycle import make_skeleton
-
         make_skeleton(plan.skeleton)
     return plan
 
@@ -156,7 +158,7 @@ def _plan_network(project: Project, *, is_granted: bool) -> NetworkPlan:
         return HostNetwork(resolver_file=_find_resolver_file())
     if not is_granted and not network.hosts and not network.ask:
         return NoNetwork()
-    from unspill.policy.hosts import parse_rules
+    from unspill.policy.hosts import parse_rules  # lazy: proxy
 
     # What can't be understood is refused before anything is started
     parse_rules(network.hosts)
@@ -208,14 +210,6 @@ class RunWishes(Record):
     may_fork: bool = False
     broker: Broker | None = None
     on_interrupted: Callable[[tuple[Run, ...]], None] | None = None
-
-
-# The kernel takes 128 KiB in one argument and 2 MiB in all; a longer script goes in by a descriptor
-_LONGEST_ARGUMENT = 120 * 1024
-_LARGEST_COMMAND = 1920 * 1024
-_POINTER = 9
-# bwrap takes 9000 with its own options; beyond this a shell hands them over
-_MOST_WORDS = 4096
 
 
 def make_request(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
+from hashlib import blake2b
 
 from unspill.changes.reader import digest_of_file
 from unspill.errors import DeniedError, UnspillError
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
 _MOST_BYTES = 64 << 20
 _STEADY = ""
 _READ_PACKAGES = (b"python", b"pip")
+
+# The size of a window comes and goes, and no program does anything else because of it
+_WINDOW_SIZES = (b"COLUMNS", b"LINES")
+_STDIN_SHOWN = 4096
+_NOT_ALLOWED = "it was not allowed"
 
 
 def identify_program(project: Project, plan: Plan) -> str:
@@ -88,14 +94,14 @@ def _steady(plan: Plan, path: bytes) -> str:
     """Return what stands for a program that no command can change: of a rootfs, which one it is of."""
     if not plan.rootfs:
         return _STEADY
-    from unspill.sandbox.rootfs_use import identify_in_rootfs
+    from unspill.sandbox.rootfs_use import identify_in_rootfs  # lazy: rootfs
 
     return identify_in_rootfs(plan, path)
 
 
 def _is_executable(plan: Plan, path: bytes) -> bool:
     if plan.rootfs:
-        from unspill.sandbox.rootfs_use import is_executable_in_rootfs
+        from unspill.sandbox.rootfs_use import is_executable_in_rootfs  # lazy: rootfs
 
         return is_executable_in_rootfs(plan, path)
     return os.path.isfile(path) and os.access(path, os.X_OK)
@@ -106,7 +112,7 @@ def _is_steady(plan: Plan, path: bytes) -> bool:
     if not path.startswith(b"/") or normalise(path) != path:
         return False
     if plan.rootfs:
-        from unspill.sandbox.rootfs_use import is_steady_in_rootfs
+        from unspill.sandbox.rootfs_use import is_steady_in_rootfs  # lazy: rootfs
 
         return is_steady_in_rootfs(plan, path)
     cover = find_cover(plan.mounts, path)
@@ -163,11 +169,6 @@ def _open_plain(layer: bytes, inside: bytes) -> str | None:
         return digest_of_file(fd)
 
 
-# The size of a window comes and goes, and no program does anything else because of it
-_SIZES = (b"COLUMNS", b"LINES")
-_SHOWN = 4096
-
-
 def occasion_of(project: Project, request: Request, plan: Plan) -> dict[str, Any]:
     """Return what every request for this command has in common."""
     variables = dict(plan.environ)
@@ -176,7 +177,9 @@ def occasion_of(project: Project, request: Request, plan: Plan) -> dict[str, Any
         "sandbox": project.row.id,
         "argv": request.argv,
         "cwd": request.cwd,
-        "names": tuple(sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _SIZES)),
+        "names": tuple(
+            sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _WINDOW_SIZES)
+        ),
         "script": identify_program(project, plan),
         # What the variables that a caller sets have in common with the same ones another time: their values too
         "variables": _digest_of(b"".join(b"%b=%b\0" % pair for pair in sorted(dict(request.environ).items()))),
@@ -188,16 +191,11 @@ def input_of(stdin: bytes | int | None) -> dict[str, Any]:
     """Return what a request says of what the command reads: a shell runs that as well as its words."""
     if isinstance(stdin, int):
         return {"stdin": INHERITED if isinstance(stdin, InheritedInput) else UNKNOWN_PROGRAM}
-    return {"stdin": _digest_of(stdin), "stdin_head": stdin[:_SHOWN]} if stdin else {}
+    return {"stdin": _digest_of(stdin), "stdin_head": stdin[:_STDIN_SHOWN]} if stdin else {}
 
 
 def _digest_of(said: bytes) -> str:
-    from hashlib import blake2b
-
     return blake2b(said, digest_size=32).hexdigest() if said else ""
-
-
-_NOT_ALLOWED = "it was not allowed"
 
 
 def make_asker(project: Project, request: Request, plan: Plan, broker: Broker, run: RunId) -> Ask:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from unspill.model.policy import EngineName, Policy
     from unspill.store.layers import SandboxRow
 
+_NAME_LENGTH = 64
+_MARKS = (b".git", b".unspill.toml", b".hg", b".jj")
+
 
 class Locations(Record):
     """`state` holds store and layers, `config` the person's policy, `data` the playgrounds, `rootfs` every rootfs.
@@ -88,10 +91,6 @@ def _given(environ: Mapping[bytes, bytes], name: bytes) -> bytes:
         shown = value.decode("utf-8", "backslashreplace")
         raise UsageError(f"{name.decode()} is not an absolute path: {shown!r}", remedy="Set it to one.")
     return value
-
-
-_NAME_LENGTH = 64
-_MARKS = (b".git", b".unspill.toml", b".hg", b".jj")
 
 
 class Means(Record):

@@ -24,8 +24,9 @@ from unspill.model.run import (
     exit_code_of,
 )
 from unspill.plan.view import to_inside
+from unspill.policy.paths import shell_word
 from unspill.record import Record
-from unspill.sandbox.secrets import tracked_warnings
+from unspill.sandbox.secrets import mask_hints, tracked_warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 _MOST_DENIALS = 10
-_OF_PLACES = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[]_*")
+_HOST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[]_*")
 _HEADINGS: dict[State, str] = {
     "held": "Changes (held, the project is not touched{why}):",
     "thrown away": "Changes (thrown away, the project is not touched{why}):",
@@ -52,6 +53,36 @@ _HEADINGS: dict[State, str] = {
     "needless": "Changes (nothing of it had to be applied, the project is not touched):",
     "left": "Not applied (held in the sandbox, later commands see it, the project does not have it):",
 }
+
+_SECRETS_NAMED = 3
+ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
+STRICT_NOTE = '`profile = "strict"` refuses more system calls; it has no Landlock fence. unspill says this once.'
+_STRICT_KEY = "said that strict has no Landlock"
+# Of curl and git; of getaddrinfo, twice; of node; of wget; of Go; of the JVM; of connect(2)
+_NO_HOST = (
+    b"Could not resolve host",
+    b"Temporary failure in name resolution",
+    b"Name or service not known",
+    b"EAI_AGAIN",
+    b"unable to resolve host",
+    b"dial tcp: lookup",
+    b"UnknownHostException",
+    b"UnresolvedAddressException",
+    b"Network is unreachable",
+    b"ENETUNREACH",
+)
+_NETWORK_OFF = Hint(
+    code="network-off",
+    text="Commands have no network here.",
+    remedy="`--allow-host HOST` allows one host, `--network` asks for the network for this command.",
+)
+_BY_PROXY = Hint(
+    code="network-by-proxy",
+    text="The allowed hosts are reached by the sandbox's proxy only, and this program does not seem to use it.",
+    remedy="Point it at the proxy in `$https_proxy`, which speaks HTTP and SOCKS5.",
+)
+_REMAINS_NAMED = 3
+_LONGEST_NAME = 80
 
 
 class RunResult(Record):
@@ -123,7 +154,7 @@ def network_lines(denials: tuple[Denial, ...]) -> list[str]:
 
 def place_told(denial: Denial) -> str:
     """Return where a connection was to go; what is no host name is the command's own text, and not told as ours."""
-    return denial.place if _OF_PLACES.issuperset(denial.place) else "something that is not a host name"
+    return denial.place if _HOST_LETTERS.issuperset(denial.place) else "something that is not a host name"
 
 
 def became(result: RunResult) -> list[tuple[State, list[str]]]:
@@ -147,7 +178,6 @@ def _as_seen(result: RunResult) -> tuple[Operation | None, ChangeSet, bytes]:
     operation, changes = result.operation, result.changes
     if not result.workspace:
         return operation, changes, result.project
-    from unspill.plan.view import to_inside
 
     def inside(path: bytes) -> bytes:
         return to_inside(path, "rootfs", (result.workspace,))
@@ -253,12 +283,6 @@ def describe_end(outcome: Outcome) -> str:
             return f"Command was not started: {outcome.reason}"
 
 
-_NAMED = 3
-ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
-STRICT_NOTE = '`profile = "strict"` refuses more system calls; it has no Landlock fence. unspill says this once.'
-_STRICT_KEY = "said that strict has no Landlock"
-
-
 class Applied(Record):
     """What became of a run's changes: the operation that applied them, and whether any of them is held."""
 
@@ -356,10 +380,9 @@ def hidden_notes(
     if not hidden:
         return ()
     from unspill.changes.quote import quote
-    from unspill.policy.paths import shell_word
 
-    more = f" and {len(hidden) - _NAMED} more" if hidden[_NAMED:] else ""
-    names = ", ".join(quote(path.removeprefix(project + b"/")) for path in hidden[:_NAMED])
+    more = f" and {len(hidden) - _SECRETS_NAMED} more" if hidden[_SECRETS_NAMED:] else ""
+    names = ", ".join(quote(path.removeprefix(project + b"/")) for path in hidden[:_SECRETS_NAMED])
     typed = [shell_word(path if name is None else name(path)) for path in hidden]
     words = "PATH ..." if more else " ".join(typed)
     what = "it" if len(hidden) == 1 else "them"
@@ -377,8 +400,6 @@ def _remains_hints(plan: Plan, performed: Performed) -> tuple[Hint, ...]:
 def _mask_hints(project: Project, masks: Masks, performed: Performed) -> tuple[Hint, ...]:
     if not masks.hidden:
         return ()
-    from unspill.sandbox.secrets import mask_hints
-
     view, roots = project.means.policy.view, project.roots
     hidden = [to_inside(path, view, roots) for path in masks.hidden]
     return mask_hints(
@@ -386,38 +407,13 @@ def _mask_hints(project: Project, masks: Masks, performed: Performed) -> tuple[H
     )
 
 
-# Of curl and git; of getaddrinfo, twice; of node; of wget; of Go; of the JVM; of connect(2)
-_WORDS = (
-    b"Could not resolve host",
-    b"Temporary failure in name resolution",
-    b"Name or service not known",
-    b"EAI_AGAIN",
-    b"unable to resolve host",
-    b"dial tcp: lookup",
-    b"UnknownHostException",
-    b"UnresolvedAddressException",
-    b"Network is unreachable",
-    b"ENETUNREACH",
-)
-_OFF = Hint(
-    code="network-off",
-    text="Commands have no network here.",
-    remedy="`--allow-host HOST` allows one host, `--network` asks for the network for this command.",
-)
-_BY_PROXY = Hint(
-    code="network-by-proxy",
-    text="The allowed hosts are reached by the sandbox's proxy only, and this program does not seem to use it.",
-    remedy="Point it at the proxy in `$https_proxy`, which speaks HTTP and SOCKS5.",
-)
-
-
 def network_hints(network: NetworkPlan, outcome: Outcome, *outputs: Output) -> tuple[Hint, ...]:
     """Return the explanation of a failed command that was looking for a host, if that is what it seems."""
-    if isinstance(outcome, NeverStarted) or not any(word in _last(output) for word in _WORDS for output in outputs):
+    if isinstance(outcome, NeverStarted) or not any(word in _last(output) for word in _NO_HOST for output in outputs):
         return ()
     match network:
         case NoNetwork():
-            return (_OFF,)
+            return (_NETWORK_OFF,)
         case ProxyNetwork():
             return (_BY_PROXY,)
     return ()
@@ -427,20 +423,16 @@ def _last(output: Output) -> bytes:
     return output.tail or output.head
 
 
-_MOST = 3
-_LONGEST = 80
-
-
 def remains_hints(remains: Remains, home: bytes) -> tuple[Hint, ...]:
     """Return a hint for lost files and one for stopped processes, as far as there were any."""
     hints = []
     if remains.lost:
-        names = [_cut(_at_home(path, home)) for path in remains.paths[:_MOST]]
+        names = [_cut(_at_home(path, home)) for path in remains.paths[:_REMAINS_NAMED]]
         text = f"Not kept, since these directories are temporary: {_named(names, remains.lost)}."
         hints.append(Hint(code="not-kept", text=text, remedy=""))
     if remains.killed:
         what = "1 process that was" if remains.killed == 1 else f"{remains.killed} processes that were"
-        names = [_cut(show_line(command)) for command in remains.commands[:_MOST]]
+        names = [_cut(show_line(command)) for command in remains.commands[:_REMAINS_NAMED]]
         text = f"Stopped {what} still running: {_named(names, remains.killed)}."
         hints.append(Hint(code="stopped-processes", text=text, remedy=""))
     return tuple(hints)
@@ -451,7 +443,7 @@ def _at_home(path: bytes, home: bytes) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
 def _named(names: list[str], count: int) -> str:

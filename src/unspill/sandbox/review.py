@@ -10,6 +10,7 @@ consent. Whatever a choice leaves out is named, with the reason.
 from __future__ import annotations
 
 import os
+from hashlib import blake2b
 
 from unspill.apply.guard import judge, lies_in, still_held
 from unspill.changes.diff import (
@@ -19,7 +20,8 @@ from unspill.changes.diff import (
     diff_lines,
 )
 from unspill.changes.quote import COLUMNS
-from unspill.changes.reader import Reader, read_up_to
+from unspill.changes.reader import Reader, find_renames, read_up_to
+from unspill.changes.render import summary_lines
 from unspill.changes.scan import join, scan
 from unspill.changes.select import select, with_parents
 from unspill.errors import DeniedError, UsageError
@@ -61,6 +63,19 @@ if TYPE_CHECKING:
 
 # A person who asks for the list wants the whole of it
 _ALL = 1_000_000
+
+# One of these is in every path of a repository, also of a bare one, that says where it stands
+_IN_REPOSITORIES = (b".git", b"objects", b"refs", b"HEAD")
+EARLIER = "an earlier run that is held changed it too"
+STALE = "it is not what was reviewed"
+CHANGED = "it is not what you were shown, but changed since"
+# Of so many groups of paths and so many bytes at most the tokens are told unasked
+_MOST_TOKENS = 20
+_MOST_TOKEN_BYTES = 64 << 20
+LARGEST_WITH_HUNKS = 16 << 20
+# As good as no bound
+_NO_BOUND = 1 << 40
+_MOST_REVIEWED = 200
 
 
 def changes_of(project: Project, run: str | int | None) -> ChangeSet:
@@ -126,8 +141,6 @@ def diff_of(
     skip: Callable[[bytes], bool] = lambda _path: False,
 ) -> str:
     """Return what is held as a text that is safe to print; without paths, absolute ones, that `skip` is true of."""
-    from unspill.changes.diff import diff_lines
-
     changes = changes_below(changes_of(project, run), paths, skip)
     return "".join(line + "\n" for line in diff_lines(changes, layers_below(project, run), colour=colour))
 
@@ -154,9 +167,6 @@ def changes_below(
 
 def summary_of(project: Project, run: str | int | None, *, colour: bool) -> list[str]:
     """Return what is held as lines for a person, with renames recognised."""
-    from unspill.changes.reader import Reader, find_renames
-    from unspill.changes.render import summary_lines
-
     changes = changes_of(project, run)
     below = layers_below(project, run)
     renames: dict[bytes, bytes] = {}
@@ -231,7 +241,7 @@ def stacks_as_if(
     caches = (Stack(live=path, device=0, inode=0, open=layer) for path in places.home.caches)
     written: tuple[CacheLayer, ...] = ()
     if project.means.policy.rootfs_writable:
-        from unspill.sandbox.rootfs_use import stacks_over, writable_directories
+        from unspill.sandbox.rootfs_use import stacks_over, writable_directories  # lazy: rootfs
 
         written = stacks_over(project, writable_directories(project, places.rootfs), layer)
     return (
@@ -239,13 +249,6 @@ def stacks_as_if(
         tuple(CacheLayer(path=stack.live, stack=stack) for stack in caches),
         written,
     )
-
-
-# One of these is in every path of a repository, also of a bare one, that says where it stands
-_IN_REPOSITORIES = (b".git", b"objects", b"refs", b"HEAD")
-EARLIER = "an earlier run that is held changed it too"
-STALE = "it is not what was reviewed"
-CHANGED = "it is not what you were shown, but changed since"
 
 
 class Wish(Record):
@@ -535,11 +538,6 @@ def _paths_of(stack: Stack) -> set[bytes]:
     return {change.path for change in fold_changes((stack,))}
 
 
-# Of so many groups of paths and so many bytes at most the tokens are told unasked
-_TOLD = 20
-_TOLD_BYTES = 64 << 20
-
-
 class HeldPart:
     """What needs consent in one root."""
 
@@ -595,8 +593,6 @@ class HeldPart:
         return [path for path, _ in outermost(sorted((*self.held, *named)))]
 
     def _digest(self, path: bytes) -> str:
-        from hashlib import blake2b
-
         covered = self.covered(path)
         if not covered:
             return ""
@@ -614,8 +610,6 @@ class HeldPart:
 
 def digest_of_hunks(path: bytes, old: bytes, new: bytes) -> str:
     """Return what stands for the hunks between two texts, whichever of them are chosen."""
-    from hashlib import blake2b
-
     digest = blake2b(b"hunks %d %b %d " % (len(path), path, len(old)), digest_size=32)
     digest.update(old)
     digest.update(new)
@@ -641,12 +635,12 @@ def with_tokens(
     for left in lefts:
         part = by_root.get(roots[left.root]) if left.why == "held" else None
         is_inside = last is not None and (last.root, last.reason) == (left.root, left.reason)
-        if part is None or told == _TOLD or (is_inside and last is not None and lies_in(left.path, last.path)):
+        if part is None or told == _MOST_TOKENS or (is_inside and last is not None and lies_in(left.path, last.path)):
             result.append(left)
             continue
         last, told = left, told + 1
         size += part.size(left.path)
-        digest = readable_digest(part, left.path) if size <= _TOLD_BYTES else ""
+        digest = readable_digest(part, left.path) if size <= _MOST_TOKEN_BYTES else ""
         token = shown.token_of(sandbox, part.root, left.path, digest) if digest else ""
         result.append(left.replace(digest=digest, token=token))
     return tuple(result)
@@ -668,9 +662,6 @@ def _concerns(name: bytes, path: bytes) -> bool:
     return _is_at(name, path) or lies_in(path, name)
 
 
-LARGEST = 16 << 20
-
-
 class PartlyChosen(Record):
     """A changed file below a root, before and after its change."""
 
@@ -688,11 +679,11 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
     """
     (change,) = select(changes, Selection(hunks=(some,)), parents=False)
     root = next(part.root for part in changes.roots if change in part.changes)
-    if max(change.entry.size, change.base_size) > LARGEST:
+    if max(change.entry.size, change.base_size) > LARGEST_WITH_HUNKS:
         raise UsageError(f"{os.fsdecode(change.path)!r} is too large for hunks", remedy="Choose the whole file.")
     with Reader(root) as reader:
-        old = read_up_to(reader.open_before(change), LARGEST)
-        new = read_up_to(reader.open_after(change), LARGEST)
+        old = read_up_to(reader.open_before(change), LARGEST_WITH_HUNKS)
+        new = read_up_to(reader.open_after(change), LARGEST_WITH_HUNKS)
     if some.digest and not digest_of_hunks(change.path, old, new).startswith(some.digest):
         raise UsageError(
             f"the hunks of {os.fsdecode(change.path)!r} are not those that you were shown",
@@ -729,11 +720,6 @@ def to_selection(given: Selection | Sequence[str | bytes]) -> Selection:
     )
 
 
-# As good as no bound
-_NO_BOUND = 1 << 40
-_MOST = 200
-
-
 class Review(Record):
     """A diff, and what it is of. `held` are the held paths in it; `shown` is all that it shows to the last byte."""
 
@@ -758,7 +744,7 @@ class Reviews:
         """Return what is held at or below paths: what is named whole, however long; everything only up to a bound."""
         changes, parts = self._look()
         chosen = changes_below(changes, paths)
-        wanted = [(part, path) for part in parts for path in part.outermost()[:_MOST]]
+        wanted = [(part, path) for part in parts for path in part.outermost()[:_MOST_REVIEWED]]
         wanted += [(part, path) for part in parts for path in self._in_root(part, map(os.fsencode, paths))]
         return self._review(chosen, dict.fromkeys(wanted), colour=colour, is_bounded=not paths)
 
@@ -858,7 +844,7 @@ class Reviews:
             chosen,
             layers_below(self._project, None),
             max_lines=MAX_LINES if is_bounded else _NO_BOUND,
-            max_file_bytes=MAX_FILE_BYTES if is_bounded else LARGEST,
+            max_file_bytes=MAX_FILE_BYTES if is_bounded else LARGEST_WITH_HUNKS,
             columns=COLUMNS if is_bounded else _NO_BOUND,
             colour=colour,
             token=token,

@@ -16,11 +16,15 @@ own list and numbers survive.
 from __future__ import annotations
 
 import os
+import re
 import time
+from tempfile import mkdtemp
 
 from unspill.errors import RootfsError, UsageError
 from unspill.layers.flatten import flatten
-from unspill.layers.locks import lock_sandbox
+from unspill.layers.lifecycle import playground_dir
+from unspill.layers.locks import lock_file, lock_sandbox, spill_dir
+from unspill.layers.trees import remove_tree
 from unspill.model.policy import (
     KIB,
     MIB,
@@ -61,6 +65,7 @@ from unspill.sandbox.rootfs_use import (
     layered_trees,
     layers_of,
 )
+from unspill.sandbox.sandbox import Sandbox
 from unspill.sandbox.settings import find_own_policy, rootfs_directory
 from unspill.store.db import Store
 
@@ -85,6 +90,73 @@ if TYPE_CHECKING:
 
 
 _PAUSE_S = 0.2
+
+RUNTIMES = ("python3", "node", "perl", "ruby", "php", "java", "go", "rustc", "lua")
+INSTALLERS = ("apk", "apt-get", "dnf", "pacman", "pip", "npm", "cargo", "gem")
+OTHERS = (
+    *("bash", "sh", "busybox", "git", "gcc", "g++", "clang", "make", "cmake", "curl", "wget", "ssh", "rsync"),
+    *("tar", "gzip", "bzip2", "xz", "zstd", "zip", "unzip", "jq", "awk", "sed", "grep", "find", "xargs", "diff"),
+    *("patch", "rg", "sqlite3", "openssl", "vi"),
+)
+# Those that do not tell by `--version`; nothing: they have no version, or would wait for something
+_ASKED = {
+    "go": "version",
+    "java": "-version",
+    "lua": "-v",
+    "unzip": "-v",
+    "perl": "-v",
+    "ssh": "-V",
+    "openssl": "version",
+}
+_UNASKED = ("sh", "find", "xargs", "vi", "gzip", "bzip2", "busybox", "xz", "zip", "sqlite3")
+_DIRECTORIES = tuple(f"{top}/{name}" for top in ("/usr/local", "/usr", "") for name in ("sbin", "bin"))
+_SYSTEMS = ("alpine", "debian", "ubuntu", "fedora", "arch", "opensuse-leap", "rocky", "almalinux", "void", "wolfi")
+_LIBCS = ("musl", "glibc")
+_TOOLS_SANDBOX = "tools"
+_MOST_LINES = 256
+_LONGEST_LINE = 512
+_LONGEST_VERSION = 32
+_TOOLS_LIMITS = Limits(
+    wall_s=30.0,
+    output_bytes=1 * MIB,
+    kept_bytes=64 * KIB,
+    layer_bytes=16 * MIB,
+    layer_entries=1000,
+    # The kernel's own bound: what is on the disk is only looked at now and then
+    file_bytes=1 * MIB,
+    tmp_bytes=16 * MIB,
+    processes=64,
+)
+_TOOLS_SCRIPT = """\
+PATH={path}; LC_ALL=C; export PATH LC_ALL; nl='
+'
+ask() {{
+    case $1 in {unasked}) return ;; {cases} *) set -- "$1" "$2" --version ;; esac
+    "$2" "$3" </dev/null 2>&1
+}}
+for name in {names}; do
+    place=
+    # Not by `command -v`: a busybox may say that all its applets are built in
+    for top in {tops}; do [ -f "$top/$name" ] && [ -x "$top/$name" ] && place=$top/$name && break; done
+    [ "$place" ] || continue
+    said=$(ask "$name" "$place")
+    said=${{said#"$nl"}}
+    printf '%s\\t%s\\t%s\\n' "$name" "$place" "${{said%%"$nl"*}}"
+done
+for file in /lib/ld-musl-*; do [ -e "$file" ] && printf '@libc\\t-\\tmusl\\n'; done
+for file in /lib/ld-linux* /lib64/ld-linux* /lib/*/ld-linux*; do
+    [ -e "$file" ] && printf '@libc\\t-\\tglibc\\n' && break
+done
+if [ -r /etc/os-release ]; then
+    while IFS= read -r line; do
+        case $line in
+            ID=*) printf '@system\\t-\\t%s\\n' "${{line#ID=}}" ;;
+            VERSION_ID=*) printf '@release\\t-\\t%s\\n' "${{line#VERSION_ID=}}" ;;
+        esac
+    done </etc/os-release
+fi
+"""
+_PACKAGES = "/workspace/.packages"
 
 
 class Upgraded(Record):
@@ -320,74 +392,6 @@ def _install_nothing(tree: bytes, argv: Sequence[bytes], hosts: Sequence[str]) -
     raise RootfsError("Nothing is installed into what is kept.")
 
 
-RUNTIMES = ("python3", "node", "perl", "ruby", "php", "java", "go", "rustc", "lua")
-INSTALLERS = ("apk", "apt-get", "dnf", "pacman", "pip", "npm", "cargo", "gem")
-OTHERS = (
-    *("bash", "sh", "busybox", "git", "gcc", "g++", "clang", "make", "cmake", "curl", "wget", "ssh", "rsync"),
-    *("tar", "gzip", "bzip2", "xz", "zstd", "zip", "unzip", "jq", "awk", "sed", "grep", "find", "xargs", "diff"),
-    *("patch", "rg", "sqlite3", "openssl", "vi"),
-)
-# Those that do not tell by `--version`; nothing: they have no version, or would wait for something
-_ASKED = {
-    "go": "version",
-    "java": "-version",
-    "lua": "-v",
-    "unzip": "-v",
-    "perl": "-v",
-    "ssh": "-V",
-    "openssl": "version",
-}
-_UNASKED = ("sh", "find", "xargs", "vi", "gzip", "bzip2", "busybox", "xz", "zip", "sqlite3")
-_DIRECTORIES = tuple(f"{top}/{name}" for top in ("/usr/local", "/usr", "") for name in ("sbin", "bin"))
-_SYSTEMS = ("alpine", "debian", "ubuntu", "fedora", "arch", "opensuse-leap", "rocky", "almalinux", "void", "wolfi")
-_LIBCS = ("musl", "glibc")
-_NAME = "tools"
-_MOST_LINES = 256
-_LONGEST_LINE = 512
-_LONGEST_VERSION = 32
-_LIMITS = Limits(
-    wall_s=30.0,
-    output_bytes=1 * MIB,
-    kept_bytes=64 * KIB,
-    layer_bytes=16 * MIB,
-    layer_entries=1000,
-    # The kernel's own bound: what is on the disk is only looked at now and then
-    file_bytes=1 * MIB,
-    tmp_bytes=16 * MIB,
-    processes=64,
-)
-
-_SCRIPT = """\
-PATH={path}; LC_ALL=C; export PATH LC_ALL; nl='
-'
-ask() {{
-    case $1 in {unasked}) return ;; {cases} *) set -- "$1" "$2" --version ;; esac
-    "$2" "$3" </dev/null 2>&1
-}}
-for name in {names}; do
-    place=
-    # Not by `command -v`: a busybox may say that all its applets are built in
-    for top in {tops}; do [ -f "$top/$name" ] && [ -x "$top/$name" ] && place=$top/$name && break; done
-    [ "$place" ] || continue
-    said=$(ask "$name" "$place")
-    said=${{said#"$nl"}}
-    printf '%s\\t%s\\t%s\\n' "$name" "$place" "${{said%%"$nl"*}}"
-done
-for file in /lib/ld-musl-*; do [ -e "$file" ] && printf '@libc\\t-\\tmusl\\n'; done
-for file in /lib/ld-linux* /lib64/ld-linux* /lib/*/ld-linux*; do
-    [ -e "$file" ] && printf '@libc\\t-\\tglibc\\n' && break
-done
-if [ -r /etc/os-release ]; then
-    while IFS= read -r line; do
-        case $line in
-            ID=*) printf '@system\\t-\\t%s\\n' "${{line#ID=}}" ;;
-            VERSION_ID=*) printf '@release\\t-\\t%s\\n' "${{line#VERSION_ID=}}" ;;
-        esac
-    done </etc/os-release
-fi
-"""
-
-
 class RootfsTool(Record):
     """One program of a rootfs; the version is empty where it does not tell."""
 
@@ -423,9 +427,6 @@ def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Loca
         RootfsError: the run did not end by itself.
         HostError: this machine can't.
     """
-    from unspill.layers.trees import remove_tree
-    from unspill.sandbox.sandbox import Sandbox
-
     alone = Policy(
         view="rootfs",
         rootfs=rootfs.name,
@@ -434,14 +435,14 @@ def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Loca
         caches=False,
         after="discard",
         after_timeout="discard",
-        limits=_LIMITS,
+        limits=_TOOLS_LIMITS,
         engine=policy.engine,
         bwrap=policy.bwrap,
         allow_root=policy.allow_root,
     )
     project = _empty_project(locations.home)
     try:
-        with Sandbox(project, name=_NAME, policy=alone) as sandbox:
+        with Sandbox(project, name=_TOOLS_SANDBOX, policy=alone) as sandbox:
             result = sandbox.run(["/bin/sh", "-c", script()])
     finally:
         _forget_playground(locations.data, project)
@@ -468,7 +469,7 @@ def script() -> str:
     """Return what is run inside: plain sh, and nothing but what a shell has itself."""
     cases = " ".join(f'{name}) set -- "$1" "$2" {asked} ;;' for name, asked in _ASKED.items())
     names = " ".join((*RUNTIMES, *INSTALLERS, *OTHERS))
-    return _SCRIPT.format(
+    return _TOOLS_SCRIPT.format(
         path=":".join(_DIRECTORIES), tops=" ".join(_DIRECTORIES), names=names, unasked="|".join(_UNASKED), cases=cases
     )
 
@@ -505,8 +506,6 @@ def version_in(line: str, *, is_short: bool = False) -> str:
 
     `is_short`: a number without a dot is one, too.
     """
-    import re
-
     # busybox calls itself what it is not
     if "not GNU" in line:
         return ""
@@ -517,20 +516,13 @@ def version_in(line: str, *, is_short: bool = False) -> str:
 
 def _forget_playground(data: bytes, project: bytes) -> None:
     """Remove what the rootfs wrote beside the project: nobody wants it, and it could be large."""
-    from unspill.layers.lifecycle import playground_dir
-    from unspill.layers.trees import remove_tree
-
     remove_tree(playground_dir(data, os.path.realpath(project)))
 
 
 def _forget_rows(state: bytes, project: bytes) -> None:
     """Forget the sandbox and its one run: no other will ever have this project."""
-    from unspill.layers.locks import lock_file, spill_dir
-    from unspill.layers.trees import remove_tree
-    from unspill.store.db import Store
-
     with Store.open(state) as store:
-        row = store.sandboxes.find(os.path.realpath(project), _NAME)
+        row = store.sandboxes.find(os.path.realpath(project), _TOOLS_SANDBOX)
         if row is None:
             return
         runs = [run.id for run in store.runs.latest(row.id, 1)]
@@ -545,17 +537,12 @@ def _forget_rows(state: bytes, project: bytes) -> None:
 
 def _empty_project(home: bytes) -> bytes:
     """Return a new empty directory that a sandbox may have as its project, of which nobody else knows."""
-    from tempfile import mkdtemp
-
     above = os.path.join(home, b".cache", b"unspill")
     try:
         os.makedirs(above, 0o700, exist_ok=True)
         return mkdtemp(prefix=b"tools-", dir=above)
     except OSError:
         return mkdtemp(prefix=b"unspill-tools-")
-
-
-_PACKAGES = "/workspace/.packages"
 
 
 def tools_text(tools: Tools) -> str:

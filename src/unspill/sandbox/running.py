@@ -59,7 +59,7 @@ def run_request(project: Project, request: Request, wishes: RunWishes) -> RunRes
         SandboxUnavailable: we failed; what the command may have written is kept as that of a cancelled run.
     """
     if project.means.container:
-        from unspill.sandbox.unsandboxed import run_contained
+        from unspill.sandbox.unsandboxed import run_contained  # lazy: unsandboxed runs
 
         return run_contained(project, request, wishes)
     try:
@@ -91,7 +91,7 @@ def _run_in_turn(project: Project, request: Request, wishes: RunWishes) -> RunRe
 def _hold_left(project: Project, wishes: RunWishes) -> None:
     """Hold what an earlier run left that has no end, so that this one sees it."""
     if any(run.keeps and run.sandbox == project.row.id for run in project.store.runs.unfinished()):
-        from unspill.sandbox.interrupted import hold_of_sandbox
+        from unspill.sandbox.interrupted import hold_of_sandbox  # lazy: upkeep
 
         _tell_interrupted(wishes, hold_of_sandbox(project))
 
@@ -119,7 +119,7 @@ def _wait_for_turn(project: Project, cancel_fd: int | None) -> SandboxLock | Non
 
 def _run(project: Project, request: Request, wishes: RunWishes) -> RunResult:
     if project.means.policy.view == "rootfs":
-        from unspill.sandbox.rootfs_use import RootfsUse
+        from unspill.sandbox.rootfs_use import RootfsUse  # lazy: rootfs
 
         with RootfsUse(lambda afresh: get_places(project, afresh=afresh)) as places:
             return _run_with_masks(project, request, wishes, places)
@@ -156,7 +156,7 @@ def _run_masked(project: Project, request: Request, wishes: RunWishes, masks: Ma
         performed, changes, traffic = _perform_and_scan(project, under_way, plan, wishes, gate)
         performed = with_hints(project, plan, performed, masks)
     except BaseException as error:
-        from unspill.sandbox.interrupted import hold_failed
+        from unspill.sandbox.interrupted import hold_failed  # lazy: upkeep
 
         _tell_interrupted(wishes, hold_failed(project, request, under_way, wishes.after_cancel, error))
         raise
@@ -171,7 +171,7 @@ def _run_masked(project: Project, request: Request, wishes: RunWishes, masks: Ma
         return result
     except BaseException as error:
         if result is not None:
-            from unspill.sandbox.interrupted import tell_cancelled
+            from unspill.sandbox.interrupted import tell_cancelled  # lazy: upkeep
 
             tell_cancelled(project, request, result, error)
         raise
@@ -198,7 +198,7 @@ def _close(
         project.store.traffic.put(under_way.run.id, traffic)
     notes = hidden_notes(find_hidden(under_way.stacks), project.path)
     if under_way.rootfs and not is_dropped and after != "discard":
-        from unspill.sandbox.rootfs_use import notes_of
+        from unspill.sandbox.rootfs_use import notes_of  # lazy: rootfs
 
         notes += notes_of(under_way.rootfs)
     if not changes or after == "discard" or is_dropped:
@@ -216,7 +216,7 @@ def _close(
 def _writable_rootfs(project: Project, places: Places) -> tuple[bytes, ...]:
     if not project.means.policy.rootfs_writable:
         return ()
-    from unspill.sandbox.rootfs_use import writable_directories
+    from unspill.sandbox.rootfs_use import writable_directories  # lazy: rootfs
 
     return writable_directories(project, places.rootfs)
 
@@ -225,7 +225,7 @@ def _checked_plan(project: Project, request: Request, places: Places, under_way:
     """Return the plan of a run. What was allowed to one program is not for another that is in its place by now."""
     plan = make_plan(project, request, places, under_way.stacks, under_way.caches, under_way.rootfs)
     if request.program is not None:
-        from unspill.sandbox.program import check_program
+        from unspill.sandbox.program import check_program  # lazy: approvals
 
         check_program(project, plan, request.program)
     return plan
@@ -236,7 +236,7 @@ def _seal_and_apply(project: Project, under_way: OpenRun, ended: Run, changes: C
     closed = seal_run(project.store, under_way, ended)
     applied = Applied(is_held=True)
     if after == "apply":
-        from unspill.sandbox.apply import apply_run
+        from unspill.sandbox.apply import apply_run  # lazy: apply
 
         applied = apply_run(project, under_way.run.id, changes, closed.stacks)
     if applied.is_held:
@@ -255,11 +255,11 @@ def _make_gate(project: Project, request: Request, under_way: OpenRun, plan: Pla
     """Return the way out of a run, None where it has none of ours."""
     if isinstance(plan.network, NoNetwork):
         return None
-    from unspill.sandbox.gate import make_gate
+    from unspill.sandbox.gate import make_gate  # lazy: proxy
 
     ask = None
     if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.broker is not None:
-        from unspill.sandbox.program import make_asker
+        from unspill.sandbox.program import make_asker  # lazy: approvals
 
         ask = make_asker(project, request, plan, wishes.broker, under_way.run.id)
     return make_gate(plan.network, is_own_process=wishes.may_fork, ask=ask)

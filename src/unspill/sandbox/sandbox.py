@@ -113,20 +113,20 @@ class Looking:
 
     def describe_interrupted(self, run: Run) -> str:
         """Return in one line what became of the changes of such a run, for the person."""
-        from unspill.sandbox.interrupted import interrupted_line
+        from unspill.sandbox.interrupted import interrupted_line  # lazy: upkeep
 
         row = self._project.store.sandboxes.find_id(SandboxId(run.sandbox))
         return interrupted_line(run, "" if row is None else row.name)
 
     def changes(self, *, run: str | int | None = None) -> ChangeSet:
         """Return what is held against the live project, or what one held run changed."""
-        from unspill.sandbox.review import changes_of
+        from unspill.sandbox.review import changes_of  # lazy: diff
 
         return changes_of(with_held_roots(self._project), run)
 
     def held_of(self, operation: Operation) -> ChangeSet:
         """Return what is held of the runs that an operation came from."""
-        from unspill.sandbox.review import changes_of_runs
+        from unspill.sandbox.review import changes_of_runs  # lazy: diff
 
         return changes_of_runs(with_held_roots(self._project), operation.runs)
 
@@ -137,7 +137,7 @@ class Looking:
 
     def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
         """Return what is held as lines for a person: counts, one line a path, renames recognised."""
-        from unspill.sandbox.review import summary_of
+        from unspill.sandbox.review import summary_of  # lazy: diff
 
         return summary_of(with_held_roots(self._project), run, colour=colour)
 
@@ -155,18 +155,18 @@ class Looking:
         Nothing is shown of paths, absolute ones, that `skip` is true of.
         """
         if operation is not None:
-            from unspill.sandbox.history import operation_diff
+            from unspill.sandbox.history import operation_diff  # lazy: history
 
             wanted = [path.encode("utf-8", "surrogateescape") for path in paths]
             return operation_diff(self._project, operation, wanted, colour=colour, skip=skip)
-        from unspill.sandbox.review import diff_of
+        from unspill.sandbox.review import diff_of  # lazy: diff
 
         return diff_of(with_held_roots(self._project), paths, run, colour=colour, skip=skip)
 
     @property
     def reviews(self) -> Reviews:
         """What is held as a person reviews it on a terminal, and the tokens that name it."""
-        from unspill.sandbox.review import Reviews
+        from unspill.sandbox.review import Reviews  # lazy: diff
 
         return Reviews(with_held_roots(self._project))
 
@@ -176,7 +176,7 @@ class Looking:
 
     def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
         """Return one operation by number or id, with the steps that were done; a UsageError if there is none."""
-        from unspill.sandbox.history import get_operation, steps_of
+        from unspill.sandbox.history import get_operation, steps_of  # lazy: history
 
         found = get_operation(self._project, operation)
         return found, steps_of(self._project, found)
@@ -187,20 +187,20 @@ class Looking:
         Raises:
             UsageError: there is none, or that is not kept any more.
         """
-        from unspill.sandbox.history import operation_changes
+        from unspill.sandbox.history import operation_changes  # lazy: history
 
         return operation_changes(self._project, operation)
 
     def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
         """Look which files that operations have touched are still there, and return their records by root and path."""
-        from unspill.sandbox.history import files_of, rescan
+        from unspill.sandbox.history import files_of, rescan  # lazy: history
 
         rescan(self._project.store, self._project.path)
         return files_of(self._project.store, self._project.path, with_deleted=with_deleted)
 
     def backups(self, file: FileRow) -> tuple[Backup, ...]:
         """Return the named backups of a file, the newest first."""
-        from unspill.sandbox.history import backups_of
+        from unspill.sandbox.history import backups_of  # lazy: history
 
         return backups_of(self._project.store, file)
 
@@ -210,25 +210,25 @@ class Looking:
 
     def find_run(self, run: str | int) -> Run:
         """Return one run by number or id; it is a UsageError if there is none."""
-        from unspill.sandbox.review import get_run
+        from unspill.sandbox.review import get_run  # lazy: diff
 
         return get_run(self._project, run)
 
     def traffic(self, run: str | int) -> Traffic:
         """Return what one run reached and what it was refused."""
-        from unspill.sandbox.review import traffic_of
+        from unspill.sandbox.review import traffic_of  # lazy: diff
 
         return traffic_of(self._project, run)
 
     def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
         """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
-        from unspill.sandbox.review import plan_as_if
+        from unspill.sandbox.review import plan_as_if  # lazy: diff
 
         return plan_as_if(self._project, make_request(self._project, command, cwd, env, None))
 
     def explain(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
         """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""
-        from unspill.plan.explain import explain
+        from unspill.plan.explain import explain  # lazy: explain
 
         return explain(self.plan(command, cwd=cwd, env=env), self._project.means.facts)
 
@@ -271,7 +271,7 @@ class Sandbox(Looking):
         self._project = open_project(project, name, policy, permit_root)
         self._recovered = sweep_once(self._project.store, self._project.means.facts)
         if self._recovered:
-            from unspill.sandbox.audit import record_operation
+            from unspill.sandbox.audit import record_operation  # lazy: audit
 
             for operation in self._recovered:
                 record_operation(self._project.store, operation)
@@ -367,7 +367,7 @@ class Sandbox(Looking):
     def _broker_of(self, approver: Who) -> Broker:
         if approver is None:
             return self.broker
-        from unspill.sandbox.permits import make_broker
+        from unspill.sandbox.permits import make_broker  # lazy: approvals
 
         return make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
 
@@ -375,24 +375,24 @@ class Sandbox(Looking):
         if self._project.means.policy.network.ask:
             wishes = wishes.replace(broker=self._broker_of(approver))
         if any(more.values()):
-            from unspill.sandbox.permits import Wanted, run_with_more
+            from unspill.sandbox.permits import Wanted, run_with_more  # lazy: approvals
 
             return run_with_more(self._project, request, wishes, self._broker_of(approver), Wanted(**more))
         result = run_request(self._project, request, wishes)
         # Not before: the command line loads it while the command begins
-        from unspill.sandbox.audit import record_run
+        from unspill.sandbox.audit import record_run  # lazy: audit
 
         return record_run(self._project, request, result)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
-        from unspill.sandbox.aio import run_in_thread
+        from unspill.sandbox.aio import run_in_thread  # lazy: async
 
         return await run_in_thread(self.run, command, options)
 
     def stream(self, command: Command, **options: object) -> AsyncIterator[Event | RunResult]:
         """Yield events while a command runs, and its RunResult last."""
-        from unspill.sandbox.aio import stream_from_thread
+        from unspill.sandbox.aio import stream_from_thread  # lazy: async
 
         return stream_from_thread(self.run, command, options)
 
@@ -425,8 +425,8 @@ class Sandbox(Looking):
             ProjectBusy: another operation on this project is under way.
             SandboxUnavailable: it was cancelled; nothing was changed.
         """
-        from unspill.sandbox.apply import apply_in_turn
-        from unspill.sandbox.review import make_wish
+        from unspill.sandbox.apply import apply_in_turn  # lazy: apply
+        from unspill.sandbox.review import make_wish  # lazy: diff
 
         wish = make_wish(selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd)
         is_asked = asked_by != "person" and (approver or self._approver) is not None
@@ -442,7 +442,7 @@ class Sandbox(Looking):
             UsageError: there is nothing to take back, or its backup is not kept any more.
             SandboxUnavailable: `cancel_fd` became readable before it was begun; nothing was changed.
         """
-        from unspill.sandbox.history import undo_operation
+        from unspill.sandbox.history import undo_operation  # lazy: history
 
         return self._operate(lambda: undo_operation(self._project, operation, asked_by, cancel_fd))
 
@@ -452,7 +452,7 @@ class Sandbox(Looking):
         Raises:
             UsageError: there is nothing to do again.
         """
-        from unspill.sandbox.history import redo_operation
+        from unspill.sandbox.history import redo_operation  # lazy: history
 
         return self._operate(lambda: redo_operation(self._project, operation, asked_by))
 
@@ -462,7 +462,7 @@ class Sandbox(Looking):
         Raises:
             UsageError: there is no such backup.
         """
-        from unspill.sandbox.history import restore_path
+        from unspill.sandbox.history import restore_path  # lazy: history
 
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
         return self._operate(lambda: restore_path(self._project, raw, backup, asked_by))
@@ -477,15 +477,15 @@ class Sandbox(Looking):
             UsageError: the selection chooses nothing.
             SandboxUnavailable: a run that does not hold its changes still stands on what is held.
         """
-        from unspill.sandbox.apply import discard_held
-        from unspill.sandbox.review import to_selection
+        from unspill.sandbox.apply import discard_held  # lazy: apply
+        from unspill.sandbox.review import to_selection  # lazy: diff
 
         chosen = to_selection(selection)
         return self._operate(lambda: discard_held(with_held_roots(self._project), chosen, asked_by))
 
     def _operate(self, do: Callable[[], Operation]) -> Operation:
-        from unspill.sandbox.apply import preload
-        from unspill.sandbox.audit import record_operation
+        from unspill.sandbox.apply import preload  # lazy: apply
+        from unspill.sandbox.audit import record_operation  # lazy: audit
 
         preload(self._project.roots)
         return record_operation(self._project.store, do())

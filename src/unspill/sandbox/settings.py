@@ -11,8 +11,9 @@ import stat
 
 from unspill.errors import PolicyError, RootfsUnsafe, UsageError
 from unspill.host.bwrap import find_changeable_way
-from unspill.model.policy import Policy
-from unspill.policy.paths import show
+from unspill.model.policy import SCOPES, Policy
+from unspill.policy.defaults import mount_place_problem, mount_places_problem, mount_source_problem
+from unspill.policy.paths import is_normalised, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     outer = _files_above(project, locations.home)
     if text is None and asked is None and not outer:
         return _checked(policy, locations)
-    from unspill.policy.config import parse_policy
-    from unspill.policy.merge import tighten, with_own
+    from unspill.policy.config import parse_policy  # lazy: configuration files
+    from unspill.policy.merge import tighten, with_own  # lazy: configuration files
 
     home = locations.home
     if text is not None:
@@ -60,7 +61,7 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
         where = show(os.path.join(project, PROJECT_FILE))
         decided = tighten(policy, parse_policy(asked, where=where, trusted=False, home=home, base=project))
     for directory, content in outer:
-        from unspill.policy.merge import seen_from, tightest
+        from unspill.policy.merge import seen_from, tightest  # lazy: configuration files
 
         where = show(os.path.join(directory, PROJECT_FILE))
         settings = parse_policy(content, where=where, trusted=False, home=home, base=directory)
@@ -83,8 +84,8 @@ def find_own_policy(locations: Locations) -> Policy:
     text = read_text(path)
     if text is None:
         return Policy()
-    from unspill.policy.config import parse_policy
-    from unspill.policy.merge import with_own
+    from unspill.policy.config import parse_policy  # lazy: configuration files
+    from unspill.policy.merge import with_own  # lazy: configuration files
 
     own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
     return without_overridden(own)
@@ -111,8 +112,6 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
     """Return the policy if nothing that stays private is mounted by it; a link to it is no way round."""
     if not policy.mounts:
         return policy
-    from unspill.policy.defaults import mount_source_problem
-
     own = tuple(filter(None, (locations.state, locations.config, locations.data, locations.rootfs, policy.rootfs_dir)))
     for _place, directory in policy.mounts:
         for path in dict.fromkeys((directory, os.path.realpath(directory))):
@@ -124,8 +123,17 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
 
 def _check_given(policy: Policy) -> None:
     """Check of a policy that a program made what `policy.config` checks of a file: that each word is a known one."""
-    from unspill.model.policy import SCOPES
-    from unspill.policy.config import AFTER, APPROVERS, DROPPED, ENGINES, MODES, PROFILES, STANCES, TMP, VIEWS
+    from unspill.policy.config import (  # lazy: configuration files
+        AFTER,
+        APPROVERS,
+        DROPPED,
+        ENGINES,
+        MODES,
+        PROFILES,
+        STANCES,
+        TMP,
+        VIEWS,
+    )
 
     rules = policy.permissions
     stances = ("network", "egress", "roots", "readable", "secrets", "held", "unsandboxed", "as_root")
@@ -152,9 +160,7 @@ def _check_given(policy: Policy) -> None:
 
 
 def _check_given_rootfs(policy: Policy) -> None:
-    from unspill.policy.config import find_wrong_field, is_rootfs_name
-    from unspill.policy.defaults import mount_place_problem, mount_places_problem
-    from unspill.policy.paths import is_normalised
+    from unspill.policy.config import find_wrong_field, is_rootfs_name  # lazy: configuration files
 
     if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_normalised(os.fsencode(policy.rootfs)):
         raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")

@@ -39,7 +39,7 @@ def sweep_once(store: Store, facts: Facts) -> tuple[Operation, ...]:
             remedy="Mend the disk or free some space.",
         ) from error
     if swept.runs and facts.cgroup != "none":
-        from unspill.host.cgroup import sweep_groups
+        from unspill.host.cgroup import sweep_groups  # lazy: upkeep
 
         sweep_groups(facts.cgroup, swept.runs)
     _swept.add(key)
@@ -50,7 +50,7 @@ def hold_interrupted(project: Project) -> tuple[Run, ...]:
     """Hold what runs of a project had written when their processes were killed; return those to tell the person of."""
     if not any(run.keeps and is_abandoned(run) for run in project.store.runs.unfinished()):
         return ()
-    from unspill.sandbox.interrupted import hold_of_project
+    from unspill.sandbox.interrupted import hold_of_project  # lazy: upkeep
 
     return hold_of_project(project)
 
@@ -63,6 +63,6 @@ def end_interrupted(store: Store) -> tuple[Operation, ...]:
     """
     if not os.listdir(store.state + b"/pending"):
         return ()
-    from unspill.apply.recover import recover_operations
+    from unspill.apply.recover import recover_operations  # lazy: upkeep
 
     return recover_operations(store)

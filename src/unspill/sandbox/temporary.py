@@ -8,12 +8,16 @@ there, so nothing is masked, and all that a run changes is held for the next.
 from __future__ import annotations
 
 import os
+import select
+import tempfile
 
 from unspill.errors import PolicyError, SandboxUnavailable
 from unspill.layers.lifecycle import discard_stacks, playground_dir, tmp_dir
 from unspill.layers.locks import lock_sandbox
 from unspill.layers.trees import remove_tree
 from unspill.model.policy import Policy, Secrets
+from unspill.policy.config import parse_policy
+from unspill.policy.merge import with_own
 from unspill.policy.paths import contains, show
 from unspill.sandbox.sandbox import Sandbox
 from unspill.sandbox.settings import read_text
@@ -34,8 +38,6 @@ def open_temporary(policy_file: str | None = None, *, cancel_fd: int | None = No
         HostError: this machine can't; the remedy says what to do.
         StoreError: the state directory can't be used.
     """
-    import tempfile
-
     place = os.path.realpath(tempfile.gettempdir())
     # Not in /tmp: that is kept for the runs, and nothing that is mounted may lie in what they write
     usable = "/var/tmp" if contains(b"/tmp", os.fsencode(place)) else place
@@ -58,17 +60,12 @@ def open_temporary(policy_file: str | None = None, *, cancel_fd: int | None = No
 
 
 def _is_readable(fd: int) -> bool:
-    import select
-
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _read_policy(path: bytes, home: bytes) -> Policy:
-    from unspill.policy.config import parse_policy
-    from unspill.policy.merge import with_own
-
     text = read_text(path)
     if text is None:
         raise PolicyError(f"there is no {show(path)}")

@@ -17,6 +17,7 @@ import time
 
 from unspill.apply.git_move import remove_own_refs
 from unspill.apply.journal import journal_file, operation_dir, read_journal
+from unspill.apply.recover import recover_operations
 from unspill.changes.walk import measure
 from unspill.errors import (
     PolicyError,
@@ -28,7 +29,7 @@ from unspill.errors import (
 from unspill.layers.lifecycle import project_key
 from unspill.layers.locks import SandboxLock, spill_dir, upper_dir
 from unspill.layers.mask import remove_old_masks
-from unspill.layers.sweep import PRUNED, is_being_pruned, sweep_operations
+from unspill.layers.sweep import PRUNED, is_being_pruned, sweep, sweep_operations
 from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.model.operation import OperationId
@@ -38,6 +39,7 @@ from unspill.sandbox.history import catch_up, judge_files
 from unspill.sandbox.project import find_own_locations
 from unspill.sandbox.settings import find_own_policy, rootfs_directory
 from unspill.store.connection import is_id
+from unspill.store.copies import put_back
 from unspill.store.db import Store
 from unspill.store.state import check_state_dir, list_aside
 
@@ -47,6 +49,11 @@ if TYPE_CHECKING:
 
     from unspill.model.operation import Operation
     from unspill.store.layers import SandboxRow
+
+# What a run that happens to be the first of the day may wait for; the rest is done by the next ones.
+_PATIENCE_S = 0.5
+_BLOCK = 512
+_DATABASE = (b"/store.db", b"/store.db-wal", b"/store.db-shm", b"/copies")
 
 
 class Recovered(Record):
@@ -101,9 +108,6 @@ def recover_now() -> Recovered:
         SandboxUnavailable: a run or an operation is going on.
         StoreError: the state directory can't be used.
     """
-    from unspill.apply.recover import recover_operations
-    from unspill.layers.sweep import sweep, sweep_operations
-
     state = find_own_locations().state
     if not check_state_dir(state):
         return Recovered()
@@ -119,8 +123,6 @@ def recover_now() -> Recovered:
 
 def _replace_damaged(state: bytes) -> Recovered:
     """Put a copy in the place of the database, unless that is whole. No run may be going on."""
-    from unspill.store.copies import put_back
-
     locks = _lock_all(state)
     try:
         reason = _find_damage(state)
@@ -153,10 +155,6 @@ def _find_damage(state: bytes) -> str:
     except (StoreDamaged, StoreTooNew) as error:
         return error.message
     return ""
-
-
-# What a run that happens to be the first of the day may wait for; the rest is done by the next ones.
-_PATIENCE_S = 0.5
 
 
 class Pruned(Record):
@@ -368,10 +366,6 @@ def _remove_runs(store: Store, runs: tuple[RunId, ...]) -> None:
     store.runs.remove_all(runs)
 
 
-_BLOCK = 512
-_DATABASE = (b"/store.db", b"/store.db-wal", b"/store.db-shm", b"/copies")
-
-
 class Held(Record):
     """What one sandbox holds: layers over roots that were neither applied nor discarded."""
 
@@ -453,7 +447,7 @@ def status(store: Store, data: bytes, rootfs: bytes) -> Status:
 
 def _rootfs_sizes(directory: bytes) -> RootfsSizes:
     """Return the sizes that the manifests tell: a rootfs has too many files to look at each."""
-    from unspill.rootfs.registry import Registry, measure_downloads
+    from unspill.rootfs.registry import Registry, measure_downloads  # lazy: rootfs
 
     try:
         ready = Registry(directory).list()
