@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 
 from unspill import ChangeSet, Ended, Limits, OutputChunk, Policy, RunResult, Sandbox, Started
-from unspill.host.bwrap import find_bwrap
+from unspill.host.bwrap import facts_key, facts_to_text, find_bwrap
 from unspill.host.probe import probe
-from unspill.host.probe_cache import facts_key, facts_to_text
 from unspill.layers.trees import remove_tree
 from unspill.model.plan import Facts, Plan
 from unspill.runner.launcher import stop_launchers

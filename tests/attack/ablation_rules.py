@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.attack.entries_inside import PASSED
 from tests.attack.requests import REQUESTS
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, Refuse, RefuseIf, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:

@@ -131,7 +131,7 @@ def survivors(arena: Arena, ground: Ground, *, own_namespace: bool) -> bool:
             failed.append(error)
 
     changes = {
-        "unspill.host.strays.kill_strays": lambda *_, **__: None,
+        "unspill.host.job.kill_strays": lambda *_, **__: None,
         "unspill.runner.watch.Watch._wait_for_init": lambda _watch: None,
     }
     with arena.without(b"--die-with-parent"), forked_spawner(arena, changes, own_namespace=own_namespace):

@@ -16,7 +16,7 @@ from tests.attack.entries_inside import PASSED
 from tests.attack.requests import REQUESTS
 from tests.figures import record_figure
 from tests.kernel.seccomp_box import MACHINE
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 from unspill.host.seccomp_rules import AllowCall, Refuse, RefuseIf, verdicts
 
 if TYPE_CHECKING:

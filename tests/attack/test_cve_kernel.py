@@ -19,7 +19,7 @@ from tests.attack.cve_entries import ENTRIES, Entry
 from tests.attack.entries_inside import PASSED, RET_ALLOW, RET_ERRNO
 from tests.attack.requests import REQUESTS
 from tests.kernel.seccomp_box import MACHINE
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:

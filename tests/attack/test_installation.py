@@ -54,7 +54,7 @@ def install(place: Path, *, checks: bool = True) -> Path:
     script.write_text(f"#!{place}/bin/python\nfrom unspill.cli.main import main\nmain()\n")
     script.chmod(0o700)
     if not checks:
-        with (place / SITE / "unspill/host/installation.py").open("a") as file:
+        with (place / SITE / "unspill/host/places.py").open("a") as file:
             file.write(WITHOUT)
     return place / "bin"
 

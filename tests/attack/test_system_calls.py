@@ -16,7 +16,7 @@ import pytest
 from tests.attack.arena import Arena, python
 from tests.kernel.seccomp_box import FOREIGN, INSIDE, MACHINE
 from tests.support import chosen_views, run_cli
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 from unspill.host.seccomp_rules import Refuse, numbers_of, verdicts
 from unspill.runner.launcher import stop_launchers
 

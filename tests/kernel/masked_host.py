@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from unspill.host.probe_cache import facts_from_text
+from unspill.host.bwrap import facts_from_text
 from unspill.model.plan import Facts
 
 MASKS = Path(__file__).with_name("masks.py")
 ASK = """
 import os, sys
 from unspill.host.probe import probe
-from unspill.host.probe_cache import facts_to_text
+from unspill.host.bwrap import facts_to_text
 sys.stdout.write(facts_to_text(probe(os.fsencode(sys.argv[1]), os.fsencode(sys.argv[2]))))
 """
 

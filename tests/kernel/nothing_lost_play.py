@@ -78,13 +78,15 @@ class InterruptedStage(WholeStage):
             [*words, PYTHON, "-c", INSIDE.read_text() + WAIT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         ) as caller:
             assert caller.stdin is not None
             assert caller.stdout is not None
+            assert caller.stderr is not None
             caller.stdin.write(pickle.dumps(operations))
             caller.stdin.close()
-            assert caller.stdout.readline() == b"written\n"
+            first = caller.stdout.readline()
+            assert first == b"written\n", (first, caller.stdout.read(), caller.stderr.read())
             caller.send_signal(SIGNALS[after])
         # What another process would do next
         self.sandbox.close()

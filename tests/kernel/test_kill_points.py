@@ -46,7 +46,7 @@ os.write(1, result.stdout.kept())
 sys.exit(result.exit_code)
 """
 )
-DEFENCELESS = "import unspill.host.strays as strays; strays.kill_strays = lambda *runs, **options: 0\n"
+DEFENCELESS = "import unspill.host.job as strays; strays.kill_strays = lambda *runs, **options: 0\n"
 MOUNT_ROLES = ("caller", "spawner's parent", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
 SHARED_ROLES = ("caller", "spawner", "bwrap", "sandbox's pid 1", "command", "its children")
 

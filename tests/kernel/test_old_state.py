@@ -13,7 +13,7 @@ import pytest
 from tests.old_state import OldState, unpacked
 from tests.support import XDG, run_cli
 from unspill import Policy, Sandbox
-from unspill.host.probe_cache import facts_to_text
+from unspill.host.bwrap import facts_to_text
 from unspill.model.plan import Facts
 from unspill.permissions.audit import Audit
 from unspill.sandbox.rootfs import RootfsRegistry

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.masked_host import asked_through, masked, nested
-from unspill.host.bwrap import find_bwrap
+from unspill.host.bwrap import facts_from_text, facts_to_text, find_bwrap
 from unspill.host.probe import (
     SCRATCH_PREFIX,
     has_symlink_flaw,
@@ -18,7 +18,6 @@ from unspill.host.probe import (
     probe,
     scratch_directory,
 )
-from unspill.host.probe_cache import facts_from_text, facts_to_text
 from unspill.model.plan import Facts
 
 pytestmark = pytest.mark.kernel

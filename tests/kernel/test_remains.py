@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import Ground, kinds, lasting, printed, processes_with, run_cli, short
 from unspill import RunResult, TimedOut
-from unspill.host import remains
+from unspill.host import spawner
 from unspill.runner import perform
 
 pytestmark = pytest.mark.kernel
@@ -160,7 +160,7 @@ def test_where_the_spawner_has_no_namespace_of_its_own_nothing_is_claimed(
 
 def given(top: Path, planned: dict[bytes, bytes | None]) -> list[bytes]:
     found: list[bytes] = []
-    remains._look(os.fsencode(top), planned, found)
+    spawner._look(os.fsencode(top), planned, found)
     return sorted(found)
 
 

@@ -20,7 +20,7 @@ from tests.kernel.leftovers import descendants, state_problems, within
 from tests.kernel.tracing import Order, trace
 from tests.support import VIEW_LINES, Event, Ground, kinds, printed, processes_with, run_cli
 from unspill import OutputChunk, Sandbox
-from unspill.host import strays
+from unspill.host import job
 from unspill.host.job import run_name
 
 __all__ = ["callers"]
@@ -138,7 +138,7 @@ def name_alone(names: set[bytes], mounted: list[bytes], settle_s: float) -> tupl
     return KILL_ALL(names, [], settle_s)
 
 
-KILL_ALL = strays._kill_all
+KILL_ALL = job._kill_all
 
 # Which defence is there, and whether the command can write after its layer is sealed
 SEARCHES: dict[str, tuple[Callable[..., tuple[int, bool]], str, bool]] = {
@@ -158,7 +158,7 @@ def test_nothing_is_sealed_before_every_process_of_the_run_is_dead(
     ground.sandbox().run("true")
     spawners = abandon(callers, ground, command)
     try:
-        monkeypatch.setattr(strays, "_kill_all", kill_all)
+        monkeypatch.setattr(job, "_kill_all", kill_all)
         monkeypatch.setattr("unspill.sandbox.sweep._swept", set())
         sandbox = ground.sandbox()
         (run,) = sandbox.interrupted_runs
@@ -189,7 +189,7 @@ def test_what_can_not_be_killed_is_left_for_the_next_opening(
 ) -> None:
     kill(callers, ground, "echo x > file")
     with monkeypatch.context() as patch:
-        patch.setattr(strays, "_kill_all", lambda *_: (1, False))
+        patch.setattr(job, "_kill_all", lambda *_: (1, False))
         assert ground.sandbox().interrupted_runs == ()
         assert not ground.sandbox().changes()
     assert len(ground.sandbox().interrupted_runs) == 1
@@ -205,7 +205,7 @@ def test_a_process_of_another_user_with_the_name_of_a_run_keeps_nobody_waiting(m
 
         monkeypatch.setattr(signal, "pidfd_send_signal", refused)
         begun = time.monotonic()
-        assert strays.end_run("0123", ["0" * 16])
+        assert job.end_run("0123", ["0" * 16])
         assert time.monotonic() - begun < 4
         other.kill()
 

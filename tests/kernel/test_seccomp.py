@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.kernel.seccomp_box import FOREIGN, MACHINE, Box
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 from unspill.host.seccomp_rules import AUDIT_ARCHES, AllowCall, Refuse, RefuseIf, assemble, numbers_of, verdicts
 
 if TYPE_CHECKING:

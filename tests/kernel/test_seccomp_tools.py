@@ -14,7 +14,7 @@ from tests.kernel.seccomp_box import MACHINE, Box
 from tests.kernel.seccomp_languages import GDB, GO, JAVA, NODE, RUST, SQLITE_SHELL
 from tests.kernel.seccomp_terminals import ATTRIBUTES, INTERFACES, JOBS, SCRIPT, TMUX
 from tests.support import Ground, directory_on
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

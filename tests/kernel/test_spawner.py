@@ -18,7 +18,7 @@ import pytest
 from tests.kernel.leftovers import adopt_orphans, descendants, reap_adopted, within
 from tests.support import VIEW_LINES, Ground, printed
 from unspill import Started
-from unspill.host.descriptors import make_pair
+from unspill.host.dirfd import make_pair
 from unspill.host.job import ARGS_FD, BLOCK_FD, INFO_FD, STATUS_FD, Job, memory_file, receive, send
 from unspill.runner.launcher import Launched, Launcher, get_launcher, stop_launchers
 

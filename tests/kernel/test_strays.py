@@ -9,8 +9,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from tests.support import Ground, run_cli
-from unspill.host.job import run_name
-from unspill.host.strays import kill_strays
+from unspill.host.job import kill_strays, run_name
 
 pytestmark = pytest.mark.kernel
 

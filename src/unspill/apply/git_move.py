@@ -20,7 +20,7 @@ from unspill.changes.reader import MergedTree
 from unspill.errors import UnspillError
 from unspill.git.layout import LARGEST_FILE
 from unspill.git.state import SYMBOLIC, common_of, is_own_ref, owner_of, parse_packed, parse_ref, read_values
-from unspill.host.descriptors import write_whole
+from unspill.host.dirfd import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

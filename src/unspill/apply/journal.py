@@ -15,7 +15,7 @@ from zlib import crc32
 
 from unspill.apply.steps import make_entry, make_step
 from unspill.changes.scan import CollectorPaused
-from unspill.host.descriptors import write_whole
+from unspill.host.dirfd import write_whole
 from unspill.model.operation import GitMove, GitStep, Metadata, Operation, OperationId, RefMove, Skipped
 from unspill.record import Record
 

@@ -31,8 +31,8 @@ from unspill.apply.staging import opened_and_closed
 from unspill.apply.steps import OpenDirs, move_upper
 from unspill.changes.scan import CollectorPaused
 from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
-from unspill.host.descriptors import sync_directory
-from unspill.host.installation import check_own_place
+from unspill.host.dirfd import sync_directory
+from unspill.host.places import check_own_place
 from unspill.layers.locks import upper_dir
 from unspill.model.layer import LayerId
 from unspill.model.operation import Operation, OperationId, Skipped

@@ -41,7 +41,7 @@ from unspill.apply.staging import give_mode_back
 from unspill.apply.steps import OpenDirs, matches, move_upper, open_root
 from unspill.changes.scan import scan
 from unspill.errors import ProjectBusy, RootRefused, SandboxUnavailable
-from unspill.host.descriptors import sync_directory
+from unspill.host.dirfd import sync_directory
 from unspill.layers.locks import base_dir, upper_dir
 from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId, RunId, SandboxId

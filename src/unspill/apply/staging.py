@@ -15,8 +15,7 @@ import os
 import stat
 
 from unspill.apply.journal import operation_dir
-from unspill.host.content import Copier, digest_of
-from unspill.host.descriptors import write_whole
+from unspill.host.dirfd import Copier, digest_of, write_whole
 from unspill.host.overlay import ESCAPED, OWN, is_plain_attribute
 from unspill.model.operation import Metadata
 

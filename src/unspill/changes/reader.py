@@ -12,7 +12,7 @@ import posixpath
 from unspill.changes.scan import find_entry, open_file, open_merged
 from unspill.changes.walk import Pool
 from unspill.errors import SandboxUnavailable
-from unspill.host.content import have_same_content
+from unspill.host.dirfd import have_same_content
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

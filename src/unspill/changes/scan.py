@@ -19,7 +19,7 @@ import stat
 from unspill.changes.quote import quote
 from unspill.changes.walk import Pool, Unlocked
 from unspill.errors import SandboxUnavailable
-from unspill.host.content import have_same_content
+from unspill.host.dirfd import have_same_content
 from unspill.host.overlay import (
     MODE_MARK,
     OPAQUE,

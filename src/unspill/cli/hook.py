@@ -18,8 +18,7 @@ from shlex import quote, split
 
 from unspill.cli.options import Option, parse, verb
 from unspill.errors import UnspillError, UsageError
-from unspill.host.installation import check_own_place, own_words
-from unspill.host.places import find_home
+from unspill.host.places import check_own_place, find_home, own_words
 from unspill.policy.defaults import check_root
 from unspill.policy.paths import show
 from unspill.record import Record

@@ -13,8 +13,8 @@ import sys
 from unspill import __version__
 from unspill.cli.options import help_text, parse
 from unspill.errors import DeniedError, SandboxUnavailable, UnspillError, UsageError
-from unspill.host.descriptors import occupy_standard
-from unspill.host.signals import ignore_interrupts
+from unspill.host.dirfd import occupy_standard
+from unspill.host.libc import ignore_interrupts
 from unspill.policy.paths import show
 
 TYPE_CHECKING = False

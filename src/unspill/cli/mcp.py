@@ -14,7 +14,7 @@ from unspill.changes.scan import CollectorPaused
 from unspill.cli.options import Option, verb
 from unspill.cli.output import print_json
 from unspill.errors import UsageError
-from unspill.host.installation import own_words
+from unspill.host.places import own_words
 from unspill.policy.defaults import check_root
 from unspill.sandbox.project import find_own_locations, find_project, resolve_project
 from unspill.sandbox.sandbox import Sandbox

@@ -16,8 +16,8 @@ import sys
 
 from unspill.cli.options import Option, open_sandbox, verb
 from unspill.errors import UsageError
-from unspill.host.descriptors import write_whole
-from unspill.host.signals import RaisingSignals
+from unspill.host.dirfd import write_whole
+from unspill.host.libc import RaisingSignals
 from unspill.model.run import Ended, InheritedInput, NeverStarted, OutputChunk, Started
 from unspill.runner.launcher import close_launchers, get_launcher
 

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the bubblewrap that may be trusted: root's own, and written by nobody else.
+"""The bubblewrap of this host: the one that may be trusted, what it can do, and its filter of system calls.
 
-Only looks at the file and the directories above it; whether it works is for `probe`. A candidate that can't be trusted
-is passed over, never repaired. The same looks tell who could put something else in the place of any directory.
+Trusted is one that is root's own and written by nobody else; whether it works is for `probe`. A candidate that can't be
+trusted is passed over, never repaired. The same looks tell who could put something else in the place of any directory.
+
+What a probe found is remembered as text by the store, under a key that says how long it stays true: a run reads two
+small files and starts nothing. The programs of the filter are assembled ahead: to do it here would cost each start
+two milliseconds.
 """
 
 from __future__ import annotations
@@ -11,20 +15,29 @@ import os
 import pwd
 import stat
 
-from unspill.errors import BwrapMissing, BwrapUnsafe
+from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
+from unspill.model.plan import Bwrap, Facts
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from unspill.model.policy import Profile
 
 
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OVERFLOW_UID = 65534
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40
+
+_built: dict[tuple[str, Profile], bytes] = {}
+_FORMAT = "unspill facts 3"
+# Fields that are not one word or number: they have lines of another form
+_COMPOUND = ("bwrap", "engines", "problems")
+_READERS: dict[str, Callable[[str], Any]] = {"int": int, "bool": "1".__eq__, "bytes": bytes.fromhex}
 
 
 def find_bwrap(configured: bytes | None, path: str, forbidden: Sequence[bytes]) -> bytes:
@@ -84,7 +97,7 @@ def _why_bad_owner(path: bytes, found: os.stat_result, parents: list[tuple[bytes
         # In a namespace without root the top directory is often a tmpfs of the caller's, whose entries are mounts
         if entry.st_uid != owner and (place != b"/" or not owner):
             return f"{os.fsdecode(place)} is owned by uid {entry.st_uid}, not by root"
-        if entry.st_mode & _OTHERS_MAY_WRITE:
+        if entry.st_mode & OTHERS_MAY_WRITE:
             return f"{os.fsdecode(place)} can be written by others than its owner"
     return ""
 
@@ -221,3 +234,117 @@ def _is_private(found: os.stat_result) -> bool:
         return False
     is_own = found.st_gid == person.pw_gid and group.gr_name == person.pw_name
     return is_own and set(group.gr_mem) <= {person.pw_name}
+
+
+def build_filter(machine: str, profile: Profile) -> bytes:
+    """Return the program for a machine, as uname names it, and a profile; made once per process.
+
+    Raises:
+        HostError: unspill does not know this machine's system calls.
+    """
+    key = machine, profile
+    if key not in _built:
+        from unspill.host.seccomp_tables import PROGRAMS
+
+        if machine not in PROGRAMS:
+            raise HostError(
+                f"unspill does not know the system calls of {machine}, and runs no command without a filter of them.",
+                remedy=f"Use a machine with a 64-bit system of one of these kinds: {', '.join(PROGRAMS)}.",
+            )
+        _built[key] = bytes.fromhex(PROGRAMS[machine][profile])
+    return _built[key]
+
+
+def facts_key(bwrap: bytes, state_dir: bytes) -> str:
+    """Return what the facts depend on and what can change without a word to us.
+
+    Inside another sandbox or a container the boot is the same, but the user or pid namespace is not.
+
+    Raises:
+        OSError: bwrap or the state directory is not there.
+    """
+    found = os.stat(bwrap)
+    with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        boot_id = file.read().strip().decode("ascii")
+    parts = (
+        _FORMAT,
+        boot_id,
+        os.uname().release,
+        *(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns),
+        *(os.getuid(), os.getgid(), os.stat(state_dir).st_dev),
+        *(os.stat("/proc/self/ns/user").st_ino, os.stat("/proc/self/ns/pid").st_ino),
+        int("FLATPAK_ID" in os.environ),
+        _group_above(),
+    )
+    return " ".join(map(str, parts))
+
+
+def should_keep(facts: Facts) -> bool:
+    """Tell whether facts may be remembered: a refusal may not, since its remedy changes nothing that a key sees."""
+    return facts.can_seal() and bool(facts.engines)
+
+
+def _group_above() -> str:
+    """Return the control group above that of this process: a login by ssh has none delegated, a desktop has.
+
+    Its own group has another name in every terminal, and says no more.
+    """
+    try:
+        with open("/proc/self/cgroup", "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return ""
+    own = next((line[3:] for line in lines if line.startswith(b"0::")), b"")
+    return os.path.dirname(own).decode("utf-8", "backslashreplace")
+
+
+def facts_to_text(facts: Facts) -> str:
+    """Write facts as lines of a name and a value."""
+    lines = [_FORMAT, *_fields_to_lines(facts, ""), f"engines {','.join(facts.engines)}"]
+    if facts.bwrap is not None:
+        lines += _fields_to_lines(facts.bwrap, "bwrap.")
+    lines += [f"problem {name} {_one_line(reason)}" for name, reason in facts.problems]
+    return "\n".join(lines) + "\n"
+
+
+def _fields_to_lines(record: Record, prefix: str) -> Iterator[str]:
+    for name, value in record.as_dict().items():
+        if name not in _COMPOUND:
+            text = value.hex() if isinstance(value, bytes) else str(int(value) if isinstance(value, bool) else value)
+            yield f"{prefix}{name} {_one_line(text)}"
+
+
+def facts_from_text(text: str) -> Facts | None:
+    """Read what `facts_to_text` wrote; None for anything else, which then has to be found out again."""
+    head, _, rest = text.partition("\n")
+    if head != _FORMAT:
+        return None
+    values: dict[str, str] = {}
+    problems: list[tuple[str, str]] = []
+    for line in rest.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "problem":
+            problem, _, reason = value.partition(" ")
+            problems.append((problem, reason))
+        else:
+            values[name] = value
+    has_bwrap = any(name.startswith("bwrap.") for name in values)
+    try:
+        return Facts(
+            bwrap=Bwrap(**_fields_from_text(Bwrap, values, "bwrap.")) if has_bwrap else None,
+            engines=tuple(engine for engine in ("mount", "native") if engine in values["engines"].split(",")),
+            problems=tuple(problems),
+            **_fields_from_text(Facts, values, ""),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _fields_from_text(kind: type[Record], values: dict[str, str], prefix: str) -> dict[str, Any]:
+    # A record's annotations are texts
+    fields = [(name, type_) for name, type_ in kind.__annotations__.items() if name not in _COMPOUND]
+    return {name: _READERS.get(type_, str)(values[prefix + name]) for name, type_ in fields}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -13,7 +13,6 @@ import stat
 
 from unspill.host.libc import Statx
 from unspill.host.places import mounts_below
-from unspill.host.probe_cache import can_seal
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -172,7 +171,7 @@ def diagnose(
         *judge.weaker_modes(container),
     )
     level = level_of(rows)
-    if policy.container and container and not can_seal(facts):
+    if policy.container and container and not facts.can_seal():
         level = "D" if caller.standing == "missing" else "C"
     return DoctorReport(level=level, summary=_SUMMARIES[level], rows=rows)
 
@@ -331,7 +330,7 @@ class _Judge:
         if not self._policy.container:
             return
         value = "container = true"
-        if can_seal(self._facts):
+        if self._facts.can_seal():
             yield self._row("mode", value, "note", "It has no effect: unspill can make a sandbox here, and does.")
         elif not container:
             text = "It has no effect: unspill detected no container around itself, so commands are refused."

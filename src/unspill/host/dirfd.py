@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory tree by descriptors: the one way in which live trees are reached, and our own ones too.
+"""Directories, files and pipes by their descriptors: the one way in which live trees are reached, and our own ones too.
 
-Its root is opened once. Every other directory is opened beneath it without following a link or entering a mount, so
-whatever a command or a person swaps meanwhile, nothing outside is ever touched. A path string is never resolved twice.
-`resolve_inside` alone follows links, in a tree that nobody changes meanwhile, and never out of it.
+The root of a tree is opened once. Every other directory is opened beneath it without following a link or entering a
+mount, so whatever a command or a person swaps meanwhile, nothing outside is ever touched. A path string is never
+resolved twice. `resolve_inside` alone follows links, in a tree that nobody changes meanwhile, and never out of it.
+
+Copies and comparisons never read holes: a sparse file of a terabyte with one byte in it takes no time. Our own
+descriptors have numbers above the standard streams, which a caller may have closed: what is printed next would go to
+our sockets.
 """
 
 from __future__ import annotations
@@ -13,8 +17,14 @@ import fcntl
 import os
 import stat
 
-# The number differs between architectures, and importing `signal` takes as long as a thousand steps of an apply
+# The C modules themselves: to import `signal` or `socket` takes as long as a thousand steps of an apply
 from _signal import SIGURG  # type: ignore[import-not-found]
+from _socket import (
+    AF_UNIX,
+    SOCK_SEQPACKET,
+    socket,
+    socketpair,
+)
 
 from unspill.host.libc import (
     RESOLVE_BENEATH,
@@ -26,6 +36,7 @@ from unspill.host.libc import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket as Socket
     from collections.abc import Callable, Sequence
     from typing import Self
 
@@ -42,6 +53,17 @@ _DEEPEST = 256
 # openat2 is newer than Linux 5.6, and some filters of system calls answer for it with EPERM
 _MISSING = (errno.ENOSYS, errno.EPERM)
 _WATCH_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+CHUNK = 256 * 1024
+# From linux/fs.h; fcntl has it from Python 3.12 on.
+FICLONE = 0x40049409
+_NEVER_CLONES = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS})
+_USE_MEMORY = frozenset(
+    {errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EPERM, errno.ETXTBSY}
+)
+_BLOCK = 512
+# The first number above the standard streams
+FIRST = 3
 
 
 class Beneath:
@@ -326,3 +348,198 @@ class _Resolution:
 def _names_of(path: bytes) -> list[bytes]:
     """Return the names of a path, the first one last."""
     return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
+
+
+class Copier:
+    """Copies files, and remembers from which filesystems blocks can't be shared."""
+
+    def __init__(self) -> None:
+        self._never_clone: set[int] = set()
+
+    def copy(self, source: int, dest: int, status: os.stat_result) -> None:
+        """Fill an empty file with the content of another, as long as `status` says that is."""
+        size = status.st_size
+        if size == 0:
+            return
+        if status.st_dev not in self._never_clone and self._clone(source, dest, status.st_dev):
+            # A file that grows meanwhile is cloned with more than its status said.
+            os.ftruncate(dest, size)
+        elif size <= CHUNK and status.st_blocks * _BLOCK >= size:
+            _copy_through_memory(source, dest, 0, size)
+        else:
+            _copy_ranges(source, dest, size)
+
+    def _clone(self, source: int, dest: int, device: int) -> bool:
+        try:
+            fcntl.ioctl(dest, FICLONE, source)
+        except OSError as error:
+            if error.errno in _NEVER_CLONES:
+                self._never_clone.add(device)
+            return False
+        return True
+
+
+def digest_of(fd: int, size: int) -> bytes:
+    """Return a digest of the content; two files of one size have the same if they hold the same bytes."""
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16)
+    at = 0
+    while at < size and (start := next_written(fd, at, size)) < size:
+        at = start // CHUNK * CHUNK
+        chunk = os.pread(fd, CHUNK, at)
+        # Zeros may be a hole at one time and written at another.
+        if chunk.count(0) != len(chunk):
+            digest.update(at.to_bytes(8, "big"))
+            digest.update(chunk)
+        at += CHUNK
+    return digest.digest()
+
+
+def next_written(fd: int, at: int, size: int) -> int:
+    """Return where the next written part begins, at or after `at`."""
+    try:
+        return min(os.lseek(fd, at, os.SEEK_DATA), size)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return size
+        if error.errno == errno.EINVAL:
+            return at  # this filesystem knows no holes
+        raise
+
+
+def _next_hole(fd: int, at: int, size: int) -> int:
+    try:
+        return min(os.lseek(fd, at, os.SEEK_HOLE), size)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.EINVAL):
+            return size
+        raise
+
+
+def _copy_ranges(source: int, dest: int, size: int) -> None:
+    at = 0
+    while at < size and (start := next_written(source, at, size)) < size:
+        at = max(_next_hole(source, start, size), start + 1)
+        _copy_range(source, dest, start, at)
+    os.ftruncate(dest, size)
+
+
+def _copy_range(source: int, dest: int, start: int, end: int) -> None:
+    while start < end:
+        try:
+            done = os.copy_file_range(source, dest, end - start, start, start)
+        except OSError as error:
+            if error.errno not in _USE_MEMORY:
+                raise
+            done = 0
+        if done == 0:
+            # The end of the file, or a filesystem that can't: reading tells.
+            _copy_through_memory(source, dest, start, end)
+            return
+        start += done
+
+
+def _copy_through_memory(source: int, dest: int, start: int, end: int) -> None:
+    while start < end and (chunk := os.pread(source, min(CHUNK, end - start), start)):
+        rest = memoryview(chunk)
+        while rest:
+            done = os.pwrite(dest, rest, start)
+            start += done
+            rest = rest[done:]
+
+
+def have_same_content(one: int, other: int, size: int) -> bool:
+    """Compare two open files of the same size."""
+    at = 0
+    while at < size:
+        if size > CHUNK:
+            at = min(next_written(one, at, size), next_written(other, at, size))
+            if at >= size:
+                break
+        length = min(CHUNK, size - at)
+        ours, theirs = _read_at(one, at, length), _read_at(other, at, length)
+        if ours != theirs:
+            return False
+        if not ours:
+            # Both ended before their size: shortened meanwhile, and alike as far as anyone can tell.
+            break
+        at += len(ours)
+    return True
+
+
+def _read_at(fd: int, at: int, length: int) -> bytes:
+    """Read that many bytes, or up to the end of the file."""
+    chunk = os.pread(fd, length, at)
+    while chunk and len(chunk) < length and (more := os.pread(fd, length - len(chunk), at + len(chunk))):
+        chunk += more
+    return chunk
+
+
+def copy_of(sock: Socket) -> Socket:
+    """Return another socket object for the same socket of a pair, with a descriptor of its own."""
+    return socket(AF_UNIX, SOCK_SEQPACKET, 0, fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST))
+
+
+def above_standard(fd: int) -> int:
+    """Return the descriptor, or another one of the same in its place if it has the number of a standard stream."""
+    if fd >= FIRST:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST)
+    finally:
+        os.close(fd)
+
+
+def make_pipe() -> tuple[int, int]:
+    """Return the reading and the writing end of a pipe."""
+    ends = os.pipe()
+    return ends if min(ends) >= FIRST else _raised(*ends)
+
+
+def make_pair() -> tuple[Socket, Socket]:
+    """Return two sockets that are connected with each other and keep messages apart."""
+    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    if min(ours.fileno(), theirs.fileno()) >= FIRST:
+        return ours, theirs
+    first, second = _raised(ours.detach(), theirs.detach())
+    return socket(fileno=first), socket(fileno=second)
+
+
+def occupy_standard() -> None:
+    """Open nothing on each of the standard streams that is closed: for a program that owns its process."""
+    for number in range(FIRST):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _raised(first: int, second: int) -> tuple[int, int]:
+    try:
+        first = above_standard(first)
+    except OSError:
+        os.close(second)
+        raise
+    try:
+        return first, above_standard(second)
+    except OSError:
+        os.close(first)
+        raise
+
+
+def write_whole(fd: int, content: bytes | memoryview) -> None:
+    """Write all of the content to a descriptor that blocks."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_directory(path: bytes) -> None:
+    """Make the names in a directory of ours durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

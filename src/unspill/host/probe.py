@@ -2,7 +2,7 @@
 """Find out what this machine can do by trying it: bwrap, namespaces, overlays, system calls, control groups.
 
 Nothing is concluded from a version or from what is installed. Each try is a process with a time limit, in a scratch
-directory that is removed afterwards. All of it takes some tenths of a second, so runs use what `probe_cache` remembers;
+directory that is removed afterwards. All of it takes some tenths of a second, so runs use what is remembered (`bwrap`);
 `diagnosis` says what the answers mean.
 """
 

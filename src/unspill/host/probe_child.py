@@ -16,7 +16,7 @@ import struct
 from unspill.host import libc
 from unspill.host.landlock import abi_version
 from unspill.host.libc import enter_own_namespaces
-from unspill.host.mounts import MountRefused, mount_overlays
+from unspill.host.overlay import MountRefused, mount_overlays
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

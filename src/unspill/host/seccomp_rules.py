@@ -21,7 +21,7 @@ from errno import (
 )
 
 from unspill.errors import HostError
-from unspill.host.seccomp_numbers import STRETCHES
+from unspill.host.seccomp_tables import STRETCHES
 from unspill.record import Record
 
 TYPE_CHECKING = False

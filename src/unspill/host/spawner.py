@@ -11,6 +11,9 @@ Nothing is forked with Python in it: the spawner itself steps into the run's mou
 vfork and execve, and steps back. It has full capabilities in its own user namespace; execve by an ordinary uid drops
 them all, since nothing is inheritable or ambient. Only a listening socket on the loopback of a sandbox takes a child: a
 process that has left its network namespace can't come back to the host's without being root there.
+
+At the end of a run it looks what is lost with it: files in the directories in memory, and processes that are killed.
+Commands choose what is found, so names and numbers are bounded, and nothing that lies there is executed.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import fcntl
 import os
 import resource
 import select
+import stat
 import sys
 from _socket import (
     AF_INET,
@@ -43,8 +47,7 @@ from unspill.host.job import (
     send,
 )
 from unspill.host.libc import enter_own_namespaces, show_own_processes, write_setting
-from unspill.host.mounts import MountRefused, mount_overlays
-from unspill.host.remains import find_files, find_processes
+from unspill.host.overlay import MountRefused, mount_overlays
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,14 +55,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from unspill.host.job import Job
+    from unspill.host.job import Temporary
 else:
     # The module around it makes enums of all its numbers, which costs more than all of this
     import _signal as signal
 
+
+_MOST_SEEN = 1000
+_MOST_NAMED = 5
+_LONGEST = 300
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
 # The mount namespaces of bwrap and of the sandbox's pid 1
 _BOTH = 2
-
 # Numbers that a job's descriptors get in bwrap; nothing else of the spawner's may have one of them
 RESERVED = 64
 _SOCKET_FD = 3
@@ -69,6 +77,112 @@ _SO_REUSEADDR = 2
 _LOOPBACK = "127.0.0.1"
 # As many as may wait for the proxy while it is busy; the kernel cuts it to what it allows
 _BACKLOG = 1024
+
+
+def find_files(mounts: int, temporary: tuple[Temporary, ...]) -> tuple[int, list[bytes]]:
+    """Return how many entries a run has left in its directories in memory, and the paths of some of them.
+
+    `mounts` is its mount namespace, in which nobody is any more. What is in a new directory is not counted.
+    """
+    base = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        libc.setns(mounts, libc.CLONE_NEWNS)
+        try:
+            found: list[bytes] = []
+            for top, planned in temporary:
+                _look(top, planned, found)
+        finally:
+            _step_back(base)
+    except OSError:
+        return 0, []  # not ours to enter
+    finally:
+        os.close(base)
+    return len(found), [path[:_LONGEST] for path in found[:_MOST_NAMED]]
+
+
+def _step_back(base: int) -> None:
+    try:
+        libc.setns(base, libc.CLONE_NEWNS)
+    except OSError:
+        # Better no run than one that starts from another's mounts
+        os._exit(1)
+
+
+def _look(directory: bytes, planned: dict[bytes, bytes | None], found: list[bytes]) -> None:
+    """Add what a directory has that is not planned; go on in those that only lead to something planned.
+
+    No link is followed: nobody is alive who could put one in the place of what was just looked at.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if len(found) >= _MOST_SEEN:
+                    return
+                path, is_directory = entry.path, entry.is_dir(follow_symlinks=False)
+                if path in planned:
+                    found += [] if _is_unchanged(path, planned[path]) else [path]
+                elif is_directory and any(place.startswith(path + b"/") for place in planned):
+                    _look(path, planned, found)
+                else:
+                    found.append(path + b"/" if is_directory else path)
+    except OSError:
+        return  # it is not there any more
+
+
+def _is_unchanged(path: bytes, content: bytes | None) -> bool:
+    if content is None:
+        return True
+    try:
+        fd = os.open(path, _FILE)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(fd)
+        is_same_size = stat.S_ISREG(found.st_mode) and found.st_size == len(content)
+        return is_same_size and os.read(fd, len(content) + 1) == content
+    finally:
+        os.close(fd)
+
+
+def find_processes(init: int) -> tuple[int, list[bytes]]:
+    """Return how many processes are alive below the pid 1 of a sandbox, and the command lines of some of them."""
+    found: list[bytes] = []
+    waiting = _children(init)
+    while waiting and len(found) < _MOST_SEEN:
+        pid = waiting.pop(0)
+        if _is_alive(pid):
+            found.append(pid)
+        waiting += _children(int(pid))
+    return len(found), [_command(pid) for pid in found[:_MOST_NAMED]]
+
+
+def _children(pid: int) -> list[bytes]:
+    # Whoever has lost its parent is a child of pid 1
+    return _read(b"/proc/%d/task/%d/children" % (pid, pid)).split()
+
+
+def _is_alive(pid: bytes) -> bool:
+    # The name of the program is in parentheses and may itself contain some
+    state = _read(b"/proc/%b/stat" % pid).rpartition(b")")[2].split()
+    return bool(state) and state[0] not in (b"Z", b"X")
+
+
+def _command(pid: bytes) -> bytes:
+    words = _read(b"/proc/%b/cmdline" % pid).rstrip(b"\0").replace(b"\0", b" ")
+    return (words or _read(b"/proc/%b/comm" % pid).rstrip(b"\n"))[:_LONGEST]
+
+
+def _read(path: bytes) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 class SpawnedRun:

@@ -13,7 +13,7 @@ import stat
 from contextlib import ExitStack, closing
 
 from unspill.errors import UsageError
-from unspill.host.content import Copier
+from unspill.host.dirfd import Copier
 from unspill.host.overlay import is_opaque, list_attributes, refuse_foreign, shown_name
 from unspill.layers.trees import WINDOW, Chain
 from unspill.policy.paths import show

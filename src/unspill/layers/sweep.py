@@ -63,7 +63,7 @@ def sweep(store: Store) -> Swept:
 
 def end_processes(store: Store, run: RunId) -> bool:
     """Kill what is alive of a run; tell whether nothing is, and record it, so that nobody looks again."""
-    from unspill.host.strays import end_run  # lazy: upkeep
+    from unspill.host.job import end_run  # lazy: upkeep
 
     layers = (*(row.id for row in store.layers.open_of_run(run)), *store.caches.open_of_run(run))
     is_over = end_run(run, layers)

@@ -14,7 +14,7 @@ import stat
 from itertools import count
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.content import Copier
+from unspill.host.dirfd import Copier
 from unspill.host.overlay import is_user_attribute, list_attributes, user_attributes
 
 TYPE_CHECKING = False

@@ -281,6 +281,10 @@ class Facts(Record):
     state_filesystem: str = ""
     problems: tuple[tuple[str, str], ...] = ()
 
+    def can_seal(self) -> bool:
+        """Tell whether bwrap can make a sandbox here, with whichever engine."""
+        return self.namespaces and self.disable_userns and self.proc_mount
+
 
 class Bwrap(Record):
     """One bubblewrap binary. `symlink_flaw`: it follows symlinks at set-up (CVE-2026-87766)."""

@@ -16,7 +16,7 @@ import os
 import time
 
 from unspill.errors import StoreError
-from unspill.host.descriptors import sync_directory, write_whole
+from unspill.host.dirfd import sync_directory, write_whole
 from unspill.model.permission import Allowed
 
 TYPE_CHECKING = False

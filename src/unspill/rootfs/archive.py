@@ -12,7 +12,7 @@ import os
 import stat
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.host.descriptors import write_whole
+from unspill.host.dirfd import write_whole
 from unspill.model.rootfs import Progress, RootfsKey
 from unspill.policy.config import is_rootfs_label
 from unspill.record import Record

@@ -15,9 +15,8 @@ import time
 from hashlib import sha256
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
-from unspill.host.descriptors import sync_directory, write_whole
+from unspill.host.dirfd import sync_directory, write_whole
 from unspill.host.libc import syncfs
-from unspill.host.rootfs_base import MOST_AT_TOP
 from unspill.layers.trees import remove_tree
 from unspill.model.rootfs import PROOFS, Progress, RootfsManifest
 from unspill.policy.paths import show
@@ -25,6 +24,7 @@ from unspill.rootfs.layout import (
     DIRECTORY,
     DOWNLOADS,
     MANIFEST,
+    MOST_AT_TOP,
     Hold,
     NameLock,
     Staging,

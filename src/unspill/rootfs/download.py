@@ -23,7 +23,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
-from unspill.host.descriptors import sync_directory
+from unspill.host.dirfd import sync_directory
 from unspill.model.rootfs import Progress
 from unspill.record import Record
 

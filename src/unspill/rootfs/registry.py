@@ -15,8 +15,7 @@ import re
 import stat
 
 from unspill.errors import RootfsError, RootfsUnverified
-from unspill.host.descriptors import sync_directory
-from unspill.host.dirfd import find_inside
+from unspill.host.dirfd import find_inside, sync_directory
 from unspill.layers.trees import remove_tree
 from unspill.model.rootfs import PROOFS, Rootfs, RootfsKey, RootfsManifest, RootfsSpec
 from unspill.policy.config import is_rootfs_name

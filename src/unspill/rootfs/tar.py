@@ -15,7 +15,7 @@ from struct import Struct
 from zlib import adler32
 
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
-from unspill.host.descriptors import write_whole
+from unspill.host.dirfd import write_whole
 from unspill.record import Record
 from unspill.rootfs.compression import (
     EXTENSION_BYTES,

@@ -16,7 +16,7 @@ from _socket import socket
 from _thread import allocate_lock
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.descriptors import copy_of, make_pair
+from unspill.host.dirfd import copy_of, make_pair
 from unspill.host.job import Job, is_dead, receive, send
 
 TYPE_CHECKING = False
@@ -168,7 +168,7 @@ class Launched:
         """Wait for the death of a spawner that does not answer any more, and of all that it started for a run."""
         self._launcher.wait_until_dead()
         if not self._launcher.own_namespace:
-            from unspill.host.strays import kill_strays  # lazy: native engine
+            from unspill.host.job import kill_strays  # lazy: native engine
 
             kill_strays((run,), settle_s=_SETTLING_S)
 

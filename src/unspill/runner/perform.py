@@ -11,17 +11,8 @@ import errno
 import os
 
 from unspill.errors import SandboxUnavailable, UnspillError
-from unspill.host.descriptors import make_pipe
-from unspill.host.job import (
-    ARGS_FD,
-    BLOCK_FD,
-    FIRST_FILE_FD,
-    INFO_FD,
-    STATUS_FD,
-    Job,
-    memory_files,
-    run_name,
-)
+from unspill.host.dirfd import make_pipe
+from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_files, run_name
 from unspill.model.plan import (
     PROXY_PORT,
     Bind,
@@ -55,7 +46,7 @@ from unspill.runner.watch import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from unspill.host.cgroup import Group
-    from unspill.host.remains import Temporary
+    from unspill.host.job import Temporary
     from unspill.model.plan import Facts, Plan
     from unspill.model.run import Hint, Outcome
     from unspill.runner.launcher import Launched

@@ -18,9 +18,9 @@ import time
 
 from unspill.changes.walk import has_fresh, measure
 from unspill.errors import SandboxUnavailable
-from unspill.host.descriptors import above_standard, make_pipe
+from unspill.host.dirfd import above_standard, make_pipe
 from unspill.host.job import is_dead
-from unspill.host.signals import DeferredSignals
+from unspill.host.libc import DeferredSignals
 from unspill.model.run import (
     Cancelled,
     Exited,

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.descriptors import make_pipe
+from unspill.host.dirfd import make_pipe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

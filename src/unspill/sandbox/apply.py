@@ -8,7 +8,7 @@ left as stale. Directories that are held, or go, are never asked about: an answe
 that is in it.
 
 Whatever an operation needs to its end is loaded before its first step. That is a second line behind
-`host.installation`: should a command ever get at our own files, the operation that brings what it wrote there does not
+`host.places`: should a command ever get at our own files, the operation that brings what it wrote there does not
 run it.
 """
 

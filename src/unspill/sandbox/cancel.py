@@ -12,7 +12,7 @@ import select
 import threading
 
 from unspill.errors import SandboxUnavailable
-from unspill.host.descriptors import above_standard
+from unspill.host.dirfd import above_standard
 from unspill.layers.locks import SandboxLock
 
 TYPE_CHECKING = False

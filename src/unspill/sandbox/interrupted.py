@@ -17,7 +17,7 @@ from unspill.changes.quote import quote
 from unspill.changes.render import count_changes
 from unspill.errors import UnspillError
 from unspill.host.cgroup import sweep_groups
-from unspill.host.signals import DeferredSignals
+from unspill.host.libc import DeferredSignals
 from unspill.layers.lifecycle import OpenRun, drop_run, seal_run
 from unspill.layers.locks import SandboxLock, is_abandoned, may_live, spill_dir, upper_dir, work_dir
 from unspill.layers.sweep import drop_caches, end_processes, remove_run

@@ -17,10 +17,8 @@ from unspill.errors import (
     OverlayUnsupported,
     RootCallerRefused,
 )
-from unspill.host.bwrap import find_bwrap
-from unspill.host.installation import check_own_place
-from unspill.host.places import find_home
-from unspill.host.probe_cache import can_seal, facts_from_text, facts_key, facts_to_text, should_keep
+from unspill.host.bwrap import facts_from_text, facts_key, facts_to_text, find_bwrap, should_keep
+from unspill.host.places import check_own_place, find_home
 from unspill.policy.defaults import check_root, merge_roots
 from unspill.sandbox.project import Means, Project, find_locations, has_mark, own_directories, resolve_project
 from unspill.sandbox.settings import load_policy
@@ -217,7 +215,7 @@ def find_container(
     if isinstance(error, BwrapUnsafe):
         raise error
     facts = get_facts(store, policy, roots, afresh=True)
-    if can_seal(facts) or not is_refused(facts):
+    if facts.can_seal() or not is_refused(facts):
         raise error
     from unspill.host.probe import detect_container  # lazy: unsandboxed runs
 

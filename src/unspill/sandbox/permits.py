@@ -12,7 +12,7 @@ import os
 
 from unspill.changes.quote import quote
 from unspill.errors import PolicyError, UsageError
-from unspill.host.installation import check_own_place
+from unspill.host.places import check_own_place
 from unspill.model.permission import (
     AsRoot,
     Egress,

@@ -12,8 +12,8 @@ import os
 import time
 
 from unspill.errors import HostError, UsageError
+from unspill.host.bwrap import build_filter
 from unspill.host.places import find_places, read_git_configs
-from unspill.host.seccomp import build_filter
 from unspill.layers.lifecycle import make_skeleton, playground_dir, tmp_dir
 from unspill.model.plan import (
     HostNetwork,

@@ -10,8 +10,7 @@ import os
 import sys
 
 from unspill.errors import RootCallerRefused, RootfsError, SandboxUnavailable, UsageError
-from unspill.host.rootfs_base import look_at_top
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 from unspill.layers.locks import spill_dir
 from unspill.layers.trees import remove_tree
 from unspill.model.layer import RunId
@@ -25,6 +24,7 @@ from unspill.policy.config import find_wrong_field
 from unspill.policy.hosts import WEB_PORTS, pack_address, parse_rules
 from unspill.record import Record
 from unspill.rootfs.build import prepare
+from unspill.rootfs.layout import look_at_top
 from unspill.rootfs.registry import Registry
 from unspill.runner.perform import perform
 from unspill.runner.watch import Wishes

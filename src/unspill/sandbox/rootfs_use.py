@@ -17,7 +17,6 @@ from unspill.errors import RootfsError, RootfsUnsafe, UsageError
 from unspill.host.bwrap import find_changeable, find_changeable_way
 from unspill.host.dirfd import find_inside, resolve_inside
 from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
-from unspill.host.rootfs_base import look_at_rootfs
 from unspill.layers.lifecycle import ROOTFS_OWNER, is_empty, rootfs_owner
 from unspill.layers.locks import lock_sandbox, upper_dir
 from unspill.model.layer import SealedLayer, Stack
@@ -28,7 +27,7 @@ from unspill.plan.rootfs import OWN_PLACES
 from unspill.plan.view import is_written
 from unspill.policy.defaults import mount_source_problem
 from unspill.policy.paths import contains, show
-from unspill.rootfs.layout import let_go, take
+from unspill.rootfs.layout import let_go, look_at_rootfs, take
 from unspill.rootfs.registry import Registry
 from unspill.sandbox.settings import rootfs_directory
 

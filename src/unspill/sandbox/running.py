@@ -12,7 +12,7 @@ import select
 import time
 
 from unspill.errors import SandboxUnavailable, UsageError
-from unspill.host.signals import DeferredSignals
+from unspill.host.libc import DeferredSignals
 from unspill.layers.lifecycle import drop_run, find_hidden, open_run, seal_run
 from unspill.layers.locks import SandboxLock, StackUse, spill_dir
 from unspill.layers.mask import MaskUse

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.host.content import CHUNK, have_same_content
+from unspill.host.dirfd import CHUNK, have_same_content
 
 SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]
 

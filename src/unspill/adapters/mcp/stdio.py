@@ -18,7 +18,7 @@ import anyio
 from mcp.server.runner import serve_dual_era_loop
 from mcp.server.stdio import stdio_server
 
-from unspill.host.descriptors import above_standard
+from unspill.host.dirfd import above_standard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
