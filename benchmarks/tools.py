@@ -150,7 +150,7 @@ def by_openai_shell(sandbox: Sandbox) -> Call:
 
 
 def by_openai_sandbox(sandbox: Sandbox) -> Call:
-    from unspill.adapters.openai_sandbox import UnspillClient
+    from unspill.adapters.openai_agents import UnspillClient
 
     client = UnspillClient(sandbox)
     opened: list[Any] = []

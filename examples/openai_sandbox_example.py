@@ -16,7 +16,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from openai.types.responses import ResponseCustomToolCall
 
 from unspill import Sandbox
-from unspill.adapters.openai_sandbox import UnspillClient
+from unspill.adapters.openai_agents import UnspillClient
 
 PATCH = "*** Begin Patch\n*** Add File: hello.py\n+print('hello')\n*** End Patch\n"
 FIRST = ResponseCustomToolCall(type="custom_tool_call", name="apply_patch", input=PATCH, call_id="1")

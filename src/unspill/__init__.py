@@ -39,8 +39,8 @@ _WHERE = {
     "OutputChunk": "unspill.model.run",
     "Ended": "unspill.model.run",
     "Network": "unspill.model.policy",
-    "Connection": "unspill.model.traffic",
-    "Denial": "unspill.model.traffic",
+    "Connection": "unspill.model.run",
+    "Denial": "unspill.model.run",
     "Secrets": "unspill.model.policy",
     "Rules": "unspill.model.policy",
     "Rootfs": "unspill.model.rootfs",
@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from unspill.model.rootfs import Rootfs as Rootfs
     from unspill.model.rootfs import RootfsSpec as RootfsSpec
     from unspill.model.run import Cancelled as Cancelled
+    from unspill.model.run import Connection as Connection
+    from unspill.model.run import Denial as Denial
     from unspill.model.run import Ended as Ended
     from unspill.model.run import Exited as Exited
     from unspill.model.run import LimitReached as LimitReached
@@ -88,8 +90,6 @@ if TYPE_CHECKING:
     from unspill.model.run import Signalled as Signalled
     from unspill.model.run import Started as Started
     from unspill.model.run import TimedOut as TimedOut
-    from unspill.model.traffic import Connection as Connection
-    from unspill.model.traffic import Denial as Denial
     from unspill.permissions.approvers import Approver as Approver
     from unspill.permissions.approvers import Callback as Callback
     from unspill.permissions.approvers import DenyAll as DenyAll

@@ -14,7 +14,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from openai.types.responses import ResponseFunctionShellToolCall
 
 from tests.support import Ground
-from unspill.adapters.openai_sandbox import UnspillClient
+from unspill.adapters.openai_agents import UnspillClient
 
 
 def quiet(**settings: Any) -> RunConfig:

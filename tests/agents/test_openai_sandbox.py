@@ -20,7 +20,7 @@ from agents.sandbox.types import Group, User
 from tests.agents.openai_given import break_sandbox, opened, until
 from tests.support import Ground, kinds, lasting, processes_with, short
 from unspill import Network
-from unspill.adapters.openai_sandbox import UnspillClient
+from unspill.adapters.openai_agents import UnspillClient
 from unspill.errors import SandboxUnavailable, UsageError
 
 pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]

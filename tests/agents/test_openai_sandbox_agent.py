@@ -15,7 +15,7 @@ from openai.types.responses import ResponseCustomToolCall
 from tests.agents.openai_given import break_sandbox, quiet, scripted, told, tool_call, until
 from tests.support import Ground, kinds, lasting, processes_with
 from unspill import Network, Sandbox
-from unspill.adapters.openai_sandbox import UnspillClient
+from unspill.adapters.openai_agents import UnspillClient
 from unspill.errors import UsageError
 
 pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]

@@ -22,7 +22,7 @@ from agents.sandbox.session import SandboxSession
 from tests.agents.openai_given import opened
 from tests.support import Ground, kinds
 from unspill import Secrets
-from unspill.adapters.openai_sandbox import UnspillClient
+from unspill.adapters.openai_agents import UnspillClient
 from unspill.errors import UsageError
 
 pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]

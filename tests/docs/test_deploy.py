@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from unspill.cli.main import find_verb
-from unspill.cli.options import parse
+from unspill.cli.main import find_verb, parse
 from unspill.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

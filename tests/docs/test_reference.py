@@ -16,15 +16,14 @@ from tests.docs.tables import code, rows_of, section, tables
 from tests.rootfs_tree import make_small_tree
 from tests.support import run_cli
 from unspill import Cancelled, LimitReached, NeverStarted, Signalled, TimedOut, errors
-from unspill.cli.main import OUR_FAILURE, VERBS, find_verb
-from unspill.cli.options import EVERYWHERE, Option
+from unspill.cli.main import EVERYWHERE, OUR_FAILURE, VERBS, Option, find_verb
 from unspill.cli.permissions import question_form
 from unspill.model import run as run_module
 from unspill.model.change import Change, Identity
 from unspill.model.permission import Grant, NetworkForCommand
 from unspill.model.run import exit_code_of
 from unspill.permissions.question import make_question
-from unspill.store.state import PARTS
+from unspill.store.db import PARTS
 
 DOCUMENT = "docs/reference.md"
 

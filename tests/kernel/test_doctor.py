@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.masked_host import asked_through, masked, nested
-from unspill.cli.doctor import as_json, as_text, exit_code
+from unspill.cli.upkeep import as_json, as_text, exit_code
 from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
 from unspill.host.bwrap import find_bwrap
 from unspill.host.diagnosis import diagnose, install_command, survey_project

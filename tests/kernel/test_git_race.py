@@ -17,7 +17,7 @@ from tests.kernel.twin_world import FIXED, World, lines, sh
 from tests.support import printed
 from unspill.apply.git_draft import GitDraft
 from unspill.apply.git_move import RepositoryWriter
-from unspill.apply.git_reverse import _MoveReversal
+from unspill.apply.reverse import _MoveReversal
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(3600)]
 

@@ -22,7 +22,7 @@ from tests.unit.network.scene import (
 )
 from tests.unit.network.test_protocols import AMBIGUOUS
 from tests.unit.network.web import Web
-from unspill.model.traffic import Connection, Denial
+from unspill.model.run import Connection, Denial
 from unspill.policy.hosts import HostRules
 
 pytestmark = pytest.mark.kernel

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.network.hellos import real_hello
 from tests.unit.network.scene import Names, Scene, echo, read_all, scene, server, wait_until
-from unspill.model.traffic import Budget
+from unspill.model.run import Budget
 from unspill.network.proxy import DENIALS_KEPT, ProxyLimits
 
 pytestmark = pytest.mark.kernel

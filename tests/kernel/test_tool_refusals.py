@@ -15,8 +15,7 @@ from unspill.adapters.answers import Answer, answer_run
 from unspill.adapters.tools import call_run_command
 from unspill.errors import UnspillError
 from unspill.model.permission import Allowed, Denied, Question
-from unspill.model.run import NeverStarted
-from unspill.model.traffic import Denial
+from unspill.model.run import Denial, NeverStarted
 from unspill.policy.hosts import Refused
 
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from unspill.apply import git_draft, git_move, git_reverse
+from unspill.apply import git_draft, git_move, reverse
 from unspill.git import frozen
 
 
 def remove_objects(patch: pytest.MonkeyPatch) -> None:
     """Have an undo take away the objects that the operation brought."""
-    draft = git_reverse.draft_reversal
+    draft = reverse.draft_reversal
 
     def draft_and_remove(drafted: Any, dirs: Any, step: Any, *rest: Any) -> None:
         draft(drafted, dirs, step, *rest)
@@ -22,7 +22,7 @@ def remove_objects(patch: pytest.MonkeyPatch) -> None:
             if os.access(name, os.F_OK, dir_fd=fd):
                 os.unlink(name, dir_fd=fd)
 
-    patch.setattr(git_reverse, "draft_reversal", draft_and_remove)
+    patch.setattr(reverse, "draft_reversal", draft_and_remove)
 
 
 def move_parts(patch: pytest.MonkeyPatch) -> None:

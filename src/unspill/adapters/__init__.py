@@ -7,7 +7,7 @@ review        `changes`, `diff`, `undo` and `apply`
 tools         all tools with their descriptions and schemas, and the way to call one
 aio           the same without blocking an event loop
 mcp           the tools by the Model Context Protocol: a package with a map of its own
-deepagents, deepagents_code, inspect_ai, openai_agents, openai_sandbox, pydantic_ai
+deepagents, deepagents_code, inspect_ai, openai_agents, pydantic_ai
               one framework each, which is imported there and nowhere else
 """
 

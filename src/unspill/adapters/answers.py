@@ -16,10 +16,10 @@ import re
 from threading import Lock
 from weakref import WeakKeyDictionary
 
-from unspill.changes.quote import quote
 from unspill.errors import DeniedError, FileError, HostError, RootRefused, SandboxUnavailable, UsageError
 from unspill.model.policy import Policy
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut
+from unspill.policy.paths import quote
 from unspill.record import Record
 from unspill.sandbox.result import became, describe_end, place_told, stream_bytes
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from unspill.errors import FileErrorKind, UnspillError
     from unspill.model.change import ChangeSet
-    from unspill.model.run import Hint, Output
-    from unspill.model.traffic import Denial
+    from unspill.model.run import Denial, Hint, Output
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 

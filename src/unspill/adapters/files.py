@@ -29,11 +29,10 @@ from unspill.adapters.answers import (
     whole_characters,
     window,
 )
-from unspill.changes.quote import quote
 from unspill.errors import FileError, SandboxUnavailable, UnspillError, UsageError
 from unspill.model.run import NeverStarted
 from unspill.plan.view import playground_inside, playground_taken, to_inside
-from unspill.policy.paths import show
+from unspill.policy.paths import quote, show
 from unspill.record import Record
 from unspill.sandbox.files import MOST_BYTES, USUAL_ENTRIES, USUAL_LINES, SandboxFiles, SandboxTree
 from unspill.sandbox.result import became

@@ -13,9 +13,9 @@ import posixpath
 from unspill.adapters.answers import change_values, many, text_answer, window
 from unspill.adapters.files import places_of
 from unspill.changes.diff import MAX_LINES
-from unspill.changes.quote import quote
 from unspill.changes.render import left_lines, left_name, left_reason, summary_lines
 from unspill.errors import UsageError
+from unspill.policy.paths import quote
 from unspill.policy.secrets import masked_names
 from unspill.sandbox.cancel import refuse_given_up
 

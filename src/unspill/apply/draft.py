@@ -25,11 +25,11 @@ from unspill.apply.staging import (
     metadata_of,
 )
 from unspill.apply.steps import entry_of, make_step, matches
-from unspill.changes.quote import quote
 from unspill.git.index import is_index, says_at
 from unspill.host.dirfd import write_whole
 from unspill.host.overlay import ESCAPED, FORMAT, KINDS, is_plain_attribute
 from unspill.model.operation import Metadata, Skipped, Step
+from unspill.policy.paths import quote
 from unspill.record import Record
 
 TYPE_CHECKING = False

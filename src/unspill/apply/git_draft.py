@@ -12,17 +12,15 @@ import os
 import stat
 
 from unspill.apply.steps import entry_of, make_step
-from unspill.changes.quote import quote
 from unspill.changes.reader import MergedTree
 from unspill.git import index
 from unspill.git.index import SHA1
 from unspill.git.layout import LARGEST_FILE, OWN_REFS, STASH_LOG, STATE_DIRECTORIES, is_object_name, short_ref
-from unspill.git.objects import Objects, blob_name, make_object
+from unspill.git.objects import UNCHECKED, WRONG, Objects, blob_name, check_new_repository, choose_objects, make_object
 from unspill.git.repository import new_repositories
 from unspill.git.state import SYMBOLIC, common_of, is_own_ref, owner_of, read_members, read_state
-from unspill.git.transfer import UNCHECKED, WRONG, check_new_repository, choose_objects
 from unspill.model.operation import GitMove, GitStep, RefMove, Skipped
-from unspill.policy.paths import shell_word
+from unspill.policy.paths import quote, shell_word
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -31,9 +29,9 @@ if TYPE_CHECKING:
 
     from unspill.apply.draft import Draft, RootDraft
     from unspill.apply.steps import OpenDirs
+    from unspill.git.objects import Transfer
     from unspill.git.repository import Repository
     from unspill.git.state import GitState
-    from unspill.git.transfer import Transfer
     from unspill.model.change import Change, RootChanges
     from unspill.model.operation import Step, Why
 

@@ -15,7 +15,7 @@ import stat
 from unspill.changes.reader import read_up_to
 from unspill.errors import UnspillError, UsageError
 from unspill.model.change import Change
-from unspill.plan.gitconfig import parse_gitconfig
+from unspill.plan.view import parse_gitconfig
 from unspill.policy import held
 from unspill.policy.git import (
     GIT,

@@ -16,11 +16,11 @@ import time
 from unspill.apply.journal import kept_entry
 from unspill.apply.staging import change_metadata, has_metadata, was_between
 from unspill.apply.steps import entry_of, matches
-from unspill.changes.quote import quote
 from unspill.host.dirfd import has_writers
 from unspill.host.libc import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2, syncfs
 from unspill.layers.trees import duplicate, remove_tree
 from unspill.model.operation import Skipped
+from unspill.policy.paths import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import time
 from unspill.errors import ProjectBusy, RootRefused
 from unspill.host.dirfd import Beneath, is_one_mount
 from unspill.host.overlay import FORMAT, KINDS, MODE_MARK
-from unspill.layers.modes import close_again, open_to_owner
+from unspill.layers.trees import close_again, open_to_owner
 from unspill.model.operation import Entry, Step
 from unspill.record import setters
 

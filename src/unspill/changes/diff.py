@@ -13,10 +13,10 @@ from __future__ import annotations
 import hashlib
 from functools import partial
 
-from unspill.changes.quote import COLUMNS, is_cut, quote, show_line
 from unspill.changes.reader import Reader, read_up_to
 from unspill.changes.render import remarks
 from unspill.errors import UsageError
+from unspill.policy.paths import COLUMNS, is_cut, quote, show_line
 from unspill.record import Record
 
 TYPE_CHECKING = False

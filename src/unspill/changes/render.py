@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import binascii
 
-from unspill.changes.quote import is_mixed_script, quote, show_line
 from unspill.errors import UsageError
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+from unspill.policy.paths import is_mixed_script, quote, show_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

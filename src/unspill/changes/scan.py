@@ -16,7 +16,6 @@ import gc
 import os
 import stat
 
-from unspill.changes.quote import quote
 from unspill.changes.walk import Pool, Unlocked
 from unspill.errors import SandboxUnavailable
 from unspill.host.dirfd import have_same_content
@@ -30,6 +29,7 @@ from unspill.host.overlay import (
     user_attributes,
 )
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
+from unspill.policy.paths import quote
 from unspill.record import setters
 
 TYPE_CHECKING = False

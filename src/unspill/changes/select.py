@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import posixpath
 
-from unspill.changes.quote import quote
 from unspill.errors import UsageError
+from unspill.policy.paths import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

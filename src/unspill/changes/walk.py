@@ -14,7 +14,7 @@ import sys
 
 from unspill.host.libc import Statx
 from unspill.host.overlay import MODE_MARK
-from unspill.layers.modes import BorrowedModes, close_again, open_to_owner, with_true_mode
+from unspill.layers.trees import BorrowedModes, close_again, open_to_owner, with_true_mode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

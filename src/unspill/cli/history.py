@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from unspill.changes.quote import quote, show_line
 from unspill.changes.render import safe_text, summary_lines
-from unspill.cli.options import Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.main import Option, is_operation, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     connection_lines,
     count_text,
@@ -26,6 +25,7 @@ from unspill.cli.output import (
 )
 from unspill.errors import UsageError
 from unspill.model.run import Run, exit_code_of
+from unspill.policy.paths import quote, show_line
 from unspill.sandbox.files import runs_but_reads, verb_of
 
 TYPE_CHECKING = False
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from unspill.cli.options import Arguments
+    from unspill.cli.main import Arguments
     from unspill.model.operation import Operation
-    from unspill.model.run import Output
-    from unspill.model.traffic import Traffic
+    from unspill.model.run import Output, Traffic
     from unspill.sandbox.sandbox import Sandbox
 
 _FEW = 3

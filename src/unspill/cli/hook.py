@@ -16,7 +16,7 @@ import os
 import sys
 from shlex import quote, split
 
-from unspill.cli.options import Option, parse, verb
+from unspill.cli.main import Option, parse, verb
 from unspill.errors import UnspillError, UsageError
 from unspill.host.places import check_own_place, find_home, own_words
 from unspill.policy.defaults import check_root
@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.cli.options import Arguments
+    from unspill.cli.main import Arguments
 
 _STOP = 2
 _NOTHING_RUN = "Nothing was run."

@@ -11,7 +11,7 @@ import os
 import sys
 
 from unspill.changes.scan import CollectorPaused
-from unspill.cli.options import Option, verb
+from unspill.cli.main import Option, verb
 from unspill.cli.output import print_json
 from unspill.errors import UsageError
 from unspill.host.places import own_words
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from unspill.adapters.mcp.http import Serving
-    from unspill.cli.options import Arguments
+    from unspill.cli.main import Arguments
 
 _WHOM = ("client", "queue", "deny")
 _PATIENCE_S, _LONGEST_S = 5.0, 600.0

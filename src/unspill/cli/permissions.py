@@ -11,7 +11,7 @@ import time
 from itertools import islice
 
 from unspill.changes.render import safe_text
-from unspill.cli.options import Option, named_project, verb
+from unspill.cli.main import Option, named_project, verb
 from unspill.cli.output import count_text, print_json, when_text
 from unspill.errors import UsageError
 from unspill.model.policy import SCOPES
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from unspill.cli.options import Arguments
+    from unspill.cli.main import Arguments
     from unspill.model.permission import Answer, Grant, Question
     from unspill.model.policy import Scope
     from unspill.permissions.audit import Event

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
-from unspill.changes.quote import quote
 from unspill.changes.render import named, to_plain
-from unspill.cli.options import RUN, Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.main import RUN, Option, is_operation, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     change_lines,
     count_text,
@@ -27,7 +26,7 @@ from unspill.cli.output import (
 )
 from unspill.errors import DeniedError, UsageError
 from unspill.model.change import Hunks, Selection
-from unspill.policy.paths import shell_word
+from unspill.policy.paths import quote, shell_word
 from unspill.store.permissions import SHORTEST
 
 TYPE_CHECKING = False
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from unspill.cli.options import Arguments
+    from unspill.cli.main import Arguments
     from unspill.model.change import ChangeSet, Consent
     from unspill.sandbox.history import Backup
     from unspill.sandbox.review import Review, Reviews

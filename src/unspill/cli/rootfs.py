@@ -7,7 +7,7 @@ import os
 import sys
 
 from unspill.changes.render import safe_text
-from unspill.cli.options import Option, open_sandbox, verb
+from unspill.cli.main import Option, open_sandbox, verb
 from unspill.cli.output import ProgressLine, count_text, print_json, size_text, when_text
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import PROOFS, RootfsSpec
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from unspill.cli.options import Arguments
+    from unspill.cli.main import Arguments
     from unspill.model.rootfs import Proof, Rootfs, RootfsManifest, SourceName
     from unspill.sandbox.rootfs import Tools
 

@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 
-from unspill.cli.options import Option, open_sandbox, verb
+from unspill.cli.main import Option, open_sandbox, verb
 from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
 from unspill.host.libc import RaisingSignals
@@ -25,8 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from unspill.cli.options import Arguments
-    from unspill.cli.terminal import Screen, Traces
+    from unspill.cli.main import Arguments
+    from unspill.cli.output import Screen, Traces
     from unspill.model.permission import Answer, Question
     from unspill.model.run import Event, StreamName
     from unspill.sandbox.result import RunResult
@@ -298,7 +298,7 @@ class TerminalOutput:
         if stream not in self._screens:
             self._screens[stream] = None
             if _NUMBERS[stream] in self._terminals:
-                from unspill.cli.terminal import Screen  # lazy: terminal
+                from unspill.cli.output import Screen  # lazy: terminal
 
                 self._screens[stream] = Screen()
         return self._screens[stream]
@@ -314,7 +314,7 @@ class TerminalOutput:
             self._lost[stream] = error.strerror or str(error)
         if self._terminals and content and self._may_be_shown(stream):
             if self._traces is None:
-                from unspill.cli.terminal import Traces  # lazy: terminal
+                from unspill.cli.output import Traces  # lazy: terminal
 
                 self._traces = Traces()
             self._traces.note(content)

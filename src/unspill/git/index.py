@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an index of git says, without what git merely remembers in it.
+"""What an index of git says, without what git merely remembers in it, and which names it may have.
 
 A plain `git status`, which editors and prompts run by themselves, writes the index anew with fresh times and inodes. To
 take that for somebody's work would make every undo of a commit a conflict.
+
+Git checks a name when it stages a path, but believes an index that it reads: a checkout from one with
+`.git/hooks/post-checkout` in it writes a hook and runs it, and `../x` leaves the project.
 """
 
 from __future__ import annotations
@@ -11,18 +14,26 @@ import itertools
 import os
 import stat
 
-from unspill.git.index_names import is_link, is_refused, lie_in_links
 from unspill.git.layout import LARGEST_FILE
+from unspill.policy.paths import fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     # Mode, object, flags and name
     IndexEntry = tuple[bytes, bytes, bytes, bytes]
 
-SHA1, SHA256 = 20, 32
 
+# In the third of the four bytes of a mode
+_TREE, _LINK = 0x40, 0xA0
+_ENDS = (b"", b"/", b".")
+# Short names that some filesystems give to `.git` and `.gitmodules`
+_ALIASES = {"git": ".git", "gitmod": ".gitmodules", "gi7eba": ".gitmodules"}
+_BEGINNINGS = (b".git", b"git~", b"gitmod~", b"gi7eba~")
+_NOT_ASCII = bytes(range(0x80, 0x100))
+
+SHA1, SHA256 = 20, 32
 _HEADER = 12
 # Times, device, inode, mode, owner and size are 4 bytes each but for the times; then the name of the object
 _MODE, _OBJECT = 24, 40
@@ -36,6 +47,51 @@ _MOST_ENTRIES = 250_000
 # Extensions in small letters change what the index says; `sdir` only marks that some entries are directories
 _HARMLESS = frozenset({b"sdir"})
 _END_OF_ENTRIES, _BLOCKS = b"EOIE", b"IEOT"
+
+
+def is_link(mode: bytes) -> bool:
+    """Tell whether an entry of this mode is a symbolic link."""
+    return mode[2] & 0xF0 == _LINK
+
+
+def is_refused(name: bytes, mode: bytes) -> bool:
+    """Tell whether git would refuse to stage a path of this name."""
+    if mode[2] & 0xF0 == _TREE:
+        # A directory of a sparse index
+        name = name.removesuffix(b"/")
+    # Nearly all names are told at a glance
+    is_plain = name.isascii() and not (b"/." in name or b"~" in name or b"//" in name or b"\\" in name)
+    if is_plain and name[:1] not in _ENDS and name[-1:] != b"/":
+        return False
+    return any(_is_refused_part(part, mode) for part in name.split(b"/"))
+
+
+def lie_in_links(directories: Iterable[bytes], links: set[bytes]) -> bool:
+    """Tell whether one of the directories is, or is in, one of the links."""
+    if not links:
+        return False
+    known: set[bytes] = set()
+    for directory in directories:
+        here = directory
+        while here and here not in known:
+            known.add(here)
+            here = here.rpartition(b"/")[0]
+    return not links.isdisjoint(known)
+
+
+def _is_refused_part(part: bytes, mode: bytes) -> bool:
+    if part in (b"", b"."):
+        return True
+    # A backslash divides names, too, where such a project may be checked out
+    return any(piece == b".." or _is_own(piece, mode) for piece in part.split(b"\\"))
+
+
+def _is_own(piece: bytes, mode: bytes) -> bool:
+    """Tell whether some filesystem takes a name for `.git`; a link is not let be `.gitmodules` either."""
+    if not piece.translate(None, _NOT_ASCII).lower().startswith(_BEGINNINGS):
+        return False
+    folded = fold(piece, _ALIASES)
+    return folded == b".git" or (is_link(mode) and folded == b".gitmodules")
 
 
 def is_index(path: bytes) -> bool:

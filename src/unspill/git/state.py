@@ -22,7 +22,7 @@ from unspill.git.layout import (
     is_ref_name,
     part_of,
 )
-from unspill.plan.gitconfig import parse_gitconfig
+from unspill.plan.view import parse_gitconfig
 from unspill.record import Record
 
 TYPE_CHECKING = False

@@ -33,8 +33,8 @@ from unspill.model.layer import LayerId, OpenLayer, SandboxId, SealedLayer, Stac
 from unspill.model.plan import CacheLayer
 from unspill.model.run import Run
 from unspill.record import Record
+from unspill.store.db import make_parents
 from unspill.store.layers import CacheRow, LayerRow
-from unspill.store.state import make_parents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import stat
 from unspill.errors import SandboxUnavailable
 from unspill.host.dirfd import Beneath
 from unspill.host.overlay import MODE_MARK, OPAQUE, list_attributes, make_whiteout, user_attributes
-from unspill.layers.modes import BorrowedModes, open_to_owner, true_mode
-from unspill.layers.trees import Chain, duplicate
+from unspill.layers.trees import BorrowedModes, Chain, duplicate, open_to_owner, true_mode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

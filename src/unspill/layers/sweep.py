@@ -20,7 +20,7 @@ from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId
 from unspill.record import Record
 from unspill.store.connection import is_id
-from unspill.store.state import list_aside, set_aside
+from unspill.store.db import list_aside, set_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One command executed once: how it ended, what it printed, and what a caller may see while it goes on.
+"""One command executed once: how it ended, what it printed, what went out through its proxy.
 
-Outcomes are types, so that our failure can never be mistaken for the command's.
+Outcomes are types, so that our failure can never be mistaken for the command's. Host names in these records are
+printable ASCII, whatever the command sent.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from unspill.model.layer import RunId
 
     StreamName = Literal["stdout", "stderr"]
+
     LimitName = Literal[
         "output",
         "layer_bytes",
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
         "memory",
         "open_files",
     ]
+
+    Verdict = Literal["open", "allowed", "denied", "failed", "cut"]
+
+    DenialRule = Literal["form", "host", "port", "address", "server name", "request", "budget"]
 
 
 class Run(Record):
@@ -166,6 +172,75 @@ class Ended(Record):
 
     run: RunId
     outcome: Outcome
+
+
+class Connection(Record):
+    """One connection that the proxy made, or tried to make, for a sandbox.
+
+    `address` is the one that was checked and connected to, empty where there was none. Verdicts: open (still going on),
+    allowed (ended by one of its ends), denied (refused after it was made: nothing of the request was sent), failed (no
+    such name, nobody listens, too slow), cut (ended by us: budget, or it went on when the run was over).
+    """
+
+    host: str
+    port: int
+    address: str
+    up: int
+    down: int
+    started_ns: int
+    ended_ns: int | None
+    verdict: Verdict
+
+    @property
+    def place(self) -> str:
+        """Where it went, as a person writes it."""
+        return _place(self.host, self.port)
+
+
+class Denial(Record):
+    """A connection that was refused, by which rule, and what would allow it.
+
+    Rules: form (not a host name), host (not allowed), port (not allowed for this host), address (private, or the
+    host's own), server name (TLS asks for another host), request (malformed, or asks for another host), budget.
+    `reason` is why, in one clause: for what was asked for, that of whoever was asked.
+    """
+
+    host: str
+    port: int
+    rule: DenialRule
+    remedy: str
+    times: int = 1
+    reason: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it was to go, as a person writes it."""
+        return _place(self.host, self.port)
+
+
+class Traffic(Record):
+    """All that went out of one run or was refused. `left_out` counts what was too much to be kept.
+
+    `faults` are defects of ours that ended connections: told once, never stored.
+    """
+
+    connections: tuple[Connection, ...] = ()
+    denials: tuple[Denial, ...] = ()
+    left_out: int = 0
+    faults: tuple[str, ...] = ()
+
+
+class Budget(Record):
+    """How many bytes may leave and enter a sandbox, all connections together; None is no bound."""
+
+    up: int | None = None
+    down: int | None = None
+
+
+def _place(host: str, port: int) -> str:
+    if not port:
+        return host  # what was asked for could not be taken apart
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from unspill.model.traffic import DenialRule
+    from unspill.model.run import DenialRule
 
     Field = tuple[bytes, bytes]
 

@@ -39,7 +39,7 @@ from socket import (
 from threading import Lock, Thread
 
 from unspill.errors import SandboxUnavailable
-from unspill.model.traffic import Budget, Connection, Denial
+from unspill.model.run import Budget, Connection, Denial
 from unspill.network.protocols import HttpOpening, ProxyRequest, opening_for
 from unspill.network.relay import Meter, PipePool, Relay, gate_for
 from unspill.network.resolve import AddressRules, Lookups, system_resolver
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Literal
 
-    from unspill.model.traffic import DenialRule, Verdict
+    from unspill.model.run import DenialRule, Verdict
     from unspill.network.protocols import SocksOpening
     from unspill.network.resolve import Endpoint, Resolver
     from unspill.policy.hosts import HostRules

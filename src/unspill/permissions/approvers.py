@@ -14,10 +14,10 @@ import termios
 import time
 from typing import Protocol
 
-from unspill.changes.quote import TERMINAL_RESET, quote
 from unspill.errors import UsageError
 from unspill.model.permission import UNKNOWN_PROGRAM, Allowed, Denied
 from unspill.permissions.question import make_question
+from unspill.policy.paths import TERMINAL_RESET, quote
 from unspill.store.permissions import AskedRequest
 
 TYPE_CHECKING = False

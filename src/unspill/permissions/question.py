@@ -16,7 +16,6 @@ import os
 import unicodedata
 from hashlib import blake2b
 
-from unspill.changes.quote import is_mixed_script
 from unspill.changes.reader import digest_of, read_up_to
 from unspill.errors import DeniedError, PolicyError, RootRefused, UsageError
 from unspill.model.permission import (
@@ -37,7 +36,7 @@ from unspill.model.permission import (
 from unspill.policy.config import MODES
 from unspill.policy.defaults import check_root, is_refused_variable
 from unspill.policy.hosts import parse_allowed, parse_reachable
-from unspill.policy.paths import contains, is_normalised
+from unspill.policy.paths import contains, is_mixed_script, is_normalised
 from unspill.policy.secrets import find_secret
 from unspill.record import Record
 from unspill.store.permissions import SHORTEST, digest_of_question

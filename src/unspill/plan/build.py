@@ -9,22 +9,25 @@ from __future__ import annotations
 from unspill.errors import BwrapMissing, UsageError
 from unspill.model.plan import Bind, File, HostNetwork, Overlay, Plan, ProxyNetwork, ReadOnly
 from unspill.plan.environ import NODE_SCRIPT, NODE_SCRIPT_PATH, build_environ
-from unspill.plan.mounts import (
+from unspill.plan.view import (
     cache_operations,
     check_hidden,
+    check_no_mounts_beneath_roots,
     chosen_caches,
     find_mount_beneath,
     fresh_operations,
     home_operations,
     home_skeleton,
+    in_mount_order,
+    is_staged,
     kernel_operations,
     mask_operations,
     overlay_problem,
     shown_operations,
     system_operations,
+    to_inside,
     without_hidden,
 )
-from unspill.plan.view import check_no_mounts_beneath_roots, in_mount_order, is_staged, to_inside
 from unspill.policy.defaults import check_root
 from unspill.policy.paths import normalise, show
 

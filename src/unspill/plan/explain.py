@@ -38,13 +38,7 @@ from unspill.plan.argv import (
 )
 from unspill.plan.view import command_words, follow_links
 from unspill.policy.defaults import check_root
-from unspill.policy.paths import (
-    contains,
-    lies_beneath,
-    normalise,
-    shell_word,
-    show,
-)
+from unspill.policy.paths import contains, lies_beneath, normalise, shell_word, show
 from unspill.policy.secrets import find_secret
 from unspill.record import Record
 

@@ -26,8 +26,14 @@ from unspill.model.plan import (
 )
 from unspill.model.policy import GIB, MIB, Limits
 from unspill.plan.environ import ROOTFS_PATH, proxy_variables
-from unspill.plan.mounts import RUN_BYTES, STICKY, kernel_operations
-from unspill.plan.view import check_no_mounts_beneath_roots, in_mount_order, is_writable_mount
+from unspill.plan.view import (
+    RUN_BYTES,
+    STICKY,
+    check_no_mounts_beneath_roots,
+    in_mount_order,
+    is_writable_mount,
+    kernel_operations,
+)
 from unspill.policy.paths import contains, show
 from unspill.record import Record
 

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unspill.model.traffic import DenialRule
+    from unspill.model.run import DenialRule
 
 
 WEB_PORTS = (80, 443)

@@ -21,18 +21,11 @@ from unspill.model.plan import (
     ProxyNetwork,
     Tmpfs,
 )
-from unspill.model.run import (
-    Cancelled,
-    Exited,
-    NeverStarted,
-    Output,
-    Remains,
-)
+from unspill.model.run import Cancelled, Exited, NeverStarted, Output, Remains
 from unspill.plan.argv import bwrap_options
 from unspill.plan.view import command_words
 from unspill.record import Record
 from unspill.runner.launcher import get_launcher
-from unspill.runner.outcome import not_entered, not_executed, outcome_from
 from unspill.runner.watch import (
     MemoryWatch,
     RunPipes,
@@ -40,6 +33,9 @@ from unspill.runner.watch import (
     Watch,
     make_collectors,
     name_limit,
+    not_entered,
+    not_executed,
+    outcome_from,
     rlimits,
 )
 

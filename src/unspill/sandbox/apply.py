@@ -54,9 +54,8 @@ from unspill.layers.locks import (
     work_dir,
 )
 from unspill.layers.marks import Marks, carry_over, unedited_directories
-from unspill.layers.modes import open_closed, open_to_owner
 from unspill.layers.residue import build_residue
-from unspill.layers.trees import copy_metadata, remove_tree
+from unspill.layers.trees import copy_metadata, open_closed, open_to_owner, remove_tree
 from unspill.model.change import Consent
 from unspill.model.layer import (
     OpenLayer,

@@ -28,14 +28,7 @@ from threading import Timer
 
 from unspill.errors import FileError, SandboxUnavailable, UsageError
 from unspill.model.policy import MIB
-from unspill.model.run import (
-    Cancelled,
-    Exited,
-    LimitReached,
-    NeverStarted,
-    OutputChunk,
-    Started,
-)
+from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, OutputChunk, Started
 from unspill.plan.view import to_inside
 from unspill.policy.paths import show
 from unspill.record import Record

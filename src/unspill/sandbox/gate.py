@@ -13,7 +13,7 @@ import resource
 from unspill.errors import SandboxUnavailable
 from unspill.host.places import own_addresses
 from unspill.model.plan import ProxyNetwork
-from unspill.model.traffic import Budget, Traffic
+from unspill.model.run import Budget, Traffic
 from unspill.policy.hosts import parse_rules
 
 TYPE_CHECKING = False

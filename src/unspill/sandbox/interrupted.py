@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import time
 
-from unspill.changes.quote import quote
 from unspill.changes.render import count_changes
 from unspill.errors import UnspillError
 from unspill.host.cgroup import sweep_groups
@@ -26,6 +25,7 @@ from unspill.model.change import ChangeSet
 from unspill.model.layer import OpenLayer, TimeMark
 from unspill.model.policy import Limits
 from unspill.model.run import Cancelled, LimitReached
+from unspill.policy.paths import quote
 from unspill.sandbox.audit import record_failure, record_run
 from unspill.sandbox.scan import excess_of, is_unwritten, keep_base_objects, keep_bases, left_base, scan_run
 from unspill.sandbox.secrets import load_masked

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 
-from unspill.changes.quote import quote
 from unspill.errors import PolicyError, UsageError
 from unspill.host.places import check_own_place
 from unspill.model.permission import (
@@ -36,7 +35,7 @@ from unspill.permissions.audit import Audit, revoke_event
 from unspill.permissions.broker import Broker
 from unspill.plan.view import is_shown, to_host, to_inside
 from unspill.policy.hosts import WEB_PORTS, parse_allowed, parse_reachable
-from unspill.policy.paths import contains
+from unspill.policy.paths import contains, quote
 from unspill.record import Record
 from unspill.sandbox.audit import record_run
 from unspill.sandbox.cancel import until_cancelled

@@ -22,10 +22,11 @@ from unspill.model.plan import (
     ProxyNetwork,
 )
 from unspill.plan.build import build_plan
-from unspill.plan.gitconfig import filter_identity, parse_gitconfig
 from unspill.plan.view import (
+    filter_identity,
     missing_text,
     not_a_directory_text,
+    parse_gitconfig,
     playground_inside,
     resolve_working_dir,
     to_host,

@@ -8,7 +8,6 @@ so these are escaped and cut.
 
 from __future__ import annotations
 
-from unspill.changes.quote import quote, show_line
 from unspill.model.change import ChangeSet
 from unspill.model.layer import RunId
 from unspill.model.plan import NoNetwork, ProxyNetwork
@@ -24,7 +23,7 @@ from unspill.model.run import (
     exit_code_of,
 )
 from unspill.plan.view import to_inside
-from unspill.policy.paths import shell_word
+from unspill.policy.paths import quote, shell_word, show_line
 from unspill.record import Record
 from unspill.sandbox.secrets import mask_hints, tracked_warnings
 
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 
     from unspill.model.operation import Operation
     from unspill.model.plan import NetworkPlan, Plan
-    from unspill.model.run import Outcome, Remains, Run
-    from unspill.model.traffic import Connection, Denial, Traffic
+    from unspill.model.run import Connection, Denial, Outcome, Remains, Run, Traffic
     from unspill.runner.perform import Performed
     from unspill.sandbox.project import Project
     from unspill.sandbox.secrets import Masks
@@ -379,7 +377,7 @@ def hidden_notes(
     """Say which entries of a root a run does not see, because their deletion is held; `name` is how to type one."""
     if not hidden:
         return ()
-    from unspill.changes.quote import quote
+    from unspill.policy.paths import quote
 
     more = f" and {len(hidden) - _SECRETS_NAMED} more" if hidden[_SECRETS_NAMED:] else ""
     names = ", ".join(quote(path.removeprefix(project + b"/")) for path in hidden[:_SECRETS_NAMED])

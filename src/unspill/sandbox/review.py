@@ -19,7 +19,6 @@ from unspill.changes.diff import (
     apply_hunks,
     diff_lines,
 )
-from unspill.changes.quote import COLUMNS
 from unspill.changes.reader import Reader, find_renames, read_up_to
 from unspill.changes.render import summary_lines
 from unspill.changes.scan import join, scan
@@ -37,10 +36,11 @@ from unspill.model.layer import (
 from unspill.model.operation import Skipped
 from unspill.model.permission import Denied, HeldPath
 from unspill.model.plan import CacheLayer
-from unspill.model.traffic import Traffic
+from unspill.model.run import Traffic
 from unspill.permissions.approvers import Terminal
 from unspill.permissions.question import digest_of_held, make_question
 from unspill.policy.held import REPLACED_OBJECT
+from unspill.policy.paths import COLUMNS
 from unspill.record import Record
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.secrets import load_masked

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import Facts, Plan
     from unspill.model.policy import EngineName, Limits, Profile
     from unspill.model.rootfs import Rootfs, SourceName
-    from unspill.model.run import Event, Outcome
-    from unspill.model.traffic import Traffic
+    from unspill.model.run import Event, Outcome, Traffic
     from unspill.rootfs.source import Source
     from unspill.runner.perform import Performed
     from unspill.sandbox.project import Locations

@@ -20,9 +20,8 @@ from unspill.model.change import ChangeSet
 from unspill.model.plan import NoNetwork, ProxyNetwork
 from unspill.model.run import Cancelled, Ended, LimitReached, NeverStarted, TimedOut
 from unspill.plan.view import missing_text, not_a_directory_text
-from unspill.runner.outcome import NO_DIRECTORY, NOT_A_DIRECTORY
 from unspill.runner.perform import perform
-from unspill.runner.watch import FREE_SPACE_KEPT, Wishes, free_bytes
+from unspill.runner.watch import FREE_SPACE_KEPT, NO_DIRECTORY, NOT_A_DIRECTORY, Wishes, free_bytes
 from unspill.sandbox.planning import get_places, make_plan
 from unspill.sandbox.result import Applied, hidden_notes, make_result, never_begun, with_hints
 from unspill.sandbox.scan import find_bases, is_unwritten, keep_base_objects, keep_bases, scan_run, with_last_look
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from unspill.layers.lifecycle import OpenRun
     from unspill.model.plan import Places, Plan
     from unspill.model.policy import After
-    from unspill.model.run import Outcome, Run
-    from unspill.model.traffic import Traffic
+    from unspill.model.run import Outcome, Run, Traffic
     from unspill.runner.perform import Performed
     from unspill.sandbox.gate import Gate
     from unspill.sandbox.planning import Request, RunWishes

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
         Policy,
         View,
     )
-    from unspill.model.run import Event, Run
-    from unspill.model.traffic import Traffic
+    from unspill.model.run import Event, Run, Traffic
     from unspill.permissions.broker import Broker
     from unspill.sandbox.history import Backup
     from unspill.sandbox.planning import Command, Request

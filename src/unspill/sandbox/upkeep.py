@@ -40,8 +40,7 @@ from unspill.sandbox.project import find_own_locations
 from unspill.sandbox.settings import find_own_policy, rootfs_directory
 from unspill.store.connection import is_id
 from unspill.store.copies import put_back
-from unspill.store.db import Store
-from unspill.store.state import check_state_dir, list_aside
+from unspill.store.db import Store, check_state_dir, list_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,19 @@ from __future__ import annotations
 
 from unspill.errors import StoreDamaged
 from unspill.model.layer import RunId, SandboxId
-from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Output, Run, Signalled, TimedOut
-from unspill.model.traffic import Connection, Denial, Traffic
+from unspill.model.run import (
+    Cancelled,
+    Connection,
+    Denial,
+    Exited,
+    LimitReached,
+    NeverStarted,
+    Output,
+    Run,
+    Signalled,
+    TimedOut,
+    Traffic,
+)
 from unspill.record import Record
 from unspill.store.connection import (
     Table,

@@ -21,7 +21,7 @@ from tests.attack.techniques.record import Listed
 from tests.unit.network.hellos import in_records, real_hello, server_name, written_hello
 from tests.unit.network.scene import Scene, echo, read_all, scene, server
 from unspill.errors import PolicyError
-from unspill.model.traffic import Budget
+from unspill.model.run import Budget
 from unspill.policy.hosts import HostRules, parse_rules
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.changes.quote import COLUMNS, is_mixed_script, quote, show_line
+from unspill.policy.paths import COLUMNS, is_mixed_script, quote, show_line
 
 
 @pytest.mark.parametrize(

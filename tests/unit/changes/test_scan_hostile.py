@@ -14,7 +14,7 @@ from tests.unit.changes.trees import WHITEOUT, Dir, Fifo, File, Opaque, Stack, S
 from unspill.changes import scan as scan_module
 from unspill.changes import walk
 from unspill.changes.scan import scan
-from unspill.layers import modes as layer_modes
+from unspill.layers import trees as layer_modes
 from unspill.model.change import Change, ChangeSet
 
 TIB = 1 << 40

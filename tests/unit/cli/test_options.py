@@ -3,8 +3,7 @@
 
 import pytest
 
-from unspill.cli.main import VERBS, find_verb
-from unspill.cli.options import Arguments, Option, help_text, is_operation, operation_word, parse, verb
+from unspill.cli.main import VERBS, Arguments, Option, find_verb, help_text, is_operation, operation_word, parse, verb
 from unspill.errors import UsageError
 
 

@@ -35,11 +35,21 @@ from unspill.cli.output import (
 from unspill.model.layer import RunId
 from unspill.model.operation import Operation, OperationId, Skipped
 from unspill.model.rootfs import Progress
-from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Output, Run, Signalled, TimedOut
-from unspill.model.traffic import Connection, Denial
+from unspill.model.run import (
+    Cancelled,
+    Connection,
+    Denial,
+    Exited,
+    LimitReached,
+    NeverStarted,
+    Output,
+    Run,
+    Signalled,
+    TimedOut,
+)
 
 if TYPE_CHECKING:
-    from unspill.model.traffic import Verdict
+    from unspill.model.run import Verdict
 
 PROJECT = b"/home/ann/project"
 

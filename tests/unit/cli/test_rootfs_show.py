@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.rootfs.making import make
-from unspill.cli.options import parse
+from unspill.cli.main import parse
 from unspill.cli.rootfs import rootfs, without_lines
 from unspill.model.rootfs import RootfsSpec
 from unspill.rootfs.registry import Registry

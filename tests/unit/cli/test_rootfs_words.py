@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unspill.cli.options import parse
+from unspill.cli.main import parse
 from unspill.cli.rootfs import rootfs, spec_of
 from unspill.errors import RootfsError, UsageError
 from unspill.model.rootfs import RootfsSpec

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cli.terminal_model import state_after
-from unspill.changes.quote import TERMINAL_RESET
-from unspill.cli.terminal import Screen, Traces
+from unspill.cli.output import Screen, Traces
+from unspill.policy.paths import TERMINAL_RESET
 
 OBEYED = re.compile(rb"\x1b\[[0-9;:]*[mK]|[\n\r\t\b]")
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unspill.git.objects import Objects, check_loose, make_object
-from unspill.git.packs import Broken, Pack
+from unspill.git.objects import Broken, Objects, Pack, check_loose, make_object
 
 ENVIRONMENT = {
     "PATH": os.defpath,

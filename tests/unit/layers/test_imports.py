@@ -6,10 +6,10 @@ import sys
 
 NEEDED = "lifecycle sweep locks"
 
-# `functools` and `collections` come with SQLite's own module.
+# `functools` and `collections` come with SQLite's own module; `ctypes` every run needs, to look at what it changed.
 HEAVY = set(
     "typing dataclasses enum re json contextlib pathlib argparse subprocess socket threading asyncio inspect"
-    " tempfile shutil logging datetime signal tomllib hashlib difflib secrets random ctypes sqlite3".split()
+    " tempfile shutil logging datetime signal tomllib hashlib difflib secrets random sqlite3".split()
 )
 
 

@@ -31,9 +31,8 @@ from unspill.layers.lifecycle import (
 )
 from unspill.layers.sweep import Swept, sweep
 from unspill.model.layer import LayerId, RunId
-from unspill.store.db import Store
+from unspill.store.db import Store, list_aside
 from unspill.store.layers import CacheRow
-from unspill.store.state import list_aside
 
 
 def mode(path: bytes) -> int:

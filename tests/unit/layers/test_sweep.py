@@ -18,9 +18,8 @@ from unspill.layers.locks import FOREIGN_NS, is_abandoned, make_in_use, may_live
 from unspill.layers.sweep import Swept, _sweep_bases, sweep, sweep_operations
 from unspill.layers.trees import remove_tree
 from unspill.model.layer import LayerId, RunId
-from unspill.store.db import Store
+from unspill.store.db import Store, list_aside, set_aside
 from unspill.store.runs import Owner, UnfinishedRun
-from unspill.store.state import list_aside, set_aside
 
 # Opens a run with some content, says so, and waits to be killed.
 ABANDON = """

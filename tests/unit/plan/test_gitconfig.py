@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import UsageError
-from unspill.plan.gitconfig import ALLOWED_KEYS, filter_identity, parse_gitconfig, to_gitconfig
+from unspill.plan.view import ALLOWED_KEYS, filter_identity, parse_gitconfig, to_gitconfig
 
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30) | st.text(
     alphabet=" \t\n\r\b\"\\#;='[]\x1bx", max_size=12

@@ -8,7 +8,7 @@ import pytest
 
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut, exit_code_of
 from unspill.runner.hints import hints_from
-from unspill.runner.outcome import MOUNT_REMEDIES, NO_DIRECTORY, NOT_A_DIRECTORY, mount_refused, outcome_from
+from unspill.runner.watch import MOUNT_REMEDIES, NO_DIRECTORY, NOT_A_DIRECTORY, mount_refused, outcome_from
 
 Outcome = Exited | Signalled | TimedOut | Cancelled | LimitReached | NeverStarted
 STARTED = b'{ "child-pid": 123, "cgroup-namespace": 1 }\n'

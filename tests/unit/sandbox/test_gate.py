@@ -12,7 +12,7 @@ import pytest
 from tests.unit.network.scene import read_all, wait_until
 from unspill.errors import PolicyError, SandboxUnavailable
 from unspill.model.plan import HostNetwork, NoNetwork, ProxyNetwork
-from unspill.model.traffic import Traffic
+from unspill.model.run import Traffic
 from unspill.sandbox import gate as module
 from unspill.sandbox.gate import Gate, make_gate
 

@@ -267,7 +267,7 @@ def test_no_damage_of_the_database_ever_costs_a_layer_or_a_backup(kept: Kept, fu
 
 
 def aside_of(kept: Kept) -> Iterator[bytes]:
-    from unspill.store.state import list_aside
+    from unspill.store.db import list_aside
 
     yield from list_aside(kept.state).values()
 

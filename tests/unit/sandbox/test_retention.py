@@ -26,9 +26,8 @@ from unspill.sandbox.daily import do_daily
 from unspill.sandbox.history import backups_of, files_of
 from unspill.sandbox.upkeep import Family, Pruned, choose, find_families, prune, status
 from unspill.store.copies import BEFORE_MIGRATION, copied_ns, make_copy
-from unspill.store.db import Store
+from unspill.store.db import Store, list_aside
 from unspill.store.permissions import AskedRequest
-from unspill.store.state import list_aside
 
 WEEK_NS = 7 * DAY_NS
 MUCH = 100 * GIB

@@ -13,9 +13,8 @@ import pytest
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
 from unspill.model.layer import SandboxId
-from unspill.store.db import Store
+from unspill.store.db import PARTS, Store
 from unspill.store.migrations import MIGRATIONS, migrate
-from unspill.store.state import PARTS
 
 OPEN = "import os, sys; from unspill.store.db import Store; store = Store.open(os.fsencode(sys.argv[1]))"
 

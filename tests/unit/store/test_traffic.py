@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unspill.errors import StoreDamaged
 from unspill.model.layer import RunId
-from unspill.model.traffic import Connection, Denial, Traffic
+from unspill.model.run import Connection, Denial, Traffic
 from unspill.store.db import Store
 from unspill.store.migrations import MIGRATIONS
 from unspill.store.runs import KEPT_ROWS, Owner

@@ -34,7 +34,7 @@ from unspill.model.plan import Bind, Overlay
 from unspill.plan.view import is_shown
 from unspill.policy.paths import contains, show
 from unspill.record import Record
-from unspill.store.state import make_parents
+from unspill.store.db import make_parents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
