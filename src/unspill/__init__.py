@@ -109,6 +109,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"unspill.{name} is now unspill.{_RENAMED[name]}")
     if name not in _WHERE:
         raise AttributeError(f"module 'unspill' has no attribute {name!r}")
-    from importlib import import_module
+    from importlib import import_module  # lazy: library
 
     return getattr(import_module(_WHERE[name]), name)

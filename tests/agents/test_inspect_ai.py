@@ -32,8 +32,7 @@ from tests.apart import apart, left  # noqa: F401
 from tests.architecture.sources import ROOT
 from tests.support import Ground, kinds, lasting, processes_with
 from unspill.adapters.inspect_ai import CommandTimedOut, UnspillEnvironment
-from unspill.sandbox.sandbox import Sandbox
-from unspill.sandbox.temporary import NAME, remove_temporary
+from unspill.sandbox.sandbox import TEMPORARY, Sandbox, remove_temporary
 
 pytestmark = [
     pytest.mark.kernel,
@@ -163,7 +162,7 @@ def test_a_policy_beside_the_task_is_found(tmp_path: Path, monkeypatch: pytest.M
 def test_samples_that_are_not_cleaned_up_can_be_looked_at(tmp_path: Path) -> None:
     evaluate(tmp_path, [Sample("x")], "echo result >file", sandbox_cleanup=False)
     (project,) = Path(tempfile.gettempdir()).iterdir()
-    with Sandbox(project, name=NAME) as sandbox:
+    with Sandbox(project, name=TEMPORARY) as sandbox:
         assert kinds(sandbox.changes()) == {"file": "added"}
         remove_temporary(sandbox)
     assert left() == []

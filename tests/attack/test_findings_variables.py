@@ -11,7 +11,7 @@ import pytest
 from tests.kernel.answering import Person, opened
 from unspill import Rules
 from unspill.errors import UsageError
-from unspill.sandbox import program
+from unspill.sandbox import running
 
 if TYPE_CHECKING:
     from tests.support import Ground
@@ -101,7 +101,7 @@ def test_e6_a_grant_does_not_cover_other_values_of_variables(ground: Ground, mon
     def nothing(_environ: object) -> str:
         return ""
 
-    monkeypatch.setattr(program, "_digest_of", nothing)
+    monkeypatch.setattr(running, "_digest_of", nothing)
     assert not is_asked_again(ground, "second")
 
 

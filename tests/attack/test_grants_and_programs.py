@@ -12,7 +12,7 @@ from unspill import Sandbox
 from unspill.errors import DeniedError
 from unspill.model.permission import UNKNOWN_PROGRAM, Allowed, Question
 from unspill.model.plan import Plan
-from unspill.sandbox import permits, program
+from unspill.sandbox import permits, running
 
 if TYPE_CHECKING:
     from typing import Any
@@ -86,7 +86,7 @@ def test_e6_a_grant_does_not_cover_a_program_that_was_exchanged(
         return ""
 
     with arena.patch.context() as patch:
-        patch.setattr("unspill.sandbox.program.identify_program", unidentified)
+        patch.setattr("unspill.sandbox.running.identify_program", unidentified)
         sandbox.discard()
         assert is_used_for_another(ground, sandbox, person, case)
 
@@ -116,7 +116,7 @@ def test_e6_a_program_that_was_exchanged_between_the_answer_and_the_run_is_not_r
     with pytest.raises(DeniedError, match="was changed after"):
         attempt()
     with arena.patch.context() as patch:
-        patch.setattr(program, "check_program", lambda *_given: None)
+        patch.setattr(running, "check_program", lambda *_given: None)
         assert attempt() == b"hostile\n"
     assert len(person.asked) == 1
 
@@ -147,7 +147,7 @@ def test_e6_a_grant_does_not_cover_a_program_behind_a_link_of_the_hosts_that_was
 
     assert ask_twice() == 2
     with arena.patch.context() as patch:
-        patch.setattr(program, "_is_steady", lambda *_given: True)
+        patch.setattr(running, "_is_steady", lambda *_given: True)
         assert ask_twice() == 1
 
 

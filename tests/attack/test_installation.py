@@ -177,7 +177,7 @@ def test_e12_a_program_that_imports_from_the_project_is_no_way_out(way: str, nam
         f"mkdir -p {os.path.dirname(name) or '.'}; echo \"open('{canary}', 'w')\" > {name}; head -c 9 /dev/zero > notes"
     )
     ground.write("notes", "old\n")
-    program = LIBRARY.format(then="import unspill.sandbox.aio, copy")
+    program = LIBRARY.format(then="import unspill.runner.aio, copy")
     words = ["-P", "-c", program, os.fspath(ground.project), "sh", "-c", evil]
 
     def attack(python: Path) -> subprocess.CompletedProcess[bytes]:

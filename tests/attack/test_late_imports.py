@@ -156,13 +156,13 @@ def test_e12_an_operation_imports_nothing_after_its_first_step(case: Case, groun
 @pytest.mark.parametrize(
     "case",
     [
-        *("run", "apply", "discard of a path", "library: run"),
+        *("run", "apply", "discard of a path"),
         *("run in a repository", "apply of files in a repository"),
     ],
     indirect=True,
 )
 def test_e12_control_without_loading_ahead_something_is_imported(case: Case, ground: Ground) -> None:
-    """Do the same where nothing is loaded before it is needed. Undo, redo and restore import all of theirs at the top.
+    """Do the same where nothing is loaded before it is needed. Others import all of theirs at the top.
 
     Control: this is the control of the test above.
     """

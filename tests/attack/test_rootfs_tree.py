@@ -217,7 +217,7 @@ def test_e6_a_grant_does_not_cover_a_program_behind_a_link_of_the_tree(arena: Ar
 
     assert ask_twice() == 2
     with arena.patch.context() as patch:
-        patch.setattr("unspill.sandbox.program._is_steady", lambda *_given: True)
+        patch.setattr("unspill.sandbox.running._is_steady", lambda *_given: True)
         assert ask_twice() == 1
     assert sandbox.run(["cat", "tool"], roots=[str(other)], after="hold").ok
     asked = len(person.asked)

@@ -20,7 +20,7 @@ from unspill.model.rootfs import Installed, Progress, Rootfs, RootfsManifest, Ro
 from unspill.rootfs.alpine import TIER1_PACKAGES, TIER2_PACKAGES, AlpineSource
 from unspill.rootfs.build import obtain, prepare
 from unspill.rootfs.registry import Registry
-from unspill.sandbox.rootfs_install import InstallGround, install, open_ground
+from unspill.sandbox.rootfs_use import InstallGround, install, open_ground
 
 pytestmark = pytest.mark.kernel
 

@@ -23,7 +23,7 @@ from unspill.model.policy import MIB
 from unspill.model.rootfs import Installed, Progress
 from unspill.plan.rootfs import INSTALL_LIMITS
 from unspill.rootfs.tar import unpack
-from unspill.sandbox.rootfs_install import InstallGround, install
+from unspill.sandbox.rootfs_use import InstallGround, install
 
 pytestmark = pytest.mark.kernel
 

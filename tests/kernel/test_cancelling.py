@@ -16,7 +16,7 @@ from unspill.apply import operate
 from unspill.layers.lifecycle import seal_run
 from unspill.model.policy import MIB, Limits
 from unspill.runner import watch
-from unspill.sandbox import interrupted, running
+from unspill.sandbox import running, scan
 
 pytestmark = pytest.mark.kernel
 
@@ -208,7 +208,7 @@ def test_changes_that_can_not_be_read_are_held_all_the_same(ground: Ground, monk
     sandbox = ground.sandbox(after="apply")
     with monkeypatch.context() as patch:
         patch.setattr(running, "scan_run", fail)
-        patch.setattr(interrupted, "scan_run", fail)
+        patch.setattr(scan, "scan_run", fail)
         with pytest.raises(OSError, match="Input/output error") as raised:
             sandbox.run("echo x > file")
     assert "Its changes are on hold. See" in raised.value.__notes__[0]

@@ -17,7 +17,7 @@ from tests.kernel.masked_host import MASKS
 from tests.support import Ground
 from unspill import Policy
 from unspill.errors import BwrapUnsafe, HostError, NamespacesForbidden
-from unspill.sandbox.opening import find_container
+from unspill.sandbox.project import find_container
 from unspill.store.db import Store
 
 pytestmark = pytest.mark.kernel

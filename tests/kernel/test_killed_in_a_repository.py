@@ -58,5 +58,5 @@ def test_it_did_when_the_repository_that_the_run_saw_was_not_kept(
     ground: Ground, callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: what the run has staged lies over the person's commit, so a commit would delete their file."""
-    monkeypatch.setattr("unspill.sandbox.interrupted.left_base", lambda *_: None)
+    monkeypatch.setattr("unspill.sandbox.scan.left_base", lambda *_: None)
     assert "D  person" in staged(killed_run(ground, callers, WORK["only staged"][0]))

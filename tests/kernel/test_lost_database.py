@@ -20,7 +20,7 @@ from tests.support import Ground, chosen_views, kinds, printed, run_cli
 from unspill import Sandbox
 from unspill.errors import StoreDamaged
 from unspill.layers.trees import remove_tree
-from unspill.sandbox import sweep
+from unspill.sandbox import scan
 from unspill.sandbox.upkeep import recover_now
 
 pytestmark = pytest.mark.kernel
@@ -43,7 +43,7 @@ def typed(ground: Ground, *words: str) -> str:
 @contextmanager
 def opened(ground: Ground, name: str = "default", **settings: Any) -> Iterator[Sandbox]:
     """Open a sandbox as a new process does, which looks first for what others have left."""
-    sweep._swept.clear()
+    scan._swept.clear()
     with Sandbox(ground.project, name=name, policy=ground.policy(**settings)) as sandbox:
         yield sandbox
 

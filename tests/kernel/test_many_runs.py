@@ -19,7 +19,7 @@ import pytest
 
 from tests.support import Ground
 from unspill import Sandbox
-from unspill.sandbox import sweep
+from unspill.sandbox import scan
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
 
@@ -65,7 +65,7 @@ class Arm:
     def run_and_apply(self) -> None:
         self._patch.setenv("UNSPILL_STATE_DIR", os.fspath(self.state))
         # As a new process does, which looks first for what others have left
-        sweep._swept.clear()
+        scan._swept.clear()
         with Sandbox(self.project, policy=self._ground.policy()) as sandbox:
             assert sandbox.run("date +%N > file", after="apply").operation
 

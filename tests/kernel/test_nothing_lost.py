@@ -94,7 +94,7 @@ OLD_RULES: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
         ("run, cancel",),
         {"tests.kernel.nothing_lost_play.InterruptedStage.after_cancel": "discard"},
     ),
-    "a killed run is swept": (("run, kill",), {"unspill.sandbox.interrupted._try_hold": old_sweep}),
+    "a killed run is swept": (("run, kill",), {"unspill.sandbox.scan._try_hold": old_sweep}),
 }
 
 

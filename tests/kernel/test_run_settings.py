@@ -13,7 +13,7 @@ from unspill import Limits, Policy, Sandbox, TimedOut
 from unspill.errors import PolicyError, SandboxUnavailable, UsageError
 from unspill.model.policy import Network, Rules
 from unspill.policy.config import AFTER
-from unspill.sandbox.settings import _AFTER
+from unspill.sandbox.project import _AFTER
 
 pytestmark = pytest.mark.kernel
 

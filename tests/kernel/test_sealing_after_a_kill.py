@@ -159,7 +159,7 @@ def test_nothing_is_sealed_before_every_process_of_the_run_is_dead(
     spawners = abandon(callers, ground, command)
     try:
         monkeypatch.setattr(job, "_kill_all", kill_all)
-        monkeypatch.setattr("unspill.sandbox.sweep._swept", set())
+        monkeypatch.setattr("unspill.sandbox.scan._swept", set())
         sandbox = ground.sandbox()
         (run,) = sandbox.interrupted_runs
         assert run.held

@@ -10,7 +10,7 @@ import pytest
 from tests.apart import apart, left  # noqa: F401
 from tests.support import printed
 from unspill.errors import PolicyError
-from unspill.sandbox.temporary import open_temporary, remove_temporary
+from unspill.sandbox.sandbox import open_temporary, remove_temporary
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("apart")]
 

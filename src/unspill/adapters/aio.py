@@ -16,7 +16,7 @@ from unspill.adapters.files import Workspace, run_or_raise
 from unspill.adapters.tools import call_tool, read_arguments
 from unspill.errors import ApplyFailed, FileError, ProjectBusy, SandboxUnavailable, UnspillError, UsageError
 from unspill.model.run import TimedOut
-from unspill.sandbox.aio import call_in_thread
+from unspill.runner.aio import call_in_thread
 from unspill.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from inspect_ai import util
 from unspill.adapters.aio import do_in_thread
 from unspill.adapters.files import Workspace, places_of
 from unspill.sandbox.files import MOST_BYTES
-from unspill.sandbox.temporary import open_temporary, remove_temporary
+from unspill.sandbox.sandbox import open_temporary, remove_temporary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,9 @@ from unspill.adapters.files import places_of
 from unspill.changes.diff import MAX_LINES
 from unspill.changes.render import left_lines, left_name, left_reason, summary_lines
 from unspill.errors import UsageError
+from unspill.layers.locks import refuse_given_up
 from unspill.policy.paths import quote
 from unspill.policy.secrets import masked_names
-from unspill.sandbox.cancel import refuse_given_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from unspill.adapters.answers import Answer
     from unspill.adapters.files import Fate
     from unspill.model.operation import Operation, OperationId
+    from unspill.sandbox.project import Who
     from unspill.sandbox.sandbox import Sandbox
-    from unspill.sandbox.settings import Who
 
     Mine = Callable[[Operation], bool]
 

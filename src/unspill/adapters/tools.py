@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from unspill.model.plan import MountOp
     from unspill.model.policy import Policy
     from unspill.model.run import Event
+    from unspill.sandbox.project import Who
     from unspill.sandbox.sandbox import Sandbox
-    from unspill.sandbox.settings import Who
 
 NAME = "run_command"
 _LARGEST = (1 << 53) - 1

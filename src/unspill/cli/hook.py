@@ -22,8 +22,7 @@ from unspill.host.places import check_own_place, find_home, own_words
 from unspill.policy.defaults import check_root
 from unspill.policy.paths import show
 from unspill.record import Record
-from unspill.sandbox.project import find_own_locations, find_project, resolve_project
-from unspill.sandbox.settings import load_policy
+from unspill.sandbox.project import find_own_locations, find_project, load_policy, resolve_project
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

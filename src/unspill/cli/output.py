@@ -32,12 +32,7 @@ from unspill.errors import UsageError
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word
-from unspill.sandbox.result import (
-    ROOT_NOTE,
-    STRICT_NOTE,
-    describe_end,
-    hidden_notes,
-)
+from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, describe_end, hidden_notes
 from unspill.sandbox.secrets import is_about_secret
 
 TYPE_CHECKING = False

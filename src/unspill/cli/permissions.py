@@ -18,8 +18,7 @@ from unspill.model.policy import SCOPES
 from unspill.permissions.approvers import DenyAll, Queue, Terminal
 from unspill.permissions.question import request_lines, statement_text
 from unspill.sandbox.permits import Office
-from unspill.sandbox.project import find_own_locations
-from unspill.sandbox.settings import load_policy
+from unspill.sandbox.project import find_own_locations, load_policy
 from unspill.store.db import Store
 from unspill.store.permissions import plain_request
 

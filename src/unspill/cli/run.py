@@ -37,7 +37,7 @@ _LONGEST_S = 1e9
 _OUR_FAILURE = 125
 _NUMBERS = {"stdout": 1, "stderr": 2}
 # What records a run and what tells of it
-_LOADED = ("unspill.sandbox.audit", "unspill.cli.output")
+_LOADED = ("unspill.sandbox.result", "unspill.cli.output")
 
 
 @verb(
@@ -105,7 +105,7 @@ def run(arguments: Arguments) -> int:
             print(f"unspill: {sandbox.describe_interrupted(found)}", file=sys.stderr)
         return _tell(arguments, sandbox, result, streams)
     except KeyboardInterrupt as error:
-        from unspill.sandbox.interrupted import cancelled_line  # lazy: history
+        from unspill.sandbox.scan import cancelled_line  # lazy: history
 
         error.add_note(cancelled_line(result))
         raise

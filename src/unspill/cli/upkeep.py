@@ -32,10 +32,15 @@ from unspill.host.probe import detect_container, probe
 from unspill.policy.paths import quote, show, show_line
 from unspill.rootfs.debian import check_host
 from unspill.rootfs.registry import Registry
-from unspill.sandbox.opening import get_facts
-from unspill.sandbox.project import find_locations, find_project, resolve_project
+from unspill.sandbox.project import (
+    find_locations,
+    find_project,
+    get_facts,
+    load_policy,
+    resolve_project,
+    rootfs_directory,
+)
 from unspill.sandbox.rootfs_use import find_rootfs
-from unspill.sandbox.settings import load_policy, rootfs_directory
 from unspill.sandbox.upkeep import get_status, prune_now, recover_now
 from unspill.store.db import Store
 

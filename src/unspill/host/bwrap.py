@@ -224,7 +224,7 @@ def _why(path: bytes, *, is_above: bool) -> str:
 
 def _is_private(found: os.stat_result) -> bool:
     """Tell whether only a group may write that is the caller's alone: where each person has one, umasks leave it."""
-    import grp
+    import grp  # lazy: doctor
 
     if found.st_mode & stat.S_IWOTH or found.st_uid != os.geteuid():
         return False
@@ -244,7 +244,7 @@ def build_filter(machine: str, profile: Profile) -> bytes:
     """
     key = machine, profile
     if key not in _built:
-        from unspill.host.seccomp_tables import PROGRAMS
+        from unspill.host.seccomp_tables import PROGRAMS  # lazy: seccomp
 
         if machine not in PROGRAMS:
             raise HostError(

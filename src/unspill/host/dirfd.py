@@ -381,7 +381,7 @@ class Copier:
 
 def digest_of(fd: int, size: int) -> bytes:
     """Return a digest of the content; two files of one size have the same if they hold the same bytes."""
-    import hashlib
+    import hashlib  # lazy: digests
 
     digest = hashlib.blake2b(digest_size=16)
     at = 0

@@ -49,8 +49,12 @@ from unspill.layers.lifecycle import (
 from unspill.layers.locks import (
     StackUse,
     base_dir,
+    given_up,
     lock_sandbox,
+    lock_unless_given_up,
     make_in_use,
+    refuse_given_up,
+    until_cancelled,
     work_dir,
 )
 from unspill.layers.marks import Marks, carry_over, unedited_directories
@@ -71,7 +75,6 @@ from unspill.policy.paths import alias_of, fold
 from unspill.policy.secrets import masked_names
 from unspill.runner.perform import perform
 from unspill.runner.watch import Wishes
-from unspill.sandbox.cancel import given_up, lock_unless_given_up, refuse_given_up, until_cancelled
 from unspill.sandbox.planning import Request, get_places, make_plan
 from unspill.sandbox.result import Applied
 from unspill.sandbox.review import (
@@ -85,7 +88,7 @@ from unspill.sandbox.review import (
     with_tokens,
     with_whole_repositories,
 )
-from unspill.sandbox.scan import keep_base
+from unspill.sandbox.scan import end_interrupted, keep_base
 from unspill.sandbox.secrets import (
     carry_changed,
     concerns_git,
@@ -95,7 +98,6 @@ from unspill.sandbox.secrets import (
     remember_claims,
     shown_secrets,
 )
-from unspill.sandbox.sweep import end_interrupted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ _TO_THE_END = (
     "unspill.changes.render",
     "unspill.changes.scan",
     "unspill.layers.trees",
-    "unspill.sandbox.audit",
+    "unspill.sandbox.result",
 )
 # Only where there is a repository
 _OF_REPOSITORIES = ("hashlib", "mmap", "unspill.apply.git_move", "unspill.git.frozen")
@@ -334,7 +336,7 @@ class _Apply:
     def _draft_repositories(
         self, draft: Draft, dirs: OpenDirs, index: int, part: RootChanges, uppers: dict[bytes, Upper], files: RootDraft
     ) -> None:
-        from unspill.apply.git_draft import (
+        from unspill.apply.git_draft import (  # lazy: git
             GitSource,  # lazy: git
             draft_with_repositories,  # lazy: git
         )

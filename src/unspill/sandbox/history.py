@@ -55,7 +55,7 @@ from unspill.layers.lifecycle import (
     stat_root,
     take_mark,
 )
-from unspill.layers.locks import base_dir, upper_dir
+from unspill.layers.locks import base_dir, lock_unless_given_up, refuse_given_up, upper_dir
 from unspill.layers.marks import Marks, carry_over
 from unspill.layers.residue import build_residue
 from unspill.model.change import (
@@ -69,10 +69,8 @@ from unspill.model.operation import Metadata, OperationId, Step
 from unspill.policy.paths import show
 from unspill.record import Record
 from unspill.sandbox.apply import taken_layers
-from unspill.sandbox.cancel import lock_unless_given_up, refuse_given_up
-from unspill.sandbox.scan import keep_base
+from unspill.sandbox.scan import end_interrupted, keep_base
 from unspill.sandbox.secrets import forget_untracked, load_masked
-from unspill.sandbox.sweep import end_interrupted
 from unspill.store.operations import BackupRow
 
 TYPE_CHECKING = False

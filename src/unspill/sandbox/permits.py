@@ -12,6 +12,7 @@ import os
 
 from unspill.errors import PolicyError, UsageError
 from unspill.host.places import check_own_place
+from unspill.layers.locks import until_cancelled
 from unspill.model.permission import (
     AsRoot,
     Egress,
@@ -37,17 +38,11 @@ from unspill.plan.view import is_shown, to_host, to_inside
 from unspill.policy.hosts import WEB_PORTS, parse_allowed, parse_reachable
 from unspill.policy.paths import contains, quote
 from unspill.record import Record
-from unspill.sandbox.audit import record_run
-from unspill.sandbox.cancel import until_cancelled
-from unspill.sandbox.opening import checked_roots, get_facts
-from unspill.sandbox.program import input_of, occasion_of
-from unspill.sandbox.project import find_own_locations, own_directories
-from unspill.sandbox.result import never_begun
+from unspill.sandbox.project import check_approver, checked_roots, find_own_locations, get_facts, own_directories
+from unspill.sandbox.result import never_begun, record_run
 from unspill.sandbox.review import plan_as_if
-from unspill.sandbox.running import run_request
+from unspill.sandbox.running import check_plain, input_of, occasion_of, outside, run_plainly, run_request
 from unspill.sandbox.secrets import find_masks
-from unspill.sandbox.settings import check_approver
-from unspill.sandbox.unsandboxed import check_plain, outside, run_plainly
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -61,9 +56,8 @@ if TYPE_CHECKING:
     from unspill.permissions.approvers import Approver
     from unspill.permissions.audit import Event
     from unspill.sandbox.planning import Request, RunWishes
-    from unspill.sandbox.project import Locations, Project
+    from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import RunResult
-    from unspill.sandbox.settings import Who
 
 _SHORTEST_ID = 4
 

@@ -1,30 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A project, what its runs are made with, and where unspill keeps what it keeps.
+"""A project, opened: its directory, the policy for it, the store, what this machine can do, and its roots.
 
-The project's directory comes from the person, never from inside a sandbox. What is kept lies in the XDG directories of
-the caller's own environment; nothing is ever kept in the project.
+The only composition root. A second opening in the same process costs some file look-ups; the facts come from the
+store and cost no process. The project's directory comes from the person, never from inside a sandbox. What is kept lies
+in the XDG directories of the caller's own environment; nothing is ever kept in the project.
+
+The person's configuration widens or tightens, the project's file only tightens. A file that is there but can't be read
+or understood stops the run; it is never passed over.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 
-from unspill.errors import UsageError
-from unspill.host.places import find_home
+from unspill.errors import (
+    BwrapMissing,
+    BwrapUnsafe,
+    HostError,
+    NamespacesForbidden,
+    OverlayUnsupported,
+    PolicyError,
+    RootCallerRefused,
+    RootfsUnsafe,
+    UsageError,
+)
+from unspill.host.bwrap import (
+    facts_from_text,
+    facts_key,
+    facts_to_text,
+    find_bwrap,
+    find_changeable_way,
+    should_keep,
+)
+from unspill.host.places import check_own_place, find_home
+from unspill.model.policy import SCOPES, Policy
+from unspill.policy.defaults import (
+    check_root,
+    merge_roots,
+    mount_place_problem,
+    mount_places_problem,
+    mount_source_problem,
+)
+from unspill.policy.paths import is_normalised, show
 from unspill.record import Record
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     from unspill.model.plan import Facts, Home
-    from unspill.model.policy import EngineName, Policy
+    from unspill.model.policy import ApproverName, EngineName
+    from unspill.permissions.approvers import Approver
     from unspill.store.layers import SandboxRow
+
+    # Whoever answers when more is wanted than the policy gives
+    Who = Approver | ApproverName | None
+
 
 _NAME_LENGTH = 64
 _MARKS = (b".git", b".unspill.toml", b".hg", b".jj")
+
+PROJECT_FILE = b".unspill.toml"
+_LARGEST = 1 << 16
+# The same as `policy.config.AFTER`, which a plain run does not load
+_AFTER = ("apply", "hold", "discard")
+_APPROVERS = ("terminal", "queue", "deny")
+# What lasts, in the words of bwrap and of the C library: the kernel or the container forbids it, or this bwrap can't.
+# A process or memory that can't be had at the moment, and a probe without an answer, are none of these
+_REFUSALS = (
+    "Operation not permitted",
+    "Permission denied",
+    "Function not implemented",
+    "No permissions to creat",
+    "does not support user namespaces",
+    "namespaces exceeded (ENOSPC)",
+    "Too many users",
+    "was not disabled as requested",
+    "Read-only file system",
+    "Invalid argument",
+    "Unknown option",
+    "no bwrap",
+)
+_NONE = "container mode was requested but no container was detected"
 
 
 class Locations(Record):
@@ -179,3 +239,413 @@ def check_name(name: str) -> None:
     """
     if not name or len(name) > _NAME_LENGTH or not name.isprintable() or "/" in name:
         raise UsageError(f"not a name for a sandbox: {name!r}", remedy="Use up to 64 printable characters, no slash.")
+
+
+def load_policy(locations: Locations, project: bytes, given: Policy | None) -> Policy:
+    """Return the policy of a sandbox: `given` or the person's file over the defaults, then the project's file.
+
+    The files of directories above the project count too: a command may have made a project of what is a part of one.
+
+    Raises:
+        PolicyError: a setting is unknown, wrong or unreadable, or the project asks for more than it has.
+    """
+    if given is not None:
+        _check_given(given)
+    policy = given if given is not None else Policy()
+    own = os.path.join(locations.config, b"config.toml")
+    text = None if given is not None else read_text(own)
+    # A symlink in a project could lead anywhere; in the person's own directory it is the person's
+    asked = read_text(os.path.join(project, PROJECT_FILE), flags=os.O_NOFOLLOW)
+    outer = _files_above(project, locations.home)
+    if text is None and asked is None and not outer:
+        return _checked(policy, locations)
+    from unspill.policy.config import parse_policy  # lazy: configuration files
+    from unspill.policy.merge import tighten, with_own  # lazy: configuration files
+
+    home = locations.home
+    if text is not None:
+        policy = with_own(policy, parse_policy(text, where=show(own), trusted=True, home=home))
+        policy = without_overridden(policy)
+    decided = policy
+    if asked is not None:
+        where = show(os.path.join(project, PROJECT_FILE))
+        decided = tighten(policy, parse_policy(asked, where=where, trusted=False, home=home, base=project))
+    for directory, content in outer:
+        from unspill.policy.merge import seen_from, tightest  # lazy: configuration files
+
+        where = show(os.path.join(directory, PROJECT_FILE))
+        settings = parse_policy(content, where=where, trusted=False, home=home, base=directory)
+        decided = tightest(decided, tighten(policy, seen_from(project, settings, directory)))
+    return _checked(decided, locations)
+
+
+def without_overridden(policy: Policy) -> Policy:
+    """Return the policy of a file without what the caller's own variables say otherwise."""
+    return policy.replace(rootfs_dir=b"") if policy.rootfs_dir and os.environb.get(b"ROOTFS_DIR") else policy
+
+
+def find_own_policy(locations: Locations) -> Policy:
+    """Return what the person's own file says, whatever the project.
+
+    Raises:
+        PolicyError: it can't be understood.
+    """
+    path = os.path.join(locations.config, b"config.toml")
+    text = read_text(path)
+    if text is None:
+        return Policy()
+    from unspill.policy.config import parse_policy  # lazy: configuration files
+    from unspill.policy.merge import with_own  # lazy: configuration files
+
+    own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
+    return without_overridden(own)
+
+
+def rootfs_directory(policy: Policy, locations: Locations) -> bytes:
+    """Return where every rootfs lies: of a program's own choice, or the person's.
+
+    Raises:
+        RootfsUnsafe: a link leads there that others could have laid.
+    """
+    directory = os.path.realpath(policy.rootfs_dir) if policy.rootfs_dir else locations.rootfs
+    way = policy.rootfs_dir or locations.rootfs_way
+    problem = find_changeable_way(way) if way and way != directory else None
+    if problem is not None:
+        raise RootfsUnsafe(
+            f"{show(problem.path)} {problem.reason}, who could lead to a rootfs of theirs",
+            remedy=f"Name the directory itself (now it is {show(directory)}), if it is the one that you mean.",
+        )
+    return directory
+
+
+def _checked(policy: Policy, locations: Locations) -> Policy:
+    """Return the policy if nothing that stays private is mounted by it; a link to it is no way round."""
+    if not policy.mounts:
+        return policy
+    own = tuple(filter(None, (locations.state, locations.config, locations.data, locations.rootfs, policy.rootfs_dir)))
+    for _place, directory in policy.mounts:
+        for path in dict.fromkeys((directory, os.path.realpath(directory))):
+            problem = mount_source_problem(path, home=locations.home, own=own)
+            if problem:
+                raise PolicyError(f"{show(directory)} can't be mounted: {show(path)} {problem}")
+    return policy
+
+
+def _check_given(policy: Policy) -> None:
+    """Check of a policy that a program made what `policy.config` checks of a file: that each word is a known one."""
+    from unspill.policy.config import (  # lazy: configuration files
+        AFTER,
+        APPROVERS,
+        DROPPED,
+        ENGINES,
+        MODES,
+        PROFILES,
+        STANCES,
+        TMP,
+        VIEWS,
+    )
+
+    rules = policy.permissions
+    stances = ("network", "egress", "roots", "readable", "secrets", "held", "unsandboxed", "as_root")
+    for name, value, known in (
+        ("view", policy.view, VIEWS),
+        ("tmp", policy.tmp, TMP),
+        ("profile", policy.profile, PROFILES),
+        ("after", policy.after, AFTER),
+        ("after_timeout", policy.after_timeout, AFTER),
+        ("after_cancel", policy.after_cancel, AFTER),
+        ("engine", policy.engine, (None, *ENGINES)),
+        ("network.mode", policy.network.mode, MODES),
+        ("permissions.longest", rules.longest, SCOPES),
+        ("permissions.approver", rules.approver, APPROVERS),
+        *((f"permissions.{stance}", getattr(rules, stance), STANCES) for stance in stances),
+    ):
+        if value not in known:
+            raise PolicyError(
+                f"the policy's {name} is not one of {', '.join(filter(None, known))}: {value!a}",
+                remedy=DROPPED.get((name, str(value)), ""),
+            )
+    if policy.rootfs or policy.rootfs_dir or policy.mounts or policy.provision is not None:
+        _check_given_rootfs(policy)
+
+
+def _check_given_rootfs(policy: Policy) -> None:
+    from unspill.policy.config import find_wrong_field, is_rootfs_name  # lazy: configuration files
+
+    if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_normalised(os.fsencode(policy.rootfs)):
+        raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")
+    if policy.rootfs_dir and not is_normalised(policy.rootfs_dir):
+        raise PolicyError(f"the policy's rootfs_dir is not an absolute and normalised path: {policy.rootfs_dir!a}")
+    for place, _directory in policy.mounts:
+        problem = mount_place_problem(place)
+        if problem:
+            raise PolicyError(f"the policy's mounts: {show(place)} {problem}")
+    problem = mount_places_problem(place for place, _directory in policy.mounts)
+    if problem:
+        raise PolicyError(f"the policy's mounts: {problem}")
+    found = None if policy.provision is None else find_wrong_field(policy.provision)
+    if found is not None:
+        raise PolicyError(f"the policy's provision.{found[0]}: {found[1]}")
+
+
+def check_approver(approver: object) -> None:
+    """Refuse what can't answer when it is given, not when it is asked."""
+    if approver is None or (isinstance(approver, str) and approver in _APPROVERS):
+        return
+    if isinstance(approver, str) or not callable(getattr(approver, "ask", None)):
+        raise UsageError(
+            f"not an approver: {approver!r}",
+            remedy="Choose `terminal`, `queue` or `deny`, or give an object with `ask(question)`, such as `Callback`.",
+        )
+
+
+def check_run(after: str, after_cancel: str, wall_s: float | None) -> None:
+    """Check what a caller chose for one run.
+
+    Raises:
+        UsageError: `after` or `after_cancel` is no such word, or the time is over before it begins.
+    """
+    for name, value in (("after", after), ("after_cancel", after_cancel)):
+        if value not in _AFTER:
+            raise UsageError(f"`{name}` is not one of {', '.join(_AFTER)}: {value!a}")
+    if after == "discard" != after_cancel:
+        # It does not wait for other runs, so nothing can be put on top of theirs
+        raise UsageError("a run that discards its changes can't keep them", remedy="Leave out `after_cancel`.")
+    # Written so that it holds for what is not a number, too
+    if wall_s is not None and not wall_s > 0:
+        raise UsageError(f"the timeout must be more than 0 seconds: {wall_s!a}", remedy="None stands for the policy's.")
+
+
+def check_stdin(given: object) -> bytes | int | None:
+    """Return what a command is to read.
+
+    Raises:
+        UsageError: it is neither a text nor bytes nor a descriptor.
+    """
+    if isinstance(given, str):
+        try:
+            return given.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise UsageError("`stdin` is not a text that UTF-8 has", remedy="Give bytes.") from None
+    is_descriptor = isinstance(given, int) and not isinstance(given, bool) and given >= 0
+    if given is None or isinstance(given, bytes) or is_descriptor:
+        return given  # type: ignore[return-value]
+    raise UsageError(f"`stdin` can't be {type(given).__name__}", remedy="Give a text, bytes, or a file's `fileno()`.")
+
+
+def _files_above(project: bytes, home: bytes) -> list[tuple[bytes, str]]:
+    """Return what the person's files for outer projects say, by directory; nobody else's counts."""
+    found = []
+    directory = os.path.dirname(project)
+    while directory not in (b"/", home):
+        path = os.path.join(directory, PROJECT_FILE)
+        try:
+            is_own = os.lstat(path).st_uid in (0, os.getuid())
+        except OSError:
+            is_own = False
+        if is_own and (text := read_text(path, flags=os.O_NOFOLLOW)) is not None:
+            found.append((directory, text))
+        directory = os.path.dirname(directory)
+    return found
+
+
+def read_text(path: bytes, *, flags: int = 0) -> str | None:
+    """Return the text of a regular file, None if there is nothing at its path.
+
+    Raises:
+        PolicyError: there is something, but not a readable text of reasonable size.
+    """
+    try:
+        # O_NONBLOCK: a FIFO would wait for ever
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    except FileNotFoundError:
+        if os.path.lexists(path):
+            raise PolicyError(f"{show(path)} is a link that leads nowhere") from None
+        return None
+    except OSError as error:
+        raise PolicyError(f"{show(path)} can't be read: {error.strerror}") from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+            raise PolicyError(f"{show(path)} is not a small text file")
+        return os.read(fd, _LARGEST + 1).decode("utf-8")
+    except UnicodeDecodeError:
+        raise PolicyError(f"{show(path)} is not UTF-8") from None
+    finally:
+        os.close(fd)
+
+
+def open_project(
+    given: str | bytes | os.PathLike[str] | os.PathLike[bytes],
+    name: str,
+    policy: Policy | None,
+    permit_root: PermitRoot | None = None,
+) -> Project:
+    """Open the sandbox `name` of a project; `permit_root` is asked whether it may be root's.
+
+    Raises:
+        DeniedError: it may not.
+        UsageError: project, policy or roots are wrong.
+        HostError: this machine can't; the remedy says what to do.
+        StoreError: the state directory can't be used.
+    """
+    home = find_home(os.getuid(), os.environb.get(b"HOME"))
+    locations = find_locations(home.path, os.environb)
+    path = resolve_project(given)
+    decided = load_policy(locations, path, policy)
+    is_refused = os.getuid() == 0 and not decided.allow_root
+    if is_refused and (decided.permissions.as_root != "ask" or permit_root is None):
+        raise RootCallerRefused("unspill does not run commands for root")
+    roots = checked_roots(path, decided, locations)
+    warning = check_own_place(roots)
+    if is_refused and permit_root is not None:
+        decided = permit_root(path, decided, locations)
+    store = Store.open(locations.state)
+    means = _find_means(store, decided, roots)
+    found = os.stat(path)
+    return Project(
+        path=path,
+        home=home,
+        locations=locations,
+        roots=roots,
+        store=store,
+        row=_row_of(store, path, name, found),
+        means=means,
+        warning=warning,
+    )
+
+
+def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> Means:
+    try:
+        facts = get_facts(store, policy, roots)
+        return Means(policy=policy, facts=facts, engine=choose_engine(policy, facts))
+    except HostError as error:
+        if not policy.container:
+            raise
+        facts, container = find_container(store, policy, roots, error)
+        # What is baked for sandboxes is not seen without one
+        return Means(policy=policy.replace(view="host"), facts=facts, engine=None, container=container)
+
+
+def _row_of(store: Store, project: bytes, name: str, found: os.stat_result) -> SandboxRow:
+    """Return the sandbox's row. Where another directory is at its path now, it is that one's if nothing is held."""
+    row = store.sandboxes.get_or_create(project, name, found.st_dev, found.st_ino)
+    # An open layer may be what a killed run has written, which is about to be held
+    if row.inode != found.st_ino and not (store.layers.sealed(row.id) or store.layers.open(row.id)):
+        store.sandboxes.move(row.id, found.st_dev, found.st_ino)
+        row = row.replace(device=found.st_dev, inode=found.st_ino, marked=False)
+    if not row.marked and has_mark(project):
+        store.sandboxes.mark(row.id)
+        row = row.replace(marked=True)
+    return row
+
+
+def with_held_roots(project: Project) -> Project:
+    """Return it with the roots that only some of its runs had, as long as something of those is held.
+
+    For whoever looks at what is held; a run has the roots of its policy, and those that it was allowed.
+    """
+    held = {row.root for row in project.store.layers.sealed(project.row.id)}.difference(project.roots)
+    if not held:
+        return project
+    return project.replace(roots=(*project.roots, *sorted(root for root in held if os.path.isdir(root))))
+
+
+def checked_roots(project: bytes, policy: Policy, locations: Locations) -> tuple[bytes, ...]:
+    """Return the writable roots, each checked, none inside another.
+
+    Raises:
+        RootRefused: one of them can't be a root.
+    """
+    own = own_directories(locations, policy)
+    extra = tuple(os.path.realpath(root) for root in policy.roots)
+    for root in (project, *extra):
+        check_root(root, home=locations.home, own=own)
+    return merge_roots(project, extra)
+
+
+def get_facts(store: Store, policy: Policy, roots: tuple[bytes, ...], *, afresh: bool = False) -> Facts:
+    """Return what this host can do: remembered where nothing it depends on has changed, else found out by running."""
+    try:
+        bwrap = find_bwrap(policy.bwrap, os.environ.get("PATH", os.defpath), roots)
+    except BwrapMissing:
+        if not afresh:
+            raise
+        bwrap = None
+    key = "" if bwrap is None else facts_key(bwrap, store.state)
+    text = None if afresh or not key else store.facts.find(key)
+    facts = None if text is None else facts_from_text(text)
+    if facts is None:
+        from unspill.host.probe import probe  # lazy: doctor
+
+        facts = probe(bwrap, store.state)
+        # A refusal is not remembered: the person may be about to mend the cause
+        if key and should_keep(facts):
+            store.facts.put(key, facts_to_text(facts))
+    return facts
+
+
+def choose_engine(policy: Policy, facts: Facts) -> EngineName:
+    """Return the engine of the policy, or the best one that works.
+
+    Raises:
+        HostError: there is no sandbox to be had here, why, and the remedy.
+    """
+    wanted = policy.engine or next(iter(facts.engines), None)
+    if facts.namespaces and facts.disable_userns and facts.proc_mount and wanted in facts.engines:
+        return wanted
+    raise _refusal(policy, facts)
+
+
+def _refusal(policy: Policy, facts: Facts) -> HostError:
+    from unspill.host.diagnosis import diagnose, find_refusal  # lazy: doctor
+
+    row = find_refusal(diagnose(facts, policy))
+    kind = NamespacesForbidden if not (facts.namespaces and facts.disable_userns) else OverlayUnsupported
+    if row is None:
+        reasons = "; ".join(dict.fromkeys(reason for _name, reason in facts.problems))
+        return kind(f"no sandbox can be made here: {reasons}")
+    # The first thing that is missing; `unspill doctor` lists the others
+    why = row.consequence.removeprefix("No sandbox can be made. ")
+    return kind(f"no sandbox can be made here: {why}", remedy=row.remedy)
+
+
+def is_refused(facts: Facts) -> bool:
+    """Tell whether no sandbox can be made here at all; not so where a probe only failed for the moment."""
+    needed = ("namespaces", "disable_userns", "proc_mount")
+    reasons = [reason for name, reason in facts.problems if name in needed and not getattr(facts, name)]
+    return any(refusal in reason for reason in reasons for refusal in _REFUSALS)
+
+
+def find_container(
+    store: Store,
+    policy: Policy,
+    roots: tuple[bytes, ...],
+    error: HostError,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    top: str = "",
+) -> tuple[Facts, str]:
+    """Return what this host can do, and the container that takes the place of a sandbox that can't be had.
+
+    `error` is why it can't; `environ` and `top` are where a container's marks are looked for.
+
+    Raises:
+        HostError: there is no container, or the sandbox fails for a reason that must not be passed over.
+    """
+    if isinstance(error, BwrapUnsafe):
+        raise error
+    facts = get_facts(store, policy, roots, afresh=True)
+    if facts.can_seal() or not is_refused(facts):
+        raise error
+    from unspill.host.probe import detect_container  # lazy: unsandboxed runs
+
+    name = detect_container(environ, top)
+    if not name:
+        remedy = f"Here is why no sandbox can be made: {error.message}. {error.remedy}"
+        raise HostError(_NONE, remedy=remedy) from error
+    return facts, name
+
+
+if TYPE_CHECKING:
+    PermitRoot = Callable[[bytes, Policy, Locations], Policy]

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller gets back from a run, with its hints and warnings, and the text of it that a model reads.
+"""What a caller gets back from a run: hints and warnings, the text of it that a model reads, and the audit's line.
 
 Our failure is never shown as the command's output: it is one line that starts with `ERROR:`. A hint is made of words in
 an output, so it is a guess and no more; what the proxy refused is a Denial instead. Commands choose the names in hints,
 so these are escaped and cut.
+
+Lines of the audit are not synchronised: a power cut can take the last ones. If one can't be written, the result says
+so: undoing what happened would be worse.
 """
 
 from __future__ import annotations
 
+from unspill.errors import StoreError
 from unspill.model.change import ChangeSet
 from unspill.model.layer import RunId
 from unspill.model.plan import NoNetwork, ProxyNetwork
@@ -22,6 +26,12 @@ from unspill.model.run import (
     TimedOut,
     exit_code_of,
 )
+from unspill.permissions.audit import (
+    Audit,
+    as_text,
+    command_text,
+    path_fields,
+)
 from unspill.plan.view import to_inside
 from unspill.policy.paths import quote, shell_word, show_line
 from unspill.record import Record
@@ -34,10 +44,20 @@ if TYPE_CHECKING:
 
     from unspill.model.operation import Operation
     from unspill.model.plan import NetworkPlan, Plan
-    from unspill.model.run import Connection, Denial, Outcome, Remains, Run, Traffic
+    from unspill.model.run import (
+        Connection,
+        Denial,
+        Outcome,
+        Remains,
+        Run,
+        Traffic,
+    )
+    from unspill.permissions.audit import Event
     from unspill.runner.perform import Performed
+    from unspill.sandbox.planning import Request
     from unspill.sandbox.project import Project
     from unspill.sandbox.secrets import Masks
+    from unspill.store.db import Store
 
     State = Literal["held", "thrown away", "applied", "needless", "left"]
 
@@ -81,6 +101,9 @@ _BY_PROXY = Hint(
 )
 _REMAINS_NAMED = 3
 _LONGEST_NAME = 80
+
+_COMMAND_BYTES = 4096
+_MOST = 100
 
 
 class RunResult(Record):
@@ -157,7 +180,7 @@ def place_told(denial: Denial) -> str:
 
 def became(result: RunResult) -> list[tuple[State, list[str]]]:
     """Return what became of what a run changed: each state with the lines of what is in it."""
-    from unspill.changes.render import applied_part, left_lines
+    from unspill.changes.render import applied_part, left_lines  # lazy: changes
 
     if not result.changes:
         return []
@@ -197,7 +220,7 @@ def _change_lines(result: RunResult) -> list[str]:
 
 
 def _listed(changes: ChangeSet, project: bytes) -> list[str]:
-    from unspill.changes.render import summary_lines
+    from unspill.changes.render import summary_lines  # lazy: changes
 
     return summary_lines(changes, fold_git=True, project=project or None) or ["only times of files"]
 
@@ -377,8 +400,6 @@ def hidden_notes(
     """Say which entries of a root a run does not see, because their deletion is held; `name` is how to type one."""
     if not hidden:
         return ()
-    from unspill.policy.paths import quote
-
     more = f" and {len(hidden) - _SECRETS_NAMED} more" if hidden[_SECRETS_NAMED:] else ""
     names = ", ".join(quote(path.removeprefix(project + b"/")) for path in hidden[:_SECRETS_NAMED])
     typed = [shell_word(path if name is None else name(path)) for path in hidden]
@@ -447,3 +468,80 @@ def _cut(name: str) -> str:
 def _named(names: list[str], count: int) -> str:
     more = count - len(names)
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+
+
+def record_run(project: Project, request: Request, result: RunResult) -> RunResult:
+    """Record a run and what was applied of it; return its result, with a warning if that failed."""
+    if not result.run:
+        return result
+    ending = f"{type(result.outcome).__name__} {exit_code_of(result.outcome)}"
+    event = _run(project, request, result.run, result.number, ending) | {
+        "sandboxed": result.sandboxed,
+        "connections": len(result.connections),
+        "denials": len(result.denials),
+        "changed": len(result.changes),
+        **path_fields(result.changes.paths(), project.path),
+    }
+    applied = [] if result.operation is None or not result.operation.number else [_event(result.operation)]
+    problem = _note(project.store, event, *applied)
+    return result if problem is None else result.replace(warnings=(*result.warnings, problem))
+
+
+def record_failure(
+    project: Project, request: Request, run: Run, error: BaseException, *, is_sandboxed: bool = True
+) -> None:
+    """Record a run that has no result: we failed, or were interrupted, when it may have begun."""
+    event = _run(project, request, run.id, run.number, f"failed: {type(error).__name__}")
+    _note(project.store, event | {"sandboxed": is_sandboxed})
+
+
+def _run(project: Project, request: Request, run: str, number: int, ending: str) -> Event:
+    network = project.means.policy.network
+    return {
+        "kind": "run",
+        "run": run,
+        "number": number,
+        "sandbox": project.row.id,
+        "project": as_text(project.path),
+        "command": command_text(request.argv, most_bytes=_COMMAND_BYTES, most_words=_MOST),
+        "cwd": as_text(request.cwd),
+        "ending": ending,
+        "network": network.mode if request.network else "",
+        "hosts": list(network.hosts[:_MOST]),
+    }
+
+
+def record_operation(store: Store, operation: Operation) -> Operation:
+    """Record an operation; return it, with a note if that failed."""
+    problem = _note(store, _event(operation)) if operation.number else None
+    return operation if problem is None else operation.replace(notes=(*operation.notes, problem))
+
+
+def _note(store: Store, *events: Event) -> str | None:
+    try:
+        Audit(store.state + b"/audit").append(*events, durable=False)
+    except StoreError as error:
+        return error.message
+    return None
+
+
+def _event(operation: Operation) -> Event:
+    paths = operation.paths
+    if operation.ending == "rolled back":
+        # What could not be taken back is what it changed
+        paths = tuple(operation.roots[left.root] + b"/" + left.path for left in operation.left)
+    return {
+        "kind": "operation",
+        "operation": operation.id,
+        "number": operation.number,
+        "what": operation.kind,
+        "project": as_text(operation.project),
+        "sandbox": operation.sandbox,
+        "asked_by": operation.asked_by[:200],
+        "ending": operation.ending,
+        "of": operation.of,
+        "runs": list(operation.runs[:_MOST]),
+        "changed": operation.changed,
+        "left": len(operation.left),
+        **path_fields(paths, operation.project),
+    }

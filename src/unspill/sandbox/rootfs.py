@@ -49,24 +49,21 @@ from unspill.rootfs.build import (
 from unspill.rootfs.registry import Registry, empty_downloads
 from unspill.rootfs.source import Filled, Resolved, detect_arch
 from unspill.sandbox.planning import get_places
-from unspill.sandbox.project import find_own_locations
-from unspill.sandbox.rootfs_install import (
-    SOURCES,
-    Installer,
-    check_spec,
-    find_source,
-    ignore_progress,
-)
+from unspill.sandbox.project import find_own_locations, find_own_policy, rootfs_directory
 from unspill.sandbox.rootfs_use import (
     PULL,
+    SOURCES,
+    Installer,
     RootfsUse,
+    check_spec,
     discard_layers,
     find_rootfs,
+    find_source,
+    ignore_progress,
     layered_trees,
     layers_of,
 )
 from unspill.sandbox.sandbox import Sandbox
-from unspill.sandbox.settings import find_own_policy, rootfs_directory
 from unspill.store.db import Store
 
 TYPE_CHECKING = False

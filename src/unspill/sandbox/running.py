@@ -3,49 +3,144 @@
 
 Whatever happens in between, what the command has written is kept as `after_cancel` says; if this process is killed,
 the next one that opens the project holds it.
+
+A grant for "this very command" must not be one for whatever is put in the program's place afterwards. What lies where
+no command can write stays what it is; of a file in a root the digest goes into the request; whatever can't be told for
+sure, without following a link on the host's side, is only ever allowed once. With `network.ask` a connection to a host
+that no rule covers waits for an answer while the command runs.
+
+A command without a sandbox runs once as if the person had typed it, after they allowed that very command; or always, in
+container mode, as a plain process of the container that unspill itself is in. That is weaker than any sandbox and never
+chosen by itself: the person's own configuration must say so, and no sandbox be had. Both are recorded like any run;
+what they change nobody knows, so nothing is held and nothing can be undone, and the result says so.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import select
+import stat
 import time
 
-from unspill.errors import SandboxUnavailable, UsageError
+from unspill.errors import (
+    DeniedError,
+    SandboxUnavailable,
+    UnspillError,
+    UsageError,
+)
+from unspill.host.dirfd import Beneath
 from unspill.host.libc import DeferredSignals
-from unspill.layers.lifecycle import drop_run, find_hidden, open_run, seal_run
-from unspill.layers.locks import SandboxLock, StackUse, spill_dir
+from unspill.layers.lifecycle import (
+    drop_run,
+    find_hidden,
+    open_run,
+    seal_run,
+)
+from unspill.layers.locks import (
+    SandboxLock,
+    StackUse,
+    spill_dir,
+    this_process,
+    upper_dir,
+)
 from unspill.layers.mask import MaskUse
 from unspill.model.change import ChangeSet
-from unspill.model.plan import NoNetwork, ProxyNetwork
-from unspill.model.run import Cancelled, Ended, LimitReached, NeverStarted, TimedOut
-from unspill.plan.view import missing_text, not_a_directory_text
+from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, Egress
+from unspill.model.plan import (
+    Bind,
+    NoNetwork,
+    Overlay,
+    ProxyNetwork,
+    Symlink,
+)
+from unspill.model.run import (
+    Cancelled,
+    Ended,
+    InheritedInput,
+    LimitReached,
+    NeverStarted,
+    Started,
+    TimedOut,
+)
+from unspill.plan.environ import contained_environ
+from unspill.plan.view import (
+    find_cover,
+    is_writable_mount,
+    missing_text,
+    not_a_directory_text,
+    to_host,
+)
+from unspill.policy.paths import contains, normalise
 from unspill.runner.perform import perform
-from unspill.runner.watch import FREE_SPACE_KEPT, NO_DIRECTORY, NOT_A_DIRECTORY, Wishes, free_bytes
+from unspill.runner.watch import (
+    FREE_SPACE_KEPT,
+    NO_DIRECTORY,
+    NOT_A_DIRECTORY,
+    Wishes,
+    free_bytes,
+)
 from unspill.sandbox.planning import get_places, make_plan
-from unspill.sandbox.result import Applied, hidden_notes, make_result, never_begun, with_hints
-from unspill.sandbox.scan import find_bases, is_unwritten, keep_base_objects, keep_bases, scan_run, with_last_look
+from unspill.sandbox.result import (
+    Applied,
+    RunResult,
+    hidden_notes,
+    make_result,
+    never_begun,
+    record_failure,
+    with_hints,
+)
+from unspill.sandbox.scan import (
+    end_interrupted,
+    find_bases,
+    hold_failed,
+    hold_of_sandbox,
+    is_unwritten,
+    keep_base_objects,
+    keep_bases,
+    scan_run,
+    tell_cancelled,
+    with_last_look,
+)
 from unspill.sandbox.secrets import find_masks, remember_revealed, with_covers
-from unspill.sandbox.sweep import end_interrupted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
     from unspill.layers.lifecycle import OpenRun
+    from unspill.model.layer import RunId
     from unspill.model.plan import Places, Plan
     from unspill.model.policy import After
     from unspill.model.run import Outcome, Run, Traffic
+    from unspill.network.gate import Gate
+    from unspill.network.proxy import Ask
+    from unspill.permissions.broker import Broker
     from unspill.runner.perform import Performed
-    from unspill.sandbox.gate import Gate
     from unspill.sandbox.planning import Request, RunWishes
     from unspill.sandbox.project import Project
-    from unspill.sandbox.result import RunResult
     from unspill.sandbox.secrets import Masks
+
 
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
 _NOT_EXECUTED = (126, 127)
 _NOT_IN_ROOTFS = "Is it in the rootfs? `unspill rootfs info --tools` says what is; `pull --package NAME` adds to it."
 _DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ulimit -n`): a run needs about 15."
+
+_MOST_BYTES = 64 << 20
+_STEADY = ""
+_READ_PACKAGES = (b"python", b"pip")
+# The size of a window comes and goes, and no program does anything else because of it
+_WINDOW_SIZES = (b"COLUMNS", b"LINES")
+_STDIN_SHOWN = 4096
+_NOT_ALLOWED = "it was not allowed"
+IN_CONTAINER = (
+    "container mode: this ran WITHOUT a sandbox, as a plain process of the {name} container that unspill is in. All"
+    " that the container has was open to it; what it changed is not known and can't be undone"
+)
+WARNING = "this ran WITHOUT a sandbox, because it was allowed: what it changed is not known and can't be undone"
 
 
 def run_request(project: Project, request: Request, wishes: RunWishes) -> RunResult:
@@ -57,8 +152,6 @@ def run_request(project: Project, request: Request, wishes: RunWishes) -> RunRes
         SandboxUnavailable: we failed; what the command may have written is kept as that of a cancelled run.
     """
     if project.means.container:
-        from unspill.sandbox.unsandboxed import run_contained  # lazy: unsandboxed runs
-
         return run_contained(project, request, wishes)
     try:
         return _run_in_turn(project, request, wishes)
@@ -89,8 +182,6 @@ def _run_in_turn(project: Project, request: Request, wishes: RunWishes) -> RunRe
 def _hold_left(project: Project, wishes: RunWishes) -> None:
     """Hold what an earlier run left that has no end, so that this one sees it."""
     if any(run.keeps and run.sandbox == project.row.id for run in project.store.runs.unfinished()):
-        from unspill.sandbox.interrupted import hold_of_sandbox  # lazy: upkeep
-
         _tell_interrupted(wishes, hold_of_sandbox(project))
 
 
@@ -154,8 +245,6 @@ def _run_masked(project: Project, request: Request, wishes: RunWishes, masks: Ma
         performed, changes, traffic = _perform_and_scan(project, under_way, plan, wishes, gate)
         performed = with_hints(project, plan, performed, masks)
     except BaseException as error:
-        from unspill.sandbox.interrupted import hold_failed  # lazy: upkeep
-
         _tell_interrupted(wishes, hold_failed(project, request, under_way, wishes.after_cancel, error))
         raise
     result = None
@@ -169,8 +258,6 @@ def _run_masked(project: Project, request: Request, wishes: RunWishes, masks: Ma
         return result
     except BaseException as error:
         if result is not None:
-            from unspill.sandbox.interrupted import tell_cancelled  # lazy: upkeep
-
             tell_cancelled(project, request, result, error)
         raise
 
@@ -223,8 +310,6 @@ def _checked_plan(project: Project, request: Request, places: Places, under_way:
     """Return the plan of a run. What was allowed to one program is not for another that is in its place by now."""
     plan = make_plan(project, request, places, under_way.stacks, under_way.caches, under_way.rootfs)
     if request.program is not None:
-        from unspill.sandbox.program import check_program  # lazy: approvals
-
         check_program(project, plan, request.program)
     return plan
 
@@ -253,12 +338,10 @@ def _make_gate(project: Project, request: Request, under_way: OpenRun, plan: Pla
     """Return the way out of a run, None where it has none of ours."""
     if isinstance(plan.network, NoNetwork):
         return None
-    from unspill.sandbox.gate import make_gate  # lazy: proxy
+    from unspill.network.gate import make_gate  # lazy: proxy
 
     ask = None
     if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.broker is not None:
-        from unspill.sandbox.program import make_asker  # lazy: approvals
-
         ask = make_asker(project, request, plan, wishes.broker, under_way.run.id)
     return make_gate(plan.network, is_own_process=wishes.may_fork, ask=ask)
 
@@ -313,3 +396,273 @@ def _ended(run: Run, performed: Performed) -> Run:
     return run.replace(
         ended_ns=time.time_ns(), outcome=performed.outcome, stdout=performed.stdout, stderr=performed.stderr
     )
+
+
+def identify_program(project: Project, plan: Plan) -> str:
+    """Return nothing for a program that no command can change, else its digest, or `UNKNOWN_PROGRAM`."""
+    name = plan.argv[0]
+    if plan.rootfs and os.path.basename(name).startswith(_READ_PACKAGES):
+        # PYTHONPATH is ours in this view, and leads to where every command can write
+        return UNKNOWN_PROGRAM
+    if b"/" not in name:
+        return _found_in_path(plan, dict(plan.environ).get(b"PATH", b""), name)
+    place = name if name.startswith(b"/") else plan.cwd + b"/" + name.removeprefix(b"./")
+    if normalise(place) != place:
+        return UNKNOWN_PROGRAM
+    if _is_steady(plan, place):
+        return _steady(plan, place)
+    return _digest_in_root(project, to_host(place, project.means.policy.view, project.roots))
+
+
+def check_program(project: Project, plan: Plan, allowed: str) -> None:
+    """Refuse a program that is not the one that something was allowed to: the run has waited for others since.
+
+    Raises:
+        DeniedError: it was exchanged meanwhile.
+    """
+    if identify_program(project, plan) != allowed:
+        raise DeniedError(
+            "Permission denied: the program was changed after it was allowed what it asks for.",
+            remedy="Run it again, to be asked about the program that is there now.",
+        )
+
+
+def _found_in_path(plan: Plan, path: bytes, name: bytes) -> str:
+    """Return nothing where the search ends at a program that no command can change."""
+    for directory in path.split(b":"):
+        found = os.path.join(directory, name)
+        # A link may lead to where a command can write, also one that leads nowhere yet
+        if not _is_steady(plan, directory) or not _is_steady(plan, found):
+            return UNKNOWN_PROGRAM
+        # What can't be executed is passed over by the search
+        if _is_executable(plan, found):
+            return _steady(plan, found)
+    return UNKNOWN_PROGRAM
+
+
+def _steady(plan: Plan, path: bytes) -> str:
+    """Return what stands for a program that no command can change: of a rootfs, which one it is of."""
+    if not plan.rootfs:
+        return _STEADY
+    from unspill.sandbox.rootfs_use import identify_in_rootfs  # lazy: rootfs
+
+    return identify_in_rootfs(plan, path)
+
+
+def _is_executable(plan: Plan, path: bytes) -> bool:
+    if plan.rootfs:
+        from unspill.sandbox.rootfs_use import is_executable_in_rootfs  # lazy: rootfs
+
+        return is_executable_in_rootfs(plan, path)
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def _is_steady(plan: Plan, path: bytes) -> bool:
+    """Tell whether a path lies in what is shown read-only, through links of the plan at most."""
+    if not path.startswith(b"/") or normalise(path) != path:
+        return False
+    if plan.rootfs:
+        from unspill.sandbox.rootfs_use import is_steady_in_rootfs  # lazy: rootfs
+
+        return is_steady_in_rootfs(plan, path)
+    cover = find_cover(plan.mounts, path)
+    if isinstance(cover, Symlink):
+        target = normalise(b"/" + cover.target + path[len(cover.dest) :])
+        return b".." not in cover.target.split(b"/") and _is_steady(plan, target)
+    if not isinstance(cover, Bind | Overlay) or is_writable_mount(cover):
+        return False
+    # A link of the host's may lead into a root, where the command can write
+    real = os.path.realpath(path)
+    return not any(is_writable_mount(op) and contains(op.dest, real) for op in plan.mounts)
+
+
+def _digest_in_root(project: Project, place: bytes) -> str:
+    root = next((root for root in project.roots if contains(root, place) and root != place), None)
+    if root is None:
+        return UNKNOWN_PROGRAM
+    inside = place[len(root) + 1 :]
+    for layer in _layers_of(project, root):
+        found = _open_plain(layer, inside)
+        if found is not None:
+            return found
+    return UNKNOWN_PROGRAM
+
+
+def _layers_of(project: Project, root: bytes) -> Iterator[bytes]:
+    """Yield the directories that a root is made of, the topmost first, the live one last."""
+    rows = [row for row in project.store.layers.sealed(project.row.id) if row.root == root]
+    for row in reversed(rows):
+        yield upper_dir(project.store.state, row.id)
+    yield root
+
+
+def _open_plain(layer: bytes, inside: bytes) -> str | None:
+    """Return the digest of the file that a layer has there, None where it has nothing, or that nobody can tell."""
+    from unspill.changes.reader import digest_of_file  # lazy: approvals
+
+    with Beneath(os.open(layer, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as tree:
+        parts = inside.split(b"/")
+        for count in range(1, len(parts) + 1):
+            try:
+                found = tree.find(b"/".join(parts[:count]))
+            except OSError:
+                return UNKNOWN_PROGRAM
+            if found is None:
+                return None
+            is_last = count == len(parts)
+            # A link, a whiteout or a directory that hides the one below it: too much to be sure of
+            if not (stat.S_ISREG if is_last else stat.S_ISDIR)(found.st_mode) or found.st_size > _MOST_BYTES:
+                return UNKNOWN_PROGRAM
+        try:
+            above, name = tree.parent(inside)
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+        except OSError:
+            return UNKNOWN_PROGRAM
+        return digest_of_file(fd)
+
+
+def occasion_of(project: Project, request: Request, plan: Plan) -> dict[str, Any]:
+    """Return what every request for this command has in common."""
+    variables = dict(plan.environ)
+    return {
+        "project": project.path,
+        "sandbox": project.row.id,
+        "argv": request.argv,
+        "cwd": request.cwd,
+        "names": tuple(
+            sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _WINDOW_SIZES)
+        ),
+        "script": identify_program(project, plan),
+        # What the variables that a caller sets have in common with the same ones another time: their values too
+        "variables": _digest_of(b"".join(b"%b=%b\0" % pair for pair in sorted(dict(request.environ).items()))),
+        **input_of(request.stdin),
+    }
+
+
+def input_of(stdin: bytes | int | None) -> dict[str, Any]:
+    """Return what a request says of what the command reads: a shell runs that as well as its words."""
+    if isinstance(stdin, int):
+        return {"stdin": INHERITED if isinstance(stdin, InheritedInput) else UNKNOWN_PROGRAM}
+    return {"stdin": _digest_of(stdin), "stdin_head": stdin[:_STDIN_SHOWN]} if stdin else {}
+
+
+def _digest_of(said: bytes) -> str:
+    from hashlib import blake2b  # lazy: approvals
+
+    return blake2b(said, digest_size=32).hexdigest() if said else ""
+
+
+def make_asker(project: Project, request: Request, plan: Plan, broker: Broker, run: RunId) -> Ask:
+    """Return what the proxy of a run asks for a host; it says nothing where that is allowed, else why it is not."""
+    # Before the command begins: afterwards it may have changed the program that it is
+    occasion = occasion_of(project, request, plan) | {"run": run}
+
+    def ask(host: str) -> str:
+        asked = Egress(**occasion, hosts=(host,))
+        try:
+            broker.obtain(asked).take(asked)
+        except DeniedError as error:
+            return f"{_NOT_ALLOWED} ({error.reason})" if error.reason else _NOT_ALLOWED
+        except UnspillError as error:
+            return f"it can't be asked for ({error.code})"
+        return ""
+
+    return ask
+
+
+def outside(project: Project, request: Request) -> Request:
+    """Return a request as it is without a sandbox: in the directory of the host, by a shell that the host has."""
+    from unspill.permissions.question import is_text  # lazy: unsandboxed runs
+
+    argv = request.argv
+    if project.means.policy.view == "rootfs" and is_text(argv) and not os.access(argv[0], os.X_OK):
+        argv = (b"/bin/sh", *argv[1:])
+    return request.replace(argv=argv, cwd=to_host(request.cwd, project.means.policy.view, project.roots))
+
+
+def check_plain(request: Request) -> None:
+    """Refuse what can't run outside of a sandbox, before anybody is asked.
+
+    Raises:
+        UsageError: the working directory exists in sandboxes only.
+    """
+    if not os.path.isdir(request.cwd):
+        raise UsageError(missing_text(request.cwd))
+
+
+def run_plainly(project: Project, request: Request, environ: tuple[bytes, ...], wishes: RunWishes) -> RunResult:
+    """Run one command without a sandbox, with the variables that were shown besides the person's own."""
+    shown = dict(pair.split(b"=", 1) for pair in environ)
+    return perform_outside(project, request, dict(os.environb) | shown, wishes, WARNING)
+
+
+def perform_outside(
+    project: Project, request: Request, environ: dict[bytes, bytes], wishes: RunWishes, warning: str
+) -> RunResult:
+    """Run one command without a sandbox, with exactly these variables; the warning is in its result."""
+    from unspill.runner.plain import perform_plainly  # lazy: unsandboxed runs
+
+    begun = time.monotonic()
+    runs = project.store.runs
+    with project.store.transaction:
+        run = runs.start(
+            project.row.id,
+            argv=request.argv,
+            cwd=request.cwd,
+            started_ns=time.time_ns(),
+            owner=this_process(),
+            after_cancel="discard",
+        )
+        run = runs.mark_unsandboxed(run)
+    asked = Wishes(
+        run=run.id,
+        spill_dir=spill_dir(project.store.state, run.id),
+        stdin=wishes.stdin,
+        on_event=wishes.on_event,
+        cancel_fd=wishes.cancel_fd,
+    )
+    if wishes.on_event is not None:
+        wishes.on_event(Started(run=run.id))
+    try:
+        performed = perform_plainly(request.argv, request.cwd, environ, request.limits, asked)
+    except BaseException as error:
+        error.add_note("It ran without a sandbox: what it has changed is not known and can't be undone.")
+        project.store.runs.end(run.replace(ended_ns=time.time_ns()))
+        record_failure(project, request, run, error, is_sandboxed=False)
+        raise
+    ended = run.replace(
+        ended_ns=time.time_ns(), outcome=performed.outcome, stdout=performed.stdout, stderr=performed.stderr
+    )
+    project.store.runs.end(ended)
+    if wishes.on_event is not None:
+        wishes.on_event(Ended(run=run.id, outcome=performed.outcome))
+    return RunResult(
+        run=run.id,
+        number=run.number,
+        outcome=performed.outcome,
+        stdout=performed.stdout,
+        stderr=performed.stderr,
+        changes=ChangeSet(roots=()),
+        held=False,
+        duration_s=time.monotonic() - begun,
+        warnings=(warning,),
+        sandboxed=False,
+        shown_lines=project.means.policy.shown_lines,
+        shown_bytes=project.means.policy.shown_bytes,
+    )
+
+
+def run_contained(project: Project, request: Request, wishes: RunWishes) -> RunResult:
+    """Run one command in container mode.
+
+    Raises:
+        UsageError: its changes are not to be made in the project at once, or its directory does not exist.
+    """
+    if wishes.after != "apply":
+        raise UsageError(
+            f"in container mode changes can't be kept apart, so `{wishes.after}` can't be done",
+            remedy="Use `apply`: changes are then made in the project at once.",
+        )
+    environ = contained_environ(project.path, project.means.policy.environment, os.environb, request.environ)
+    check_plain(request)
+    return perform_outside(project, request, environ, wishes, IN_CONTAINER.format(name=project.means.container))

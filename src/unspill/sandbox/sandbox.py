@@ -13,19 +13,47 @@
 
 There is one sandbox named `default` per project, reopened wherever it is asked for; other names are others. What is
 held is seen by the next run of that sandbox. Runs of one sandbox follow one another.
+
+`open_temporary` is for whoever has no project, only something to try: a sandbox over an empty directory of its own,
+which goes with all that was ever written in it. Nothing of the person's lies there, so nothing is masked.
 """
 
 from __future__ import annotations
 
-from unspill.layers.lifecycle import find_hidden, load_stacks
+import os
+import time
+
+from unspill.errors import (
+    PolicyError,
+    SandboxUnavailable,
+    StoreDamaged,
+    StoreError,
+)
+from unspill.layers.lifecycle import (
+    discard_stacks,
+    find_hidden,
+    load_stacks,
+    playground_dir,
+    tmp_dir,
+)
+from unspill.layers.locks import lock_sandbox, refuse_given_up
+from unspill.layers.trees import remove_tree
 from unspill.model.layer import SandboxId
-from unspill.sandbox.daily import do_daily
-from unspill.sandbox.opening import open_project, with_held_roots
+from unspill.model.policy import DAY_NS, Policy, Secrets
+from unspill.policy.paths import contains, show
 from unspill.sandbox.planning import RunWishes, make_request
-from unspill.sandbox.project import check_name
+from unspill.sandbox.project import (
+    check_approver,
+    check_name,
+    check_run,
+    check_stdin,
+    open_project,
+    read_text,
+    with_held_roots,
+)
+from unspill.sandbox.result import record_operation, record_run
 from unspill.sandbox.running import run_request
-from unspill.sandbox.settings import check_approver, check_run, check_stdin
-from unspill.sandbox.sweep import hold_interrupted, sweep_once
+from unspill.sandbox.scan import hold_interrupted, interrupted_line, sweep_once
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -46,18 +74,70 @@ if TYPE_CHECKING:
         After,
         EngineName,
         Limits,
-        Policy,
         View,
     )
     from unspill.model.run import Event, Run, Traffic
     from unspill.permissions.broker import Broker
     from unspill.sandbox.history import Backup
     from unspill.sandbox.planning import Command, Request
-    from unspill.sandbox.project import Locations, Project
+    from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.review import Reviews
-    from unspill.sandbox.settings import Who
     from unspill.store.operations import FileRow
+
+
+_PRUNED = "pruned"
+
+TEMPORARY = "temporary"
+
+
+def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
+    """Copy the database and forget what is outside the window, if that was not done for a day.
+
+    A failure is no reason not to run.
+
+    Raises:
+        StoreDamaged: the database is not whole.
+    """
+    now = time.time_ns() if now_ns is None else now_ns
+    stamp = store.facts.find(_PRUNED)
+    if stamp is None:
+        # Nothing can be old in a store that was never looked at
+        store.facts.put(_PRUNED, str(now))
+        return
+    if stamp.isdecimal() and _is_today(int(stamp), now):
+        return
+    from unspill.sandbox.upkeep import prune_in_time  # lazy: upkeep
+
+    _copy_daily(store, now, policy.keep_days)
+    try:
+        is_complete = prune_in_time(store, now, days=policy.keep_days, budget=policy.keep_bytes)
+    except OSError:
+        return
+    store.grants.remove_expired(now)
+    store.requests.remove_before(now - policy.keep_days * DAY_NS)
+    if is_complete:
+        store.facts.put(_PRUNED, str(now))
+
+
+def _copy_daily(store: Store, now: int, keep_days: int) -> None:
+    from unspill.store.copies import copied_ns, make_copy, remove_older  # lazy: upkeep
+
+    made = copied_ns(store.state)
+    # Pruning may take several starts of a day, one copy is enough
+    if made is not None and _is_today(made, now):
+        return
+    try:
+        make_copy(store.transaction, store.state)
+        remove_older(store.state, now - keep_days * DAY_NS)
+    except StoreDamaged:
+        raise
+    except (OSError, StoreError):
+        return
+
+
+def _is_today(moment: int, now: int) -> bool:
+    return 0 <= now - moment < DAY_NS
 
 
 class Looking:
@@ -112,8 +192,6 @@ class Looking:
 
     def describe_interrupted(self, run: Run) -> str:
         """Return in one line what became of the changes of such a run, for the person."""
-        from unspill.sandbox.interrupted import interrupted_line  # lazy: upkeep
-
         row = self._project.store.sandboxes.find_id(SandboxId(run.sandbox))
         return interrupted_line(run, "" if row is None else row.name)
 
@@ -270,8 +348,6 @@ class Sandbox(Looking):
         self._project = open_project(project, name, policy, permit_root)
         self._recovered = sweep_once(self._project.store, self._project.means.facts)
         if self._recovered:
-            from unspill.sandbox.audit import record_operation  # lazy: audit
-
             for operation in self._recovered:
                 record_operation(self._project.store, operation)
         self._interrupted = list(hold_interrupted(self._project))
@@ -379,19 +455,17 @@ class Sandbox(Looking):
             return run_with_more(self._project, request, wishes, self._broker_of(approver), Wanted(**more))
         result = run_request(self._project, request, wishes)
         # Not before: the command line loads it while the command begins
-        from unspill.sandbox.audit import record_run  # lazy: audit
-
         return record_run(self._project, request, result)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
-        from unspill.sandbox.aio import run_in_thread  # lazy: async
+        from unspill.runner.aio import run_in_thread  # lazy: async
 
         return await run_in_thread(self.run, command, options)
 
     def stream(self, command: Command, **options: object) -> AsyncIterator[Event | RunResult]:
         """Yield events while a command runs, and its RunResult last."""
-        from unspill.sandbox.aio import stream_from_thread  # lazy: async
+        from unspill.runner.aio import stream_from_thread  # lazy: async
 
         return stream_from_thread(self.run, command, options)
 
@@ -484,7 +558,6 @@ class Sandbox(Looking):
 
     def _operate(self, do: Callable[[], Operation]) -> Operation:
         from unspill.sandbox.apply import preload  # lazy: apply
-        from unspill.sandbox.audit import record_operation  # lazy: audit
 
         preload(self._project.roots)
         return record_operation(self._project.store, do())
@@ -498,3 +571,66 @@ class Sandbox(Looking):
 
     def __exit__(self, *_rest: object) -> None:
         self.close()
+
+
+def open_temporary(policy_file: str | None = None, *, cancel_fd: int | None = None) -> Sandbox:
+    """Make a directory and open a sandbox over it; its `/tmp` is kept from run to run.
+
+    Args:
+        policy_file: The policy as TOML; by default the person's configuration.
+        cancel_fd: A descriptor that is readable where the caller does not want it any more.
+
+    Raises:
+        SandboxUnavailable: the caller gave up; nothing is left.
+        UsageError: the file is not there, or says what can't be.
+        HostError: this machine can't; the remedy says what to do.
+        StoreError: the state directory can't be used.
+    """
+    import tempfile  # lazy: temporary sandboxes
+
+    place = os.path.realpath(tempfile.gettempdir())
+    # Not in /tmp: that is kept for the runs, and nothing that is mounted may lie in what they write
+    usable = "/var/tmp" if contains(b"/tmp", os.fsencode(place)) else place
+    directory = tempfile.mkdtemp(prefix="unspill-", dir=usable)
+    try:
+        with Sandbox(directory, name=TEMPORARY) as usual:
+            project = usual._project
+        policy = project.means.policy
+        if policy_file is not None:
+            policy = _read_policy(os.fsencode(policy_file), project.home.path)
+        policy = policy.replace(tmp="persistent", after="hold", secrets=Secrets(mask=False))
+        sandbox = Sandbox(directory, name=TEMPORARY, policy=policy)
+    except BaseException:
+        remove_tree(os.fsencode(directory))
+        raise
+    try:
+        refuse_given_up(cancel_fd)
+    except SandboxUnavailable:
+        remove_temporary(sandbox)
+        raise
+    return sandbox
+
+
+def _read_policy(path: bytes, home: bytes) -> Policy:
+    from unspill.policy.config import parse_policy  # lazy: temporary sandboxes
+    from unspill.policy.merge import with_own  # lazy: temporary sandboxes
+
+    text = read_text(path)
+    if text is None:
+        raise PolicyError(f"there is no {show(path)}")
+    return with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=home))
+
+
+def remove_temporary(sandbox: Sandbox) -> None:
+    """Close such a sandbox and remove everything: its directory, what is held, /tmp and playground.
+
+    Raises:
+        SandboxUnavailable: a run of it still goes on.
+    """
+    data, project = sandbox._project.locations.data, sandbox.project
+    with lock_sandbox(sandbox._project.store.state, sandbox.id):
+        # For good: nobody can want it back where the project itself goes
+        discard_stacks(sandbox._project.store, sandbox.id)
+    sandbox.close()
+    for path in (project, playground_dir(data, project), tmp_dir(data, project, sandbox.name)):
+        remove_tree(path)

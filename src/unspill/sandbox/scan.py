@@ -1,31 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run left in its layers now that every process of it is dead, and the repositories as they stood when it began.
+"""What a run left in its layers now that every process of it is dead, also where its own process was killed meanwhile.
 
 A repository is found before the run and kept with what the run wrote.
+
+A run without a result is unfinished until the one transaction that seals its layers, and the next opening finds it
+again; from then on it is a held one. So a crash here loses nothing. If the process was killed, all that the command
+wrote until then is kept. After a power cut it is what the filesystem kept: nothing was synchronised, so a file may be
+empty or old. `sweep_once` removes what else dead processes left, before a state directory is used.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
-from unspill.errors import SandboxUnavailable
+from unspill.errors import SandboxUnavailable, UnspillError
+from unspill.host.libc import DeferredSignals
 from unspill.host.overlay import OPAQUE
-from unspill.layers.lifecycle import find_base, is_empty, is_untouched
-from unspill.layers.locks import base_dir, base_link
+from unspill.layers.lifecycle import (
+    OpenRun,
+    drop_run,
+    find_base,
+    is_empty,
+    is_untouched,
+    seal_run,
+)
+from unspill.layers.locks import (
+    SandboxLock,
+    base_dir,
+    base_link,
+    is_abandoned,
+    may_live,
+    spill_dir,
+    upper_dir,
+    work_dir,
+)
+from unspill.layers.sweep import (
+    drop_caches,
+    end_processes,
+    remove_run,
+    sweep,
+)
+from unspill.layers.trees import remove_tree
 from unspill.model.change import ChangeSet
-from unspill.model.run import LimitReached
+from unspill.model.layer import OpenLayer, TimeMark
+from unspill.model.policy import Limits
+from unspill.model.run import Cancelled, LimitReached
+from unspill.policy.paths import quote
 from unspill.runner.watch import find_excess
+from unspill.sandbox.result import record_failure, record_run
+from unspill.sandbox.secrets import load_masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unspill.layers.lifecycle import OpenRun
     from unspill.model.change import Change
     from unspill.model.layer import LayerId
-    from unspill.model.policy import Limits
+    from unspill.model.operation import Operation
+    from unspill.model.plan import Facts
+    from unspill.model.policy import After
+    from unspill.model.run import Run
     from unspill.runner.perform import Performed
+    from unspill.sandbox.planning import Request
     from unspill.sandbox.project import Project
+    from unspill.sandbox.result import RunResult
+    from unspill.store.db import Store
+    from unspill.store.layers import LayerRow, SandboxRow
+    from unspill.store.runs import UnfinishedRun
+
+_REVIEW = "See `unspill changes`, then `unspill apply` or `unspill discard`."
+_LONGEST_COMMAND = 60
+_swept: set[tuple[int, bytes]] = set()
 
 
 def with_last_look(performed: Performed, under_way: OpenRun, limits: Limits) -> Performed:
@@ -53,7 +99,7 @@ def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -
     """
     if not any(b".git/" in change.path for change in changes):
         return changes
-    from unspill.git.repository import find_noise, find_repositories
+    from unspill.git.repository import find_noise, find_repositories  # lazy: git
 
     parts = []
     for part in changes.roots:
@@ -101,13 +147,13 @@ def scan_run(under_way: OpenRun) -> ChangeSet:
         lowers = stack.lowers()
         if is_untouched(stack.open.upper, lowers[0]):
             continue
-        from unspill.changes.scan import scan
+        from unspill.changes.scan import scan  # lazy: changes
 
         found = scan((stack.open.upper,), lowers[:-1], stack.live)
         parts.append(_without_noise(found, stack.open.upper, lowers[:-1]))
     if not parts:
         return ChangeSet(roots=())
-    from unspill.changes.scan import join
+    from unspill.changes.scan import join  # lazy: changes
 
     return join(parts)
 
@@ -180,3 +226,208 @@ def left_base(project: Project, layer: LayerId) -> bytes | None:
     except OSError:
         return None
     return base if os.path.isdir(base) else None
+
+
+def hold_of_project(project: Project) -> tuple[Run, ...]:
+    """Hold what runs of a project had written when their processes were killed; return those to tell the person of.
+
+    That is: the held ones, and those that were too large. A sandbox that is in use is left to whoever uses it.
+    """
+    sandboxes = {row.id: row for row in project.store.sandboxes.of_project(project.path)}
+    found: list[Run] = []
+    for run in project.store.runs.unfinished():
+        if run.keeps and run.sandbox in sandboxes and is_abandoned(run):
+            lock = SandboxLock(project.store.state, run.sandbox)
+            if lock.try_acquire():
+                with lock:
+                    found += _try_hold(project, sandboxes[run.sandbox], run)
+    return tuple(found)
+
+
+def hold_of_sandbox(project: Project) -> tuple[Run, ...]:
+    """Do the same for one sandbox, before the next run of it. Its lock is held.
+
+    Whoever keeps something has the lock until the end, so every run without an end lost its process; or this process
+    was interrupted twice and did not come to hold it.
+    """
+    found: list[Run] = []
+    for run in project.store.runs.unfinished():
+        if run.keeps and run.sandbox == project.row.id:
+            found += _try_hold(project, project.row, run)
+    return tuple(found)
+
+
+def _try_hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> list[Run]:
+    """Hold what a run has written, if that can be done now: a root may be gone, or the disk full."""
+    try:
+        return _hold(project, sandbox, left)
+    except (OSError, UnspillError):
+        return []
+
+
+def _hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> list[Run]:
+    from unspill.host.cgroup import sweep_groups  # lazy: upkeep
+
+    store = project.store
+    run = store.runs.find(left.id)
+    if run is None or run.ended_ns is not None:
+        return []  # another process was faster
+    if may_live(left) and not end_processes(store, left.id):
+        return []  # what can't be killed may still write
+    if project.means.facts.cgroup != "none":
+        sweep_groups(project.means.facts.cgroup, (left.id,))
+    rows = [row for row in store.layers.open_of_run(run.id) if os.path.isdir(upper_dir(store.state, row.id))]
+    if not rows:
+        remove_run(store, run.id)
+        return []
+    drop_caches(store, run.id)
+    remove_tree(spill_dir(store.state, run.id))
+    limits = Limits(layer_bytes=left.layer_bytes, layer_entries=left.layer_entries)
+    held = _hold_written(project, _reopened(project, sandbox, run, rows), limits)
+    return [held] if held.held or held.outcome is not None else []
+
+
+def _reopened(project: Project, sandbox: SandboxRow, run: Run, rows: list[LayerRow]) -> OpenRun:
+    """Return a run as it was under way, from what the store has of it."""
+    state, by_root = project.store.state, {row.root: row for row in rows}
+    stacks = load_masked(project.replace(row=sandbox, roots=tuple(by_root)))
+    layers = {
+        root: OpenLayer(
+            id=row.id,
+            upper=upper_dir(state, row.id),
+            work=work_dir(state, row.id),
+            mark=TimeMark(ctime_ns=row.mark_ns),
+            run=run.id,
+        )
+        for root, row in by_root.items()
+    }
+    stacks = tuple(
+        stack.replace(open=layers[stack.live], base=stack.base or left_base(project, layers[stack.live].id))
+        for stack in stacks
+    )
+    return OpenRun(run=run, project=project.path, stacks=stacks)
+
+
+def _hold_written(project: Project, under_way: OpenRun, limits: Limits) -> Run:
+    """Seal the layers of a run whose processes are dead. Drop them if nothing was changed, or too much written."""
+    ended = under_way.run.replace(ended_ns=time.time_ns(), outcome=excess_of(under_way, limits))
+    changes: ChangeSet | None = None
+    try:
+        changes = scan_run(under_way) if ended.outcome is None else ChangeSet(roots=())
+        ended = ended.replace(changed=sum(not change.is_mere_touch for change in changes), held=bool(changes))
+    except (OSError, UnspillError):
+        # What can't be read now is kept all the same
+        ended = ended.replace(held=True)
+    if ended.held:
+        keep_bases(project, under_way, changes)
+    (seal_run if ended.held else drop_run)(project.store, under_way, ended, fold=False)
+    if ended.held:
+        keep_base_objects(project, under_way)
+    return ended
+
+
+def hold_failed(
+    project: Project, request: Request, under_way: OpenRun, after_cancel: After, error: BaseException
+) -> tuple[Run, ...]:
+    """Hold what a run has written that something ended without a result, and say so in a note of the error.
+
+    Returns the run, if there is something to tell of it.
+    """
+    store, run = project.store, under_way.run
+    found: tuple[Run, ...] = ()
+    with DeferredSignals():
+        if after_cancel == "discard" or is_unwritten(under_way):
+            drop_run(store, under_way, run.replace(ended_ns=time.time_ns()), fold=False)
+        elif end_processes(store, run.id):
+            held = _hold_written(project, under_way, request.limits)
+            if held.held or held.outcome is not None:
+                error.add_note(interrupted_line(held))
+                found = (held,)
+        remove_tree(spill_dir(store.state, run.id))
+        record_failure(project, request, run, error)
+    return found
+
+
+def tell_cancelled(project: Project, request: Request, result: RunResult, error: BaseException) -> None:
+    """Say in a note of the error that cancelled a run what became of its changes: whoever catches it has no result."""
+    record_run(project, request, result)
+    # Whoever closed a pipe has read enough, and wants to hear only of what they would miss
+    if result.changes or isinstance(error, KeyboardInterrupt):
+        error.add_note(cancelled_line(result))
+
+
+def cancelled_line(result: RunResult) -> str:
+    """Say in one line what became of the changes of a run whose caller was interrupted."""
+    from unspill.changes.render import count_changes  # lazy: upkeep
+
+    if isinstance(result.outcome, LimitReached):
+        return f"Cancelled. {_too_large(result.outcome)}"
+    said = "Cancelled." if isinstance(result.outcome, Cancelled) else "Cancelled after the command had ended."
+    operation = result.operation
+    if operation is not None and operation.number:
+        rest = " Some of them are on hold: see `unspill changes`." if result.held else ""
+        return f"{said} Its changes were applied as op {operation.number}. Undo: `unspill undo`.{rest}"
+    if result.held:
+        return f"{said} Its changes are on hold ({count_changes(result.changes) or 'only timestamps'}). {_REVIEW}"
+    return f"{said} {'Its changes were thrown away.' if result.changes else 'It had changed nothing.'}"
+
+
+def interrupted_line(run: Run, sandbox: str = "default") -> str:
+    """Say in one line what became of the changes of a run that was cut off: its process died, or something failed."""
+    words = " ".join(map(quote, run.argv))
+    command = words if len(words) <= _LONGEST_COMMAND else f"{words[:_LONGEST_COMMAND]}..."
+    where = "" if sandbox == "default" else f" in sandbox {sandbox!r}"
+    if isinstance(run.outcome, LimitReached):
+        return f"Run {run.number}{where} was cut off: {command}. {_too_large(run.outcome)}"
+    count = f" ({run.changed} {'path' if run.changed == 1 else 'paths'})" if run.changed else ""
+    return f"Run {run.number}{where} was cut off: {command}. Its changes are on hold{count}. {_REVIEW}"
+
+
+def _too_large(reached: LimitReached) -> str:
+    return f"Its changes were dropped: they are more than `limits.{reached.limit}` allows ({reached.bound})."
+
+
+def sweep_once(store: Store, facts: Facts) -> tuple[Operation, ...]:
+    """Remove what dead processes left, once per process and state directory; return what they had under way.
+
+    Raises:
+        SandboxUnavailable: the state directory's filesystem fails.
+    """
+    recovered = end_interrupted(store)
+    key = (os.getpid(), store.state)
+    if key in _swept:
+        return recovered
+    try:
+        swept = sweep(store)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"{os.fsdecode(store.state)} can't be put in order: {error.strerror}",
+            remedy="Mend the disk or free some space.",
+        ) from error
+    if swept.runs and facts.cgroup != "none":
+        from unspill.host.cgroup import sweep_groups  # lazy: upkeep
+
+        sweep_groups(facts.cgroup, swept.runs)
+    _swept.add(key)
+    return recovered
+
+
+def hold_interrupted(project: Project) -> tuple[Run, ...]:
+    """Hold what runs of a project had written when their processes were killed; return those to tell the person of."""
+    if not any(run.keeps and is_abandoned(run) for run in project.store.runs.unfinished()):
+        return ()
+
+    return hold_of_project(project)
+
+
+def end_interrupted(store: Store) -> tuple[Operation, ...]:
+    """Finish or take back operations that somebody could not end, this process perhaps; return them.
+
+    Raises:
+        SandboxUnavailable: the filesystem fails; the next call tries again.
+    """
+    if not os.listdir(store.state + b"/pending"):
+        return ()
+    from unspill.apply.recover import recover_operations  # lazy: upkeep
+
+    return recover_operations(store)

@@ -36,8 +36,7 @@ from unspill.model.operation import OperationId
 from unspill.model.policy import DAY_NS
 from unspill.record import Record
 from unspill.sandbox.history import catch_up, judge_files
-from unspill.sandbox.project import find_own_locations
-from unspill.sandbox.settings import find_own_policy, rootfs_directory
+from unspill.sandbox.project import find_own_locations, find_own_policy, rootfs_directory
 from unspill.store.connection import is_id
 from unspill.store.copies import put_back
 from unspill.store.db import Store, check_state_dir, list_aside

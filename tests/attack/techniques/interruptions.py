@@ -298,7 +298,7 @@ def lost_with_its_row(arena: Arena, *, is_set_aside: bool) -> object:
         connection.execute("DELETE FROM layers")
     from unspill.layers import sweep
     from unspill.layers.trees import remove_tree
-    from unspill.sandbox import sweep as sweep_module
+    from unspill.sandbox import scan as sweep_module
 
     def remove(state: bytes, part: bytes, names: set[str]) -> None:
         for name in names:

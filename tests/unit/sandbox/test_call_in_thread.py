@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from unspill.sandbox.aio import call_in_thread
+from unspill.runner.aio import call_in_thread
 
 
 def give_up_slowly(cancel_fd: int) -> None:

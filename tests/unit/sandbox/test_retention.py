@@ -22,8 +22,8 @@ from unspill.model.operation import Operation, OperationId
 from unspill.model.permission import Egress
 from unspill.model.policy import GIB, Policy
 from unspill.permissions.question import make_question
-from unspill.sandbox.daily import do_daily
 from unspill.sandbox.history import backups_of, files_of
+from unspill.sandbox.sandbox import do_daily
 from unspill.sandbox.upkeep import Family, Pruned, choose, find_families, prune, status
 from unspill.store.copies import BEFORE_MIGRATION, copied_ns, make_copy
 from unspill.store.db import Store, list_aside

@@ -13,9 +13,8 @@ from unspill.errors import RootfsError, RootfsUnsafe
 from unspill.model.policy import Policy
 from unspill.model.rootfs import RootfsSpec
 from unspill.rootfs.registry import Registry
-from unspill.sandbox.project import Locations
+from unspill.sandbox.project import Locations, rootfs_directory
 from unspill.sandbox.rootfs_use import find_rootfs
-from unspill.sandbox.settings import rootfs_directory
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.unit.plan.given import facts
 from unspill.errors import PolicyError, RootfsError
 from unspill.network.resolve import AddressRules, Endpoint
 from unspill.policy.hosts import Refused
-from unspill.sandbox.rootfs_install import InstallGround, find_endpoints, install
+from unspill.sandbox.rootfs_use import InstallGround, find_endpoints, install
 
 LOOPBACK = bytes((127, 0, 0, 1))
 

@@ -11,8 +11,7 @@ import pytest
 from unspill.errors import PolicyError
 from unspill.model.policy import Policy
 from unspill.model.rootfs import RootfsSpec
-from unspill.sandbox.project import Locations
-from unspill.sandbox.settings import load_policy
+from unspill.sandbox.project import Locations, load_policy
 
 
 @pytest.fixture

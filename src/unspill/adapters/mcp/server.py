@@ -66,7 +66,7 @@ from unspill.adapters.tools import call_tool
 from unspill.changes.render import safe_text
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
 from unspill.model.run import OutputChunk
-from unspill.sandbox.aio import call_in_thread
+from unspill.runner.aio import call_in_thread
 from unspill.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:

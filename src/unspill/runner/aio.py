@@ -18,11 +18,10 @@ from unspill.host.dirfd import make_pipe
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from unspill.model.run import Event
+
     Start = Callable[[Callable[[], None]], object]
 
-    from unspill.model.run import Event
-    from unspill.sandbox.planning import Command
-    from unspill.sandbox.result import RunResult
 
 Found = TypeVar("Found")
 
@@ -31,7 +30,7 @@ _WAITING_EVENTS = 64
 _LONGEST_WAIT_S = 1.0
 
 
-async def run_in_thread(run: Callable[..., RunResult], command: Command, options: dict[str, Any]) -> RunResult:
+async def run_in_thread(run: Callable[..., Found], command: Any, options: dict[str, Any]) -> Found:
     """Run a command; when the task is cancelled, kill the run, wait until it is dead and raise."""
     return await call_in_thread(lambda cancel_fd: run(command, cancel_fd=cancel_fd, **options))
 
@@ -81,8 +80,8 @@ async def call_in_thread(work: Callable[[int], Found], start: Start | None = Non
 
 
 async def stream_from_thread(
-    run: Callable[..., RunResult], command: Command, options: dict[str, Any]
-) -> AsyncIterator[Event | RunResult]:
+    run: Callable[..., Found], command: Any, options: dict[str, Any]
+) -> AsyncIterator[Event | Found]:
     """Yield the events of a run, then its result. Leaving the loop early kills the run."""
     feed = Feed(asyncio.get_running_loop())
     task = asyncio.create_task(run_in_thread(run, command, {**options, "on_event": feed.put}))

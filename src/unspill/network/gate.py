@@ -2,8 +2,7 @@
 """The way out of one run: its proxy, from the listener that the spawner made inside to the record of what went out.
 
 The proxy serves in a thread of this process and in this process's network namespace. Without a network in the plan
-nothing of it is loaded.
-"""
+nothing of it is loaded."""
 
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from unspill.network.proxy import Ask, Proxy
     from unspill.network.resolve import Endpoint
     from unspill.policy.hosts import HostRules
+
 
 _DESCRIPTORS = 4096
 # What a command opens may not take the last ones: this process has to go on, and whoever it belongs to
