@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-TABLE: Final = Path(__file__).parents[1] / "docs" / "figures.md"
+TABLE: Final = Path(__file__).parents[1] / "docs" / "security" / "figures.md"
 HEADER: Final = ("| figure | value | note | date |", "|---|---|---|---|")
 
 

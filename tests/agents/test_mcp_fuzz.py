@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thousands of hostile calls to a real `unspill mcp`: it lives, it answers, and nothing has happened that must not.
 
-Reduced by default; whole, with the figure in docs/figures.md, by --full.
+Reduced by default; whole, with the figure in docs/security/figures.md, by --full.
 """
 
 import os

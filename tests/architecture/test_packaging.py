@@ -26,7 +26,7 @@ from tests.building import build_wheel, copy_checkout
 from tests.docs.blocks import find_blocks
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXPLAINED = (ROOT / "docs" / "dependencies.md").read_text()
+EXPLAINED = (ROOT / "docs" / "design" / "dependencies.md").read_text()
 CONSTRAINTS = ("constraints.txt", "constraints-agents.txt")
 FRAMEWORKS = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name != "dev"}
 GROUPS = {"deepagents_code.sandbox_providers", "inspect_ai"}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of docs/regressions.md, made from the tests that are named by a CVE: `python -m tests.attack.regressions`.
+"""Make the table of docs/security/regressions.md from the tests that are named by a CVE.
 
-Such a test's name begins with the numbers it is about; its docstring says what is tried, then `Control:` and what shows
-that the attempt is worth something.
+Run `python -m tests.attack.regressions` to write it. Such a test's name begins with the numbers it is about; its
+docstring says what is tried, then `Control:` and what shows that the attempt is worth something.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from tests.attack.cve_entries import ENTRIES
 
 HERE: Final = Path(__file__).parent
-DOCUMENT: Final = HERE.parents[1] / "docs" / "regressions.md"
+DOCUMENT: Final = HERE.parents[1] / "docs" / "security" / "regressions.md"
 HEADER: Final = "| number | of | what is tried here | what shows that the attempt works | test |"
 NAME: Final = re.compile(r"test_(?P<numbers>(?:cve_\d{4}_\d+_)+)(?P<rest>\w+)")
 NUMBER: Final = re.compile(r"cve_(\d{4})_(\d+)")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/attacks.md and SECURITY.md, made from the tests' own words: `python -m tests.attack.table`.
+"""Make the tables of docs/security/attacks.md and SECURITY.md from the tests' own words.
 
-The list of techniques comes first. The attacks that are written out follow: such a test's name begins with the
-attack's number, and its docstring says what is tried, then `Control:` and what shows that the attempt is worth
-something.
+Run `python -m tests.attack.table` to write them. The list of techniques comes first. The attacks that are written out
+follow: such a test's name begins with the attack's number, and its docstring says what is tried, then `Control:` and
+what shows that the attempt is worth something.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.attack.techniques.every import TECHNIQUES
 HERE: Final = Path(__file__).parent
 # Those against the server for agents need its framework, so they lie with the others that do
 AGENTS: Final = HERE.parent / "agents"
-DOCUMENT: Final = HERE.parents[1] / "docs" / "attacks.md"
+DOCUMENT: Final = HERE.parents[1] / "docs" / "security" / "attacks.md"
 PROMISES: Final = HERE.parents[1] / "SECURITY.md"
 BEGIN: Final = "<!-- from here on: python -m tests.attack.table -->\n"
 ROOT_BEGIN, ROOT_END = "<!-- python -m tests.attack.table -->\n", "<!-- end of the table -->\n"
@@ -75,7 +75,7 @@ def _rows_of(path: Path) -> list[Row]:
 
 
 def tables() -> str:
-    """Return all that is generated of docs/attacks.md."""
+    """Return all that is generated of docs/security/attacks.md."""
     listed = [_line(one.id, one.tries, one.removed) for one in TECHNIQUES]
     written = [str(row) for row in rows()]
     return "\n".join(
@@ -100,7 +100,7 @@ def root_table() -> str:
 
 
 def with_tables(document: str) -> str:
-    """Return docs/attacks.md with the tables as they are now."""
+    """Return docs/security/attacks.md with the tables as they are now."""
     return document[: document.index(BEGIN)] + BEGIN + "\n" + tables()
 
 

@@ -242,7 +242,7 @@ def test_agents_whose_files_are_not_known_are_not_checked(name: str, ground: Gro
 
 
 def test_the_documents_never_switch_codex_own_sandbox_off_before_the_check() -> None:
-    for path in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]:
+    for path in [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]:
         text = path.read_text()
         if "danger-full-access" in text:
             assert "hook codex --check" in text[: text.index("danger-full-access")], path

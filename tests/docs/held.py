@@ -12,14 +12,14 @@ ROWS_HEADER: Final = "| what | verdict | why | when it is deleted |"
 KEYS_HEADER: Final = "| keys | with what value |"
 VALUES: Final = {
     "any": "any",
-    "address": "an address without an option, a program or a transport of its own",
+    "address": "an address that holds no option, program or transport",
     "update": "`checkout`, `rebase`, `merge`, `none`",
-    "name": "anything that is no option and no command",
+    "name": "anything but an option or a command",
 }
 FORMAT_VALUES: Final = {
-    "any": "any, where the repository is new",
-    "work tree": "where the repository of a module is new: the relative path of a directory whose own `.git` file "
-    "leads back to it, in no git directory and behind no link",
+    "any": "any, if the repository is new",
+    "work tree": "if the repository of a module is new: the relative path of a directory whose `.git` file leads "
+    "back to it, not in a git directory and not behind a link",
 }
 
 
@@ -55,7 +55,7 @@ def keys() -> list[str]:
         lines.append(f"| {' '.join(f'`{key}`' for key in patterns)} | {words} |")
     return [
         *lines,
-        f"| {' '.join(f'`{key}`' for key in sorted(EXCLUDED_KEYS))} | none, although it is a `branch.*.*` |",
+        f"| {' '.join(f'`{key}`' for key in sorted(EXCLUDED_KEYS))} | none, although `branch.*.*` covers it |",
     ]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every shell and Python block of README.md, ARCHITECTURE.md, SECURITY.md and docs/ is run, in order, in a new home.
 
-Links between documents lead somewhere.
+Links between documents lead to files and headings that are there.
 """
 
 import re
@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 # Its blocks prepare a machine for the tests; `.ci/run` does the same
 RUN_DOCUMENTS = [name for name in DOCUMENTS if name != "CONTRIBUTING.md"]
-LINK = re.compile(r"\]\((?P<target>[^)#\s]*)(#[^)]*)?\)")
+LINK = re.compile(r"\]\((?P<target>[^)#\s]*)(#(?P<anchor>[^)]*))?\)")
+HEADING = re.compile(r"^#+ (?P<words>.*)$", re.MULTILINE)
 # A block that another test runs, in a place that these have not
 ELSEWHERE = re.compile(r"run by (?P<test>tests/[\w/]+\.py)")
 INSTALL = re.compile(r"(sudo )?(apt|apt-get|dnf|pacman|zypper|apk|pip|pipx|uv|git clone|python3? -m (venv|pip))\b")
@@ -68,6 +69,20 @@ def test_links_lead_to_files_of_the_project(document: str) -> None:
     targets = {match["target"] for match in LINK.finditer(text)} - {""}
     local = {target for target in targets if "://" not in target}
     assert [target for target in local if not (ROOT / document).parent.joinpath(target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_headings(document: str) -> None:
+    path = ROOT / document
+    found = [match for match in LINK.finditer(path.read_text("utf-8")) if match["anchor"]]
+    local = [(path.parent / match["target"] if match["target"] else path, match["anchor"]) for match in found]
+    assert [anchor for target, anchor in local if anchor not in anchors_of(target)] == []
+
+
+def anchors_of(document: Path) -> set[str]:
+    """Return what a browser jumps to in a document: its headings in small letters, with hyphens for blanks."""
+    headings = [match["words"].lower() for match in HEADING.finditer(document.read_text("utf-8"))]
+    return {re.sub(r"[^\w -]", "", words).replace(" ", "-") for words in headings}
 
 
 def test_steps_share_one_shell_and_one_directory(demo: Path, tmp_path: Path) -> None:
