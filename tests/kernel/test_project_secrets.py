@@ -17,7 +17,7 @@ from unspill.sandbox import secrets
 from unspill.sandbox.planning import RunWishes, make_request
 from unspill.sandbox.running import run_request
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
 SECRET = "SECRET-of-the-person\n"
 IN_CONFIG = Secrets(directories=(b"config", b"deploy/keys"))

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.layers.ground import Ground, ended, layers_of, leave_work
 from unspill.layers.lifecycle import OpenRun, seal_run
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 OPTIONS = b"userxattr,index=off,metacopy=off,volatile,lowerdir=%b,upperdir=%b,workdir=%b"
 
