@@ -54,7 +54,7 @@ def test_what_a_run_holds_is_what_the_next_one_sees(ground: Ground, at: Path) ->
     second = ground.open()
     assert mounted(second, at, "ls; cat new; stat -c %a .") == "new\nnew\n700"
     assert os.listdir(ground.project) == [b"old"]
-    (stack,) = seal_run(ground.store, second, ended(second)).stacks
+    (stack,) = seal_run(ground.store, second, ended(second))
     assert len(stack.sealed) == 1, "looking is no change"
 
 
