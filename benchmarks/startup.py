@@ -87,7 +87,7 @@ def measure(sandbox: Sandbox, directory: Path, options: Options) -> None:
                 ("change", "that changes and applies a file", CHANGING_PASSES),
             )
         ),
-        Case("mounts in the plan", mounts, "mounts", MOUNTS_BAR, 1.0),
+        Case("mounts in the plan", mounts, "mounts", MOUNTS_BAR, 1.0, is_counted=True),
         Case("of the library: spawner, overlays, bwrap", turns.fast("perform"), "ms", bare, None),
         Case("of the library: the rest", max(0.0, library - turns.fast("perform")), "ms", bare, None),
     ]
