@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 
 FIRST = 3
+DESCRIPTORS_REMEDY = (
+    "Raise the limit of open files of this program (`ulimit -n`, at most `ulimit -Hn`), or run fewer commands at once."
+    " A run needs 5 descriptors, and about 15 more for a moment when it starts."
+)
 
 
 def copy_of(sock: Socket) -> Socket:
