@@ -64,7 +64,7 @@ def has_room(place: Path) -> bool:
 
 def measure_many(place: Path, files: int, options: Options) -> list[Case]:
     samples: dict[str, list[float]] = {COPYING: [], SHARING: [], "apply": [], "undo": []}
-    rounds, seconds = options.pick((3, 4), (3, 12), (6, 300))
+    rounds, seconds = options.pick((2, 4), (3, 12), (6, 300))
     end = time.monotonic() + seconds
     while len(samples["undo"]) < rounds and (not samples["undo"] or time.monotonic() < end):
         with scratch(place) as directory:
@@ -123,9 +123,9 @@ def sample(directory: Path, files: int, samples: dict[str, list[float]]) -> None
 
 def measure_size(options: Options) -> Case:
     """Apply one changed file in a large project and in a small one, in turns."""
-    large = options.pick(20_000, 100_000, 1_000_000)
+    large = options.pick(10_000, 100_000, 1_000_000)
     samples: dict[int, list[float]] = {SMALL: [], large: []}
-    turns = Turns(seconds=options.pick(2, 8, 60), rounds=options.pick(12, 40, 200))
+    turns = Turns(seconds=options.pick(1, 8, 60), rounds=options.pick(12, 40, 200))
     with scratch():
         sandboxes = {size: Sandbox(make_kept_tree(size), policy=POLICY) for size in (SMALL, large)}
 
@@ -149,7 +149,7 @@ def measure_size(options: Options) -> Case:
 
 def measure_history(options: Options) -> Case:
     """Run and apply one change in a sandbox with many earlier runs and in one with few, in turns."""
-    turns = Turns(seconds=options.pick(4, 10, 60), rounds=options.pick(30, 150, 600))
+    turns = Turns(seconds=options.pick(2, 10, 60), rounds=options.pick(30, 150, 600))
     with scratch() as many, scratch() as few:
         things: dict[str, Callable[[], object]] = {}
         for name, directory, runs in (("many", many, MANY_RUNS), ("few", few, FEW_RUNS)):

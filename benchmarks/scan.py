@@ -26,7 +26,7 @@ POLICY = Policy(limits=Limits(layer_entries=None, layer_bytes=None))
 
 def main() -> None:
     options = parse_options(__doc__ or "")
-    large = options.pick(20_000, 100_000, 1_000_000)
+    large = options.pick(10_000, 100_000, 1_000_000)
     with scratch():
         cases = [measure_size(large, options), measure_changes(large, options)]
     report("scan", cases, options, [f"large project: {large} files"])
