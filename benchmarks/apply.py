@@ -1,107 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What applying and undoing cost: many changed files against `cp -a` of them, one changed file by size of the project.
+"""What applying and undoing cost: many changed files against `cp -a`, one by size of the project and of its history.
 
-An apply has a backup, a journal and is durable when it returns; `cp -a` over a copy of the project has none of that and
-is followed by `sync`. Every sample starts from fresh trees and a synchronised disk. With `--on DIR` it is measured on
-that filesystem too.
+An apply has a backup, a journal and is durable when it returns. `cp -a` over a copy of the project has none of that;
+here it is followed by `syncfs` of the one filesystem. It is judged against a `cp -a` that copies; one that may share
+blocks (reflink) is shown beside it. Every sample starts from fresh trees and a synchronised filesystem. With `--on DIR`
+it is measured on that filesystem too.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
+import sqlite3
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from measuring import Case, Turns, make_parser, report
+from measuring import Case, Options, Turns, fast, make_parser, make_project, report, scratch, timed
+from scan import POLICY
 from scan import make_tree as make_kept_tree
 
-from unspill import Limits, Policy, Sandbox
+from unspill import Sandbox
+from unspill.host.libc import syncfs
 from unspill.host.places import filesystem_of
-from unspill.layers.trees import remove_tree
 
 FILES = 20_000
-FEWER = 5_000
 FILES_PER_DIRECTORY = 25
 SMALL = 1_000
-SIZE_BAR = 1.2
-COPY_BARS = {"btrfs": 1.5}
-COPY_BAR = 0.7
+FEW_RUNS, MANY_RUNS = 100, 20_000
+SIZE_BAR = HISTORY_BAR = 1.2
+COPY_BARS = {"ext4": 0.7, "xfs": 0.8, "btrfs": 1.6}
 LINE = b"a line of a file that a command is going to change\n"
 # Appends in place, so that every file is copied up and has overlayfs's attributes
 CHANGE_ALL = "find . -type f -exec sh -c 'for file; do echo more >> \"$file\"; done' sh {} +"
-POLICY = Policy(limits=Limits(layer_entries=None, layer_bytes=None))
+COPYING, SHARING = "cp -a", "cp -a with reflinks"
+
+
+class ApplyOptions(Options):
+    """The options of this benchmark."""
+
+    on: list[Path]
 
 
 def main() -> None:
-    arguments = parse_arguments()
-    cases: list[Case] = []
-    notes: list[str] = []
-    for place in (Path.home(), *arguments.on):
-        files = FILES if arguments.full and has_room(place) else FEWER
-        cases += measure_many(place, files, 6 if arguments.full else 3, 300 if arguments.full else 15)
-        notes.append(f"{filesystem_of(os.fsencode(place))}: measured with {files} files, times are per {FILES}")
-    cases.append(measure_size(arguments))
-    report("apply", cases, arguments, notes)
-
-
-def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--on", metavar="DIR", type=Path, action="append", default=[], help="a further filesystem")
-    return parser.parse_args()
-
-
-@contextmanager
-def scratch(place: Path) -> Iterator[Path]:
-    """Give a directory there, with a state directory of our own in it."""
-    directory = Path(tempfile.mkdtemp(prefix="unspill-apply-", dir=place))
-    (directory / "state").mkdir(mode=0o700)
-    os.environ["UNSPILL_STATE_DIR"] = str(directory / "state")
-    try:
-        yield directory
-    finally:
-        remove_tree(os.fsencode(directory))
+    options = parser.parse_args(namespace=ApplyOptions())
+    cases: list[Case] = []
+    notes: list[str] = []
+    for place in (Path.home(), *options.on):
+        files = options.pick(1_000, 5_000, FILES if has_room(place) else 5_000)
+        cases += measure_many(place, files, options)
+        notes.append(f"{filesystem_of(os.fsencode(place))}: measured with {files} files, times are per {FILES}")
+    report("apply", [*cases, measure_size(options), measure_history(options)], options, notes)
 
 
 def has_room(place: Path) -> bool:
-    """Tell whether all files fit there: as a project, its copy and a layer."""
+    """Tell whether all files fit there: as a project, its copies and a layer."""
     room = os.statvfs(place)
-    return room.f_bavail * room.f_frsize > FILES * 8192 * 4
+    return room.f_bavail * room.f_frsize > FILES * 8192 * 5
 
 
-def measure_many(place: Path, files: int, rounds: int, seconds: float) -> list[Case]:
-    samples: dict[str, list[float]] = {"cp -a": [], "apply": [], "undo": []}
+def measure_many(place: Path, files: int, options: Options) -> list[Case]:
+    samples: dict[str, list[float]] = {COPYING: [], SHARING: [], "apply": [], "undo": []}
+    rounds, seconds = options.pick((2, 4), (3, 12), (6, 300))
     end = time.monotonic() + seconds
     while len(samples["undo"]) < rounds and (not samples["undo"] or time.monotonic() < end):
         with scratch(place) as directory:
             sample(directory, files, samples)
     kind = filesystem_of(os.fsencode(place))
-    bar = COPY_BARS.get(kind, COPY_BAR)
     scale = FILES / files
-    copied = statistics.median(samples["cp -a"]) * scale
+    times = {name: fast(samples[name]) * scale for name in samples}
     return [
         Case(
-            f"{name} of {FILES} changed files on {kind}, against cp -a and sync",
-            statistics.median(samples[name]) * scale,
+            f"{name} of {FILES} changed files on {kind}, against {copy}",
+            times[name],
             "ms",
-            copied,
-            bar,
+            times[copy],
+            COPY_BARS.get(kind) if copy == COPYING else None,
             samples=[one * scale for one in samples[name]],
         )
-        for name in ("apply", "undo")
+        for name, copy in (("apply", COPYING), ("undo", COPYING), ("apply", SHARING))
     ]
 
 
 def sample(directory: Path, files: int, samples: dict[str, list[float]]) -> None:
     """Take one sample of each, on trees that nothing else was done with."""
-    project, copy = directory / "project", directory / "copy"
+    project = directory / "project"
     make_tree(project, files)
-    subprocess.run(["cp", "-a", project, copy], check=True)
+    flags = {COPYING: "--reflink=never", SHARING: "--reflink=auto"}
+    for number in range(len(flags)):
+        subprocess.run(["cp", "-a", project, directory / str(number)], check=True)
+    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     with Sandbox(project, policy=POLICY) as sandbox:
         result = sandbox.run(CHANGE_ALL, after="hold")
         assert result.exit_code == 0, result.stderr
@@ -109,9 +100,9 @@ def sample(directory: Path, files: int, samples: dict[str, list[float]]) -> None
         assert len(changes) == files, len(changes)
         layer = os.fsdecode(next(change.layer for change in changes if change.layer))
 
-        def copy_all() -> None:
-            subprocess.run(["cp", "-a", f"{layer}/.", copy], check=True)
-            os.sync()
+        def copy_all(number: int, flag: str) -> None:
+            subprocess.run(["cp", "-a", flag, f"{layer}/.", directory / str(number)], check=True)
+            syncfs(top)
 
         def apply() -> None:
             done = sandbox.apply(reviewed=changes)
@@ -121,19 +112,22 @@ def sample(directory: Path, files: int, samples: dict[str, list[float]]) -> None
             done = sandbox.undo()
             assert (done.changed, done.left) == (files, ()), done
 
-        samples["cp -a"].append(timed(copy_all))
-        samples["apply"].append(timed(apply))
-        samples["undo"].append(timed(undo))
+        for number, (name, flag) in enumerate(flags.items()):
+            syncfs(top)
+            samples[name].append(timed(partial(copy_all, number, flag)))
+        for name, work in (("apply", apply), ("undo", undo)):
+            syncfs(top)
+            samples[name].append(timed(work))
+    os.close(top)
 
 
-def measure_size(arguments: argparse.Namespace) -> Case:
+def measure_size(options: Options) -> Case:
     """Apply one changed file in a large project and in a small one, in turns."""
-    large = 1_000_000 if arguments.full else 100_000
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unspill-benchmarks"
+    large = options.pick(10_000, 100_000, 1_000_000)
     samples: dict[int, list[float]] = {SMALL: [], large: []}
-    turns = Turns(seconds=60 if arguments.full else 8, rounds=200 if arguments.full else 40)
-    with scratch(Path.home()):
-        sandboxes = {size: Sandbox(make_kept_tree(kept, size), policy=POLICY) for size in (SMALL, large)}
+    turns = Turns(seconds=options.pick(1, 8, 60), rounds=options.pick(12, 40, 200))
+    with scratch():
+        sandboxes = {size: Sandbox(make_kept_tree(size), policy=POLICY) for size in (SMALL, large)}
 
         def change_one(size: int) -> Callable[[], None]:
             sandbox = sandboxes[size]
@@ -141,29 +135,59 @@ def measure_size(arguments: argparse.Namespace) -> Case:
             def change() -> None:
                 sandbox.run(["sh", "-c", "echo more >> d0/d7/f3"], after="hold")
                 changes = sandbox.changes()
-                samples[size].append(timed(lambda: sandbox.apply(reviewed=changes), sync=False))
+                samples[size].append(timed(lambda: sandbox.apply(reviewed=changes)))
                 sandbox.undo()
 
             return change
 
         turns.run({str(size): change_one(size) for size in samples})
-    return Case(
-        f"apply of one change in {large} files, against {SMALL}",
-        statistics.median(samples[large][1:]),
-        "ms",
-        statistics.median(samples[SMALL][1:]),
-        SIZE_BAR,
-        samples=samples[large][1:],
-    )
+        for sandbox in sandboxes.values():
+            sandbox.close()
+    words = f"apply of one change in {large} files, against {SMALL}"
+    return Case(words, fast(samples[large][1:]), "ms", fast(samples[SMALL][1:]), SIZE_BAR, samples=samples[large][1:])
 
 
-def timed(work: Callable[[], object], *, sync: bool = True) -> float:
-    """Return how many milliseconds something takes, beginning with nothing to write for anybody."""
-    if sync:
-        os.sync()
-    begun = time.perf_counter()
-    work()
-    return (time.perf_counter() - begun) * 1000
+def measure_history(options: Options) -> Case:
+    """Run and apply one change in a sandbox with many earlier runs and in one with few, in turns."""
+    turns = Turns(seconds=options.pick(2, 10, 60), rounds=options.pick(30, 150, 600))
+    with scratch() as many, scratch() as few:
+        things: dict[str, Callable[[], object]] = {}
+        for name, directory, runs in (("many", many, MANY_RUNS), ("few", few, FEW_RUNS)):
+            os.environ["UNSPILL_STATE_DIR"] = str(directory / "state")
+            project = make_project(directory, "project")
+            with Sandbox(project) as sandbox:
+                run_and_apply(sandbox)
+            add_earlier_runs(directory / "state" / "store.db", runs)
+            sandbox = Sandbox(project)
+            assert sandbox.run("true").number > runs
+            things[name] = partial(run_and_apply, sandbox)
+        turns.run(things)
+    words = f"run and apply of one file after {MANY_RUNS} runs, against {FEW_RUNS}"
+    return Case(words, turns.fast("many"), "ms", turns.fast("few"), HISTORY_BAR, samples=turns.samples["many"])
+
+
+def run_and_apply(sandbox: Sandbox) -> None:
+    result = sandbox.run(["sh", "-c", "echo more >> file"], after="apply")
+    assert result.operation is not None, result
+
+
+def add_earlier_runs(database: Path, runs: int) -> None:
+    """Repeat the one run in the store, with its operation and the backup of its file, before itself."""
+    with sqlite3.connect(database) as store:
+        for table, new in (
+            ("runs", {"id": "printf('%016x', n)", "number": "number + n"}),
+            ("operations", {"id": "printf('%016x', n)", "number": "number + n"}),
+            ("backups", {"name": "name || '-' || n", "operation": "printf('%016x', n)"}),
+        ):
+            columns = [row[1] for row in store.execute(f"PRAGMA table_info({table})") if row[1] != "seq"]
+            values = ", ".join(new.get(column, column) for column in columns)
+            store.execute(
+                f"WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < {runs})"
+                f" INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM {table}, counted"
+            )
+        store.execute(f"UPDATE counters SET number = number + {runs}")
+        assert store.execute("SELECT count(*) FROM runs").fetchone()[0] == runs + 1
+    store.close()
 
 
 def make_tree(top: Path, files: int) -> None:

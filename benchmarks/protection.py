@@ -3,27 +3,50 @@
 
 The library's own run of `true`, everything included, in turns: without filter and limits, which no other run ever is,
 with both as every run has them, and with a proxy besides. The command line is measured with and without a proxy.
+
+Then the two ways out of a sandbox to the same proxy: what they carry, and how fast they answer. Ours is a listener made
+inside the network namespace and served from outside. The usual one is socat inside, from a port on loopback to a Unix
+socket that is bound into the sandbox, on which the same proxy listens. Both are in one run (`proxy_client.py`), both
+proxies are in this process; the server behind them is a process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
-import resource
-import sys
-import tempfile
+import shutil
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from socket import socket as Socket
+from typing import Any
 
-from baseline import run_program
-from bridge import HELD, Server, measure_bridges
-from measuring import Case, Turns, make_parser, report
+from measuring import (
+    Case,
+    Options,
+    Turns,
+    allow_descriptors,
+    compiled_environ,
+    fast,
+    make_project,
+    parse_options,
+    report,
+    run_program,
+    scratch,
+    unspill_program,
+)
 
-from unspill import Limits, Policy, Sandbox
-from unspill.layers.trees import remove_tree
+from unspill import Exited, Limits, Policy, Sandbox
+from unspill.model.layer import RunId
+from unspill.model.plan import PROXY_PORT, Bind, File, ProxyNetwork
 from unspill.model.policy import Network
+from unspill.network.proxy import Proxy, open_connection
+from unspill.policy.hosts import parse_rules
+from unspill.runner.perform import perform
+from unspill.runner.watch import Wishes
 from unspill.sandbox import planning
 
 PROTECTED_BAR = 1.15
@@ -41,50 +64,47 @@ UNLIMITED = Limits(
     memory_bytes=None,
     open_files=None,
 )
+TUNNEL = "example.org:9"
+# Never contacted: the connection is led to the server of this benchmark
+PUBLIC = "93.184.215.14"
+LOOPBACK = bytes((127, 0, 0, 1))
+HELD = 500
+INSIDE = b"/tmp/bridge"
+# Kind of sample, words, unit, and whether more is better
+JUDGED = (
+    ("opening", "proxy: a connection, one byte there and back", "ms", False),
+    ("round trip", "proxy: one byte there and back", "ms", False),
+    ("down", "proxy: throughput in", "MB/s", True),
+    ("up", "proxy: throughput out", "MB/s", True),
+)
 
 
 def main() -> None:
-    arguments = parse_arguments()
-    directory = Path(tempfile.mkdtemp(prefix="unspill-protection-", dir=Path.home()))
-    os.environ["UNSPILL_STATE_DIR"] = str(directory / "state")
-    allow_descriptors()
+    options = parse_options(__doc__ or "")
+    # Both ends of all connections are in this process
+    held = min(HELD, (allow_descriptors(4 * HELD + 256) - 256) // 4)
     # Before there is any thread: it is a fork
     server = Server()
     try:
-        cases = [*measure_library(directory, arguments), *measure_command_line(directory, arguments)]
-        with Sandbox(make_project(directory, "bridged"), policy=Policy(allow_root=AS_ROOT)) as sandbox:
-            cases += measure_bridges(sandbox, server, directory, arguments)
-            version = sandbox.facts.bwrap.version if sandbox.facts.bwrap else "none"
-            note = f"bwrap {version}, engine {sandbox.engine}, cgroup {sandbox.facts.cgroup}"
-        report("protection", cases, arguments, [note])
+        with scratch() as directory:
+            cases = [*measure_library(directory, options), *measure_command_line(directory, options)]
+            with Sandbox(make_project(directory, "bridged"), policy=Policy(allow_root=AS_ROOT)) as sandbox:
+                cases += measure_ways(sandbox, server, directory, held, options)
+                version = sandbox.facts.bwrap.version if sandbox.facts.bwrap else "none"
+                note = f"bwrap {version}, engine {sandbox.engine}, cgroup {sandbox.facts.cgroup}"
     finally:
         server.close()
-        remove_tree(os.fsencode(directory))
+    report("protection", cases, options, [note])
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = make_parser(__doc__ or "")
-    parser.add_argument("--quick", action="store_true", help="too few samples to judge by")
-    arguments = parser.parse_args()
-    arguments.times = 4.0 if arguments.full else 0.15 if arguments.quick else 1.0
-    return arguments
-
-
-def make_project(directory: Path, name: str) -> Path:
-    project = directory / name
-    project.mkdir()
-    (project / "file").write_text("content\n")
-    return project
-
-
-def measure_library(directory: Path, arguments: argparse.Namespace) -> list[Case]:
+def measure_library(directory: Path, options: Options) -> list[Case]:
     bare = Sandbox(make_project(directory, "bare"), policy=Policy(limits=UNLIMITED, allow_root=AS_ROOT))
     bare._project = bare._project.with_means(facts=bare.facts.replace(cgroup="none"))
     protected = Sandbox(make_project(directory, "protected"), policy=Policy(allow_root=AS_ROOT))
     proxied = Sandbox(
         make_project(directory, "proxied"), policy=Policy(network=Network(hosts=HOSTS), allow_root=AS_ROOT)
     )
-    turns = Turns(seconds=15 * arguments.times, rounds=int(250 * arguments.times))
+    turns = Turns(seconds=options.pick(3, 15, 60), rounds=options.pick(40, 250, 1000))
 
     def run_bare() -> None:
         with no_filter():
@@ -96,7 +116,7 @@ def measure_library(directory: Path, arguments: argparse.Namespace) -> list[Case
     for sandbox in (bare, protected, proxied):
         sandbox.close()
     return [
-        Case(words, turns.median(name), "ms", turns.median("bare"), bar, samples=turns.samples[name])
+        Case(words, turns.fast(name), "ms", turns.fast("bare"), bar, samples=turns.samples[name])
         for name, words, bar in (
             ("protected", "library run of true with filter and limits", PROTECTED_BAR),
             ("proxied", "library run of true with filter, limits and proxy", PROXY_BAR),
@@ -121,10 +141,9 @@ def run_true(sandbox: Sandbox) -> None:
     assert result.exit_code == 0, result
 
 
-def measure_command_line(directory: Path, arguments: argparse.Namespace) -> list[Case]:
+def measure_command_line(directory: Path, options: Options) -> list[Case]:
     """Measure the program with and without a proxy: there the modules of the proxy have to be loaded as well."""
-    program = str(Path(sys.executable).with_name("unspill"))
-    turns = Turns(seconds=8 * arguments.times, rounds=int(60 * arguments.times))
+    turns = Turns(seconds=options.pick(2, 8, 32), rounds=options.pick(12, 60, 240))
 
     def configure(name: str, settings: str) -> Path:
         config = directory / f"{name}-config"
@@ -134,27 +153,132 @@ def measure_command_line(directory: Path, arguments: argparse.Namespace) -> list
         return config
 
     def run(name: str) -> None:
-        os.environ["XDG_CONFIG_HOME"] = str(configs[name])
-        run_program([program, "run", "--project", str(directory / name), "--", "true"])
+        environ = {**compiled, "XDG_CONFIG_HOME": str(configs[name])}
+        run_program([unspill_program(), "run", "--project", str(directory / name), "--", "true"], environ)
 
+    compiled = compiled_environ(directory)
     configs = {
         "plain-cli": configure("plain-cli", "hosts = []"),
         "proxied-cli": configure("proxied-cli", f"hosts = {[*HOSTS]}"),
     }
-    try:
-        turns.run({name: partial(run, name) for name in configs})
-    finally:
-        del os.environ["XDG_CONFIG_HOME"]
-    plain, proxied = turns.median("plain-cli"), turns.samples["proxied-cli"]
+    turns.run({name: partial(run, name) for name in configs})
+    plain, proxied = turns.fast("plain-cli"), turns.samples["proxied-cli"]
     words = "unspill run -- true with a proxy, against without"
-    return [Case(words, turns.median("proxied-cli"), "ms", plain, PROXY_BAR, samples=proxied)]
+    return [Case(words, turns.fast("proxied-cli"), "ms", plain, PROXY_BAR, samples=proxied)]
 
 
-def allow_descriptors() -> None:
-    """Have room for both ends of all connections; the program itself does the same."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4 * HELD + 256
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+class Server:
+    """A process that echoes, sends or swallows, as the first byte of a connection says."""
+
+    def __init__(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port = int(listener.getsockname()[1])
+        self._pid = os.fork()
+        if not self._pid:
+            serve(listener)
+        listener.close()
+
+    def connect(self, _address: bytes, _port: int) -> Socket:
+        """Lead a connection here, wherever it was going to."""
+        return open_connection(LOOPBACK, self.port)
+
+    def close(self) -> None:
+        os.kill(self._pid, 9)
+        os.waitpid(self._pid, 0)
+
+
+def serve(listener: socket.socket) -> None:
+    threading.stack_size(256 * 1024)
+    while True:
+        connection, _ = listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threading.Thread(target=serve_one, args=(connection,), daemon=True).start()
+
+
+def serve_one(connection: socket.socket) -> None:
+    with connection:
+        kind = connection.recv(1)
+        if kind == b"e":
+            while received := connection.recv(4096):
+                connection.sendall(received)
+            return
+        left = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
+        buffer = bytearray(1 << 20)
+        if kind == b"d":
+            for _ in range(left // len(buffer)):
+                connection.sendall(buffer)
+            return
+        while left:
+            left -= connection.recv_into(buffer)
+        connection.sendall(b".")
+
+
+def measure_ways(sandbox: Sandbox, server: Server, directory: Path, held: int, options: Options) -> list[Case]:
+    """Measure both ways in one run, and how many connections ours holds."""
+    has_socat = shutil.which("socat") is not None
+    given = {
+        "ways": {"ours": PROXY_PORT, **({"socat": PROXY_PORT + 1} if has_socat else {})},
+        "tunnel": TUNNEL,
+        "socket": os.fsdecode(INSIDE) + "/socket",
+        "seconds": options.pick(2, 14, 56),
+        "rounds": options.pick(3, 20, 80),
+        "openings": 30,
+        "round_trips": 300,
+        "bytes": options.pick(16, 64, 256) << 20,
+        "held": held,
+    }
+    measured = run_client(sandbox, server, directory, given)
+    cases = [judge(measured["samples"][kind], words, unit, is_rate) for kind, words, unit, is_rate in JUDGED]
+    return [
+        *cases,
+        Case(f"connections held at once, of {held}", measured["held"], "", held, 1.0, at_least=True, is_counted=True),
+    ]
+
+
+def judge(samples: dict[str, list[float]], words: str, unit: str, is_rate: bool) -> Case:
+    ours = fast(samples["ours"], is_rate=is_rate)
+    if "socat" not in samples:
+        words, bridged = f"{words} (socat is not installed)", None
+    else:
+        words, bridged = f"{words}, against socat", fast(samples["socat"], is_rate=is_rate)
+    return Case(words, ours, unit, bridged, 1.0, at_least=is_rate, samples=samples["ours"])
+
+
+def run_client(sandbox: Sandbox, server: Server, directory: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Run the client in the sandbox's own plan, with the Unix socket bound into it."""
+    bridge = directory / "bridge"
+    bridge.mkdir()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(bridge / "socket"))
+    listener.listen(1024)
+    proxies = [start_proxy(listener.detach(), server)]
+    plan = sandbox.plan(["python3", os.fsdecode(INSIDE) + ".py", json.dumps(given)])
+    script = (Path(__file__).parent / "proxy_client.py").read_bytes()
+    mounts = (
+        *(op for op in plan.mounts if not getattr(op, "upper", None)),
+        Bind(source=os.fsencode(bridge), dest=INSIDE, why="the way of socat"),
+        File(content=script, dest=INSIDE + b".py", why="the client"),
+    )
+    plan = plan.replace(mounts=mounts, network=ProxyNetwork(hosts=(TUNNEL,)), cwd=b"/tmp")
+    wishes = Wishes(
+        run=RunId("protection"),
+        spill_dir=os.fsencode(directory) + b"/spill",
+        on_listener=lambda inside: proxies.append(start_proxy(inside, server)),
+    )
+    try:
+        performed = perform(plan, sandbox.facts, wishes)
+    finally:
+        for proxy in proxies:
+            proxy.close()
+            assert proxy.faults == (), proxy.faults
+    assert performed.outcome == Exited(code=0), performed
+    return dict(json.loads(performed.stdout.kept()))
+
+
+def start_proxy(listener: int, server: Server) -> Proxy:
+    proxy = Proxy(listener, parse_rules([TUNNEL]), resolver=lambda _host: [PUBLIC], connect=server.connect)
+    proxy.start()
+    return proxy
 
 
 if __name__ == "__main__":

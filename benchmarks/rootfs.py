@@ -3,17 +3,16 @@
 
 The rootfs that is started in has this machine's `true` and `sh` with their libraries, and the top of Alpine's.
 
-The archive is made of what this machine has beneath /usr, up to 8,000 files (20,000 with --full), and kept.
+The archive is made of what this machine has beneath /usr, up to 8,000 files (20,000 with --full, 1,500 with --short),
+and kept.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -21,8 +20,21 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from baseline import wait_for
-from measuring import Case, Turns, parse_arguments, report
+from measuring import (
+    Case,
+    Options,
+    Turns,
+    compiled_environ,
+    fast,
+    kept_directory,
+    make_project,
+    parse_options,
+    report,
+    run_program,
+    scratch,
+    timed,
+    unspill_program,
+)
 
 from unspill import Policy, RootfsRegistry, RootfsSpec, Sandbox
 from unspill.layers.trees import remove_tree
@@ -39,41 +51,33 @@ AS_ROOT = not os.getuid()
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__ or "")
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unspill-benchmarks"
-    cases: list[Case] = []
-    notes: list[str] = []
-    for measure in (measure_starting, measure_unpacking):
-        measure(kept, arguments, cases, notes)
-    report("rootfs", cases, arguments, notes)
+    options = parse_options(__doc__ or "")
+    unpacking, note = measure_unpacking(options)
+    report("rootfs", [*measure_starting(options), *unpacking], options, [note])
 
 
-def measure_starting(kept: Path, arguments: argparse.Namespace, cases: list[Case], notes: list[str]) -> None:
+def measure_starting(options: Options) -> list[Case]:
     """Run `true` by the library and by the command line, in turns with the same in the default view."""
-    directory = Path(tempfile.mkdtemp(prefix="unspill-rootfs-", dir=Path.home()))
-    os.environ["UNSPILL_STATE_DIR"] = str(directory / "state")
-    try:
-        registry = RootfsRegistry(directory / "shelf")
+    with scratch() as directory:
+        registry = RootfsRegistry(directory / "registry")
         spec = RootfsSpec(source="archive", location=str(make_small_archive(directory)), label="small")
         made = registry.pull(spec)
         policies = {
             "sealed": Policy(allow_root=AS_ROOT),
             "rootfs": Policy(allow_root=AS_ROOT, view="rootfs", rootfs=made.name, rootfs_dir=registry.directory),
         }
-        times = 4 if arguments.full else 1
-        turns = Turns(seconds=12 * times, rounds=250 * times)
+        library = Turns(seconds=options.pick(2, 12, 48), rounds=options.pick(40, 250, 1000))
         sandboxes = {name: Sandbox(make_project(directory, name), policy=policies[name]) for name in policies}
-        turns.run({name: partial(run_true, sandbox) for name, sandbox in sandboxes.items()})
-        cases.append(_start_case("library", turns))
-        turns = Turns(seconds=14 * times, rounds=100 * times)
-        turns.run({name: partial(run_program, *command_line(directory, name, registry)) for name in policies})
-        cases.append(_start_case("command line", turns))
-    finally:
-        remove_tree(os.fsencode(directory))
+        library.run({name: partial(run_true, sandbox) for name, sandbox in sandboxes.items()})
+        program = Turns(seconds=options.pick(2, 14, 56), rounds=options.pick(12, 100, 400))
+        program.run({name: partial(run_program, *command_line(directory, name, registry)) for name in policies})
+        for sandbox in sandboxes.values():
+            sandbox.close()
+    return [_start_case("library", library), _start_case("command line", program)]
 
 
 def _start_case(what: str, turns: Turns) -> Case:
-    values = turns.median("rootfs"), turns.median("sealed")
+    values = turns.fast("rootfs"), turns.fast("sealed")
     name = f"{what}: a run of true in a rootfs, against the view sealed"
     return Case(name, values[0], "ms", values[1], START_BAR, samples=turns.samples["rootfs"])
 
@@ -81,17 +85,6 @@ def _start_case(what: str, turns: Turns) -> Case:
 def run_true(sandbox: Sandbox) -> None:
     result = sandbox.run(["/bin/true"])
     assert result.ok, result
-
-
-def run_program(words: list[str], variables: dict[str, str]) -> None:
-    wait_for(os.posix_spawn(words[0], words, variables))
-
-
-def make_project(directory: Path, name: str) -> Path:
-    project = directory / name
-    project.mkdir()
-    (project / "file").write_text("content\n")
-    return project
 
 
 def command_line(directory: Path, name: str, registry: RootfsRegistry) -> tuple[list[str], dict[str, str]]:
@@ -102,9 +95,8 @@ def command_line(directory: Path, name: str, registry: RootfsRegistry) -> tuple[
     if name == "rootfs":
         text += f"rootfs_dir = {os.fsdecode(registry.directory)!r}\n"
     (config / "unspill" / "config.toml").write_text(text)
-    program = str(Path(sys.executable).with_name("unspill"))
-    variables = {**os.environ, "XDG_CONFIG_HOME": str(config)}
-    return [program, "run", "-q", "--project", str(directory / name), "--", "/bin/true"], variables
+    variables = {**compiled_environ(directory), "XDG_CONFIG_HOME": str(config)}
+    return [unspill_program(), "run", "-q", "--project", str(directory / name), "--", "/bin/true"], variables
 
 
 def make_small_archive(directory: Path) -> Path:
@@ -126,24 +118,24 @@ def make_small_archive(directory: Path) -> Path:
     return archive
 
 
-def measure_unpacking(kept: Path, arguments: argparse.Namespace, cases: list[Case], notes: list[str]) -> None:
-    """Unpack a plain and a compressed archive, in turns with GNU tar."""
-    files, most_bytes = (20_000, 400 << 20) if arguments.full else (8_000, 120 << 20)
-    plain = make_archive(kept, files=files, most_bytes=most_bytes)
+def measure_unpacking(options: Options) -> tuple[list[Case], str]:
+    """Unpack a plain and a compressed archive, in turns with GNU tar; say what is in it."""
+    files, most_bytes = options.pick((1_500, 20 << 20), (8_000, 120 << 20), (20_000, 400 << 20))
+    plain = make_archive(kept_directory(), files=files, most_bytes=most_bytes)
     size = plain.stat().st_size / MEGABYTE
-    seconds, rounds = (60, 60) if arguments.full else (5, 20)
+    seconds, rounds = options.pick((2, 6), (5, 20), (60, 60))
+    cases = []
     for form, archive in (("plain", plain), ("gzip", plain.with_suffix(".tar.gz"))):
-        turns = Turns(seconds=seconds, rounds=rounds)
-        unpack_in_turns(turns, archive)
-        speeds = {name: size / (turns.median(name) / 1000) for name in ("ours", "tar")}
-        name = f"unpacking, {form}, against tar"
-        samples = [size / (sample / 1000) for sample in turns.samples["ours"]]
-        cases.append(Case(name, speeds["ours"], "MB/s", speeds["tar"], UNPACK_BAR, at_least=True, samples=samples))
-    with tarfile.open(plain) as tar:
-        notes.append(f"archive: {len(tar.getmembers())} entries, {size:.0f} MB")
+        samples = unpack_in_turns(archive, seconds, rounds)
+        ours, tar = (size / (fast(samples[name]) / 1000) for name in ("ours", "tar"))
+        speeds = [size / (sample / 1000) for sample in samples["ours"]]
+        words = f"unpacking, {form}, against tar"
+        cases.append(Case(words, ours, "MB/s", tar, UNPACK_BAR, at_least=True, samples=speeds))
+    with tarfile.open(plain) as opened:
+        return cases, f"archive: {len(opened.getmembers())} entries, {size:.0f} MB"
 
 
-def unpack_in_turns(turns: Turns, archive: Path) -> None:
+def unpack_in_turns(archive: Path, seconds: float, rounds: int) -> dict[str, list[float]]:
     """Unpack to a new directory each time; removing it is not measured.
 
     In memory, because there the work itself is measured: a disk is as slow for one as for the other, and never quiet.
@@ -152,16 +144,16 @@ def unpack_in_turns(turns: Turns, archive: Path) -> None:
         "tar": lambda tree: subprocess.run(["tar", "-xf", archive, "-C", tree], check=True),
         "ours": lambda tree: unpack(os.fsencode(archive), os.fsencode(tree)),
     }
-    end = time.monotonic() + turns.seconds
-    for number in range(turns.rounds):
+    samples: dict[str, list[float]] = {name: [] for name in things}
+    end = time.monotonic() + seconds
+    for number in range(rounds):
         for name in list(things)[:: -1 if number % 2 else 1]:
             tree = Path(tempfile.mkdtemp(prefix="unspill-rootfs-", dir=MEMORY if MEMORY.is_dir() else archive.parent))
-            begun = time.perf_counter()
-            things[name](tree)
-            turns.samples.setdefault(name, []).append((time.perf_counter() - begun) * 1000)
+            samples[name].append(timed(partial(things[name], tree)))
             remove_tree(os.fsencode(tree))
         if time.monotonic() > end:
             break
+    return samples
 
 
 def make_archive(kept: Path, *, files: int, most_bytes: int) -> Path:

@@ -7,18 +7,26 @@ where the rest of the library's time goes.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from baseline import BareBwrap, run_program
-from measuring import Case, Turns, parse_arguments, report
+from measuring import (
+    BareBwrap,
+    Case,
+    Options,
+    Turns,
+    compiled_environ,
+    make_project,
+    parse_options,
+    report,
+    run_program,
+    scratch,
+    unspill_program,
+)
 
 from unspill import Exited, Sandbox
-from unspill.layers.trees import remove_tree
 from unspill.model.layer import RunId
 from unspill.model.plan import Bind, Dev, Facts, Overlay, Plan, Proc, Tmpfs
 from unspill.runner.perform import perform
@@ -27,62 +35,68 @@ from unspill.runner.watch import Wishes
 if TYPE_CHECKING:
     from unspill.model.plan import MountOp
 
-LIBRARY_BAR = 1.3
-COMMAND_LINE_PASSES = 2.5
+LIBRARY_BAR = 1.5
+# How often `python -c pass` fits into what the command line takes besides bare bwrap
+PASSES, CHANGING_PASSES = 4, 6
 MOUNTS_BAR = 20
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__ or "")
-    directory = Path(tempfile.mkdtemp(prefix="unspill-startup-", dir=Path.home()))
-    project = directory / "project"
-    project.mkdir()
-    (project / "file").write_text("content\n")
-    os.environ["UNSPILL_STATE_DIR"] = str(directory / "state")
-    try:
-        with Sandbox(project) as sandbox:
-            measure(sandbox, project, arguments)
-    finally:
-        remove_tree(os.fsencode(directory))
+    options = parse_options(__doc__ or "")
+    with scratch() as directory, Sandbox(make_project(directory, "project")) as sandbox:
+        measure(sandbox, directory, options)
 
 
-def measure(sandbox: Sandbox, project: Path, arguments: argparse.Namespace) -> None:
+def measure(sandbox: Sandbox, directory: Path, options: Options) -> None:
     plan = sandbox.plan(["true"])
     bare_bwrap = BareBwrap(plan, sandbox.facts)
-    perform_only = PerformOnly(plan, sandbox.facts, project.parent)
-    turns = Turns(seconds=120 if arguments.full else 30, rounds=1000 if arguments.full else 150)
-    program = Path(sys.executable).with_name("unspill")
+    perform_only = PerformOnly(plan, sandbox.facts, directory)
+    turns = Turns(seconds=options.pick(6, 30, 120), rounds=options.pick(24, 150, 1000))
+    environ = compiled_environ(directory)
+    changed = make_project(directory, "changed")
+
+    def run_cli(project: str, *command: str) -> None:
+        run_program([unspill_program(), "run", "-q", "--project", project, "--", *command], environ)
+
     turns.run(
         {
             "bare": bare_bwrap.run,
             "library": lambda: run_library(sandbox),
-            "pass": lambda: run_program([sys.executable, "-c", "pass"]),
-            "command line": lambda: run_program([str(program), "run", "--project", str(project), "--", "true"]),
+            "pass": lambda: run_program([sys.executable, "-c", "pass"], environ),
+            "true": lambda: run_cli(os.fsdecode(sandbox.project), "true"),
+            "change": lambda: run_cli(str(changed), "sh", "-c", "echo more >> file"),
             "perform": perform_only.run,
         }
     )
-    bare, library = turns.median("bare"), turns.median("library")
-    allowed = bare + COMMAND_LINE_PASSES * turns.median("pass")
+    bare, library, passed = (turns.fast(name) for name in ("bare", "library", "pass"))
     mounts = sum(isinstance(op, Bind | Overlay | Tmpfs | Proc | Dev) for op in plan.mounts)
     overlays = sum(isinstance(op, Overlay) for op in plan.mounts)
     cases = [
         Case("library run of true", library, "ms", bare, LIBRARY_BAR, samples=turns.samples["library"]),
-        Case(
-            "unspill run -- true (against bare + 2.5 python -c pass)",
-            turns.median("command line"),
-            "ms",
-            allowed,
-            1.0,
-            samples=turns.samples["command line"],
+        *(
+            Case(
+                f"unspill run {words}, against bare + {passes} python -c pass",
+                turns.fast(name),
+                "ms",
+                bare + passes * passed,
+                1.0,
+                samples=turns.samples[name],
+            )
+            for name, words, passes in (
+                ("true", "-- true", PASSES),
+                ("change", "that changes and applies a file", CHANGING_PASSES),
+            )
         ),
-        Case("mounts in the plan", mounts, "mounts", MOUNTS_BAR, 1.0),
-        Case("of the library: spawner, overlays, bwrap", turns.median("perform"), "ms", bare, None),
-        Case("of the library: store, layers, plan, scan", library - turns.median("perform"), "ms", bare, None),
+        Case("mounts in the plan", mounts, "mounts", MOUNTS_BAR, 1.0, is_counted=True),
+        Case("of the library: spawner, overlays, bwrap", turns.fast("perform"), "ms", bare, None),
+        Case("of the library: the rest", max(0.0, library - turns.fast("perform")), "ms", bare, None),
     ]
     version = sandbox.facts.bwrap.version if sandbox.facts.bwrap else "none"
-    passed = turns.median("pass")
-    notes = [f"bwrap {version}, engine {sandbox.engine}, {overlays} overlays, python -c pass {passed:.1f} ms"]
-    report("startup", cases, arguments, notes)
+    notes = [
+        f"bwrap {version}, engine {sandbox.engine}, {overlays} overlays, bare {bare:.1f} ms, pass {passed:.1f} ms",
+        "the rest of the library: store, layers, plan, scan",
+    ]
+    report("startup", cases, options, notes)
 
 
 def run_library(sandbox: Sandbox) -> None:

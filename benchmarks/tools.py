@@ -8,57 +8,61 @@ with a server of its own, against eight programs that use the library. What is n
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import tempfile
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
-from measuring import Case, Turns, parse_arguments, report
-from stdio_client import Caller, McpCaller, WorkerCaller
+from measuring import (
+    Case,
+    Options,
+    Turns,
+    fast,
+    make_project,
+    parse_options,
+    report,
+    scratch,
+    unspill_program,
+)
 
 from unspill import Sandbox
-from unspill.layers.trees import remove_tree
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Coroutine, Iterator
-    from typing import Any
 
     Call = Callable[[], Coroutine[Any, Any, None]]
 
 MCP_BAR, ADAPTER_BAR, THROUGHPUT_BAR = 2.0, 1.2, 0.8
 CLIENTS = 8
+LIBRARY = """
+import sys
+from unspill import Sandbox
+with Sandbox(sys.argv[1]) as sandbox:
+    for line in sys.stdin:
+        print(sandbox.run("true").exit_code, flush=True)
+"""
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__ or "")
-    directory = Path(tempfile.mkdtemp(prefix="unspill-tools-", dir=Path.home()))
-    os.environ["UNSPILL_STATE_DIR"] = str(directory / "state")
-    try:
+    options = parse_options(__doc__ or "")
+    with scratch() as directory:
         # First, while this program is small: it is the clients', and what it collects is no server's work
         with ExitStack() as stack:
-            at_once = list(measure_clients(directory, stack, arguments))
+            at_once = list(measure_clients(directory, stack, options))
         with ExitStack() as stack:
-            cases = [*measure_calls(directory, stack, arguments), *at_once]
-    finally:
-        remove_tree(os.fsencode(directory))
+            cases = [*measure_calls(directory, stack, options), *at_once]
     wanted = dict.fromkeys(("mcp", *(needed for needed, _ in ADAPTERS.values())))
     missing = [name for name in wanted if find_spec(name) is None]
-    report("tools", cases, arguments, [f"not installed, so not measured: {', '.join(missing)}"] if missing else [])
+    report("tools", cases, options, [f"not installed, so not measured: {', '.join(missing)}"] if missing else [])
 
 
-def make_project(directory: Path, name: str) -> Path:
-    project = directory / name
-    project.mkdir()
-    (project / "file").write_text("content\n")
-    return project
-
-
-def measure_calls(directory: Path, stack: ExitStack, arguments: argparse.Namespace) -> Iterator[Case]:
+def measure_calls(directory: Path, stack: ExitStack, options: Options) -> Iterator[Case]:
     """One call at a time, all ways in turns."""
     sandbox = stack.enter_context(Sandbox(make_project(directory, "library")))
     things: dict[str, Callable[[], object]] = {"library": lambda: check(sandbox.run("true").exit_code)}
@@ -68,20 +72,22 @@ def measure_calls(directory: Path, stack: ExitStack, arguments: argparse.Namespa
             things[f"MCP over stdio, {era}"] = caller.call
     loop = asyncio.new_event_loop()
     stack.callback(loop.close)
+    asynchronous = stack.enter_context(Sandbox(make_project(directory, "arun")))
+    things["arun"] = lambda: check(loop.run_until_complete(asynchronous.arun("true")).exit_code)
     for name, (needed, make) in ADAPTERS.items():
         if find_spec(needed) is not None:
             call = make(stack.enter_context(Sandbox(make_project(directory, name))))
             things[name] = lambda call=call: loop.run_until_complete(call())  # type: ignore[misc]
-    turns = Turns(seconds=100 if arguments.full else 6, rounds=1000 if arguments.full else 200)
-    turns.run(things)  # type: ignore[arg-type]
+    turns = Turns(seconds=options.pick(4, 6, 100), rounds=options.pick(40, 200, 1000))
+    turns.run(things)
     for name in things:
         if name != "library":
             bar = MCP_BAR if name.startswith("MCP") else ADAPTER_BAR
             told = f"run of true: {name}"
-            yield Case(told, turns.median(name), "ms", turns.median("library"), bar, samples=turns.samples[name])
+            yield Case(told, turns.fast(name), "ms", turns.fast("library"), bar, samples=turns.samples[name])
 
 
-def measure_clients(directory: Path, stack: ExitStack, arguments: argparse.Namespace) -> Iterator[Case]:
+def measure_clients(directory: Path, stack: ExitStack, options: Options) -> Iterator[Case]:
     """Eight at once, in slices of a few seconds by turns."""
     if find_spec("mcp") is None:
         return
@@ -92,10 +98,10 @@ def measure_clients(directory: Path, stack: ExitStack, arguments: argparse.Names
         groups["library"].append(stack.enter_context(worker))
         groups["MCP"].append(stack.enter_context(client))
     samples: dict[str, list[float]] = {"library": [], "MCP": []}
-    for turn in range(16 if arguments.full else 6):
+    for turn in range(options.pick(2, 6, 16)):
         for name in list(groups)[:: -1 if turn % 2 else 1]:
-            samples[name].append(rate(groups[name], 4.0 if arguments.full else 2.0))
-    made, bare = (sum(samples[name]) / len(samples[name]) for name in ("MCP", "library"))
+            samples[name].append(rate(groups[name], options.pick(1.0, 2.0, 4.0)))
+    made, bare = (fast(samples[name], is_rate=True) for name in ("MCP", "library"))
     told = f"{CLIENTS} clients at once, runs a second"
     yield Case(told, made, "runs/s", bare, THROUGHPUT_BAR, at_least=True, samples=samples["MCP"])
 
@@ -117,6 +123,83 @@ def rate(callers: list[Caller], seconds: float) -> float:
     for thread in threads:
         thread.join()
     return sum(counts) / (time.monotonic() - begun)
+
+
+class Caller:
+    """A program that runs `true` for each line of its input and answers with a line, for the length of a `with`."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = words
+
+    def __enter__(self) -> Self:
+        self._program = subprocess.Popen(self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.greet()
+        return self
+
+    def __exit__(self, *_rest: object) -> None:
+        self._program.communicate(timeout=30)
+
+    def greet(self) -> None:
+        """Do what comes before the first call."""
+
+    def call(self) -> None:
+        """Have `true` run once."""
+        raise NotImplementedError
+
+    def exchange(self, line: bytes) -> bytes:
+        """Send a line and return the one that answers it."""
+        self.send(line)
+        assert self._program.stdout is not None
+        return self._program.stdout.readline()
+
+    def send(self, line: bytes) -> None:
+        """Send a line."""
+        assert self._program.stdin is not None
+        self._program.stdin.write(line + b"\n")
+        self._program.stdin.flush()
+
+
+class WorkerCaller(Caller):
+    """The library, in a program of its own."""
+
+    def __init__(self, project: Path) -> None:
+        super().__init__([sys.executable, "-c", LIBRARY, str(project)])
+
+    def call(self) -> None:
+        assert self.exchange(b"") == b"0\n"
+
+
+class McpCaller(Caller):
+    """The MCP server, spoken to by hand in both eras of its protocol: a whole client would cost more than a call."""
+
+    def __init__(self, project: Path, era: str) -> None:
+        super().__init__([unspill_program(), "mcp", "--project", str(project)])
+        self._era = era
+        self._number = 0
+
+    def greet(self) -> None:
+        if self._era < "2026":
+            client = {"name": "benchmark", "version": "1"}
+            self._ask("initialize", {"protocolVersion": self._era, "capabilities": {}, "clientInfo": client})
+            self.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+        else:
+            self._ask("server/discover", {})
+
+    def call(self) -> None:
+        result = self._ask("tools/call", {"name": "run", "arguments": {"command": "true"}})
+        assert result["structuredContent"]["exit_code"] == 0, result
+
+    def _ask(self, method: str, params: dict[str, Any]) -> Any:
+        self._number += 1
+        if self._era >= "2026":
+            said = "io.modelcontextprotocol/"
+            client = {"name": "benchmark", "version": "1"}
+            about = {"protocolVersion": self._era, "clientInfo": client, "clientCapabilities": {}}
+            params = params | {"_meta": {said + name: value for name, value in about.items()}}
+        asked = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        answer = json.loads(self.exchange(json.dumps(asked).encode()))
+        assert answer["id"] == self._number, answer
+        return answer["result"]
 
 
 def check(exit_code: int | None) -> None:

@@ -19,8 +19,10 @@ from tests.kernel.leftovers import adopt_orphans, descendants, reap_adopted, wit
 from tests.support import VIEW_LINES, Ground, printed
 from unspill import Started
 from unspill.host.dirfd import make_pair
-from unspill.host.job import ARGS_FD, BLOCK_FD, INFO_FD, STATUS_FD, Job, memory_file, receive, send
+from unspill.host.job import ARGS_FD, BLOCK_FD, STATUS_FD, Job, memory_file, receive, send
+from unspill.model.run import Exited
 from unspill.runner.launcher import Launched, Launcher, get_launcher, stop_launchers
+from unspill.runner.watch import outcome_from
 
 pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
@@ -46,6 +48,8 @@ CALLER = (
     + """
 import os, sys, time
 from unspill import Policy, Sandbox
+from unspill.runner.watch import outcome_from
+from unspill.model.run import Exited
 from unspill.runner.launcher import get_launcher
 sandbox = Sandbox(sys.argv[1], policy=Policy(**VIEW, bwrap=os.fsencode(sys.argv[2])))
 """
@@ -58,7 +62,6 @@ class Direct:
     def __init__(self, launcher: Launcher, bwrap: bytes, command: str, overlays: Overlays = ()) -> None:
         options = [b"--dev-bind", b"/", b"/", b"--unshare-pid", b"--die-with-parent", b"--new-session"]
         self.output, theirs = os.pipe()
-        self.status, status = os.pipe()
         null, args = os.open(os.devnull, os.O_RDWR), memory_file(b"".join(option + b"\0" for option in options))
         job = Job(
             overlays=overlays,
@@ -66,13 +69,13 @@ class Direct:
             argv=(
                 b"bwrap",
                 *(b"--args", b"%d" % ARGS_FD, b"--json-status-fd", b"%d" % STATUS_FD),
-                *(b"--info-fd", b"%d" % INFO_FD, b"--block-fd", b"%d" % BLOCK_FD),
+                *(b"--block-fd", b"%d" % BLOCK_FD),
                 *(b"--", b"/bin/sh", b"-c", command.encode("utf-8", "surrogateescape")),
             ),
             limits=(),
         )
-        self.launched: Launched = launcher.launch(job, (null, theirs, theirs, args, status))
-        for fd in (theirs, null, args, status):
+        self.launched: Launched = launcher.launch(job, (null, theirs, theirs, args))
+        for fd in (theirs, null, args):
             os.close(fd)
 
     def messages(self) -> list[Any]:
@@ -92,13 +95,14 @@ class Direct:
         """Go away, whether it has ended or not."""
         self.launched.close()
         os.close(self.output)
-        os.close(self.status)
 
     def text(self) -> str:
         """Wait for the end of a command that must end well; return what it printed."""
         with os.fdopen(os.dup(self.output), "rb") as output:
             text = output.read().decode("utf-8", "surrogateescape")
-        assert self.messages() == [("started",), ("ended", 0, (0, []), (0, []))], text
+        started, (ended, told, *left) = self.messages()
+        assert (started, ended, left) == (("started",), "ended", [(0, []), (0, [])]), text
+        assert outcome_from(told, b"") == Exited(code=0), told
         return text
 
 

@@ -64,6 +64,10 @@ _USE_MEMORY = frozenset(
 _BLOCK = 512
 # The first number above the standard streams
 FIRST = 3
+DESCRIPTORS_REMEDY = (
+    "Raise the limit of open files of this program (`ulimit -n`, at most `ulimit -Hn`), or run fewer commands at once."
+    " A run needs 5 descriptors, and about 15 more for a moment when it starts."
+)
 
 
 class Beneath:

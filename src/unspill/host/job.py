@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _INLINE_BYTES = 65_536
 _RIGHTS_SPACE = CMSG_SPACE(64 * 4)
 _IN_FILE = b"file"
-ARGS_FD, STATUS_FD, INFO_FD, BLOCK_FD, FIRST_FILE_FD = range(3, 8)
+ARGS_FD, STATUS_FD, BLOCK_FD, FIRST_FILE_FD = range(3, 7)
 
 _PAUSE_S = 0.01
 _LONGEST_S = 5.0
@@ -51,14 +51,14 @@ _DYING_MS = 1000
 
 
 class Job(Record):
-    """One bwrap to start. In the child the descriptors are 0 to 6 in this order, the generated files from 7 on.
+    """One bwrap to start. In the child the descriptors are 0 to 3 in this order, 4 and 5 the spawner's, then the files.
 
     `kept` are directories below an overlay that the command writes itself. `port` is where a listener is made inside;
     0 for none. `temporary` are directories in memory that are looked into at the end, each with what the plan has made
     there.
     """
 
-    DESCRIPTORS: ClassVar[tuple[str, ...]] = ("stdin", "stdout", "stderr", "args", "status")
+    DESCRIPTORS: ClassVar[tuple[str, ...]] = ("stdin", "stdout", "stderr", "args")
     overlays: Overlays
     program: bytes
     argv: tuple[bytes, ...]

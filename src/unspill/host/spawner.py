@@ -71,6 +71,9 @@ _BOTH = 2
 # Numbers that a job's descriptors get in bwrap; nothing else of the spawner's may have one of them
 RESERVED = 64
 _SOCKET_FD = 3
+# Of a run that is alive: its reply, bwrap, what bwrap tells, the sandbox's pid 1, two mount namespaces. There is always
+# room for what comes with one more job: the kernel drops what does not fit, and then nobody could be answered.
+_DESCRIPTORS_EACH, _ROOM = 6, 80
 _NS_GET_USERNS = 0xB701
 _IP_FREEBIND = 15
 _SO_REUSEADDR = 2
@@ -188,14 +191,14 @@ def _read(path: bytes) -> bytes:
 class SpawnedRun:
     """One bwrap from fork to the death of all its processes."""
 
-    def __init__(self, job: Job, reply: Socket, bwrap: int, info: int, block: int) -> None:
+    def __init__(self, job: Job, reply: Socket, bwrap: int, told: int, block: int) -> None:
         self.job = job
         self.reply = reply
         self.bwrap = bwrap
         self.bwrap_fd = os.pidfd_open(bwrap)
         self.status: int | None = None
-        self.info = info
-        self.is_info_read = False
+        self.told = told
+        self.is_init_known = False
         self.block: int | None = block
         self.text = b""
         self.init = 0
@@ -205,13 +208,13 @@ class SpawnedRun:
         self.is_ended = False
         self.processes: tuple[int, list[bytes]] = (0, [])
 
-    def read_info(self) -> None:
+    def read_init(self) -> None:
         """Take bwrap's word for the pid of the sandbox's pid 1, which `block` holds back until limits are set."""
-        chunk = os.read(self.info, 4096)
+        chunk = os.read(self.told, 4096)
         self.text += chunk
-        # bwrap writes the pid with one write(2) and the rest later: nobody waits for that, but the pipe stays open
+        # bwrap writes the pid with one write(2) and the rest later: that is read at the end
         self.init = _number_after(self.text, b'"child-pid":')
-        self.is_info_read = bool(self.init) or not chunk
+        self.is_init_known = bool(self.init) or not chunk
         if self.init:
             self._release()
 
@@ -302,19 +305,30 @@ class SpawnedRun:
         """Return what to wait for now."""
         if self.status is not None:
             return () if self.init_fd is None else (self.init_fd,)
-        info = () if self.is_info_read else (self.info,)
-        return (self.bwrap_fd, self.reply.fileno(), *info)
+        told = () if self.is_init_known else (self.told,)
+        return (self.bwrap_fd, self.reply.fileno(), *told)
 
     def finish(self) -> None:
-        """Tell the caller and let go of everything."""
+        """Tell the caller, with the descriptor by which it sees for itself, and let go of everything."""
         files: tuple[int, list[bytes]] = (0, [])
         if self.job.temporary and len(self.mounts) == _BOTH:
             files = find_files(self.mounts[-1], self.job.temporary)
-        try_send(self.reply, ("ended", self.status, files, self.processes))
+        self._read_rest()
+        init = () if self.init_fd is None else (self.init_fd,)
+        try_send(self.reply, ("ended", self.text, files, self.processes), init)
         self.reply.close()
-        for fd in (self.bwrap_fd, self.info, self.block, self.init_fd, *self.mounts):
+        for fd in (self.bwrap_fd, self.told, self.block, self.init_fd, *self.mounts):
             if fd is not None:
                 os.close(fd)
+
+    def _read_rest(self) -> None:
+        """Read how the command ended. Nobody is left to write that; if somebody were, others must not wait for it."""
+        os.set_blocking(self.told, False)
+        try:
+            while chunk := os.read(self.told, 4096):
+                self.text += chunk
+        except BlockingIOError:
+            return
 
 
 def try_send(to: Socket, message: object, descriptors: tuple[int, ...] = ()) -> bool:
@@ -408,6 +422,7 @@ class Spawner:
         self._starter = Starter()
         self._waiting: dict[int, SpawnedRun] = {}
         self._bwraps: set[int] = set()
+        self._most = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED - _ROOM) // _DESCRIPTORS_EACH
         # poll(2) would look at every descriptor of every run each time one of them has something to say
         self._poll = select.epoll()
         self._poll.register(control.fileno(), select.EPOLLIN)
@@ -455,8 +470,8 @@ class Spawner:
         return ready
 
     def _serve(self, run: SpawnedRun, ready: list[int]) -> None:
-        if not run.is_info_read and run.info in ready:
-            run.read_info()
+        if not run.is_init_known and run.told in ready:
+            run.read_init()
         # Nothing but "kill" ever comes from the caller: a byte, or the end of a caller that went away
         if run.status is None and run.reply.fileno() in ready:
             _try_read(run.reply)
@@ -485,7 +500,7 @@ class Spawner:
             return  # more runs than descriptors: the caller's end of the reply is closed already
         reply, given = Socket(fileno=descriptors[0]), descriptors[1:]
         try:
-            if len(given) < len(Job.DESCRIPTORS):
+            if len(given) < len(Job.DESCRIPTORS) or len(self._bwraps) >= self._most:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             self._start(job, reply, given)
         except MountRefused as refused:
@@ -497,27 +512,27 @@ class Spawner:
                 os.close(fd)
 
     def _start(self, job: Job, reply: Socket, given: list[int]) -> None:
-        info_read, info_write = os.pipe()
+        told_read, told_write = os.pipe()
         block_read, block_write = os.pipe()
         stdio, files = given[: len(Job.DESCRIPTORS)], given[len(Job.DESCRIPTORS) :]
         try:
-            pid = self._starter.start(job, (*stdio, info_write, block_read, *files))
-            run = _follow(job, reply, pid, info_read, block_write)
+            pid = self._starter.start(job, (*stdio, told_write, block_read, *files))
+            run = _follow(job, reply, pid, told_read, block_write)
             self._bwraps.add(pid)
             self._wait_for(run, run.descriptors())
         except BaseException:
-            os.close(info_read)
+            os.close(told_read)
             os.close(block_write)
             raise
         finally:
-            os.close(info_write)
+            os.close(told_write)
             os.close(block_read)
 
 
-def _follow(job: Job, reply: Socket, bwrap: int, info: int, block: int) -> SpawnedRun:
+def _follow(job: Job, reply: Socket, bwrap: int, told: int, block: int) -> SpawnedRun:
     """Return the run of a bwrap; one that can't be followed for want of descriptors must not go on."""
     try:
-        return SpawnedRun(job, reply, bwrap, info, block)
+        return SpawnedRun(job, reply, bwrap, told, block)
     except OSError:
         os.killpg(bwrap, libc.SIGKILL)
         os.waitpid(bwrap, 0)
@@ -556,7 +571,7 @@ def run_spawner(control: Socket, parent: int, *, own_namespace: bool) -> None:
 
 
 def allow_many_descriptors() -> None:
-    """Take all descriptors that the host grants: each run that is alive needs four here."""
+    """Take all descriptors that the host grants."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -596,7 +611,7 @@ def _try_read(reply: Socket) -> None:
 
 def _refuse(reply: Socket, words: tuple[object, ...]) -> None:
     try_send(reply, words)
-    try_send(reply, ("ended", None, (0, []), (0, [])))
+    try_send(reply, ("ended", b"", (0, []), (0, [])))
     reply.close()
 
 

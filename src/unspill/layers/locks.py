@@ -209,7 +209,7 @@ def this_process() -> Owner:
     """
     pid = os.getpid()
     if pid not in _owners:
-        started = _started(pid)
+        started = started_at(pid)
         if started is None:
             raise HostError("/proc does not show this process.", remedy="Mount /proc.")
         with open(b"/proc/sys/kernel/random/boot_id") as file:
@@ -231,7 +231,7 @@ def is_abandoned(run: UnfinishedRun) -> bool:
         return True
     if run.owner.pids != me.pids:
         return time.time_ns() - run.started_ns > FOREIGN_NS
-    return run.owner.pid != me.pid and _started(run.owner.pid) != run.owner.started
+    return run.owner.pid != me.pid and started_at(run.owner.pid) != run.owner.started
 
 
 def upper_dir(state: bytes, layer: LayerId) -> bytes:
@@ -282,7 +282,7 @@ def _unavailable(error: OSError) -> SandboxUnavailable:
     )
 
 
-def _started(pid: int) -> int | None:
+def started_at(pid: int) -> int | None:
     """Return when a process was started, in clock ticks since the boot; None if it is dead."""
     try:
         with open(b"/proc/%d/stat" % pid, "rb") as file:

@@ -17,6 +17,7 @@ from unspill.host.overlay import make_whiteout
 from unspill.layers.lifecycle import own_attributes
 from unspill.layers.trees import remove_tree
 from unspill.record import Record
+from unspill.store.connection import new_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ _ABOUT, _LAYER = b"/about", b"/layer"
 _MOST_ALIKE = 64
 _LOCK = b".lock"
 _NEW = b".new-"
+# By state directory: the descriptor of the lock that the runs of this process share, and how many there are
+_shared: dict[bytes, tuple[int, int]] = {}
+_sharing = new_lock()  # protects _shared
 
 
 def find_mask(state: bytes, live: bytes, names: Names) -> bytes | None:
@@ -106,34 +110,65 @@ def remove_old_masks(state: bytes, before_ns: int) -> int:
 
 
 class MaskUse:
-    """Being one of those who stand on masks: none is removed meanwhile."""
+    """Being one of those who stand on masks: none is removed meanwhile.
 
-    __slots__ = ("_fd", "is_alone")
+    The runs of a process share one descriptor of the lock: hundreds of them may be alive.
+    """
+
+    __slots__ = ("_fd", "_state", "is_alone")
 
     def __init__(self, state: bytes, *, alone: bool = False) -> None:
         """Join the others; with `alone` try to be the only one, and say in `is_alone` whether that succeeded."""
+        self._state = state
+        self._fd: int | None = None
         self.is_alone = False
-        try:
+        if alone:
             self._fd = _open_lock(state + b"/masks")
-        except OSError as error:
-            raise SandboxUnavailable(
-                f"The masks of secrets can't be locked: {error.strerror}.",
-                remedy="Look for free space where the state directory is.",
-            ) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
-            self.is_alone = alone
-        except BlockingIOError:
+            self.is_alone = _take(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        except BaseException:
-            os.close(self._fd)
-            raise
+        with _sharing:
+            if state not in _shared:
+                fd = _open_lock(state + b"/masks")
+                _take(fd, fcntl.LOCK_SH)
+                _shared[state] = (fd, 0)
+            fd, users = _shared[state]
+            _shared[state] = (fd, users + 1)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_rest: object) -> None:
-        os.close(self._fd)
+        if self._fd is not None:
+            os.close(self._fd)
+            return
+        with _sharing:
+            fd, users = _shared.pop(self._state, (None, 0))
+            if fd is not None and users > 1:
+                _shared[self._state] = (fd, users - 1)
+            elif fd is not None:
+                os.close(fd)
+
+
+def _take(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how)
+    except BlockingIOError:
+        return False
+    except BaseException:
+        os.close(fd)
+        raise
+    return True
+
+
+def _forget_shared() -> None:
+    """Let go, in a fork, of what its parent's runs use, and of a lock that no thread here will release."""
+    global _sharing  # noqa: PLW0603
+    _sharing = new_lock()
+    while _shared:
+        os.close(_shared.popitem()[1][0])
+
+
+os.register_at_fork(after_in_child=_forget_shared)
 
 
 class _MaskedDirectory(Record):
@@ -245,7 +280,13 @@ def _set_metadata(path: bytes, directory: _MaskedDirectory) -> None:
 def _open_lock(masks: bytes) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(masks + b"/" + _LOCK, flags, 0o600)
-    except FileNotFoundError:
-        os.makedirs(masks, 0o700, exist_ok=True)
-        return os.open(masks + b"/" + _LOCK, flags, 0o600)
+        try:
+            return os.open(masks + b"/" + _LOCK, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(masks, 0o700, exist_ok=True)
+            return os.open(masks + b"/" + _LOCK, flags, 0o600)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"The masks of secrets can't be locked: {error.strerror}.",
+            remedy="Look for free space where the state directory is.",
+        ) from error

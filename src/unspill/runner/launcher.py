@@ -9,6 +9,7 @@ this file, so it has sockets and locks from where `socket` and `threading` have 
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import select
 import sys
@@ -68,6 +69,7 @@ class Launcher:
         self.own_namespace = own_namespace
         self._is_broken = False
         self._spawner_fd: int | None = None
+        self._is_greeted = False
         self.pid = pid
 
     def launch(self, job: Job, descriptors: tuple[int, ...]) -> Launched:
@@ -75,6 +77,7 @@ class Launcher:
 
         Raises:
             SandboxUnavailable: the spawner is gone.
+            OSError: no descriptor is left.
         """
         ours, theirs = make_pair()
         try:
@@ -87,6 +90,8 @@ class Launcher:
                 control.close()
         except (OSError, ValueError) as error:  # ValueError: another thread has closed it before
             ours.close()
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # the spawner is well, and so are the other runs
             # The process may take a moment longer to end than its socket
             self._is_broken = True
             raise SandboxUnavailable(f"the spawner process is gone: {error}") from error
@@ -96,11 +101,7 @@ class Launcher:
 
     def is_alive(self) -> bool:
         """Tell whether the spawner still answers. Not by waitpid: a program may reap what it does not know."""
-        if self._is_broken:
-            return False
-        poll = select.poll()
-        poll.register(self._control.fileno(), 0)
-        return not poll.poll(0)
+        return not self._is_broken and not _is_hung_up(self._control)
 
     def wait_until_dead(self) -> None:
         """Wait for the end of a spawner whose socket has ended, which the kernel closes first."""
@@ -108,15 +109,28 @@ class Launcher:
             self._is_broken = True
             if self._control.fileno() < 0:
                 return  # another thread has seen its end already
-            if self._spawner_fd is None:
-                # Its greeting, which nobody needs before; without one it has not started anything
-                message = receive(self._control)
-                self._spawner_fd = message[1][0] if message else None
+            # Without a greeting it has not started anything
+            self._read_greeting()
             # A copy: when the next spawner is started, this one is let go of
             fd = None if self._spawner_fd is None else os.dup(self._spawner_fd)
+            control = copy_of(self._control)
         if fd is not None:
-            is_dead(fd, _DYING_MS)
+            while not is_dead(fd, _DYING_MS) and _is_hung_up(control):
+                continue
             os.close(fd)
+        control.close()
+
+    def know_spawner(self) -> None:
+        """Have the descriptor of a spawner that has said something: when it dies, there may be none to be had."""
+        if not self._is_greeted:
+            with _lock:
+                self._read_greeting()
+
+    def _read_greeting(self) -> None:
+        if not self._is_greeted and self._control.fileno() >= 0:
+            self._is_greeted = True
+            message = receive(self._control)
+            self._spawner_fd = message[1][0] if message and message[1] else None
 
     def close(self) -> None:
         """Close what this process has of a spawner, which then ends."""
@@ -148,6 +162,7 @@ class Launched:
     def __init__(self, reply: socket, launcher: Launcher) -> None:
         self._reply = reply
         self._launcher = launcher
+        self.own_namespace = launcher.own_namespace
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when there is a message."""
@@ -155,7 +170,10 @@ class Launched:
 
     def message(self) -> tuple[Any, list[int]] | None:
         """Return the next message and its descriptors, None if the spawner is gone."""
-        return receive(self._reply)
+        message = receive(self._reply)
+        if message is not None:
+            self._launcher.know_spawner()
+        return message
 
     def kill(self) -> None:
         """Ask for the death of every process of the run."""
@@ -175,6 +193,12 @@ class Launched:
     def close(self) -> None:
         """Let go; a run that is still alive is killed."""
         self._reply.close()
+
+
+def _is_hung_up(control: socket) -> bool:
+    poll = select.poll()
+    poll.register(control.fileno(), 0)
+    return bool(poll.poll(0))
 
 
 def _start_by_program(own_namespace: bool) -> Launcher:

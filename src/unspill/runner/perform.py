@@ -12,7 +12,15 @@ import os
 
 from unspill.errors import SandboxUnavailable, UnspillError
 from unspill.host.dirfd import make_pipe
-from unspill.host.job import ARGS_FD, BLOCK_FD, FIRST_FILE_FD, INFO_FD, STATUS_FD, Job, memory_files, run_name
+from unspill.host.job import (
+    ARGS_FD,
+    BLOCK_FD,
+    FIRST_FILE_FD,
+    STATUS_FD,
+    Job,
+    memory_files,
+    run_name,
+)
 from unspill.model.plan import (
     PROXY_PORT,
     Bind,
@@ -97,7 +105,6 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
             if not wishes.returns_raised or isinstance(error, UnspillError):
                 raise
             stopped, raised = Cancelled(), error
-        status = pipes.read_status()
         reached = None if group is None else group.reached()
     finally:
         launched.close()
@@ -107,7 +114,7 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
             group.remove()
         if report is not None:
             report.end()
-    outcome = outcome_from(status, stderr.kept()) if stopped is None else stopped
+    outcome = outcome_from(watch.status, stderr.kept()) if stopped is None else stopped
     outcome = outcome if report is None else report.outcome(outcome)
     if raised is None and not isinstance(outcome, NeverStarted):
         watch.release()
@@ -153,7 +160,7 @@ def _launch(
         argv=(
             run_name(wishes.run),
             *(b"--args", b"%d" % ARGS_FD, b"--json-status-fd", b"%d" % STATUS_FD),
-            *(b"--info-fd", b"%d" % INFO_FD, b"--block-fd", b"%d" % BLOCK_FD, b"--"),
+            *(b"--block-fd", b"%d" % BLOCK_FD, b"--"),
             *command_words(plan, FIRST_FILE_FD),
         ),
         limits=rlimits(plan.limits, has_group=group is not None),
@@ -164,7 +171,7 @@ def _launch(
         temporary=_temporary(plan) if own_namespace else (),
     )
     try:
-        descriptors = (*pipes.theirs[:3], given[0], pipes.theirs[3], *told, *given[1:])
+        descriptors = (*pipes.theirs, given[0], *told, *given[1:])
         try:
             return get_launcher(own_namespace=own_namespace, may_fork=wishes.may_fork).launch(job, descriptors)
         except SandboxUnavailable:

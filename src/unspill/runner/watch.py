@@ -21,9 +21,10 @@ import time
 
 from unspill.changes.walk import has_fresh, measure
 from unspill.errors import SandboxUnavailable
-from unspill.host.dirfd import above_standard, make_pipe
+from unspill.host.dirfd import DESCRIPTORS_REMEDY, above_standard, make_pipe
 from unspill.host.job import is_dead
 from unspill.host.libc import DeferredSignals
+from unspill.layers.locks import started_at
 from unspill.model.run import (
     Cancelled,
     Exited,
@@ -191,7 +192,9 @@ class Watch:
         self._begun = time.monotonic()
         self._stopped: Outcome | None = None
         self._dead = False
+        self._init: tuple[int, int] | None = None
         self._init_fd: int | None = None
+        self.status = b""  # what bwrap said of the command; known at the end
         self._pending = memoryview(wishes.stdin if isinstance(wishes.stdin, bytes) else b"")
         self._source = wishes.stdin if isinstance(wishes.stdin, int) else None
         self._open = set(self._outputs)
@@ -271,7 +274,7 @@ class Watch:
             return
         if self._limits.wall_s is not None and now >= self._last_moment():
             self._stop(TimedOut(after_s=self._limits.wall_s))
-        elif now >= self._usage.next_check and (reached := self._usage.check(self._init_fd)):
+        elif now >= self._usage.next_check and (reached := self._usage.check(self._init)):
             self._stop(reached)
 
     def _stop(self, why: Outcome) -> None:
@@ -288,7 +291,7 @@ class Watch:
         words, descriptors = message
         match words:
             case ("started",):
-                self._init_fd = descriptors[0]
+                self._know_init(descriptors)
                 if self._wishes.on_listener is not None:
                     self._pass_listener(self._wishes.on_listener, descriptors[1:])
                 if self._wishes.on_event is not None:
@@ -296,17 +299,42 @@ class Watch:
             case ("refused", dest, code, text):
                 self._blame(mount_refused(dest, code, text))
             case ("failed", text):
-                self._blame(NeverStarted(reason=text, remedy="Run `unspill doctor`."))
-            case ("ended", _status, (lost, paths), (killed, commands)):
+                is_full = os.strerror(errno.EMFILE) in text
+                remedy = DESCRIPTORS_REMEDY if is_full else "Run `unspill doctor`."
+                self._blame(NeverStarted(reason=text, remedy=remedy))
+            case ("ended", status, (lost, paths), (killed, commands)):
                 self._dead = True
+                self.status = status
+                self._keep_init(descriptors)
                 self.remains = Remains(lost=lost, paths=tuple(paths), killed=killed, commands=tuple(commands))
+
+    def _know_init(self, descriptors: list[int]) -> None:
+        """Take the descriptor of the sandbox's pid 1, which comes again with the end. Hundreds of runs may be alive.
+
+        It is kept where the spawner has no pid namespace of its own, and may die without the run.
+        """
+        if not descriptors:
+            raise SandboxUnavailable("no descriptor is left for the run", remedy=DESCRIPTORS_REMEDY)
+        pid = _pid_of(descriptors[0])
+        started = None if pid is None else started_at(pid)
+        self._init = None if pid is None or started is None else (pid, started)
+        if self._launched.own_namespace:
+            os.close(descriptors[0])
+        else:
+            self._init_fd = descriptors[0]
+
+    def _keep_init(self, descriptors: list[int]) -> None:
+        """Take the descriptor of the sandbox's pid 1 that comes with its end, unless there is one already."""
+        for fd in descriptors[:1]:
+            if self._init_fd is None:
+                self._init_fd = fd
+            else:
+                os.close(fd)
 
     def _pass_listener(self, to: Callable[[int], None], descriptors: list[int]) -> None:
         if not descriptors:
             # The kernel drops what a process without free descriptors is sent
-            raise SandboxUnavailable(
-                "no descriptor is left for the proxy", remedy="Close some files, or raise `ulimit -n`."
-            )
+            raise SandboxUnavailable("no descriptor is left for the proxy", remedy=DESCRIPTORS_REMEDY)
         to(descriptors[0])
 
     def _blame(self, failure: NeverStarted) -> None:
@@ -392,8 +420,7 @@ class Watch:
                 return
             words, descriptors = message
             self._dead = words[0] == "ended"
-            if descriptors:
-                self._init_fd = descriptors[0]
+            self._keep_init(descriptors)
             for listener in descriptors[1:]:
                 os.close(listener)
 
@@ -414,16 +441,16 @@ class RunPipes:
     def __init__(self, has_stdin: bool) -> None:
         pipes: list[tuple[int, int]] = []
         try:
-            while len(pipes) < (4 if has_stdin else 3):
+            while len(pipes) < (3 if has_stdin else 2):
                 pipes.append(make_pipe())
-            stdin = pipes[3][_PIPE_READ] if has_stdin else above_standard(os.open(os.devnull, _NULL))
+            stdin = pipes[2][_PIPE_READ] if has_stdin else above_standard(os.open(os.devnull, _NULL))
         except OSError:
             for fd in (fd for pipe in pipes for fd in pipe):
                 os.close(fd)
             raise
-        self.stdout, self.stderr, self.status = (pipe[_PIPE_READ] for pipe in pipes[:3])
-        self.stdin: int | None = pipes[3][_PIPE_WRITE] if has_stdin else None
-        self.theirs = [stdin, *(pipe[_PIPE_WRITE] for pipe in pipes[:3])]
+        self.stdout, self.stderr = (pipe[_PIPE_READ] for pipe in pipes[:2])
+        self.stdin: int | None = pipes[2][_PIPE_WRITE] if has_stdin else None
+        self.theirs = [stdin, *(pipe[_PIPE_WRITE] for pipe in pipes[:2])]
         for fd in (self.stdout, self.stderr):
             os.set_blocking(fd, False)
         if self.stdin is not None:
@@ -438,17 +465,10 @@ class RunPipes:
             os.close(self.stdin)
             self.stdin = None
 
-    def read_status(self) -> bytes:
-        """Return what bwrap said of the command; only after it is dead, when the pipe has an end."""
-        text = b""
-        while chunk := os.read(self.status, 4096):
-            text += chunk
-        return text
-
     def close(self) -> None:
         self.close_theirs()
         self.close_stdin()
-        for fd in (self.stdout, self.stderr, self.status):
+        for fd in (self.stdout, self.stderr):
             os.close(fd)
 
 
@@ -560,10 +580,10 @@ class UsageWatch:
         self._begun_ns = time.time_ns() - _TICK_NS
         self.next_check = self._next_walk = self._begun + _LOOK_S
 
-    def check(self, init_fd: int | None = None) -> LimitReached | None:
+    def check(self, init: tuple[int, int] | None = None) -> LimitReached | None:
         """Return the bound that is exceeded, if any, and choose the next moment to look.
 
-        `init_fd` is the pidfd of the sandbox's pid 1, through which its own directories are seen.
+        `init` is the sandbox's pid 1, through which its own directories are seen, and when it was started.
         """
         grown = (0, 0)
         if self._disk is not None:
@@ -574,7 +594,7 @@ class UsageWatch:
                 return LimitReached(limit="free_inodes", bound=FREE_INODES_KEPT)
             grown = (self._room[0] - room[0], self._room[1] - room[1])
         reached = None if self._memory is None else self._memory.check()
-        reached = reached or self._fresh_excess(init_fd)
+        reached = reached or self._fresh_excess(init)
         if reached is None and self._is_time_to_walk(grown):
             reached = self._walk(grown)
         # Hundreds of runs that only wait must not spend their time on being looked at
@@ -620,13 +640,13 @@ class UsageWatch:
     def _wrote_into(self, playground: bytes) -> bool:
         return has_fresh(playground, self._begun_ns, over_bytes=_GROWN_BYTES, over_entries=_GROWN_ENTRIES)
 
-    def _fresh_excess(self, init_fd: int | None) -> LimitReached | None:
+    def _fresh_excess(self, init: tuple[int, int] | None) -> LimitReached | None:
         bound = self._limits.layer_entries
-        pid = None if init_fd is None or bound is None else _pid_of(init_fd)
-        if pid is None:
+        # A pid that was given to another process since has another time
+        if init is None or bound is None or started_at(init[0]) != init[1]:
             return None
         for place in self._fresh:
-            inside = b"/proc/%d/root%b" % (pid, place)
+            inside = b"/proc/%d/root%b" % (init[0], place)
             try:
                 # While bwrap is still at work its root is the host's, and so is what is there; it never goes back
                 if os.stat(inside).st_dev == _device_of(place):

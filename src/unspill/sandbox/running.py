@@ -29,7 +29,7 @@ from unspill.errors import (
     UnspillError,
     UsageError,
 )
-from unspill.host.dirfd import Beneath
+from unspill.host.dirfd import DESCRIPTORS_REMEDY, Beneath
 from unspill.host.libc import DeferredSignals
 from unspill.layers.lifecycle import (
     drop_run,
@@ -127,7 +127,6 @@ _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
 _NOT_EXECUTED = (126, 127)
 _NOT_IN_ROOTFS = "Is it in the rootfs? `unspill rootfs info --tools` says what is; `pull --package NAME` adds to it."
-_DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ulimit -n`): a run needs about 15."
 
 _MOST_BYTES = 64 << 20
 _STEADY = ""
@@ -155,10 +154,11 @@ def run_request(project: Project, request: Request, wishes: RunWishes) -> RunRes
         return run_contained(project, request, wishes)
     try:
         return _run_in_turn(project, request, wishes)
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+    except (OSError, SandboxUnavailable) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in (errno.EMFILE, errno.ENFILE):
             raise
-        raise SandboxUnavailable(f"no descriptors are left: {error.strerror}", remedy=_DESCRIPTORS) from error
+        raise SandboxUnavailable(f"no descriptors are left: {cause.strerror}", remedy=DESCRIPTORS_REMEDY) from error
 
 
 def _run_in_turn(project: Project, request: Request, wishes: RunWishes) -> RunResult:

@@ -20,7 +20,7 @@ kept = [*make_pair(), *make_pair()]
 pipes = RunPipes(has_stdin=False)
 numbers = [sock.fileno() for sock in kept]
 numbers += [*make_pipe(), memory_file(b"x"), above_standard(os.open("/dev/null", os.O_RDONLY))]
-numbers += [pipes.stdout, pipes.stderr, pipes.status, *pipes.theirs]
+numbers += [pipes.stdout, pipes.stderr, *pipes.theirs]
 left = []
 for number in {closed}:
     try:

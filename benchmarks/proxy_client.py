@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of the bridges, run inside a sandbox by the system's Python: asks for tunnels and measures them in turns.
+"""The client of `protection.py`, run inside a sandbox by the system's Python: measures both ways to a proxy in turns.
 
 The argument is a JSON object: `ways` (names and ports on loopback), `tunnel` (host and port to ask for), `socket`
 (where the bridge of socat leads, if there is one), and how much of what. Prints the samples as JSON.
@@ -98,7 +98,7 @@ def measure_ways(given: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
                     sample = measure(port, given)
                     if number:
                         samples[kind][way].append(sample)
-        if time.monotonic() > end:
+        if number and time.monotonic() > end:
             break
     return samples
 
