@@ -117,7 +117,7 @@ def test_a_rootfs_that_is_asked_for_its_tools_leaves_nothing_on_the_disk(
     assert sizes == [1 << 20]
     assert playgrounds(ground) == []
     monkeypatch.setattr(rootfs, "_forget_playground", lambda _data, _project: None)
-    monkeypatch.setattr(rootfs, "_LIMITS", Limits(wall_s=30.0))
+    monkeypatch.setattr(rootfs, "_TOOLS_LIMITS", Limits(wall_s=30.0))
     registry.tools(made.name)
     assert sum(path.lstat().st_size for path in playgrounds(ground) if path.is_file()) == 40 << 20
 

@@ -394,7 +394,11 @@ def own_words() -> list[str]:
     """Return how this program is started, whatever the PATH of a shell is and whatever modules lie where it stands."""
     # PYTHONPATH may lead into a project, and an empty part of it does: what lies there would be run before ours
     isolated = [sys.executable, "-E", "-P"]
-    program = os.path.abspath(sys.argv[0]) if sys.argv else ""
+    try:
+        program = os.path.abspath(sys.argv[0]) if sys.argv else ""
+    except FileNotFoundError:
+        # The working directory is gone, and with it whatever a relative name meant
+        program = ""
     is_script = os.path.basename(program) == "unspill" and os.path.isfile(program) and os.access(program, os.X_OK)
     return [*isolated, program] if is_script else [*isolated, "-m", "unspill"]
 
