@@ -5,7 +5,7 @@ import pytest
 
 from tests.benchmark_runs import PROGRAMS, run_benchmark
 
-pytestmark = [pytest.mark.kernel, pytest.mark.bench, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kernel, pytest.mark.agents, pytest.mark.bench, pytest.mark.timeout(300)]
 
 
 def test_every_adapter_is_measured_and_keeps_to_its_bar() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.benchmark_runs import PROGRAMS, is_within_bars, parse_report, run_benchmark
 from tests.figures import record_figure
 
-pytestmark = [pytest.mark.kernel, pytest.mark.bench, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kernel, pytest.mark.bench, pytest.mark.alone, pytest.mark.timeout(600)]
 
 PROTECTION = next(path for path in PROGRAMS if path.stem == "protection")
 
