@@ -27,7 +27,7 @@ from unspill.model.plan import PROXY_PORT, Bind, File, ProxyNetwork
 from unspill.network.proxy import Proxy, open_connection
 from unspill.policy.hosts import parse_rules
 from unspill.runner.perform import perform
-from unspill.runner.watch import Wishes
+from unspill.runner.watch import RunControl
 
 TUNNEL = "example.org:9"
 # Never contacted: the connection is led to the server of this benchmark
@@ -138,13 +138,13 @@ def run_client(sandbox: Sandbox, server: Server, directory: Path, given: dict[st
         File(content=script, dest=INSIDE + b".py", why="the client"),
     )
     plan = plan.replace(mounts=mounts, network=ProxyNetwork(hosts=(TUNNEL,)), cwd=b"/tmp")
-    wishes = Wishes(
+    control = RunControl(
         run=RunId("protection"),
         spill_dir=os.fsencode(directory) + b"/spill",
         on_listener=lambda inside: proxies.append(start_proxy(inside, server)),
     )
     try:
-        performed = perform(plan, sandbox.facts, wishes)
+        performed = perform(plan, sandbox.facts, control)
     finally:
         for proxy in proxies:
             proxy.close()

@@ -80,7 +80,7 @@ from unspill.rootfs.layout import (
 )
 from unspill.rootfs.registry import Registry
 from unspill.runner.perform import perform
-from unspill.runner.watch import Wishes
+from unspill.runner.watch import RunControl
 from unspill.sandbox.project import (
     choose_engine,
     find_own_locations,
@@ -554,7 +554,7 @@ def _perform(plan: Plan, ground: InstallGround) -> tuple[Performed, Traffic | No
     gate = make_gate(plan.network, is_own_process=ground.may_fork, endpoints=find_endpoints(hosts))
     run = RunId(os.urandom(8).hex())
     spilled = spill_dir(ground.state, run)
-    wishes = Wishes(
+    control = RunControl(
         run=run,
         spill_dir=spilled,
         on_event=None if ground.report is None else _Counting(ground.report),
@@ -563,7 +563,7 @@ def _perform(plan: Plan, ground: InstallGround) -> tuple[Performed, Traffic | No
         on_listener=None if gate is None else gate.serve,
     )
     try:
-        performed = perform(plan, ground.facts, wishes)
+        performed = perform(plan, ground.facts, control)
     finally:
         traffic = None if gate is None else gate.close()
         remove_tree(spilled)
@@ -631,7 +631,6 @@ class Installer:
             HostError: this machine can't.
             SandboxUnavailable: we failed, not the command.
         """
-
         if self._ground is None:
             self._ground = open_ground(self._policy, may_fork=self._may_fork, report=self._report)
         return install(tree, argv, hosts, ground=self._ground)
