@@ -22,8 +22,8 @@ from typing import Any
 from measuring import Case
 
 from unspill import Exited, Sandbox
-from unspill.model.layer import RunId
 from unspill.model.plan import PROXY_PORT, Bind, File, ProxyNetwork
+from unspill.model.run import RunId
 from unspill.network.proxy import Proxy, open_connection
 from unspill.policy.hosts import parse_rules
 from unspill.runner.perform import perform

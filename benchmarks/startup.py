@@ -19,8 +19,8 @@ from measuring import Case, Turns, parse_arguments, report
 
 from unspill import Exited, Sandbox
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import RunId
 from unspill.model.plan import Bind, Dev, Facts, Overlay, Plan, Proc, Tmpfs
+from unspill.model.run import RunId
 from unspill.runner.perform import perform
 from unspill.runner.watch import RunControl
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Self, TypeVar
 
-    from unspill.model.layer import LayerId, RunId, SandboxId
+    from unspill.model.run import LayerId, RunId, SandboxId
     from unspill.store.runs import UnfinishedRun
 
     Found = TypeVar("Found")

@@ -43,9 +43,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unspill.model.layer import RunId
     from unspill.model.policy import Limits
-    from unspill.model.run import Event, LimitName, Outcome, StreamName
+    from unspill.model.run import Event, LimitName, Outcome, RunId, StreamName
     from unspill.runner.launcher import Launched
 
 

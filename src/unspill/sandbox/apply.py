@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import posixpath
 
-from unspill.apply.draft import RootDraft, Upper
+from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, unedited_directories
 from unspill.apply.journal import (
     Residue,
     Taken,
@@ -28,7 +28,7 @@ from unspill.apply.journal import (
 from unspill.apply.operate import Task, operate
 from unspill.apply.recover import RolledBackEntries
 from unspill.changes.diff import apply_hunks, numbered_hunks
-from unspill.changes.reader import Reader
+from unspill.changes.scan import Reader
 from unspill.changes.select import rest, select, without
 from unspill.errors import (
     ApplyFailed,
@@ -37,15 +37,7 @@ from unspill.errors import (
     UnspillError,
 )
 from unspill.host.dirfd import Beneath
-from unspill.layers.lifecycle import (
-    discard_stacks,
-    make_upper,
-    new_id,
-    refuse_if_used,
-    renew,
-    stat_root,
-    take_mark,
-)
+from unspill.layers.lifecycle import discard_stacks, make_upper, new_id, refuse_if_used, renew, stat_root, take_mark
 from unspill.layers.locks import (
     StackUse,
     base_dir,
@@ -57,19 +49,12 @@ from unspill.layers.locks import (
     until_cancelled,
     work_dir,
 )
-from unspill.layers.marks import Marks, carry_over, unedited_directories
 from unspill.layers.residue import build_residue
 from unspill.layers.trees import copy_metadata, open_closed, open_to_owner, remove_tree
 from unspill.model.change import Consent
-from unspill.model.layer import (
-    OpenLayer,
-    RunId,
-    Stack,
-    TimeMark,
-)
 from unspill.model.permission import HeldPath
 from unspill.model.policy import Policy
-from unspill.model.run import Exited
+from unspill.model.run import Exited, OpenLayer, RunId, Stack, TimeMark
 from unspill.permissions.question import describe_held, head_of_held
 from unspill.policy.paths import alias_of, fold
 from unspill.policy.secrets import masked_names
@@ -112,7 +97,7 @@ if TYPE_CHECKING:
     from unspill.apply.draft import Draft
     from unspill.apply.operate import Settler
     from unspill.apply.steps import OpenDirs
-    from unspill.git.repository import Repository
+    from unspill.git.state import Repository
     from unspill.model.change import (
         Change,
         ChangeSet,
@@ -120,9 +105,9 @@ if TYPE_CHECKING:
         RootChanges,
         Selection,
     )
-    from unspill.model.layer import SandboxId
     from unspill.model.operation import Operation, OperationId, Skipped
     from unspill.model.policy import Secrets
+    from unspill.model.run import SandboxId
     from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
     from unspill.sandbox.review import HeldChoice

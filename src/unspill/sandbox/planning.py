@@ -40,7 +40,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from unspill.model.layer import Stack
     from unspill.model.plan import (
         CacheLayer,
         NetworkPlan,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
         Plan,
     )
     from unspill.model.policy import After, Limits
-    from unspill.model.run import Event, Run
+    from unspill.model.run import Event, Run, Stack
     from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
 

@@ -287,6 +287,18 @@ def without_overridden(policy: Policy) -> Policy:
     return policy.replace(rootfs_dir=b"") if policy.rootfs_dir and os.environb.get(b"ROOTFS_DIR") else policy
 
 
+def read_policy(path: bytes, home: bytes) -> Policy:
+    """Return what a file of the person's says as a whole policy.
+
+    Raises:
+        PolicyError: it is not there, or can't be understood.
+    """
+    text = read_text(path)
+    if text is None:
+        raise PolicyError(f"there is no {show(path)}")
+    return merge.with_own(Policy(), config.parse_policy(text, where=show(path), trusted=True, home=home))
+
+
 def find_own_policy(locations: Locations) -> Policy:
     """Return what the person's own file says, whatever the project.
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from unspill.errors import StoreError
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
-from unspill.model.layer import RunId
 from unspill.model.plan import NoNetwork, ProxyNetwork
 from unspill.model.run import (
     Cancelled,
@@ -23,6 +22,7 @@ from unspill.model.run import (
     LimitReached,
     NeverStarted,
     Output,
+    RunId,
     Signalled,
     TimedOut,
     exit_code_of,
@@ -45,14 +45,7 @@ if TYPE_CHECKING:
 
     from unspill.model.operation import Operation
     from unspill.model.plan import NetworkPlan, Plan
-    from unspill.model.run import (
-        Connection,
-        Denial,
-        Outcome,
-        Remains,
-        Run,
-        Traffic,
-    )
+    from unspill.model.run import Connection, Denial, Outcome, Remains, Run, Traffic
     from unspill.permissions.audit import Event
     from unspill.runner.perform import Performed
     from unspill.sandbox.planning import RunSpec

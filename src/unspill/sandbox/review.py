@@ -19,24 +19,16 @@ from unspill.changes.diff import (
     apply_hunks,
     diff_lines,
 )
-from unspill.changes.reader import Reader, find_renames, read_up_to
 from unspill.changes.render import summary_lines
-from unspill.changes.scan import join, scan
+from unspill.changes.scan import Reader, find_renames, join, read_up_to, scan
 from unspill.changes.select import select, with_parents
 from unspill.errors import DeniedError, UsageError
 from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
 from unspill.model.change import ChangeSet, Consent, Selection
-from unspill.model.layer import (
-    LayerId,
-    OpenLayer,
-    RunId,
-    Stack,
-    TimeMark,
-)
 from unspill.model.operation import Skipped
 from unspill.model.permission import Denied, HeldPath
 from unspill.model.plan import CacheLayer
-from unspill.model.run import Traffic
+from unspill.model.run import LayerId, OpenLayer, RunId, Stack, TimeMark, Traffic
 from unspill.permissions.approvers import Terminal
 from unspill.permissions.question import digest_of_held, make_question
 from unspill.policy.held import REPLACED_OBJECT
@@ -51,7 +43,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.apply.guard import Judged
-    from unspill.git.repository import Repository
+    from unspill.git.state import Repository
     from unspill.model.change import Change, Hunks, RootChanges
     from unspill.model.operation import Why
     from unspill.model.plan import Places, Plan
@@ -491,7 +483,7 @@ def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:
     """Return the repositories that the sealed layers of a stack changed and that live on."""
     if not any(word in change.path for change in part.changes for word in _IN_REPOSITORIES):
         return ()
-    from unspill.git.repository import find_repositories  # lazy: git
+    from unspill.git.state import find_repositories  # lazy: git
 
     uppers = tuple(layer.upper for layer in reversed(stack.sealed))
     return find_repositories(part, uppers, stack.below(), is_frozen=stack.base is not None)

@@ -30,7 +30,6 @@ from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 from unspill.layers.lifecycle import ROOTFS_OWNER, is_empty, rootfs_owner
 from unspill.layers.locks import lock_sandbox, spill_dir, upper_dir
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import RunId, SealedLayer, Stack
 from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.model.plan import (
     Bind,
@@ -54,10 +53,13 @@ from unspill.model.run import (
     LimitReached,
     NeverStarted,
     OutputChunk,
+    RunId,
+    SealedLayer,
     Signalled,
+    Stack,
     TimedOut,
 )
-from unspill.network.gate import make_gate
+from unspill.network.proxy import make_gate
 from unspill.network.resolve import Endpoint
 from unspill.plan.rootfs import (
     INSTALL_LIMITS,
@@ -94,7 +96,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from unspill.model.layer import OpenLayer, SandboxId
     from unspill.model.plan import (
         Facts,
         MountOp,
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
     )
     from unspill.model.policy import EngineName, Limits, Profile
     from unspill.model.rootfs import RootfsBase, SourceName
-    from unspill.model.run import Event, Outcome, Traffic
+    from unspill.model.run import Event, OpenLayer, Outcome, SandboxId, Traffic
     from unspill.rootfs.source import Source
     from unspill.runner.perform import Performed
     from unspill.sandbox.project import Locations, Project

@@ -31,12 +31,7 @@ from unspill.errors import (
 )
 from unspill.host.dirfd import Beneath
 from unspill.host.libc import DeferredSignals
-from unspill.layers.lifecycle import (
-    drop_run,
-    find_hidden,
-    open_run,
-    seal_run,
-)
+from unspill.layers.lifecycle import drop_run, find_hidden, open_run, seal_run
 from unspill.layers.locks import (
     SandboxLock,
     StackUse,
@@ -55,15 +50,7 @@ from unspill.model.plan import (
     ProxyNetwork,
     Symlink,
 )
-from unspill.model.run import (
-    Cancelled,
-    Ended,
-    InheritedInput,
-    LimitReached,
-    NeverStarted,
-    Started,
-    TimedOut,
-)
+from unspill.model.run import Cancelled, Ended, InheritedInput, LimitReached, NeverStarted, Started, TimedOut
 from unspill.plan.environ import contained_environ
 from unspill.plan.view import (
     find_cover,
@@ -111,12 +98,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.layers.lifecycle import OpenRun
-    from unspill.model.layer import RunId
     from unspill.model.plan import Places, Plan
     from unspill.model.policy import After
-    from unspill.model.run import Outcome, Run, Traffic
-    from unspill.network.gate import Gate
-    from unspill.network.proxy import Ask
+    from unspill.model.run import Outcome, Run, RunId, Traffic
+    from unspill.network.proxy import Ask, Gate
     from unspill.permissions.broker import Broker
     from unspill.runner.perform import Performed
     from unspill.sandbox import rootfs_use
@@ -336,7 +321,7 @@ def _make_gate(project: Project, spec: RunSpec, under_way: OpenRun, plan: Plan) 
     """Return the way out of a run, None where it has none of ours."""
     if isinstance(plan.network, NoNetwork):
         return None
-    from unspill.network.gate import make_gate  # lazy: proxy
+    from unspill.network.proxy import make_gate  # lazy: proxy
 
     ask = None
     if isinstance(plan.network, ProxyNetwork) and plan.network.ask and spec.broker is not None:
@@ -491,7 +476,7 @@ def _layers_of(project: Project, root: bytes) -> Iterator[bytes]:
 
 def _open_plain(layer: bytes, inside: bytes) -> str | None:
     """Return the digest of the file that a layer has there, None where it has nothing, or that nobody can tell."""
-    from unspill.changes.reader import digest_of_file  # lazy: approvals
+    from unspill.changes.scan import digest_of_file  # lazy: approvals
 
     with Beneath(os.open(layer, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as tree:
         parts = inside.split(b"/")

@@ -24,24 +24,17 @@ import os
 import time
 
 from unspill.errors import (
-    PolicyError,
     SandboxUnavailable,
     StoreDamaged,
     StoreError,
 )
-from unspill.layers.lifecycle import (
-    discard_stacks,
-    find_hidden,
-    load_stacks,
-    playground_dir,
-    tmp_dir,
-)
+from unspill.layers.lifecycle import discard_stacks, find_hidden, load_stacks, playground_dir, tmp_dir
 from unspill.layers.locks import lock_sandbox, refuse_given_up
 from unspill.layers.trees import remove_tree
 from unspill.lazy import lazy_module
-from unspill.model.layer import SandboxId
 from unspill.model.policy import DAY_NS, Policy, Secrets
-from unspill.policy.paths import contains, show
+from unspill.model.run import SandboxId
+from unspill.policy.paths import contains
 from unspill.sandbox.planning import make_spec
 from unspill.sandbox.project import (
     check_approver,
@@ -49,13 +42,14 @@ from unspill.sandbox.project import (
     check_run,
     check_stdin,
     open_project,
-    read_text,
+    read_policy,
     with_held_roots,
 )
 from unspill.sandbox.result import record_operation, record_run
 from unspill.sandbox.running import run_command
 from unspill.sandbox.scan import hold_interrupted, interrupted_line, sweep_once
 from unspill.store.db import Store
+from unspill.store.migrations import copied_ns, make_copy, remove_older
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,8 +123,6 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
 
 
 def _copy_daily(store: Store, now: int, keep_days: int) -> None:
-    from unspill.store.copies import copied_ns, make_copy, remove_older  # lazy: upkeep
-
     made = copied_ns(store.state)
     # Pruning may take several starts of a day, one copy is enough
     if made is not None and _is_today(made, now):
@@ -571,7 +563,7 @@ def open_temporary(policy_file: str | None = None, *, cancel_fd: int | None = No
             project = usual._project
         policy = project.means.policy
         if policy_file is not None:
-            policy = _read_policy(os.fsencode(policy_file), project.home.path)
+            policy = read_policy(os.fsencode(policy_file), project.home.path)
         policy = policy.replace(tmp="persistent", after="hold", secrets=Secrets(mask=False))
         sandbox = Sandbox(directory, name=TEMPORARY, policy=policy)
     except BaseException:
@@ -583,16 +575,6 @@ def open_temporary(policy_file: str | None = None, *, cancel_fd: int | None = No
         remove_temporary(sandbox)
         raise
     return sandbox
-
-
-def _read_policy(path: bytes, home: bytes) -> Policy:
-    from unspill.policy.config import parse_policy  # lazy: temporary sandboxes
-    from unspill.policy.merge import with_own  # lazy: temporary sandboxes
-
-    text = read_text(path)
-    if text is None:
-        raise PolicyError(f"there is no {show(path)}")
-    return with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=home))
 
 
 def remove_temporary(sandbox: Sandbox) -> None:

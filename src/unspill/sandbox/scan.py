@@ -15,15 +15,20 @@ import os
 import time
 
 from unspill.errors import SandboxUnavailable, UnspillError
+from unspill.git.files import is_state
 from unspill.host.libc import DeferredSignals
 from unspill.host.overlay import OPAQUE
 from unspill.layers.lifecycle import (
     OpenRun,
+    drop_caches,
     drop_run,
+    end_processes,
     find_base,
     is_empty,
     is_untouched,
+    remove_run,
     seal_run,
+    sweep,
 )
 from unspill.layers.locks import (
     SandboxLock,
@@ -35,18 +40,11 @@ from unspill.layers.locks import (
     upper_dir,
     work_dir,
 )
-from unspill.layers.sweep import (
-    drop_caches,
-    end_processes,
-    remove_run,
-    sweep,
-)
 from unspill.layers.trees import remove_tree
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
-from unspill.model.layer import OpenLayer, TimeMark
 from unspill.model.policy import Limits
-from unspill.model.run import Cancelled, LimitReached
+from unspill.model.run import Cancelled, LimitReached, OpenLayer, TimeMark
 from unspill.policy.paths import quote
 from unspill.runner.watch import find_excess
 from unspill.sandbox.result import record_failure, record_run
@@ -57,13 +55,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unspill.changes import scan as changes_scan
-    from unspill.git import frozen, layout
+    from unspill.git import frozen
     from unspill.host import cgroup
     from unspill.model.change import Change
-    from unspill.model.layer import LayerId
     from unspill.model.operation import Operation
     from unspill.model.plan import Facts
-    from unspill.model.run import Run
+    from unspill.model.run import LayerId, Run
     from unspill.runner.perform import Performed
     from unspill.sandbox.planning import RunSpec
     from unspill.sandbox.project import Project
@@ -73,7 +70,6 @@ if TYPE_CHECKING:
     from unspill.store.runs import UnfinishedRun
 else:
     frozen = lazy_module("unspill.git.frozen")  # lazy: git
-    layout = lazy_module("unspill.git.layout")  # lazy: git
     changes_scan = lazy_module("unspill.changes.scan")  # lazy: changes
     cgroup = lazy_module("unspill.host.cgroup")  # lazy: upkeep
 
@@ -107,7 +103,7 @@ def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -
     """
     if not any(b".git/" in change.path for change in changes):
         return changes
-    from unspill.git.repository import find_noise, find_repositories  # lazy: git
+    from unspill.git.state import find_noise, find_repositories  # lazy: git
 
     parts = []
     for part in changes.roots:
@@ -192,7 +188,7 @@ def keep_bases(project: Project, under_way: OpenRun, changes: ChangeSet | None) 
         if stack.base is None or stack.open is None or find_base(state, stack.sealed) is not None:
             continue
 
-        if changes is None or any(layout.is_state(change.path) for change in found.get(stack.live, ())):
+        if changes is None or any(is_state(change.path) for change in found.get(stack.live, ())):
             frozen.keep_frozen(stack.base, base_dir(state, stack.open.id))
 
 
@@ -201,7 +197,7 @@ def keep_base(base: bytes | None, root: bytes, changes: Sequence[Change], dest: 
     if base is None:
         return
 
-    if any(layout.is_state(change.path) for change in changes):
+    if any(is_state(change.path) for change in changes):
         frozen.keep_frozen(base, dest)
         frozen.keep_objects(root, dest)
 

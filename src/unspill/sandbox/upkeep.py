@@ -26,20 +26,19 @@ from unspill.errors import (
     StoreDamaged,
     StoreTooNew,
 )
-from unspill.layers.lifecycle import project_key
+from unspill.layers.lifecycle import PRUNED, is_being_pruned, project_key, sweep, sweep_operations
 from unspill.layers.locks import SandboxLock, spill_dir, upper_dir
 from unspill.layers.mask import remove_old_masks
-from unspill.layers.sweep import PRUNED, is_being_pruned, sweep, sweep_operations
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.model.operation import OperationId
 from unspill.model.policy import DAY_NS
+from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.record import Record
 from unspill.sandbox.history import catch_up, judge_files
 from unspill.sandbox.project import find_own_locations, find_own_policy, rootfs_directory
 from unspill.store.connection import is_id
-from unspill.store.copies import put_back
 from unspill.store.db import Store, check_state_dir, list_aside
+from unspill.store.migrations import put_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ def get_status() -> Status:
     Raises:
         StoreError: it can't be used.
     """
-
     locations = find_own_locations()
     try:
         rootfs = rootfs_directory(find_own_policy(locations), locations)
@@ -92,7 +90,6 @@ def prune_now(*, dry_run: bool) -> Pruned:
         PolicyError: the configuration can't be understood.
         StoreError: the state directory can't be used.
     """
-
     locations = find_own_locations()
     policy = find_own_policy(locations)
     with Store.open(locations.state) as store:

@@ -9,7 +9,6 @@ had a way out, gone with the run.
 from __future__ import annotations
 
 from unspill.errors import StoreDamaged
-from unspill.model.layer import RunId, SandboxId
 from unspill.model.run import (
     Cancelled,
     Connection,
@@ -19,6 +18,8 @@ from unspill.model.run import (
     NeverStarted,
     Output,
     Run,
+    RunId,
+    SandboxId,
     Signalled,
     TimedOut,
     Traffic,

@@ -5,8 +5,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from unspill.layers.lifecycle import ClosedRun, OpenRun, drop_run, open_run, seal_run
-from unspill.model.layer import OpenLayer
-from unspill.model.run import Exited, Run
+from unspill.model.run import Exited, OpenLayer, Run
 from unspill.store.db import Store
 from unspill.store.layers import SandboxRow
 

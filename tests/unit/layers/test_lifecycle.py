@@ -19,6 +19,7 @@ from unspill.host.overlay import OPAQUE
 from unspill.layers.lifecycle import (
     FAN,
     OpenRun,
+    Swept,
     clean,
     discard_stacks,
     drop_run,
@@ -27,10 +28,10 @@ from unspill.layers.lifecycle import (
     playground_dir,
     project_key,
     seal_run,
+    sweep,
     take_mark,
 )
-from unspill.layers.sweep import Swept, sweep
-from unspill.model.layer import LayerId, RunId
+from unspill.model.run import LayerId, RunId
 from unspill.store.db import Store, list_aside
 from unspill.store.layers import CacheRow
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unspill.model.layer import RunId
 from unspill.model.policy import Limits
-from unspill.model.run import Exited
+from unspill.model.run import Exited, RunId
 from unspill.runner.plain import perform_plainly
 from unspill.runner.watch import RunControl
 

@@ -15,9 +15,8 @@ from tests.unit.layers.ground import Ground, ended, write
 from tests.unit.sandbox.ledger import DAY_NS, START_NS, Ledger
 from unspill.apply.journal import journal_file, operation_dir
 from unspill.errors import StoreDamaged
-from unspill.layers.lifecycle import drop_run
+from unspill.layers.lifecycle import drop_run, is_being_pruned
 from unspill.layers.locks import spill_dir
-from unspill.layers.sweep import is_being_pruned
 from unspill.model.operation import Operation, OperationId
 from unspill.model.permission import Egress
 from unspill.model.policy import GIB, Policy
@@ -25,8 +24,8 @@ from unspill.permissions.question import make_question
 from unspill.sandbox.history import backups_of, files_of
 from unspill.sandbox.sandbox import do_daily
 from unspill.sandbox.upkeep import Family, Pruned, choose, find_families, prune, status
-from unspill.store.copies import BEFORE_MIGRATION, copied_ns, make_copy
 from unspill.store.db import Store, list_aside
+from unspill.store.migrations import BEFORE_MIGRATION, copied_ns, make_copy
 from unspill.store.permissions import AskedRequest
 
 WEEK_NS = 7 * DAY_NS

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
-from unspill.model.layer import SandboxId
+from unspill.model.run import SandboxId
 from unspill.store.db import PARTS, Store
 from unspill.store.migrations import MIGRATIONS, migrate
 
@@ -231,7 +231,7 @@ def test_opening_loads_nothing_heavy(state: bytes) -> None:
     loaded = set(process.stdout.decode().split())
     assert "_sqlite3" in loaded
     assert loaded & HEAVY == set()
-    assert "unspill.store.copies" not in loaded, "a copy is made once a day"
+    assert "unspill.store.migrations" not in loaded, "a copy is made once a day"
 
 
 PATH = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r};"
