@@ -59,7 +59,6 @@ from unspill.model.run import (
     Stack,
     TimedOut,
 )
-from unspill.network.proxy import make_gate
 from unspill.network.resolve import Endpoint
 from unspill.plan.rootfs import (
     INSTALL_LIMITS,
@@ -552,6 +551,8 @@ def _look_at_tree(tree: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, by
 
 def _perform(plan: Plan, ground: InstallGround) -> tuple[Performed, Traffic | None]:
     hosts = plan.network.hosts if isinstance(plan.network, ProxyNetwork) else ()
+    from unspill.network.proxy import make_gate  # lazy: proxy
+
     gate = make_gate(plan.network, is_own_process=ground.may_fork, endpoints=find_endpoints(hosts))
     run = RunId(os.urandom(8).hex())
     spilled = spill_dir(ground.state, run)
