@@ -165,12 +165,12 @@ def run_with_more(
     project: Project,
     spec: RunSpec,
     broker: Broker,
-    *,
     network: bool,
     hosts: Sequence[str],
     readable: Sequence[str],
     reveal: Sequence[str],
     roots: Sequence[str],
+    *,
     unsandboxed: bool,
 ) -> RunResult:
     """Run one command with what is wanted beyond the policy, or without a sandbox if that is what is wanted.

@@ -16,6 +16,7 @@ import os
 import stat
 import sys
 import time
+from hashlib import blake2b
 
 from unspill.errors import (
     RootCallerRefused,
@@ -282,8 +283,6 @@ def identify_in_rootfs(plan: Plan, path: bytes) -> str:
 
     The same path is another program in another rootfs; and what reads a script may read packages of the project too.
     """
-    from hashlib import blake2b  # lazy: approvals
-
     fd = os.open(plan.rootfs, _TREE)
     try:
         real = resolve_inside(fd, path)

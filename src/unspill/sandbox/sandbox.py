@@ -49,7 +49,6 @@ from unspill.sandbox.result import record_operation, record_run
 from unspill.sandbox.running import run_command
 from unspill.sandbox.scan import hold_interrupted, interrupted_line, sweep_once
 from unspill.store.db import Store
-from unspill.store.migrations import copied_ns, make_copy, remove_older
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,6 +122,8 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
 
 
 def _copy_daily(store: Store, now: int, keep_days: int) -> None:
+    from unspill.store.copies import copied_ns, make_copy, remove_older  # lazy: upkeep
+
     made = copied_ns(store.state)
     # Pruning may take several starts of a day, one copy is enough
     if made is not None and _is_today(made, now):
@@ -388,24 +389,14 @@ class Sandbox(Looking):
             DeniedError: the policy or the approver said no to something that is wanted; nothing was run.
             SandboxUnavailable: we failed, not the command.
         """
-        bounds = self._project.means.policy.limits if limits is None else limits
-        bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
-        spec = self._spec(command, cwd, env, bounds, stdin, after, after_cancel)
+        spec = self._spec(command, cwd, env, stdin, timeout, limits, after, after_cancel)
         spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
         if self._project.means.policy.network.ask:
             spec = spec.replace(broker=self._broker_of(approver))
-        if unsandboxed or network or hosts or readable or reveal or roots:
-            return permits.run_with_more(
-                self._project,
-                spec,
-                self._broker_of(approver),
-                network=network,
-                hosts=hosts,
-                readable=readable,
-                reveal=reveal,
-                roots=roots,
-                unsandboxed=unsandboxed,
-            )
+        more = (network, hosts, readable, reveal, roots)
+        if unsandboxed or any(more):
+            broker = self._broker_of(approver)
+            return permits.run_with_more(self._project, spec, broker, *more, unsandboxed=unsandboxed)
         result = run_command(self._project, spec)
         # Not before: the command line loads it while the command begins
         return record_run(self._project, spec, result)
@@ -415,8 +406,9 @@ class Sandbox(Looking):
         command: Command,
         cwd: str | None,
         env: Mapping[str, str] | None,
-        limits: Limits,
         stdin: object,
+        timeout: float | None,
+        limits: Limits | None,
         after: After | None,
         after_cancel: After | None,
     ) -> RunSpec:
@@ -424,9 +416,11 @@ class Sandbox(Looking):
         after = policy.after if after is None else after
         if after_cancel is None:
             after_cancel = policy.after_cancel if after == "apply" else after
-        check_run(after, after_cancel, limits.wall_s)
+        bounds = policy.limits if limits is None else limits
+        bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
+        check_run(after, after_cancel, bounds.wall_s)
         said = check_stdin(stdin)
-        return make_spec(self._project, command, cwd, env, limits).replace(
+        return make_spec(self._project, command, cwd, env, bounds).replace(
             stdin=said,
             after=after,
             after_cancel=after_cancel,

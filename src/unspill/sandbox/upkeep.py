@@ -37,8 +37,8 @@ from unspill.record import Record
 from unspill.sandbox.history import catch_up, judge_files
 from unspill.sandbox.project import find_own_locations, find_own_policy, rootfs_directory
 from unspill.store.connection import is_id
+from unspill.store.copies import put_back
 from unspill.store.db import Store, check_state_dir, list_aside
-from unspill.store.migrations import put_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def get_status() -> Status:
     Raises:
         StoreError: it can't be used.
     """
+
     locations = find_own_locations()
     try:
         rootfs = rootfs_directory(find_own_policy(locations), locations)
@@ -90,6 +91,7 @@ def prune_now(*, dry_run: bool) -> Pruned:
         PolicyError: the configuration can't be understood.
         StoreError: the state directory can't be used.
     """
+
     locations = find_own_locations()
     policy = find_own_policy(locations)
     with Store.open(locations.state) as store:

@@ -42,8 +42,6 @@ from unspill.store.layers import (
     SandboxTable,
 )
 from unspill.store.migrations import (
-    BEFORE_MIGRATION,
-    make_copy,
     migrate,
     newest_version,
     read_version,
@@ -339,6 +337,8 @@ def _upgrade(db: Database, state: bytes) -> None:
                 raise StoreDamaged(f"{os.fsdecode(db.path)} is missing or empty.")
             _choose_journal(db)
         elif version < newest_version():
+            from unspill.store.copies import BEFORE_MIGRATION, make_copy  # lazy: upkeep
+
             make_copy(db, state, BEFORE_MIGRATION)
         if version < newest_version():
             migrate(db, version)

@@ -18,8 +18,9 @@ from unspill.errors import SandboxUnavailable, StoreDamaged, StoreError
 from unspill.layers.lifecycle import sweep
 from unspill.layers.locks import lock_sandbox, upper_dir
 from unspill.sandbox.upkeep import Recovered, recover_now
+from unspill.store.copies import make_copy
 from unspill.store.db import Store
-from unspill.store.migrations import MIGRATIONS, make_copy
+from unspill.store.migrations import MIGRATIONS
 
 HELD = [b"first", b"second", b"third"]
 

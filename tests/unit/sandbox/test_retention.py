@@ -24,8 +24,8 @@ from unspill.permissions.question import make_question
 from unspill.sandbox.history import backups_of, files_of
 from unspill.sandbox.sandbox import do_daily
 from unspill.sandbox.upkeep import Family, Pruned, choose, find_families, prune, status
+from unspill.store.copies import BEFORE_MIGRATION, copied_ns, make_copy
 from unspill.store.db import Store, list_aside
-from unspill.store.migrations import BEFORE_MIGRATION, copied_ns, make_copy
 from unspill.store.permissions import AskedRequest
 
 WEEK_NS = 7 * DAY_NS

@@ -16,9 +16,10 @@ import pytest
 from unspill.errors import StoreDamaged
 from unspill.model.operation import OperationId
 from unspill.model.run import LayerId, RunId, SandboxId
+from unspill.store.copies import BEFORE_MIGRATION, DAILY, copied_ns, make_copy, put_back
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow
-from unspill.store.migrations import BEFORE_MIGRATION, DAILY, MIGRATIONS, copied_ns, make_copy, put_back
+from unspill.store.migrations import MIGRATIONS
 from unspill.store.runs import Owner
 
 OWNER = Owner(pid=1, started=2, boot="boot", pids=3)
@@ -81,7 +82,7 @@ def test_a_copy_takes_the_place_of_an_older_one_only_when_it_is_whole(store: Sto
     # In a process of its own: there a file can't grow beyond a bound, as on a full disk
     program = (
         "import os, resource, signal, sys; from unspill.errors import StoreError\n"
-        "from unspill.store.migrations import make_copy; from unspill.store.db import Store\n"
+        "from unspill.store.copies import make_copy; from unspill.store.db import Store\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); store = Store.open(os.fsencode(sys.argv[1]))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))\n"
         "try: make_copy(store.transaction, store.state)\n"
@@ -215,7 +216,7 @@ def test_the_newest_copy_is_put_back_and_the_damaged_file_kept(state: bytes, con
 
 def test_the_log_of_the_lost_database_is_not_taken_for_that_of_the_copy(state: bytes) -> None:
     program = (
-        "import os, sys; from unspill.store.migrations import make_copy; from unspill.store.db import Store\n"
+        "import os, sys; from unspill.store.copies import make_copy; from unspill.store.db import Store\n"
         "store = Store.open(os.fsencode(sys.argv[1])); store.facts.put('key', 'copied')\n"
         "make_copy(store.transaction, store.state); store.facts.put('key', 'logged'); os._exit(0)\n"
     )

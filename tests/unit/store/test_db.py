@@ -231,7 +231,7 @@ def test_opening_loads_nothing_heavy(state: bytes) -> None:
     loaded = set(process.stdout.decode().split())
     assert "_sqlite3" in loaded
     assert loaded & HEAVY == set()
-    assert "unspill.store.migrations" not in loaded, "a copy is made once a day"
+    assert "unspill.store.copies" not in loaded, "a copy is made once a day"
 
 
 PATH = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r};"
