@@ -18,7 +18,7 @@ from tests.architecture.sources import ROOT
 from tests.support import HOST_ROOT, Ground, kinds, lasting, processes_with, short
 from unspill.adapters.deepagents import UnspillSandbox, make_backend
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 EXAMPLE = ROOT / "examples" / "deepagents_example.py"
 MODEL = 'model="anthropic:claude-sonnet-4-6"'

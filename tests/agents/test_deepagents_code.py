@@ -16,7 +16,7 @@ from unspill import Sandbox
 from unspill.adapters.deepagents import UnspillSandbox
 from unspill.adapters.deepagents_code import UnspillProvider
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 
 @pytest.fixture

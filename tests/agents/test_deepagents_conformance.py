@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.kernel,
     # The suite has one of these
     pytest.mark.filterwarnings("ignore:Class-scoped fixtures defined as instance:pytest.PytestRemovedIn10Warning"),
+    pytest.mark.agents,
 ]
 
 ABSOLUTE = "it wants paths relative to the search root; in 0.7.32 `FileInfo.path` is always absolute"

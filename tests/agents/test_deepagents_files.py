@@ -11,7 +11,7 @@ from deepagents.backends.sandbox import TRUNCATION_MSG
 from tests.support import Ground
 from unspill.adapters.deepagents import UnspillSandbox
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 
 def text(content: str) -> FileData:

@@ -11,7 +11,11 @@ from tests.support import Ground, short
 from unspill import Network
 from unspill.adapters.deepagents import NotRun, UnspillSandbox, make_backend
 
-pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.view("sealed", reason="its texts name the paths of this view"),
+    pytest.mark.agents,
+]
 
 OK = "\n[Command succeeded with exit code 0]"
 CUT = "\n[Output was truncated due to size limits]"

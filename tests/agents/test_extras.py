@@ -18,7 +18,7 @@ from tests.architecture.frameworks import framework_files, module_of, normal, pi
 from tests.architecture.sources import ROOT, sources
 from tests.support import Ground
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 IMPORTED = re.compile(r"^import time: +\d+ \| +\d+ \| +([\w.]+)$", re.MULTILINE)
 RUN = """

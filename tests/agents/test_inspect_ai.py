@@ -39,6 +39,7 @@ pytestmark = [
     pytest.mark.usefixtures("apart"),
     # inspect-ai itself leaves one of them behind with each evaluation
     pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning"),
+    pytest.mark.agents,
 ]
 
 MODEL = "mockllm/model"

@@ -12,7 +12,7 @@ from inspect_ai.util._sandbox import self_check
 from tests.apart import apart  # noqa: F401
 from unspill.adapters.inspect_ai import UnspillEnvironment
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("apart")]
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("apart"), pytest.mark.agents]
 
 # Why it can't pass here
 NOT_HERE = {

@@ -23,7 +23,7 @@ from tests.agents.mcp_world import (
 )
 from tests.support import Ground, lasting, run_cli
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 FOR_THIS_RUN = "Allow for this run"
 NO_ANSWERS = {

@@ -30,7 +30,7 @@ from tests.agents.mcp_world import (
 )
 from tests.support import Ground, lasting, processes_with, run_cli
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 REPOSITORY = Path(__file__).parents[2]
 

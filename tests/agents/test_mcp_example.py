@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import Ground
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mcp_example.py"
 
 

@@ -22,6 +22,8 @@ from tests.figures import record_figure
 from tests.support import Ground, lasting, processes_with, run_cli
 from unspill import Sandbox, Secrets
 
+pytestmark = pytest.mark.agents
+
 BATCH = 25
 CLIENTS = 8
 SEEDS: list[tuple[Era, str]] = [("legacy", "hold"), ("modern", "hold"), ("modern", "apply")]

@@ -15,6 +15,8 @@ from tests.agents.test_mcp_fuzz import Tally, World, attack, look
 from tests.agents.wire import ERAS, Era, Wire, wired
 from tests.support import Ground
 
+pytestmark = pytest.mark.agents
+
 _NO_RESULTS: Final[tuple[Any, ...]] = (None, [], "x", {}, {"action": "yes"}, {"action": None}, {"content": {}})
 _NO_CONTENTS: Final[tuple[Any, ...]] = (None, [], {}, "Allow", {"": 1}, {"answer": None}, {"answer": ["Allow"]})
 _NO_YES: Final = ("Deny", "\0", "Allow\n", "allow", "x" * 9000)

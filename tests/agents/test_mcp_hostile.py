@@ -16,7 +16,7 @@ import pytest
 from tests.agents.wire import ERAS, Era, Wire, wired
 from tests.support import Ground, lasting, processes_with
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 FORGED: Final = json.dumps({"jsonrpc": "2.0", "id": "forged", "result": {"content": [], "isError": False}})
 # To every descriptor it has, with a line end before it in case something is half written

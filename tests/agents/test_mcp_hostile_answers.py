@@ -12,7 +12,7 @@ import pytest
 from tests.agents.wire import ERAS, PROGRAM, Era, Wire, wired
 from tests.support import Ground, run_cli
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 FORBIDDEN: Final = (
     "apply",

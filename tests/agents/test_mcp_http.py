@@ -11,6 +11,8 @@ import pytest
 
 from tests.agents.http_world import ALLOWED_ORIGIN, LEGACY, Served, initialize, serving
 
+pytestmark = pytest.mark.agents
+
 JSON: Final = "application/json"
 
 

@@ -17,6 +17,8 @@ import pytest
 from tests.agents.http_world import Served, call_of_touch, exchange, parse, serving, until
 from unspill.adapters.mcp.http import MOST_BYTES, MOST_HEADERS, Guard, Token
 
+pytestmark = pytest.mark.agents
+
 SMUGGLED: Final = b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 MOST_SILENT: Final = 16
 SILENT_S: Final = 4.0

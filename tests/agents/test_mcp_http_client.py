@@ -16,7 +16,7 @@ from tests.agents.http_world import Served, by_http
 from tests.agents.mcp_world import DECLINE, MODES, Person, in_world, say, text_of, until_gone, until_started
 from tests.support import Ground, lasting
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 TOOLS = ["run", "changes", "diff", "undo", "read", "write", "list", "edit"]
 
 

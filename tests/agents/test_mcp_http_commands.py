@@ -14,7 +14,7 @@ import pytest
 from tests.agents.http_world import PATIENCE_S, Served, by_http, until
 from tests.support import Ground, lasting, processes_with, run_cli
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 
 def call_by_http(served: Served, command: str) -> bytes:

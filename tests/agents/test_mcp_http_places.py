@@ -32,6 +32,8 @@ from unspill.adapters.mcp.http import (
 )
 from unspill.errors import UsageError
 
+pytestmark = pytest.mark.agents
+
 # A client that is another user to the kernel: one of the ids that are subordinate to this user, without root
 STRANGER = ["unshare", "--user", "--map-auto", "--setuid", "7", "--setgid", "7", sys.executable, "-I", "-c"]
 CLIENT = """

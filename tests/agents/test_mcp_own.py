@@ -17,7 +17,7 @@ from unspill.errors import UsageError
 from unspill.model.permission import Allowed, Question
 from unspill.permissions.approvers import Callback
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 SECRET = "hunter2"
 NOT_SHOWN = "Note: not shown, because of names of secrets: .env."

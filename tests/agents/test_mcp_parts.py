@@ -20,6 +20,8 @@ from unspill.model.permission import Allowed, Denied, NetworkForCommand, Questio
 from unspill.model.run import Output, OutputChunk
 from unspill.permissions.question import make_question
 
+pytestmark = pytest.mark.agents
+
 NETWORK = NetworkForCommand(project=b"/p", sandbox="1" * 16, argv=(b"git", b"fetch"), cwd=b"/p")
 BYTES = st.lists(st.sampled_from([b"a", "ä".encode(), "€".encode(), b"\xff", b"\xc3", b"\n"])).map(b"".join)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.agents.mcp_world import PROGRAM, Bare
 from tests.support import Ground
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 ABOUT = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -10,7 +10,7 @@ import pytest
 from tests.agents.mcp_world import MODES, connected, in_world, text_of
 from tests.support import Ground, run_cli
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 SOON = ("--patience", "0.2")
 WANTED = {"command": "echo out; echo more >> file", "network": True}

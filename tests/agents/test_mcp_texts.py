@@ -22,7 +22,7 @@ from unspill.model.permission import RequestId
 from unspill.model.run import Output
 from unspill.permissions.approvers import RetryQueue
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},

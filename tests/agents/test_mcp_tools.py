@@ -13,7 +13,7 @@ from tests.agents.mcp_world import MODES, Bare, connected, in_world, text_of
 from tests.support import Ground
 from unspill.adapters.tools import tools_of
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 NAMES = ["run", "changes", "diff", "undo", "read", "write", "list", "edit"]
 READ_ONLY = {"changes", "diff", "read", "list"}

@@ -16,7 +16,7 @@ from unspill.adapters.openai_agents import function_tools, run_command_function
 from unspill.adapters.tools import call_run_command, run_command_tool, tools_of
 from unspill.model.permission import Denied, Question
 
-pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]
+pytestmark = [pytest.mark.kernel, pytest.mark.asyncio, pytest.mark.agents]
 
 
 async def say(tools: list[FunctionTool], *steps: Any) -> list[str]:

@@ -23,7 +23,7 @@ from unspill import Network
 from unspill.adapters.openai_agents import UnspillClient
 from unspill.errors import SandboxUnavailable, UsageError
 
-pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]
+pytestmark = [pytest.mark.kernel, pytest.mark.asyncio, pytest.mark.agents]
 
 
 @pytest_asyncio.fixture

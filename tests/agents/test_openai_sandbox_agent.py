@@ -18,7 +18,7 @@ from unspill import Network, Sandbox
 from unspill.adapters.openai_agents import UnspillClient
 from unspill.errors import UsageError
 
-pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]
+pytestmark = [pytest.mark.kernel, pytest.mark.asyncio, pytest.mark.agents]
 
 PATCH = """*** Begin Patch
 *** Update File: app.py

@@ -17,7 +17,7 @@ from unspill.adapters.tools import call_run_command
 from unspill.errors import UnspillError
 from unspill.model.permission import Denied, Question
 
-pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]
+pytestmark = [pytest.mark.kernel, pytest.mark.asyncio, pytest.mark.agents]
 
 
 def agent(sandbox: Sandbox, model: ScriptedModel, **settings: Any) -> Agent:

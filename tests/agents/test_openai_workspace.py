@@ -25,7 +25,7 @@ from unspill import Secrets
 from unspill.adapters.openai_agents import UnspillClient
 from unspill.errors import UsageError
 
-pytestmark = [pytest.mark.kernel, pytest.mark.asyncio]
+pytestmark = [pytest.mark.kernel, pytest.mark.asyncio, pytest.mark.agents]
 
 
 @pytest_asyncio.fixture

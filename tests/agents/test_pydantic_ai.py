@@ -30,7 +30,7 @@ from tests.support import Ground, kinds, lasting, processes_with, short
 from unspill import Limits
 from unspill.adapters.pydantic_ai import UnspillBackend, UnspillWorkspace, make_toolset
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 Found = TypeVar("Found")
 

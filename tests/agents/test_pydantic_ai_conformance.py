@@ -12,7 +12,7 @@ from pydantic_ai.workspaces import WorkspaceBackend, WorkspaceRef, conformance
 from tests.support import Ground
 from unspill.adapters.pydantic_ai import UnspillBackend
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.agents]
 
 GUARD_S, SOON_S = 30, 2
 

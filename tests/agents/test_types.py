@@ -9,6 +9,8 @@ from tests.architecture.frameworks import framework_files
 from tests.architecture.sources import ROOT
 from tests.architecture.test_tools import check
 
+pytestmark = pytest.mark.agents
+
 CACHE = Path.home() / ".cache" / "unspill-tests"
 
 

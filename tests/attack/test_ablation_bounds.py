@@ -27,7 +27,7 @@ from unspill.runner.watch import rlimits
 if TYPE_CHECKING:
     pass
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 MIB: Final = 1 << 20
 BOUNDS: Final = short(open_files=64, file_bytes=MIB, processes=32, memory_bytes=256 * MIB)

@@ -27,7 +27,7 @@ from unspill.host.job import memory_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 USERNS: Final = 'call("a user namespace", libc.unshare(0x10000000))'
 CAPABILITIES: Final = """

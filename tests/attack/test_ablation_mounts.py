@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.support import Ground
     from unspill.model.plan import MountOp, Plan
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 MIB: Final = 1 << 20
 VIEWS: Final = chosen_views()

@@ -17,7 +17,7 @@ from unspill.model.policy import Secrets
 if TYPE_CHECKING:
     from tests.support import Ground
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 CANARIES = table()
 BEGINNING = CANARIES[0].word.rpartition("-")[0]

@@ -22,7 +22,7 @@ from unspill.policy.hosts import Destination, Refused, parse_rules
 if TYPE_CHECKING:
     pass
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def test_cve_2026_25724_a_link_is_no_way_round_a_path_that_is_hidden(arena: Arena) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.attack.ablation_rules import Call
     from unspill.host.seccomp_rules import Verdict
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 NUMBERS: Final = numbers_of(MACHINE)
 TIOCSTI: Final = REQUESTS["TIOCSTI"]

@@ -20,7 +20,7 @@ from unspill.runner.launcher import stop_launchers
 if TYPE_CHECKING:
     pass
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 
 LEAKED: Final = 50

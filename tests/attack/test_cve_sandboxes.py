@@ -24,7 +24,7 @@ from unspill.host.bwrap import find_bwrap
 if TYPE_CHECKING:
     from unspill.model.plan import Facts
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def test_cve_2026_87766_setting_up_follows_no_link_of_an_earlier_run(

@@ -24,7 +24,7 @@ from unspill.runner.launcher import stop_launchers
 if TYPE_CHECKING:
     from tests.support import Ground
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 USE_ALL = """
 for number in range(3, 4096):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.attack.ablation_rules import Call
     from unspill.model.policy import Profile
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 PROFILES: Final[tuple[Profile, ...]] = ("default", "strict")
 SWEPT: Final = 1024

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from unspill.model.run import LimitName
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 MIB = 1 << 20
 

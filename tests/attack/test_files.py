@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from unspill.model.plan import MountOp
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 TOKEN = "unspill-attack-token"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.support import Ground
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 SET = """python3 -c '
 import os

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support import Ground
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def told(ground: Ground, guesses: tuple[str, str]) -> set[str]:

@@ -16,7 +16,7 @@ from unspill.sandbox import running
 if TYPE_CHECKING:
     from tests.support import Ground
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 PLANT = "mkdir -p bin; printf '#!/bin/sh\\ntouch \"%s\"\\n' > bin/uptime; chmod 755 bin/uptime"
 REFUSED = (

@@ -8,7 +8,7 @@ from tests.support import Ground, printed
 from unspill import RunResult
 from unspill.model.operation import Skipped
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 COMMIT = "echo {0} > {0} && git add {0} && git commit -qm {0}"
 

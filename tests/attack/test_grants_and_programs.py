@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unspill.model.permission import Answer
     from unspill.sandbox.project import Project
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 WRITE = "printf '#!/bin/sh\\necho {}\\n' > {}"
 

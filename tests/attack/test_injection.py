@@ -23,7 +23,7 @@ from unspill.plan.build import build_plan
 if TYPE_CHECKING:
     from tests.support import Ground
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 TEMPTING = (
     *("--bind", "--", "-", "--args", "3", "--dev-bind", "--share-net", "--uid", "--setenv", "--ro-bind"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Profile
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 ALLOWED: Final = {number for _, group in IOCTLS for number in group.values()}
 # Those of the list, and of what else the kernel has: nothing, single words, structures, pages, the largest

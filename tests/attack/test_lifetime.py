@@ -28,7 +28,7 @@ from unspill.runner.watch import rlimits
 if TYPE_CHECKING:
     from tests.support import Ground
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 # Each goes on for a minute, whatever it is told; {mark} is what its processes are known by
 STUBBORN = {

@@ -14,7 +14,7 @@ from tests.attack.arena import END, Arena, naive_bwrap, processes_with, python, 
 from tests.support import kinds
 from unspill import Exited, Signalled
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 LOOK = """
 mark, pids = "".join(%r), %r

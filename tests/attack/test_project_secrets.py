@@ -17,7 +17,7 @@ from unspill.model.policy import Secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 CANARY = f"CANARY-{os.urandom(6).hex()}"
 IN_CONFIG = Secrets(directories=(b"config",))

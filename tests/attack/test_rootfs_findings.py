@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support import Ground
     from unspill import Sandbox
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def attributes(tree: bytes) -> set[str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.support import Ground
     from unspill.model.permission import Answer
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 
 class Longest:

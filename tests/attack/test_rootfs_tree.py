@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unspill import Sandbox
     from unspill.model.plan import Facts, MountOp
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 # Where a sandbox mounts something, or would if it trusted the tree
 POINTS = (

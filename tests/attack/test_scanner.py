@@ -31,6 +31,7 @@ def run_bounded(arena: Arena, script: str, bound_s: float) -> RunResult:
     return tried.result
 
 
+@pytest.mark.bwrap
 def test_b10_a_sparse_file_of_a_tebibyte_is_one_change(arena: Arena, engine: str) -> None:
     """Make a file of 1 TiB with one byte in it, twice.
     Control: what reads the whole file would take minutes for it; the bound of this test is ten seconds."""
@@ -62,6 +63,7 @@ def test_b10_a_hundred_thousand_files_are_all_reported(arena: Arena, full: bool)
     assert len(changes) == count + count // 1000 or (findings and len(changes) >= 1_000_000)
 
 
+@pytest.mark.bwrap
 def test_b10_more_than_can_be_shown_is_a_finding_not_silence(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exceed the number of changes and the depth that a scan goes to.
     Control: within them there is no finding."""
@@ -74,6 +76,7 @@ def test_b10_more_than_can_be_shown_is_a_finding_not_silence(arena: Arena, monke
     assert arena.attack(script, name="other").result.changes.findings != ()
 
 
+@pytest.mark.bwrap
 def test_b10_long_names_and_targets_do_not_fill_our_memory(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make links with targets of four thousand bytes, and files at the end of long paths, by the thousand.
     Control: with the bound as it is, which is for larger trees than this one, there is no finding."""
@@ -90,6 +93,7 @@ def test_b10_long_names_and_targets_do_not_fill_our_memory(arena: Arena, monkeyp
     assert len(sandbox.changes()) < 500
 
 
+@pytest.mark.bwrap
 def test_b10_paths_deeper_than_the_kernel_takes_are_reported(arena: Arena, engine: str) -> None:
     """Make a tree of 12,000 bytes of path, with a file at its end.
     Control: a walk by path, as `os.walk` does it, does not see the file."""
@@ -107,6 +111,7 @@ def test_b10_paths_deeper_than_the_kernel_takes_are_reported(arena: Arena, engin
     assert not any(b"treasure" in names for _here, _directories, names in os.walk(layer))
 
 
+@pytest.mark.bwrap
 def test_b10_what_is_closed_to_its_owner_is_reported(arena: Arena, engine: str) -> None:
     """Leave files in directories of mode 000, 0300 and 0400, and a file that may not be read.
     Control: a walk that takes the modes as they are sees none of them."""
@@ -132,6 +137,7 @@ def test_b10_what_is_closed_to_its_owner_is_reported(arena: Arena, engine: str) 
     assert arena.ground.left_behind() == []
 
 
+@pytest.mark.bwrap
 def test_b10_a_project_whose_own_directory_is_closed_is_reported(arena: Arena, engine: str) -> None:
     """Close the project's top directory, after writing into it.
     Control: without the chmod the change of mode is not there."""
@@ -173,6 +179,7 @@ for name, flags in (("dir/kept-by-command", 4),):
 """
 
 
+@pytest.mark.bwrap
 def test_b10_forged_marks_of_an_overlay_delete_nothing(arena: Arena, engine: str) -> None:
     """Set every attribute and name that overlays use, make a 0:0 device, bring one from the playground.
     Control: set on the layer itself, where no command can write, such an attribute does hide what lies below."""

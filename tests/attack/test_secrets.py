@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support import Ground
     from unspill.model.plan import MountOp
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 # New each time: this file itself may be among what a sandbox shows
 CANARY = f"CANARY-{os.urandom(6).hex()}"

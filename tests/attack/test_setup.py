@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support import Ground
     from unspill.model.plan import Facts
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 # Options that make bwrap create a mount point, a directory or a file; {} is the destination
 OPERATIONS = {

@@ -12,7 +12,7 @@ from tests.attack.arena import Arena, python
 from tests.support import short
 from unspill import LimitReached
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 MIB = 1 << 20
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support import Ground
     from unspill.model.plan import Facts, MountOp
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 TYPES = {"stream": socket.SOCK_STREAM, "dgram": socket.SOCK_DGRAM, "seqpacket": socket.SOCK_SEQPACKET}
 

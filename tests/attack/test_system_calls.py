@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Profile
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 NUMBERS: Final = numbers_of(MACHINE)
 FAMILIES: Final = {f"socket {number}" for number in range(46)}

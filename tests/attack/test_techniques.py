@@ -14,10 +14,17 @@ if TYPE_CHECKING:
     from tests.attack.techniques.record import Technique
     from unspill.model.plan import Facts
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.rootfs_view]
+
+# About changes, questions and settings: bubblewrap has no other part in them than to have run a command
+WITHOUT_BWRAP = ("C", "E4.", "E5.", "E7.")
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=lambda technique: technique.id)
+def marks_of(technique: Technique) -> tuple[pytest.MarkDecorator, ...]:
+    return () if technique.id.startswith(WITHOUT_BWRAP) else (pytest.mark.bwrap,)
+
+
+@pytest.mark.parametrize("technique", [pytest.param(one, id=one.id, marks=marks_of(one)) for one in TECHNIQUES])
 def test_a_technique_fails_and_succeeds_without_the_defence(
     arena: Arena, known_facts: tuple[str, Facts], technique: Technique
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.support import Ground
 
-pytestmark = [pytest.mark.attack, pytest.mark.kernel]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.bwrap]
 
 NUMBERS = range(3, 20)
 

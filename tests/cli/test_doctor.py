@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import Ground, run_cli
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def test_it_says_the_level_and_every_fact(ground: Ground) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import Ground, kinds, lasting, processes_with, run_cli, shell_of_texts
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 ON_HOLD = "Its changes are on hold ({}). See `unspill changes`, then `unspill apply` or `unspill discard`.\n"
 HELD = f"unspill: Cancelled. {ON_HOLD.format('1 added')}"

@@ -15,7 +15,7 @@ import pytest
 from tests.support import Ground, run_cli
 from unspill import Sandbox
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 UNSPILL = Path(sys.executable).with_name("unspill")
 RUN = f"{shlex.quote(os.fspath(UNSPILL))} run -q"

@@ -98,7 +98,7 @@ class Stage:
             closed = seal_run(project.store, under_way, ended)
             if after == "hold":
                 return None
-            return apply_run(project, under_way.run.id, changes, closed.stacks).operation
+            return apply_run(project, under_way.run.id, changes, closed).operation
 
     def _perform(self, under_way: OpenRun, operations: list[Operation]) -> None:
         (stack,) = under_way.stacks

@@ -12,7 +12,7 @@ from tests.kernel.leftovers import tree_of
 from tests.support import Ground, kinds
 from unspill import Hunks, RunResult, Selection
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
 
 
 def applied(ground: Ground, script: str, **options: object) -> RunResult:

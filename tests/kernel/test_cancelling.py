@@ -18,7 +18,7 @@ from unspill.model.policy import MIB, Limits
 from unspill.runner import watch
 from unspill.sandbox import running, scan
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 HELD, APPLIED, GONE = "held", "applied", "gone"
 

@@ -20,7 +20,7 @@ from unspill.errors import BwrapUnsafe, HostError, NamespacesForbidden
 from unspill.sandbox.project import find_container
 from unspill.store.db import Store
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 MARK = {"CODESPACES": "true"}
 CONFIGURED = 'container = true\nafter = "apply"\n'

@@ -20,7 +20,7 @@ from unspill.model.change import Hunks, Selection
 from unspill.sandbox import apply, history
 from unspill.store.db import Store
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 41))
 

@@ -18,7 +18,7 @@ from unspill.host.probe import probe
 from unspill.model.plan import Facts
 from unspill.model.policy import Policy
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def told(facts: Facts, policy: Policy | None = None, bwrap_error: HostError | None = None) -> tuple[str, int]:

@@ -119,6 +119,7 @@ def test_exactness_on_overlay_mounts(mounts: Mounts, tmp_path: Path, full: bool)
     record_figure("exactness, overlay mounts", "0 missed, 0 invented", f"{count} random sequences, 1 to 5 runs each")
 
 
+@pytest.mark.rootfs_view
 def test_exactness_through_sandboxes(ground: Ground, engine: str, full: bool) -> None:
     count = WHOLE if full else 20
     top = ground.home / "sequences"

@@ -13,7 +13,7 @@ from tests.support import Ground
 from unspill import FileError, Sandbox, SandboxFiles
 from unspill.errors import SandboxUnavailable
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 TOOLS = tuple("cat find head mkdir sh sha256sum sleep stat tail".split())
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import NO_TOOLCHAINS, Ground, kinds, printed
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 CONFIG = """
 [user]

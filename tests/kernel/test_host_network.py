@@ -18,7 +18,7 @@ from unspill.model.policy import Network
 from unspill.permissions.approvers import Callback
 from unspill.plan.build import HOST_NETWORK
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 REACH = """
 import socket, sys

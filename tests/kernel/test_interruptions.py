@@ -25,7 +25,7 @@ from tests.kernel.leftovers import (
 )
 from tests.support import VIEW_LINES, Ground, run_cli
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 UNSPILL = Path(sys.executable).with_name("unspill")
 BUSY = """

@@ -19,7 +19,7 @@ from tests.kernel.leftovers import mounts_of, state_problems, tree_of
 from tests.kernel.tracing import Order, Traced, trace
 from tests.support import VIEW_LINES, Ground, run_cli
 
-pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.bwrap]
 
 COMMAND = """
 cat kept 2>&1; echo hi > new; echo written; echo hi > ~/.cache/pip/wheel

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unspill.host.job import Job
     from unspill.model.plan import Fence
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from unspill.model.change import ChangeSet
 from unspill.sandbox import running
 from unspill.sandbox.scan import scan_run
 
-pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.bwrap]
 
 LATER_S = 0.05
 

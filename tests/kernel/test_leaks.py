@@ -36,7 +36,7 @@ from unspill import Cancelled, Ended, LimitReached, NeverStarted, OutputChunk, S
 from unspill.errors import SandboxUnavailable, UsageError
 from unspill.runner.launcher import get_launcher
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 # Four processes, two of them with three callers each: eight callers
 THREADS = (1, 3, 1, 3)

@@ -12,7 +12,7 @@ import pytest
 from tests.support import NO_CACHES, Ground, chosen_view, kinds, printed, short
 from unspill import Exited, LimitReached, Limits, TimedOut
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
 MIB = 1 << 20
 

@@ -17,7 +17,7 @@ import pytest
 from unspill.host import spawner as module
 from unspill.host.spawner import make_listener
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 PORT = 62080
 # Waits for a word before it connects

@@ -23,7 +23,7 @@ from unspill.layers.trees import remove_tree
 from unspill.sandbox import scan
 from unspill.sandbox.upkeep import recover_now
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 DAY_NS = 24 * 3600 * 10**9
 LOST: dict[str, Callable[[Path], object]] = {

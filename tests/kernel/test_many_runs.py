@@ -21,7 +21,7 @@ from tests.support import Ground
 from unspill import Sandbox
 from unspill.sandbox import scan
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600), pytest.mark.bwrap]
 
 FEW, MANY = 100, 20_000
 BAR = 1.2

@@ -13,7 +13,7 @@ from unspill import Cancelled, Ended, Exited, NeverStarted, OutputChunk, Signall
 from unspill.errors import BwrapMissing, BwrapUnsafe, SandboxUnavailable, UsageError
 from unspill.runner.launcher import get_launcher
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 77, 124, 125, 126, 127, 128, 193, 255])

@@ -15,7 +15,7 @@ import pytest
 from tests.support import VIEW_LINES, Event, Ground, printed, short
 from unspill import Exited, LimitReached, Limits, Output, OutputChunk
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import CACHE
 from tests.support import HOST_ROOT, Ground, is_rootfs_chosen, printed
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 VIEWS = ["rootfs"] if is_rootfs_chosen() else ["sealed", "host", "rootfs"]
 

@@ -20,7 +20,7 @@ from unspill.host.probe import (
 )
 from unspill.model.plan import Facts
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 FILESYSTEMS = Path("/opt/unspill-ci/fs")
 

@@ -17,7 +17,7 @@ from unspill.sandbox import secrets
 from unspill.sandbox.planning import make_spec
 from unspill.sandbox.running import run_command
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
 SECRET = "SECRET-of-the-person\n"
 IN_CONFIG = Secrets(directories=(b"config", b"deploy/keys"))

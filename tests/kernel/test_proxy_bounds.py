@@ -158,7 +158,11 @@ def test_a_client_that_sends_a_byte_at_a_time_is_closed_in_time() -> None:
         drip(client, 3)
 
 
-@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00\x01", real_hello("example.org")[:50]])
+@pytest.mark.parametrize(
+    "first",
+    [b"", b"\x16\x03\x01\x02\x00\x01", real_hello("example.org")[:50]],
+    ids=["nothing", "a header", "the beginning of one"],
+)
 def test_a_tunnel_without_a_first_message_is_closed_in_time(first: bytes) -> None:
     with (
         server(swallow) as port,

@@ -17,7 +17,7 @@ from unspill.apply.journal import Journal, read_journal
 from unspill.errors import SandboxUnavailable
 from unspill.model.operation import Operation
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 # Dies when everything is done and nothing of that is recorded
 CRASH = """

@@ -20,7 +20,7 @@ from unspill.model.rootfs import Rootfs
 from unspill.rootfs.build import upgrade, verify
 from unspill.rootfs.registry import Registry
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 RUNS = 20
 # Reads and executes from the root all the time, until a file appears outside. To look for its name would not do: the

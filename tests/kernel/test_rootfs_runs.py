@@ -13,7 +13,7 @@ from tests.support import HOST_ROOT, Ground, kinds, printed
 from unspill import Sandbox
 from unspill.errors import UsageError
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 PACKAGES = "/workspace/.packages"
 

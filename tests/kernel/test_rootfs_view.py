@@ -23,7 +23,7 @@ from unspill.model.policy import Network
 if TYPE_CHECKING:
     from unspill import Sandbox
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 MIB = 1 << 20
 

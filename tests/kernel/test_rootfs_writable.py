@@ -20,7 +20,7 @@ from unspill.rootfs.build import tree_digest
 from unspill.sandbox.rootfs import RootfsRegistry, keep_rootfs
 from unspill.sandbox.rootfs_use import discard_layers, layers_of
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.support import Ground, is_rootfs_chosen, kinds, printed
 from unspill import ChangeSet, Sandbox
 from unspill.errors import RootRefused, UsageError
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
 
 def by_root(changes: ChangeSet) -> dict[str, dict[str, str]]:

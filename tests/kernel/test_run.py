@@ -10,7 +10,7 @@ from tests.support import Ground, kinds, printed, shell_of_texts
 from unspill import Exited, Policy, Sandbox, UnspillError
 from unspill.errors import UsageError
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def tree_of(top: Path) -> dict[str, bytes | None]:

@@ -11,7 +11,7 @@ from tests.support import Event, Ground, chosen_views, printed
 from unspill import OutputChunk
 from unspill.errors import UsageError
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def variables(ground: Ground, **options: Any) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import Ground, is_rootfs_chosen, kinds, printed
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
 
 def test_the_project_can_be_read_and_written_at_its_real_path(ground: Ground, engine: str) -> None:

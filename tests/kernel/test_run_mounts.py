@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import Ground
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 ENTER = ["unshare", "--map-current-user", "--mount", "--keep-caps", "sh", "-ec"]
 # bwrap refuses to start with ambient capabilities

@@ -17,7 +17,7 @@ from tests.kernel.internet import Internet, internet
 from tests.kernel.internet_program import PUBLIC4, PUBLIC6
 from unspill import RunResult
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300), pytest.mark.bwrap, pytest.mark.rootfs_view]
 
 FETCH = """
 fetch(process.argv[2]).then((answer) => {

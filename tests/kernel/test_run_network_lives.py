@@ -10,7 +10,7 @@ from tests.kernel.internet import Internet, internet
 from tests.unit.network.scene import wait_until
 from unspill import Exited, TimedOut
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300), pytest.mark.bwrap]
 
 HELLO = "curl -sSf https://example.org/hello"
 # Opens connections through the proxy and holds them: how many of them were granted is printed

@@ -30,7 +30,7 @@ from tests.kernel.test_proxy_fuzz import JUDGED, RULES, made_up
 from tests.unit.network.host_vectors import VECTORS, asking
 from unspill import RunResult
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300), pytest.mark.bwrap]
 
 # Names of the allowed domain that lead to where nobody may go
 LED_ASTRAY = [

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import Ground, kinds, printed
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
 
 STAMP = 981173106  # 2001-02-03 04:05:06 UTC
 

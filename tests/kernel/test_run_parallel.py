@@ -14,7 +14,7 @@ from tests.support import Event, Ground, chosen_view, kinds, printed, short
 from unspill import OutputChunk, Sandbox
 from unspill.errors import SandboxUnavailable
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def at_once(*works: Callable[[], object]) -> None:

@@ -34,20 +34,24 @@ def is_refused(result: RunResult) -> bool:
     return [(denial.host, denial.rule) for denial in result.denials] == [("evil.org", "host")]
 
 
+@pytest.mark.bwrap
 def test_every_engine_has_a_proxy(ground: Ground, engine: str) -> None:
     assert is_refused(ground.sandbox(network=NETWORK).run(REFUSED))
 
 
+@pytest.mark.bwrap
 def test_a_spawner_without_a_namespace_of_its_own_makes_the_listener_too(without_own_namespace: Ground) -> None:
     sandbox = without_own_namespace.sandbox(network=NETWORK, engine="native")
     assert not sandbox.facts.own_namespace
     assert is_refused(sandbox.run(REFUSED))
 
 
+@pytest.mark.bwrap
 def test_the_profile_strict_leads_to_the_proxy_too(ground: Ground) -> None:
     assert is_refused(ground.sandbox(network=NETWORK, profile="strict").run(REFUSED))
 
 
+@pytest.mark.bwrap
 def test_a_spawner_that_is_killed_takes_the_run_with_it_and_the_proxy_goes_too(ground: Ground) -> None:
     sandbox = ground.sandbox(network=NETWORK)
     assert is_refused(sandbox.run(REFUSED))
@@ -62,6 +66,7 @@ def test_a_spawner_that_is_killed_takes_the_run_with_it_and_the_proxy_goes_too(g
     wait_until(lambda: counted() == before)
 
 
+@pytest.mark.bwrap
 def test_a_thread_of_the_caller_may_end_before_the_next_run(ground: Ground) -> None:
     results: list[RunResult] = []
     for number in range(3):
@@ -72,6 +77,7 @@ def test_a_thread_of_the_caller_may_end_before_the_next_run(ground: Ground) -> N
     assert list(map(is_refused, results)) == [True] * 3
 
 
+@pytest.mark.bwrap
 def test_a_caller_that_forks_meanwhile_keeps_its_proxy_and_its_child_has_none(ground: Ground) -> None:
     sandbox = ground.sandbox(network=NETWORK)
     sandbox.run("true")
@@ -88,6 +94,7 @@ def test_a_caller_that_forks_meanwhile_keeps_its_proxy_and_its_child_has_none(gr
     assert is_refused(results[0])
 
 
+@pytest.mark.bwrap
 def test_a_host_that_can_not_be_understood_stops_the_run_before_it_begins(ground: Ground) -> None:
     before = counted()
     with pytest.raises(PolicyError, match="not a host that can be allowed"):
@@ -96,6 +103,7 @@ def test_a_host_that_can_not_be_understood_stops_the_run_before_it_begins(ground
     wait_until(lambda: counted()[0] == before[0])
 
 
+@pytest.mark.bwrap
 def test_runs_with_and_without_a_proxy_follow_one_another(ground: Ground) -> None:
     with_proxy, without = ground.sandbox(network=NETWORK), ground.sandbox()
     for _ in range(2):

@@ -15,7 +15,7 @@ from unspill.model.policy import Network, Rules
 from unspill.policy.config import AFTER
 from unspill.sandbox.project import _AFTER
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 def opened(ground: Ground) -> Sandbox:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unspill.host.seccomp_rules import Verdict
     from unspill.model.policy import Profile
 
-pytestmark = [pytest.mark.kernel, pytest.mark.attack]
+pytestmark = [pytest.mark.kernel, pytest.mark.attack, pytest.mark.bwrap]
 
 # Error under the default profile of what works without a filter
 REFUSED: Final = {

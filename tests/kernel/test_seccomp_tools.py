@@ -177,16 +177,19 @@ def works(box: Box, name: str, program: bytes | None) -> bool:
     return good
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_tool_works_under_the_default_profile(name: str, box: Box) -> None:
     assert works(box, name, build_filter(MACHINE, "default"))
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_tool_works_under_the_strict_profile_unless_it_needs_what_that_takes_away(name: str, box: Box) -> None:
     assert works(box, name, build_filter(MACHINE, "strict")) is (name not in NOT_IF_STRICT)
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_tool_works_in_a_sandbox_with_everything_at_its_default(name: str, ground: Ground) -> None:
     *command, last = TOOLS[name]
@@ -218,6 +221,7 @@ def tmp_path_on_a_filesystem(request: pytest.FixtureRequest, tmp_path: Path) -> 
         yield path
 
 
+@pytest.mark.bwrap
 @pytest.mark.parametrize("tmp_path", ["btrfs", "xfs"], indirect=True)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_copy_shares_its_blocks_in_a_run_on_a_filesystem_that_can(profile: Profile, ground: Ground) -> None:

@@ -22,7 +22,7 @@ from unspill.host.dirfd import make_pair
 from unspill.host.job import ARGS_FD, BLOCK_FD, INFO_FD, STATUS_FD, Job, memory_file, receive, send
 from unspill.runner.launcher import Launched, Launcher, get_launcher, stop_launchers
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 Overlays = tuple[tuple[tuple[bytes, ...], bytes, bytes | None, bytes | None], ...]
 

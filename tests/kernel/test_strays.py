@@ -11,7 +11,7 @@ import pytest
 from tests.support import Ground, run_cli
 from unspill.host.job import kill_strays, run_name
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.kernel.test_seccomp_tools import COMPILER, GIT, SHELL, SQLITE, SUBPRO
 from tests.support import Ground, kinds, printed, run_cli
 from unspill import Exited, RunResult, Signalled, TimedOut
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
 SELF: Final = """
 import json, os, signal, sys

@@ -14,6 +14,7 @@ from unspill import LimitReached, OutputChunk, RunResult
 pytestmark = [
     pytest.mark.kernel,
     pytest.mark.view("sealed", "host", reason="a rootfs shows neither toolchains nor caches of the home directory"),
+    pytest.mark.bwrap,
 ]
 
 

@@ -10,7 +10,7 @@ from tests.kernel.answering import Person, opened
 from tests.support import Ground
 from unspill import DeniedError, Rules
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
 
 def test_a_command_without_a_sandbox_is_denied_without_a_question_by_default(ground: Ground) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support import Ground, is_rootfs_chosen, kinds, printed
 from unspill import UnspillError
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 SECRETS = (".ssh/id_ed25519", ".aws/credentials", ".netrc", ".git-credentials", ".config/gh/hosts.yml", ".gnupg/key")
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support import Ground, kinds, printed
 from unspill.errors import UsageError
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
 
 @pytest.mark.parametrize("given", [None, "", "."])

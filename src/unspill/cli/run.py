@@ -107,7 +107,12 @@ def run(arguments: Arguments) -> int:
     try:
         for found in sandbox.interrupted_runs[known:]:
             print(f"unspill: {sandbox.describe_interrupted(found)}", file=sys.stderr)
-        return _tell(arguments, sandbox, result, streams)
+        from unspill.layers.lifecycle import wait_until_clean  # lazy: run
+
+        code = _tell(arguments, sandbox, result, streams)
+        sys.stdout.flush()
+        wait_until_clean()
+        return code
     except KeyboardInterrupt as error:
         from unspill.sandbox.scan import cancelled_line  # lazy: history
 

@@ -22,7 +22,7 @@ import os
 import stat
 import time
 
-from unspill.errors import RootRefused, SandboxUnavailable, StoreError
+from unspill.errors import RootRefused, SandboxUnavailable, StoreError, UnspillError
 from unspill.host.overlay import (
     OPAQUE,
     VOLATILE_DIRECTORIES,
@@ -66,6 +66,7 @@ from unspill.store.layers import CacheRow, LayerRow
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from threading import Thread
 
     from unspill.model.plan import Point
     from unspill.model.policy import After, Limits
@@ -106,18 +107,15 @@ class OpenRun(Record):
     rootfs: tuple[CacheLayer, ...] = ()
 
 
+# Threads that remove what was dropped
+_cleaning: list[Thread] = []
+
+
 class Garbage(Record):
     """Layers whose upper directory can go, and layers whose work directory can."""
 
     uppers: tuple[LayerId, ...] = ()
     works: tuple[LayerId, ...] = ()
-
-
-class ClosedRun(Record):
-    """The stacks that the next run starts from, and directories that were left for later."""
-
-    stacks: tuple[Stack, ...]
-    garbage: Garbage = Garbage()
 
 
 def open_run(
@@ -178,15 +176,14 @@ def open_run(
     return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers, rootfs=tops)
 
 
-def seal_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, defer: bool = False) -> ClosedRun:
-    """Hold what a run wrote to its roots; a layer that nothing was written to is dropped.
+def seal_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True) -> tuple[Stack, ...]:
+    """Hold what a run wrote to its roots; a layer that nothing was written to is dropped. Return the next run's stacks.
 
     Call it when every process of the run is dead and nothing has its layers mounted. A crash before the last
     transaction leaves an open run of a dead process, which the sweep removes whole; one after it leaves garbage.
 
     `ended` is the run with its end filled in; whether it is held is found out here. Without `fold` the caches
-    stay as they were. With `defer` the directories that are of no use any more are not removed, which takes
-    0.2 ms for each root and cache: give the `garbage` to `clean` when there is time.
+    stay as they were.
 
     Raises:
         SandboxUnavailable: a layer vanished while the run went on.
@@ -196,17 +193,15 @@ def seal_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, de
         for stack, layer in zip(opened.stacks, _open_layers(opened), strict=True)
         if not is_untouched(layer.upper, stack.lowers()[0])
     }
-    return _close(store, opened, ended, keep, fold=fold, defer=defer)
+    return _close(store, opened, ended, keep, fold=fold)
 
 
-def drop_run(
-    store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, rootfs: bool = True, defer: bool = False
-) -> ClosedRun:
+def drop_run(store: Store, opened: OpenRun, ended: Run, *, fold: bool = True, rootfs: bool = True) -> tuple[Stack, ...]:
     """Drop what a run wrote to its roots, and record its end; the options are those of `seal_run`.
 
     Without `rootfs` what it wrote to a writable rootfs goes too.
     """
-    return _close(store, opened, ended, set(), fold=fold, rootfs=rootfs, defer=defer)
+    return _close(store, opened, ended, set(), fold=fold, rootfs=rootfs)
 
 
 def discard_stacks(store: Store, sandbox: SandboxId) -> int:
@@ -317,6 +312,40 @@ def clean(state: bytes, garbage: Garbage) -> None:
     for layer in garbage.works:
         _remove_work(work_dir(state, layer))
     _remove_uppers(state, garbage.uppers)
+
+
+def _clean_soon(state: bytes, garbage: Garbage) -> None:
+    """Remove directories before this process ends; those with something in them while the caller has its result.
+
+    A process that is killed meanwhile leaves them to the next sweep.
+    """
+    if not any(os.path.lexists(dropped_dir(state, layer)) for layer in garbage.uppers):
+        clean(state, garbage)
+        return
+    from threading import Thread  # lazy: upkeep
+
+    thread = Thread(target=_clean_quietly, args=(state, garbage), name="unspill-clean")
+    try:
+        thread.start()
+    except RuntimeError:
+        # There can't be another thread
+        clean(state, garbage)
+        return
+    _cleaning[:] = [*(one for one in _cleaning if one.is_alive()), thread]
+
+
+def _clean_quietly(state: bytes, garbage: Garbage) -> None:
+    try:
+        clean(state, garbage)
+    except (OSError, UnspillError):
+        # Another process sweeps the same, or the disk fails: the next sweep tries again
+        return
+
+
+def wait_until_clean() -> None:
+    """Return when nothing is left to remove of what this process has dropped."""
+    while _cleaning:
+        _cleaning.pop().join()
 
 
 def new_id() -> LayerId:
@@ -506,9 +535,8 @@ def _close(
     keep: set[LayerId],
     *,
     fold: bool,
-    defer: bool,
     rootfs: bool = True,
-) -> ClosedRun:
+) -> tuple[Stack, ...]:
     layers = _open_layers(opened)
     dropped = [layer.id for layer in layers if layer.id not in keep]
     caches = [_open_id(cache) for cache in (*opened.caches, *opened.rootfs)]
@@ -522,12 +550,11 @@ def _close(
         unused = store.caches.take_unused() if caches else ()
         store.runs.end(ended.replace(held=bool(keep)))
         drop(store.state, (*dropped, *left, *unused))
-    stacks = tuple(_close_stack(stack, keep) for stack in opened.stacks)
-    garbage = Garbage(uppers=(*dropped, *left, *unused), works=(*(layer.id for layer in layers), *caches))
-    if defer:
-        return ClosedRun(stacks=stacks, garbage=garbage)
-    clean(store.state, garbage)
-    return ClosedRun(stacks=stacks)
+    _clean_soon(
+        store.state,
+        Garbage(uppers=(*dropped, *left, *unused), works=(*(layer.id for layer in layers), *caches)),
+    )
+    return tuple(_close_stack(stack, keep) for stack in opened.stacks)
 
 
 def _fold_all(store: Store, opened: OpenRun, *, rootfs: bool) -> list[LayerId]:

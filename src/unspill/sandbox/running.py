@@ -299,12 +299,12 @@ def _checked_plan(project: Project, spec: RunSpec, places: Places, under_way: Op
 
 def _seal_and_apply(project: Project, under_way: OpenRun, ended: Run, changes: ChangeSet, after: After) -> Applied:
     keep_bases(project, under_way, changes)
-    closed = seal_run(project.store, under_way, ended)
+    stacks = seal_run(project.store, under_way, ended)
     applied = Applied(is_held=True)
     if after == "apply":
         from unspill.sandbox.apply import apply_run  # lazy: apply
 
-        applied = apply_run(project, under_way.run.id, changes, closed.stacks)
+        applied = apply_run(project, under_way.run.id, changes, stacks)
     if applied.is_held:
         keep_base_objects(project, under_way)
     return applied

@@ -28,7 +28,14 @@ from unspill.errors import (
     StoreDamaged,
     StoreError,
 )
-from unspill.layers.lifecycle import discard_stacks, find_hidden, load_stacks, playground_dir, tmp_dir
+from unspill.layers.lifecycle import (
+    discard_stacks,
+    find_hidden,
+    load_stacks,
+    playground_dir,
+    tmp_dir,
+    wait_until_clean,
+)
 from unspill.layers.locks import lock_sandbox, refuse_given_up
 from unspill.layers.trees import remove_tree
 from unspill.lazy import lazy_module
@@ -523,7 +530,8 @@ class Sandbox(Looking):
         return record_operation(self._project.store, do())
 
     def close(self) -> None:
-        """Let go of the store. What is held stays held."""
+        """Let go of the store. What is held stays held; what was dropped is removed when this returns."""
+        wait_until_clean()
         self._project.store.close()
 
     def __enter__(self) -> Self:

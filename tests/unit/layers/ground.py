@@ -4,8 +4,8 @@
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from unspill.layers.lifecycle import ClosedRun, OpenRun, drop_run, open_run, seal_run
-from unspill.model.run import Exited, OpenLayer, Run
+from unspill.layers.lifecycle import OpenRun, drop_run, open_run, seal_run, wait_until_clean
+from unspill.model.run import Exited, OpenLayer, Run, Stack
 from unspill.store.db import Store
 from unspill.store.layers import SandboxRow
 
@@ -31,7 +31,7 @@ class Ground(NamedTuple):
             after_cancel=after_cancel,
         )
 
-    def hold(self, *names: bytes) -> ClosedRun:
+    def hold(self, *names: bytes) -> tuple[Stack, ...]:
         """Do a run that writes files and holds them."""
         opened = self.open()
         for name in names:
@@ -39,12 +39,13 @@ class Ground(NamedTuple):
         leave_work(opened)
         return seal_run(self.store, opened, ended(opened))
 
-    def drop(self, opened: OpenRun) -> ClosedRun:
+    def drop(self, opened: OpenRun) -> tuple[Stack, ...]:
         leave_work(opened)
         return drop_run(self.store, opened, ended(opened))
 
     def left(self) -> dict[bytes, int]:
         """Count what lies in the state directory, without what is always there."""
+        wait_until_clean()
         return {part: len(os.listdir(os.path.join(self.store.state, part))) for part in (b"layers", b"work", b"runs")}
 
     def rows(self) -> int:

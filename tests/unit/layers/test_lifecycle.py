@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +17,11 @@ import pytest
 from tests.unit.layers.ground import NOTHING, Ground, ended, layers_of, leave_work, upper, write
 from unspill.errors import RootRefused, SandboxUnavailable, StoreError
 from unspill.host.overlay import OPAQUE
+from unspill.layers import lifecycle
 from unspill.layers.lifecycle import (
     FAN,
     OpenRun,
     Swept,
-    clean,
     discard_stacks,
     drop_run,
     load_stacks,
@@ -31,6 +32,7 @@ from unspill.layers.lifecycle import (
     sweep,
     take_mark,
 )
+from unspill.layers.trees import remove_tree
 from unspill.model.run import LayerId, RunId
 from unspill.store.db import Store, list_aside
 from unspill.store.layers import CacheRow
@@ -82,7 +84,7 @@ def test_the_next_upper_looks_like_the_layer_below_it(ground: Ground) -> None:
     opened = ground.open()
     os.chmod(upper(opened), 0o711)
     os.setxattr(upper(opened), "user.mine", b"1")
-    (stack,) = seal_run(ground.store, opened, ended(opened)).stacks
+    (stack,) = seal_run(ground.store, opened, ended(opened))
     assert len(stack.sealed) == 1, "a changed mode of the root is a change"
     again = ground.open()
     assert mode(upper(again)) == 0o711
@@ -91,7 +93,7 @@ def test_the_next_upper_looks_like_the_layer_below_it(ground: Ground) -> None:
 
 def test_a_held_layer_is_under_the_next_run(ground: Ground) -> None:
     first, second = ground.hold(b"a"), ground.hold(b"b", b"d/c")
-    (before,), (after,) = first.stacks, second.stacks
+    (before,), (after,) = first, second
     assert after.sealed[:1] == before.sealed
     opened = ground.open()
     assert opened.stacks[0].sealed == after.sealed
@@ -113,13 +115,13 @@ def test_sealing_removes_the_work_directory_and_records_the_run_as_held(ground: 
     closed = ground.hold(b"a")
     assert ground.left() == {b"layers": 1, b"work": 0, b"runs": 0}
     assert ground.store.runs.unfinished() == ()
-    run = ground.store.runs.find(closed.stacks[0].sealed[0].run)
+    run = ground.store.runs.find(closed[0].sealed[0].run)
     assert run is not None
     assert run.held
 
 
 def test_a_layer_that_nothing_was_written_to_is_dropped(ground: Ground) -> None:
-    (stack,) = ground.hold().stacks
+    (stack,) = ground.hold()
     assert stack.sealed == ()
     assert ground.left() == NOTHING
     assert ground.rows() == 0
@@ -134,8 +136,8 @@ def test_only_the_written_one_of_two_roots_is_kept(ground: Ground, tmp_path: Pat
     opened = ground.open(roots=(ground.project, other))
     write(upper(opened, 1) + b"/file")
     closed = seal_run(ground.store, opened, ended(opened))
-    assert [len(stack.sealed) for stack in closed.stacks] == [0, 1]
-    assert load_stacks(ground.store, ground.sandbox.id, (other, ground.project)) == closed.stacks[::-1]
+    assert [len(stack.sealed) for stack in closed] == [0, 1]
+    assert load_stacks(ground.store, ground.sandbox.id, (other, ground.project)) == closed[::-1]
     assert ground.left() == {b"layers": 1, b"work": 0, b"runs": 0}
 
 
@@ -149,18 +151,29 @@ def test_a_dropped_run_leaves_nothing_but_its_record(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_directories_can_be_left_for_later(ground: Ground, is_killed: bool) -> None:
+def test_the_caller_does_not_wait_until_what_was_dropped_is_removed(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    go_on = threading.Event()
+
+    def remove_slowly(path: bytes) -> None:
+        # The sweep below stands for another process, which nothing slows down
+        if threading.current_thread().name == "unspill-clean":
+            go_on.wait(30)
+        remove_tree(path)
+
     opened = ground.open()
     write(upper(opened) + b"/file")
     leave_work(opened)
-    closed = drop_run(ground.store, opened, ended(opened), defer=True)
-    assert ground.left() == {b"layers": 1, b"work": 1, b"runs": 0}
+    monkeypatch.setattr(lifecycle, "remove_tree", remove_slowly)
+    drop_run(ground.store, opened, ended(opened))
     assert os.path.exists(upper(opened) + b".dropped/file")
     assert ground.rows() == 0
     if is_killed:
+        # What the next process does
         sweep(ground.store)
-    else:
-        clean(ground.store.state, closed.garbage)
+        assert not os.path.exists(upper(opened) + b".dropped")
+    go_on.set()
     assert ground.left() == NOTHING
     assert list_aside(ground.store.state) == {}
 

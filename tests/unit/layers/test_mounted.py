@@ -11,7 +11,7 @@ import pytest
 from tests.unit.layers.ground import Ground, ended, layers_of, leave_work
 from unspill.layers.lifecycle import OpenRun, seal_run
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 OPTIONS = b"userxattr,index=off,metacopy=off,volatile,lowerdir=%b,upperdir=%b,workdir=%b"
 
@@ -54,7 +54,7 @@ def test_what_a_run_holds_is_what_the_next_one_sees(ground: Ground, at: Path) ->
     second = ground.open()
     assert mounted(second, at, "ls; cat new; stat -c %a .") == "new\nnew\n700"
     assert os.listdir(ground.project) == [b"old"]
-    (stack,) = seal_run(ground.store, second, ended(second)).stacks
+    (stack,) = seal_run(ground.store, second, ended(second))
     assert len(stack.sealed) == 1, "looking is no change"
 
 

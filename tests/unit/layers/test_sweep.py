@@ -129,7 +129,7 @@ def test_what_another_run_wrote_is_left_for_whoever_opens_its_project(
 def test_what_is_held_survives_the_sweep(ground: Ground) -> None:
     closed = ground.hold(b"a")
     assert sweep(ground.store) == Swept()
-    assert os.listdir(closed.stacks[0].sealed[0].upper) == [b"a"]
+    assert os.listdir(closed[0].sealed[0].upper) == [b"a"]
 
 
 def test_a_sweep_does_not_take_a_run_of_its_own_process(ground: Ground) -> None:
@@ -137,7 +137,7 @@ def test_a_sweep_does_not_take_a_run_of_its_own_process(ground: Ground) -> None:
     write(upper(opened) + b"/file")
     assert sweep(ground.store) == Swept()
     leave_work(opened)
-    assert len(seal_run(ground.store, opened, ended(opened)).stacks[0].sealed) == 1
+    assert len(seal_run(ground.store, opened, ended(opened))[0].sealed) == 1
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_without_that_rule_it_would_be_swept(ground: Ground, monkeypatch: pytest
 
 
 def test_a_layer_that_lost_its_row_is_set_aside_with_its_base(ground: Ground) -> None:
-    (stack,) = ground.hold(b"precious").stacks
+    (stack,) = ground.hold(b"precious")
     layer = stack.sealed[0].id
     base = ground.store.state + b"/bases/" + layer.encode()
     write(base + b"/object")
@@ -221,7 +221,7 @@ def test_what_another_process_has_taken_meanwhile_leaves_nothing_behind(ground: 
 
 def test_a_row_whose_layer_was_dropped_goes_with_it(ground: Ground) -> None:
     """Killed after the directory was dropped and before the transaction ended."""
-    (stack,) = ground.hold(b"a").stacks
+    (stack,) = ground.hold(b"a")
     os.rename(stack.sealed[0].upper, stack.sealed[0].upper + b".dropped")
     assert sweep(ground.store) == Swept(directories=1)
     assert ground.rows() == 0
@@ -229,7 +229,7 @@ def test_a_row_whose_layer_was_dropped_goes_with_it(ground: Ground) -> None:
 
 
 def test_a_retired_layer_stays_until_nobody_uses_it(ground: Ground) -> None:
-    (stack,) = ground.hold(b"a").stacks
+    (stack,) = ground.hold(b"a")
     running = ground.open()
     ground.store.layers.retire([stack.sealed[0].id])
     sweep(ground.store)
@@ -279,7 +279,7 @@ def test_an_operation_that_ends_while_others_look_is_not_set_aside(
 
 
 def test_the_work_directory_of_a_sealed_layer_is_garbage(ground: Ground) -> None:
-    (stack,) = ground.hold(b"a").stacks
+    (stack,) = ground.hold(b"a")
     os.mkdir(os.path.join(ground.store.state, b"work", stack.sealed[0].id.encode()))
     assert sweep(ground.store) == Swept(directories=1)
     assert ground.left() == NOTHING | {b"layers": 1}
@@ -296,7 +296,7 @@ def test_a_directory_without_a_row_stays_while_its_maker_has_it_in_use(ground: G
 
 
 def test_a_base_that_is_being_filled_stays_for_as_long_as_its_layer_is_known(ground: Ground) -> None:
-    (stack,) = ground.hold(b"a").stacks
+    (stack,) = ground.hold(b"a")
     opened = ground.open()
     known = [stack.sealed[0].id, *(layer.id for layer in layers_of(opened))]
     bases = ground.store.state + b"/bases/"
@@ -440,7 +440,7 @@ def test_a_run_may_be_opened_while_others_sweep(ground: Ground, cache: bytes) ->
                 ground.store, ground.sandbox, argv=(b"true",), cwd=b"/", roots=(ground.project,), caches=(cache,)
             )
             write(upper(opened) + b"/file")
-            assert len(seal_run(ground.store, opened, ended(opened)).stacks[0].sealed) > 0
+            assert len(seal_run(ground.store, opened, ended(opened))[0].sealed) > 0
         sweeper.kill()
     assert len(ground.store.layers.sealed(ground.sandbox.id)) == 150
 

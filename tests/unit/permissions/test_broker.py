@@ -134,7 +134,7 @@ def test_a_once_is_good_for_one_use_of_the_very_request(office: Office) -> None:
 @pytest.mark.parametrize(
     "answer",
     [False, "no", "", None, 1, "always!", "Once", object(), Denied(digest="", by="x"), (True,)],
-    ids=repr,
+    ids=lambda answer: "object" if type(answer) is object else repr(answer),
 )
 def test_whatever_is_not_clearly_a_yes_is_a_no(office: Office, answer: Any) -> None:
     with pytest.raises(DeniedError):

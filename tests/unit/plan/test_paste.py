@@ -19,7 +19,7 @@ from unspill.plan.explain import paste_command
 if TYPE_CHECKING:
     from unspill.model.policy import EngineName
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 NAMES = (b"shop", b"a b", b"a,b:c\\d", b"q'q\"q$HOME`id`", b"new\nline\n", b"\xff\x1b[31m", b"--bind", "übung".encode())
 SHELLS = (["sh"], ["bash"], ["bash", "--posix"])

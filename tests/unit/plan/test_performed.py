@@ -19,7 +19,7 @@ from unspill.plan.build import build_plan
 from unspill.plan.explain import paste_command
 from unspill.plan.view import check_no_mounts_beneath_roots
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
 NAMES = (b"--bind", b"a b", b"x\n--bind\n", b"a,b:c\\d", b"\xff\xfe", b"-", b"$(touch /tmp/pwned)", b"%s")
 
