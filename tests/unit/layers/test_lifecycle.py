@@ -156,11 +156,11 @@ def test_the_caller_does_not_wait_until_what_was_dropped_is_removed(
 ) -> None:
     go_on = threading.Event()
 
-    def remove_slowly(path: bytes) -> None:
+    def remove_slowly(path: bytes) -> bool:
         # The sweep below stands for another process, which nothing slows down
         if threading.current_thread().name == "unspill-clean":
             go_on.wait(30)
-        remove_tree(path)
+        return remove_tree(path)
 
     opened = ground.open()
     write(upper(opened) + b"/file")
