@@ -40,13 +40,13 @@ from measuring import (
 )
 
 from unspill import Exited, Limits, Policy, Sandbox
-from unspill.model.layer import RunId
 from unspill.model.plan import PROXY_PORT, Bind, File, ProxyNetwork
 from unspill.model.policy import Network
+from unspill.model.run import RunId
 from unspill.network.proxy import Proxy, open_connection
 from unspill.policy.hosts import parse_rules
 from unspill.runner.perform import perform
-from unspill.runner.watch import Wishes
+from unspill.runner.watch import RunControl
 from unspill.sandbox import planning
 
 PROTECTED_BAR = 1.15
@@ -260,13 +260,13 @@ def run_client(sandbox: Sandbox, server: Server, directory: Path, given: dict[st
         File(content=script, dest=INSIDE + b".py", why="the client"),
     )
     plan = plan.replace(mounts=mounts, network=ProxyNetwork(hosts=(TUNNEL,)), cwd=b"/tmp")
-    wishes = Wishes(
+    control = RunControl(
         run=RunId("protection"),
         spill_dir=os.fsencode(directory) + b"/spill",
         on_listener=lambda inside: proxies.append(start_proxy(inside, server)),
     )
     try:
-        performed = perform(plan, sandbox.facts, wishes)
+        performed = perform(plan, sandbox.facts, control)
     finally:
         for proxy in proxies:
             proxy.close()

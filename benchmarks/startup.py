@@ -27,10 +27,10 @@ from measuring import (
 )
 
 from unspill import Exited, Sandbox
-from unspill.model.layer import RunId
 from unspill.model.plan import Bind, Dev, Facts, Overlay, Plan, Proc, Tmpfs
+from unspill.model.run import RunId
 from unspill.runner.perform import perform
-from unspill.runner.watch import Wishes
+from unspill.runner.watch import RunControl
 
 if TYPE_CHECKING:
     from unspill.model.plan import MountOp
@@ -116,8 +116,8 @@ class PerformOnly:
     def run(self) -> None:
         self._count += 1
         mounts = tuple(self._with_layer(number, op) for number, op in enumerate(self._plan.mounts))
-        wishes = Wishes(run=RunId("startup"), spill_dir=self._directory + b"/spill")
-        performed = perform(self._plan.replace(mounts=mounts), self._facts, wishes)
+        control = RunControl(run=RunId("startup"), spill_dir=self._directory + b"/spill")
+        performed = perform(self._plan.replace(mounts=mounts), self._facts, control)
         assert performed.outcome == Exited(code=0), performed
 
     def _with_layer(self, number: int, op: MountOp) -> MountOp:

@@ -23,6 +23,7 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 # The program that the spawner runs: it starts with every sandbox, so it may import what the standard library wraps.
 SPAWNER = "unspill.host.spawner"
 LAZY = "# lazy: "
+LAZY_MODULE = "lazy_module"
 _NO_CODE = frozenset(
     (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 )
@@ -30,7 +31,10 @@ _NO_CODE = frozenset(
 
 @dataclass(frozen=True)
 class Import:
-    """One module that an import statement may load. `late`: it stands in a function. `typing`: for type checkers."""
+    """One module that an import statement may load. `typing`: for type checkers.
+
+    `late`: it stands in a function, or is a module that `lazy_module` imports when it is first used.
+    """
 
     module: str
     line: int
@@ -83,6 +87,8 @@ def _imports(node: ast.AST, *, late: bool, typing: bool) -> Iterator[Import]:
             yield from (Import(alias.name, child.lineno, late, typing) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             yield from (Import(f"{child.module}.{alias.name}", child.lineno, late, typing) for alias in child.names)
+        elif isinstance(child, ast.Call) and isinstance(child.func, ast.Name) and child.func.id == LAZY_MODULE:
+            yield Import(ast.literal_eval(child.args[0]), child.lineno, late=True, typing=False)
         else:
             is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             is_typing = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)

@@ -12,9 +12,9 @@ import pytest
 
 from tests.support import Ground, kinds, lasting, printed, short
 from unspill import Sandbox
+from unspill.apply.draft import Marks
 from unspill.errors import ApplyFailed, SandboxUnavailable, UsageError
 from unspill.layers.lifecycle import load_stacks
-from unspill.layers.marks import Marks
 from unspill.layers.residue import build_residue
 from unspill.model.change import Hunks, Selection
 from unspill.sandbox import apply, history

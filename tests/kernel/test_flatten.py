@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from unspill.layers.flatten import flatten
-from unspill.layers.trees import remove_tree
+from unspill.layers.trees import flatten, remove_tree
 
 pytestmark = pytest.mark.kernel
 

@@ -14,8 +14,8 @@ from tests.kernel.git_cases import CASES, Case
 from tests.support import Ground, printed
 from unspill import Sandbox
 from unspill.apply.guard import judge
-from unspill.changes.reader import MergedTree
-from unspill.git.layout import part_of, repository_of
+from unspill.changes.scan import MergedTree
+from unspill.git.files import part_of, repository_of
 from unspill.git.state import GitState, owner_of, read_state
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.twin_world import World, lines, sh
-from unspill.layers.sweep import Swept, sweep
+from unspill.layers.lifecycle import Swept, sweep
 from unspill.runner.perform import perform
 from unspill.sandbox import apply
 from unspill.store.db import Store

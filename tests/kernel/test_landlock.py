@@ -2,7 +2,7 @@
 """A Landlock fence inside a real sandbox: what holds when a mount, a namespace or a closed descriptor does not.
 
 No run sets one; live sandboxes will. Here the command sets it itself, with the text of `host.landlock` and the fence
-that `plan.fence` makes of the sandbox's own plan. The control arm is the same command without it.
+that `plan.argv` makes of the sandbox's own plan. The control arm is the same command without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.kernel.test_strict import TOOLS
 from tests.support import printed
 from unspill.host import landlock
 from unspill.model.plan import Bind
-from unspill.plan.fence import build_fence, handled_rights, rule_rights
+from unspill.plan.argv import build_fence, handled_rights, rule_rights
 from unspill.runner.launcher import Launched, Launcher
 
 if TYPE_CHECKING:

@@ -159,7 +159,7 @@ def test_without_the_rule_that_sets_aside_what_the_copy_does_not_know_would_be_s
         for name in names:
             remove_tree(os.path.join(state, part, os.fsencode(name)))
 
-    monkeypatch.setattr("unspill.layers.sweep.set_aside", remove)
+    monkeypatch.setattr("unspill.layers.lifecycle.set_aside", remove)
     assert recover_now().aside == ()
     lost = everything - contents(ground)
     assert {b"unknown, held\n", b"unknown, of a new sandbox\n", b"kept: the person's\n"} <= lost

@@ -18,8 +18,7 @@ from tests.kernel.round_trip_play import Sequence, Step
 from tests.kernel.round_trip_player import Player, inside, play
 from tests.kernel.round_trip_stage import Inside
 from tests.support import Ground
-from unspill.layers.lifecycle import discard_stacks
-from unspill.layers.sweep import end_processes, remove_run
+from unspill.layers.lifecycle import discard_stacks, end_processes, remove_run
 from unspill.model.operation import Operation, OperationId
 
 __all__ = ["inside"]

@@ -208,7 +208,7 @@ def test_without_marks_the_second_apply_overwrites_the_first(ground: Ground, mon
     for sandbox in (one, two):
         sandbox.run(f"printf %s {sandbox.name} > file")
     one.apply()
-    monkeypatch.setattr("unspill.layers.marks.Marks.of", lambda *_: 1 << 62)
+    monkeypatch.setattr("unspill.apply.draft.Marks.of", lambda *_: 1 << 62)
     assert two.apply().left == ()
     assert contents(ground.project) == {"file": "two"}
 

@@ -14,8 +14,8 @@ from unspill.errors import UsageError
 from unspill.model.policy import Secrets
 from unspill.policy.secrets import SECRET_NAMES
 from unspill.sandbox import secrets
-from unspill.sandbox.planning import RunWishes, make_request
-from unspill.sandbox.running import run_request
+from unspill.sandbox.planning import make_spec
+from unspill.sandbox.running import run_command
 
 pytestmark = [pytest.mark.kernel, pytest.mark.bwrap, pytest.mark.rootfs_view]
 
@@ -31,8 +31,8 @@ def secret(ground: Ground) -> Path:
 def run_revealing(sandbox: Sandbox, command: str, *paths: bytes, after: Any = "hold") -> RunResult:
     """Run a command as if a person had granted it to see some secrets."""
     project = sandbox._project
-    request = make_request(project, command, None, None, None).replace(revealed=paths)
-    return run_request(project, request, RunWishes(after=after))
+    spec = make_spec(project, command, None, None, None)
+    return run_command(project, spec.replace(revealed=paths, after=after))
 
 
 def state_holds(ground: Ground, text: str) -> list[str]:

@@ -105,7 +105,7 @@ def test_round_trips_of_a_project_on_another_mount_end_as_full_copies_say(
 @pytest.mark.parametrize(
     "defences",
     [
-        {"unspill.layers.marks.Marks.of": lambda *_: 1 << 62},
+        {"unspill.apply.draft.Marks.of": lambda *_: 1 << 62},
         {
             "unspill.apply.reverse.Reversal._is_ours": lambda *_: True,
             "unspill.apply.perform.matches": lambda *_: True,

@@ -12,13 +12,19 @@ import os
 import stat
 
 from unspill.apply.steps import entry_of, make_step
-from unspill.changes.reader import MergedTree
-from unspill.git import index
-from unspill.git.index import SHA1
-from unspill.git.layout import LARGEST_FILE, OWN_REFS, STASH_LOG, STATE_DIRECTORIES, is_object_name, short_ref
+from unspill.changes.scan import MergedTree
+from unspill.git.files import (
+    LARGEST_FILE,
+    OWN_REFS,
+    SHA1,
+    STASH_LOG,
+    STATE_DIRECTORIES,
+    is_object_name,
+    short_ref,
+    staged_objects,
+)
 from unspill.git.objects import UNCHECKED, WRONG, Objects, blob_name, check_new_repository, choose_objects, make_object
-from unspill.git.repository import new_repositories
-from unspill.git.state import SYMBOLIC, common_of, is_own_ref, owner_of, read_members, read_state
+from unspill.git.state import SYMBOLIC, common_of, is_own_ref, new_repositories, owner_of, read_members, read_state
 from unspill.model.operation import GitMove, GitStep, RefMove, Skipped
 from unspill.policy.paths import quote, shell_word
 from unspill.record import Record
@@ -30,8 +36,7 @@ if TYPE_CHECKING:
     from unspill.apply.draft import Draft, RootDraft
     from unspill.apply.steps import OpenDirs
     from unspill.git.objects import Transfer
-    from unspill.git.repository import Repository
-    from unspill.git.state import GitState
+    from unspill.git.state import GitState, Repository
     from unspill.model.change import Change, RootChanges
     from unspill.model.operation import Step, Why
 
@@ -244,7 +249,7 @@ class GitDraft:
         wanted = [self._after.refs[name] for name in self._moved if name in self._after.refs]
         for name in self._moved:
             if name in self._after.files and self._live.inner(name) == b"index":
-                staged = index.staged_objects(self._read_after(name), self._live.size) or {}
+                staged = staged_objects(self._read_after(name), self._live.size) or {}
                 wanted += [oid for oids in staged.values() for oid in oids]
             elif name.endswith((b"_HEAD", STASH_LOG)):
                 wanted += [word for word in self._read_after(name).split() if is_object_name(word)]
@@ -423,8 +428,8 @@ class GitDraft:
         name = member + b"index"
         if name not in self._moved:
             return None
-        new = index.staged_objects(self._read_after(name), self._live.size) or {}
-        old = index.staged_objects(self._live.read(name, self._source.below), self._live.size) or {}
+        new = staged_objects(self._read_after(name), self._live.size) or {}
+        old = staged_objects(self._live.read(name, self._source.below), self._live.size) or {}
         tree = self._all_objects.tree_of(_resolve(self._after, member + b"HEAD") or b"")
         staged: set[bytes] = set()
         for path, oids in new.items():
@@ -516,8 +521,8 @@ class LiveRepository:
     def lost_blobs(self, name: bytes, new: bytes, objects: Objects) -> list[Displaced]:
         """Return a tree of what an index has staged that neither another index nor the commit it is for has."""
         assert self.state is not None
-        old = index.staged_objects(self.read(name), self.size) or {}
-        others = index.staged_objects(new, self.size) or {}
+        old = staged_objects(self.read(name), self.size) or {}
+        others = staged_objects(new, self.size) or {}
         tree = objects.tree_of(_resolve(self.state, owner_of(name, self.members) + b"HEAD") or b"")
         lost: set[bytes] = set()
         for path, oids in old.items():

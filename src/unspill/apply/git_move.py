@@ -16,9 +16,9 @@ import time
 from unspill.apply.journal import journal_file, read_journal
 from unspill.apply.perform import CHANGED, Unfit, do_step, explain_error, problem_of_taking_back, take_back
 from unspill.apply.steps import OpenDirs
-from unspill.changes.reader import MergedTree
+from unspill.changes.scan import MergedTree
 from unspill.errors import UnspillError
-from unspill.git.layout import LARGEST_FILE
+from unspill.git.files import LARGEST_FILE
 from unspill.git.state import SYMBOLIC, common_of, is_own_ref, owner_of, parse_packed, parse_ref, read_values
 from unspill.host.dirfd import write_whole
 

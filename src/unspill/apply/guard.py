@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from unspill.apply.guard_git import GitGuard, PlaceGuard, View, join
-from unspill.changes.reader import Reader
+from unspill.changes.scan import Reader
 from unspill.model.policy import Secrets
 from unspill.policy import held
 from unspill.policy.git import (

@@ -12,7 +12,7 @@ import itertools
 import os
 import stat
 
-from unspill.changes.reader import read_up_to
+from unspill.changes.scan import read_up_to
 from unspill.errors import UnspillError, UsageError
 from unspill.model.change import Change
 from unspill.plan.view import parse_gitconfig
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Literal
 
-    from unspill.changes.reader import Reader
+    from unspill.changes.scan import Reader
     from unspill.model.change import EntryKind, RootChanges
     from unspill.policy.git import GitPlace, GitSettings
     from unspill.policy.held import GuardRow, Opinion

@@ -34,8 +34,8 @@ from unspill.errors import ApplyFailed, SandboxUnavailable, StoreError
 from unspill.host.dirfd import sync_directory
 from unspill.host.places import check_own_place
 from unspill.layers.locks import upper_dir
-from unspill.model.layer import LayerId
 from unspill.model.operation import Operation, OperationId, Skipped
+from unspill.model.run import LayerId
 from unspill.record import Record
 
 TYPE_CHECKING = False

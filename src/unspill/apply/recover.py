@@ -44,8 +44,8 @@ from unspill.errors import ProjectBusy, RootRefused, SandboxUnavailable
 from unspill.host.dirfd import sync_directory
 from unspill.layers.locks import base_dir, upper_dir
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.model.operation import OperationId, Skipped
+from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.store.layers import LayerRow
 
 TYPE_CHECKING = False

@@ -28,23 +28,18 @@ from unspill.apply.perform import CHANGED, explain_error
 from unspill.apply.recover import RolledBackEntries
 from unspill.apply.staging import has_metadata, opened_and_closed
 from unspill.apply.steps import entry_of, matches
-from unspill.git.index import is_index, says_at
-from unspill.git.layout import (
+from unspill.git.files import (
     LARGEST_FILE,
     STASH_LOG,
+    is_index,
     is_object_name,
     is_ref_name,
     part_of,
     repository_of,
+    says_at,
     short_ref,
 )
-from unspill.git.state import (
-    SYMBOLIC,
-    is_own_ref,
-    owner_of,
-    parse_packed,
-    parse_ref,
-)
+from unspill.git.state import SYMBOLIC, is_own_ref, owner_of, parse_packed, parse_ref
 from unspill.model.operation import Metadata, RefMove, Skipped
 from unspill.policy.paths import quote
 

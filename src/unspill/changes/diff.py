@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 from functools import partial
 
-from unspill.changes.reader import Reader, read_up_to
 from unspill.changes.render import remarks
+from unspill.changes.scan import Reader, read_up_to
 from unspill.errors import UsageError
 from unspill.policy.paths import COLUMNS, is_cut, quote, show_line
 from unspill.record import Record

@@ -54,8 +54,7 @@ def mcp(arguments: Arguments) -> int:
         # Thousands of types are made, and all of them stay
         with CollectorPaused():
             from unspill.adapters.mcp.questions import QuestionSettings  # lazy: mcp
-            from unspill.adapters.mcp.server import make_server  # lazy: mcp
-            from unspill.adapters.mcp.stdio import serve_stdio  # lazy: mcp
+            from unspill.adapters.mcp.server import make_server, serve_stdio  # lazy: mcp
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "unspill":
             raise

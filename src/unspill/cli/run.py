@@ -18,6 +18,7 @@ from unspill.cli.main import Option, open_sandbox, verb
 from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
 from unspill.host.libc import RaisingSignals
+from unspill.lazy import lazy_module
 from unspill.model.run import Ended, InheritedInput, NeverStarted, OutputChunk, Started
 from unspill.runner.launcher import close_launchers, get_launcher
 
@@ -25,12 +26,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from unspill.cli import output
     from unspill.cli.main import Arguments
     from unspill.cli.output import Screen, Traces
     from unspill.model.permission import Answer, Question
     from unspill.model.run import Event, StreamName
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
+else:
+    output = lazy_module("unspill.cli.output")  # lazy: summary
 
 _WHOM = ("terminal", "queue", "deny")
 _LONGEST_S = 1e9
@@ -119,16 +123,13 @@ def run(arguments: Arguments) -> int:
 def _tell_hidden(sandbox: Sandbox) -> None:
     hidden = sandbox.hidden_by_held()
     if hidden:
-        from unspill.cli.output import hidden_lines  # lazy: summary
-
-        for line in hidden_lines(sandbox, hidden):
+        for line in output.hidden_lines(sandbox, hidden):
             print(_marked(line), file=sys.stderr)
 
 
 def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: TerminalOutput) -> int:
     """Say how it went, and return the exit code."""
     close_launchers()
-    from unspill.cli import output  # lazy: summary
 
     if arguments.flag("--json"):
         output.print_json(output.result_form(result))
@@ -143,10 +144,9 @@ def _tell(arguments: Arguments, sandbox: Sandbox, result: RunResult, streams: Te
 
 def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
     """Have what the first run would make made now, where somebody can see how it goes on."""
-    from unspill.cli.output import ProgressLine  # lazy: rootfs
     from unspill.sandbox.rootfs_use import provide_rootfs  # lazy: rootfs
 
-    with ProgressLine(is_quiet=is_quiet) as line:
+    with output.ProgressLine(is_quiet=is_quiet) as line:
         found = provide_rootfs(sandbox._project, line.take)
     if line.has_told:
         from unspill.cli.rootfs import warn_of_proof  # lazy: rootfs
@@ -298,14 +298,12 @@ class TerminalOutput:
         """Return a line for each stream of which something is lost."""
         return [f"{stream} could not be written: {why}; the rest of it is lost" for stream, why in self._lost.items()]
 
-    def _screen(self, stream: StreamName) -> Screen | None:
+    def _screen(self, stream: StreamName) -> output.Screen | None:
         """Return what stands between a stream and a terminal; elsewhere every byte is passed on as it is."""
         if stream not in self._screens:
             self._screens[stream] = None
             if _NUMBERS[stream] in self._terminals:
-                from unspill.cli.output import Screen  # lazy: terminal
-
-                self._screens[stream] = Screen()
+                self._screens[stream] = output.Screen()
         return self._screens[stream]
 
     def _write(self, stream: StreamName, content: bytes) -> None:
@@ -319,9 +317,7 @@ class TerminalOutput:
             self._lost[stream] = error.strerror or str(error)
         if self._terminals and content and self._may_be_shown(stream):
             if self._traces is None:
-                from unspill.cli.output import Traces  # lazy: terminal
-
-                self._traces = Traces()
+                self._traces = output.Traces()
             self._traces.note(content)
 
     def _may_be_shown(self, stream: StreamName) -> bool:

@@ -14,7 +14,7 @@ import os
 import stat
 import time
 
-from unspill.git.layout import LOCKS, SPARSE, STASH_LOG, STATE_DIRECTORIES, STATE_FILES, part_of
+from unspill.git.files import LOCKS, SPARSE, STASH_LOG, STATE_DIRECTORIES, STATE_FILES, part_of
 from unspill.host.overlay import OPAQUE
 from unspill.layers.lifecycle import own_attributes
 from unspill.layers.mask import find_layer, hide
@@ -254,7 +254,7 @@ class _Filler:
             _Moved: something was changed meanwhile.
             _NotNow: it is of a form that can't be frozen.
         """
-        from unspill.changes.reader import MergedTree  # lazy: git
+        from unspill.changes.scan import MergedTree  # lazy: git
         from unspill.git.state import read_state  # lazy: git
 
         with MergedTree(self._root) as tree:

@@ -13,8 +13,7 @@ import os
 import zlib
 from mmap import ACCESS_READ, mmap
 
-from unspill.git.index import digest
-from unspill.git.layout import LARGEST_FILE, is_object_name
+from unspill.git.files import LARGEST_FILE, digest, is_object_name
 from unspill.git.state import ODD_FORMAT, ODD_INDEX, hash_size_of
 from unspill.record import Record
 

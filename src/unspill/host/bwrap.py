@@ -16,6 +16,7 @@ import pwd
 import stat
 
 from unspill.errors import BwrapMissing, BwrapUnsafe, HostError
+from unspill.host.seccomp_tables import PROGRAMS
 from unspill.model.plan import Bwrap, Facts
 from unspill.record import Record
 
@@ -244,8 +245,6 @@ def build_filter(machine: str, profile: Profile) -> bytes:
     """
     key = machine, profile
     if key not in _built:
-        from unspill.host.seccomp_tables import PROGRAMS  # lazy: seccomp
-
         if machine not in PROGRAMS:
             raise HostError(
                 f"unspill does not know the system calls of {machine}, and runs no command without a filter of them.",

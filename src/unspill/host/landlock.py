@@ -2,7 +2,7 @@
 """The system calls of Landlock: give up access to files, TCP, signals and abstract sockets, for good.
 
 No run calls this: a fence can only be set from inside the sandbox, and a program that does it before each command costs
-more than all the rest of a start. A live sandbox will set it once, for all its commands. `plan.fence` says what is
+more than all the rest of a start. A live sandbox will set it once, for all its commands. `plan.argv` says what is
 allowed. Imports nothing of unspill, so its text can run inside.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of layers: opened for a run, sealed or dropped when it ends, squashed where they are many, discarded.
+"""The life of layers: opened for a run, sealed or dropped when it ends, squashed where they are many, discarded, swept.
 
 Rows come before directories. So a directory never waits for its row, and a row whose process is dead says what to
 remove. A dropped directory has another name, and only by that name a sweep removes it. The name is given before the
@@ -7,6 +7,12 @@ row goes: a directory that has neither is one whose row was lost, and nobody rem
 
 The caches of tools, and directories of a writable rootfs, have layers too. Those of a cache are shared by the runs of a
 project; it may be thrown away at any time, and is never applied.
+
+A sweep, when a project is opened, removes what dead processes left: layers of runs that were to keep nothing, and
+directories that were dropped. It lists directories before it reads rows, so one that has no row then never gets one.
+Several processes may sweep at once. What other runs had written stays: `sandbox.scan` seals it. Nothing with a content
+is removed because it has no row: a lost database may have had it and its copy not. Such a layer, operation or output is
+set aside.
 """
 
 from __future__ import annotations
@@ -27,13 +33,34 @@ from unspill.host.overlay import (
     make_whiteout,
     user_attributes,
 )
-from unspill.layers.locks import base_dir, base_link, dropped_dir, is_abandoned, this_process, upper_dir, work_dir
+from unspill.layers.locks import (
+    DROPPED_SUFFIX,
+    SandboxLock,
+    base_dir,
+    base_link,
+    dropped_dir,
+    is_abandoned,
+    may_live,
+    remove_unused,
+    spill_dir,
+    this_process,
+    upper_dir,
+    work_dir,
+)
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import LayerId, OpenLayer, SandboxId, SealedLayer, Stack, TimeMark
 from unspill.model.plan import CacheLayer
-from unspill.model.run import Run
+from unspill.model.run import (
+    LayerId,
+    OpenLayer,
+    Run,
+    SandboxId,
+    SealedLayer,
+    Stack,
+    TimeMark,
+)
 from unspill.record import Record
-from unspill.store.db import make_parents
+from unspill.store.connection import is_id
+from unspill.store.db import list_aside, make_parents, set_aside
 from unspill.store.layers import CacheRow, LayerRow
 
 TYPE_CHECKING = False
@@ -41,9 +68,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from threading import Thread
 
-    from unspill.model.layer import RunId
     from unspill.model.plan import Point
     from unspill.model.policy import After, Limits
+    from unspill.model.run import RunId
     from unspill.store.db import Store
     from unspill.store.layers import SandboxRow
 
@@ -51,6 +78,7 @@ if TYPE_CHECKING:
     Identity = tuple[int, int]
 
     Entries = list[os.DirEntry[bytes]]
+
 
 # So many cache layers of a tier are squashed into one of the next
 FAN = 8
@@ -63,6 +91,10 @@ _NO_MARK = TimeMark(ctime_ns=0)
 # From linux/time.h: the clock that filesystems stamp with, which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
 _SECOND = 1_000_000_000
+
+# In the directory of an operation that a prune has begun to forget
+PRUNED = b"pruned"
+_DROPPED = os.fsdecode(DROPPED_SUFFIX)
 
 
 class OpenRun(Record):
@@ -849,3 +881,158 @@ def _own_dir(path: bytes, what: str) -> bytes:
     if found.st_mode & 0o077:
         os.chmod(path, 0o700)
     return path
+
+
+class Swept(Record):
+    """What a sweep removed: runs whose owner was dead, and directories that nobody needs."""
+
+    runs: tuple[RunId, ...] = ()
+    directories: int = 0
+
+
+def sweep(store: Store) -> Swept:
+    """Remove all garbage of the state directory; cheap where there is none."""
+    abandoned = [run for run in store.runs.unfinished() if is_abandoned(run)]
+    for run in abandoned:
+        if not may_live(run) or end_processes(store, run.id):
+            drop_caches(store, run.id)
+    removed = tuple(run.id for run in abandoned if not (run.keeps and store.layers.open_of_run(run.id)))
+    for identity in removed:
+        remove_run(store, identity)
+    for row in store.layers.folding():
+        _remove_half_folded(store, row)
+    with store.transaction:
+        unused = (*store.caches.take_unused(), *store.layers.take_unused())
+        drop(store.state, unused)
+    clean(store.state, Garbage(uppers=unused))
+    directories = _sweep_works(store) + _sweep_uppers(store) + _sweep_bases(store)
+    _set_outputs_aside(store)
+    return Swept(runs=removed, directories=directories)
+
+
+def end_processes(store: Store, run: RunId) -> bool:
+    """Kill what is alive of a run; tell whether nothing is, and record it, so that nobody looks again."""
+    from unspill.host.job import end_run  # lazy: upkeep
+
+    layers = (*(row.id for row in store.layers.open_of_run(run)), *store.caches.open_of_run(run))
+    is_over = end_run(run, layers)
+    if is_over:
+        store.runs.disown(run)
+    return is_over
+
+
+def drop_caches(store: Store, run: RunId) -> None:
+    """Remove what a run whose processes are dead wrote to caches: a cache may always be thrown away."""
+    caches = store.caches.open_of_run(run)
+    clean(store.state, Garbage(uppers=caches, works=caches))
+    store.caches.remove(caches)
+
+
+def remove_run(store: Store, run: RunId) -> None:
+    """Remove the open layers of a run whose processes are dead, then say in its row that it was interrupted."""
+    drop_caches(store, run)
+    layers = tuple(row.id for row in store.layers.open_of_run(run))
+    clean(store.state, Garbage(uppers=layers, works=layers))
+    remove_tree(spill_dir(store.state, run))
+    with store.transaction:
+        store.layers.remove(layers)
+        store.runs.interrupt(run, time.time_ns())
+
+
+def sweep_operations(store: Store) -> int:
+    """Remove directories of operations that never had a journal, or have none any more because they were pruned.
+
+    One with a journal and without a row is set aside, unless a prune has begun to forget it. Takes as long as there
+    are operations, so it is not done at each start.
+    """
+    path, names = _list(store.state, b"operations")
+    # In this order: an operation is pending before its directory is there, and until its row is.
+    names -= _list(store.state, b"pending")[1]
+    unknown = names - store.operations.ids() if names else names
+    whole = {name for name in unknown if os.path.lexists(_inside(path, name, b"journal"))}
+    set_aside(store.state, b"operations", {name for name in whole if not is_being_pruned(store.state, name)})
+    return _remove_all(path, unknown - whole)
+
+
+def is_being_pruned(state: bytes, operation: str) -> bool:
+    """Tell whether a prune has begun to forget an operation."""
+    return os.path.lexists(_inside(state + b"/operations", operation, PRUNED))
+
+
+def _remove_half_folded(store: Store, row: LayerRow) -> None:
+    """Remove a layer that others were being folded into, unless that is going on."""
+    lock = SandboxLock(store.state, row.sandbox)
+    if lock.try_acquire():
+        with lock:
+            # It may have been finished before the lock was free
+            if row.id in {open_row.id for open_row in store.layers.open(row.sandbox)}:
+                clean(store.state, Garbage(uppers=(row.id,), works=(row.id,)))
+                store.layers.remove((row.id,))
+
+
+def _sweep_works(store: Store) -> int:
+    path, names = _list(store.state, b"work")
+    unknown = names - (store.layers.ids(only_open=True) | store.caches.ids(only_open=True)) if names else names
+    return sum(remove_unused(os.path.join(path, os.fsencode(name))) for name in unknown)
+
+
+def _sweep_uppers(store: Store) -> int:
+    """Remove what was dropped, and empty directories without a row; set aside those with a content."""
+    path, names = _list(store.state, b"layers")
+    dropped = {name for name in names if name.endswith(_DROPPED)}
+    unknown = names - dropped - (store.layers.ids() | store.caches.ids()) if names else names
+    if dropped:
+        # Whoever dropped a layer may have died before its row was gone
+        ids = [LayerId(name) for full in dropped if is_id(name := full.removesuffix(_DROPPED))]
+        with store.transaction:
+            store.layers.remove(ids)
+            store.caches.remove(ids)
+    lost = {name for name in unknown if not _remove_empty(os.path.join(path, os.fsencode(name)))}
+    set_aside(store.state, b"layers", lost)
+    return _remove_all(path, dropped) + len(unknown - lost)
+
+
+def _remove_empty(path: bytes) -> bool:
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _sweep_bases(store: Store) -> int:
+    """Remove bases of layers that are nowhere; one that was set aside keeps its own."""
+    try:
+        path, names = _list(store.state, b"bases")
+    except FileNotFoundError:
+        return 0
+    # The layers of an operation that is under way lie in its own directory. It has rows for them before it ends, so
+    # this is looked at before the rows are.
+    if not names or _list(store.state, b"pending")[1]:
+        return 0
+    known = store.layers.ids()
+    # Whoever fills one that is new does so for a layer that is known
+    unknown = {name for name in names if name.removesuffix(".new") not in known}
+    return _remove_all(path, unknown - list_aside(store.state).keys())
+
+
+def _set_outputs_aside(store: Store) -> None:
+    """Set aside output of runs that have no row."""
+    names = _list(store.state, b"runs")[1]
+    if names:
+        set_aside(store.state, b"runs", names - store.runs.known(names))
+
+
+def _inside(path: bytes, name: str, entry: bytes) -> bytes:
+    return os.path.join(path, os.fsencode(name), entry)
+
+
+def _list(state: bytes, part: bytes) -> tuple[bytes, set[str]]:
+    path = state + b"/" + part
+    return path, set(os.listdir(os.fsdecode(path)))
+
+
+def _remove_all(parent: bytes, names: set[str]) -> int:
+    return sum(remove_tree(os.path.join(parent, os.fsencode(name))) for name in names)

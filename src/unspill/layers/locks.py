@@ -19,17 +19,21 @@ import time
 from unspill.errors import HostError, SandboxUnavailable
 from unspill.host.dirfd import above_standard
 from unspill.layers.trees import open_private, remove_tree
+from unspill.lazy import lazy_module
 from unspill.store.runs import Owner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
     from typing import Any, Self, TypeVar
 
-    from unspill.model.layer import LayerId, RunId, SandboxId
+    from unspill.model.run import LayerId, RunId, SandboxId
     from unspill.store.runs import UnfinishedRun
 
     Found = TypeVar("Found")
+else:
+    threading = lazy_module("threading")  # lazy: approvals
 
 
 DROPPED_SUFFIX = b".dropped"
@@ -336,8 +340,6 @@ def _is_readable(fd: int, wait_ms: int) -> bool:
 
 def until_cancelled(work: Callable[[], Found], cancel_fd: int | None) -> Found | None:
     """Do what may take long in a thread of its own; return None if the caller gives up before it is done."""
-    import threading  # lazy: approvals
-
     if cancel_fd is None:
         return work()
     waited = _Waited(work)
@@ -350,8 +352,6 @@ class _Waited:
     """Something that is done in another thread. Whoever comes last closes the descriptor by which they meet."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        import threading  # lazy: approvals
-
         self._work = work
         self._fd = above_standard(os.eventfd(0, os.EFD_CLOEXEC))
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Literal, NewType
 
     from unspill.model.change import EntryKind
-    from unspill.model.layer import RunId
+    from unspill.model.run import RunId
 
     OperationId = NewType("OperationId", str)
     OperationKind = Literal["apply", "discard", "undo", "redo", "restore"]

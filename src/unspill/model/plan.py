@@ -13,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from unspill.model.layer import Stack
     from unspill.model.policy import EngineName, Policy, Profile
     from unspill.model.rootfs import RootfsBase
+    from unspill.model.run import Stack
 
     Level = Literal["A", "B", "C", "D"]
     CgroupKind = Literal["v2", "v1", "none"]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Obtain permissions: a request is checked, decided, asked if need be, recorded, and remembered if the answer says so.
 
-One `obtain` for everybody who needs something. It returns a Permit or raises; nothing is ever done half. What can't
-be recorded is not allowed.
+`decide` is pure: by the policy and by what was granted before it says allow, ask or deny, and which rule it was. A
+refusal of the configuration is stronger than a grant, which may be older than it. One `obtain` for everybody who needs
+something. It returns a Permit or raises; nothing is ever done half. What can't be recorded is not allowed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,26 @@ from threading import Lock
 
 from unspill.changes.render import safe_text
 from unspill.errors import DeniedError
-from unspill.model.permission import Allowed, Denied
+from unspill.model.permission import (
+    Allowed,
+    AsRoot,
+    Denied,
+    Egress,
+    MaskedSecret,
+    ReadablePath,
+    WritableRoot,
+)
+from unspill.model.policy import SCOPES
 from unspill.permissions.approvers import SECOND_NS, Withdrawing, to_asked
 from unspill.permissions.audit import answer_event, decision_event, request_event
-from unspill.permissions.question import WAIT_S, check_request, denial_text, make_question
-from unspill.policy.decide import Allow, Ask, Deny, decide
+from unspill.permissions.question import (
+    WAIT_S,
+    check_request,
+    denial_text,
+    make_question,
+)
+from unspill.policy.hosts import covered
+from unspill.policy.paths import contains, show
 from unspill.record import Record
 from unspill.store.permissions import key_of
 
@@ -24,13 +40,95 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from unspill.model.permission import Answer, GrantId, Question, Request, RequestId
-    from unspill.model.policy import Policy
+    from unspill.model.permission import (
+        Answer,
+        Grant,
+        GrantId,
+        Question,
+        Request,
+        RequestId,
+    )
+    from unspill.model.policy import Policy, Scope, Stance
     from unspill.permissions.approvers import Approver
     from unspill.permissions.audit import Audit
     from unspill.store.permissions import GrantTable, Recent, RequestTable
 
 _DAY_NS = 86_400 * SECOND_NS
+
+
+class Allow(Record):
+    """Nobody need be asked. `grant` is the one that was used, if it was one."""
+
+    rule: str
+    grant: GrantId | None = None
+
+
+class Ask(Record):
+    """A person decides; `scopes` are for how long they may."""
+
+    rule: str
+    scopes: tuple[Scope, ...]
+
+
+class Deny(Record):
+    """Nobody is asked, because the answer is known."""
+
+    rule: str
+    remedy: str = ""
+
+
+def decide(request: Request, policy: Policy, grants: Iterable[Grant] = (), *, now_ns: int) -> Decision:
+    """Return what becomes of a request, and the rule that decided."""
+    rules = policy.permissions
+    configured = _configured(request, policy)
+    if configured is not None:
+        return configured
+    scopes = _shortened(request.scopes, rules.longest)
+    for grant in grants:
+        if grant.scope in scopes and grant.covers(request, now_ns):
+            return Allow(rule=f"grant {grant.id}", grant=grant.id)
+    if request.one_time_only:
+        return Ask(rule="this is asked every time", scopes=scopes)
+    return Ask(rule="no rule and no grant covers it", scopes=scopes)
+
+
+def _configured(request: Request, policy: Policy) -> Decision | None:
+    """Return what the configuration says by itself."""
+    if isinstance(request, ReadablePath | MaskedSecret):
+        hidden = next((path for path in policy.hidden if contains(path, request.path)), None)
+        if hidden is not None:
+            return Deny(rule=f"hidden = {show(hidden)}", remedy="Take it out of `hidden` in your own configuration.")
+    allowing = _allowing(request, policy)
+    if allowing:
+        return Allow(rule=allowing)
+    stance: Stance = getattr(policy.permissions, request.setting)
+    return _forbidden(request.setting) if stance == "deny" else None
+
+
+def _allowing(request: Request, policy: Policy) -> str:
+    """Return the setting that allows a request without a question; empty for none."""
+    match request:
+        case WritableRoot(path=path) if any(contains(root, path) for root in policy.roots):
+            return "roots"
+        case ReadablePath(path=path) if any(contains(readable, path) for readable in policy.readable):
+            return "readable"
+        case Egress(hosts=hosts) if hosts and policy.network.hosts and covered(hosts, policy.network.hosts):
+            return "network.hosts"
+        case AsRoot() if policy.allow_root:
+            return "allow_root"
+        case _:
+            return ""
+
+
+def _forbidden(setting: str) -> Deny:
+    return Deny(
+        rule=f"permissions.{setting} = deny",
+        remedy=f'Set `{setting} = "ask"` under [permissions] in your own configuration to be asked about it.',
+    )
+
+
+def _shortened(scopes: tuple[Scope, ...], longest: Scope) -> tuple[Scope, ...]:
+    return tuple(scope for scope in scopes if SCOPES.index(scope) <= SCOPES.index(longest))
 
 
 class Broker:
@@ -262,3 +360,7 @@ def _refusal(request: Request, reason: str, remedy: str) -> DeniedError:
 def _until(oldest_ns: int, window_s: float, now_ns: int) -> float:
     # A moment of the future comes from a clock that was set back; that must not pause for longer than the window
     return min(window_s, max(0.0, oldest_ns / SECOND_NS + window_s - now_ns / SECOND_NS))
+
+
+if TYPE_CHECKING:
+    Decision = Allow | Ask | Deny

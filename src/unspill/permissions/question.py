@@ -16,7 +16,7 @@ import os
 import unicodedata
 from hashlib import blake2b
 
-from unspill.changes.reader import digest_of, read_up_to
+from unspill.changes.scan import digest_of, read_up_to
 from unspill.errors import DeniedError, PolicyError, RootRefused, UsageError
 from unspill.model.permission import (
     INHERITED,
@@ -45,7 +45,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from unspill.changes.reader import Reader
+    from unspill.changes.scan import Reader
     from unspill.model.change import Change
     from unspill.model.permission import Request
     from unspill.model.policy import Scope

@@ -7,6 +7,7 @@ Pure: everything it needs is in its argument, so a plan can be printed, compared
 from __future__ import annotations
 
 from unspill.errors import BwrapMissing, UsageError
+from unspill.lazy import lazy_module
 from unspill.model.plan import Bind, File, HostNetwork, Overlay, Plan, ProxyNetwork, ReadOnly
 from unspill.plan.environ import NODE_SCRIPT, NODE_SCRIPT_PATH, build_environ
 from unspill.plan.view import (
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unspill.model.plan import MountOp, PlanInput
+    from unspill.plan import rootfs
+else:
+    rootfs = lazy_module("unspill.plan.rootfs")  # lazy: rootfs
 
 
 COMMAND_FILE = b"/run/unspill-command"
@@ -60,9 +64,7 @@ def build_plan(given: PlanInput) -> Plan:
     skeleton = home_skeleton(given)
     operations = _operations(given, warnings)
     if given.policy.view == "rootfs":
-        from unspill.plan.rootfs import with_skeleton  # lazy: rootfs
-
-        operations, skeleton = with_skeleton(given, operations)
+        operations, skeleton = rootfs.with_skeleton(given, operations)
     mounts = in_mount_order(operations)
     check_no_mounts_beneath_roots(mounts)
     return Plan(
@@ -86,9 +88,7 @@ def build_plan(given: PlanInput) -> Plan:
 
 def _check_places(given: PlanInput) -> None:
     if given.policy.view == "rootfs":
-        from unspill.plan.rootfs import check_beside  # lazy: rootfs
-
-        check_beside(given)
+        rootfs.check_beside(given)
     home = given.places.home.path
     if not home.startswith(b"/") or home == b"/" or normalise(home) != home:
         raise UsageError(
@@ -112,10 +112,8 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
     system = system_operations(given)
     mounted: Iterator[MountOp] = iter(())
     if given.policy.view == "rootfs" or given.policy.mounts:
-        from unspill.plan.rootfs import mount_operations, rootfs_operations  # lazy: rootfs
-
-        system = rootfs_operations(given) if given.policy.view == "rootfs" else system
-        mounted = mount_operations(given)
+        system = rootfs.rootfs_operations(given) if given.policy.view == "rootfs" else system
+        mounted = rootfs.mount_operations(given)
     operations = [
         *_mountable(given, system, warnings),
         *kernel_operations(),

@@ -9,6 +9,7 @@ stands in, but it can't leave the rules of the outer one.
 from __future__ import annotations
 
 from unspill.errors import PolicyError
+from unspill.lazy import lazy_module
 from unspill.model.policy import SCOPES
 from unspill.policy.config import EVER_LESS, PROJECT_KEYS, Settings
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
         Rules,
         Secrets,
     )
+    from unspill.policy import hosts as host_rules
     from unspill.policy.config import Bound
+else:
+    host_rules = lazy_module("unspill.policy.hosts")  # lazy: proxy
 
 
 # Of these a file sets single fields
@@ -166,10 +170,8 @@ def _tighter_network(network: Network, project: Settings) -> Network:
 
 
 def _check_hosts(network: Network, project: Settings, wanted: tuple[str, ...]) -> None:
-    from unspill.policy.hosts import covered  # lazy: proxy
-
     for host in wanted:
-        if not covered([host], network.hosts):
+        if not host_rules.covered([host], network.hosts):
             raise _widens(project, "network.hosts", f"{host} is not in your own list")
 
 
@@ -220,10 +222,8 @@ def _least(one: Bound, other: Bound) -> Bound:
 
 
 def _tightest_network(one: Network, other: Network) -> Network:
-    from unspill.policy.hosts import covered  # lazy: proxy
-
-    hosts = [host for host in one.hosts if covered([host], other.hosts)]
-    hosts += [host for host in other.hosts if covered([host], one.hosts)]
+    hosts = [host for host in one.hosts if host_rules.covered([host], other.hosts)]
+    hosts += [host for host in other.hosts if host_rules.covered([host], one.hosts)]
     return one.replace(
         hosts=tuple(dict.fromkeys(hosts)),
         ask=one.ask and other.ask,

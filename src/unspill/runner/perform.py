@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from unspill.model.plan import Facts, Plan
     from unspill.model.run import Hint, Outcome
     from unspill.runner.launcher import Launched
-    from unspill.runner.watch import Wishes
+    from unspill.runner.watch import RunControl
 
 
 _WITH_PARENT = b"--die-with-parent"
@@ -75,17 +75,17 @@ class Performed(Record):
     raised: BaseException | None = None
 
 
-def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
+def perform(plan: Plan, facts: Facts, control: RunControl) -> Performed:
     """Run a plan to its end.
 
     Raises:
         SandboxUnavailable: the spawner could not be reached or died; nothing of the run is alive.
     """
-    pipes = RunPipes(wishes.stdin is not None)
-    group = _group(plan, facts, wishes)
+    pipes = RunPipes(control.stdin is not None)
+    group = _group(plan, facts, control)
     report = _StartReport(plan) if plan.staged else None
     try:
-        launched = _launch(plan, facts, wishes, pipes, group, report)
+        launched = _launch(plan, facts, control, pipes, group, report)
     except BaseException:
         pipes.close()
         if report is not None:
@@ -95,14 +95,14 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
         raise
     memory = MemoryWatch() if group is None else None
     usage = UsageWatch(plan.limits, _uppers(plan), _kept(plan), _fresh(plan), memory)
-    collectors = make_collectors(wishes.spill_dir, plan.limits)
+    collectors = make_collectors(control.spill_dir, plan.limits)
     raised: BaseException | None = None
     try:
-        watch = Watch(launched, pipes, collectors, usage, plan.limits, wishes)
+        watch = Watch(launched, pipes, collectors, usage, plan.limits, control)
         try:
             stopped = watch.until_dead()
         except BaseException as error:
-            if not wishes.returns_raised or isinstance(error, UnspillError):
+            if not control.returns_raised or isinstance(error, UnspillError):
                 raise
             stopped, raised = Cancelled(), error
         reached = None if group is None else group.reached()
@@ -122,12 +122,12 @@ def perform(plan: Plan, facts: Facts, wishes: Wishes) -> Performed:
     return performed.replace(remains=watch.remains, raised=raised)
 
 
-def _group(plan: Plan, facts: Facts, wishes: Wishes) -> Group | None:
+def _group(plan: Plan, facts: Facts, control: RunControl) -> Group | None:
     if facts.cgroup == "none":
         return None
     from unspill.host.cgroup import make_group  # lazy: control groups
 
-    return make_group(facts.cgroup, wishes.run, plan.limits)
+    return make_group(facts.cgroup, control.run, plan.limits)
 
 
 def _performed(plan: Plan, outcome: Outcome, stdout: Output, stderr: Output) -> Performed:
@@ -143,7 +143,7 @@ def _performed(plan: Plan, outcome: Outcome, stdout: Output, stderr: Output) -> 
 
 
 def _launch(
-    plan: Plan, facts: Facts, wishes: Wishes, pipes: RunPipes, group: Group | None, report: _StartReport | None
+    plan: Plan, facts: Facts, control: RunControl, pipes: RunPipes, group: Group | None, report: _StartReport | None
 ) -> Launched:
     # The shell that becomes the command has its descriptor before the files: it can't name one above 9
     told = () if report is None else (report.theirs(),)
@@ -158,7 +158,7 @@ def _launch(
         overlays=_overlays(plan),
         program=plan.bwrap,
         argv=(
-            run_name(wishes.run),
+            run_name(control.run),
             *(b"--args", b"%d" % ARGS_FD, b"--json-status-fd", b"%d" % STATUS_FD),
             *(b"--block-fd", b"%d" % BLOCK_FD, b"--"),
             *command_words(plan, FIRST_FILE_FD),
@@ -173,10 +173,10 @@ def _launch(
     try:
         descriptors = (*pipes.theirs, given[0], *told, *given[1:])
         try:
-            return get_launcher(own_namespace=own_namespace, may_fork=wishes.may_fork).launch(job, descriptors)
+            return get_launcher(own_namespace=own_namespace, may_fork=control.may_fork).launch(job, descriptors)
         except SandboxUnavailable:
             # The spawner was killed since the last run: the next one is as good
-            return get_launcher(own_namespace=own_namespace, may_fork=wishes.may_fork).launch(job, descriptors)
+            return get_launcher(own_namespace=own_namespace, may_fork=control.may_fork).launch(job, descriptors)
     finally:
         for fd in given:
             os.close(fd)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from unspill.model.policy import Limits
     from unspill.model.run import Outcome
-    from unspill.runner.watch import Collector, Wishes
+    from unspill.runner.watch import Collector, RunControl
 
 
 _CHUNK = 1 << 16
@@ -33,11 +33,11 @@ _PAUSE_MS = 50
 
 
 def perform_plainly(
-    argv: tuple[bytes, ...], cwd: bytes, environ: dict[bytes, bytes], limits: Limits, wishes: Wishes
+    argv: tuple[bytes, ...], cwd: bytes, environ: dict[bytes, bytes], limits: Limits, control: RunControl
 ) -> Performed:
     """Run a command to its end."""
-    collectors = make_collectors(wishes.spill_dir, limits)
-    stdin = _stdin(wishes.stdin)
+    collectors = make_collectors(control.spill_dir, limits)
+    stdin = _stdin(control.stdin)
     try:
         process = subprocess.Popen(
             argv,
@@ -53,11 +53,11 @@ def perform_plainly(
         failure = NeverStarted(reason=f"{error.strerror}", remedy="Look for its name.", exit_code=code)
         return _performed(failure, collectors)
     finally:
-        if isinstance(wishes.stdin, bytes):
+        if isinstance(control.stdin, bytes):
             os.close(stdin)
     with process:
         try:
-            outcome = _PlainWatch(process, collectors, limits, wishes).until_end()
+            outcome = _PlainWatch(process, collectors, limits, control).until_end()
         finally:
             _kill(process)
     return _performed(outcome, collectors)
@@ -67,13 +67,13 @@ class _PlainWatch:
     """The loop around one command."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], collectors: list[Collector], limits: Limits, wishes: Wishes
+        self, process: subprocess.Popen[bytes], collectors: list[Collector], limits: Limits, control: RunControl
     ) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
         self._limits = limits
-        self._wishes = wishes
+        self._control = control
         self._outputs: dict[int, tuple[IO[bytes], Collector]] = {
             stream.fileno(): (stream, collector)
             for stream, collector in zip((process.stdout, process.stderr), collectors, strict=True)
@@ -96,7 +96,7 @@ class _PlainWatch:
         return Exited(code=code) if code >= 0 else Signalled(signal=-code)
 
     def _turn(self) -> None:
-        cancel = [] if self._wishes.cancel_fd is None or self._stopped else [self._wishes.cancel_fd]
+        cancel = [] if self._control.cancel_fd is None or self._stopped else [self._control.cancel_fd]
         # Not by select, which ends at descriptor 1023
         waiting = select.poll()
         for fd in (*self._outputs, *cancel):
@@ -117,8 +117,8 @@ class _PlainWatch:
             return
         collector = self._outputs[fd][1]
         collector.add(chunk)
-        if self._wishes.on_event is not None:
-            self._wishes.on_event(OutputChunk(stream="stderr" if fd == self._stderr else "stdout", chunk=chunk))
+        if self._control.on_event is not None:
+            self._control.on_event(OutputChunk(stream="stderr" if fd == self._stderr else "stdout", chunk=chunk))
         bound = self._limits.output_bytes
         if bound is not None and collector.total > bound:
             self._stop(LimitReached(limit="output", bound=bound))

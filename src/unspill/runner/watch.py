@@ -44,9 +44,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unspill.model.layer import RunId
     from unspill.model.policy import Limits
-    from unspill.model.run import Event, LimitName, Outcome, StreamName
+    from unspill.model.run import Event, LimitName, Outcome, RunId, StreamName
     from unspill.runner.launcher import Launched
 
 
@@ -151,7 +150,7 @@ def _not_executed(reason: str, *, is_missing: bool) -> NeverStarted:
     return NeverStarted(reason=reason, remedy=remedy, exit_code=127 if is_missing else 126)
 
 
-class Wishes(Record):
+class RunControl(Record):
     """What the caller wants of one run besides the plan.
 
     `stdin` is bytes, a descriptor to read from, or None for /dev/null; `cancel_fd` becomes readable to give up.
@@ -181,22 +180,22 @@ class Watch:
         collectors: list[Collector],
         usage: UsageWatch,
         limits: Limits,
-        wishes: Wishes,
+        control: RunControl,
     ) -> None:
         self._launched = launched
         self._pipes = pipes
         self._outputs = {pipes.stdout: collectors[0], pipes.stderr: collectors[1]}
         self._usage = usage
         self._limits = limits
-        self._wishes = wishes
+        self._control = control
         self._begun = time.monotonic()
         self._stopped: Outcome | None = None
         self._dead = False
         self._init: tuple[int, int] | None = None
         self._init_fd: int | None = None
         self.status = b""  # what bwrap said of the command; known at the end
-        self._pending = memoryview(wishes.stdin if isinstance(wishes.stdin, bytes) else b"")
-        self._source = wishes.stdin if isinstance(wishes.stdin, int) else None
+        self._pending = memoryview(control.stdin if isinstance(control.stdin, bytes) else b"")
+        self._source = control.stdin if isinstance(control.stdin, int) else None
         self._open = set(self._outputs)
         self._withheld: bytes | None = b""
         self.remains = Remains()
@@ -228,15 +227,15 @@ class Watch:
 
     def release(self) -> None:
         """Show what was withheld: the command was started, so it was the command's own."""
-        if self._withheld and self._wishes.on_event is not None:
-            self._wishes.on_event(OutputChunk(stream="stderr", chunk=self._withheld))
+        if self._withheld and self._control.on_event is not None:
+            self._control.on_event(OutputChunk(stream="stderr", chunk=self._withheld))
         self._withheld = None
 
     def _register(self) -> None:
         for fd in (self._launched.fileno(), *self._outputs):
             self._poll.register(fd, select.POLLIN)
-        if self._wishes.cancel_fd is not None:
-            self._poll.register(self._wishes.cancel_fd, select.POLLIN)
+        if self._control.cancel_fd is not None:
+            self._poll.register(self._control.cancel_fd, select.POLLIN)
         self._feed_when_possible()
 
     def _turn(self) -> None:
@@ -245,7 +244,7 @@ class Watch:
                 self._read(fd)
             elif fd == self._launched.fileno():
                 self._listen()
-            elif fd == self._wishes.cancel_fd:
+            elif fd == self._control.cancel_fd:
                 self._poll.unregister(fd)
                 self._stop(Cancelled())
             elif fd == self._pipes.stdin:
@@ -265,7 +264,7 @@ class Watch:
     def _last_moment(self) -> float:
         """Return when the wall time is over: while a person thinks it moves on, and is looked at now and then."""
         assert self._limits.wall_s is not None
-        waited_s = 0.0 if self._wishes.waited_s is None else self._wishes.waited_s()
+        waited_s = 0.0 if self._control.waited_s is None else self._control.waited_s()
         return self._begun + self._limits.wall_s + (waited_s and waited_s + _LOOK_AGAIN_S)
 
     def _check_clock(self) -> None:
@@ -292,10 +291,10 @@ class Watch:
         match words:
             case ("started",):
                 self._know_init(descriptors)
-                if self._wishes.on_listener is not None:
-                    self._pass_listener(self._wishes.on_listener, descriptors[1:])
-                if self._wishes.on_event is not None:
-                    self._wishes.on_event(Started(run=self._wishes.run))
+                if self._control.on_listener is not None:
+                    self._pass_listener(self._control.on_listener, descriptors[1:])
+                if self._control.on_event is not None:
+                    self._control.on_event(Started(run=self._control.run))
             case ("refused", dest, code, text):
                 self._blame(mount_refused(dest, code, text))
             case ("failed", text):
@@ -363,14 +362,14 @@ class Watch:
 
     def _pass_on(self, name: StreamName, chunk: bytes) -> None:
         """Show output to the caller, but not what may be bwrap's: whether it could start the command is known last."""
-        if self._wishes.on_event is None:
+        if self._control.on_event is None:
             return
         if name == "stderr" and self._withheld is not None:
             self._withheld += chunk
             if self._withheld.startswith(_BWRAP_SAYS) and len(self._withheld) < _MOST_WITHHELD:
                 return
             chunk, self._withheld = self._withheld, None
-        self._wishes.on_event(OutputChunk(stream=name, chunk=chunk))
+        self._control.on_event(OutputChunk(stream=name, chunk=chunk))
 
     def _feed_when_possible(self) -> None:
         if self._pipes.stdin is None:
@@ -416,7 +415,7 @@ class Watch:
         while not self._dead:
             message = self._launched.message()
             if message is None:
-                self._launched.wait_for_spawner(self._wishes.run)
+                self._launched.wait_for_spawner(self._control.run)
                 return
             words, descriptors = message
             self._dead = words[0] == "ended"

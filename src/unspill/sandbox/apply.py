@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import posixpath
 
-from unspill.apply.draft import RootDraft, Upper
+from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, unedited_directories
 from unspill.apply.journal import (
     Residue,
     Taken,
@@ -28,7 +28,7 @@ from unspill.apply.journal import (
 from unspill.apply.operate import Task, operate
 from unspill.apply.recover import RolledBackEntries
 from unspill.changes.diff import apply_hunks, numbered_hunks
-from unspill.changes.reader import Reader
+from unspill.changes.scan import Reader
 from unspill.changes.select import rest, select, without
 from unspill.errors import (
     ApplyFailed,
@@ -37,15 +37,7 @@ from unspill.errors import (
     UnspillError,
 )
 from unspill.host.dirfd import Beneath
-from unspill.layers.lifecycle import (
-    discard_stacks,
-    make_upper,
-    new_id,
-    refuse_if_used,
-    renew,
-    stat_root,
-    take_mark,
-)
+from unspill.layers.lifecycle import discard_stacks, make_upper, new_id, refuse_if_used, renew, stat_root, take_mark
 from unspill.layers.locks import (
     StackUse,
     base_dir,
@@ -57,28 +49,21 @@ from unspill.layers.locks import (
     until_cancelled,
     work_dir,
 )
-from unspill.layers.marks import Marks, carry_over, unedited_directories
 from unspill.layers.residue import build_residue
 from unspill.layers.trees import copy_metadata, open_closed, open_to_owner, remove_tree
 from unspill.model.change import Consent
-from unspill.model.layer import (
-    OpenLayer,
-    RunId,
-    Stack,
-    TimeMark,
-)
 from unspill.model.permission import HeldPath
 from unspill.model.policy import Policy
-from unspill.model.run import Exited
+from unspill.model.run import Exited, OpenLayer, RunId, Stack, TimeMark
 from unspill.permissions.question import describe_held, head_of_held
 from unspill.policy.paths import alias_of, fold
 from unspill.policy.secrets import masked_names
 from unspill.runner.perform import perform
-from unspill.runner.watch import Wishes
-from unspill.sandbox.planning import Request, get_places, make_plan
+from unspill.runner.watch import RunControl
+from unspill.sandbox.planning import RunSpec, get_places, make_plan
 from unspill.sandbox.result import Applied
 from unspill.sandbox.review import (
-    Wish,
+    ApplyRequest,
     ancestors,
     choose,
     fold_changes,
@@ -112,7 +97,7 @@ if TYPE_CHECKING:
     from unspill.apply.draft import Draft
     from unspill.apply.operate import Settler
     from unspill.apply.steps import OpenDirs
-    from unspill.git.repository import Repository
+    from unspill.git.state import Repository
     from unspill.model.change import (
         Change,
         ChangeSet,
@@ -120,9 +105,9 @@ if TYPE_CHECKING:
         RootChanges,
         Selection,
     )
-    from unspill.model.layer import SandboxId
     from unspill.model.operation import Operation, OperationId, Skipped
     from unspill.model.policy import Secrets
+    from unspill.model.run import SandboxId
     from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
     from unspill.sandbox.review import HeldChoice
@@ -156,8 +141,8 @@ done
 """
 
 
-def apply_held(project: Project, wish: Wish) -> Operation:
-    """Apply what is wished for; the sandbox's lock must be held.
+def apply_held(project: Project, request: ApplyRequest) -> Operation:
+    """Apply what a request chooses; the sandbox's lock must be held.
 
     Raises:
         UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
@@ -170,7 +155,7 @@ def apply_held(project: Project, wish: Wish) -> Operation:
         stacks = load_masked(project)
         _refuse_another_project(project, stacks)
         try:
-            apply = _Apply(project, stacks, wish, is_shared=not use.is_alone)
+            apply = _Apply(project, stacks, request, is_shared=not use.is_alone)
         except OSError as error:
             raise ApplyFailed(f"what is held can't be read: {error.strerror}; nothing was changed") from error
         return _without_claims(project, apply)
@@ -205,18 +190,18 @@ def _refuse_another_project(project: Project, stacks: Sequence[Stack]) -> None:
 class _Apply:
     """One apply: which changes are chosen, which stay, and where their entries are."""
 
-    def __init__(self, project: Project, stacks: tuple[Stack, ...], wish: Wish, *, is_shared: bool) -> None:
+    def __init__(self, project: Project, stacks: tuple[Stack, ...], request: ApplyRequest, *, is_shared: bool) -> None:
         self._project = project
         self._state = project.store.state
-        self._wish = wish
+        self._request = request
         self._stacks = tuple(stack for stack in stacks if stack.sealed)
         self._linked: list[Change] = []
         self._is_shared = is_shared
-        choice = choose(project, self._stacks, wish)
+        choice = choose(project, self._stacks, request)
         self._choice = choice
         self._changes = choice.changes
         self.chosen = choice.chosen
-        self._rest = rest(choice.changes, choice.chosen, wish.selection.hunks)
+        self._rest = rest(choice.changes, choice.chosen, request.selection.hunks)
         self._git = {stack.live: self._repositories_of(stack.live) for stack in self._stacks}
         self._contents = self._partial_contents()
         self._unedited: dict[int, set[bytes]] = {}
@@ -232,14 +217,14 @@ class _Apply:
             sandbox=self._project.row.id,
             project=self._project.path,
             roots=tuple(stack.live for stack in self._stacks),
-            asked_by=self._wish.asked_by,
+            asked_by=self._request.asked_by,
             runs=self._runs(),
             draft=self._draft,
             settle=self._settle,
             trees=() if self._is_shared else trees,
             dropped=tuple(tree.layer for tree in trees) if self._is_shared else (),
             skipped=self._left,
-            check=lambda: refuse_given_up(self._wish.cancel_fd),
+            check=lambda: refuse_given_up(self._request.cancel_fd),
         )
         with self._index_packs() as packs:
             self._packs = packs.indexes
@@ -264,13 +249,12 @@ class _Apply:
         What a run held and a later one has deleted or written over is kept by an operation, as with any discard.
         """
         if any(len(stack.sealed) > 1 for stack in self._stacks):
-            discard_all(self._project, self._wish.asked_by)
+            discard_all(self._project, self._request.asked_by)
         else:
             discard_stacks(self._project.store, self._project.row.id)
 
     def _index_packs(self) -> PackIndexes:
         """Have an index made of each pack that the chosen changes bring."""
-
         packs = {
             change.path: change.layer + b"/" + change.path
             for part in self.chosen.roots
@@ -291,12 +275,12 @@ class _Apply:
                     continue
 
     def _runs(self) -> tuple[str, ...]:
-        if self._wish.run is not None:
-            return (get_run(self._project, self._wish.run).id,)
+        if self._request.run is not None:
+            return (get_run(self._project, self._request.run).id,)
         return tuple(dict.fromkeys(layer.run for stack in self._stacks for layer in stack.sealed))
 
     def _partial_contents(self) -> dict[bytes, dict[bytes, bytes]]:
-        hunks = self._wish.selection.hunks
+        hunks = self._request.selection.hunks
         if not hunks:
             return {}
         return partial_contents(self.chosen, hunks)
@@ -321,7 +305,7 @@ class _Apply:
                     uppers,
                     marks,
                     contents=self._contents.get(stack.live, {}),
-                    overwrite=self._wish.selection.overwrite,
+                    overwrite=self._request.selection.overwrite,
                     must_copy=self._is_shared,
                     rolled_back=RolledBackEntries(self._project.store, self._project.path, stack.live),
                 )
@@ -648,7 +632,7 @@ def apply_run(project: Project, run: RunId, changes: ChangeSet, stacks: tuple[St
     is_all = all(layer.run == run for stack in stacks for layer in stack.sealed)
     reviewed = changes.replace(layers=uppers) if is_all else None
     try:
-        operation = apply_held(project, Wish(reviewed=reviewed, run=run, asked_by="run", automatic=True))
+        operation = apply_held(project, ApplyRequest(reviewed=reviewed, run=run, asked_by="run", automatic=True))
     except UnspillError as error:
         return Applied(is_held=True, problem=error.message)
     return Applied(
@@ -658,8 +642,8 @@ def apply_run(project: Project, run: RunId, changes: ChangeSet, stacks: tuple[St
     )
 
 
-def apply_in_turn(project: Project, wish: Wish, broker: Broker | None) -> Operation:
-    """Apply what is wished for when it is its turn; with a broker, the person is asked about what is held back.
+def apply_in_turn(project: Project, request: ApplyRequest, broker: Broker | None) -> Operation:
+    """Apply what a request chooses when it is its turn; with a broker, the person is asked about what is held back.
 
     Raises:
         UsageError: the selection chooses nothing.
@@ -667,43 +651,43 @@ def apply_in_turn(project: Project, wish: Wish, broker: Broker | None) -> Operat
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
     if broker is not None:
-        return apply_with_questions(project, wish, broker)
-    with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
-        return apply_held(project, wish)
+        return apply_with_questions(project, request, broker)
+    with lock_unless_given_up(project.store.state, project.row.id, request.cancel_fd):
+        return apply_held(project, request)
 
 
-def apply_with_questions(project: Project, wish: Wish, broker: Broker) -> Operation:
-    """Apply what is wished for, and of what is held that to which the person says yes.
+def apply_with_questions(project: Project, request: ApplyRequest, broker: Broker) -> Operation:
+    """Apply what a request chooses, and of what is held that to which the person says yes.
 
     Raises:
         UsageError: the selection chooses nothing.
         ApplyFailed: the filesystem failed; nothing was changed.
         SandboxUnavailable: the caller gave up; nothing was changed.
     """
-    with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
+    with lock_unless_given_up(project.store.state, project.row.id, request.cancel_fd):
         stacks = tuple(stack for stack in load_masked(project) if stack.sealed)
-        choice = choose(project, stacks, wish)
+        choice = choose(project, stacks, request)
         roots = tuple(stack.live for stack in stacks)
         held = {(roots[left.root], left.path): left.reason for left in choice.left if left.why == "held"}
         asked = tuple(_requests(project, held, choice)) if held else ()
     allowed = []
-    for request in asked:
+    for question in asked:
         try:
-            _obtain(broker, request, wish.cancel_fd)
+            _obtain(broker, question, request.cancel_fd)
         except DeniedError:
             continue
-        allowed.append(Consent(root=request.root, path=request.path, digest=request.digest))
-    selection = wish.selection.replace(consents=(*wish.selection.consents, *allowed))
-    reviewed = choice.changes if held else wish.reviewed
-    with lock_unless_given_up(project.store.state, project.row.id, wish.cancel_fd):
-        return apply_held(project, wish.replace(selection=selection, reviewed=reviewed))
+        allowed.append(Consent(root=question.root, path=question.path, digest=question.digest))
+    selection = request.selection.replace(consents=(*request.selection.consents, *allowed))
+    reviewed = choice.changes if held else request.reviewed
+    with lock_unless_given_up(project.store.state, project.row.id, request.cancel_fd):
+        return apply_held(project, request.replace(selection=selection, reviewed=reviewed))
 
 
-def _obtain(broker: Broker, request: HeldPath, cancel_fd: int | None) -> None:
-    permit = until_cancelled(lambda: broker.obtain(request), cancel_fd)
+def _obtain(broker: Broker, question: HeldPath, cancel_fd: int | None) -> None:
+    permit = until_cancelled(lambda: broker.obtain(question), cancel_fd)
     if permit is None:
         raise given_up()
-    permit.take(request)
+    permit.take(question)
 
 
 def _requests(project: Project, held: dict[tuple[bytes, bytes], str], choice: HeldChoice) -> Iterator[HeldPath]:
@@ -798,7 +782,7 @@ class PackIndexes:
         known = self._project.means.policy
         policy = Policy(bwrap=known.bwrap, limits=known.limits, toolchains=False, caches=False)
         project = self._project.replace(path=lower, roots=(lower,)).with_means(policy=policy)
-        request = Request(
+        spec = RunSpec(
             argv=(b"/bin/sh", b"-c", _INDEX_SCRIPT, b"index", self._format, *names),
             script=None,
             cwd=lower,
@@ -807,8 +791,8 @@ class PackIndexes:
         )
         # The one root of it lies among our own files, where no other may be
         places = get_places(project).replace(state=project.store.state + b"/empty", own=())
-        plan = make_plan(project, request, places, (stack,), ())
-        performed = perform(plan, project.means.facts, Wishes(run=run, spill_dir=self._top + b"/output"))
+        plan = make_plan(project, spec, places, (stack,), ())
+        performed = perform(plan, project.means.facts, RunControl(run=run, spill_dir=self._top + b"/output"))
         if not isinstance(performed.outcome, Exited):
             raise OSError("git did not end by itself")
 

@@ -25,6 +25,7 @@ import os
 import stat
 import time
 
+from unspill.apply.draft import Marks, carry_over
 from unspill.apply.journal import (
     Residue,
     journal_file,
@@ -44,19 +45,12 @@ from unspill.changes.diff import (
     diff_lines,
     painted,
 )
-from unspill.changes.reader import Reader, read_up_to
-from unspill.changes.scan import scan
+from unspill.changes.scan import Reader, read_up_to, scan
 from unspill.errors import RootRefused, UsageError
-from unspill.git.layout import repository_of
+from unspill.git.files import repository_of
 from unspill.host.dirfd import Beneath
-from unspill.layers.lifecycle import (
-    new_id,
-    renew,
-    stat_root,
-    take_mark,
-)
+from unspill.layers.lifecycle import new_id, renew, stat_root, take_mark
 from unspill.layers.locks import base_dir, lock_unless_given_up, refuse_given_up, upper_dir
-from unspill.layers.marks import Marks, carry_over
 from unspill.layers.residue import build_residue
 from unspill.model.change import (
     Change,
@@ -64,8 +58,8 @@ from unspill.model.change import (
     Identity,
     RootChanges,
 )
-from unspill.model.layer import LayerId, SandboxId
 from unspill.model.operation import Metadata, OperationId, Step
+from unspill.model.run import LayerId, SandboxId
 from unspill.policy.paths import show
 from unspill.record import Record
 from unspill.sandbox.apply import taken_layers

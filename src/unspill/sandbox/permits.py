@@ -41,7 +41,7 @@ from unspill.record import Record
 from unspill.sandbox.project import check_approver, checked_roots, find_own_locations, get_facts, own_directories
 from unspill.sandbox.result import never_begun, record_run
 from unspill.sandbox.review import plan_as_if
-from unspill.sandbox.running import check_plain, input_of, occasion_of, outside, run_plainly, run_request
+from unspill.sandbox.running import check_plain, input_of, occasion_of, outside, run_command, run_plainly
 from unspill.sandbox.secrets import find_masks
 from unspill.store.db import Store
 
@@ -50,34 +50,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-    from unspill.model.permission import Grant, Question
-    from unspill.model.permission import Request as Asked
+    from unspill.model.permission import Grant, Question, Request
     from unspill.model.policy import Policy, Scope
     from unspill.permissions.approvers import Approver
     from unspill.permissions.audit import Event
-    from unspill.sandbox.planning import Request, RunWishes
+    from unspill.sandbox.planning import RunSpec
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import RunResult
 
 _SHORTEST_ID = 4
 
 
-class Wanted(Record):
-    """What is wanted for one run, as a caller says it. Relative paths are seen from the project.
-
-    `plain` is without a sandbox, and then there is nothing else to want.
-    """
-
-    network: bool = False
-    hosts: Sequence[str] = ()
-    readable: Sequence[str] = ()
-    reveal: Sequence[str] = ()
-    roots: Sequence[str] = ()
-    plain: bool = False
-
-
-class Wants(Record):
-    """The same, checked: paths are absolute and real, hosts are rules in their one form."""
+class Access(Record):
+    """What one run is to have beyond the policy. Paths are absolute and real, hosts are rules in their one form."""
 
     network: bool = False
     hosts: tuple[str, ...] = ()
@@ -86,21 +71,29 @@ class Wants(Record):
     roots: tuple[bytes, ...] = ()
 
 
-def to_wants(project: Project, wanted: Wanted) -> Wants:
-    """Check what is wanted, name by name.
+def check_access(
+    project: Project,
+    *,
+    network: bool,
+    hosts: Sequence[str],
+    readable: Sequence[str],
+    reveal: Sequence[str],
+    roots: Sequence[str],
+) -> Access:
+    """Check what a caller access, name by name. Relative paths are seen from the project.
 
     Raises:
         UsageError: a host is none, or there is nothing at a path.
     """
-    for given in (wanted.hosts, wanted.readable, wanted.reveal, wanted.roots):
+    for given in (hosts, readable, reveal, roots):
         if isinstance(given, str | bytes):
             raise UsageError(f"a list is wanted, not one text: {given!r}")
-    return Wants(
-        network=wanted.network,
-        hosts=tuple(dict.fromkeys(_host(host) for host in wanted.hosts)),
-        readable=tuple(dict.fromkeys(_real(project, path) for path in wanted.readable)),
-        reveal=_masked(project, wanted.reveal),
-        roots=tuple(dict.fromkeys(_real(project, path, is_directory=True) for path in wanted.roots)),
+    return Access(
+        network=network,
+        hosts=tuple(dict.fromkeys(_host(host) for host in hosts)),
+        readable=tuple(dict.fromkeys(_real(project, path) for path in readable)),
+        reveal=_masked(project, reveal),
+        roots=tuple(dict.fromkeys(_real(project, path, is_directory=True) for path in roots)),
     )
 
 
@@ -168,7 +161,18 @@ def _approver(store: Store, approver: Who) -> Approver:
     return approver
 
 
-def run_with_more(project: Project, request: Request, wishes: RunWishes, broker: Broker, wanted: Wanted) -> RunResult:
+def run_with_more(
+    project: Project,
+    spec: RunSpec,
+    broker: Broker,
+    network: bool,
+    hosts: Sequence[str],
+    readable: Sequence[str],
+    reveal: Sequence[str],
+    roots: Sequence[str],
+    *,
+    unsandboxed: bool,
+) -> RunResult:
     """Run one command with what is wanted beyond the policy, or without a sandbox if that is what is wanted.
 
     Raises:
@@ -177,53 +181,62 @@ def run_with_more(project: Project, request: Request, wishes: RunWishes, broker:
     """
     if project.means.container:
         raise UsageError("in container mode a command has all that the container has", remedy="Ask for nothing else.")
-    if wanted.plain:
-        if any((wanted.network, wanted.hosts, wanted.readable, wanted.reveal, wanted.roots)):
+    if unsandboxed:
+        if network or hosts or readable or reveal or roots:
             raise UsageError("a command without a sandbox has all there is", remedy="Ask for nothing else.")
-        request = outside(project, request)
-        check_plain(request)
-        asked = Unsandboxed(
-            project=project.path,
-            sandbox=project.row.id,
-            argv=request.argv,
-            cwd=request.cwd,
-            environ=tuple(b"%b=%b" % pair for pair in sorted(dict(request.environ).items())),
-            **input_of(request.stdin),
-        )
-        permit = until_cancelled(lambda: broker.obtain(asked), wishes.cancel_fd)
-        if permit is None:
-            return never_begun(project)
-        permit.take(asked)
-        return record_run(project, request, run_plainly(project, request, asked.environ, wishes))
-    found = until_cancelled(lambda: permitted(project, request, to_wants(project, wanted), broker), wishes.cancel_fd)
+        return _run_unsandboxed(project, outside(project, spec), broker)
+
+    def ask() -> tuple[Project, RunSpec]:
+        access = check_access(project, network=network, hosts=hosts, readable=readable, reveal=reveal, roots=roots)
+        return permitted(project, spec, access, broker)
+
+    found = until_cancelled(ask, spec.cancel_fd)
     if found is None:
         return never_begun(project)
-    return record_run(*found, run_request(*found, wishes.replace(broker=broker)))
+    wider, granted = found
+    return record_run(wider, granted, run_command(wider, granted.replace(broker=broker)))
 
 
-def permitted(project: Project, request: Request, wants: Wants, broker: Broker) -> tuple[Project, Request]:
+def _run_unsandboxed(project: Project, spec: RunSpec, broker: Broker) -> RunResult:
+    check_plain(spec)
+    asked = Unsandboxed(
+        project=project.path,
+        sandbox=project.row.id,
+        argv=spec.argv,
+        cwd=spec.cwd,
+        environ=tuple(b"%b=%b" % pair for pair in sorted(dict(spec.environ).items())),
+        **input_of(spec.stdin),
+    )
+    permit = until_cancelled(lambda: broker.obtain(asked), spec.cancel_fd)
+    if permit is None:
+        return never_begun(project)
+    permit.take(asked)
+    return record_run(project, spec, run_plainly(project, spec, asked.environ))
+
+
+def permitted(project: Project, spec: RunSpec, access: Access, broker: Broker) -> tuple[Project, RunSpec]:
     """Obtain all that is wanted for one run, and return the sandbox and the command with it.
 
     Raises:
         DeniedError: something of it was denied; the run must not begin.
         UsageError: something of it is malformed, or can't be had whoever says yes.
     """
-    wants = _unseen(project, request, wants)
-    wider, wider_request = _with(project, request, wants)
-    plan = plan_as_if(wider, wider_request)
-    occasion = occasion_of(wider, wider_request, plan)
-    requests = tuple(_requests(wants, occasion, project.means.policy.network.mode))
+    access = _unseen(project, spec, access)
+    wider, wider_spec = _with(project, spec, access)
+    plan = plan_as_if(wider, wider_spec)
+    occasion = occasion_of(wider, wider_spec, plan)
+    requests = tuple(_requests(access, occasion, project.means.policy.network.mode))
     for permit, asked in zip(broker.obtain_all(requests), requests, strict=True):
         permit.take(asked)
-    return wider, wider_request.replace(program=occasion["script"])
+    return wider, wider_spec.replace(program=occasion["script"])
 
 
-def _unseen(project: Project, request: Request, wants: Wants) -> Wants:
+def _unseen(project: Project, spec: RunSpec, access: Access) -> Access:
     """Leave out what the sandbox has anyway: of that nobody need be asked."""
-    roots = tuple(root for root in wants.roots if not any(contains(own, root) for own in project.roots))
-    readable = wants.readable
+    roots = tuple(root for root in access.roots if not any(contains(own, root) for own in project.roots))
+    readable = access.readable
     if readable:
-        mounts = plan_as_if(project, request).mounts
+        mounts = plan_as_if(project, spec).mounts
         hidden = project.means.policy.hidden
         readable = tuple(
             path
@@ -231,40 +244,40 @@ def _unseen(project: Project, request: Request, wants: Wants) -> Wants:
             if not (is_shown(mounts, path) or any(contains(root, path) for root in project.roots))
             or any(contains(place, path) for place in hidden)
         )
-    hosts = wants.hosts
-    if wants.network:
+    hosts = access.hosts
+    if access.network:
         # Any public host is reached on the ports of the web anyway
         hosts = tuple(host for host in hosts if parse_allowed(host).port not in (None, *WEB_PORTS))
-    return wants.replace(roots=roots, readable=readable, hosts=hosts)
+    return access.replace(roots=roots, readable=readable, hosts=hosts)
 
 
-def _with(project: Project, request: Request, wants: Wants) -> tuple[Project, Request]:
+def _with(project: Project, spec: RunSpec, access: Access) -> tuple[Project, RunSpec]:
     policy = project.means.policy
     wider = policy.replace(
-        network=policy.network.replace(hosts=tuple(dict.fromkeys((*policy.network.hosts, *wants.hosts)))),
-        readable=(*policy.readable, *wants.readable),
-        roots=(*policy.roots, *wants.roots),
+        network=policy.network.replace(hosts=tuple(dict.fromkeys((*policy.network.hosts, *access.hosts)))),
+        readable=(*policy.readable, *access.readable),
+        roots=(*policy.roots, *access.roots),
     )
     roots = checked_roots(project.path, wider, project.locations)
     # A bwrap that lies in a root must not be run
     facts = get_facts(project.store, wider, roots) if roots != project.roots else project.means.facts
     # Where a root that is wanted has the project in it, it is that root which is the workspace
-    cwd = to_inside(to_host(request.cwd, policy.view, project.roots), policy.view, roots)
-    more = request.replace(network=wants.network, revealed=wants.reveal, cwd=cwd)
+    cwd = to_inside(to_host(spec.cwd, policy.view, project.roots), policy.view, roots)
+    more = spec.replace(network=access.network, revealed=access.reveal, cwd=cwd)
     wider_project = project.replace(roots=roots, warning=check_own_place(roots))
     return wider_project.with_means(policy=wider, facts=facts), more
 
 
-def _requests(wants: Wants, occasion: dict[str, Any], mode: str) -> Iterator[Asked]:
-    for path in wants.roots:
+def _requests(access: Access, occasion: dict[str, Any], mode: str) -> Iterator[Request]:
+    for path in access.roots:
         yield WritableRoot(**occasion, path=path)
-    for path in wants.readable:
+    for path in access.readable:
         yield ReadablePath(**occasion, path=path)
-    for path in wants.reveal:
+    for path in access.reveal:
         yield MaskedSecret(**occasion, path=path)
-    if wants.hosts:
-        yield Egress(**occasion, hosts=wants.hosts)
-    if wants.network:
+    if access.hosts:
+        yield Egress(**occasion, hosts=access.hosts)
+    if access.network:
         yield NetworkForCommand(**occasion, mode=mode)
 
 

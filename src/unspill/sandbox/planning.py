@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a caller asks for to a checked Request, and from that and what the host has to a Plan.
+"""From what a caller asks for to a checked RunSpec, and from that and what the host has to a Plan.
 
-A request is checked before a layer is made or a process started. Its paths are those inside the sandbox, as the command
+A spec is checked before a layer is made or a process started. Its paths are those inside the sandbox, as the command
 and whoever reads about it will see them. What the host has is looked for once a second: a sandbox runs many short
 commands one after the other.
 """
@@ -40,7 +40,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from unspill.model.layer import Stack
     from unspill.model.plan import (
         CacheLayer,
         NetworkPlan,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
         Plan,
     )
     from unspill.model.policy import After, Limits
-    from unspill.model.run import Event, Run
+    from unspill.model.run import Event, Run, Stack
     from unspill.permissions.broker import Broker
     from unspill.sandbox.project import Project
 
@@ -113,7 +112,7 @@ def _find_places(project: Project) -> Places:
 
 def make_plan(
     project: Project,
-    request: Request,
+    spec: RunSpec,
     places: Places,
     stacks: tuple[Stack, ...],
     caches: tuple[CacheLayer, ...],
@@ -129,20 +128,20 @@ def make_plan(
         raise HostError("in container mode no sandbox is made", remedy="See what it lacks here: `unspill doctor`.")
     base = places.rootfs
     given = PlanInput(
-        policy=project.means.policy.replace(limits=request.limits),
+        policy=project.means.policy.replace(limits=spec.limits),
         facts=project.means.facts,
         places=places,
         engine=project.means.engine,
         stacks=stacks,
         caches=caches if base is None else (),
         rootfs_layers=() if base is None else rootfs_layers,
-        argv=request.argv,
-        cwd=request.cwd,
+        argv=spec.argv,
+        cwd=spec.cwd,
         filter=build_filter(os.uname().machine, project.means.policy.profile),
         environ=tuple(os.environb.items()),
-        extra_environ=request.environ,
-        command_file=request.script,
-        network=_plan_network(project, is_granted=request.network),
+        extra_environ=spec.environ,
+        command_file=spec.script,
+        network=_plan_network(project, is_granted=spec.network),
         uid=0 if base is not None and project.means.policy.rootfs_writable else None,
         gid=os.getgid(),
     )
@@ -179,11 +178,13 @@ def _find_resolver_file() -> bytes:
     return found if os.path.isfile(found) else b""
 
 
-class Request(Record):
-    """One command as asked for: argv (of a shell, where a text was given), directory, variables, limits.
+class RunSpec(Record):
+    """What a caller wants of one run: the command, what becomes of its changes, and how the caller follows it.
 
-    `network` was granted to this command, for this time; so were the secrets in `revealed`, by path. `program` is what
-    `identify_program` said of it when something was granted, None where nothing was. `stdin` is what it will read.
+    `argv` is a shell's where a text was given. `network` was granted to this command, for this time; so were the
+    secrets in `revealed`, by path. `program` is what `identify_program` said of it when something was granted, None
+    where nothing was. `broker` is where hosts are asked for while it runs. `on_interrupted` is told of runs of the
+    sandbox without a result: earlier ones that were found, or this one.
     """
 
     argv: tuple[bytes, ...]
@@ -191,35 +192,26 @@ class Request(Record):
     cwd: bytes
     environ: tuple[tuple[bytes, bytes], ...]
     limits: Limits
-    network: bool = False
-    revealed: tuple[bytes, ...] = ()
-    program: str | None = None
-    stdin: bytes | int | None = None
-
-
-class RunWishes(Record):
-    """What a caller wants of one run besides the command. `broker` is where hosts are asked for while it runs.
-
-    `on_interrupted` is told of runs of the sandbox without a result: earlier ones that were found, or this one.
-    """
-
     stdin: bytes | int | None = None
     after: After = "apply"
     after_cancel: After = "hold"
     on_event: Callable[[Event], None] | None = None
+    on_interrupted: Callable[[tuple[Run, ...]], None] | None = None
     cancel_fd: int | None = None
     may_fork: bool = False
+    network: bool = False
+    revealed: tuple[bytes, ...] = ()
+    program: str | None = None
     broker: Broker | None = None
-    on_interrupted: Callable[[tuple[Run, ...]], None] | None = None
 
 
-def make_request(
+def make_spec(
     project: Project,
     command: Command,
     cwd: str | None,
     env: Mapping[str, str] | None,
     limits: Limits | None,
-) -> Request:
+) -> RunSpec:
     """Check what a caller asks for.
 
     Raises:
@@ -241,7 +233,7 @@ def make_request(
         raise UsageError("Command cannot be empty")
     if any(b"\0" in word for word in argv):
         raise UsageError("the command contains NUL")
-    return Request(
+    return RunSpec(
         argv=argv,
         script=script,
         cwd=checked_working_dir(project, cwd),

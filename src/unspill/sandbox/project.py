@@ -34,6 +34,7 @@ from unspill.host.bwrap import (
     should_keep,
 )
 from unspill.host.places import check_own_place, find_home
+from unspill.lazy import lazy_module
 from unspill.model.policy import SCOPES, Policy
 from unspill.policy.defaults import (
     check_root,
@@ -58,6 +59,12 @@ if TYPE_CHECKING:
 
     # Whoever answers when more is wanted than the policy gives
     Who = Approver | ApproverName | None
+    from unspill.host import probe
+    from unspill.policy import config, merge
+else:
+    config = lazy_module("unspill.policy.config")  # lazy: configuration files
+    merge = lazy_module("unspill.policy.merge")  # lazy: configuration files
+    probe = lazy_module("unspill.host.probe")  # lazy: doctor
 
 
 _NAME_LENGTH = 64
@@ -259,29 +266,37 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     outer = _files_above(project, locations.home)
     if text is None and asked is None and not outer:
         return _checked(policy, locations)
-    from unspill.policy.config import parse_policy  # lazy: configuration files
-    from unspill.policy.merge import tighten, with_own  # lazy: configuration files
 
     home = locations.home
     if text is not None:
-        policy = with_own(policy, parse_policy(text, where=show(own), trusted=True, home=home))
+        policy = merge.with_own(policy, config.parse_policy(text, where=show(own), trusted=True, home=home))
         policy = without_overridden(policy)
     decided = policy
     if asked is not None:
         where = show(os.path.join(project, PROJECT_FILE))
-        decided = tighten(policy, parse_policy(asked, where=where, trusted=False, home=home, base=project))
+        decided = merge.tighten(policy, config.parse_policy(asked, where=where, trusted=False, home=home, base=project))
     for directory, content in outer:
-        from unspill.policy.merge import seen_from, tightest  # lazy: configuration files
-
         where = show(os.path.join(directory, PROJECT_FILE))
-        settings = parse_policy(content, where=where, trusted=False, home=home, base=directory)
-        decided = tightest(decided, tighten(policy, seen_from(project, settings, directory)))
+        settings = config.parse_policy(content, where=where, trusted=False, home=home, base=directory)
+        decided = merge.tightest(decided, merge.tighten(policy, merge.seen_from(project, settings, directory)))
     return _checked(decided, locations)
 
 
 def without_overridden(policy: Policy) -> Policy:
     """Return the policy of a file without what the caller's own variables say otherwise."""
     return policy.replace(rootfs_dir=b"") if policy.rootfs_dir and os.environb.get(b"ROOTFS_DIR") else policy
+
+
+def read_policy(path: bytes, home: bytes) -> Policy:
+    """Return what a file of the person's says as a whole policy.
+
+    Raises:
+        PolicyError: it is not there, or can't be understood.
+    """
+    text = read_text(path)
+    if text is None:
+        raise PolicyError(f"there is no {show(path)}")
+    return merge.with_own(Policy(), config.parse_policy(text, where=show(path), trusted=True, home=home))
 
 
 def find_own_policy(locations: Locations) -> Policy:
@@ -294,10 +309,8 @@ def find_own_policy(locations: Locations) -> Policy:
     text = read_text(path)
     if text is None:
         return Policy()
-    from unspill.policy.config import parse_policy  # lazy: configuration files
-    from unspill.policy.merge import with_own  # lazy: configuration files
 
-    own = with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=locations.home))
+    own = merge.with_own(Policy(), config.parse_policy(text, where=show(path), trusted=True, home=locations.home))
     return without_overridden(own)
 
 
@@ -333,46 +346,32 @@ def _checked(policy: Policy, locations: Locations) -> Policy:
 
 def _check_given(policy: Policy) -> None:
     """Check of a policy that a program made what `policy.config` checks of a file: that each word is a known one."""
-    from unspill.policy.config import (  # lazy: configuration files
-        AFTER,
-        APPROVERS,
-        DROPPED,
-        ENGINES,
-        MODES,
-        PROFILES,
-        STANCES,
-        TMP,
-        VIEWS,
-    )
-
     rules = policy.permissions
     stances = ("network", "egress", "roots", "readable", "secrets", "held", "unsandboxed", "as_root")
     for name, value, known in (
-        ("view", policy.view, VIEWS),
-        ("tmp", policy.tmp, TMP),
-        ("profile", policy.profile, PROFILES),
-        ("after", policy.after, AFTER),
-        ("after_timeout", policy.after_timeout, AFTER),
-        ("after_cancel", policy.after_cancel, AFTER),
-        ("engine", policy.engine, (None, *ENGINES)),
-        ("network.mode", policy.network.mode, MODES),
+        ("view", policy.view, config.VIEWS),
+        ("tmp", policy.tmp, config.TMP),
+        ("profile", policy.profile, config.PROFILES),
+        ("after", policy.after, config.AFTER),
+        ("after_timeout", policy.after_timeout, config.AFTER),
+        ("after_cancel", policy.after_cancel, config.AFTER),
+        ("engine", policy.engine, (None, *config.ENGINES)),
+        ("network.mode", policy.network.mode, config.MODES),
         ("permissions.longest", rules.longest, SCOPES),
-        ("permissions.approver", rules.approver, APPROVERS),
-        *((f"permissions.{stance}", getattr(rules, stance), STANCES) for stance in stances),
+        ("permissions.approver", rules.approver, config.APPROVERS),
+        *((f"permissions.{stance}", getattr(rules, stance), config.STANCES) for stance in stances),
     ):
         if value not in known:
             raise PolicyError(
                 f"the policy's {name} is not one of {', '.join(filter(None, known))}: {value!a}",
-                remedy=DROPPED.get((name, str(value)), ""),
+                remedy=config.DROPPED.get((name, str(value)), ""),
             )
     if policy.rootfs or policy.rootfs_dir or policy.mounts or policy.provision is not None:
         _check_given_rootfs(policy)
 
 
 def _check_given_rootfs(policy: Policy) -> None:
-    from unspill.policy.config import find_wrong_field, is_rootfs_name  # lazy: configuration files
-
-    if policy.rootfs and not is_rootfs_name(policy.rootfs) and not is_normalised(os.fsencode(policy.rootfs)):
+    if policy.rootfs and not config.is_rootfs_name(policy.rootfs) and not is_normalised(os.fsencode(policy.rootfs)):
         raise PolicyError(f"the policy's rootfs is neither a name nor an absolute path: {policy.rootfs!a}")
     if policy.rootfs_dir and not is_normalised(policy.rootfs_dir):
         raise PolicyError(f"the policy's rootfs_dir is not an absolute and normalised path: {policy.rootfs_dir!a}")
@@ -383,7 +382,7 @@ def _check_given_rootfs(policy: Policy) -> None:
     problem = mount_places_problem(place for place, _directory in policy.mounts)
     if problem:
         raise PolicyError(f"the policy's mounts: {problem}")
-    found = None if policy.provision is None else find_wrong_field(policy.provision)
+    found = None if policy.provision is None else config.find_wrong_field(policy.provision)
     if found is not None:
         raise PolicyError(f"the policy's provision.{found[0]}: {found[1]}")
 
@@ -576,9 +575,7 @@ def get_facts(store: Store, policy: Policy, roots: tuple[bytes, ...], *, afresh:
     text = None if afresh or not key else store.facts.find(key)
     facts = None if text is None else facts_from_text(text)
     if facts is None:
-        from unspill.host.probe import probe  # lazy: doctor
-
-        facts = probe(bwrap, store.state)
+        facts = probe.probe(bwrap, store.state)
         # A refusal is not remembered: the person may be about to mend the cause
         if key and should_keep(facts):
             store.facts.put(key, facts_to_text(facts))
@@ -638,9 +635,8 @@ def find_container(
     facts = get_facts(store, policy, roots, afresh=True)
     if facts.can_seal() or not is_refused(facts):
         raise error
-    from unspill.host.probe import detect_container  # lazy: unsandboxed runs
 
-    name = detect_container(environ, top)
+    name = probe.detect_container(environ, top)
     if not name:
         remedy = f"Here is why no sandbox can be made: {error.message}. {error.remedy}"
         raise HostError(_NONE, remedy=remedy) from error

@@ -12,8 +12,8 @@ so: undoing what happened would be worse.
 from __future__ import annotations
 
 from unspill.errors import StoreError
+from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
-from unspill.model.layer import RunId
 from unspill.model.plan import NoNetwork, ProxyNetwork
 from unspill.model.run import (
     Cancelled,
@@ -22,6 +22,7 @@ from unspill.model.run import (
     LimitReached,
     NeverStarted,
     Output,
+    RunId,
     Signalled,
     TimedOut,
     exit_code_of,
@@ -44,22 +45,18 @@ if TYPE_CHECKING:
 
     from unspill.model.operation import Operation
     from unspill.model.plan import NetworkPlan, Plan
-    from unspill.model.run import (
-        Connection,
-        Denial,
-        Outcome,
-        Remains,
-        Run,
-        Traffic,
-    )
+    from unspill.model.run import Connection, Denial, Outcome, Remains, Run, Traffic
     from unspill.permissions.audit import Event
     from unspill.runner.perform import Performed
-    from unspill.sandbox.planning import Request
+    from unspill.sandbox.planning import RunSpec
     from unspill.sandbox.project import Project
     from unspill.sandbox.secrets import Masks
     from unspill.store.db import Store
 
     State = Literal["held", "thrown away", "applied", "needless", "left"]
+    from unspill.changes import render
+else:
+    render = lazy_module("unspill.changes.render")  # lazy: changes
 
 
 _MOST_DENIALS = 10
@@ -180,8 +177,6 @@ def place_told(denial: Denial) -> str:
 
 def became(result: RunResult) -> list[tuple[State, list[str]]]:
     """Return what became of what a run changed: each state with the lines of what is in it."""
-    from unspill.changes.render import applied_part, left_lines  # lazy: changes
-
     if not result.changes:
         return []
     operation, changes, project = _as_seen(result)
@@ -190,8 +185,10 @@ def became(result: RunResult) -> list[tuple[State, list[str]]]:
     if not operation.left:
         # Without a number it did nothing: what was held before, and is gone, the project never had
         return [("applied" if operation.number else "needless", _listed(changes, project))]
-    left: tuple[State, list[str]] = ("left", left_lines(operation))
-    return [("applied", _listed(applied_part(changes, operation), project)), left] if operation.number else [left]
+    left: tuple[State, list[str]] = ("left", render.left_lines(operation))
+    return (
+        [("applied", _listed(render.applied_part(changes, operation), project)), left] if operation.number else [left]
+    )
 
 
 def _as_seen(result: RunResult) -> tuple[Operation | None, ChangeSet, bytes]:
@@ -220,9 +217,7 @@ def _change_lines(result: RunResult) -> list[str]:
 
 
 def _listed(changes: ChangeSet, project: bytes) -> list[str]:
-    from unspill.changes.render import summary_lines  # lazy: changes
-
-    return summary_lines(changes, fold_git=True, project=project or None) or ["only times of files"]
+    return render.summary_lines(changes, fold_git=True, project=project or None) or ["only times of files"]
 
 
 def _error_text(outcome: NeverStarted) -> str:
@@ -470,12 +465,12 @@ def _named(names: list[str], count: int) -> str:
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
-def record_run(project: Project, request: Request, result: RunResult) -> RunResult:
+def record_run(project: Project, spec: RunSpec, result: RunResult) -> RunResult:
     """Record a run and what was applied of it; return its result, with a warning if that failed."""
     if not result.run:
         return result
     ending = f"{type(result.outcome).__name__} {exit_code_of(result.outcome)}"
-    event = _run(project, request, result.run, result.number, ending) | {
+    event = _run(project, spec, result.run, result.number, ending) | {
         "sandboxed": result.sandboxed,
         "connections": len(result.connections),
         "denials": len(result.denials),
@@ -488,14 +483,14 @@ def record_run(project: Project, request: Request, result: RunResult) -> RunResu
 
 
 def record_failure(
-    project: Project, request: Request, run: Run, error: BaseException, *, is_sandboxed: bool = True
+    project: Project, spec: RunSpec, run: Run, error: BaseException, *, is_sandboxed: bool = True
 ) -> None:
     """Record a run that has no result: we failed, or were interrupted, when it may have begun."""
-    event = _run(project, request, run.id, run.number, f"failed: {type(error).__name__}")
+    event = _run(project, spec, run.id, run.number, f"failed: {type(error).__name__}")
     _note(project.store, event | {"sandboxed": is_sandboxed})
 
 
-def _run(project: Project, request: Request, run: str, number: int, ending: str) -> Event:
+def _run(project: Project, spec: RunSpec, run: str, number: int, ending: str) -> Event:
     network = project.means.policy.network
     return {
         "kind": "run",
@@ -503,10 +498,10 @@ def _run(project: Project, request: Request, run: str, number: int, ending: str)
         "number": number,
         "sandbox": project.row.id,
         "project": as_text(project.path),
-        "command": command_text(request.argv, most_bytes=_COMMAND_BYTES, most_words=_MOST),
-        "cwd": as_text(request.cwd),
+        "command": command_text(spec.argv, most_bytes=_COMMAND_BYTES, most_words=_MOST),
+        "cwd": as_text(spec.cwd),
         "ending": ending,
-        "network": network.mode if request.network else "",
+        "network": network.mode if spec.network else "",
         "hosts": list(network.hosts[:_MOST]),
     }
 

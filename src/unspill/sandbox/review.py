@@ -19,24 +19,16 @@ from unspill.changes.diff import (
     apply_hunks,
     diff_lines,
 )
-from unspill.changes.reader import Reader, find_renames, read_up_to
 from unspill.changes.render import summary_lines
-from unspill.changes.scan import join, scan
+from unspill.changes.scan import Reader, find_renames, join, read_up_to, scan
 from unspill.changes.select import select, with_parents
 from unspill.errors import DeniedError, UsageError
 from unspill.layers.locks import lock_sandbox, upper_dir, work_dir
 from unspill.model.change import ChangeSet, Consent, Selection
-from unspill.model.layer import (
-    LayerId,
-    OpenLayer,
-    RunId,
-    Stack,
-    TimeMark,
-)
 from unspill.model.operation import Skipped
 from unspill.model.permission import Denied, HeldPath
 from unspill.model.plan import CacheLayer
-from unspill.model.run import Traffic
+from unspill.model.run import LayerId, OpenLayer, RunId, Stack, TimeMark, Traffic
 from unspill.permissions.approvers import Terminal
 from unspill.permissions.question import digest_of_held, make_question
 from unspill.policy.held import REPLACED_OBJECT
@@ -51,12 +43,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.apply.guard import Judged
-    from unspill.git.repository import Repository
+    from unspill.git.state import Repository
     from unspill.model.change import Change, Hunks, RootChanges
     from unspill.model.operation import Why
     from unspill.model.plan import Places, Plan
     from unspill.model.run import Run
-    from unspill.sandbox.planning import Request
+    from unspill.sandbox.planning import RunSpec
     from unspill.sandbox.project import Project
     from unspill.store.permissions import ShownTable
 
@@ -219,10 +211,10 @@ def traffic_of(project: Project, run: str | int) -> Traffic:
     return project.store.traffic.find(get_run(project, run).id) or Traffic()
 
 
-def plan_as_if(project: Project, request: Request) -> Plan:
+def plan_as_if(project: Project, spec: RunSpec) -> Plan:
     """Return the plan that the next run of a command would have; its layer's directories are only named, not made."""
     places = get_places(project)
-    return make_plan(project, request, places, *stacks_as_if(project, places))
+    return make_plan(project, spec, places, *stacks_as_if(project, places))
 
 
 def stacks_as_if(
@@ -251,7 +243,7 @@ def stacks_as_if(
     )
 
 
-class Wish(Record):
+class ApplyRequest(Record):
     """What a caller wants applied: of the `reviewed` changes or of all that is held, perhaps of one `run` only.
 
     `automatic`: after a run; paths that an earlier held run changed too are left instead of refused. `cancel_fd`
@@ -266,10 +258,9 @@ class Wish(Record):
     cancel_fd: int | None = None
 
 
-def make_wish(selection: Selection | Sequence[str | bytes], **rest: Any) -> Wish:
-    """Return a wish for paths, or for what a selection says."""
-
-    return Wish(selection=to_selection(selection), **rest)
+def make_apply_request(selection: Selection | Sequence[str | bytes], **rest: Any) -> ApplyRequest:
+    """Return the request to apply paths, or what a selection says."""
+    return ApplyRequest(selection=to_selection(selection), **rest)
 
 
 class HeldChoice(Record):
@@ -287,26 +278,26 @@ class HeldChoice(Record):
     held: tuple[HeldPart, ...] = ()
 
 
-def choose(project: Project, stacks: tuple[Stack, ...], wish: Wish) -> HeldChoice:
-    """Choose what a wish is about. `stacks` are those that hold something; their indices are the roots' in `left`.
+def choose(project: Project, stacks: tuple[Stack, ...], request: ApplyRequest) -> HeldChoice:
+    """Choose what a request is about. `stacks` are those that hold something; their indices are the roots' in `left`.
 
     Raises:
         UsageError: the selection chooses nothing, or a run whose paths another held run changed too.
     """
-    return _Choosing(project, stacks, wish).run()
+    return _Choosing(project, stacks, request).run()
 
 
 def find_held(project: Project, stacks: tuple[Stack, ...]) -> tuple[ChangeSet, tuple[HeldPart, ...]]:
     """Return all that stacks hold, and what of it needs consent."""
-    choosing = _Choosing(project, stacks, Wish())
+    choosing = _Choosing(project, stacks, ApplyRequest())
     return choosing.changes, tuple(choosing.held_part(part.root) for part in choosing.changes.roots)
 
 
 class _Choosing:
-    def __init__(self, project: Project, stacks: tuple[Stack, ...], wish: Wish) -> None:
+    def __init__(self, project: Project, stacks: tuple[Stack, ...], request: ApplyRequest) -> None:
         self._project = project
         self._stacks = stacks
-        self._wish = wish
+        self._request = request
         self._indices = {stack.live: index for index, stack in enumerate(stacks)}
         self._left: list[Skipped] = []
         self._flagged: list[tuple[bytes, str]] = []
@@ -319,19 +310,18 @@ class _Choosing:
 
     def held_part(self, root: bytes) -> HeldPart:
         """Return what needs consent in a root."""
-
         if root not in self._held:
             self._held[root] = HeldPart(self._whole(root), self._judge(root).held, self._repositories_of(root))
         return self._held[root]
 
     def run(self) -> HeldChoice:
         changes = self.changes
-        if self._wish.reviewed is not None and changes is not self._wish.reviewed:
-            changes = self._as_reviewed(self._wish.reviewed)
-        if self._wish.run is not None:
-            changes = self._of_run(changes, self._wish.run)
+        if self._request.reviewed is not None and changes is not self._request.reviewed:
+            changes = self._as_reviewed(self._request.reviewed)
+        if self._request.run is not None:
+            changes = self._of_run(changes, self._request.run)
         self._check_consents()
-        chosen = self._without_held(select(changes, self._wish.selection))
+        chosen = self._without_held(select(changes, self._request.selection))
         chosen, repositories = self._whole_repositories(chosen)
         roots = {left.root for left in self._left if left.why == "held"}
         return HeldChoice(
@@ -346,7 +336,7 @@ class _Choosing:
     def _check_consents(self) -> None:
         """Find out which consents are for what is held now; what the others were for stays held."""
         roots = {part.root for part in self.changes.roots}
-        for consent in self._wish.selection.consents:
+        for consent in self._request.selection.consents:
             if consent.root in roots:
                 part = self.held_part(consent.root)
                 is_same = part.digest(consent.path) == consent.digest
@@ -360,7 +350,7 @@ class _Choosing:
 
     def _find_changes(self) -> ChangeSet:
         """Return all that is held; what was reviewed, where nothing was added since."""
-        reviewed = self._wish.reviewed
+        reviewed = self._request.reviewed
         uppers = tuple(layer.upper for stack in self._stacks for layer in stack.sealed)
         if reviewed is not None and reviewed.layers == uppers:
             return reviewed
@@ -406,13 +396,13 @@ class _Choosing:
         )
 
     def _refuse_or_leave(self, root: bytes, paths: set[bytes]) -> None:
-        if paths and not self._wish.automatic:
+        if paths and not self._request.automatic:
             raise UsageError(
                 f"another held run changed {os.fsdecode(min(paths))!r} too",
                 remedy="Apply all that is held, or choose other paths.",
             )
         # Where the reason that the earlier one is held is the person's consent, that is what is missing here, too
-        held = still_held(self._judge(root), self._wish.selection.included) if paths else {}
+        held = still_held(self._judge(root), self._request.selection.included) if paths else {}
         held = self._needing_consent(root, held)
         self._leave(root, [(path, held[path]) for path in sorted(paths) if path in held], "held")
         self._leave(root, [(path, EARLIER) for path in sorted(paths) if path not in held], "earlier")
@@ -422,7 +412,7 @@ class _Choosing:
         parts = []
         for part in chosen.roots:
             judged = self._judge(part.root)
-            held = self._needing_consent(part.root, still_held(judged, self._wish.selection.included))
+            held = self._needing_consent(part.root, still_held(judged, self._request.selection.included))
             back = [(change.path, held[change.path]) for change in part.changes if change.path in held]
             self._leave(part.root, back, "held")
             parts.append(part.replace(changes=tuple(change for change in part.changes if change.path not in held)))
@@ -460,7 +450,7 @@ class _Choosing:
 
     def _is_held_whole(self, repository: Repository) -> bool:
         """Tell whether a repository needs the person's consent to move at all; say so where it does."""
-        included = self._wish.selection.included
+        included = self._request.selection.included
         found = [(repository.top + b"/" + name, REPLACED_OBJECT.reason) for name in repository.replaced()]
         found += [(repository.top, repository.problem)] if repository.problem else []
         held = {path: why for path, why in found if not any(lies_in(path, one) for one in included)}
@@ -493,7 +483,7 @@ def repositories_of(part: RootChanges, stack: Stack) -> tuple[Repository, ...]:
     """Return the repositories that the sealed layers of a stack changed and that live on."""
     if not any(word in change.path for change in part.changes for word in _IN_REPOSITORIES):
         return ()
-    from unspill.git.repository import find_repositories  # lazy: git
+    from unspill.git.state import find_repositories  # lazy: git
 
     uppers = tuple(layer.upper for layer in reversed(stack.sealed))
     return find_repositories(part, uppers, stack.below(), is_frozen=stack.base is not None)

@@ -21,10 +21,9 @@ import time
 from tempfile import mkdtemp
 
 from unspill.errors import RootfsError, UsageError
-from unspill.layers.flatten import flatten
 from unspill.layers.lifecycle import playground_dir
 from unspill.layers.locks import lock_file, lock_sandbox, spill_dir
-from unspill.layers.trees import remove_tree
+from unspill.layers.trees import flatten, remove_tree
 from unspill.model.policy import (
     KIB,
     MIB,
@@ -299,7 +298,6 @@ class RootfsRegistry:
             UsageError: it has written nothing there, or the label is none.
             RootfsError: it can't be made.
         """
-
         return keep_rootfs(sandbox._project, label, report or ignore_progress)
 
     def discard(self, sandbox: Sandbox) -> int:
@@ -322,7 +320,6 @@ class RootfsRegistry:
             RootfsError: there is no such rootfs, or it can't be asked.
             HostError: this machine can't run anything in it.
         """
-
         return ask_inside(self.find(name), self.directory, self._policy, self._locations)
 
 
@@ -413,7 +410,6 @@ class Tools(Record):
 
     def text(self) -> str:
         """Return it in words."""
-
         return tools_text(self)
 
 
@@ -544,7 +540,6 @@ def _empty_project(home: bytes) -> bytes:
 
 def tools_text(tools: Tools) -> str:
     """Return the words."""
-
     named = {tool.name: tool for tool in tools.tools}
     lines = [f"System: {_system(tools)}. Nothing of the machine around it is visible."]
     for title, names in (("Runtimes", RUNTIMES), ("Package managers", INSTALLERS), ("Tools", OTHERS)):

@@ -16,6 +16,7 @@ import os
 import stat
 import sys
 import time
+from hashlib import blake2b
 
 from unspill.errors import (
     RootCallerRefused,
@@ -30,7 +31,6 @@ from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 from unspill.layers.lifecycle import ROOTFS_OWNER, is_empty, rootfs_owner
 from unspill.layers.locks import lock_sandbox, spill_dir, upper_dir
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import RunId, SealedLayer, Stack
 from unspill.model.permission import UNKNOWN_PROGRAM
 from unspill.model.plan import (
     Bind,
@@ -54,10 +54,12 @@ from unspill.model.run import (
     LimitReached,
     NeverStarted,
     OutputChunk,
+    RunId,
+    SealedLayer,
     Signalled,
+    Stack,
     TimedOut,
 )
-from unspill.network.gate import make_gate
 from unspill.network.resolve import Endpoint
 from unspill.plan.rootfs import (
     INSTALL_LIMITS,
@@ -80,7 +82,7 @@ from unspill.rootfs.layout import (
 )
 from unspill.rootfs.registry import Registry
 from unspill.runner.perform import perform
-from unspill.runner.watch import Wishes
+from unspill.runner.watch import RunControl
 from unspill.sandbox.project import (
     choose_engine,
     find_own_locations,
@@ -94,7 +96,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from unspill.model.layer import OpenLayer, SandboxId
     from unspill.model.plan import (
         Facts,
         MountOp,
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
     )
     from unspill.model.policy import EngineName, Limits, Profile
     from unspill.model.rootfs import RootfsBase, SourceName
-    from unspill.model.run import Event, Outcome, Traffic
+    from unspill.model.run import Event, OpenLayer, Outcome, SandboxId, Traffic
     from unspill.rootfs.source import Source
     from unspill.runner.perform import Performed
     from unspill.sandbox.project import Locations, Project
@@ -282,8 +283,6 @@ def identify_in_rootfs(plan: Plan, path: bytes) -> str:
 
     The same path is another program in another rootfs; and what reads a script may read packages of the project too.
     """
-    from hashlib import blake2b  # lazy: approvals
-
     fd = os.open(plan.rootfs, _TREE)
     try:
         real = resolve_inside(fd, path)
@@ -551,10 +550,12 @@ def _look_at_tree(tree: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, by
 
 def _perform(plan: Plan, ground: InstallGround) -> tuple[Performed, Traffic | None]:
     hosts = plan.network.hosts if isinstance(plan.network, ProxyNetwork) else ()
+    from unspill.network.proxy import make_gate  # lazy: proxy
+
     gate = make_gate(plan.network, is_own_process=ground.may_fork, endpoints=find_endpoints(hosts))
     run = RunId(os.urandom(8).hex())
     spilled = spill_dir(ground.state, run)
-    wishes = Wishes(
+    control = RunControl(
         run=run,
         spill_dir=spilled,
         on_event=None if ground.report is None else _Counting(ground.report),
@@ -563,7 +564,7 @@ def _perform(plan: Plan, ground: InstallGround) -> tuple[Performed, Traffic | No
         on_listener=None if gate is None else gate.serve,
     )
     try:
-        performed = perform(plan, ground.facts, wishes)
+        performed = perform(plan, ground.facts, control)
     finally:
         traffic = None if gate is None else gate.close()
         remove_tree(spilled)
@@ -631,7 +632,6 @@ class Installer:
             HostError: this machine can't.
             SandboxUnavailable: we failed, not the command.
         """
-
         if self._ground is None:
             self._ground = open_ground(self._policy, may_fork=self._may_fork, report=self._report)
         return install(tree, argv, hosts, ground=self._ground)

@@ -31,12 +31,7 @@ from unspill.errors import (
 )
 from unspill.host.dirfd import DESCRIPTORS_REMEDY, Beneath
 from unspill.host.libc import DeferredSignals
-from unspill.layers.lifecycle import (
-    drop_run,
-    find_hidden,
-    open_run,
-    seal_run,
-)
+from unspill.layers.lifecycle import drop_run, find_hidden, open_run, seal_run
 from unspill.layers.locks import (
     SandboxLock,
     StackUse,
@@ -45,6 +40,7 @@ from unspill.layers.locks import (
     upper_dir,
 )
 from unspill.layers.mask import MaskUse
+from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
 from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, Egress
 from unspill.model.plan import (
@@ -54,15 +50,7 @@ from unspill.model.plan import (
     ProxyNetwork,
     Symlink,
 )
-from unspill.model.run import (
-    Cancelled,
-    Ended,
-    InheritedInput,
-    LimitReached,
-    NeverStarted,
-    Started,
-    TimedOut,
-)
+from unspill.model.run import Cancelled, Ended, InheritedInput, LimitReached, NeverStarted, Started, TimedOut
 from unspill.plan.environ import contained_environ
 from unspill.plan.view import (
     find_cover,
@@ -77,7 +65,7 @@ from unspill.runner.watch import (
     FREE_SPACE_KEPT,
     NO_DIRECTORY,
     NOT_A_DIRECTORY,
-    Wishes,
+    RunControl,
     free_bytes,
 )
 from unspill.sandbox.planning import get_places, make_plan
@@ -110,17 +98,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unspill.layers.lifecycle import OpenRun
-    from unspill.model.layer import RunId
     from unspill.model.plan import Places, Plan
     from unspill.model.policy import After
-    from unspill.model.run import Outcome, Run, Traffic
-    from unspill.network.gate import Gate
-    from unspill.network.proxy import Ask
+    from unspill.model.run import Outcome, Run, RunId, Traffic
+    from unspill.network.proxy import Ask, Gate
     from unspill.permissions.broker import Broker
     from unspill.runner.perform import Performed
-    from unspill.sandbox.planning import Request, RunWishes
+    from unspill.sandbox import rootfs_use
+    from unspill.sandbox.planning import RunSpec
     from unspill.sandbox.project import Project
     from unspill.sandbox.secrets import Masks
+else:
+    rootfs_use = lazy_module("unspill.sandbox.rootfs_use")  # lazy: rootfs
 
 
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
@@ -142,7 +131,7 @@ IN_CONTAINER = (
 WARNING = "this ran WITHOUT a sandbox, because it was allowed: what it changed is not known and can't be undone"
 
 
-def run_request(project: Project, request: Request, wishes: RunWishes) -> RunResult:
+def run_command(project: Project, spec: RunSpec) -> RunResult:
     """Run one command in a sandbox; or, in container mode, without one.
 
     Raises:
@@ -151,9 +140,9 @@ def run_request(project: Project, request: Request, wishes: RunWishes) -> RunRes
         SandboxUnavailable: we failed; what the command may have written is kept as that of a cancelled run.
     """
     if project.means.container:
-        return run_contained(project, request, wishes)
+        return run_contained(project, spec)
     try:
-        return _run_in_turn(project, request, wishes)
+        return _run_in_turn(project, spec)
     except (OSError, SandboxUnavailable) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(cause, OSError) or cause.errno not in (errno.EMFILE, errno.ENFILE):
@@ -161,33 +150,33 @@ def run_request(project: Project, request: Request, wishes: RunWishes) -> RunRes
         raise SandboxUnavailable(f"no descriptors are left: {cause.strerror}", remedy=DESCRIPTORS_REMEDY) from error
 
 
-def _run_in_turn(project: Project, request: Request, wishes: RunWishes) -> RunResult:
+def _run_in_turn(project: Project, spec: RunSpec) -> RunResult:
     if free_bytes(project.store.state) < FREE_SPACE_KEPT:
         raise SandboxUnavailable(
             "the disk that holds the layers is nearly full", remedy="Free some space, or `unspill discard`."
         )
     end_interrupted(project.store)
     # A run that throws its changes away leaves the stack alone, so it need not wait for others
-    if wishes.after == "discard":
+    if spec.after == "discard":
         with StackUse(project.store.state, project.row.id, alone=False):
-            return _run(project, request, wishes)
-    lock = _wait_for_turn(project, wishes.cancel_fd)
+            return _run(project, spec)
+    lock = _wait_for_turn(project, spec.cancel_fd)
     if lock is None:
         return never_begun(project)
     with lock:
-        _hold_left(project, wishes)
-        return _run(project, request, wishes)
+        _hold_left(project, spec)
+        return _run(project, spec)
 
 
-def _hold_left(project: Project, wishes: RunWishes) -> None:
+def _hold_left(project: Project, spec: RunSpec) -> None:
     """Hold what an earlier run left that has no end, so that this one sees it."""
     if any(run.keeps and run.sandbox == project.row.id for run in project.store.runs.unfinished()):
-        _tell_interrupted(wishes, hold_of_sandbox(project))
+        _tell_interrupted(spec, hold_of_sandbox(project))
 
 
-def _tell_interrupted(wishes: RunWishes, runs: tuple[Run, ...]) -> None:
-    if wishes.on_interrupted is not None:
-        wishes.on_interrupted(runs)
+def _tell_interrupted(spec: RunSpec, runs: tuple[Run, ...]) -> None:
+    if spec.on_interrupted is not None:
+        spec.on_interrupted(runs)
 
 
 def _wait_for_turn(project: Project, cancel_fd: int | None) -> SandboxLock | None:
@@ -206,66 +195,63 @@ def _wait_for_turn(project: Project, cancel_fd: int | None) -> SandboxLock | Non
     return lock
 
 
-def _run(project: Project, request: Request, wishes: RunWishes) -> RunResult:
+def _run(project: Project, spec: RunSpec) -> RunResult:
     if project.means.policy.view == "rootfs":
-        from unspill.sandbox.rootfs_use import RootfsUse  # lazy: rootfs
-
-        with RootfsUse(lambda afresh: get_places(project, afresh=afresh)) as places:
-            return _run_with_masks(project, request, wishes, places)
-    return _run_with_masks(project, request, wishes)
+        with rootfs_use.RootfsUse(lambda afresh: get_places(project, afresh=afresh)) as places:
+            return _run_with_masks(project, spec, places)
+    return _run_with_masks(project, spec)
 
 
-def _run_with_masks(project: Project, request: Request, wishes: RunWishes, places: Places | None = None) -> RunResult:
+def _run_with_masks(project: Project, spec: RunSpec, places: Places | None = None) -> RunResult:
     with MaskUse(project.store.state):
-        masks = find_masks(project, request.revealed)
-        return _run_masked(project, request, wishes, masks, places or get_places(project))
+        masks = find_masks(project, spec.revealed)
+        return _run_masked(project, spec, masks, places or get_places(project))
 
 
-def _run_masked(project: Project, request: Request, wishes: RunWishes, masks: Masks, places: Places) -> RunResult:
+def _run_masked(project: Project, spec: RunSpec, masks: Masks, places: Places) -> RunResult:
     begun = time.monotonic()
     under_way = open_run(
         project.store,
         project.row,
-        argv=request.argv,
-        cwd=request.cwd,
+        argv=spec.argv,
+        cwd=spec.cwd,
         roots=project.roots,
         caches=places.home.caches,
         masks=masks.layers,
         bases=find_bases(project),
         rootfs=_writable_rootfs(project, places),
-        after_cancel=wishes.after_cancel,
-        limits=request.limits,
+        after_cancel=spec.after_cancel,
+        limits=spec.limits,
     )
     try:
-        if request.revealed:
-            remember_revealed(project, under_way.run.id, request.revealed)
-        under_way = under_way.replace(stacks=with_covers(project, under_way.stacks, request.revealed))
-        plan = _checked_plan(project, request, places, under_way)
-        gate = _make_gate(project, request, under_way, plan, wishes)
-        performed, changes, traffic = _perform_and_scan(project, under_way, plan, wishes, gate)
+        if spec.revealed:
+            remember_revealed(project, under_way.run.id, spec.revealed)
+        under_way = under_way.replace(stacks=with_covers(project, under_way.stacks, spec.revealed))
+        plan = _checked_plan(project, spec, places, under_way)
+        gate = _make_gate(project, spec, under_way, plan)
+        performed, changes, traffic = _perform_and_scan(project, spec, under_way, plan, gate)
         performed = with_hints(project, plan, performed, masks)
     except BaseException as error:
-        _tell_interrupted(wishes, hold_failed(project, request, under_way, wishes.after_cancel, error))
+        _tell_interrupted(spec, hold_failed(project, spec, under_way, error))
         raise
     result = None
     try:
         with DeferredSignals():
-            result = _close(project, request, wishes, masks, under_way, plan, performed, changes, traffic, begun)
+            result = _close(project, spec, masks, under_way, plan, performed, changes, traffic, begun)
             if performed.raised is not None:
                 raise performed.raised
-        if wishes.on_event is not None:
-            wishes.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
+        if spec.on_event is not None:
+            spec.on_event(Ended(run=under_way.run.id, outcome=performed.outcome))
         return result
     except BaseException as error:
         if result is not None:
-            tell_cancelled(project, request, result, error)
+            tell_cancelled(project, spec, result, error)
         raise
 
 
 def _close(
     project: Project,
-    request: Request,
-    wishes: RunWishes,
+    spec: RunSpec,
     masks: Masks,
     under_way: OpenRun,
     plan: Plan,
@@ -276,24 +262,22 @@ def _close(
 ) -> RunResult:
     """Apply, hold or drop what a run has changed, and record its end."""
     is_dropped = _is_dropped(performed.outcome)
-    after = _after(project, wishes, performed.outcome)
+    after = _after(project, spec, performed.outcome)
     changed = sum(not change.is_mere_touch for change in changes)
     ended = _ended(under_way.run, performed).replace(changed=changed)
     if traffic is not None:
         project.store.traffic.put(under_way.run.id, traffic)
     notes = hidden_notes(find_hidden(under_way.stacks), project.path)
     if under_way.rootfs and not is_dropped and after != "discard":
-        from unspill.sandbox.rootfs_use import notes_of  # lazy: rootfs
-
-        notes += notes_of(under_way.rootfs)
+        notes += rootfs_use.notes_of(under_way.rootfs)
     if not changes or after == "discard" or is_dropped:
         drop_run(project.store, under_way, ended, fold=not is_dropped, rootfs=after != "discard")
         applied = Applied()
     else:
         applied = _seal_and_apply(project, under_way, ended, changes, after)
         if isinstance(performed.outcome, NeverStarted) and applied.is_held:
-            _tell_interrupted(wishes, (ended.replace(held=True),))
-    _refuse_bad_directory(performed.outcome, request.cwd)
+            _tell_interrupted(spec, (ended.replace(held=True),))
+    _refuse_bad_directory(performed.outcome, spec.cwd)
     duration_s = time.monotonic() - begun
     return make_result(project, under_way.run, plan, performed, changes, applied, traffic, masks, duration_s, notes)
 
@@ -301,16 +285,15 @@ def _close(
 def _writable_rootfs(project: Project, places: Places) -> tuple[bytes, ...]:
     if not project.means.policy.rootfs_writable:
         return ()
-    from unspill.sandbox.rootfs_use import writable_directories  # lazy: rootfs
 
-    return writable_directories(project, places.rootfs)
+    return rootfs_use.writable_directories(project, places.rootfs)
 
 
-def _checked_plan(project: Project, request: Request, places: Places, under_way: OpenRun) -> Plan:
+def _checked_plan(project: Project, spec: RunSpec, places: Places, under_way: OpenRun) -> Plan:
     """Return the plan of a run. What was allowed to one program is not for another that is in its place by now."""
-    plan = make_plan(project, request, places, under_way.stacks, under_way.caches, under_way.rootfs)
-    if request.program is not None:
-        check_program(project, plan, request.program)
+    plan = make_plan(project, spec, places, under_way.stacks, under_way.caches, under_way.rootfs)
+    if spec.program is not None:
+        check_program(project, plan, spec.program)
     return plan
 
 
@@ -334,39 +317,39 @@ def _refuse_bad_directory(outcome: Outcome, cwd: bytes) -> None:
         raise UsageError(text(cwd))
 
 
-def _make_gate(project: Project, request: Request, under_way: OpenRun, plan: Plan, wishes: RunWishes) -> Gate | None:
+def _make_gate(project: Project, spec: RunSpec, under_way: OpenRun, plan: Plan) -> Gate | None:
     """Return the way out of a run, None where it has none of ours."""
     if isinstance(plan.network, NoNetwork):
         return None
-    from unspill.network.gate import make_gate  # lazy: proxy
+    from unspill.network.proxy import make_gate  # lazy: proxy
 
     ask = None
-    if isinstance(plan.network, ProxyNetwork) and plan.network.ask and wishes.broker is not None:
-        ask = make_asker(project, request, plan, wishes.broker, under_way.run.id)
-    return make_gate(plan.network, is_own_process=wishes.may_fork, ask=ask)
+    if isinstance(plan.network, ProxyNetwork) and plan.network.ask and spec.broker is not None:
+        ask = make_asker(project, spec, plan, spec.broker, under_way.run.id)
+    return make_gate(plan.network, is_own_process=spec.may_fork, ask=ask)
 
 
 def _perform_and_scan(
-    project: Project, under_way: OpenRun, plan: Plan, wishes: RunWishes, gate: Gate | None
+    project: Project, spec: RunSpec, under_way: OpenRun, plan: Plan, gate: Gate | None
 ) -> tuple[Performed, ChangeSet, Traffic | None]:
-    asked = Wishes(
+    control = RunControl(
         run=under_way.run.id,
         spill_dir=spill_dir(project.store.state, under_way.run.id),
-        stdin=wishes.stdin,
-        on_event=wishes.on_event,
-        cancel_fd=wishes.cancel_fd,
-        may_fork=wishes.may_fork,
+        stdin=spec.stdin,
+        on_event=spec.on_event,
+        cancel_fd=spec.cancel_fd,
+        may_fork=spec.may_fork,
         on_listener=None if gate is None else gate.serve,
         waited_s=None if gate is None else gate.waited_s,
         # Whoever gives up is told so when what the command has written is safe
         returns_raised=True,
     )
     try:
-        performed = perform(plan, project.means.facts, asked)
+        performed = perform(plan, project.means.facts, control)
     finally:
         traffic = None if gate is None else gate.close()
-        if wishes.broker is not None:
-            wishes.broker.withdraw(under_way.run.id)
+        if spec.broker is not None:
+            spec.broker.withdraw(under_way.run.id)
     if isinstance(performed.outcome, NeverStarted):
         outcome = performed.outcome
         if plan.rootfs and outcome.exit_code in _NOT_EXECUTED:
@@ -383,13 +366,13 @@ def _is_dropped(outcome: Outcome) -> bool:
     return isinstance(outcome, LimitReached) and outcome.limit in _TOO_LARGE
 
 
-def _after(project: Project, wishes: RunWishes, outcome: Outcome) -> After:
+def _after(project: Project, spec: RunSpec, outcome: Outcome) -> After:
     """What was cut short is applied only where the person says so."""
     if isinstance(outcome, Cancelled | NeverStarted):
-        return wishes.after_cancel
-    if wishes.after == "apply" and isinstance(outcome, TimedOut | LimitReached):
+        return spec.after_cancel
+    if spec.after == "apply" and isinstance(outcome, TimedOut | LimitReached):
         return project.means.policy.after_timeout
-    return wishes.after
+    return spec.after
 
 
 def _ended(run: Run, performed: Performed) -> Run:
@@ -444,16 +427,13 @@ def _steady(plan: Plan, path: bytes) -> str:
     """Return what stands for a program that no command can change: of a rootfs, which one it is of."""
     if not plan.rootfs:
         return _STEADY
-    from unspill.sandbox.rootfs_use import identify_in_rootfs  # lazy: rootfs
 
-    return identify_in_rootfs(plan, path)
+    return rootfs_use.identify_in_rootfs(plan, path)
 
 
 def _is_executable(plan: Plan, path: bytes) -> bool:
     if plan.rootfs:
-        from unspill.sandbox.rootfs_use import is_executable_in_rootfs  # lazy: rootfs
-
-        return is_executable_in_rootfs(plan, path)
+        return rootfs_use.is_executable_in_rootfs(plan, path)
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
@@ -462,9 +442,7 @@ def _is_steady(plan: Plan, path: bytes) -> bool:
     if not path.startswith(b"/") or normalise(path) != path:
         return False
     if plan.rootfs:
-        from unspill.sandbox.rootfs_use import is_steady_in_rootfs  # lazy: rootfs
-
-        return is_steady_in_rootfs(plan, path)
+        return rootfs_use.is_steady_in_rootfs(plan, path)
     cover = find_cover(plan.mounts, path)
     if isinstance(cover, Symlink):
         target = normalise(b"/" + cover.target + path[len(cover.dest) :])
@@ -498,7 +476,7 @@ def _layers_of(project: Project, root: bytes) -> Iterator[bytes]:
 
 def _open_plain(layer: bytes, inside: bytes) -> str | None:
     """Return the digest of the file that a layer has there, None where it has nothing, or that nobody can tell."""
-    from unspill.changes.reader import digest_of_file  # lazy: approvals
+    from unspill.changes.scan import digest_of_file  # lazy: approvals
 
     with Beneath(os.open(layer, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as tree:
         parts = inside.split(b"/")
@@ -521,21 +499,21 @@ def _open_plain(layer: bytes, inside: bytes) -> str | None:
         return digest_of_file(fd)
 
 
-def occasion_of(project: Project, request: Request, plan: Plan) -> dict[str, Any]:
+def occasion_of(project: Project, spec: RunSpec, plan: Plan) -> dict[str, Any]:
     """Return what every request for this command has in common."""
     variables = dict(plan.environ)
     return {
         "project": project.path,
         "sandbox": project.row.id,
-        "argv": request.argv,
-        "cwd": request.cwd,
+        "argv": spec.argv,
+        "cwd": spec.cwd,
         "names": tuple(
             sorted(name.decode("utf-8", "surrogateescape") for name in variables if name not in _WINDOW_SIZES)
         ),
         "script": identify_program(project, plan),
         # What the variables that a caller sets have in common with the same ones another time: their values too
-        "variables": _digest_of(b"".join(b"%b=%b\0" % pair for pair in sorted(dict(request.environ).items()))),
-        **input_of(request.stdin),
+        "variables": _digest_of(b"".join(b"%b=%b\0" % pair for pair in sorted(dict(spec.environ).items()))),
+        **input_of(spec.stdin),
     }
 
 
@@ -552,10 +530,10 @@ def _digest_of(said: bytes) -> str:
     return blake2b(said, digest_size=32).hexdigest() if said else ""
 
 
-def make_asker(project: Project, request: Request, plan: Plan, broker: Broker, run: RunId) -> Ask:
+def make_asker(project: Project, spec: RunSpec, plan: Plan, broker: Broker, run: RunId) -> Ask:
     """Return what the proxy of a run asks for a host; it says nothing where that is allowed, else why it is not."""
     # Before the command begins: afterwards it may have changed the program that it is
-    occasion = occasion_of(project, request, plan) | {"run": run}
+    occasion = occasion_of(project, spec, plan) | {"run": run}
 
     def ask(host: str) -> str:
         asked = Egress(**occasion, hosts=(host,))
@@ -570,35 +548,33 @@ def make_asker(project: Project, request: Request, plan: Plan, broker: Broker, r
     return ask
 
 
-def outside(project: Project, request: Request) -> Request:
-    """Return a request as it is without a sandbox: in the directory of the host, by a shell that the host has."""
+def outside(project: Project, spec: RunSpec) -> RunSpec:
+    """Return what to run as it is without a sandbox: in the directory of the host, by a shell that the host has."""
     from unspill.permissions.question import is_text  # lazy: unsandboxed runs
 
-    argv = request.argv
+    argv = spec.argv
     if project.means.policy.view == "rootfs" and is_text(argv) and not os.access(argv[0], os.X_OK):
         argv = (b"/bin/sh", *argv[1:])
-    return request.replace(argv=argv, cwd=to_host(request.cwd, project.means.policy.view, project.roots))
+    return spec.replace(argv=argv, cwd=to_host(spec.cwd, project.means.policy.view, project.roots))
 
 
-def check_plain(request: Request) -> None:
+def check_plain(spec: RunSpec) -> None:
     """Refuse what can't run outside of a sandbox, before anybody is asked.
 
     Raises:
         UsageError: the working directory exists in sandboxes only.
     """
-    if not os.path.isdir(request.cwd):
-        raise UsageError(missing_text(request.cwd))
+    if not os.path.isdir(spec.cwd):
+        raise UsageError(missing_text(spec.cwd))
 
 
-def run_plainly(project: Project, request: Request, environ: tuple[bytes, ...], wishes: RunWishes) -> RunResult:
+def run_plainly(project: Project, spec: RunSpec, environ: tuple[bytes, ...]) -> RunResult:
     """Run one command without a sandbox, with the variables that were shown besides the person's own."""
     shown = dict(pair.split(b"=", 1) for pair in environ)
-    return perform_outside(project, request, dict(os.environb) | shown, wishes, WARNING)
+    return perform_outside(project, spec, dict(os.environb) | shown, WARNING)
 
 
-def perform_outside(
-    project: Project, request: Request, environ: dict[bytes, bytes], wishes: RunWishes, warning: str
-) -> RunResult:
+def perform_outside(project: Project, spec: RunSpec, environ: dict[bytes, bytes], warning: str) -> RunResult:
     """Run one command without a sandbox, with exactly these variables; the warning is in its result."""
     from unspill.runner.plain import perform_plainly  # lazy: unsandboxed runs
 
@@ -607,35 +583,35 @@ def perform_outside(
     with project.store.transaction:
         run = runs.start(
             project.row.id,
-            argv=request.argv,
-            cwd=request.cwd,
+            argv=spec.argv,
+            cwd=spec.cwd,
             started_ns=time.time_ns(),
             owner=this_process(),
             after_cancel="discard",
         )
         run = runs.mark_unsandboxed(run)
-    asked = Wishes(
+    control = RunControl(
         run=run.id,
         spill_dir=spill_dir(project.store.state, run.id),
-        stdin=wishes.stdin,
-        on_event=wishes.on_event,
-        cancel_fd=wishes.cancel_fd,
+        stdin=spec.stdin,
+        on_event=spec.on_event,
+        cancel_fd=spec.cancel_fd,
     )
-    if wishes.on_event is not None:
-        wishes.on_event(Started(run=run.id))
+    if spec.on_event is not None:
+        spec.on_event(Started(run=run.id))
     try:
-        performed = perform_plainly(request.argv, request.cwd, environ, request.limits, asked)
+        performed = perform_plainly(spec.argv, spec.cwd, environ, spec.limits, control)
     except BaseException as error:
         error.add_note("It ran without a sandbox: what it has changed is not known and can't be undone.")
         project.store.runs.end(run.replace(ended_ns=time.time_ns()))
-        record_failure(project, request, run, error, is_sandboxed=False)
+        record_failure(project, spec, run, error, is_sandboxed=False)
         raise
     ended = run.replace(
         ended_ns=time.time_ns(), outcome=performed.outcome, stdout=performed.stdout, stderr=performed.stderr
     )
     project.store.runs.end(ended)
-    if wishes.on_event is not None:
-        wishes.on_event(Ended(run=run.id, outcome=performed.outcome))
+    if spec.on_event is not None:
+        spec.on_event(Ended(run=run.id, outcome=performed.outcome))
     return RunResult(
         run=run.id,
         number=run.number,
@@ -652,17 +628,17 @@ def perform_outside(
     )
 
 
-def run_contained(project: Project, request: Request, wishes: RunWishes) -> RunResult:
+def run_contained(project: Project, spec: RunSpec) -> RunResult:
     """Run one command in container mode.
 
     Raises:
         UsageError: its changes are not to be made in the project at once, or its directory does not exist.
     """
-    if wishes.after != "apply":
+    if spec.after != "apply":
         raise UsageError(
-            f"in container mode changes can't be kept apart, so `{wishes.after}` can't be done",
+            f"in container mode changes can't be kept apart, so `{spec.after}` can't be done",
             remedy="Use `apply`: changes are then made in the project at once.",
         )
-    environ = contained_environ(project.path, project.means.policy.environment, os.environb, request.environ)
-    check_plain(request)
-    return perform_outside(project, request, environ, wishes, IN_CONTAINER.format(name=project.means.container))
+    environ = contained_environ(project.path, project.means.policy.environment, os.environb, spec.environ)
+    check_plain(spec)
+    return perform_outside(project, spec, environ, IN_CONTAINER.format(name=project.means.container))

@@ -24,7 +24,6 @@ import os
 import time
 
 from unspill.errors import (
-    PolicyError,
     SandboxUnavailable,
     StoreDamaged,
     StoreError,
@@ -39,21 +38,22 @@ from unspill.layers.lifecycle import (
 )
 from unspill.layers.locks import lock_sandbox, refuse_given_up
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import SandboxId
+from unspill.lazy import lazy_module
 from unspill.model.policy import DAY_NS, Policy, Secrets
-from unspill.policy.paths import contains, show
-from unspill.sandbox.planning import RunWishes, make_request
+from unspill.model.run import SandboxId
+from unspill.policy.paths import contains
+from unspill.sandbox.planning import make_spec
 from unspill.sandbox.project import (
     check_approver,
     check_name,
     check_run,
     check_stdin,
     open_project,
-    read_text,
+    read_policy,
     with_held_roots,
 )
 from unspill.sandbox.result import record_operation, record_run
-from unspill.sandbox.running import run_request
+from unspill.sandbox.running import run_command
 from unspill.sandbox.scan import hold_interrupted, interrupted_line, sweep_once
 from unspill.store.db import Store
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from typing import Any, Self
+    from typing import Self
 
     from unspill.model.change import ChangeSet, Selection
     from unspill.model.operation import Operation, Step
@@ -79,12 +79,19 @@ if TYPE_CHECKING:
     )
     from unspill.model.run import Event, Run, Traffic
     from unspill.permissions.broker import Broker
+    from unspill.runner import aio
+    from unspill.sandbox import apply, history, permits, review
     from unspill.sandbox.history import Backup
-    from unspill.sandbox.planning import Command, Request
+    from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import RunResult
-    from unspill.sandbox.review import Reviews
     from unspill.store.operations import FileRow
+else:
+    apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
+    history = lazy_module("unspill.sandbox.history")  # lazy: history
+    permits = lazy_module("unspill.sandbox.permits")  # lazy: approvals
+    review = lazy_module("unspill.sandbox.review")  # lazy: diff
+    aio = lazy_module("unspill.runner.aio")  # lazy: async
 
 
 _PRUNED = "pruned"
@@ -198,15 +205,11 @@ class Looking:
 
     def changes(self, *, run: str | int | None = None) -> ChangeSet:
         """Return what is held against the live project, or what one held run changed."""
-        from unspill.sandbox.review import changes_of  # lazy: diff
-
-        return changes_of(with_held_roots(self._project), run)
+        return review.changes_of(with_held_roots(self._project), run)
 
     def held_of(self, operation: Operation) -> ChangeSet:
         """Return what is held of the runs that an operation came from."""
-        from unspill.sandbox.review import changes_of_runs  # lazy: diff
-
-        return changes_of_runs(with_held_roots(self._project), operation.runs)
+        return review.changes_of_runs(with_held_roots(self._project), operation.runs)
 
     def hidden_by_held(self) -> tuple[bytes, ...]:
         """Return what is in the top directory of a root but not seen by a run, because its deletion is held."""
@@ -215,9 +218,7 @@ class Looking:
 
     def summary(self, *, run: str | int | None = None, colour: bool = False) -> list[str]:
         """Return what is held as lines for a person: counts, one line a path, renames recognised."""
-        from unspill.sandbox.review import summary_of  # lazy: diff
-
-        return summary_of(with_held_roots(self._project), run, colour=colour)
+        return review.summary_of(with_held_roots(self._project), run, colour=colour)
 
     def diff(
         self,
@@ -233,20 +234,15 @@ class Looking:
         Nothing is shown of paths, absolute ones, that `skip` is true of.
         """
         if operation is not None:
-            from unspill.sandbox.history import operation_diff  # lazy: history
-
             wanted = [path.encode("utf-8", "surrogateescape") for path in paths]
-            return operation_diff(self._project, operation, wanted, colour=colour, skip=skip)
-        from unspill.sandbox.review import diff_of  # lazy: diff
+            return history.operation_diff(self._project, operation, wanted, colour=colour, skip=skip)
 
-        return diff_of(with_held_roots(self._project), paths, run, colour=colour, skip=skip)
+        return review.diff_of(with_held_roots(self._project), paths, run, colour=colour, skip=skip)
 
     @property
-    def reviews(self) -> Reviews:
+    def reviews(self) -> review.Reviews:
         """What is held as a person reviews it on a terminal, and the tokens that name it."""
-        from unspill.sandbox.review import Reviews  # lazy: diff
-
-        return Reviews(with_held_roots(self._project))
+        return review.Reviews(with_held_roots(self._project))
 
     def operations(self, *, limit: int = 20) -> tuple[Operation, ...]:
         """Return the project's latest operations, the youngest first."""
@@ -254,10 +250,8 @@ class Looking:
 
     def find_operation(self, operation: str | int) -> tuple[Operation, tuple[Step, ...]]:
         """Return one operation by number or id, with the steps that were done; a UsageError if there is none."""
-        from unspill.sandbox.history import get_operation, steps_of  # lazy: history
-
-        found = get_operation(self._project, operation)
-        return found, steps_of(self._project, found)
+        found = history.get_operation(self._project, operation)
+        return found, history.steps_of(self._project, found)
 
     def operation_changes(self, operation: str | int) -> ChangeSet:
         """Return what an operation changed in the project.
@@ -265,22 +259,16 @@ class Looking:
         Raises:
             UsageError: there is none, or that is not kept any more.
         """
-        from unspill.sandbox.history import operation_changes  # lazy: history
-
-        return operation_changes(self._project, operation)
+        return history.operation_changes(self._project, operation)
 
     def files(self, *, with_deleted: bool = False) -> tuple[FileRow, ...]:
         """Look which files that operations have touched are still there, and return their records by root and path."""
-        from unspill.sandbox.history import files_of, rescan  # lazy: history
-
-        rescan(self._project.store, self._project.path)
-        return files_of(self._project.store, self._project.path, with_deleted=with_deleted)
+        history.rescan(self._project.store, self._project.path)
+        return history.files_of(self._project.store, self._project.path, with_deleted=with_deleted)
 
     def backups(self, file: FileRow) -> tuple[Backup, ...]:
         """Return the named backups of a file, the newest first."""
-        from unspill.sandbox.history import backups_of  # lazy: history
-
-        return backups_of(self._project.store, file)
+        return history.backups_of(self._project.store, file)
 
     def runs(self, *, limit: int = 20) -> tuple[Run, ...]:
         """Return the latest runs, the youngest first."""
@@ -288,21 +276,15 @@ class Looking:
 
     def find_run(self, run: str | int) -> Run:
         """Return one run by number or id; it is a UsageError if there is none."""
-        from unspill.sandbox.review import get_run  # lazy: diff
-
-        return get_run(self._project, run)
+        return review.get_run(self._project, run)
 
     def traffic(self, run: str | int) -> Traffic:
         """Return what one run reached and what it was refused."""
-        from unspill.sandbox.review import traffic_of  # lazy: diff
-
-        return traffic_of(self._project, run)
+        return review.traffic_of(self._project, run)
 
     def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
         """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
-        from unspill.sandbox.review import plan_as_if  # lazy: diff
-
-        return plan_as_if(self._project, make_request(self._project, command, cwd, env, None))
+        return review.plan_as_if(self._project, make_spec(self._project, command, cwd, env, None))
 
     def explain(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
         """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""
@@ -355,10 +337,8 @@ class Sandbox(Looking):
         do_daily(self._project.store, self._project.means.policy)
 
     def _permit_root(self, path: bytes, policy: Policy, locations: Locations) -> Policy:
-        from unspill.sandbox.permits import permit_root  # lazy: approvals
-
         with Store.open(locations.state) as store:
-            return permit_root(path, policy, locations, store, self._approver)
+            return permits.permit_root(path, policy, locations, store, self._approver)
 
     @property
     def broker(self) -> Broker:
@@ -416,24 +396,39 @@ class Sandbox(Looking):
             DeniedError: the policy or the approver said no to something that is wanted; nothing was run.
             SandboxUnavailable: we failed, not the command.
         """
-        bounds = self._project.means.policy.limits if limits is None else limits
-        bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
-        wishes = self._wishes(stdin, after, after_cancel, bounds.wall_s)
-        request = make_request(self._project, command, cwd, env, bounds).replace(stdin=wishes.stdin)
-        wishes = wishes.replace(on_event=on_event, cancel_fd=cancel_fd)
-        more = {"network": network, "hosts": hosts, "readable": readable, "reveal": reveal, "roots": roots}
-        return self._run(request, wishes, approver, {**more, "plain": unsandboxed})
+        spec = self._spec(command, cwd, env, stdin, timeout, limits, after, after_cancel)
+        spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
+        if self._project.means.policy.network.ask:
+            spec = spec.replace(broker=self._broker_of(approver))
+        more = (network, hosts, readable, reveal, roots)
+        if unsandboxed or any(more):
+            broker = self._broker_of(approver)
+            return permits.run_with_more(self._project, spec, broker, *more, unsandboxed=unsandboxed)
+        result = run_command(self._project, spec)
+        # Not before: the command line loads it while the command begins
+        return record_run(self._project, spec, result)
 
-    def _wishes(
-        self, stdin: object, after: After | None, after_cancel: After | None, wall_s: float | None
-    ) -> RunWishes:
+    def _spec(
+        self,
+        command: Command,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        stdin: object,
+        timeout: float | None,
+        limits: Limits | None,
+        after: After | None,
+        after_cancel: After | None,
+    ) -> RunSpec:
         policy = self._project.means.policy
         after = policy.after if after is None else after
         if after_cancel is None:
             after_cancel = policy.after_cancel if after == "apply" else after
-        check_run(after, after_cancel, wall_s)
-        return RunWishes(
-            stdin=check_stdin(stdin),
+        bounds = policy.limits if limits is None else limits
+        bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
+        check_run(after, after_cancel, bounds.wall_s)
+        said = check_stdin(stdin)
+        return make_spec(self._project, command, cwd, env, bounds).replace(
+            stdin=said,
             after=after,
             after_cancel=after_cancel,
             may_fork=self._may_fork,
@@ -443,32 +438,15 @@ class Sandbox(Looking):
     def _broker_of(self, approver: Who) -> Broker:
         if approver is None:
             return self.broker
-        from unspill.sandbox.permits import make_broker  # lazy: approvals
-
-        return make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
-
-    def _run(self, request: Request, wishes: RunWishes, approver: Who, more: dict[str, Any]) -> RunResult:
-        if self._project.means.policy.network.ask:
-            wishes = wishes.replace(broker=self._broker_of(approver))
-        if any(more.values()):
-            from unspill.sandbox.permits import Wanted, run_with_more  # lazy: approvals
-
-            return run_with_more(self._project, request, wishes, self._broker_of(approver), Wanted(**more))
-        result = run_request(self._project, request, wishes)
-        # Not before: the command line loads it while the command begins
-        return record_run(self._project, request, result)
+        return permits.make_broker(self._project.store, self._project.means.policy, self._project.locations, approver)
 
     async def arun(self, command: Command, **options: object) -> RunResult:
         """Do what `run` does without blocking the event loop; cancelling the task kills the run."""
-        from unspill.runner.aio import run_in_thread  # lazy: async
-
-        return await run_in_thread(self.run, command, options)
+        return await aio.run_in_thread(self.run, command, options)
 
     def stream(self, command: Command, **options: object) -> AsyncIterator[Event | RunResult]:
         """Yield events while a command runs, and its RunResult last."""
-        from unspill.runner.aio import stream_from_thread  # lazy: async
-
-        return stream_from_thread(self.run, command, options)
+        return aio.stream_from_thread(self.run, command, options)
 
     def apply(
         self,
@@ -499,13 +477,12 @@ class Sandbox(Looking):
             ProjectBusy: another operation on this project is under way.
             SandboxUnavailable: it was cancelled; nothing was changed.
         """
-        from unspill.sandbox.apply import apply_in_turn  # lazy: apply
-        from unspill.sandbox.review import make_wish  # lazy: diff
-
-        wish = make_wish(selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd)
+        request = review.make_apply_request(
+            selection, reviewed=reviewed, run=run, asked_by=asked_by, cancel_fd=cancel_fd
+        )
         is_asked = asked_by != "person" and (approver or self._approver) is not None
         broker = self._broker_of(approver) if is_asked else None
-        return self._operate(lambda: apply_in_turn(with_held_roots(self._project), wish, broker))
+        return self._operate(lambda: apply.apply_in_turn(with_held_roots(self._project), request, broker))
 
     def undo(
         self, operation: str | int | None = None, *, asked_by: str = "person", cancel_fd: int | None = None
@@ -516,9 +493,7 @@ class Sandbox(Looking):
             UsageError: there is nothing to take back, or its backup is not kept any more.
             SandboxUnavailable: `cancel_fd` became readable before it was begun; nothing was changed.
         """
-        from unspill.sandbox.history import undo_operation  # lazy: history
-
-        return self._operate(lambda: undo_operation(self._project, operation, asked_by, cancel_fd))
+        return self._operate(lambda: history.undo_operation(self._project, operation, asked_by, cancel_fd))
 
     def redo(self, operation: str | int | None = None, *, asked_by: str = "person") -> Operation:
         """Do again what an undo took back.
@@ -526,9 +501,7 @@ class Sandbox(Looking):
         Raises:
             UsageError: there is nothing to do again.
         """
-        from unspill.sandbox.history import redo_operation  # lazy: history
-
-        return self._operate(lambda: redo_operation(self._project, operation, asked_by))
+        return self._operate(lambda: history.redo_operation(self._project, operation, asked_by))
 
     def restore(self, path: str | bytes, backup: str | None = None, *, asked_by: str = "person") -> Operation:
         """Put a displaced version of a file back, by default the newest; as an operation, so it can be undone.
@@ -536,10 +509,8 @@ class Sandbox(Looking):
         Raises:
             UsageError: there is no such backup.
         """
-        from unspill.sandbox.history import restore_path  # lazy: history
-
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        return self._operate(lambda: restore_path(self._project, raw, backup, asked_by))
+        return self._operate(lambda: history.restore_path(self._project, raw, backup, asked_by))
 
     def discard(self, selection: Selection | Sequence[str | bytes] = (), *, asked_by: str = "person") -> Operation:
         """Discard what is held, or a part of it; as an operation, so it can be undone.
@@ -551,16 +522,11 @@ class Sandbox(Looking):
             UsageError: the selection chooses nothing.
             SandboxUnavailable: a run that does not hold its changes still stands on what is held.
         """
-        from unspill.sandbox.apply import discard_held  # lazy: apply
-        from unspill.sandbox.review import to_selection  # lazy: diff
-
-        chosen = to_selection(selection)
-        return self._operate(lambda: discard_held(with_held_roots(self._project), chosen, asked_by))
+        chosen = review.to_selection(selection)
+        return self._operate(lambda: apply.discard_held(with_held_roots(self._project), chosen, asked_by))
 
     def _operate(self, do: Callable[[], Operation]) -> Operation:
-        from unspill.sandbox.apply import preload  # lazy: apply
-
-        preload(self._project.roots)
+        apply.preload(self._project.roots)
         return record_operation(self._project.store, do())
 
     def close(self) -> None:
@@ -599,7 +565,7 @@ def open_temporary(policy_file: str | None = None, *, cancel_fd: int | None = No
             project = usual._project
         policy = project.means.policy
         if policy_file is not None:
-            policy = _read_policy(os.fsencode(policy_file), project.home.path)
+            policy = read_policy(os.fsencode(policy_file), project.home.path)
         policy = policy.replace(tmp="persistent", after="hold", secrets=Secrets(mask=False))
         sandbox = Sandbox(directory, name=TEMPORARY, policy=policy)
     except BaseException:
@@ -611,16 +577,6 @@ def open_temporary(policy_file: str | None = None, *, cancel_fd: int | None = No
         remove_temporary(sandbox)
         raise
     return sandbox
-
-
-def _read_policy(path: bytes, home: bytes) -> Policy:
-    from unspill.policy.config import parse_policy  # lazy: temporary sandboxes
-    from unspill.policy.merge import with_own  # lazy: temporary sandboxes
-
-    text = read_text(path)
-    if text is None:
-        raise PolicyError(f"there is no {show(path)}")
-    return with_own(Policy(), parse_policy(text, where=show(path), trusted=True, home=home))
 
 
 def remove_temporary(sandbox: Sandbox) -> None:

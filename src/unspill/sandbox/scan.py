@@ -15,15 +15,20 @@ import os
 import time
 
 from unspill.errors import SandboxUnavailable, UnspillError
+from unspill.git.files import is_state
 from unspill.host.libc import DeferredSignals
 from unspill.host.overlay import OPAQUE
 from unspill.layers.lifecycle import (
     OpenRun,
+    drop_caches,
     drop_run,
+    end_processes,
     find_base,
     is_empty,
     is_untouched,
+    remove_run,
     seal_run,
+    sweep,
 )
 from unspill.layers.locks import (
     SandboxLock,
@@ -35,17 +40,11 @@ from unspill.layers.locks import (
     upper_dir,
     work_dir,
 )
-from unspill.layers.sweep import (
-    drop_caches,
-    end_processes,
-    remove_run,
-    sweep,
-)
 from unspill.layers.trees import remove_tree
+from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
-from unspill.model.layer import OpenLayer, TimeMark
 from unspill.model.policy import Limits
-from unspill.model.run import Cancelled, LimitReached
+from unspill.model.run import Cancelled, LimitReached, OpenLayer, TimeMark
 from unspill.policy.paths import quote
 from unspill.runner.watch import find_excess
 from unspill.sandbox.result import record_failure, record_run
@@ -55,19 +54,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unspill.changes import scan as changes_scan
+    from unspill.git import frozen
+    from unspill.host import cgroup
     from unspill.model.change import Change
-    from unspill.model.layer import LayerId
     from unspill.model.operation import Operation
     from unspill.model.plan import Facts
-    from unspill.model.policy import After
-    from unspill.model.run import Run
+    from unspill.model.run import LayerId, Run
     from unspill.runner.perform import Performed
-    from unspill.sandbox.planning import Request
+    from unspill.sandbox.planning import RunSpec
     from unspill.sandbox.project import Project
     from unspill.sandbox.result import RunResult
     from unspill.store.db import Store
     from unspill.store.layers import LayerRow, SandboxRow
     from unspill.store.runs import UnfinishedRun
+else:
+    frozen = lazy_module("unspill.git.frozen")  # lazy: git
+    changes_scan = lazy_module("unspill.changes.scan")  # lazy: changes
+    cgroup = lazy_module("unspill.host.cgroup")  # lazy: upkeep
 
 _REVIEW = "See `unspill changes`, then `unspill apply` or `unspill discard`."
 _LONGEST_COMMAND = 60
@@ -99,7 +103,7 @@ def _without_noise(changes: ChangeSet, upper: bytes, below: tuple[bytes, ...]) -
     """
     if not any(b".git/" in change.path for change in changes):
         return changes
-    from unspill.git.repository import find_noise, find_repositories  # lazy: git
+    from unspill.git.state import find_noise, find_repositories  # lazy: git
 
     parts = []
     for part in changes.roots:
@@ -147,15 +151,13 @@ def scan_run(under_way: OpenRun) -> ChangeSet:
         lowers = stack.lowers()
         if is_untouched(stack.open.upper, lowers[0]):
             continue
-        from unspill.changes.scan import scan  # lazy: changes
 
-        found = scan((stack.open.upper,), lowers[:-1], stack.live)
+        found = changes_scan.scan((stack.open.upper,), lowers[:-1], stack.live)
         parts.append(_without_noise(found, stack.open.upper, lowers[:-1]))
     if not parts:
         return ChangeSet(roots=())
-    from unspill.changes.scan import join  # lazy: changes
 
-    return join(parts)
+    return changes_scan.join(parts)
 
 
 def find_bases(project: Project) -> tuple[tuple[bytes, bytes], ...]:
@@ -163,7 +165,6 @@ def find_bases(project: Project) -> tuple[tuple[bytes, bytes], ...]:
     roots = [root for root in project.roots if os.path.lexists(root + b"/.git")]
     if not roots:
         return ()
-    from unspill.git import frozen  # lazy: git
 
     try:
         found = [(root, frozen.find_frozen(project.store.state, root)) for root in roots]
@@ -186,25 +187,19 @@ def keep_bases(project: Project, under_way: OpenRun, changes: ChangeSet | None) 
     for stack in under_way.stacks:
         if stack.base is None or stack.open is None or find_base(state, stack.sealed) is not None:
             continue
-        from unspill.git.layout import is_state  # lazy: git
 
         if changes is None or any(is_state(change.path) for change in found.get(stack.live, ())):
-            from unspill.git.frozen import keep_frozen  # lazy: git
-
-            keep_frozen(stack.base, base_dir(state, stack.open.id))
+            frozen.keep_frozen(stack.base, base_dir(state, stack.open.id))
 
 
 def keep_base(base: bytes | None, root: bytes, changes: Sequence[Change], dest: bytes) -> None:
     """Keep a repository as a stack was written over it for what of its changes remains, with the objects it needs."""
     if base is None:
         return
-    from unspill.git.layout import is_state  # lazy: git
 
     if any(is_state(change.path) for change in changes):
-        from unspill.git.frozen import keep_frozen, keep_objects  # lazy: git
-
-        keep_frozen(base, dest)
-        keep_objects(root, dest)
+        frozen.keep_frozen(base, dest)
+        frozen.keep_objects(root, dest)
 
 
 def keep_base_objects(project: Project, under_way: OpenRun) -> None:
@@ -214,9 +209,7 @@ def keep_base_objects(project: Project, under_way: OpenRun) -> None:
         if stack.open is not None and os.path.lexists(stack.open.upper + b"/.git"):
             base = find_base(state, stack.sealed) or base_dir(state, stack.open.id)
             if os.path.lexists(base):
-                from unspill.git.frozen import keep_objects  # lazy: git
-
-                keep_objects(stack.live, base)
+                frozen.keep_objects(stack.live, base)
 
 
 def left_base(project: Project, layer: LayerId) -> bytes | None:
@@ -266,8 +259,6 @@ def _try_hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> lis
 
 
 def _hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> list[Run]:
-    from unspill.host.cgroup import sweep_groups  # lazy: upkeep
-
     store = project.store
     run = store.runs.find(left.id)
     if run is None or run.ended_ns is not None:
@@ -275,7 +266,7 @@ def _hold(project: Project, sandbox: SandboxRow, left: UnfinishedRun) -> list[Ru
     if may_live(left) and not end_processes(store, left.id):
         return []  # what can't be killed may still write
     if project.means.facts.cgroup != "none":
-        sweep_groups(project.means.facts.cgroup, (left.id,))
+        cgroup.sweep_groups(project.means.facts.cgroup, (left.id,))
     rows = [row for row in store.layers.open_of_run(run.id) if os.path.isdir(upper_dir(store.state, row.id))]
     if not rows:
         remove_run(store, run.id)
@@ -326,9 +317,7 @@ def _hold_written(project: Project, under_way: OpenRun, limits: Limits) -> Run:
     return ended
 
 
-def hold_failed(
-    project: Project, request: Request, under_way: OpenRun, after_cancel: After, error: BaseException
-) -> tuple[Run, ...]:
+def hold_failed(project: Project, spec: RunSpec, under_way: OpenRun, error: BaseException) -> tuple[Run, ...]:
     """Hold what a run has written that something ended without a result, and say so in a note of the error.
 
     Returns the run, if there is something to tell of it.
@@ -336,21 +325,21 @@ def hold_failed(
     store, run = project.store, under_way.run
     found: tuple[Run, ...] = ()
     with DeferredSignals():
-        if after_cancel == "discard" or is_unwritten(under_way):
+        if spec.after_cancel == "discard" or is_unwritten(under_way):
             drop_run(store, under_way, run.replace(ended_ns=time.time_ns()), fold=False)
         elif end_processes(store, run.id):
-            held = _hold_written(project, under_way, request.limits)
+            held = _hold_written(project, under_way, spec.limits)
             if held.held or held.outcome is not None:
                 error.add_note(interrupted_line(held))
                 found = (held,)
         remove_tree(spill_dir(store.state, run.id))
-        record_failure(project, request, run, error)
+        record_failure(project, spec, run, error)
     return found
 
 
-def tell_cancelled(project: Project, request: Request, result: RunResult, error: BaseException) -> None:
+def tell_cancelled(project: Project, spec: RunSpec, result: RunResult, error: BaseException) -> None:
     """Say in a note of the error that cancelled a run what became of its changes: whoever catches it has no result."""
-    record_run(project, request, result)
+    record_run(project, spec, result)
     # Whoever closed a pipe has read enough, and wants to hear only of what they would miss
     if result.changes or isinstance(error, KeyboardInterrupt):
         error.add_note(cancelled_line(result))
@@ -405,9 +394,7 @@ def sweep_once(store: Store, facts: Facts) -> tuple[Operation, ...]:
             remedy="Mend the disk or free some space.",
         ) from error
     if swept.runs and facts.cgroup != "none":
-        from unspill.host.cgroup import sweep_groups  # lazy: upkeep
-
-        sweep_groups(facts.cgroup, swept.runs)
+        cgroup.sweep_groups(facts.cgroup, swept.runs)
     _swept.add(key)
     return recovered
 

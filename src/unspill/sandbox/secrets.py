@@ -19,7 +19,7 @@ import posixpath
 import stat
 
 from unspill.errors import UsageError
-from unspill.git.index import find_objects
+from unspill.git.files import find_objects
 from unspill.layers.lifecycle import load_stacks
 from unspill.layers.mask import find_mask
 from unspill.model.run import Exited, Hint
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from unspill.model.change import ChangeSet
-    from unspill.model.layer import RunId, SealedLayer, Stack
     from unspill.model.policy import Secrets
-    from unspill.model.run import Outcome, Output
+    from unspill.model.run import Outcome, Output, RunId, SealedLayer, Stack
     from unspill.sandbox.project import Project
     from unspill.store.db import Store
 
@@ -514,7 +513,6 @@ def _owner_of(git: bytes) -> bytes | None:
 
 
 def _trust_no_others(project: Project, entries: Entries) -> None:
-
     for directory in _all_directories(project):
         tracked = [posixpath.basename(path) for path in entries if posixpath.dirname(path) == directory]
         Claims(project.store, directory).trust_no_other(tracked)

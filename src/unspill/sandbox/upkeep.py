@@ -26,14 +26,13 @@ from unspill.errors import (
     StoreDamaged,
     StoreTooNew,
 )
-from unspill.layers.lifecycle import project_key
+from unspill.layers.lifecycle import PRUNED, is_being_pruned, project_key, sweep, sweep_operations
 from unspill.layers.locks import SandboxLock, spill_dir, upper_dir
 from unspill.layers.mask import remove_old_masks
-from unspill.layers.sweep import PRUNED, is_being_pruned, sweep, sweep_operations
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.model.operation import OperationId
 from unspill.model.policy import DAY_NS
+from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.record import Record
 from unspill.sandbox.history import catch_up, judge_files
 from unspill.sandbox.project import find_own_locations, find_own_policy, rootfs_directory

@@ -28,6 +28,7 @@ import stat
 import time
 
 from unspill.errors import StoreDamaged, StoreError
+from unspill.lazy import lazy_module
 from unspill.store.connection import (
     Database,
     Durable,
@@ -55,7 +56,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
-    from unspill.store.permissions import GrantTable, RequestTable, ShownTable
+    from unspill.store import permissions
+else:
+    permissions = lazy_module("unspill.store.permissions")  # lazy: approvals
 
 
 PARTS = (
@@ -226,25 +229,19 @@ class Store:
     # A run that needs no permission must not pay for the module of these three
 
     @property
-    def grants(self) -> GrantTable:
+    def grants(self) -> permissions.GrantTable:
         """The table of grants."""
-        from unspill.store.permissions import GrantTable  # lazy: approvals
-
-        return GrantTable(self.transaction)
+        return permissions.GrantTable(self.transaction)
 
     @property
-    def requests(self) -> RequestTable:
+    def requests(self) -> permissions.RequestTable:
         """The table of requests."""
-        from unspill.store.permissions import RequestTable  # lazy: approvals
-
-        return RequestTable(self.transaction)
+        return permissions.RequestTable(self.transaction)
 
     @property
-    def shown(self) -> ShownTable:
+    def shown(self) -> permissions.ShownTable:
         """The table of what was shown on a terminal."""
-        from unspill.store.permissions import ShownTable  # lazy: approvals
-
-        return ShownTable(self.transaction)
+        return permissions.ShownTable(self.transaction)
 
     @classmethod
     def open(cls, state: bytes) -> Self:

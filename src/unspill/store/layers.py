@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from unspill.model.layer import LayerId, RunId, SandboxId
+from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.record import Record
 from unspill.store.connection import Table, as_blob, as_id, as_int, as_text, as_unsigned, new_id, to_signed
 

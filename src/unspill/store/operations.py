@@ -8,8 +8,8 @@ Files and backups are a projection of the journals: losing them loses names, nev
 from __future__ import annotations
 
 from unspill.errors import StoreDamaged
-from unspill.model.layer import RunId
 from unspill.model.operation import Entry, Operation, OperationId, Skipped
+from unspill.model.run import RunId
 from unspill.record import Record
 from unspill.store.connection import (
     Table,

@@ -9,7 +9,7 @@ had a way out, gone with the run.
 from __future__ import annotations
 
 from unspill.errors import StoreDamaged
-from unspill.model.layer import RunId, SandboxId
+from unspill.lazy import lazy_module
 from unspill.model.run import (
     Cancelled,
     Connection,
@@ -19,6 +19,8 @@ from unspill.model.run import (
     NeverStarted,
     Output,
     Run,
+    RunId,
+    SandboxId,
     Signalled,
     TimedOut,
     Traffic,
@@ -40,6 +42,7 @@ from unspill.store.connection import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import json
     from collections.abc import Iterable, Sequence
     from typing import Any
 
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
     from unspill.store.connection import Cell, Row
 
     OutcomeCells = tuple[str, int | float | None, str | None, str | None]
+else:
+    json = lazy_module("json")  # lazy: proxy
 
 
 # Of each stream, at its beginning and at its end
@@ -387,14 +392,10 @@ def _to_unfinished(row: Row) -> UnfinishedRun:
 
 
 def _to_text(records: Sequence[Record]) -> str:
-    import json  # lazy: proxy
-
     return json.dumps([record.as_dict() for record in records[:KEPT_ROWS]], separators=(",", ":"))
 
 
 def _from_text(text: str) -> list[dict[str, Any]]:
-    import json  # lazy: proxy
-
     found = json.loads(text)
     if not isinstance(found, list):
         raise ValueError("not a list")

@@ -296,7 +296,7 @@ def lost_with_its_row(arena: Arena, *, is_set_aside: bool) -> object:
     one.sandbox.close()
     with store_of(arena) as connection:
         connection.execute("DELETE FROM layers")
-    from unspill.layers import sweep
+    from unspill.layers import lifecycle
     from unspill.layers.trees import remove_tree
     from unspill.sandbox import scan as sweep_module
 
@@ -308,7 +308,7 @@ def lost_with_its_row(arena: Arena, *, is_set_aside: bool) -> object:
         # As a new process, which looks for what others have left
         patch.setattr(sweep_module, "_swept", set())
         if not is_set_aside:
-            patch.setattr(sweep, "set_aside", remove)
+            patch.setattr(lifecycle, "set_aside", remove)
         with suppress(UnspillError):
             arena.ground.sandbox(project=one.project)
     name = os.path.basename(os.fsdecode(layer))

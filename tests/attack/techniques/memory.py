@@ -12,7 +12,7 @@ from tests.attack.techniques.record import Listed
 from tests.attack.techniques.vectors import CLASSES, Class
 from unspill.model.permission import Grant, GrantId
 from unspill.model.policy import Policy
-from unspill.policy.decide import Allow, decide
+from unspill.permissions.broker import Allow, decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from unspill.adapters.answers import compose, fit, level_of, shown_of, size_of
 from unspill.model.change import ChangeSet
-from unspill.model.layer import RunId
-from unspill.model.run import Exited, Output
+from unspill.model.run import Exited, Output, RunId
 from unspill.sandbox.result import RunResult
 
 streams = st.builds(

@@ -8,9 +8,8 @@ import stat
 import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, File, Opaque, Stack, Symlink, Tree, build
-from unspill.changes import reader as subject
-from unspill.changes.reader import Reader, digest_of, find_renames, read_up_to
-from unspill.changes.scan import scan
+from unspill.changes import scan as subject
+from unspill.changes.scan import Reader, digest_of, find_renames, read_up_to, scan
 from unspill.errors import SandboxUnavailable
 from unspill.model.change import Change
 

@@ -32,7 +32,6 @@ from unspill.cli.output import (
     size_text,
     traffic_form,
 )
-from unspill.model.layer import RunId
 from unspill.model.operation import Operation, OperationId, Skipped
 from unspill.model.rootfs import Progress
 from unspill.model.run import (
@@ -44,6 +43,7 @@ from unspill.model.run import (
     NeverStarted,
     Output,
     Run,
+    RunId,
     Signalled,
     TimedOut,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unspill.git.index import _FIRST_LOOK, find_objects, index_digest, is_index, says_at
+from unspill.git.files import _FIRST_LOOK, find_objects, index_digest, is_index, says_at
 
 ENVIRONMENT = {
     "PATH": os.defpath,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.git.test_index import git
-from unspill.git.index import digest, staged_objects
+from unspill.git.files import digest, staged_objects
 
 FILE, LINK, TREE = 0o100644, 0o120000, 0o040000
 

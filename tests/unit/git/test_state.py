@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.git.test_objects import git
-from unspill.changes.reader import MergedTree
-from unspill.git.layout import is_ref_name, part_of
+from unspill.changes.scan import MergedTree
+from unspill.git.files import is_ref_name, part_of
 from unspill.git.state import GitState, read_state, read_values
 
 

@@ -5,8 +5,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from unspill.layers.lifecycle import OpenRun, drop_run, open_run, seal_run, wait_until_clean
-from unspill.model.layer import OpenLayer, Stack
-from unspill.model.run import Exited, Run
+from unspill.model.run import Exited, OpenLayer, Run, Stack
 from unspill.store.db import Store
 from unspill.store.layers import SandboxRow
 

@@ -13,8 +13,7 @@ from typing import Final
 import pytest
 
 from unspill.errors import SandboxUnavailable, UsageError
-from unspill.layers.flatten import flatten
-from unspill.layers.trees import remove_tree
+from unspill.layers.trees import flatten, remove_tree
 
 # Where each filesystem of the tests is; None stands for pytest's temporary directory.
 FILESYSTEMS: Final = {

@@ -4,7 +4,7 @@
 import subprocess
 import sys
 
-NEEDED = "lifecycle sweep locks"
+NEEDED = "lifecycle locks"
 
 # `functools` and `collections` come with SQLite's own module; `ctypes` every run needs, to look at what it changed.
 HEAVY = set(

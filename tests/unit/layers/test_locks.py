@@ -13,7 +13,7 @@ import pytest
 from tests.unit.layers.ground import Ground
 from unspill.errors import SandboxUnavailable
 from unspill.layers.locks import SandboxLock, lock_sandbox
-from unspill.model.layer import SandboxId
+from unspill.model.run import SandboxId
 
 # Reads a number, waits a moment, writes the next: two at once lose counts.
 COUNT = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unspill.layers.marks import Marks, carry_over, unedited_directories
+from unspill.apply.draft import Marks, carry_over, unedited_directories
 from unspill.model.change import Change, Identity
 
 FILE = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.layers.ground import NOTHING, Ground, ended, layers_of, leave_work, upper, write
-from unspill.layers.lifecycle import discard_stacks, open_run, seal_run
+from unspill.layers.lifecycle import Swept, _sweep_bases, discard_stacks, open_run, seal_run, sweep, sweep_operations
 from unspill.layers.locks import FOREIGN_NS, is_abandoned, make_in_use, may_live, this_process, upper_dir, work_dir
-from unspill.layers.sweep import Swept, _sweep_bases, sweep, sweep_operations
 from unspill.layers.trees import remove_tree
-from unspill.model.layer import LayerId, RunId
+from unspill.model.run import LayerId, RunId
 from unspill.store.db import Store, list_aside, set_aside
 from unspill.store.runs import Owner, UnfinishedRun
 
@@ -185,7 +184,7 @@ def test_without_that_rule_it_would_be_swept(ground: Ground, monkeypatch: pytest
         for name in names:
             remove_tree(os.path.join(state, part, name.encode()))
 
-    monkeypatch.setattr("unspill.layers.sweep.set_aside", remove)
+    monkeypatch.setattr("unspill.layers.lifecycle.set_aside", remove)
     sweep(ground.store)
     assert not os.path.lexists(path)
     assert list_aside(ground.store.state) == {}
@@ -432,7 +431,7 @@ def test_sweeping_thousands_of_held_layers_is_cheap(ground: Ground) -> None:
 
 def test_a_run_may_be_opened_while_others_sweep(ground: Ground, cache: bytes) -> None:
     program = CHURN.partition("print(")[0] + (
-        "from unspill.layers.sweep import sweep\nprint('begun', flush=True)\nwhile True: sweep(store)"
+        "from unspill.layers.lifecycle import sweep\nprint('begun', flush=True)\nwhile True: sweep(store)"
     )
     with start(program, ground, cache) as sweeper:
         assert line(sweeper) == "begun"
@@ -448,7 +447,7 @@ def test_a_run_may_be_opened_while_others_sweep(ground: Ground, cache: bytes) ->
 
 def test_a_directory_may_be_taken_in_use_while_others_sweep(ground: Ground, cache: bytes) -> None:
     program = CHURN.partition("print(")[0] + (
-        "from unspill.layers.sweep import sweep\nprint('begun', flush=True)\nwhile True: sweep(store)"
+        "from unspill.layers.lifecycle import sweep\nprint('begun', flush=True)\nwhile True: sweep(store)"
     )
     with start(program, ground, cache) as sweeper:
         assert line(sweeper) == "begun"

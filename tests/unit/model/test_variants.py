@@ -4,8 +4,7 @@
 import pytest
 
 from unspill.model.change import Change, ChangeSet, RootChanges
-from unspill.model.layer import LayerId, OpenLayer, RunId, SealedLayer, Stack, TimeMark
-from unspill.model.run import Output
+from unspill.model.run import LayerId, OpenLayer, Output, RunId, SealedLayer, Stack, TimeMark
 
 MARK = TimeMark(ctime_ns=1)
 

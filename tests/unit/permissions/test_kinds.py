@@ -22,8 +22,8 @@ from unspill.model.permission import (
     WritableRoot,
 )
 from unspill.model.policy import Policy, Rules
+from unspill.permissions.broker import Deny, decide
 from unspill.permissions.question import KINDS, check_request, make_question, question_text
-from unspill.policy.decide import Deny, decide
 from unspill.store.permissions import from_form, plain_request, to_form
 
 if TYPE_CHECKING:

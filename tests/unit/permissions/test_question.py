@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.changes.trees import WHITEOUT, Dir, File, Node, Symlink, build
 from tests.unit.permissions.given import DIGEST, FOR_A_COMMAND, HOME, ONE_OF_EACH, OWN, PROJECT, REQUESTS, name_of
-from unspill.changes.reader import Reader
-from unspill.changes.scan import scan
+from unspill.changes.scan import Reader, scan
 from unspill.errors import DeniedError, RootRefused, UsageError
 from unspill.model.permission import (
     Choice,

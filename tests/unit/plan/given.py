@@ -7,9 +7,9 @@ import platform
 from typing import Any
 
 from unspill.host.bwrap import build_filter
-from unspill.model.layer import LayerId, OpenLayer, RunId, SealedLayer, Stack, TimeMark
 from unspill.model.plan import Bwrap, CacheLayer, Facts, Home, Places, PlanInput
 from unspill.model.policy import Policy
+from unspill.model.run import LayerId, OpenLayer, RunId, SealedLayer, Stack, TimeMark
 
 HOME = b"/home/ann"
 STATE = HOME + b"/.local/state/unspill"

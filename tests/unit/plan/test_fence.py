@@ -11,8 +11,8 @@ from tests.unit.plan.given import HOME, PROJECT, facts, given, home, places
 from unspill.errors import HostError
 from unspill.model.plan import PROXY_PORT, Fence, HostNetwork, NoNetwork, ProxyNetwork
 from unspill.model.policy import Policy
+from unspill.plan.argv import ACCESS_RIGHTS, build_fence, handled_rights, rule_rights
 from unspill.plan.build import build_plan
-from unspill.plan.fence import ACCESS_RIGHTS, build_fence, handled_rights, rule_rights
 
 WRITE_RIGHTS = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 13 | 1 << 14
 

@@ -31,7 +31,7 @@ from unspill.model.permission import (
     WritableRoot,
 )
 from unspill.model.policy import SCOPES, Network, Policy, Rules
-from unspill.policy.decide import Allow, Ask, Deny, decide
+from unspill.permissions.broker import Allow, Ask, Deny, decide
 
 if TYPE_CHECKING:
     from unspill.model.policy import Scope

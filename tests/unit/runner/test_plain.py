@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from unspill.model.layer import RunId
 from unspill.model.policy import Limits
-from unspill.model.run import Exited
+from unspill.model.run import Exited, RunId
 from unspill.runner.plain import perform_plainly
-from unspill.runner.watch import Wishes
+from unspill.runner.watch import RunControl
 
 MANY = 1100
 
@@ -30,7 +29,7 @@ def many_descriptors() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_descriptors")
 def test_it_runs_for_a_caller_that_has_more_than_1024_descriptors(tmp_path: Path) -> None:
-    wishes = Wishes(run=RunId("1"), spill_dir=os.fsencode(tmp_path / "spill"))
-    performed = perform_plainly((b"/bin/echo", b"x"), b"/", {}, Limits(), wishes)
+    control = RunControl(run=RunId("1"), spill_dir=os.fsencode(tmp_path / "spill"))
+    performed = perform_plainly((b"/bin/echo", b"x"), b"/", {}, Limits(), control)
     assert performed.outcome == Exited(code=0)
     assert performed.stdout.kept() == b"x\n"

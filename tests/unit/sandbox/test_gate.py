@@ -13,8 +13,8 @@ from tests.unit.network.scene import read_all, wait_until
 from unspill.errors import PolicyError, SandboxUnavailable
 from unspill.model.plan import HostNetwork, NoNetwork, ProxyNetwork
 from unspill.model.run import Traffic
-from unspill.network import gate as module
-from unspill.network.gate import Gate, make_gate
+from unspill.network import proxy as module
+from unspill.network.proxy import Gate, make_gate
 
 PROXY = ProxyNetwork(hosts=("example.org",))
 
@@ -56,7 +56,7 @@ def test_a_host_whose_own_addresses_are_not_known_gets_no_gate(monkeypatch: pyte
     def unreadable() -> frozenset[bytes]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("unspill.network.gate.own_addresses", unreadable)
+    monkeypatch.setattr("unspill.network.proxy.own_addresses", unreadable)
     with pytest.raises(SandboxUnavailable, match="addresses of this host"):
         make_gate(PROXY, is_own_process=False)
 
@@ -95,7 +95,7 @@ def test_one_that_never_served_has_nothing_to_tell() -> None:
 
 
 def test_this_hosts_own_public_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unspill.network.gate.own_addresses", lambda: frozenset((bytes((93, 184, 215, 14)),)))
+    monkeypatch.setattr("unspill.network.proxy.own_addresses", lambda: frozenset((bytes((93, 184, 215, 14)),)))
     port, descriptor = listener()
     gate = make_gate(ProxyNetwork(public=True), is_own_process=False)
     assert gate is not None

@@ -15,8 +15,8 @@ import pytest
 from tests.unit.layers.ground import Ground
 from tests.unit.sandbox.ledger import START_NS, Ledger
 from unspill.errors import SandboxUnavailable, StoreDamaged, StoreError
+from unspill.layers.lifecycle import sweep
 from unspill.layers.locks import lock_sandbox, upper_dir
-from unspill.layers.sweep import sweep
 from unspill.sandbox.upkeep import Recovered, recover_now
 from unspill.store.copies import make_copy
 from unspill.store.db import Store

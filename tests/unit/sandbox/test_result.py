@@ -8,9 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
-from unspill.model.layer import RunId
 from unspill.model.operation import Operation, OperationId, Skipped
-from unspill.model.run import Cancelled, Denial, Exited, Hint, LimitReached, NeverStarted, Output, Signalled, TimedOut
+from unspill.model.run import (
+    Cancelled,
+    Denial,
+    Exited,
+    Hint,
+    LimitReached,
+    NeverStarted,
+    Output,
+    RunId,
+    Signalled,
+    TimedOut,
+)
 from unspill.sandbox.result import Cut, RunResult, cut_text, truncate
 
 NOTHING = ChangeSet(roots=())

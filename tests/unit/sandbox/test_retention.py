@@ -15,9 +15,8 @@ from tests.unit.layers.ground import Ground, ended, write
 from tests.unit.sandbox.ledger import DAY_NS, START_NS, Ledger
 from unspill.apply.journal import journal_file, operation_dir
 from unspill.errors import StoreDamaged
-from unspill.layers.lifecycle import drop_run
+from unspill.layers.lifecycle import drop_run, is_being_pruned
 from unspill.layers.locks import spill_dir
-from unspill.layers.sweep import is_being_pruned
 from unspill.model.operation import Operation, OperationId
 from unspill.model.permission import Egress
 from unspill.model.policy import GIB, Policy

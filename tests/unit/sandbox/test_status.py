@@ -6,8 +6,7 @@ import os
 from tests.unit.layers.ground import Ground, upper, write
 from tests.unit.rootfs.making import make
 from tests.unit.sandbox.ledger import Ledger
-from unspill.layers.lifecycle import playground_dir
-from unspill.layers.sweep import sweep
+from unspill.layers.lifecycle import playground_dir, sweep
 from unspill.rootfs.registry import Registry
 from unspill.sandbox.upkeep import status
 

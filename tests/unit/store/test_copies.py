@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import StoreDamaged
-from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.model.operation import OperationId
+from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.store.copies import BEFORE_MIGRATION, DAILY, copied_ns, make_copy, put_back
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow

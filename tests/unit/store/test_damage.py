@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import StoreDamaged, StoreError
-from unspill.layers.sweep import sweep
-from unspill.model.layer import LayerId, RunId, SandboxId
+from unspill.layers.lifecycle import sweep
 from unspill.model.operation import Entry, Operation, OperationId, Skipped
+from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.store.connection import as_blob, as_float, as_id, as_int, as_text
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from unspill.errors import StoreDamaged, StoreError, StoreTooNew
-from unspill.model.layer import SandboxId
+from unspill.model.run import SandboxId
 from unspill.store.db import PARTS, Store
 from unspill.store.migrations import MIGRATIONS, migrate
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unspill.errors import StoreDamaged, StoreError
-from unspill.model.layer import LayerId, RunId, SandboxId
 from unspill.model.operation import Operation, OperationId, Skipped
+from unspill.model.run import LayerId, RunId, SandboxId
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow
 from unspill.store.operations import ENDINGS, KEPT_LEFTS, KINDS, WHYS

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from unspill.errors import StoreDamaged
 from unspill.model import run as run_module
-from unspill.model.layer import LayerId, RunId
-from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Output, Signalled, TimedOut
+from unspill.model.run import Cancelled, Exited, LayerId, LimitReached, NeverStarted, Output, RunId, Signalled, TimedOut
 from unspill.store.db import Store
 from unspill.store.layers import LayerRow
 from unspill.store.runs import KEPT_BYTES, LIMIT_NAMES, Owner, shorten, to_cells, to_outcome

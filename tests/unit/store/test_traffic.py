@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.errors import StoreDamaged
-from unspill.model.layer import RunId
-from unspill.model.run import Connection, Denial, Traffic
+from unspill.model.run import Connection, Denial, RunId, Traffic
 from unspill.store.db import Store
 from unspill.store.migrations import MIGRATIONS
 from unspill.store.runs import KEPT_ROWS, Owner

@@ -6,13 +6,20 @@ tools, and `apply` is one only if the operator says so.
 
 Each call runs in a thread. If it asks the user something, a client of the handshake era is called back while its
 request goes on; one of 2026-07-28 gets the questions as the result, and comes back with the answers in a new request.
+
+`serve_stdio` serves the one client that started this process. Meanwhile descriptor 0 leads nowhere and 1 to standard
+error, so what a library prints by mistake never reaches the client. When the client closes its end, or a signal ends
+the process, all that runs is killed and recorded first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
+import signal
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.runner import serve_dual_era_loop
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp.shared.message import ServerMessageMetadata
@@ -65,12 +74,14 @@ from unspill.adapters.mcp.resources import (
 from unspill.adapters.tools import call_tool
 from unspill.changes.render import safe_text
 from unspill.errors import SandboxUnavailable, UnspillError, UsageError
+from unspill.host.dirfd import above_standard
 from unspill.model.run import OutputChunk
 from unspill.runner.aio import call_in_thread
 from unspill.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from mcp.server.context import ServerRequestContext
     from mcp.server.session import ServerSession
@@ -87,7 +98,9 @@ if TYPE_CHECKING:
     from unspill.model.run import Event
 
     Work = Callable[["Call", int], Answer]
+
     Context = ServerRequestContext["Calls", Any]
+
 
 NAME = "unspill"
 INSTRUCTIONS = (
@@ -127,6 +140,13 @@ _PROGRESS_BYTES = 4096
 # Kept, since a server calls often: starting a thread takes as long as reading the call does
 _threads = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="unspill-call")
 _logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LONGEST_LINE = 64 << 20
+# What was asked right before the end shall be answered, if that takes no longer
+_LAST_ANSWERS_S = 0.2
+# The loop itself keeps only weak references to tasks
+_ending: set[asyncio.Task[None]] = set()
 
 
 def make_server(
@@ -532,3 +552,109 @@ def last_line(tail: bytes) -> str:
         if line.strip():
             return safe_text(line.strip())[:_PROGRESS_LETTERS]
     return ""
+
+
+def serve_stdio(server: Server[Calls]) -> None:
+    """Serve until the client goes away. A signal that ends the process does so once nothing runs any more."""
+    try:
+        anyio.run(_serve, server)
+    except* ConnectionError:
+        pass  # the client went away while we were writing to it
+
+
+async def _serve(server: Server[Calls]) -> None:
+    loop = asyncio.get_running_loop()
+    async with _open_streams() as (incoming, outgoing), server.lifespan(server) as calls:
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, _end_soon, calls, number)
+        await serve_dual_era_loop(
+            server,
+            incoming,
+            outgoing,
+            lifespan_state=calls,
+            init_options=server.create_initialization_options(),
+        )
+
+
+def _end_soon(calls: Calls, number: int) -> None:
+    _ending.add(asyncio.ensure_future(_end(calls, number)))
+
+
+async def _end(calls: Calls, number: int) -> None:
+    await calls.close()
+    # Whoever waits for this process shall see what ended it
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _open_streams() -> AbstractAsyncContextManager[Any]:
+    """Return what the SDK's `stdio_server` returns, read and written by the event loop itself where that is possible.
+
+    The SDK uses a thread for each line, which takes as long as all else that it does for a call.
+    """
+    if all(_is_pipe(fd) for fd in (0, 1)):
+        return _piped()
+    return stdio_server()
+
+
+def _is_pipe(fd: int) -> bool:
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+@asynccontextmanager
+async def _piped() -> AsyncIterator[Any]:
+    loop = asyncio.get_running_loop()
+    incoming, outgoing = _take(0, os.O_RDONLY), _take(1, os.O_WRONLY)
+    reader = asyncio.StreamReader(limit=_LONGEST_LINE)
+    source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
+    sink, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(outgoing, "wb", 0))
+    writer = asyncio.StreamWriter(sink, flow, None, loop)
+    try:
+        async with stdio_server(_ClientLines(reader), _ClientWriter(writer)) as streams:  # type: ignore[arg-type]
+            yield streams
+    finally:
+        source.close()
+        sink.close()
+
+
+def _take(fd: int, way: int) -> int:
+    """Return a standard stream under another number, and let its own number lead elsewhere."""
+    taken = above_standard(os.dup(fd))
+    other = os.open(os.devnull, way) if way == os.O_RDONLY else os.dup(2)
+    os.dup2(other, fd)
+    os.close(other)
+    return taken
+
+
+class _ClientLines:
+    """What the client sends, line by line, to its end."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+
+    def __aiter__(self) -> _ClientLines:
+        return self
+
+    async def __anext__(self) -> str:
+        line = await self._reader.readline()
+        if not line:
+            await asyncio.sleep(_LAST_ANSWERS_S)
+            raise StopAsyncIteration
+        return line.decode("utf-8", "replace")
+
+
+class _ClientWriter:
+    """Writes to the client, and waits for one that reads slowly."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    async def write(self, text: str) -> None:
+        self._writer.write(text.encode("utf-8"))
+
+    async def flush(self) -> None:
+        await self._writer.drain()
