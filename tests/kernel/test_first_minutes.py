@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A person's first five minutes: the wheel, pip, `unspill doctor`, the README's demo, then a project of their own.
 
-All with the system's Python in a new home, as an ordinary user without a network.
+All with the Python that runs the tests, the one below its virtual environment, in a new home, as an ordinary user
+without a network.
 """
 
 import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,9 +29,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of programs of a virtual environment in which pip has installed the wheel."""
     wheel = build_wheel(tmp_path_factory.mktemp("build"))
     place = tmp_path_factory.mktemp("person") / "venv"
-    python = shutil.which("python3", path="/usr/bin:/bin")
-    assert python is not None
-    call(python, "-m", "venv", place)
+    call(os.path.realpath(sys.executable), "-m", "venv", place)
     call(place / "bin/pip", "install", "--no-index", "--no-deps", "--disable-pip-version-check", wheel)
     return place / "bin"
 
@@ -70,6 +70,7 @@ def test_pip_installs_the_wheel_and_nothing_else(programs: Path) -> None:
     assert call(programs / "unspill", "--version") == f"unspill {__version__}\n"
     where = call(programs / "python3", "-c", "import unspill; print(unspill.__file__)")
     assert where.startswith(os.fspath(programs.parent))
+    assert call(programs / "python3", "-c", "import sys; print(sys.version)") == f"{sys.version}\n"
 
 
 def test_doctor_says_that_it_works_and_how_well(programs: Path, demo: Path, bwrap: Path) -> None:

@@ -27,7 +27,7 @@ class _Attributes(ctypes.Structure):
 
 
 class _PathRule(ctypes.Structure):
-    _pack_ = 1
+    # The kernel's is packed: it reads these 12 bytes, and not the padding that ctypes puts behind them
     _fields_ = (("access", ctypes.c_uint64), ("fd", ctypes.c_int32))
 
 

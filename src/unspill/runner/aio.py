@@ -63,7 +63,8 @@ async def call_in_thread(work: Callable[[int], Found], start: Start | None = Non
         os.close(cancel_write)
         raise SandboxUnavailable("no more threads for this user") from None
     try:
-        return await asyncio.shield(done)
+        # Not by `shield`, which tells the event loop of the exception of what was given up, from Python 3.14 on
+        await asyncio.wait([done])
     except asyncio.CancelledError:
         os.write(cancel_write, b"x")
         # Some cancel again and again until a task gives in, as anyio does; a thread can't be left, nor waited for below
@@ -72,6 +73,8 @@ async def call_in_thread(work: Callable[[int], Found], start: Start | None = Non
                 await asyncio.wait([done])
         done.exception()
         raise
+    else:
+        return done.result()
     finally:
         if thread is not None:
             thread.join()

@@ -63,10 +63,14 @@ class Database:
             self._sqlite = sqlite3.connect(
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
+        except _FAILURES as error:
+            raise _translate(error, self.path) from error
+        try:
             # In WAL mode this never breaks the file; a power cut can only take back the last transactions.
             self._sqlite.execute("PRAGMA synchronous = NORMAL")
             self._inode = self._find_inode()
-        except _FAILURES as error:
+        except BaseException as error:
+            self._sqlite.close()
             raise _translate(error, self.path) from error
 
     def begin(self, *, is_durable: bool = False) -> None:

@@ -258,12 +258,16 @@ class Store:
             check_state_dir(state)
             _make_private_file(path)
         db = Database(path)
-        version = read_version(db)
-        refuse_newer(db, version)
-        if version < newest_version():
-            _upgrade(db, state)
-        else:
-            refuse_foreign(db, version)
+        try:
+            version = read_version(db)
+            refuse_newer(db, version)
+            if version < newest_version():
+                _upgrade(db, state)
+            else:
+                refuse_foreign(db, version)
+        except BaseException:
+            db.close()
+            raise
         return cls(state, db)
 
     def check(self) -> None:

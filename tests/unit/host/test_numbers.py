@@ -9,8 +9,9 @@ import sys
 import pytest
 
 COMBINATIONS = [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
+# ctypes is loaded first because libffi 3.8 opens a file as it is loaded, and keeps it: that is not ours
 MAKE = """
-import os, sys
+import ctypes, os, sys
 for number in {closed}:
     os.close(number)
 from unspill.host.job import memory_file

@@ -160,6 +160,20 @@ def test_a_missing_or_empty_database_beside_what_it_should_know_is_damage(
         assert "unspill recover" in refusal.value.remedy
 
 
+@pytest.mark.parametrize("content", [b"", b"hello\n"], ids=["empty", "no database"])
+def test_a_database_that_is_refused_is_closed(state: bytes, content: bytes) -> None:
+    Store.open(state).close()
+    os.mkdir(state + b"/layers/0123456789abcdef")
+    with open(state + b"/store.db", "wb") as file:
+        file.write(content)
+    # The traceback keeps all that was at hand
+    with pytest.raises(StoreDamaged) as refusal:
+        Store.open(state)
+    held = [os.path.realpath(b"/proc/self/fd/" + name) for name in os.listdir(b"/proc/self/fd")]
+    assert refusal.value.__traceback__ is not None
+    assert not any(path.startswith(os.path.realpath(state)) for path in held)
+
+
 @pytest.mark.parametrize("is_replaced", [True, False])
 def test_nothing_is_written_to_a_database_that_has_been_removed_or_replaced(
     state: bytes, store: Store, is_replaced: bool
@@ -253,9 +267,12 @@ def test_threads_share_a_store_without_mixing_their_transactions(store: Store) -
 
 
 COUNT_UP = f"""{OPEN}
+from time import sleep
 for _ in range(50):
     with store.transaction:
-        store.facts.put("count", str(int(store.facts.find("count") or "0") + 1))
+        count = int(store.facts.find("count") or "0")
+        sleep(0.001)
+        store.facts.put("count", str(count + 1))
 """
 
 
