@@ -89,7 +89,7 @@ def test_what_the_server_itself_prints_misses_the_wire(ground: Ground) -> None:
     program = (
         "import os, sys\n"
         "from unspill import Sandbox\n"
-        "from unspill.adapters.mcp import server, stdio\n"
+        "from unspill.adapters.mcp import server\n"
         "made = server.make_server(Sandbox(sys.argv[1]))\n"
         "import unspill.adapters.mcp.resources as projects\n"
         "tools = projects.Projects.tools\n"
@@ -98,7 +98,7 @@ def test_what_the_server_itself_prints_misses_the_wire(ground: Ground) -> None:
         "    os.write(1, b'written\\n')\n"
         "    return tools(self)\n"
         "projects.Projects.tools = noisy\n"
-        "stdio.serve_stdio(made)\n"
+        "server.serve_stdio(made)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, ground.project],
