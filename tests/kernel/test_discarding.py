@@ -126,7 +126,7 @@ def test_layers_that_a_run_stands_on_are_not_taken_away(ground: Ground, engine: 
     thread.start()
     try:
         assert begun.wait(20)
-        with pytest.raises(SandboxUnavailable, match="still going on"):
+        with pytest.raises(SandboxUnavailable, match="still active"):
             sandbox.discard(["a"])
     finally:
         os.write(writer, b"x")

@@ -62,8 +62,8 @@ class Reader:
             or (found[3], found[2].st_ino, found[2].st_size) != (entry.kind, entry.inode, entry.size)
         ):
             raise SandboxUnavailable(
-                f"{change.path!r} in {change.layer!r} is not what was scanned",
-                remedy="Ask for the changes again.",
+                f"{change.path!r} in {change.layer!r} changed after it was scanned",
+                remedy="List the changes again.",
             )
         return open_file(found)
 

@@ -81,8 +81,8 @@ class _Copy:
             entered.append(tree)
             if tree.id == self.dest_id:
                 raise UsageError(
-                    f"{show(self.dest)} lies in the directory that is to be copied into it.",
-                    remedy="Choose a place outside of that directory, with `rootfs_dir` in your configuration.",
+                    f"{show(self.dest)} is inside the directory that is copied into it.",
+                    remedy="Choose a place outside that directory with `rootfs_dir` in your configuration.",
                 )
             if tree.rights and is_opaque(tree.fd):
                 break
@@ -150,7 +150,7 @@ class _Copy:
             case stat.S_IFCHR | stat.S_IFBLK:
                 return
             case _:
-                raise OSError(errno.EBUSY, "changed while it was copied", tree.path(name))
+                raise OSError(errno.EBUSY, "changed while unspill copied it", tree.path(name))
         times = (status.st_atime_ns, status.st_mtime_ns)
         os.utime(name, ns=times, dir_fd=self.copy.fd, follow_symlinks=False)
 

@@ -149,7 +149,7 @@ class Chain:
         try:
             found = found or os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise OSError(f"{name!r} is no regular file")
+                raise OSError(f"{name!r} is not a regular file")
         except BaseException:
             os.close(fd)
             raise
@@ -188,7 +188,7 @@ class Chain:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != self._ids[-1]:
             os.close(fd)
-            raise SandboxUnavailable("A directory was moved while it was being read.", remedy="Try again.")
+            raise SandboxUnavailable("A directory was moved while unspill read it.", remedy="Try again.")
         self._fds[-1] = fd
         self._first_open = len(self._fds) - 1
 

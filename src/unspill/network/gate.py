@@ -81,7 +81,7 @@ class Gate:
             connections=self._proxy.connections(),
             denials=self._proxy.denials(),
             left_out=self._proxy.left_out,
-            faults=tuple(f"the proxy gave up a connection, please report this: {f!r}" for f in self._proxy.faults),
+            faults=tuple(f"the proxy dropped a connection; please report this: {f!r}" for f in self._proxy.faults),
         )
 
 
