@@ -116,7 +116,7 @@ FINDINGS = {
     ),
     "immutable": ("are immutable or append-only: a command can't change or delete them", "sudo chattr -i -a PATH"),
     "hard-link": ("are hard links: a change breaks the link, and the other name keeps the old content", ""),
-    "link-out": ("are symlinks that lead out of the project: they are never followed into a writable place", ""),
+    "link-out": ("are symlinks that point outside the project: unspill never follows them into a writable place", ""),
     "special": ("are sockets, FIFOs or devices: nothing outside can be reached through them", ""),
     "mount-point": (
         "are mount points: the kernel refuses an overlay over a directory that has one below",

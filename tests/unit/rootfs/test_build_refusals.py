@@ -124,7 +124,7 @@ class Talkative(SmallSource):
 
 
 def test_a_manifest_that_could_not_be_read_back_ends_the_attempt(registry: Registry) -> None:
-    with pytest.raises(RootfsUnverified, match="larger"):
+    with pytest.raises(RootfsUnverified, match="too long"):
         make(registry, Talkative())
     assert left_over(registry) == []
     assert registry.list() == ()

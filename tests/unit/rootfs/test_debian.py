@@ -258,7 +258,7 @@ def test_what_an_archive_has_by_now_does_not_get_the_name_of_what_it_had(build: 
     spec = RootfsSpec(source="debian", mirror="https://m.example.org/debian bookworm bookworm-updates")
     lists_of(build, "Sun, 01 Nov 2026 12:00:00 UTC", ("bookworm", "bookworm-updates"))
     key = RootfsKey(source="debian", version="bookworm.20261101.1000", arch="amd64", tier=1)
-    with pytest.raises(RootfsError, match=r"had bookworm.20261101.1000, and has bookworm.20261101.1200") as error:
+    with pytest.raises(RootfsError, match=r"had bookworm.20261101.1000 and now has bookworm.20261101.1200") as error:
         debian.DebianSource().fill(Resolved(key=key, spec=spec), bytes(tmp_path), build._means)
     assert "Try again" in error.value.remedy
 

@@ -247,7 +247,7 @@ def test_a_text_is_read_whole(web: Web) -> None:
 
 def test_what_is_no_text_is_refused(web: Web) -> None:
     web.pages["/index"] = Page(b"\xff\xfe")
-    with pytest.raises(RootfsUnverified, match="no text"):
+    with pytest.raises(RootfsUnverified, match="not text"):
         read_text(web.address("/index"), most_bytes=100)
 
 

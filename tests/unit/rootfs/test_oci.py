@@ -207,7 +207,7 @@ def test_a_tag_chooses_by_its_whole_name(ref: str, tag: str, found: bool, layout
 def test_several_that_fit_are_not_guessed(layout: LayoutMaker, shop: Workshop) -> None:
     layout.add([motd("one")], ref="one")
     layout.add([motd("two")], ref="two")
-    with pytest.raises(RootfsError, match="2 that fit") as caught:
+    with pytest.raises(RootfsError, match="has 2 manifests") as caught:
         fill(wish_for(layout.write()), shop)
     assert "'one', 'two'" in caught.value.remedy
 
