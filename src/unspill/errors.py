@@ -76,14 +76,14 @@ class PolicyError(UsageError):
     """A setting is unknown, has the wrong type or can't be read: the run stops."""
 
     code = "policy"
-    default_remedy = "Correct the setting; unspill never guesses what a policy meant."
+    default_remedy = "Correct the setting, then try again."
 
 
 class RootRefused(UsageError):
     """This directory can't be a writable root."""
 
     code = "root-refused"
-    default_remedy = "Choose a project directory below your home directory, not one that holds other things."
+    default_remedy = "Choose a directory below your home directory that holds only the project."
 
 
 class HostError(UnspillError):
@@ -105,7 +105,7 @@ class BwrapUnsafe(HostError):
     """The bwrap that was found could have been written by someone else."""
 
     code = "bwrap-unsafe"
-    default_remedy = "Use a bwrap that root owns and nobody else can write, and that is not setuid."
+    default_remedy = "Use a bwrap that root owns, that only root can write, and that is not setuid."
 
 
 class NamespacesForbidden(HostError):
@@ -140,21 +140,21 @@ class SandboxUnavailable(UnspillError):
 
     code = "sandbox-unavailable"
     exit_code = 5
-    default_remedy = "Run `unspill doctor`; if it finds nothing, this is a defect of unspill: please report it."
+    default_remedy = "Run `unspill doctor`. If it finds no problem, this is a bug in unspill: please report it."
 
 
 class ProjectBusy(SandboxUnavailable):
     """Another operation changes this project right now."""
 
     code = "project-busy"
-    default_remedy = "Wait for it and try again."
+    default_remedy = "Wait until it ends, then try again."
 
 
 class ApplyFailed(SandboxUnavailable):
     """The disk failed or is full; the operation was taken back, or will be at the next start."""
 
     code = "apply-failed"
-    default_remedy = "Free some space or mend the disk, then try again; what was to be applied is still held."
+    default_remedy = "Free some space or repair the disk, then try again. The changes are still held."
 
 
 class RootfsError(UnspillError):
@@ -162,28 +162,28 @@ class RootfsError(UnspillError):
 
     code = "rootfs"
     exit_code = 8
-    default_remedy = "Run `unspill rootfs list` to see what there is."
+    default_remedy = "Run `unspill rootfs list` to see which ones you have."
 
 
 class RootfsUnreachable(RootfsError):
     """A mirror or a file that a rootfs comes from can't be read."""
 
     code = "rootfs-unreachable"
-    default_remedy = "Check the network and the address, or name an archive on disk."
+    default_remedy = "Check the network and the address, or use an archive on disk."
 
 
 class RootfsUnverified(RootfsError):
     """What was fetched is not what it should be, or a rootfs is not what it was."""
 
     code = "rootfs-unverified"
-    default_remedy = "Do not use it. Fetch it again, from another mirror if need be, and compare the digest."
+    default_remedy = "Don't use it. Fetch it again, from another mirror if necessary, and compare the digest."
 
 
 class RootfsUnsafe(RootfsError):
     """An archive has an entry that would lead out of its directory, or that nobody needs in a rootfs."""
 
     code = "rootfs-unsafe"
-    default_remedy = "Do not use this archive, or make it anew without that entry."
+    default_remedy = "Don't use this archive, or rebuild it without that entry."
 
 
 class StoreError(UnspillError):
@@ -204,7 +204,7 @@ class StoreDamaged(StoreError):
     """The database is not readable as one."""
 
     code = "store-damaged"
-    default_remedy = "Run `unspill recover`: it puts the last copy of the database back, and removes nothing."
+    default_remedy = "Run `unspill recover`. It restores the last copy of the database and deletes nothing."
 
 
 class FileError(UnspillError):

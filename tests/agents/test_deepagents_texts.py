@@ -77,7 +77,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"after": "apply"},
         "[unspill] Not applied (held: later commands see it, the project does not have it until the user applies it). "
         "Why, as the user is told:\n"
-        "[unspill]   ! .git and 2 in it: needs the person's consent: git runs it by itself: a hook\n"
+        "[unspill]   ! .git and 2 in it: needs the user's approval: git runs this hook automatically\n"
         f"{NOTHING}{OK}",
     ),
     "thrown away": (

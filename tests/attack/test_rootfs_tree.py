@@ -113,7 +113,7 @@ def test_a_tree_whose_link_stands_above_a_mount_point_is_refused_in_words(ground
     (ground.top / f"was-{point}").rename(tree / "usr" / point)
     (ground.home / "skills").mkdir()
     mounts = ((f"/{point}/x".encode(), os.fsencode(ground.home / "skills")),)
-    with pytest.raises(UnspillError, match=f"/{point} is a link in the rootfs"):
+    with pytest.raises(UnspillError, match=f"/{point} is a symlink in the rootfs"):
         rooted(ground, tree, mounts=mounts).run("true")
 
 

@@ -12,7 +12,7 @@ from tests.support import Ground, kinds, run_cli
 
 pytestmark = pytest.mark.kernel
 
-EDITED = "it was changed while the command ran or since"
+EDITED = "it changed in the project during or after the run"
 
 
 def typed(ground: Ground, *words: str, code: int = 0, cwd: str = ".") -> tuple[str, str]:
@@ -169,7 +169,7 @@ def test_undo_leaves_what_was_changed_since_and_says_how_to_get_at_it(ground: Gr
     assert stdout.splitlines() == ["Undid op 1 (1 path): op 2 (redo: unspill redo)", "  D other"]
     assert stderr.splitlines() == [
         "unspill: 1 path was left as it is:",
-        "  ! file: conflict: it was changed since",
+        "  ! file: conflict: it has changed since",
         "      unspill diff --op op1 file, then unspill restore file --from op1",
     ]
     assert (ground.project / "file").read_text() == "person\n"
@@ -199,14 +199,14 @@ def test_undo_of_an_older_operation(ground: Ground) -> None:
         (("undo", "op5"), "no such operation: 5"),
         (("undo", "five"), "no such operation: five"),
         (("redo", "1", "2"), "too many arguments: 2"),
-        (("apply", "missing"), "nothing changed at missing"),
+        (("apply", "missing"), "missing has no changes"),
         (("apply", "--glob", "*.x"), "no change matches *.x"),
         (("apply", "--hunk", "file"), "--hunk wants PATH:N"),
         (("apply", "--hunk", "file:"), "--hunk wants PATH:N"),
         (("apply", "--hunk", "file:x"), "--hunk wants PATH:N"),
         (("apply", "--hunk", "file:999999999999"), "there is no hunk 999999999999"),
         (("apply", "--run", "9"), "no such run: 9"),
-        (("discard", "missing"), "nothing changed at missing"),
+        (("discard", "missing"), "missing has no changes"),
         (("restore",), "which file?"),
         (("restore", "missing"), "there is no backup of 'missing'"),
         (("restore", "/etc/passwd"), "is not inside the project"),

@@ -30,7 +30,7 @@ def test_as_json(ground: Ground) -> None:
 def test_with_a_project_it_looks_through_it(ground: Ground) -> None:
     (ground.project / "out").symlink_to("/etc")
     done = run_cli("doctor", ground.project, cwd=ground.home)
-    assert "symlinks that lead out of the project" in done.stdout.decode()
+    assert "symlinks that point outside the project" in done.stdout.decode()
     value = json.loads(run_cli("doctor", "--json", ground.project, cwd=ground.home).stdout)
     assert [finding["kind"] for finding in value["findings"]] == ["link-out"]
 

@@ -34,11 +34,11 @@ def text_of(ground: Ground, *words: str, code: int = 0) -> str:
 
 def test_changes_lists_what_is_held(held: Ground) -> None:
     assert text_of(held, "changes").splitlines() == [
-        "3 added, 1 modified, 1 deleted, 1 with other metadata",
+        "3 added, 1 modified, 1 deleted, 1 with changed metadata",
         "  A binary",
         "  m dir/inner  [mode 644 to 600]",
         "  M edited",
-        "  A out -> /etc/passwd  [leads out of the project]",
+        "  A out -> /etc/passwd  [points outside the project]",
         "  D removed",
         '  A "sp ace"',
     ]
@@ -47,10 +47,10 @@ def test_changes_lists_what_is_held(held: Ground) -> None:
 def test_changes_of_one_run(held: Ground) -> None:
     assert text_of(held, "changes", "--run", "1").splitlines()[1:] == [
         "  M edited",
-        "  A out -> /etc/passwd  [leads out of the project]",
+        "  A out -> /etc/passwd  [points outside the project]",
         "  D removed",
     ]
-    assert text_of(held, "changes", "--run=2").splitlines()[0] == "2 added, 1 with other metadata"
+    assert text_of(held, "changes", "--run=2").splitlines()[0] == "2 added, 1 with changed metadata"
 
 
 def test_changes_where_nothing_is_held(ground: Ground) -> None:
@@ -156,7 +156,7 @@ def test_show_tells_all_of_one_run(held: Ground) -> None:
     assert lines[1].startswith("command: /bin/sh -c ")
     assert lines[2] == f"directory: {held.project}"
     assert lines[3:7] == ["stdout: 5 bytes", "  said", "stderr: 4 bytes", "  bad"]
-    assert lines[7:9] == ["changes:", "2 added, 1 with other metadata"]
+    assert lines[7:9] == ["changes:", "2 added, 1 with changed metadata"]
     by_id = held.sandbox().find_run(2).id
     assert text_of(held, "show", by_id).splitlines() == lines
 

@@ -62,7 +62,7 @@ def test_a_mirror_that_is_gone_is_told_with_a_remedy(ground: Ground, mirror: Mir
     done = run_cli(*words, cwd=ground.project)
     assert (done.returncode, done.stdout) == (8, b"")
     assert b"404" in done.stderr
-    assert b"name an archive on disk" in done.stderr
+    assert b"use an archive on disk" in done.stderr
 
 
 def is_running(word: str) -> bool:

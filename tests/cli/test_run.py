@@ -221,7 +221,7 @@ def test_explain_prints_the_whole_plan_and_runs_nothing(ground: Ground) -> None:
     text = done.stdout.decode()
     assert os.fspath(ground.project) in text
     assert "--unshare-net" in text
-    assert "every write is caught in a layer" in text
+    assert "every write goes to a layer" in text
     assert not ground.sandbox().changes()
     assert ground.sandbox().runs() == ()
     assert ground.left_behind() == []

@@ -190,7 +190,7 @@ def test_a_build_that_hangs_leaves_no_process_and_no_file(scratch: Path, script:
         # Nothing is waited for that outlives the build itself
         run(argv, os.fspath(scratch), {}, wall_s=60)
     else:
-        with pytest.raises(RootfsError, match="did not come to an end in 3 seconds: "):
+        with pytest.raises(RootfsError, match="did not finish in 3 seconds: "):
             run(argv, os.fspath(scratch), {}, wall_s=3)
     assert processes_with(word) == []
     assert not (scratch / "tmp").exists()

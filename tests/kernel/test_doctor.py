@@ -115,7 +115,7 @@ def test_a_project_is_looked_through(trusted: bytes, state: Path, tmp_path: Path
     text = as_text(facts, found, survey)
     assert exit_code(found) == 0
     assert "1 entries" in text
-    assert "symlinks that lead out of the project" in text
+    assert "symlinks that point outside the project" in text
     assert "\x1b" not in text
     assert "a\\nb" in text
     value = json.loads(as_json(facts, found, survey))

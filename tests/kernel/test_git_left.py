@@ -31,10 +31,10 @@ class Case:
 
 
 CASES = {
-    "it is not there": Case(COMMIT, "mv .git ../gone", "not there any more"),
+    "it is not there": Case(COMMIT, "mv .git ../gone", "no longer exists"),
     "an object is not what its name says": Case(f"{COMMIT}; {SPOIL}", PERSON, "not what its name says"),
     "no reference can be made": Case(
-        COMMIT, f"{PERSON}; chmod 500 .git/refs", "no right", frozenset({b"made", b"base2"})
+        COMMIT, f"{PERSON}; chmod 500 .git/refs", "permission", frozenset({b"made", b"base2"})
     ),
 }
 

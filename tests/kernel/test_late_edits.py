@@ -144,7 +144,7 @@ def test_what_can_t_be_kept_is_said(scene: Scene, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(perform, "make_kept", refuse)
     operation = swapped_back(scene)
     said = "file: you edited it while unspill was changing it; that version could not be kept: "
-    assert operation.notes == (said + "the filesystem does not permit it",)
+    assert operation.notes == (said + "the filesystem does not allow it",)
 
 
 def test_a_deleted_file_that_was_saved_and_made_anew_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_an_ordinary_person_uses_what_root_baked(scene: Scene) -> None:
 @pytest.mark.parametrize("action", ["another", "remove", "upgrade", "use"])
 def test_an_ordinary_person_changes_nothing_of_it(scene: Scene, action: str) -> None:
     answer = as_person(scene, action)
-    assert "can only be read" in answer["text"]
+    assert "is read-only" in answer["text"]
     assert "ROOTFS_DIR" in answer["remedy"]
     assert len(scene.registry.list()) == 1
     assert scene.staging() == []
@@ -73,8 +73,8 @@ def test_an_ordinary_person_changes_nothing_of_it(scene: Scene, action: str) -> 
 def test_a_directory_of_another_person_is_refused_even_to_root(scene: Scene, place: str) -> None:
     directory = os.path.join(os.fsdecode(scene.registry.directory), place)
     os.chown(directory, OTHER, OTHER)
-    assert "belongs to somebody else" in as_person(scene, "prepare")["text"]
-    with pytest.raises(RootfsUnsafe, match="somebody else"):
+    assert "belongs to another user" in as_person(scene, "prepare")["text"]
+    with pytest.raises(RootfsUnsafe, match="belongs to another user"):
         scene.registry.list()
     # The control: as soon as it is root's it can be used
     os.chown(directory, 0, 0)
@@ -86,4 +86,4 @@ def test_a_rootfs_that_another_person_planted_is_not_ready(scene: Scene, place: 
     directory = os.path.join(os.fsdecode(scene.registry.roots), "small-1.0-any", place)
     os.chown(directory, OTHER, OTHER)
     assert scene.registry.list() == ()
-    assert "can only be read" in as_person(scene, "prepare")["text"]
+    assert "is read-only" in as_person(scene, "prepare")["text"]

@@ -96,7 +96,7 @@ def test_an_upgrade_disturbs_none_of_those_who_run_in_the_old_one(ground: Ground
         assert registry.current() == new
         for _ in range(15):
             time.sleep(0.1)
-            with pytest.raises(RootfsError, match="Runs use"):
+            with pytest.raises(RootfsError, match="Runs are using"):
                 registry.remove(old.name, force=True)
             assert registry.remove_unused() == ()
         assert verify(old) == "none"

@@ -118,7 +118,7 @@ def test_a_directory_is_mounted_where_the_policy_says_and_read_only(ground: Grou
 def test_a_place_that_a_sandbox_has_itself_is_refused(ground: Ground, tree: Path) -> None:
     skills = ground.home / "skills"
     skills.mkdir()
-    with pytest.raises(UsageError, match="is not free"):
+    with pytest.raises(UsageError, match="is taken"):
         inside(ground, tree, mounts=((b"/workspace/skills", os.fsencode(skills)),))
 
 

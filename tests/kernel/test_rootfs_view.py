@@ -176,7 +176,7 @@ def test_a_directory_is_shown_anywhere_and_read_only(ground: Ground, engine: str
 
 def test_a_place_behind_a_link_of_the_tree_is_refused_in_words(ground: Ground) -> None:
     (ground.home / "skills").mkdir()
-    with pytest.raises(UnspillError, match="/bin is a link in the rootfs"):
+    with pytest.raises(UnspillError, match="/bin is a symlink in the rootfs"):
         rooted(ground, mounts=((b"/bin/skills", os.fsencode(ground.home / "skills")),)).run("true")
 
 

@@ -199,7 +199,7 @@ def test_with_another_owner_it_is_refused(ground: Ground, tree: Path) -> None:
 def test_what_is_mounted_is_never_in_a_directory_that_commands_write(ground: Ground, tree: Path) -> None:
     skills = ground.top / "skills"
     skills.mkdir()
-    with pytest.raises(UsageError, match="that commands may write"):
+    with pytest.raises(UsageError, match="that commands can write"):
         writable(ground, tree, mounts=((b"/opt/skills", os.fsencode(skills)),)).run("true")
 
 

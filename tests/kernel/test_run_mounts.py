@@ -45,7 +45,7 @@ def test_a_mount_below_a_root_is_named_with_the_remedy(ground: Ground, engine: s
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("UsageError ")
     assert f"mounted on {mount}" in done.stdout
-    assert "| Unmount it, mount it outside the project, or choose a directory without it" in done.stdout
+    assert "| Unmount it, mount it outside the project, or choose a project directory without it" in done.stdout
     # The control arm: without the mount the same run works
     assert with_mount(ground, program).stdout == "0 ['x', 'y'] [b'file', b'mnt/file']\n"
 

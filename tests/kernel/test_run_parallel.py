@@ -128,7 +128,7 @@ def test_nothing_is_discarded_beneath_a_run(ground: Ground) -> None:
 
     def discarder() -> None:
         assert began.wait(10)
-        with pytest.raises(SandboxUnavailable, match="still going on"):
+        with pytest.raises(SandboxUnavailable, match="still active"):
             sandbox.discard()
 
     at_once(runner, discarder)

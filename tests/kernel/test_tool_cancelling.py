@@ -18,7 +18,7 @@ from unspill.permissions.approvers import Callback
 
 pytestmark = pytest.mark.kernel
 
-GIVEN_UP = "ERROR: the caller gave up; nothing was changed."
+GIVEN_UP = "ERROR: cancelled by the caller; nothing was changed."
 
 
 class Caller:

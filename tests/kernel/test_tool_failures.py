@@ -17,8 +17,8 @@ from unspill.errors import SandboxUnavailable
 pytestmark = pytest.mark.kernel
 
 WHY = (
-    "the sandbox failed: Not a directory. What the user can do: Run `unspill doctor`; if it finds nothing, this is a "
-    "defect of unspill: please report it."
+    "the sandbox failed: Not a directory. What the user can do: Run `unspill doctor`. If it finds no problem, this "
+    "is a bug in unspill: please report it."
 )
 CALLS: dict[str, dict[str, Any]] = {
     "run": {"command": "echo never"},

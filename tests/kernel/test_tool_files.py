@@ -291,7 +291,7 @@ def test_a_file_that_is_held_is_told_apart(ground: Ground) -> None:
     assert answer.text == (
         f"Written: {ground.project}/.envrc (a new file, 1 byte).\nNot applied (held: later commands see it, the "
         "project does not have it until the user applies it). Why, as the user is told:\n  ! .envrc: needs the "
-        "person's consent: direnv runs it when you enter the directory\n"
+        "user's approval: direnv runs it when you enter the directory\n"
     )
     assert not (ground.project / ".envrc").exists()
 

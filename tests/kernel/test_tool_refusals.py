@@ -75,18 +75,12 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "an address that nobody can allow": (
         "curl -s http://10.0.0.1",
         HOSTS,
-        [
-            "Network: 10.0.0.1:80 was refused. Nothing allows it: its address is private, and only public addresses "
-            "can be reached."
-        ],
+        ["Network: 10.0.0.1:80 was refused. Use a host with a public address: its address is not public (private)."],
     ),
     "an address that nobody can allow, and hosts are asked for": (
         "curl -s http://10.0.0.1",
         {"network": Network(ask=True)},
-        [
-            "Network: 10.0.0.1:80 was refused. Nothing allows it: its address is private, and only public addresses "
-            "can be reached."
-        ],
+        ["Network: 10.0.0.1:80 was refused. Use a host with a public address: its address is not public (private)."],
     ),
     "a name with words of the command's own": (
         f"python3 -c '{SOCKS}'",
@@ -105,29 +99,29 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "touch /usr/x",
         {},
         [
-            "Note: /usr/x: /usr is read-only: programs and libraries, read-only. It can't be allowed: write to the "
+            "Note: /usr/x: /usr is read-only: programs and libraries. It can't be allowed; write to the "
             "project, the playground or /tmp instead.",
         ],
     ),
     "a place that is not named": (
         "echo 'Read-only file system' >&2; exit 1",
         {},
-        [f"Note: Something was to be written where the sandbox is read-only (EROFS). {ELSEWHERE}"],
+        [f"Note: The command tried to write where the sandbox is read-only (EROFS). {ELSEWHERE}"],
     ),
     "a directory that is renamed": (
         "echo 'Invalid cross-device link' >&2; exit 1",
         {},
         [
-            "Note: The kernel's overlay does not rename a directory of the project as a whole (EXDEV). `mv` copies "
-            "instead and works; for `git mv DIR`, move the files one by one or `mv` and `git add -A`."
+            "Note: The overlay can't rename a whole directory of the project (EXDEV). Use `mv`, which copies "
+            "instead. For `git mv DIR`, move the files one by one, or use `mv` and `git add -A`."
         ],
     ),
     "a file of somebody else": (
         "echo 'Value too large for defined data type' >&2; exit 1",
         {},
         [
-            "Note: A file of another owner or group was to be changed, which can't be copied into a layer (EOVERFLOW). "
-            "What the user can do: `unspill doctor PROJECT` lists such files; give them to yourself: chown -R "
+            "Note: The command tried to change a file of another owner or group, which the overlay can't copy "
+            "(EOVERFLOW). What the user can do: `unspill doctor PROJECT` lists these files. Make them yours: chown -R "
             "YOU:YOURGROUP."
         ],
     ),
@@ -135,9 +129,10 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "touch ~/stuff/x",
         {},
         [
-            "Note: HOME/stuff/x: its directory is not there: HOME is fresh: a home directory of this run only. What "
-            "the user can do: Allow it with `--root HOME/stuff` or `roots` in your own configuration (a directory of "
-            "yours: make it if there is none), or write to the project, the playground or /tmp instead."
+            "Note: HOME/stuff/x: its directory does not exist: HOME is empty in the sandbox (a home directory for this "
+            "run only). What the user can do: Allow it with `--root HOME/stuff` or `roots` in your own configuration "
+            "(create the directory first if it does not exist), or write to the project, the playground or /tmp "
+            "instead."
         ],
     ),
 }

@@ -142,9 +142,9 @@ def test_an_undo_says_what_it_left_alone(project: Ground) -> None:
     answer = call(sandbox, "undo")
     assert answer.text == (
         "Operation 1 was taken back, as operation 2: 1 path is as it was before it.\nLeft alone:\n"
-        "  ! old: conflict: it was changed since\n"
+        "  ! old: conflict: it has changed since\n"
     )
-    assert answer.values["left"] == [{"path": "old", "reason": "conflict: it was changed since"}]
+    assert answer.values["left"] == [{"path": "old", "reason": "conflict: it has changed since"}]
     (project.project / "old").unlink()
 
 
@@ -248,7 +248,7 @@ def test_the_person_is_asked_about_held_files_that_are_to_be_applied(
         "Applied to the project as operation 1: 1 path.\n"
         if is_allowed
         else "Nothing was applied.\nNot applied (still held). Why, as the user is told:\n  ! .envrc: needs the "
-        "person's consent: direnv runs it when you enter the directory\n"
+        "user's approval: direnv runs it when you enter the directory\n"
     )
 
 
@@ -256,7 +256,7 @@ def test_there_is_nothing_to_apply(project: Ground) -> None:
     answer = call_tool(project.sandbox(), "apply", {}, may_apply=True)
     assert answer.text == "Nothing was applied.\n"
     refused = call_tool(project.sandbox(), "apply", {"paths": ["none"]}, may_apply=True)
-    assert refused.text == "ERROR: nothing changed at none. `changes` lists what can be chosen.\n"
+    assert refused.text == "ERROR: none has no changes. `changes` lists what can be chosen.\n"
 
 
 def test_another_root_is_named_by_its_path_and_the_project_by_that_inside(project: Ground) -> None:

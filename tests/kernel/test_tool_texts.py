@@ -167,7 +167,7 @@ def test_what_a_held_file_is_told_apart_from_what_was_applied(ground: Ground) ->
     assert answer.text == (
         "Exit code: 0\nChanges of run 1 (applied to the project as operation 1):\n1 added\n  A plain\n"
         "Not applied (held: later commands see it, the project does not have it until the user applies it). Why, as "
-        "the user is told:\n  ! .envrc: needs the person's consent: direnv runs it when you enter the directory\n"
+        "the user is told:\n  ! .envrc: needs the user's approval: direnv runs it when you enter the directory\n"
         "The command printed nothing.\n"
     )
     assert answer.values["not_applied"] == [".envrc"]

@@ -180,4 +180,4 @@ def test_without_a_playground_the_run_says_why(ground: Ground, view: str) -> Non
     project.mkdir()
     result = ground.sandbox(project=project, view=view).run("true")
     assert result.ok
-    assert any("There is no playground: its place is taken by the root" in warning for warning in result.warnings)
+    assert any(f"There is no playground: the root {project} " in warning for warning in result.warnings)

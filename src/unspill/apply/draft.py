@@ -68,11 +68,11 @@ _MOST_NOTES = 200
 _OBJECT_MODE = 0o444
 _DIR, _LINK = stat.S_IFDIR, stat.S_IFLNK
 _WRITABLE_OR_SPECIAL = 0o7333
-_MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: below another sandbox they would hide live files"
-_EDITED = "it was changed while the command ran or since"
-_STALE = "it is not what was reviewed any more"
-_NO_BACKUP = "what was displaced is not in the backup any more"
-_DAMAGED = "the backup is not what was put there"
+_MARKS_LEFT_OUT = "attributes named user.overlay.* are not applied: under another sandbox they would hide your files"
+_EDITED = "it changed in the project during or after the run"
+_STALE = "it changed after the review"
+_NO_BACKUP = "the backup no longer has the old version"
+_DAMAGED = "the backup was changed"
 
 # What a layer says about a path by the directories above it: nothing, look further, or it hides what is beneath.
 _ABSENT, _THROUGH, _HIDES = range(3)
@@ -459,7 +459,7 @@ class RootDraft:
     def _add(self, change: Change) -> None:
         entry = change.entry
         if change.unreadable:
-            self._skip(change.path, "refused", "it can't be read, so nobody knows what would be lost")
+            self._skip(change.path, "refused", "unspill can't read it, so it can't tell what would be lost")
         elif entry is None:
             self._delete(change)
         elif entry.kind == "dir":
@@ -569,9 +569,9 @@ class RootDraft:
         if found is None:
             if change.base_kind is None or change.kind == "replaced":
                 return True
-            self._skip(change.path, "conflict", "it was deleted meanwhile")
+            self._skip(change.path, "conflict", "it was deleted in the meantime")
         elif change.base_kind is None:
-            self._skip(change.path, "conflict", "something else was made there meanwhile")
+            self._skip(change.path, "conflict", "something else was created there in the meantime")
         elif found.st_mode & FORMAT != _DIR and self.is_edited(change.path, found):
             self._skip(change.path, "conflict", _EDITED)
         else:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     Displaced = tuple[bytes, bytes]
 
 
-REPOSITORY_GONE = "the repository is not there any more"
-_NEEDS = "it needs an object that is not in your repository any more"
+REPOSITORY_GONE = "the repository no longer exists"
+_NEEDS = "it needs an object that your repository no longer has"
 _MOST_TIPS = 100
 _MOST_LINES = 21
 _MOST_WORDS = 4

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from unspill.model.operation import GitEnding, GitMove, GitStep, OperationId, RefMove, Step
 
 
-_MOVED = "you moved it meanwhile"
-_BUSY = "git is at work there: {lock} exists; if no git is running, remove it"
+_MOVED = "you moved it in the meantime"
+_BUSY = "git is busy there: {lock} exists. If no git is running, remove it"
 _LOCK_PATIENCE_S = 1.0
 _LOCK_PAUSE_S = 0.002
 _PACKED_LOCK = b"packed-refs.lock"

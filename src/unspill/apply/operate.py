@@ -104,9 +104,9 @@ def operate(store: Store, task: Task) -> Operation:
 def _failure(task: Task, error: OSError, taken_back: Operation | None = None) -> ApplyFailed:
     result = "nothing was changed"
     if taken_back is not None and taken_back.left:
-        result = "some paths could not be taken back, see `unspill log`"
+        result = "some paths could not be restored, see `unspill log`"
     elif taken_back is not None and taken_back.notes:
-        result += f"; what you edited meanwhile is kept, see `unspill show op{taken_back.number}`"
+        result += f"; files that you edited in the meantime are kept, see `unspill show op{taken_back.number}`"
     return ApplyFailed(f"{task.kind} failed: {error.strerror}; {result}")
 
 
@@ -322,8 +322,8 @@ class _Work:
             finished = finish(self._store, journal)
         except (OSError, StoreError) as error:
             raise SandboxUnavailable(
-                f"{self._task.kind} was done, but it can't be recorded yet: {error}",
-                remedy="Mend the disk or free some space; the next command of unspill records it.",
+                f"the {self._task.kind} is done, but unspill can't record it yet: {error}",
+                remedy="Repair the disk or free some space. The next unspill command records it.",
             ) from error
         self._marker.must_stay = not is_clean
         return finished
@@ -360,8 +360,8 @@ class _Work:
 
     def _not_yet(self, failure: BaseException | None) -> ApplyFailed:
         return ApplyFailed(
-            f"{self._task.kind} failed ({failure}) and could not be taken back yet",
-            remedy="Mend the disk or free some space; the next command of unspill takes it back.",
+            f"{self._task.kind} failed ({failure}), and unspill can't roll it back yet",
+            remedy="Repair the disk or free some space. The next unspill command rolls it back.",
         )
 
 

@@ -30,25 +30,26 @@ if TYPE_CHECKING:
     from unspill.model.operation import Entry, Metadata, OperationId, Step, Why
 
 
-CHANGED = "it was changed since"
-BEING_WRITTEN = "somebody has it open for writing"
+CHANGED = "it has changed since"
+BEING_WRITTEN = "a program has it open for writing"
 NOT_EMPTY = "the directory is not empty"
+OCCUPIED = "something else is there now"
 UNSURE = ""
 # What is wrong with one entry. Anything else (a full or failing disk) ends the operation, which is then rolled back.
 _OF_THE_ENTRY: dict[int, tuple[Why, str]] = {
-    errno.ENOENT: ("conflict", "it is not there any more"),
-    errno.EEXIST: ("conflict", "something else is there now"),
-    errno.ENOTDIR: ("conflict", "a directory above it is none any more"),
-    errno.ELOOP: ("conflict", "a directory above it is a link now"),
+    errno.ENOENT: ("conflict", "it no longer exists"),
+    errno.EEXIST: ("conflict", OCCUPIED),
+    errno.ENOTDIR: ("conflict", "a directory above it is no longer a directory"),
+    errno.ELOOP: ("conflict", "a directory above it is now a symlink"),
     errno.ENOTEMPTY: ("conflict", NOT_EMPTY),
-    errno.EXDEV: ("refused", "it is on another mount than the project"),
-    errno.EACCES: ("refused", "no right to change its directory"),
-    errno.EPERM: ("refused", "the filesystem does not permit it"),
+    errno.EXDEV: ("refused", "it is on a different mount than the project"),
+    errno.EACCES: ("refused", "you don't have permission to change its directory"),
+    errno.EPERM: ("refused", "the filesystem does not allow it"),
     errno.EROFS: ("refused", "it is on a read-only filesystem"),
     errno.EBUSY: ("refused", "it is in use as a mount point"),
-    errno.ETXTBSY: ("refused", "it is being executed"),
+    errno.ETXTBSY: ("refused", "a program is running from it"),
     errno.ENAMETOOLONG: ("refused", "its name is too long for the filesystem"),
-    errno.EINVAL: ("refused", "the filesystem does not take it"),
+    errno.EINVAL: ("refused", "the filesystem can't store it"),
 }
 # So often somebody may be faster than us, until what is live then stays
 _SWAPS = 16

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 _TICK_PATIENCE_S = 1.0
 _TICK_PAUSE_S = 0.0005
 _LONGEST_MARKER = 1 << 20
-_ROOT_GONE = "the project's directory is not there any more"
-_BEFORE = "what was there before is kept in"
+_ROOT_GONE = "the project directory no longer exists"
+_BEFORE = "the earlier version is kept in"
 
 
 def recover_operations(store: Store) -> tuple[Operation, ...]:
@@ -78,8 +78,8 @@ def recover_operations(store: Store) -> tuple[Operation, ...]:
         found = [_recover(store, OperationId(name.decode())) for name in sorted(names)] if names else []
     except OSError as error:
         raise SandboxUnavailable(
-            f"an operation that was interrupted can't be ended yet: {error.strerror}",
-            remedy="Mend the disk or free some space; each command of unspill tries it again.",
+            f"unspill can't finish an interrupted operation yet: {error.strerror}",
+            remedy="Repair the disk or free some space. Every unspill command tries again.",
         ) from error
     return tuple(operation for operation in found if operation is not None)
 

@@ -24,7 +24,7 @@ from unspill.apply.git_draft import (
     stashed,
 )
 from unspill.apply.journal import FIRST_VERSION, journal_file, read_journal
-from unspill.apply.perform import CHANGED, explain_error
+from unspill.apply.perform import CHANGED, OCCUPIED, explain_error
 from unspill.apply.recover import RolledBackEntries
 from unspill.apply.staging import has_metadata, opened_and_closed
 from unspill.apply.steps import entry_of, matches
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 _NEW_DIRECTORY = Metadata(mode=0o700)
 
 _STAYS = "you {what} since, so git stays as it is{advice}"
-_LOST = "{name} can't go back: the commit it was at is not there any more"
+_LOST = "{name} can't go back: its old commit no longer exists"
 _MOVED_SINCE = "you moved it since, so it stays where it is"
 
 
@@ -172,7 +172,7 @@ class Reversal:
         live = None if is_hidden else self._find(dirs, step)
         if step.action == "take":
             if live is not None:
-                return "conflict", "something else is there now"
+                return "conflict", OCCUPIED
             self._back.add((step.root, step.path))
             return backup_problem(dirs, step, step.before, modes)
         if not is_hidden and (live is None or not self._is_ours(dirs, step, live)):
@@ -499,7 +499,7 @@ class _MoveReversal:
             return "switched to another branch", ""
         if inner == {b"index"}:
             return "staged something", ""
-        return "began or ended a merge, a rebase or the like", ""
+        return "started or finished a merge, a rebase or something similar", ""
 
     def _by_hand(self, name: bytes) -> str:
         """Return the command that undoes the commits of the operation on top of the person's, or does them again."""

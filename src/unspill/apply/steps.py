@@ -216,7 +216,7 @@ def _lock(fd: int, deadline: float) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise ProjectBusy("another operation on this project is still under way") from None
+                raise ProjectBusy("another operation on this project is still running") from None
             time.sleep(_ROOT_PAUSE_S)
 
 

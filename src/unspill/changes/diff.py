@@ -140,7 +140,7 @@ def apply_hunks(old: bytes, new: bytes, numbers: Collection[int]) -> bytes:
     unknown = sorted(set(numbers).difference(range(1, len(groups) + 1)))
     if unknown:
         raise UsageError(
-            f"there is no hunk {unknown[0]}: hunks are counted from 1 to {len(groups)}",
+            f"there is no hunk {unknown[0]}: this file has hunks 1 to {len(groups)}",
             remedy="See `unspill diff` for the numbers.",
         )
     result: list[bytes] = []
@@ -240,7 +240,7 @@ def _left_out(lines: int, changes: int) -> str:
 
 def _lines_of_texts(old: bytes, new: bytes) -> tuple[list[bytes], list[bytes]]:
     if _is_binary(old) or _is_binary(new):
-        raise UsageError("only text has hunks, and this is not text", remedy="Choose the whole file by its path.")
+        raise UsageError("this is not a text file, so it has no hunks", remedy="Choose the whole file by its path.")
     return _lines_of(old), _lines_of(new)
 
 

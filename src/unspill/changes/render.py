@@ -45,10 +45,10 @@ _COLOURS: dict[ChangeKind, str] = {
 _END = "\033[0m"
 _WHYS: dict[Why, str] = {
     "conflict": "conflict",
-    "held": "needs the person's consent",
-    "refused": "never applied",
-    "stale": "changed since it was looked at",
-    "earlier": "kept back",
+    "held": "needs the user's approval",
+    "refused": "refused",
+    "stale": "changed",
+    "earlier": "skipped",
 }
 _OF_GIT = frozenset(
     b"objects refs logs index HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE COMMIT_EDITMSG packed-refs"
@@ -95,7 +95,7 @@ def summary_lines(
             lines.append(f"in {quote(root)}:")
         listed, git = _without_git(worth) if fold_git else (worth, {})
         part = _lines_of(listed, left, colour=colour, renames=renames or {})
-        part += [f"  . {quote(path)}/: {count} of git's own files" for path, count in git.items()]
+        part += [f"  . {quote(path)}/: {count} internal git file{'s'[: count > 1]}" for path, count in git.items()]
         left = max(0, left - len(part))
         lines += part
     lines += [f"  ! {finding}" for finding in changes.findings[:limit]]
@@ -109,7 +109,7 @@ def count_changes(changes: Iterable[Change]) -> str:
     counts = dict.fromkeys(_LETTERS, 0)
     for change in changes:
         counts[change.kind] += not change.is_mere_touch
-    words = {"metadata": "with other metadata"}
+    words = {"metadata": "with changed metadata"}
     return ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
 
 
@@ -118,7 +118,7 @@ def remarks(change: Change) -> list[str]:
     notes = []
     entry = change.entry
     if change.leads_out:
-        notes.append("leads out of the project")
+        notes.append("points outside the project")
     if change.unreadable:
         notes.append("not readable")
     if change.kind == "replaced" and entry is not None and change.base_kind is not None:
@@ -130,7 +130,7 @@ def remarks(change: Change) -> list[str]:
     if "xattrs" in change.aspects:
         notes.append("attributes")
     if change.broke_link:
-        notes.append("was hard-linked, now on its own")
+        notes.append("was a hard link, now a separate file")
     if is_mixed_script(change.path):
         notes.append("mixed scripts in the name")
     return notes
@@ -219,7 +219,7 @@ def from_plain(plain: object) -> ChangeSet:
     try:
         return _read(plain)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"this is not a change set of unspill: {error}") from None
+        raise UsageError(f"this is not an unspill change set: {error}") from None
 
 
 def named(field: str, raw: bytes) -> dict[str, str]:
@@ -341,7 +341,7 @@ def _read(plain: Any) -> ChangeSet:
 def _read_change(plain: Any) -> Change:
     path = _raw(plain, "path")
     if path != b"." and not {b"", b".", b".."}.isdisjoint(path.split(b"/")):
-        _refuse(f"the path {quote(path)} is not one below a root")
+        _refuse(f"the path {quote(path)} is not below a root")
     entry = plain.get("entry")
     base_kind = plain.get("base_kind")
     others: dict[str, Any] = {field: _raw(plain, field) for field in _BYTES if f"{field}_b64" in plain}
@@ -374,7 +374,7 @@ def _one_of(value: Any, allowed: frozenset[str]) -> Any:
 
 
 def _checked(value: Any, kind: type) -> Any:
-    return value if type(value) is kind else _refuse(f"{value!r} is no {kind.__name__}")
+    return value if type(value) is kind else _refuse(f"{value!r} is not of type {kind.__name__}")
 
 
 def _refuse(why: str) -> Never:

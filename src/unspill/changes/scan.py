@@ -26,6 +26,7 @@ from unspill.host.dirfd import have_same_content
 from unspill.host.overlay import (
     MODE_MARK,
     OPAQUE,
+    foreign_layer,
     is_whiteout,
     kind_of,
     list_attributes,
@@ -378,7 +379,7 @@ class _Scan:
         except PermissionError:
             entry: Found = (upper, name, upper.lstat(name), "dir")
             self._report.add(path, "modified", upper.upper, entry, None, unreadable=True)
-            self._report.leave_out("closed to us", path)
+            self._report.leave_out("can't be opened", path)
             return None
         hides = frame.hides or end != "bottom"
         bases = self._beneath(frame, path, name, uppers[0], hides=hides)
@@ -476,10 +477,7 @@ def _read_marks(directory: Dir) -> bool:
         return False
     mark = os.getxattr(directory.descriptor(), OPAQUE)
     if mark == b"x":
-        raise SandboxUnavailable(
-            f"the layer holds whiteouts in attributes below {directory.name!r}, which no layer of unspill has",
-            remedy="Discard this sandbox; something else wrote into its layer.",
-        )
+        raise foreign_layer(f"whiteouts stored as attributes below {directory.name!r}")
     return mark == b"y"
 
 
@@ -668,7 +666,7 @@ class _Report:
     def leave_out(self, why: str, path: bytes) -> None:
         """Record that what is in a directory is not listed."""
         self._is_cut = True
-        self.find(f"{why}: what is in it is not listed", path)
+        self.find(f"{why}: its contents are not listed", path)
 
     def find(self, what: str, path: bytes) -> None:
         """Record something that no change shows."""
@@ -765,8 +763,8 @@ class Reader:
             or (found[3], found[2].st_ino, found[2].st_size) != (entry.kind, entry.inode, entry.size)
         ):
             raise SandboxUnavailable(
-                f"{change.path!r} in {change.layer!r} is not what was scanned",
-                remedy="Ask for the changes again.",
+                f"{change.path!r} in {change.layer!r} changed after it was scanned",
+                remedy="List the changes again.",
             )
         return open_file(found)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # Paths by root
     Chosen = dict[bytes, set[bytes]]
 
-_CUT = "Discard all that is held, and let the command write less or elsewhere."
+_CUT = "Discard everything that is held, then make the command write less or write elsewhere."
 LIST = "See `unspill changes` for what can be chosen."
 
 
@@ -43,7 +43,7 @@ def select(changes: ChangeSet, selection: Selection, *, parents: bool = True) ->
         UsageError: a part of the selection chooses nothing, or the changes are not all known.
     """
     if changes.is_cut:
-        raise UsageError("there is more than can be listed, so nothing can be chosen of it", remedy=_CUT)
+        raise UsageError("there are more changes than unspill can list, so you can't choose among them", remedy=_CUT)
     if selection.is_everything:
         return changes
     chosen: Chosen = {part.root: set() for part in changes.roots}
@@ -170,7 +170,7 @@ def _choose_paths(changes: ChangeSet, given: tuple[bytes, ...], chosen: Chosen) 
     for name in given:
         if name not in used:
             _refuse_part_of_another(changes, name)
-            raise UsageError(f"nothing changed at {quote(name)}", remedy=LIST)
+            raise UsageError(f"{quote(name)} has no changes", remedy=LIST)
 
 
 def _top_of(path: bytes, tops: Container[bytes], known: dict[bytes, bytes | None]) -> bytes | None:
@@ -197,7 +197,7 @@ def _refuse_part_of_another(changes: ChangeSet, given: bytes) -> None:
             if hides and path.startswith(change.path + b"/"):
                 name = quote(change.path)
                 raise UsageError(
-                    f"{quote(given)} is part of one change: {name} is {change.kind} with everything in it",
+                    f"{quote(given)} can't be chosen alone: {name} was {change.kind} as a whole",
                     remedy=f"Choose {name}.",
                 )
 
@@ -221,13 +221,13 @@ def _choose_file(changes: ChangeSet, hunks: Hunks, chosen: Chosen) -> None:
                 chosen[part.root].add(path)
                 return
     _refuse_part_of_another(changes, hunks.path)
-    raise UsageError(f"nothing changed at {quote(hunks.path)}", remedy=LIST)
+    raise UsageError(f"{quote(hunks.path)} has no changes", remedy=LIST)
 
 
 def _refuse_hunks(change: Change) -> None:
     if change.kind != "modified" or change.base_kind != "file":
         raise UsageError(
-            f"{quote(change.path)} has no hunks to choose from: it is {change.kind} as a whole",
+            f"{quote(change.path)} has no hunks to choose from: it was {change.kind} as a whole",
             remedy="Choose its path.",
         )
 
@@ -235,9 +235,9 @@ def _refuse_hunks(change: Change) -> None:
 def _in_roots(changes: ChangeSet, given: bytes) -> list[tuple[RootChanges, bytes]]:
     """Return the roots that a path or pattern may be in, and what it is called there."""
     if b".." in given.split(b"/"):
-        raise UsageError(f"{quote(given)}: a path with `..` is not taken", remedy="Write the path without it.")
+        raise UsageError(f"{quote(given)}: a path must not contain `..`", remedy="Write the path without it.")
     if not given:
-        raise UsageError("an empty path was given", remedy="Write `.` for everything.")
+        raise UsageError("the path is empty", remedy="Write `.` for everything.")
     path = posixpath.normpath(given)
     if not path.startswith(b"/"):
         return [(part, path) for part in changes.roots]

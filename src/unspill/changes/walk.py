@@ -124,7 +124,7 @@ class Dir:
         """Open a regular file for reading.
 
         Raises:
-            OSError: It can't be read, or is no regular file.
+            OSError: It can't be read, or is not a regular file.
         """
         try:
             fd = os.open(name, _FILE | os.O_NOATIME, dir_fd=self.descriptor())
@@ -133,7 +133,7 @@ class Dir:
             fd = os.open(name, _FILE, dir_fd=self.descriptor())
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise OSError(f"{name!r} is no regular file")
+            raise OSError(f"{name!r} is not a regular file")
         return fd
 
 

@@ -49,7 +49,7 @@ _WORDS: dict[bytes, Kind] = {b"commit": "commit", b"tree": "tree", b"blob": "blo
 _SUBMODULE = b"160000"
 _MOST = 2_000_000
 WRONG = "one of its objects is not what its name says"
-UNCHECKED = "one of its packs could not be checked: git is needed for that, and refused it or is not installed"
+UNCHECKED = "one of its packs could not be checked: git is not installed, or refused the pack"
 
 
 class Broken(Exception):

@@ -52,12 +52,12 @@ _MOST_REFS = 200_000
 _MOST_FILES = 10_000
 _MOST_MEMBERS = 1000
 
-REFTABLE = "git keeps its references in a reftable, which unspill can't move"
-ODD_INDEX = "its index is of a form that unspill can't read, or has a path that git would refuse, in .git for example"
-ODD_FORMAT = "the names of its objects would be of another kind than they were"
-LINKED = "a part of it is a symbolic link, which is not followed"
-ODD_REF = "a reference in it is none that git would write"
-TOO_MANY = "it has more references than unspill reads"
+REFTABLE = "it keeps its references in a reftable, which unspill can't update"
+ODD_INDEX = "unspill can't read its index, or the index has a path that git would refuse, in .git for example"
+ODD_FORMAT = "the format of its object names would change"
+LINKED = "a part of it is a symlink, which unspill does not follow"
+ODD_REF = "it has a reference that git would not write"
+TOO_MANY = "it has more references than unspill can read"
 
 # What a bare repository has in it that commands write
 _BARE = frozenset((b"objects", b"refs", b"HEAD", b"packed-refs"))

@@ -74,7 +74,7 @@ def why_unsafe(path: bytes) -> str:
         found = os.lstat(path)
         parents = [(parent, os.lstat(parent)) for parent in _parents(path)]
     except OSError as error:
-        return f"it can't be looked at: {error.strerror}"
+        return f"it can't be inspected: {error.strerror}"
     return _why_bad_file(path, found) or _why_bad_owner(path, found, parents)
 
 
@@ -89,7 +89,7 @@ def _why_bad_file(path: bytes, found: os.stat_result) -> str:
         os.getxattr(path, "security.capability", follow_symlinks=False)
     except OSError:
         return ""
-    return "it has file capabilities, which is setuid by another name"
+    return "it has file capabilities, which amount to setuid"
 
 
 def _why_bad_owner(path: bytes, found: os.stat_result, parents: list[tuple[bytes, os.stat_result]]) -> str:
@@ -99,7 +99,7 @@ def _why_bad_owner(path: bytes, found: os.stat_result, parents: list[tuple[bytes
         if entry.st_uid != owner and (place != b"/" or not owner):
             return f"{os.fsdecode(place)} is owned by uid {entry.st_uid}, not by root"
         if entry.st_mode & OTHERS_MAY_WRITE:
-            return f"{os.fsdecode(place)} can be written by others than its owner"
+            return f"{os.fsdecode(place)} is writable by users other than its owner"
     return ""
 
 
@@ -196,7 +196,7 @@ def find_changeable_way(path: bytes) -> Changeable | None:
             continue
         left -= 1
         if found.st_uid not in (0, os.geteuid()) or not left:
-            return Changeable(path=entry, reason="is a link of somebody else")
+            return Changeable(path=entry, reason="is another user's symlink")
         # As seen from an entry of it: so it may be sticky, since that entry is the caller's or root's
         above = find_changeable(entry, is_above_only=True)
         if above is not None:
@@ -214,7 +214,7 @@ def _why(path: bytes, *, is_above: bool) -> str:
     if not stat.S_ISDIR(found.st_mode):
         return "is not a directory"
     if found.st_uid not in (0, os.geteuid(), owner_of_the_system()):
-        return "belongs to somebody else"
+        return "belongs to another user"
     if not found.st_mode & OTHERS_MAY_WRITE:
         return ""
     # In a sticky directory such as /tmp nobody else can rename what is the caller's
@@ -247,8 +247,8 @@ def build_filter(machine: str, profile: Profile) -> bytes:
     if key not in _built:
         if machine not in PROGRAMS:
             raise HostError(
-                f"unspill does not know the system calls of {machine}, and runs no command without a filter of them.",
-                remedy=f"Use a machine with a 64-bit system of one of these kinds: {', '.join(PROGRAMS)}.",
+                f"unspill has no system call filter for {machine}, and runs no command without one.",
+                remedy=f"Use a 64-bit machine of one of these types: {', '.join(PROGRAMS)}.",
             )
         _built[key] = bytes.fromhex(PROGRAMS[machine][profile])
     return _built[key]

@@ -182,7 +182,7 @@ def find_classic(memberships: dict[bytes, bytes]) -> GroupPlace:
     if len(parents) != len(CONTROLLERS):
         return GroupPlace(kind="none", reason="no cgroup version 1 with memory and pids is mounted")
     if not all(map(_is_ours, parents)):
-        return GroupPlace(kind="none", reason="the groups of cgroup version 1 are root's")
+        return GroupPlace(kind="none", reason="the groups of cgroup version 1 belong to root")
     return GroupPlace(kind="v1", parents=parents)
 
 

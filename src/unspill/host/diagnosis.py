@@ -83,7 +83,7 @@ REMEDIES = _CAUSES | {
     "bwrap-0.8": _NEWER_BWRAP.format(version="0.8"),
     "bwrap-0.11": _NEWER_BWRAP.format(version="0.11"),
     "bwrap-0.12": _NEWER_BWRAP.format(version="0.12"),
-    "flatpak": "Install unspill on the host: inside a Flatpak application no sandbox can be made.",
+    "flatpak": "Install unspill on the host: it can't make a sandbox inside a Flatpak application.",
     "proc": (
         "bwrap must be able to mount a /proc and to write /proc/sys/user. If a container covers them, start it with "
         f"{_UNCOVERED}, or start unspill outside it."
@@ -116,7 +116,7 @@ FINDINGS = {
     ),
     "immutable": ("are immutable or append-only: a command can't change or delete them", "sudo chattr -i -a PATH"),
     "hard-link": ("are hard links: a change breaks the link, and the other name keeps the old content", ""),
-    "link-out": ("are symlinks that lead out of the project: they are never followed into a writable place", ""),
+    "link-out": ("are symlinks that point outside the project: unspill never follows them into a writable place", ""),
     "special": ("are sockets, FIFOs or devices: nothing outside can be reached through them", ""),
     "mount-point": (
         "are mount points: the kernel refuses an overlay over a directory that has one below",
@@ -126,7 +126,7 @@ FINDINGS = {
         "have attributes named user.overlay.*: overlayfs takes them for its own, and may hide files from a command",
         "remove them: setfattr -x NAME PATH (getfattr -m '^user[.]overlay[.]' PATH lists the names)",
     ),
-    "unreadable": ("can't be read: nothing is known of what is inside", "chmod u+rx PATH"),
+    "unreadable": ("can't be read: unspill does not know what is inside", "chmod u+rx PATH"),
 }
 _SHOWN = 10
 _OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -214,7 +214,7 @@ class _Judge:
         if self._policy.allow_root:
             text = "allow_root is configured: every capability is dropped, but limits on processes do not bind root."
             return self._row("caller", value, "weak", text, "root-caller")
-        text = "unspill runs nothing as root: a way out of the sandbox would be a way to everything."
+        text = "unspill runs nothing as root: an escape from the sandbox would reach everything."
         return self._row("caller", value, "missing", text, "root-caller")
 
     def bwrap(self, error: HostError | None) -> Row:
@@ -232,11 +232,11 @@ class _Judge:
             (
                 ("namespaces", "namespaces", cause),
                 "Commands run in their own user, mount, pid, network and ipc namespaces.",
-                "No sandbox can be made.",
+                "unspill can't make a sandbox.",
             ),
             (
                 ("disable-userns", "disable_userns", of_userns if self._facts.namespaces else cause),
-                "A command can't make namespaces in which it would undo the sandbox.",
+                "A command can't make namespaces to undo the sandbox.",
                 "A command could undo read-only mounts.",
             ),
             (
@@ -280,12 +280,12 @@ class _Judge:
         if facts.lowerdir_plus:
             yield self._row("lowerdir+", "yes", "ok", "A stack can have up to 500 layers.")
         else:
-            text = "A stack can have some two hundred layers; with a newer kernel it could have 500."
+            text = "A stack can have about 200 layers; a newer kernel allows 500."
             yield self._row("lowerdir+", "no", "note", text)
 
     def symlink_flaw(self) -> Row:
         if self._facts.bwrap is None or not self._facts.bwrap.symlink_flaw:
-            return self._row("symlink-flaw", "no", "ok", "bwrap follows no symlink at set-up.")
+            return self._row("symlink-flaw", "no", "ok", "bwrap follows no symlinks during set-up.")
         text = (
             "This bwrap follows symlinks while it makes mount points (CVE-2026-87766). unspill never lets it make one "
             "beneath what a command may have written."

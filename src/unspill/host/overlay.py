@@ -132,10 +132,15 @@ def refuse_foreign(names: list[str], path: bytes) -> None:
     """
     if names and not FOREIGN.isdisjoint(names):
         marks = ", ".join(sorted(FOREIGN.intersection(names)))
-        raise SandboxUnavailable(
-            f"the layer holds {marks} at {path!r}, which no layer of unspill has",
-            remedy="Discard this sandbox; something else wrote into its layer.",
-        )
+        raise foreign_layer(f"{marks} at {path!r}")
+
+
+def foreign_layer(found: str) -> SandboxUnavailable:
+    """Return the error for a layer with something in it that no mount of unspill writes."""
+    return SandboxUnavailable(
+        f"the layer has {found}, which unspill never writes",
+        remedy="Something else wrote to the layer. Discard this sandbox.",
+    )
 
 
 def half_open(mode: int) -> int:

@@ -63,7 +63,7 @@ _TEXTS: dict[Kind, tuple[str, str]] = {
     ),
     "imports": (
         "Python imports modules from {place}, where commands could put one that then runs outside the sandbox.",
-        "Start it as `unspill` or with `python3 -P`, and let no PYTHONPATH and no .pth file lead into the project.",
+        "Start it as `unspill` or with `python3 -P`. No PYTHONPATH and no .pth file may point into the project.",
     ),
 }
 _STARTED_INSIDE = (
@@ -270,7 +270,7 @@ def find_home(uid: int, home_variable: bytes | None) -> Home:
             resolved = os.path.realpath(path)
             if _is_directory_of(resolved, None) and resolved != b"/":
                 return Home(path=resolved, user=user)
-    raise HostError(f"The user {user} has no home directory.", remedy="Set HOME to a directory that is your own.")
+    raise HostError(f"The user {user} has no home directory.", remedy="Set HOME to a directory that you own.")
 
 
 def read_git_configs(home: bytes) -> tuple[bytes, ...]:

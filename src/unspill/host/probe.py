@@ -262,7 +262,7 @@ def _find_causes(facts: Facts) -> Iterator[tuple[str, str]]:
     for name, path, value in set_so:
         yield name, f"{path.removeprefix('/proc/sys/').replace('/', '.')} is {value}"
     if not set_so and not facts.namespaces and facts.bwrap is not None:
-        yield "surroundings", "something around this process forbids it: a sandbox or a security module"
+        yield "surroundings", "a sandbox or a security module around this process forbids it"
 
 
 class Finished(Record):

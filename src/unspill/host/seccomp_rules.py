@@ -246,7 +246,7 @@ def numbers_of(machine: str) -> dict[str, int]:
     if machine not in STRETCHES:
         raise HostError(
             f"unspill does not know the system calls of {machine}.",
-            remedy=f"Use a machine with a 64-bit system of one of these kinds: {', '.join(STRETCHES)}.",
+            remedy=f"Use a 64-bit machine of one of these types: {', '.join(STRETCHES)}.",
         )
     return {
         name: number for first, names in STRETCHES[machine] for number, name in enumerate(names.split(" "), start=first)

@@ -170,8 +170,8 @@ def open_run(
     except OSError as error:
         _take_back(store, run, rows, (*cache_layers, *tops))
         raise SandboxUnavailable(
-            f"A layer can't be made in {os.fsdecode(store.state)}: {error.strerror}.",
-            remedy="Look for free space and free inodes there, or point UNSPILL_STATE_DIR elsewhere.",
+            f"unspill can't create a layer in {os.fsdecode(store.state)}: {error.strerror}.",
+            remedy="Check for free space and free inodes there, or point UNSPILL_STATE_DIR at another directory.",
         ) from error
     return OpenRun(run=run, project=sandbox.project, stacks=opened, caches=cache_layers, rootfs=tops)
 
@@ -230,7 +230,7 @@ def refuse_if_used(store: Store, sandbox: SandboxId) -> None:
     """
     if _is_used(store, sandbox):
         raise SandboxUnavailable(
-            "A run of this sandbox is still going on.", remedy="Wait for it or end it, then discard again."
+            "A run of this sandbox is still active.", remedy="Wait for it or stop it, then discard again."
         )
 
 
@@ -495,7 +495,9 @@ def make_skeleton(points: Iterable[Point]) -> None:
             if point.is_file:
                 os.close(os.open(point.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
         except OSError as error:
-            raise StoreError(f"A mount point can't be made: {os.fsdecode(point.path)}: {error.strerror}.") from error
+            raise StoreError(
+                f"unspill can't create a mount point: {os.fsdecode(point.path)}: {error.strerror}."
+            ) from error
 
 
 def _open_stack(state: bytes, stack: Stack, row: LayerRow) -> Stack:
@@ -544,7 +546,7 @@ def _close(
     with store.transaction:
         for layer in layers:
             if layer.id in keep and not store.layers.seal(layer.id, layer.mark.ctime_ns):
-                raise SandboxUnavailable(f"Layer {layer.id} is gone: another process took its owner for dead.")
+                raise SandboxUnavailable(f"Layer {layer.id} is gone: another process believed that its owner was dead.")
         store.layers.remove(dropped)
         store.caches.remove(left)
         unused = store.caches.take_unused() if caches else ()
@@ -872,12 +874,12 @@ def _own_dir(path: bytes, what: str) -> bytes:
         pass
     except OSError as error:
         raise StoreError(
-            f"The {what} {os.fsdecode(path)} can't be made: {error.strerror}.",
-            remedy="Look for free space and rights there, or point XDG_DATA_HOME elsewhere.",
+            f"The {what} {os.fsdecode(path)} can't be created: {error.strerror}.",
+            remedy="Check for free space and permissions there, or point XDG_DATA_HOME at another directory.",
         ) from error
     found = stat_root(path)
     if found.st_uid != os.geteuid():
-        raise StoreError(f"The {what} {os.fsdecode(path)} belongs to user {found.st_uid}.", remedy="Move it away.")
+        raise StoreError(f"The {what} {os.fsdecode(path)} belongs to user {found.st_uid}.", remedy="Move it elsewhere.")
     if found.st_mode & 0o077:
         os.chmod(path, 0o700)
     return path

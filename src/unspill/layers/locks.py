@@ -77,7 +77,7 @@ class SandboxLock:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise SandboxUnavailable(
-                    "Another run of this sandbox is still going on.",
+                    "Another run of this sandbox is still active.",
                     remedy="Wait for it, or use another sandbox: --sandbox NAME.",
                 )
             time.sleep(min(pause, left))
@@ -282,7 +282,7 @@ def _open(path: bytes) -> int:
 
 def _unavailable(error: OSError) -> SandboxUnavailable:
     return SandboxUnavailable(
-        f"The sandbox can't be locked: {error.strerror}.", remedy="Look for free space where the state directory is."
+        f"The sandbox can't be locked: {error.strerror}.", remedy="Check for free space in the state directory."
     )
 
 
@@ -329,7 +329,7 @@ def refuse_given_up(cancel_fd: int | None) -> None:
 
 def given_up() -> SandboxUnavailable:
     """Return what is raised where the caller gave up."""
-    return SandboxUnavailable("the caller gave up; nothing was changed", remedy="Try again if it is still wanted.")
+    return SandboxUnavailable("cancelled by the caller; nothing was changed", remedy="Try again if you still want it.")
 
 
 def _is_readable(fd: int, wait_ms: int) -> bool:

@@ -56,7 +56,7 @@ def find_mask(state: bytes, live: bytes, names: Names) -> bytes | None:
     except OSError as error:
         raise SandboxUnavailable(
             f"The secrets of {os.fsdecode(live)} can't be masked: {error.strerror}.",
-            remedy="Look for free space and free inodes in the state directory, or point UNSPILL_STATE_DIR elsewhere.",
+            remedy="Check for free space and inodes in the state directory, or point UNSPILL_STATE_DIR elsewhere.",
         ) from error
 
 
@@ -288,5 +288,5 @@ def _open_lock(masks: bytes) -> int:
     except OSError as error:
         raise SandboxUnavailable(
             f"The masks of secrets can't be locked: {error.strerror}.",
-            remedy="Look for free space where the state directory is.",
+            remedy="Check for free space in the state directory.",
         ) from error

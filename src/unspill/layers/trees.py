@@ -158,7 +158,7 @@ class Chain:
         try:
             found = found or os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise OSError(f"{name!r} is no regular file")
+                raise OSError(f"{name!r} is not a regular file")
         except BaseException:
             os.close(fd)
             raise
@@ -197,7 +197,7 @@ class Chain:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != self._ids[-1]:
             os.close(fd)
-            raise SandboxUnavailable("A directory was moved while it was being read.", remedy="Try again.")
+            raise SandboxUnavailable("A directory was moved while unspill read it.", remedy="Try again.")
         self._fds[-1] = fd
         self._first_open = len(self._fds) - 1
 
@@ -612,8 +612,8 @@ class _Copy:
             entered.append(tree)
             if tree.id == self.dest_id:
                 raise UsageError(
-                    f"{show(self.dest)} lies in the directory that is to be copied into it.",
-                    remedy="Choose a place outside of that directory, with `rootfs_dir` in your configuration.",
+                    f"{show(self.dest)} is inside the directory that is copied into it.",
+                    remedy="Choose a place outside that directory with `rootfs_dir` in your configuration.",
                 )
             if tree.rights and is_opaque(tree.fd):
                 break
@@ -681,7 +681,7 @@ class _Copy:
             case stat.S_IFCHR | stat.S_IFBLK:
                 return
             case _:
-                raise OSError(errno.EBUSY, "changed while it was copied", tree.path(name))
+                raise OSError(errno.EBUSY, "changed while unspill copied it", tree.path(name))
         times = (status.st_atime_ns, status.st_mtime_ns)
         os.utime(name, ns=times, dir_fd=self.copy.fd, follow_symlinks=False)
 

@@ -206,7 +206,7 @@ def find_head_end(received: bytes) -> int:
     head = received[: end + 4] if end >= 0 else received[:HEAD_BYTES]
     crlf = head.count(b"\r\n")
     if head.count(b"\n") != crlf or head.count(b"\r") - head.endswith(b"\r") != crlf or b"\0" in head:
-        raise Refused("request", "a line ends with CR LF and nothing else")
+        raise Refused("request", "a line must end with CR LF")
     if end < 0 and len(received) >= HEAD_BYTES:
         raise Refused("request", "the head of the request is too long")
     return end + 4 if end >= 0 else 0
@@ -346,11 +346,11 @@ def socks_greeting_bytes(received: bytes) -> int | None:
         SocksUnsupported: The client insists on authentication, or speaks another version.
     """
     if received[0] != _SOCKS_VERSION:
-        raise SocksUnsupported(_FAILED, "SOCKS is spoken in version 5 only")
+        raise SocksUnsupported(_FAILED, "only version 5 of SOCKS is supported")
     if len(received) < 2 or len(received) < 2 + received[1]:
         return None
     if 0 not in received[2 : 2 + received[1]]:
-        raise SocksUnsupported(_FAILED, "SOCKS is spoken without authentication only")
+        raise SocksUnsupported(_FAILED, "only SOCKS without authentication is supported")
     return 2 + received[1]
 
 
@@ -367,7 +367,7 @@ def parse_socks_request(received: bytes) -> tuple[Destination, int] | None:
     if version != _SOCKS_VERSION or reserved:
         raise SocksUnsupported(_FAILED, "the SOCKS request is malformed")
     if command != _SOCKS_CONNECT:
-        raise SocksUnsupported(_NO_COMMAND, "SOCKS is for outgoing TCP connections only")
+        raise SocksUnsupported(_NO_COMMAND, "SOCKS is supported for outgoing TCP connections only")
     start, length = {_V4: (4, 4), _V6: (4, 16), _NAME: (5, size)}.get(kind, (0, 0))
     if not start:
         raise SocksUnsupported(_NO_ADDRESS_TYPE, "the SOCKS request has an unknown kind of address")
@@ -403,12 +403,12 @@ def _parse_request_line(line: bytes, within: Destination | None) -> tuple[bytes,
         raise Refused("request", "the request line is not METHOD TARGET HTTP/1.1")
     method, target, version = parts
     if not method or method.translate(None, _TOKEN) or not target or any(not 33 <= c <= 126 for c in target):
-        raise Refused("request", "the request line has other characters than it may have")
+        raise Refused("request", "the request line has invalid characters")
     if b"#" in target:
         raise Refused("request", "a target has no fragment")
     if within is not None:
         if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
-            raise Refused("request", "a tunnel to a web server is for that server only")
+            raise Refused("request", "a tunnel to a web server carries requests to that server only")
         return method, target, within, version
     if method == b"CONNECT":
         return method, target, parse_authority(target), version
@@ -418,7 +418,7 @@ def _parse_request_line(line: bytes, within: Destination | None) -> tuple[bytes,
 
 def _absolute_form(method: bytes, target: bytes) -> tuple[bytes, Destination]:
     if target[:7].lower() != b"http://":
-        raise Refused("request", "a proxy is asked for http://host/path, or by CONNECT")
+        raise Refused("request", "a proxy takes http://host/path or CONNECT")
     rest = target[7:]
     end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
     path = rest[end:]
@@ -436,7 +436,7 @@ def _parse_field(line: bytes) -> Field:
     if len(value.translate(None, _CONTROLS)) != len(value):
         raise Refused("request", "a field has control characters")
     if b"_" in name and name.lower().replace(b"_", b"-") in _FRAMING_FIELDS:
-        raise Refused("request", "a field looks like one that frames the request")
+        raise Refused("request", "a field looks like one that sets the length of the request")
     return name, value
 
 
@@ -453,19 +453,19 @@ def _check_host(fields: tuple[Field, ...], destination: Destination, *, is_tunne
     # Some clients leave the port out of the Host of a CONNECT
     default = destination.port if is_tunnel else 80
     if parse_authority(hosts[0], port=default) != destination:
-        raise Refused("request", "its Host is another one")
+        raise Refused("request", "its Host is a different one")
 
 
 def _body_length(fields: tuple[Field, ...], version: bytes) -> int | None:
     lengths, codings = _values_of(fields, b"content-length"), _values_of(fields, b"transfer-encoding")
     if codings:
         if lengths or len(codings) > 1 or codings[0].lower() != b"chunked" or version != b"HTTP/1.1":
-            raise Refused("request", "the length of its body is not clear")
+            raise Refused("request", "the length of its body is unclear")
         return None
     if not lengths:
         return 0
     if len(lengths) > 1 or not 1 <= len(lengths[0]) <= 15 or not lengths[0].isdigit():
-        raise Refused("request", "the length of its body is not clear")
+        raise Refused("request", "the length of its body is unclear")
     return int(lengths[0])
 
 

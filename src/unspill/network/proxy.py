@@ -176,7 +176,7 @@ class Proxy:
         addresses = AddressRules(own=own, endpoints=endpoints)
         try:
             if accepting.type != SOCK_STREAM:
-                raise SandboxUnavailable("the proxy was given something else than a stream socket")
+                raise SandboxUnavailable("the proxy needs a stream socket")
             accepting.setblocking(False)
             self._loop = Loop(accepting, rules, addresses, budget, limits, resolver, connect, sink, ask)
         except OSError as error:
@@ -198,7 +198,7 @@ class Proxy:
         try:
             thread.start()
         except RuntimeError:
-            raise SandboxUnavailable("the proxy can't be started: no more threads for this user") from None
+            raise SandboxUnavailable("the proxy can't be started: this user can't start more threads") from None
         self._thread = thread
 
     def close(self) -> None:
@@ -469,7 +469,7 @@ class Client:
                 self._addresses = list(self._loop.addresses.check_answers(answers, self._request.destination.port))
                 self._connect_next()
             else:
-                self._fail("there is no such host")
+                self._fail("the host does not exist")
         except Refused as refused:
             self._deny(refused)
         self._wait()
@@ -565,7 +565,7 @@ class Client:
                 continue
             self._enter("connecting", self._loop.limits.connect_s)
             return
-        self._fail("nobody answers there")
+        self._fail("no server answers there")
 
     def _connected(self, server: socket) -> None:
         if server.getsockopt(SOL_SOCKET, SO_ERROR):
@@ -714,9 +714,9 @@ class Questions:
                 self._update_clock()
                 return
             if len(self._waiting) >= _QUESTIONS_AT_ONCE:
-                raise Refused("host", f"{_QUESTIONS_AT_ONCE} hosts are being asked for already")
+                raise Refused("host", f"{_QUESTIONS_AT_ONCE} questions about hosts are already open")
             if len(self._refused) >= _MOST_REFUSED:
-                raise Refused("host", f"{_MOST_REFUSED} hosts were asked for and refused, and no more are")
+                raise Refused("host", f"{_MOST_REFUSED} hosts were refused already, so unspill asks no more")
             self._waiting[rule] = [who]
             self._update_clock()
         try:
@@ -725,7 +725,7 @@ class Questions:
             with self._lock:
                 del self._waiting[rule]
                 self._update_clock()
-            raise Refused("host", "nobody can be asked: no more threads for this user") from None
+            raise Refused("host", "unspill can't ask: this user can't start more threads") from None
 
     def leave(self, who: object) -> None:
         """Let go of a client that does not wait any more."""
@@ -916,7 +916,7 @@ class Gate:
             connections=self._proxy.connections(),
             denials=self._proxy.denials(),
             left_out=self._proxy.left_out,
-            faults=tuple(f"the proxy gave up a connection, please report this: {f!r}" for f in self._proxy.faults),
+            faults=tuple(f"the proxy dropped a connection; please report this: {f!r}" for f in self._proxy.faults),
         )
 
 

@@ -150,7 +150,7 @@ class HelloGate:
         elif not name:
             raise Refused("server name", "it asks for no name")
         elif _normal_host(name) != self._destination.host:
-            raise Refused("server name", "it asks for another host than the tunnel is to")
+            raise Refused("server name", "it asks for a host other than the tunnel's")
 
     def answer(self, refused: Refused, text: str) -> bytes:
         """Return what tells the client of a denial."""

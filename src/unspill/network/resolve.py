@@ -46,7 +46,7 @@ class AddressRules(Record):
         if self.endpoints and Endpoint(address=packed, port=port) in self.endpoints:
             return
         if why := why_forbidden(packed, self.own):
-            raise Refused("address", f"its address is {why}")
+            raise Refused("address", f"its address is not public ({why})")
 
     def check_answers(self, answers: Sequence[str], port: int) -> tuple[bytes, ...]:
         """Return the packed addresses to try, in the order of the answers.

@@ -97,7 +97,7 @@ def _configured(request: Request, policy: Policy) -> Decision | None:
     if isinstance(request, ReadablePath | MaskedSecret):
         hidden = next((path for path in policy.hidden if contains(path, request.path)), None)
         if hidden is not None:
-            return Deny(rule=f"hidden = {show(hidden)}", remedy="Take it out of `hidden` in your own configuration.")
+            return Deny(rule=f"hidden = {show(hidden)}", remedy="Remove it from `hidden` in your own configuration.")
     allowing = _allowing(request, policy)
     if allowing:
         return Allow(rule=allowing)

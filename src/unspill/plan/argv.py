@@ -136,7 +136,7 @@ def to_options(
 
 def _namespaces(facts: Facts, network: NetworkPlan) -> tuple[bytes, ...]:
     if not facts.namespaces:
-        raise NamespacesForbidden("This host lets nobody make user namespaces.")
+        raise NamespacesForbidden("This host does not allow user namespaces.")
     if not facts.disable_userns:
         # In a namespace of its own the command could undo every read-only mount
         raise NamespacesForbidden("bwrap can't forbid user namespaces inside the sandbox here.")
@@ -188,8 +188,8 @@ def filter_options(facts: Facts, fd: int) -> tuple[bytes, ...]:
     """Return the options for a filter of system calls that is read from `fd`."""
     if not facts.seccomp:
         raise HostError(
-            "The kernel of this host does not filter system calls, and no command is run without a filter.",
-            remedy="Use a kernel with CONFIG_SECCOMP_FILTER, or what surrounds unspill has to let it set one.",
+            "The kernel of this host can't filter system calls, and unspill runs no command without a filter.",
+            remedy="Use a kernel with CONFIG_SECCOMP_FILTER. In a container, allow unspill to set a filter.",
         )
     return (b"--seccomp", b"%d" % fd)
 
@@ -232,7 +232,7 @@ def _check_page(overlay: Overlay) -> None:
     if length >= _OPTION_PAGE:
         raise OverlayUnsupported(
             f"The stack over {show(overlay.dest)} has {len(overlay.lowers)} layers, more than bwrap can mount.",
-            remedy="Discard or apply held changes, or use the engine `mount`.",
+            remedy="Apply or discard the held changes, or use the engine `mount`.",
         )
 
 

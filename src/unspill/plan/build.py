@@ -44,9 +44,10 @@ else:
 
 COMMAND_FILE = b"/run/unspill-command"
 HOST_NETWORK = (
-    'the command has the network of this host, with everything that listens on it (`mode = "host"`): '
-    "weaker than a network of its own"
+    "the command uses this host's network and can reach everything that listens on it "
+    '(`mode = "host"`): weaker than a network of its own'
 )
+UNMOUNT_REMEDY = "Unmount it, mount it outside the project, or choose a project directory without it."
 
 
 def build_plan(given: PlanInput) -> Plan:
@@ -102,8 +103,8 @@ def _check_places(given: PlanInput) -> None:
         if point is not None:
             raise UsageError(
                 f"Something is mounted on {show(point)}, inside the root {show(stack.live)}: "
-                "the kernel puts no overlay over a mount point.",
-                remedy="Unmount it, mount it outside the project, or choose a directory without it as the project.",
+                "the kernel can't put an overlay over a mount point.",
+                remedy=UNMOUNT_REMEDY,
             )
 
 
@@ -130,13 +131,13 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
         operations.append(File(content=given.command_file, dest=COMMAND_FILE, why="the command, too long to pass"))
     if isinstance(given.network, ProxyNetwork):
         operations.append(
-            File(content=NODE_SCRIPT, dest=NODE_SCRIPT_PATH, why="leads older versions of node to the proxy")
+            File(content=NODE_SCRIPT, dest=NODE_SCRIPT_PATH, why="points older versions of node to the proxy")
         )
     if isinstance(given.network, HostNetwork):
         operations += _resolver_operations(given.network.resolver_file, is_host_root=given.policy.view != "rootfs")
     operations = without_hidden(given, operations)
     operations += mask_operations(given, operations)
-    operations.append(ReadOnly(dest=b"/", why="nothing is made outside the directories above"))
+    operations.append(ReadOnly(dest=b"/", why="nothing can be created outside the directories above"))
     return operations
 
 
@@ -157,7 +158,7 @@ def _root_operations(given: PlanInput) -> Iterator[MountOp]:
         dest = to_inside(stack.live, given.policy.view, roots)
         if stack.open is None:
             lowers = (given.places.state + b"/empty", *stack.lowers())
-            yield Overlay(lowers=lowers, dest=dest, why="root, as earlier runs left it, read-only")
+            yield Overlay(lowers=lowers, dest=dest, why="root with the changes of earlier runs, read-only")
             continue
         yield Overlay(
             lowers=stack.lowers(),
@@ -165,7 +166,7 @@ def _root_operations(given: PlanInput) -> Iterator[MountOp]:
             upper=stack.open.upper,
             work=stack.open.work,
             mask=stack.mask,
-            why="root: every write is caught in a layer",
+            why="root: every write goes to a layer",
         )
 
 
@@ -174,7 +175,7 @@ def _resolver_operations(place: bytes, *, is_host_root: bool) -> Iterator[Bind]:
     # On hosts with a resolver of their own it is a link into /run, which is fresh inside
     if place and (not is_host_root or place.startswith(b"/run/")):
         dest = place if is_host_root else b"/etc/resolv.conf"
-        yield Bind(source=place, dest=dest, why="names are asked for as on the host")
+        yield Bind(source=place, dest=dest, why="names resolve as on the host")
 
 
 def _shell(given: PlanInput) -> bytes:

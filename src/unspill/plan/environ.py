@@ -127,23 +127,23 @@ class Variable(Record):
 
 
 PROXY_VARIABLES = (
-    Variable(name="http_proxy", value="{url}", why="curl and git read only the lower-case one for http"),
-    Variable(name="HTTP_PROXY", value="{url}", why="Go, Ruby and many others read the upper-case ones"),
+    Variable(name="http_proxy", value="{url}", why="curl and git read only the lower-case name for http"),
+    Variable(name="HTTP_PROXY", value="{url}", why="Go, Ruby and many others read the upper-case names"),
     Variable(name="https_proxy", value="{url}", why="pip, curl, git, wget, cargo"),
     Variable(name="HTTPS_PROXY", value="{url}", why="npm, Go, rustup"),
     # Some clients fail at once on a socks URL if they lack an optional package, even when they do not need it
-    Variable(name="all_proxy", value="{url}", why="what has no variable of its own; as http, which all understand"),
+    Variable(name="all_proxy", value="{url}", why="what has no variable of its own; all understand http"),
     Variable(name="ALL_PROXY", value="{url}", why="the same"),
     Variable(name="no_proxy", value="{direct}", why="loopback is inside"),
     Variable(name="NO_PROXY", value="{direct}", why="loopback is inside"),
     Variable(name="NODE_USE_ENV_PROXY", value="1", why="node's own fetch and http, from 22.21 and 24 on"),
-    Variable(name="npm_config_proxy", value="{url}", why="stronger than an .npmrc of the project"),
-    Variable(name="npm_config_https_proxy", value="{url}", why="stronger than an .npmrc of the project"),
+    Variable(name="npm_config_proxy", value="{url}", why="overrides the project's .npmrc"),
+    Variable(name="npm_config_https_proxy", value="{url}", why="overrides the project's .npmrc"),
     Variable(name="npm_config_noproxy", value="{direct}", why="loopback is inside"),
-    Variable(name="YARN_HTTP_PROXY", value="{url}", why="yarn reads no other since its second version"),
-    Variable(name="YARN_HTTPS_PROXY", value="{url}", why="yarn reads no other since its second version"),
-    Variable(name="JAVA_TOOL_OPTIONS", value=_JVM, why="the JVM reads no variable for this; it says so on stderr"),
-    Variable(name="ELECTRON_GET_USE_PROXY", value="1", why="its downloader ignores the others without it"),
+    Variable(name="YARN_HTTP_PROXY", value="{url}", why="yarn 2 and later reads only this"),
+    Variable(name="YARN_HTTPS_PROXY", value="{url}", why="yarn 2 and later reads only this"),
+    Variable(name="JAVA_TOOL_OPTIONS", value=_JVM, why="the JVM reads no other variable; it prints a note on stderr"),
+    Variable(name="ELECTRON_GET_USE_PROXY", value="1", why="its downloader ignores the others without this"),
 )
 NODE_SCRIPT = rb"""// SPDX-License-Identifier: Apache-2.0
 // Leads fetch, http and https of older versions of node to the proxy of this sandbox.
@@ -320,11 +320,11 @@ def _checked_extra(extra: tuple[tuple[bytes, bytes], ...]) -> dict[bytes, bytes]
     """
     for name, value in extra:
         if not is_variable_name(_text(name)) or b"\0" in value:
-            raise UsageError(f"{show(name)!r} can't be a variable: a name has no `=`, and neither has NUL.")
+            raise UsageError(f"{show(name)!r} can't be a variable: its name must not have `=`, nor name or value NUL.")
         if is_refused_variable(_text(name)):
             raise UsageError(
                 f"The variable {show(name)} never enters a sandbox.",
-                remedy="Set it inside the command itself if it is needed.",
+                remedy="If the command needs it, set it inside the command.",
             )
     return dict(extra)
 

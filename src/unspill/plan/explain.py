@@ -93,7 +93,7 @@ def explain(plan: Plan, facts: Facts) -> str:
         *_aligned(list(_limits(plan.limits))),
         *(f"note: {warning}" for warning in plan.warnings),
         "",
-        "The same sandbox from a shell, without the limits; only what it writes to the playground stays:",
+        "The same sandbox from a shell, without the limits; it keeps only what it writes to the playground:",
         "",
     )
     return "".join(line + "\n" for line in lines) + paste_command(plan, facts)
@@ -169,7 +169,7 @@ class Judge:
     def _of_write(self, path: bytes, cover: MountOp | None) -> Refusal | None:
         match cover:
             case None:
-                return Refusal(kind="outside", path=path, rule="outside the roots: the sandbox has nothing there")
+                return Refusal(kind="outside", path=path, rule="the sandbox does not include this path")
             case Bind() if not cover.writable:
                 return self._read_only(path, cover)
             case Overlay() if cover.upper is None:
@@ -181,7 +181,7 @@ class Judge:
             case Directory():
                 return self._read_only(path, cover)
             case Tmpfs() if self._may_lack_parent(path, cover):
-                rule = f"its directory is not there: {show(cover.dest)} is fresh: {cover.why}"
+                rule = f"its directory does not exist: {show(cover.dest)} is empty in the sandbox ({cover.why})"
                 return Refusal(kind="hidden", path=path, rule=rule)
         return None
 
@@ -201,41 +201,46 @@ class Judge:
                 is_no_news = contains(b"/sys", path) or any(contains(path, other.dest) for other in self._mounts)
                 if is_no_news or self._has_rootfs:
                     return None
-                return Refusal(kind="outside", path=path, rule="not shown in this view")
+                return Refusal(kind="outside", path=path, rule="not visible in this view")
             case Tmpfs() if cover.dest in self._closed:
-                return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is masked: {cover.why}")
+                return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is hidden: {cover.why}")
             case File() if cover.over and not cover.content:
-                return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is masked: {cover.why}")
+                return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is hidden: {cover.why}")
             case Tmpfs() if not self._has_rootfs:
-                return Refusal(kind="hidden", path=path, rule=f"{show(cover.dest)} is fresh: {cover.why}")
+                return Refusal(
+                    kind="hidden", path=path, rule=f"hidden: {show(cover.dest)} is empty in the sandbox ({cover.why})"
+                )
         return None
 
 
 def remedy_of(refusal: Refusal, *, is_write: bool, home: bytes) -> str:
     """Return what a person could do to allow it."""
     if is_write and _OF_ROOTFS in refusal.rule:
-        return f"Allow it with `rootfs_writable = true` (it then stays in this sandbox), or {_ELSEWHERE}."
+        return f"Allow it with `rootfs_writable = true` (the changes stay in this sandbox), or {_ELSEWHERE}."
     if is_write:
         place = next((place for place in _places(refusal.path) if _can_be_root(place, home)), None)
         if place is None:
-            return f"It can't be allowed: {_ELSEWHERE}."
+            return f"It can't be allowed; {_ELSEWHERE}."
         return (
             f"Allow it with `--root {shell_word(place)}` or `roots` in your own configuration "
-            f"(a directory of yours: make it if there is none), or {_ELSEWHERE}."
+            f"(create the directory first if it does not exist), or {_ELSEWHERE}."
         )
     word = shell_word(refusal.path)
     if "unspill's own files" in refusal.rule:
-        return "It is never shown."
+        return "Commands can never see it."
     if "hidden by your policy" in refusal.rule:
-        return "Take it out of `hidden`."
+        return "Remove it from `hidden`."
     if find_secret(refusal.path, home) is not None:
         return (
-            "It is never shown on request: copy what is needed into the project. "
-            "Only `readable` in your own configuration shows it, to every run."
+            "No option shows it to a single command: copy what it needs into the project. "
+            "`readable` in your own configuration would show it to every run."
         )
     if contains(refusal.path, home):
-        return "It is never shown as a whole: name what is needed of it."
-    return f"If it is there and a command may know it: `--readable {word}`, or `readable` in your own configuration."
+        return "Commands never see all of it. Name the files or directories they need."
+    return (
+        f"If it exists and the command should see it, add `--readable {word}`, "
+        "or list it under `readable` in your own configuration."
+    )
 
 
 class ShellWords:
@@ -372,12 +377,12 @@ class _Paste:
 def _describe_network(network: NetworkPlan) -> str:
     match network:
         case NoNetwork():
-            return "off, nothing but the sandbox's own loopback"
+            return "off, except for the sandbox's own loopback"
         case ProxyNetwork():
-            hosts = ["any public host"] * network.public + [*network.hosts] + ["what is asked for"] * network.ask
-            return f"{', '.join(hosts)}; through a proxy of this run, which is all there is inside"
+            hosts = ["any public host"] * network.public + [*network.hosts] + ["hosts that you allow"] * network.ask
+            return f"{', '.join(hosts)}; only through this run's proxy"
         case HostNetwork():
-            return "THE HOST'S OWN, with its loopback and its neighbours"
+            return "THE HOST'S OWN, including its loopback and local network"
 
 
 def _describe_filter(plan: Plan) -> str:
@@ -385,7 +390,7 @@ def _describe_filter(plan: Plan) -> str:
         return "not filtered"
     text = (
         f"a filter of {len(plan.filter) // _INSTRUCTION} instructions refuses what no namespace covers: keyrings, "
-        "io_uring, rare families of sockets, 32-bit calls; mounts and namespaces once more; all it does not know"
+        "io_uring, rare socket families, 32-bit calls; also mounts, namespaces and every unknown call"
     )
     return text if plan.profile == "default" else f"{text}; {plan.profile}: tracing and Unix sockets too; no Landlock"
 

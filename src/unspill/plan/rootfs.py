@@ -79,8 +79,8 @@ def check_beside(given: PlanInput) -> None:
         taken = [own for own in OWN_PLACES if contains(path, own) or (own != b"/tmp" and contains(own, path))]
         if taken or path in base.directories or path in dict(base.links):
             raise UsageError(
-                f"{show(path)} can't be shown on its own path in the view `rootfs`: something else is there.",
-                remedy="Use another view, or show it at another place: `[mounts]` in your configuration.",
+                f"{show(path)} can't appear at its own path in the view `rootfs`: something else is there.",
+                remedy="Use another view, or show it at another path with `[mounts]` in your configuration.",
             )
 
 
@@ -129,7 +129,7 @@ def mount_operations(given: PlanInput) -> Iterator[MountOp]:
         if given.policy.view != "rootfs":
             raise UsageError(
                 f"{show(source)} can't be shown at {show(dest)} in the view `{given.policy.view}`.",
-                remedy='Choose `view = "rootfs"`, or name it in `readable`: then it is seen on its own path.',
+                remedy='Set `view = "rootfs"`, or list it under `readable`, which shows it at its own path.',
             )
         _check_place(given, dest)
         real = dict(given.places.aliases).get(dest, source)
@@ -137,11 +137,11 @@ def mount_operations(given: PlanInput) -> Iterator[MountOp]:
         root = next((stack.live for stack in given.stacks if any(contains(stack.live, path) for path in both)), None)
         if root is not None:
             # Its masks and its layer would be bypassed, or cover each other
-            raise UsageError(f"{show(source)} can't be shown at {show(dest)}: it lies in the root {show(root)}.")
+            raise UsageError(f"{show(source)} can't be shown at {show(dest)}: it is inside the root {show(root)}.")
         if source in given.places.absent or source in given.places.files:
             raise UsageError(
-                f"{show(source)} can't be shown at {show(dest)}: it is no directory.",
-                remedy="Make it, or take it out of `mounts` in your configuration.",
+                f"{show(source)} can't be shown at {show(dest)}: it is not a directory.",
+                remedy="Create it, or remove it from `mounts` in your configuration.",
             )
         lowers = (given.places.state + b"/empty", real)
         yield Overlay(lowers=lowers, dest=dest, why="shown by your policy, read-only, without its sockets")
@@ -166,7 +166,7 @@ def with_skeleton(given: PlanInput, operations: Sequence[MountOp]) -> tuple[list
             continue
         if top in links:
             raise UsageError(
-                f"Nothing can be mounted at {show(operation.dest)}: {show(top)} is a link in the rootfs.",
+                f"Nothing can be mounted at {show(operation.dest)}: {show(top)} is a symlink in the rootfs.",
                 remedy="Choose another place, such as `/skills`.",
             )
         is_there = operation.dest in base.points and top not in writable
@@ -227,7 +227,7 @@ def _get_base(given: PlanInput) -> RootfsBase:
         UsageError: there is none.
     """
     if given.places.rootfs is None:
-        raise UsageError("The view `rootfs` needs one.", remedy="`unspill rootfs pull alpine` makes one.")
+        raise UsageError("The view `rootfs` needs a rootfs.", remedy="Make one with `unspill rootfs pull alpine`.")
     return given.places.rootfs
 
 
@@ -238,9 +238,9 @@ def _check_place(given: PlanInput, dest: bytes) -> None:
     if dest == b"/" or any(contains(own, dest) or contains(dest, own) for own in _NOT_FOR_MOUNTS):
         why = "a sandbox has its own"
     elif dest in base.directories or dest in dict(base.links):
-        why = "the rootfs has a directory of its own there"
+        why = "the rootfs has its own directory there"
     elif given.rootfs_layers and b"/" + dest.split(b"/", 2)[1] in base.directories:
-        why = "it lies in a directory of the rootfs that commands may write"
+        why = "it is in a directory of the rootfs that commands can write"
     if why:
         raise UsageError(
             f"Nothing can be mounted at {show(dest)}: {why}.", remedy="Choose another place, such as `/skills`."
@@ -307,9 +307,9 @@ def _install_operations(given: InstallInput) -> Iterator[MountOp]:
         if dest not in FRESH_PLACES:
             yield Symlink(target=target, dest=dest, why="a link of the rootfs that is being made")
     yield from kernel_operations()
-    yield Tmpfs(dest=b"/tmp", size_bytes=given.limits.tmp_bytes, mode=STICKY, why="temporary files of this step only")
+    yield Tmpfs(dest=b"/tmp", size_bytes=given.limits.tmp_bytes, mode=STICKY, why="temporary files for this step only")
     yield Tmpfs(dest=b"/run", size_bytes=RUN_BYTES, why="none of the host's sockets")
-    yield ReadOnly(dest=b"/", why="nothing is made outside the directories above")
+    yield ReadOnly(dest=b"/", why="nothing can be created outside the directories above")
 
 
 def _install_environ(given: InstallInput) -> dict[bytes, bytes]:

@@ -52,6 +52,7 @@ GIT_CONFIG_FILE = b"/run/unspill-gitconfig"
 _MOST_LINKS = 8
 _SHELL = b"/bin/sh"
 _STDERR = 2
+_FRESH_HOME = "a home directory for this run only"
 # Says on its descriptor why the command can't be started, and closes that before it becomes the command
 _SCRIPT = (
     b'cd -- "$1" 2>/dev/null || { if [ -d "$1" ]; then echo closed; elif [ -e "$1" ]; then echo file; '
@@ -121,7 +122,7 @@ def playground_taken(view: View, home: bytes, roots: Sequence[bytes]) -> str:
     if view == "rootfs":
         return ""
     root = next((root for root in roots if contains(dest, root) or contains(root, dest)), None)
-    return "" if root is None else f"its place is taken by the root {show(root)}"
+    return "" if root is None else f"the root {show(root)} is in its place"
 
 
 def resolve_working_dir(working_dir: str | None, project: bytes, playground: bytes) -> bytes:
@@ -318,7 +319,7 @@ class _Reader:
                 key = self._key()
                 found.append((f"{section}.{key}", self._value()))
             else:
-                raise self._wrong("neither a section nor a setting")
+                raise self._wrong("this is neither a section nor a setting")
         return found
 
     def _peek(self) -> str:
@@ -426,12 +427,12 @@ def system_operations(given: PlanInput) -> Iterator[MountOp]:
         if path in places.top:
             yield _read_only_overlay(given, path, "view host shows it, read-only, without its sockets")
         elif any(contains(shared, path) for shared in SOCKET_FREE):
-            yield _read_only_overlay(given, path, "software that lies outside /usr, without its sockets")
+            yield _read_only_overlay(given, path, "software outside /usr, without its sockets")
         else:
             yield Bind(source=path, dest=path, why=_why_shown(path))
     for dest, target in places.links:
         if dest not in NEVER_SHOWN:
-            yield Symlink(target=target, dest=dest, why="a link on this host too")
+            yield Symlink(target=target, dest=dest, why="a symlink on this host too")
 
 
 def kernel_operations() -> Iterator[MountOp]:
@@ -440,8 +441,8 @@ def kernel_operations() -> Iterator[MountOp]:
     # For a caller with uid 0 the files below are writable without any capability (core_pattern)
     yield Bind(source=b"/proc/sys", dest=b"/proc/sys", why="no kernel setting can be changed")
     yield Dev(dest=b"/dev", why="null, zero, random, tty and pseudo-terminals")
-    yield Tmpfs(dest=b"/dev/shm", size_bytes=SHARED_MEMORY_BYTES, mode=STICKY, why="shared memory of this run only")
-    yield ReadOnly(dest=b"/dev", why="nothing is made among the devices")
+    yield Tmpfs(dest=b"/dev/shm", size_bytes=SHARED_MEMORY_BYTES, mode=STICKY, why="shared memory for this run only")
+    yield ReadOnly(dest=b"/dev", why="no new devices can be created")
 
 
 def fresh_operations(given: PlanInput) -> Iterator[MountOp]:
@@ -451,9 +452,9 @@ def fresh_operations(given: PlanInput) -> Iterator[MountOp]:
         _check_nothing_in_tmp(given)
         yield Bind(source=given.places.tmp, dest=b"/tmp", writable=True, why="temporary files that outlive the run")
     else:
-        yield Tmpfs(dest=b"/tmp", size_bytes=size, mode=STICKY, why="temporary files of this run only")
+        yield Tmpfs(dest=b"/tmp", size_bytes=size, mode=STICKY, why="temporary files for this run only")
     if not given.rootfs_layers:
-        yield Tmpfs(dest=b"/var/tmp", size_bytes=size, mode=STICKY, why="temporary files of this run only")
+        yield Tmpfs(dest=b"/var/tmp", size_bytes=size, mode=STICKY, why="temporary files for this run only")
     yield Tmpfs(dest=b"/run", size_bytes=RUN_BYTES, why="none of the host's sockets")
     if given.policy.view == "sealed":
         yield Symlink(target=b"../run", dest=b"/var/run", why="where older programs look for /run")
@@ -467,7 +468,7 @@ def home_operations(given: PlanInput, warnings: list[str]) -> Iterator[MountOp]:
         yield File(content=git_config, dest=GIT_CONFIG_FILE, why="your git identity, no credentials")
     elif given.policy.view == "sealed":
         size = given.policy.limits.tmp_bytes
-        yield Tmpfs(dest=home, size_bytes=size, mode=0o700, why="a home directory of this run only")
+        yield Tmpfs(dest=home, size_bytes=size, mode=0o700, why=_FRESH_HOME)
         if git_config:
             yield File(content=git_config, dest=home + b"/.gitconfig", why="your git identity, no credentials")
     else:
@@ -524,7 +525,7 @@ def chosen_caches(given: PlanInput, warnings: list[str]) -> tuple[CacheLayer, ..
         if any(contains(root, cache.path) for root in roots):
             continue
         inside = [path for path in (*roots, *given.policy.hidden) if lies_beneath(path, cache.path)]
-        problem = f"{show(inside[0])} lies in it" if inside else overlay_problem(given, cache.path)
+        problem = f"{show(inside[0])} is inside it" if inside else overlay_problem(given, cache.path)
         if problem:
             warnings.append(f"The cache {show(cache.path)} is not shown: {problem}.")
         else:
@@ -541,7 +542,7 @@ def cache_operations(caches: tuple[CacheLayer, ...]) -> Iterator[MountOp]:
             dest=cache.path,
             upper=None if layer is None else layer.upper,
             work=None if layer is None else layer.work,
-            why="tool cache; what is added never reaches your own",
+            why="tool cache; additions never reach your own cache",
         )
 
 
@@ -554,10 +555,10 @@ def check_hidden(given: PlanInput) -> None:
     for hidden in given.policy.hidden:
         for root in (stack.live for stack in given.stacks):
             if contains(hidden, root):
-                raise UsageError(f"{show(hidden)} can't be hidden: the root {show(root)} lies there.")
+                raise UsageError(f"{show(hidden)} can't be hidden: the root {show(root)} is there.")
             if lies_beneath(hidden, root):
                 raise UsageError(
-                    f"{show(hidden)} can't be hidden yet: it lies in the root {show(root)}.",
+                    f"{show(hidden)} can't be hidden: it is inside the root {show(root)}.",
                     remedy="Move it out of the project, or remove it from `hidden`.",
                 )
 
@@ -600,7 +601,7 @@ def overlay_problem(given: PlanInput, path: bytes, *, is_read_only: bool = False
     if point is not None:
         return f"something is mounted on {show(point)}, inside it"
     if contains(path, given.places.state) and not is_read_only:
-        return "unspill's state directory lies in it"
+        return "unspill's state directory is inside it"
     return ""
 
 
@@ -611,7 +612,7 @@ def find_mount_beneath(given: PlanInput, path: bytes) -> bytes | None:
 
 
 def _why_shown(path: bytes) -> str:
-    return "settings of the system, read-only" if path == b"/etc" else "programs and libraries, read-only"
+    return "system settings" if path == b"/etc" else "programs and libraries"
 
 
 def _read_only_overlay(given: PlanInput, path: bytes, why: str) -> Overlay:
@@ -630,7 +631,8 @@ def _check_nothing_in_tmp(given: PlanInput) -> None:
     for path in (*inside, *given.policy.readable):
         if lies_beneath(path, b"/tmp"):
             raise UsageError(
-                f"/tmp can't be kept: {show(path)} lies in it.", remedy='Use `tmp = "fresh"`, or move that elsewhere.'
+                f"/tmp can't be kept: {show(path)} is inside it.",
+                remedy='Set `tmp = "fresh"`, or move that directory elsewhere.',
             )
 
 
@@ -642,7 +644,7 @@ def _whole_home(given: PlanInput, warnings: list[str]) -> MountOp:
         return Overlay(lowers=(given.places.state + _SKELETON, home), dest=home, why=why, points=(_PLAYGROUND,))
     # A plain bind would show it, but read-only stops neither a socket nor a FIFO nor a lock
     warnings.append(f"Your home directory is not shown: {problem}.")
-    return Tmpfs(dest=home, size_bytes=given.policy.limits.tmp_bytes, mode=0o700, why="a home of this run only")
+    return Tmpfs(dest=home, size_bytes=given.policy.limits.tmp_bytes, mode=0o700, why=_FRESH_HOME)
 
 
 def _git_config(identity: tuple[tuple[str, str], ...]) -> bytes:
@@ -654,7 +656,7 @@ def _playground_problem(given: PlanInput) -> str:
     problem = playground_taken(given.policy.view, home, [stack.live for stack in given.stacks])
     if not problem and given.policy.view == "host" and given.engine == "native" and given.places.no_playground:
         # bwrap would follow a link that is there
-        return f"{show(home)}/playground is there and is no directory"
+        return f"{show(home)}/playground exists and is not a directory"
     return problem
 
 
@@ -680,8 +682,8 @@ def _check_readable(given: PlanInput, path: bytes) -> None:
     for private in kept_private:
         if contains(path, private) or (private != given.places.home.path and contains(private, path)):
             raise UsageError(
-                f"{show(path)} can't be readable: {show(private)} stays private.",
-                remedy="Name the directories below it that are needed, or choose the view `host`.",
+                f"{show(path)} can't be readable: {show(private)} is private.",
+                remedy="Name the directories below it that commands need, or choose the view `host`.",
             )
     if path in _NOT_READABLE or any(contains(kernel, path) for kernel in (b"/dev", b"/proc", b"/sys")):
         raise UsageError(f"{show(path)} can't be readable: a sandbox has its own.", remedy="Remove it from `readable`.")
@@ -716,7 +718,7 @@ class _Masks:
         root = next((s.live for s in self.given.stacks if contains(s.live, path)), None)
         if root is not None:
             raise UsageError(
-                f"{show(path)} can't be masked: it lies in the root {show(root)}.",
+                f"{show(path)} can't be masked: it is inside the root {show(root)}.",
                 remedy="Choose a smaller directory as the root.",
             )
         for place in tuple(self._shown_at(path)):

@@ -188,7 +188,7 @@ def parse_policy(text: str, *, where: str, trusted: bool, home: bytes, base: byt
     import tomllib  # lazy: configuration files
 
     if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
-        raise PolicyError(f"{where}: a line has more than {_MOST_DOTS} dots: write a long list over several lines")
+        raise PolicyError(f"{where}: a line has more than {_MOST_DOTS} dots: split a long list into several lines")
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -248,17 +248,17 @@ def _wrong_together(spec: RootfsSpec) -> tuple[str, str] | None:
     if spec.source in DISTRIBUTIONS:
         if spec.location:
             return "location", "is only for archive and oci"
-        return ("label", f"{spec.source} has a name of its own") if spec.label else None
+        return ("label", f"can't be set: {spec.source} has its own name") if spec.label else None
     for field in ("mirror", "packages"):
         if getattr(spec, field):
             return field, f"is only for {' and '.join(DISTRIBUTIONS)}"
     if not spec.location:
-        return "location", "must say where it is"
+        return "location", "must be a path or an address"
     if spec.source == "oci" and not spec.location.startswith("/"):
         return "location", "must be an absolute path: an OCI layout is read from disk"
     if spec.label and not is_rootfs_label(spec.label):
-        return "label", f"{spec.label} is the name of a source, or begins as if it were of one"
-    return None if spec.label else ("label", "must say what it is called")
+        return "label", f"{spec.label} is the name of a source, or starts like one"
+    return None if spec.label else ("label", "must be a name")
 
 
 def is_rootfs_name(text: str) -> bool:
@@ -380,7 +380,7 @@ class SettingReader:
         names = self.texts(key, value)
         for name in names:
             if not is_variable_name(name) or "*" in name[:-1] or not name.isprintable():
-                raise self.wrong(key, f"{name!a} is no name of a variable")
+                raise self.wrong(key, f"{name!a} is not a variable name")
             if is_refused_variable(name):
                 raise self.wrong(key, f"{name} never enters a sandbox")
         return tuple(dict.fromkeys(names))
@@ -431,7 +431,7 @@ class SettingReader:
         if len(paths) > _MOST_SECRETS:
             raise self.wrong(key, f"has more than {_MOST_SECRETS} entries")
         if name == "names" and any(b"/" in path for path in paths):
-            raise self.wrong(key, "a name has no slash: list its directory in `directories`")
+            raise self.wrong(key, "a name must not contain a slash: list its directory in `directories`")
         return paths
 
     def _revealed(self, key: str, text: str) -> bytes:
@@ -477,7 +477,7 @@ class SettingReader:
             if problem:
                 raise self.wrong(shown, problem)
             if normalise(place) in mounts:
-                raise self.wrong(shown, "is there twice")
+                raise self.wrong(shown, "appears twice")
             mounts[normalise(place)] = self.path(shown, directory)
         if len(mounts) > _MOST_MOUNTS:
             raise self.wrong(key, f"has more than {_MOST_MOUNTS} entries")
@@ -490,7 +490,7 @@ class SettingReader:
         """Return how a rootfs is made where it is missing."""
         said = dict(self._fields(key, value, RootfsSpec.__match_args__, self._provision))
         if "source" not in said:
-            raise self.wrong(f"{key}.source", "must say where it comes from")
+            raise self.wrong(f"{key}.source", "must name the directory to show")
         spec = RootfsSpec(**said)
         found = find_wrong_field(spec)
         if found is not None:

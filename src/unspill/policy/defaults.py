@@ -196,7 +196,7 @@ def mount_place_problem(place: bytes) -> str:
     if place == b"/":
         return "is the rootfs itself"
     taken = next((taken for taken in _TAKEN if contains(taken, place)), None)
-    return "" if taken is None else f"is not free: a sandbox has its own {show(taken)}"
+    return "" if taken is None else f"is taken: a sandbox has its own {show(taken)}"
 
 
 def mount_places_problem(places: Iterable[bytes]) -> str:
@@ -204,10 +204,10 @@ def mount_places_problem(places: Iterable[bytes]) -> str:
     known = sorted(places)
     for place in known:
         if known.count(place) > 1:
-            return f"{show(place)} is there twice"
+            return f"{show(place)} appears twice"
         outer = next((outer for outer in known if lies_beneath(place, outer)), None)
         if outer is not None:
-            return f"{show(place)} lies inside {show(outer)}"
+            return f"{show(place)} is inside {show(outer)}"
     return ""
 
 
@@ -231,7 +231,7 @@ def _root_refusal(path: bytes, home: bytes, own: tuple[bytes, ...]) -> str:
 
 def _system_refusal(path: bytes, home: bytes) -> str:
     if path in SHARED_PARENTS:
-        return "it is shared by many things"
+        return "many programs share it"
     if any(lies_beneath(path, parent) for parent in SHARED_PARENTS):
         return ""
     # A service's account may live below /var; the accounts whose home is /bin or /dev are not meant

@@ -65,7 +65,7 @@ def _row(verdict: Verdict, reason: str, *, deleted: Verdict = "ordinary", **name
 
 # It runs when a person merely enters, looks at or opens the project
 HELD = (
-    _row("held", "unspill itself obeys it in this project", files=b".unspill.toml", deleted="held"),
+    _row("held", "it configures unspill in this project", files=b".unspill.toml", deleted="held"),
     _row("held", "direnv runs it when you enter the directory", files=b".envrc"),
     _row(
         "held",
@@ -83,15 +83,19 @@ HELD = (
     ),
     _row(
         "held",
-        "VS Code starts programs by it when you open the folder",
+        "VS Code can start programs from it when you open the folder",
         directories=b".vscode",
         suffixes=b"code-workspace",
         but=b"extensions.json *.code-snippets",
     ),
-    _row("held", "JetBrains editors start programs by it when you open the folder", directories=b".idea .run .fleet"),
     _row(
         "held",
-        "the editor starts programs by it when you open the folder",
+        "JetBrains editors can start programs from it when you open the folder",
+        directories=b".idea .run .fleet",
+    ),
+    _row(
+        "held",
+        "the editor can start programs from it when you open the folder",
         files=b".kateproject .ycm_extra_conf.py",
         directories=b".zed .helix .nova .vs .theia .lapce",
         suffixes=b"sublime-project sublime-workspace",
@@ -106,7 +110,7 @@ HELD = (
     ),
     _row(
         "held",
-        "editors and agents build and start a machine by it when you open the folder",
+        "editors and agents build and start a container from it when you open the folder",
         files=b".devcontainer.json",
         directories=b".devcontainer",
     ),
@@ -114,7 +118,7 @@ HELD = (
     # The same files keep the rules that bind an agent, so their deletion is held too
     _row(
         "held",
-        "agents start servers and hooks by it when they open the project",
+        "agents start servers and hooks from it when they open the project",
         files=b"""
             .mcp.json mcp.json .claude.json opencode.json opencode.jsonc crush.json .crush.json .aider.conf.yml
             """,
@@ -126,7 +130,7 @@ HELD = (
     ),
     _row(
         "held",
-        "a shell or the desktop runs it when it starts, if this is or is linked to your home",
+        "a shell or the desktop runs it at start-up, if this directory is your home or linked to it",
         files=b"""
             .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin
             .zlogout .kshrc .cshrc .tcshrc .login .xinitrc .xprofile .xsession .xsessionrc .pam_environment .tmux.conf
@@ -251,7 +255,7 @@ FLAGGED = (
             """,
         directories=b".clinerules .github/instructions .github/prompts .github/agents",
     ),
-    _row("flagged", "is in a directory of programs", directories=b"bin sbin .bin"),
+    _row("flagged", "is in a directory for programs", directories=b"bin sbin .bin"),
     # Programs as configuration: `vite.config.ts` and the many like it
     _row(
         "flagged",
@@ -264,10 +268,10 @@ FLAGGED = (
 
 # By place, content or kind. `what` and the reasons stand in docs/held.md as they are.
 HOOK = GuardRow(
-    what="`.git/hooks/*` but `*.sample`; what is in the directory that the live `core.hooksPath` names, or what a live "
-    "hook is a link to",
+    what="`.git/hooks/*` except `*.sample`; files in the directory that the live `core.hooksPath` names; the target of "
+    "a live hook that is a symlink",
     verdict="held",
-    reason="git runs it by itself: a hook",
+    reason="git runs this hook automatically",
     deleted="flagged",
 )
 SETTINGS = GuardRow(
@@ -279,32 +283,32 @@ SETTINGS = GuardRow(
 )
 DRIVERS = GuardRow(
     what="`.gitattributes` and `.git/info/attributes` with a new line that names a driver: `filter=`, `diff=` or "
-    "`merge=`, but not git's own ones and not `lfs`",
+    "`merge=`, except git's own drivers and `lfs`",
     verdict="held",
     reason="makes git run a filter, diff or merge driver on files",
 )
 MODULES = GuardRow(
-    what="`.gitmodules` with a command, or an address or path that is no plain one or leaves the project",
+    what="`.gitmodules` with a command, or with an unusual address or path, or a path outside the project",
     verdict="held",
-    reason="changes modules in a way that git acts on",
+    reason="changes submodules in a way that git acts on",
 )
 LEADS_OUT = GuardRow(
-    what="`.git` as a file, `gitdir`, `commondir`, `.hg/sharedpath`, `.jj/repo` and `git_target` that lead out of the "
-    "root, or to anything but the repository of a worktree",
+    what="`.git` as a file, `gitdir`, `commondir`, `.hg/sharedpath`, `.jj/repo` and `git_target` that point outside "
+    "the root, or to anything but the repository of a worktree",
     verdict="held",
-    reason="leads git out of the project",
+    reason="points git outside the project",
 )
 GIT_LINK = GuardRow(
-    what="`.git`, `.gitattributes` or `.gitmodules` as a link; any link in a git directory but `HEAD`; a link in "
+    what="`.git`, `.gitattributes` or `.gitmodules` as a symlink; any symlink in a git directory except `HEAD`; one in "
     "place of the work tree that the live `core.worktree` names, or above it",
     verdict="held",
-    reason="git follows this link",
+    reason="git follows this symlink",
 )
 COMPLETES = GuardRow(
-    what="`HEAD`, `objects`, `refs`, `commondir` or a `.git` file that makes a repository of a directory in which "
-    "settings, attributes or hooks lie already, or of one behind a link",
+    what="`HEAD`, `objects`, `refs`, `commondir` or a `.git` file that turns a directory into a repository where "
+    "settings, attributes or hooks already exist, or a directory behind a symlink",
     verdict="held",
-    reason="makes a git directory of what lies there, with settings or hooks that git runs",
+    reason="turns this directory into a git repository with settings or hooks that git runs",
 )
 PROGRAM = GuardRow(
     what="a file that the live settings run: `core.fsmonitor`, `filter.*`, `diff.*`, `core.pager` and the like",
@@ -312,83 +316,83 @@ PROGRAM = GuardRow(
     reason="your git settings run it when you look at the project",
 )
 UNKNOWN = GuardRow(
-    what="anything else in `.git`; an executable there; what is called like git's settings among references, logs and "
-    "the like and is none by its content",
+    what="anything else in `.git`; an executable there; a file named like git's settings among references, logs and "
+    "so on that does not have their content",
     verdict="held",
-    reason="not a part of a git directory that is known to be harmless",
+    reason="unspill does not know this part of a git directory to be harmless",
 )
 UNREADABLE = GuardRow(
     what="any of git's files above that can't be read or parsed, or has more than 256 KiB",
     verdict="held",
-    reason="can't be read, so nobody knows what git would run",
+    reason="unspill can't read it, so it can't tell what git would run",
 )
 TEMPLATE = GuardRow(
     what="`.tool-versions` with a template",
     verdict="held",
-    reason="mise runs what its template says when you enter the directory",
+    reason="mise runs its template when you enter the directory",
 )
 LINK_OUT = GuardRow(
-    what="a new link that leads out of the root, or whose text does not say where it leads (`name/..`); not the "
+    what="a new symlink that points outside the root, or whose target is unclear (`name/..`); not the "
     "`bin/python` of a virtual environment",
     verdict="held",
-    reason="a link that leads out of the project",
+    reason="this symlink points outside the project",
 )
 SECRET = GuardRow(
-    what="a file by the name of a secret (`.env`, `.npmrc`, `id_rsa`, ...: the table of docs/secrets.md) in the top "
+    what="a file with the name of a secret (`.env`, `.npmrc`, `id_rsa`, ...: see docs/secrets.md) in the top "
     "directory of a root or a directory of `[secrets]`",
     verdict="held",
-    reason="is where a secret of yours belongs, which no command sees",
+    reason="this is the place of a secret that commands can't see",
     deleted="held",
 )
 SECRET_BELOW = GuardRow(
     what="a directory of `[secrets]`, or one above it, that is deleted or replaced",
     verdict="held",
-    reason="in it may lie secrets of yours, which the command did not see",
+    reason="it may contain secrets that the command could not see",
     deleted="held",
 )
 PROJECT_MARK = GuardRow(
     what="`.git`, `.hg` or `.jj` in the top directory of a root, if it is replaced",
     verdict="held",
-    reason="marks where your project ends; without it a directory further up may be taken for the project",
+    reason="marks the top of your project; without it, a directory further up may count as the project",
     deleted="held",
 )
 GONE_WITH_IT = GuardRow(
-    what="a directory in which anything lies whose own deletion is held, or more than 500,000 files, if it is replaced",
+    what="a directory that contains something whose own deletion is held, or over 500,000 files, if it is replaced",
     verdict="held",
-    reason="with this directory goes what is not deleted without your consent",
+    reason="it contains files that unspill does not delete without your approval",
     deleted="held",
 )
 OPEN_GIT = GuardRow(
-    what="the top directory of a root, `.git` and what is in it, that become writable for everybody",
+    what="the top directory of a root, `.git` and everything in it, if they become writable for everyone",
     verdict="held",
-    reason="lets everybody on this machine put hooks and settings into your repository",
+    reason="lets everyone on this machine put hooks and settings into your repository",
 )
 CLOSED_ROOT = GuardRow(
-    what="the top directory of a root that you could not list or enter any more",
+    what="the top directory of a root, if you could no longer list or enter it",
     verdict="held",
     reason="locks you out of your own project",
 )
 REPOSITORY = GuardRow(
     what="a repository further down, `.git` as a directory, if it is replaced, by itself or with a directory above it",
     verdict="flagged",
-    reason="a repository goes, with its history",
+    reason="deletes a repository and its history",
     deleted="flagged",
 )
 MODULE = GuardRow(
     what="the repository of a submodule in `.git/modules`, if it is replaced",
     verdict="held",
-    reason="the repository of a submodule goes, with its history",
+    reason="deletes a submodule's repository and its history",
     deleted="held",
 )
 OPEN_TO_ALL = GuardRow(
-    what="a file or directory that becomes writable for everybody; a program that gets the set-user or set-group bit",
+    what="a file or directory that becomes writable for everyone; a program that gets the set-user or set-group bit",
     verdict="flagged",
     reason="lets others on this machine write to it or run it as you",
 )
 TODO = GuardRow(
     what="the steps of a rebase that run commands: `.git/rebase-merge/git-rebase-todo`, `.git/sequencer/todo`",
     verdict="flagged",
-    reason="has commands that run when the rebase goes on",
+    reason="contains commands that run when the rebase continues",
 )
 ALTERNATES = GuardRow(
     what="`.git/objects/info/alternates`", verdict="held", reason="makes git read objects from elsewhere"
@@ -396,18 +400,18 @@ ALTERNATES = GuardRow(
 REPLACED_OBJECT = GuardRow(
     what="`.git/refs/replace/*`, `.git/info/grafts`",
     verdict="held",
-    reason="makes git show another content or history than the one that was committed",
+    reason="makes git show content or history that nobody committed",
 )
 SHALLOW = GuardRow(
     what="`.git/shallow` of a repository that you had, if it gets another line",
     verdict="held",
-    reason="cuts history off, and git's next cleaning removes what lies behind",
+    reason="cuts off history, and git's next clean-up deletes what it cut off",
 )
 EXECUTABLE = GuardRow(
     what="a file that is new and executable, or becomes executable", verdict="flagged", reason="is a new executable"
 )
 PACKAGES = GuardRow(
-    what="the rows above that go by name, and executables, in `node_modules`, `bower_components`, `.venv`, `venv`, "
+    what="the rows above that match by name, and executables, in `node_modules`, `bower_components`, `.venv`, `venv`, "
     "`.tox`, `.nox`, `__pypackages__`, `site-packages`: one line for each such directory",
     verdict="flagged",
     reason="installed packages run when you use them",

@@ -43,7 +43,7 @@ _OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.:[]_*")
 
 _FORMS = "Write `example.org`, `*.example.org` or `example.org:8443`."
 _ENCODED = "Write international names in their encoded form, with labels that begin with `xn--`."
-_PUBLIC = "Name a public host. No setting opens an address of this machine, of its network or of special use."
+_PUBLIC = "Name a public host. No setting allows addresses of this machine, of its network or for special use."
 
 _V4 = """
 0.0.0.0/8         this network
@@ -158,7 +158,7 @@ class Refused(Exception):
             case "port":
                 return f"{_allowing(f'{bracketed(host)}:{port}')} Without a port, a host means 80 and 443."
             case "address":
-                return f"Nothing allows it: {self.because}, and only public addresses can be reached."
+                return f"Use a host with a public address: {self.because}."
             case "server name":
                 return f"Let TLS ask for `{host}` itself: {self.because}."
             case "request":
@@ -199,7 +199,7 @@ def parse_host(raw: bytes) -> str:
     if labels[-1].translate(None, _LETTERS) and not labels[-1].startswith(b"xn--"):
         raise Refused("form", "the last label must not have digits")
     if labels[-1].decode("ascii") in SPECIAL:
-        raise Refused("form", "the last label is not of the public name space")
+        raise Refused("form", "the last label is not a public domain")
     return name.decode("ascii")
 
 
@@ -289,7 +289,7 @@ def parse_allowed(text: str) -> AllowedHost:
     except Refused as error:
         raise PolicyError(f"not a host that can be allowed: {text!a} ({error.because})", remedy=_FORMS) from None
     if is_public_suffix(suffix):
-        raise PolicyError(f"a star below {suffix} would allow everybody's hosts: {text!a}", remedy=_FORMS)
+        raise PolicyError(f"a star below {suffix} would allow other people's hosts: {text!a}", remedy=_FORMS)
     return AllowedHost(host=suffix, subdomains=True, port=port)
 
 
@@ -377,9 +377,9 @@ def _is_label(label: bytes) -> bool:
 def _without_others(raw: bytes) -> bytes:
     """Return what may be a host, and say so where something else was copied along with it."""
     if b"/" in raw:
-        raise Refused("form", "a scheme or a path is no part of a host")
+        raise Refused("form", "a host has no scheme and no path")
     if b"[" not in raw and find_literal(b"[%b]" % raw):
-        raise Refused("form", "an IPv6 address stands in brackets, as in `[2a00::1]`")
+        raise Refused("form", "an IPv6 address needs brackets, as in `[2a00::1]`")
     return raw
 
 

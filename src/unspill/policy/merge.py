@@ -79,7 +79,7 @@ def tighten(policy: Policy, project: Settings) -> Policy:
     for key in ("after", "after_timeout", "after_cancel"):
         wanted = getattr(project, key)
         if wanted == "apply" and getattr(policy, key) != "apply":
-            raise _widens(project, key, "your own configuration does not apply changes by itself")
+            raise _widens(project, key, "your own configuration does not apply changes automatically")
         if wanted is not None:
             changed[key] = wanted
     for key in ("shown_lines", "shown_bytes"):
@@ -187,7 +187,7 @@ def _tighter_rules(rules: Rules, project: Settings) -> Rules:
             if SCOPES.index(wanted) > SCOPES.index(own):
                 raise _widens(project, key, f"{wanted} is longer than {own}")
         elif wanted == "ask" and own == "deny":
-            raise _widens(project, key, "your own configuration denies it without a question")
+            raise _widens(project, key, "your own configuration denies it without asking")
     return rules.replace(**dict(project.permissions))
 
 
@@ -196,7 +196,7 @@ def _more_secrets(secrets: Secrets, project: Settings) -> Secrets:
     if "reveal" in said:
         raise _widens(project, "secrets.reveal", "only your own configuration may set this")
     if said.get("mask") is False and secrets.mask:
-        raise _widens(project, "secrets.mask", "shows what your own configuration masks")
+        raise _widens(project, "secrets.mask", "shows what your own configuration hides")
     return _tightest_secrets(secrets, secrets.replace(**said))
 
 
@@ -211,7 +211,7 @@ def _fewer_names(policy: Policy, project: Settings) -> tuple[str, ...]:
 def _widens(project: Settings, key: str, reason: str) -> PolicyError:
     return PolicyError(
         f"{project.where}: {key}: {reason}",
-        remedy="A project's file can only tighten; remove the setting, or put it into your own configuration.",
+        remedy="A project's file can only be stricter. Remove the setting, or put it in your own configuration.",
     )
 
 

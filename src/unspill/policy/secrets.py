@@ -52,19 +52,19 @@ ROOT_SECRETS = tuple(
 )
 # Of a project: why, and the exact names
 PROJECT_SECRETS = {
-    "variables of the program, among them its passwords and tokens": b"""
+    "environment variables, often with passwords and tokens": b"""
         .env .env.local .env.dev .env.dev.local .env.development .env.development.local .env.prod .env.prod.local
         .env.production .env.production.local .env.stage .env.staging .env.staging.local .env.qa .env.uat .env.preview
         .env.test .env.test.local .env.testing .env.ci .env.docker .env.remote .env.private .env.secret .env.secrets
         .env.override .env.user .env.bak .env.backup .env.old .env.orig .env.save .env~ .env.swp
         """.split(),
-    "what an encrypted `.env.vault` is opened with": b".env.keys .env.me".split(),
+    "the key to an encrypted `.env.vault`": b".env.keys .env.me".split(),
     "variables that direnv sets": b".envrc .envrc.local .envrc.private".split(),
     "variables of a cloud function": b".dev.vars .dev.vars.production .secret.local".split(),
-    "tokens of package registries": b".npmrc .pypirc auth.json .gem-credentials .nuget-credentials".split(),
-    "passwords that git, curl and others send": b".netrc _netrc .git-credentials .gitcookies .curlrc .wgetrc".split(),
-    "passwords of databases": b".pgpass pgpass.conf .my.cnf .mylogin.cnf".split(),
-    "private keys of SSH": b"""
+    "package registry tokens": b".npmrc .pypirc auth.json .gem-credentials .nuget-credentials".split(),
+    "passwords for git, curl and others": b".netrc _netrc .git-credentials .gitcookies .curlrc .wgetrc".split(),
+    "database passwords": b".pgpass pgpass.conf .my.cnf .mylogin.cnf".split(),
+    "SSH private keys": b"""
         id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk id_xmss identity deploy_key ssh_host_rsa_key
         ssh_host_ecdsa_key ssh_host_ed25519_key
         """.split(),
@@ -72,11 +72,11 @@ PROJECT_SECRETS = {
         privkey.pem private.pem private.key private_key.pem private-key.pem key.pem server.key tls.key ca.key client.key
         secring.gpg private.asc age.key age-key.txt .age-key.txt
         """.split(),
-    "keys that releases are signed with, and their passwords": b"""
+    "release signing keys and their passwords": b"""
         keystore.jks release.keystore release.jks upload-keystore.jks keystore.p12 keystore.properties key.properties
         signing.properties
         """.split(),
-    "what opens an account in a cloud": b"""
+    "cloud account credentials": b"""
         credentials credentials.json credentials.yml credentials.yaml credentials.toml credentials.ini credentials.csv
         credentials.txt rootkey.csv accessKeys.csv client_secret.json client_secrets.json token.json token.pickle
         application_default_credentials.json google-credentials.json google_credentials.json gcp-credentials.json
@@ -84,23 +84,23 @@ PROJECT_SECRETS = {
         serviceaccount.json serviceAccount.json service-account-key.json service_account_key.json serviceAccountKey.json
         azureauth.json .s3cfg .boto .passwd-s3fs rclone.conf .databrickscfg
         """.split(),
-    "how a tool reaches a cluster, a registry or a service": b"""
+    "access to a cluster, a registry or a service": b"""
         kubeconfig kubeconfig.yaml kubeconfig.yml kubeconfig.json .kubeconfig .dockercfg .dockerconfigjson .terraformrc
         terraform.rc ngrok.yml .sentryclirc
         """.split(),
     # Not terraform.tfstate: without it the tool would not stop but make everything a second time
-    "values that Terraform's own advice keeps out of a repository": b"""
+    "Terraform variables, often with secrets": b"""
         terraform.tfvars terraform.tfvars.json secret.tfvars secrets.tfvars
         """.split(),
-    "what a vault of other secrets is opened with": b"""
+    "the key to a vault of other secrets": b"""
         .vault-token .vault_pass .vault_pass.txt .vault-pass vault_pass.txt vault-password master.key .master.key
         """.split(),
-    "secrets by their own word": b"""
+    "files that are named as secrets": b"""
         secrets.json secrets.yaml secrets.yml secrets.toml secrets.ini secrets.env secrets.properties secrets.txt
         secret.json secret.yaml secret.yml secret.txt .secret .secrets .secrets.json .secrets.yaml .secrets.yml
         .secrets.toml passwords.txt password.txt api_key.txt apikey.txt api-key.txt
         """.split(),
-    "passwords of a web server's users": b".htpasswd .htdigest".split(),
+    "passwords of web server users": b".htpasswd .htdigest".split(),
 }
 SECRET_NAMES = tuple(sorted(name for names in PROJECT_SECRETS.values() for name in names))
 

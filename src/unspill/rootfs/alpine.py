@@ -98,11 +98,13 @@ class AlpineSource:
         host_of(mirror)
         version, said = spec.version, ""
         if not version:
-            means.report(Progress(step="asking for the newest version"))
+            means.report(Progress(step="looking up the newest version"))
             latest = get_latest_version(mirror, arch)
             version, said = latest.version, latest.sha256
         elif not is_version(version):
-            raise RootfsError(f"{version!a} is no version of Alpine.", remedy="Give one such as 3.23.3, or none.")
+            raise RootfsError(
+                f"{version!a} is not an Alpine version.", remedy="Use one such as 3.23.3, or leave it out."
+            )
         sha256, proof = _expected(spec, version, arch, said)
         name = file_name(version, arch)
         return Resolved(
@@ -172,7 +174,7 @@ def host_of(address: str) -> str:
     except (KeyError, ValueError):
         host, port = "", 0
     if not host:
-        raise RootfsError(f"{address!a} is no address of a mirror.", remedy="Give one that begins with https://")
+        raise RootfsError(f"{address!a} is not a mirror's address.", remedy="Use one that begins with https://")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -182,10 +184,10 @@ def _expected(spec: RootfsSpec, version: str, arch: str, said: str) -> tuple[str
     proof: Proof = "pinned" if spec.sha256 else "known" if known else "same-server"
     expected = spec.sha256 or known or said or get_checksum(mirror_of(spec), version, arch)
     if said and said != expected:
-        which = "the one that you pinned" if spec.sha256 else "the one that our release knows"
+        which = "the one that you pinned" if spec.sha256 else "the one that this unspill release knows"
         raise RootfsUnverified(
-            f"The mirror says that Alpine {version} for {arch} has the SHA-256 {said}; {which} is {expected}.",
-            remedy="Name the version that you pinned (`version`)." if spec.sha256 else "Use another mirror.",
+            f"The mirror says that Alpine {version} for {arch} has the SHA-256 {said}, but {which} is {expected}.",
+            remedy="Name the version you pinned (`version`)." if spec.sha256 else "Use another mirror.",
         )
     return expected, proof
 
@@ -202,7 +204,7 @@ def _check_installed(installed: Installed, mirror: str) -> None:
     last = "; ".join(line.strip() for line in installed.output.strip().splitlines()[-_SHOWN_LINES:])
     raise RootfsError(
         f"The packages can't be installed from {mirror}: {last}" if last else "The packages can't be installed.",
-        remedy="Check that the mirror has this version's packages, then try again; nothing half-built is used.",
+        remedy="Check that the mirror has this version's packages, then try again. unspill uses nothing half-built.",
     )
 
 
@@ -280,7 +282,7 @@ def find_release(text: str, arch: str, address: str) -> Release:
             if entry.get("flavor") == FLAVOR and entry.get("arch", arch) == arch:
                 found.append(_checked(entry, arch))
     except ValueError as error:
-        raise RootfsUnverified(f"{address} is not an index of releases: {error}.") from None
+        raise RootfsUnverified(f"{address} is not a release index: {error}.") from None
     if not found:
         raise RootfsError(
             f"There is no {FLAVOR} for {arch} in {address}.",
@@ -294,11 +296,11 @@ def find_release(text: str, arch: str, address: str) -> Release:
 def _checked(entry: dict[str, str], arch: str) -> Release:
     release = Release(version=entry.get("version", ""), file=entry.get("file", ""), sha256=entry.get("sha256", ""))
     if not is_version(release.version):
-        raise ValueError(f"{release.version!a} is no version")
+        raise ValueError(f"{release.version!a} is not a version")
     if release.file != file_name(release.version, arch):
-        raise ValueError(f"{release.file!a} is no name for {file_name(release.version, arch)}")
+        raise ValueError(f"{release.file!a} is not the name of {file_name(release.version, arch)}")
     if not is_digest(release.sha256):
-        raise ValueError(f"{release.sha256!a} is no SHA-256")
+        raise ValueError(f"{release.sha256!a} is not a SHA-256")
     return release
 
 
@@ -405,7 +407,7 @@ def read_packages(fd: int) -> tuple[tuple[str, str], ...]:
         elif line.startswith("V:") and is_plain(name) and is_plain(line[2:]):
             packages[name] = line[2:]
     if not packages or len(packages) > _MOST_PACKAGES:
-        raise RootfsError("The packages that were installed can't be read from apk's records.")
+        raise RootfsError("unspill can't read the installed packages from apk's records.")
     return tuple(sorted(packages.items()))
 
 
@@ -423,7 +425,7 @@ def check_complete(fd: int) -> None:
     for path in _NEEDED:
         found = find_inside(fd, path)
         if found is None or not stat.S_ISREG(found.st_mode) or not found.st_mode & 0o111:
-            raise RootfsError(f"There is no {path.decode()} in it after all packages were installed.")
+            raise RootfsError(f"There is no {path.decode()} in it, although all packages were installed.")
 
 
 def _read_file(fd: int, path: bytes, most_bytes: int) -> bytes:
@@ -451,7 +453,7 @@ def _make_directory(fd: int, name: bytes, *, is_link_fine: bool = False) -> None
     except FileExistsError:
         mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
         if not stat.S_ISDIR(mode) and not (is_link_fine and stat.S_ISLNK(mode)):
-            raise RootfsUnsafe(f"/{os.fsdecode(name)} of the archive is no directory.") from None
+            raise RootfsUnsafe(f"/{os.fsdecode(name)} in the archive is not a directory.") from None
 
 
 def _open_made(fd: int, name: bytes) -> int:
@@ -466,7 +468,7 @@ def _write_anew(fd: int, name: bytes, content: bytes) -> None:
     except FileNotFoundError:
         pass
     except OSError:
-        raise RootfsUnsafe(f"/etc/apk/{os.fsdecode(name)} of the archive is no file.") from None
+        raise RootfsUnsafe(f"/etc/apk/{os.fsdecode(name)} in the archive is not a file.") from None
     file = os.open(name, _NEW_FILE, 0o644, dir_fd=fd)
     try:
         os.write(file, content)

@@ -153,7 +153,7 @@ def open_given(path: bytes) -> int:
         raise _unreadable(path, error.strerror or "it can't be opened") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise _unreadable(path, "it is no file")
+        raise _unreadable(path, "it is not a file")
     return fd
 
 
@@ -186,7 +186,8 @@ def label_of(spec: RootfsSpec) -> str:
     if spec.label:
         if not is_rootfs_label(spec.label):
             raise RootfsError(
-                f"a rootfs can't be called {spec.label[:80]!r}", remedy="Use small letters, digits, dots and _ only."
+                f"{spec.label[:80]!r} can't be the name of a rootfs",
+                remedy="Use only lower-case letters, digits, dots and _.",
             )
         return spec.label
     stem = spec.location.rstrip("/").rpartition("/")[2].lower()
@@ -210,10 +211,10 @@ def check_tree(tree: bytes, name: str) -> None:
     finally:
         os.close(fd)
     raise RootfsError(
-        f"{name} is no root file system: it has no /bin/sh",
-        remedy='It looks like an OCI layout: give it with --oci (`source = "oci"`).'
+        f"{name} is not a root file system: it has no /bin/sh",
+        remedy='It looks like an OCI layout: use --oci (`source = "oci"`).'
         if is_layout
-        else "At its top must be bin with a shell in it: no directory around that, and not the archive of a program.",
+        else "It must have bin with a shell at its top, not inside another directory. A program's archive won't do.",
     )
 
 
@@ -226,5 +227,5 @@ def _make_nameless(scratch: bytes) -> int:
 
 def _unreadable(path: bytes, why: str) -> RootfsUnreachable:
     return RootfsUnreachable(
-        f"{shown(path)} can't be read: {why}", remedy="Check the path, and whether you may read it."
+        f"{shown(path)} can't be read: {why}", remedy="Check the path and your permission to read it."
     )

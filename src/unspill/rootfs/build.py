@@ -25,6 +25,7 @@ from unspill.rootfs.layout import (
     DOWNLOADS,
     MANIFEST,
     MOST_AT_TOP,
+    TOP_REMEDY,
     Hold,
     NameLock,
     Staging,
@@ -110,7 +111,7 @@ def obtain(
             _use_first(registry, found)
             return found, False
         lock = NameLock(registry.directory, name)
-        lock.acquire(lambda: report(Progress(step="waiting: another process makes it")))
+        lock.acquire(lambda: report(Progress(step="waiting for another process that makes it")))
         with lock:
             found = _get_ready(registry, name, resolved)
             if found is not None:
@@ -132,13 +133,13 @@ def upgrade(registry: Registry, old: Rootfs, source: Source, *, install: Install
         RootfsError: it can't be had, or nobody knows what the old one was made from; the old one is as it was.
     """
     if old.manifest is None:
-        raise RootfsError(f"{old.name} was made by hand", remedy="Make a new one the same way.")
+        raise RootfsError(f"{old.name} was made by hand", remedy="Make a new one the same way as before.")
     new, _is_new = obtain(registry, old.manifest.spec, source, install=install, report=report, old=old)
     if new.name != old.name:
         if newest((old, new)) is not new:
             raise RootfsUnverified(
-                f"What {old.name} is made of now is {new.name}, which was made before it; {old.name} stays",
-                remedy=f"Ask whoever offers it why. `unspill rootfs use {new.name}` goes back to that one.",
+                f"The source of {old.name} now offers {new.name}, which is older; {old.name} stays",
+                remedy=f"Ask the source why. To go back to the older one: `unspill rootfs use {new.name}`.",
             )
         registry.use_instead(old.name, new.name)
     return new
@@ -152,7 +153,7 @@ def verify(rootfs: Rootfs) -> Proof:
         RootfsError: it can't be read, or has gone.
     """
     if rootfs.manifest is None:
-        raise RootfsUnverified(f"{rootfs.name} was made by hand: there is nothing to compare it with")
+        raise RootfsUnverified(f"{rootfs.name} was made by hand, so there is nothing to compare it with")
     with Hold(rootfs):
         try:
             digest, _entries, _size = tree_digest(rootfs.tree)
@@ -163,8 +164,8 @@ def verify(rootfs: Rootfs) -> Proof:
             ) from error
     if digest != rootfs.manifest.tree:
         raise RootfsUnverified(
-            f"{rootfs.name} has changed since it was made; what spoke for it then was {PROOFS[rootfs.manifest.proof]}",
-            remedy=f"Do not use it: `unspill rootfs remove --force {rootfs.name}`, and fetch it again.",
+            f"{rootfs.name} has changed since it was made; its proof was {PROOFS[rootfs.manifest.proof]}",
+            remedy=f"Don't use it. Remove it with `unspill rootfs remove --force {rootfs.name}`, then fetch it again.",
         )
     return rootfs.manifest.proof
 
@@ -173,8 +174,8 @@ def _check_not_older(resolved: Resolved, old: Rootfs) -> None:
     version = resolved.key.version
     if old.manifest is not None and is_older(version, old.manifest.key.version):
         raise RootfsUnverified(
-            f"The newest version that is offered now is {version}, older than {old.name}, which stays",
-            remedy=f"Ask another mirror. If you want the older one: `unspill rootfs pull {old.manifest.key.source} "
+            f"The newest version on offer is {version}, which is older than {old.name}; {old.name} stays",
+            remedy=f"Try another mirror. If you want the older one: `unspill rootfs pull {old.manifest.key.source} "
             f"--version {resolved.spec.version or version}`, and `unspill rootfs use` with its name.",
         )
 
@@ -192,9 +193,8 @@ def _get_ready(registry: Registry, name: str, resolved: Resolved) -> Rootfs | No
         if not is_of_digest(found.manifest, wanted):
             old = ", ".join(digest.removeprefix("sha256:") for _, digest in found.manifest.fetched[:1]) or "none"
             raise RootfsUnverified(
-                f"{name} is there already, but made from something else than what has the digest {wanted}: "
-                f"it was {old}",
-                remedy=f"Find out which of both is right; `unspill rootfs remove {name}` makes room for the other one.",
+                f"{name} already exists, but was made from something else: its digest is {old}, not {wanted}",
+                remedy=f"Find out which of the two is right. To replace it: `unspill rootfs remove {name}`.",
             )
     return found
 
@@ -245,13 +245,13 @@ def _finish_tree(tree: bytes, name: str) -> None:
     try:
         if not has_shell(fd):
             raise RootfsUnsafe(
-                f"{name} would have no /{show(SHELL)}", remedy="This is no root file system, or not all of one."
+                f"{name} would have no /{show(SHELL)}", remedy="This is not a complete root file system."
             )
         make_points(tree)
         if len(os.listdir(fd)) > MOST_AT_TOP:
             raise RootfsUnsafe(
                 f"{name} would have more than {MOST_AT_TOP} entries at its top, so no run could use it",
-                remedy="This is no root file system: one has some twenty directories there.",
+                remedy=TOP_REMEDY,
             )
     finally:
         os.close(fd)
@@ -470,8 +470,8 @@ def tree_digest(tree: bytes) -> tuple[str, int, int]:
     """Return a tree's digest, how many entries it has, and the bytes of its files.
 
     Raises:
-        RootfsUnsafe: it is deeper than any real one, or has extended attributes that make it other than it looks.
-        RootfsUnverified: a file changes while it is read.
+        RootfsUnsafe: it is deeper than any real one, or has extended attributes that change what it contains.
+        RootfsUnverified: a file changed while unspill read it.
         OSError: something in it can't be read.
     """
     hashed = sha256(_START)
@@ -542,7 +542,7 @@ class _TreeWalk:
         finally:
             os.close(inner)
         if done != size:
-            raise RootfsUnverified(f"{show(name)} in {show(self._tree)} changes while it is read")
+            raise RootfsUnverified(f"{show(name)} in {show(self._tree)} changed while unspill read it")
         self.size_bytes += size
 
     def _check_attributes(self, fd: int, name: bytes) -> None:
@@ -550,8 +550,8 @@ class _TreeWalk:
         found = list_attributes(b"/proc/self/fd/%d/%s" % (fd, name) if name else fd)
         if any(map(is_unsafe, found)):
             raise RootfsUnsafe(
-                f"The tree {show(self._tree)} has extended attributes that make it other than it looks",
-                remedy="Do not use it: remove it, and make it again.",
+                f"The tree {show(self._tree)} has extended attributes that change what it contains",
+                remedy="Don't use it. Remove it, then make it again.",
             )
 
     def _other(self, fd: int, name: bytes) -> None:

@@ -51,7 +51,7 @@ PATH_BYTES = 4096
 EXTENSION_BYTES = MIB
 CHUNKS_AHEAD = 6
 COMPLAINT_BYTES = 2000
-_ZSTD_REMEDY = "Install zstd (a package of every distribution), or compress the archive with gzip or xz."
+_ZSTD_REMEDY = "Install zstd, or compress the archive with gzip or xz."
 READ_BYTES = 128 << 10
 PLAIN_BYTES = 1 << 20
 MADE_BYTES = 1 << 20
@@ -86,9 +86,9 @@ class Bounds(Record):
             RootfsUnsafe: it is too much, or too much for what was read.
         """
         if made > self.total_bytes:
-            raise too_much(f"more than {self.total_bytes} bytes come out of it")
+            raise too_much(f"it unpacks to more than {self.total_bytes} bytes")
         if made > self.free_bytes and made > read * self.ratio:
-            raise too_much(f"more than {self.ratio} times its size comes out of it")
+            raise too_much(f"it unpacks to more than {self.ratio} times its size")
 
 
 class Memory:
@@ -116,7 +116,7 @@ def too_much(what: str) -> RootfsUnsafe:
     """Return the refusal of an archive that goes beyond its bounds."""
     return RootfsUnsafe(
         f"the archive is larger than any rootfs should be: {what}",
-        remedy="Do not use this archive; if you trust it, unpack it yourself and name the directory.",
+        remedy="Don't use this archive. If you trust it, unpack it yourself and name the directory.",
     )
 
 
@@ -254,7 +254,7 @@ def find_zstd() -> bytes:
         path = os.path.realpath(os.path.join(os.fsencode(directory), b"zstd"))
         if os.path.isabs(directory) and os.access(path, os.X_OK) and not why_unsafe(path):
             return path
-    raise RootfsError("the archive is compressed with zstd, and there is no program zstd", remedy=_ZSTD_REMEDY)
+    raise RootfsError("the archive is compressed with zstd, and zstd is not installed", remedy=_ZSTD_REMEDY)
 
 
 class Archive:
@@ -359,7 +359,7 @@ def _more(archive: Archive) -> bytes:
 
 def _expect(archive: Archive, magic: bytes) -> None:
     if not archive.peek().startswith(magic):
-        raise RootfsUnverified("the archive has something else behind its compressed stream")
+        raise RootfsUnverified("the archive has other data after its compressed stream")
 
 
 def _skip_padding(archive: Archive) -> None:
@@ -376,7 +376,7 @@ def wants_memory(bounds: Bounds) -> RootfsUnsafe:
     """Return the refusal of a stream that can't be decompressed within the bounds."""
     return RootfsUnsafe(
         f"decompressing the archive takes more than {bounds.memory_bytes >> 20} MiB of memory",
-        remedy="Compress it with a smaller window (xz -9 and zstd -19 are small enough).",
+        remedy="Compress it with a smaller window, such as xz -9 or zstd -19.",
     )
 
 

@@ -26,6 +26,7 @@ from unspill.host.dirfd import open_beneath
 from unspill.model.rootfs import TIERS, Progress, RootfsKey
 from unspill.record import Record
 from unspill.rootfs.compression import Bounds, too_much
+from unspill.rootfs.layout import FREE_SPACE_REMEDY
 from unspill.rootfs.source import DEBIAN_NAMES, Filled, Resolved, arch_of, detect_arch, variant_of
 from unspill.rootfs.tar import unpack
 
@@ -122,8 +123,8 @@ class DebianSource:
         """
         if spec.sha256 or spec.location:
             raise RootfsError(
-                "a Debian rootfs is made of many packages: it has no location, and no digest to pin",
-                remedy="Debian's signatures speak for them; to pin one, make an archive of it and use that.",
+                "a Debian rootfs is built from many packages, so it has no location and no digest to pin",
+                remedy="Debian's signatures protect the packages. To pin a rootfs, make an archive of it and use that.",
             )
         packages_of(spec.tier, spec.packages)
         build = Build(spec, _arch(spec.arch), means)
@@ -149,8 +150,8 @@ class DebianSource:
         releases = build.read_releases()
         if releases.version != key.version:
             raise RootfsError(
-                f"the archive of Debian changed meanwhile: it had {key.version}, and has {releases.version} now",
-                remedy="Try again; packages that were fetched are kept.",
+                f"the Debian archive changed in the meantime: it had {key.version} and now has {releases.version}",
+                remedy="Try again. The packages fetched so far are kept.",
             )
         packages = packages_of(key.tier, spec.packages)
         build.fetch_packages(packages)
@@ -178,7 +179,7 @@ class Build:
         if not _PLAIN_PATH.fullmatch(means.scratch + means.downloads):
             raise RootfsError(
                 f"apt can't work below {os.fsdecode(means.downloads)!a}",
-                remedy="Choose a rootfs directory whose path has letters, digits and . - _ + only.",
+                remedy="Choose a rootfs directory whose path has only letters, digits and . - _ +",
             )
         self.arch = arch
         self.suite = checked_suite(spec.version)
@@ -285,7 +286,7 @@ class Build:
                 wall_s=_INSTALL_S,
             )
             if os.fstat(fd).st_size >= _MOST_BYTES:
-                raise too_much(f"the tree that packages made has {_MOST_BYTES} bytes or more")
+                raise too_much(f"the tree that the packages made has {_MOST_BYTES} bytes or more")
         finally:
             os.close(fd)
         return tar
@@ -309,7 +310,7 @@ class Build:
                 epoch = max(epoch, _date_of(content))
         rmtree(top)
         if len(digests) < len(self.sources):
-            raise RootfsUnverified("an archive has no signed InRelease", remedy="Use a mirror that has one.")
+            raise RootfsUnverified("an archive has no signed InRelease", remedy="Use a mirror with a signed InRelease.")
         version = time.strftime(f"{self.suite}.%Y%m%d.%H%M", time.gmtime(epoch))
         return Releases(digests=tuple(digests), epoch=epoch, version=version)
 
@@ -429,8 +430,8 @@ def run(
     program = next(word for word in argv if word in ("mmdebstrap", argv[0]))
     if has_hung:
         raise RootfsError(
-            f"{program} did not come to an end in {wall_s:g} seconds: {'; '.join(tail)[-_LONGEST_LINE:]}",
-            remedy="Try again, or do without the package whose installation waits for something.",
+            f"{program} did not finish in {wall_s:g} seconds: {'; '.join(tail)[-_LONGEST_LINE:]}",
+            remedy="Try again, or leave out the package whose installation hangs.",
         )
     if process.returncode != 0:
         raise explain_failure(program, process.returncode, tuple(tail))
@@ -442,47 +443,47 @@ _CAUSES: tuple[tuple[str, type[RootfsError], str, str], ...] = (
         "No space left on device|Disk quota exceeded|You don't have enough free space",
         RootfsError,
         "the disk is full",
-        "Free some space: `unspill rootfs remove --unused`; or choose another rootfs directory.",
+        FREE_SPACE_REMEDY,
     ),
     (
         "NO_PUBKEY|BADSIG|(EXP|REV)KEYSIG|is not signed|doesn't contain a signature|Clearsigned file isn't valid"
         "|couldn't be verified|cannot be authenticated|Hash Sum mismatch|unexpected size|is expired|is not valid yet",
         RootfsUnverified,
-        "what the archive offers is not signed with a key that counts, is damaged, or its signature has expired",
-        "Check the clock and the mirror; a key of your own archive belongs in /etc/apt/trusted.gpg.d.",
+        "the archive is damaged, its signature has expired, or it is not signed with a trusted key",
+        "Check the clock and the mirror. For your own archive, put its key in /etc/apt/trusted.gpg.d.",
     ),
     (
         "Unable to locate package|has no installation candidate|Couldn't find any package by",
         RootfsError,
         "a package is not in this suite",
-        "Look for its name at packages.debian.org, or choose another suite.",
+        "Check its name at packages.debian.org, or choose another suite.",
     ),
     (
         "does not have a Release file|404 +Not Found|no such file or directory",
         RootfsUnreachable,
         "the archive does not have this suite or one of its files",
-        "Check the suite's name; an old release is in Debian's archive of old releases: name that as the mirror.",
+        "Check the suite's name. For an old release, use Debian's archive of old releases as the mirror.",
     ),
     (
         "resolv(e|ing) '|Could not (resolve|connect)|Connection (refused|timed out|failed)|Network is unreachable"
         "|Unable to connect|Failed to fetch",
         RootfsUnreachable,
         "the archive can't be reached",
-        "Check the network and the proxy (http_proxy), or name another mirror, or a directory: file:/a/mirror.",
+        "Check the network and the proxy (http_proxy), or use another mirror or a directory: file:/a/mirror.",
     ),
     (
         "newuidmap|newgidmap|[ug]id_map|no line matching user|unshare: |unshare failed|Operation not permitted",
         RootfsError,
-        "this user can't make the namespaces that a build needs, with 65536 subordinate ids",
-        "Run `unspill doctor`, and have root add ids: usermod --add-subuids 100000-165535"
-        " --add-subgids 100000-165535 NAME; or use another source.",
+        "this user can't create the namespaces that a build needs, with 65536 subordinate ids",
+        "Run `unspill doctor`. Root can add ids: usermod --add-subuids 100000-165535"
+        " --add-subgids 100000-165535 NAME. Or use another source.",
     ),
 )
 
 
 def explain_failure(program: str, code: int, tail: tuple[str, ...]) -> RootfsError:
     """Return the error that tells how a program failed, from what it said last."""
-    kind, what, remedy = RootfsError, "", "Read what it said; nothing half-built is used."
+    kind, what, remedy = RootfsError, "", "Read its output above. unspill uses nothing half-built."
     chosen = [line for line in tail if line.startswith("E:")] or list(tail)
     for marks, its_kind, its_name, its_remedy in _CAUSES:
         named = [line for line in tail if re.search(marks, line, re.IGNORECASE)]
@@ -503,7 +504,7 @@ def checked_suite(version: str) -> str:
     """
     if version and not _SUITE.fullmatch(version):
         raise RootfsError(
-            f"{version[:80]!r} can't be a suite of Debian", remedy="Name a code name, for instance bookworm or trixie."
+            f"{version[:80]!r} can't be a Debian suite", remedy="Use a code name such as bookworm or trixie."
         )
     return version or DEFAULT_SUITE
 
@@ -519,11 +520,11 @@ def packages_of(tier: int, more: tuple[str, ...]) -> tuple[str, ...]:
     wrong = [name for name in more if not _PACKAGE.fullmatch(name)]
     if wrong:
         raise RootfsError(
-            f"{wrong[0][:80]!r} can't be the name of a package of Debian",
-            remedy="A name has two or more small letters, digits and + - . only, and begins with a letter or digit.",
+            f"{wrong[0][:80]!r} can't be the name of a Debian package",
+            remedy="Use two or more lower-case letters, digits and + - . with a letter or digit first.",
         )
     if len(more) > _MOST_PACKAGES:
-        raise RootfsError(f"more than {_MOST_PACKAGES} packages are asked for", remedy="Name fewer.")
+        raise RootfsError(f"you asked for more than {_MOST_PACKAGES} packages", remedy="Ask for fewer.")
     return tuple(dict.fromkeys((*TIER_1, *(TIER_2 if tier > 1 else ()), *more)))
 
 
@@ -552,7 +553,7 @@ def sources_of(mirror: str, suite: str) -> Sources:
             found[-1][1].append(word)
         else:
             raise RootfsError(
-                f"{word[:80]!r} can't be a mirror of Debian",
+                f"{word[:80]!r} can't be a Debian mirror",
                 remedy="Name an address without a user, such as https://mirror.example.org/debian, or"
                 " file:/a/directory; after it, the suites to use there.",
             )
@@ -572,7 +573,7 @@ def check_host(search: str = SEARCH, keyring: str = KEYRING) -> None:
         missing[keyring] = "debian-archive-keyring"
     for name, package in missing.items():
         raise RootfsError(
-            f"{name} is needed to build a Debian rootfs, and not installed",
+            f"{name} is not installed, but a Debian rootfs can't be built without it",
             remedy=f"Install the package {package} (on Debian: apt install {package}), or use another source.",
         )
     argv = [*_NAMESPACE, "cat", "/proc/self/uid_map", "/proc/self/gid_map"]
@@ -618,7 +619,7 @@ def _arch(spec: str) -> str:
     ours, here = arch_of(spec), detect_arch()
     if ours != here and (ours, here) != ("x86", "x86_64"):
         raise RootfsError(
-            f"a Debian rootfs for {ours} can't be built on {here}: its programs run during the installation",
-            remedy=f"Build it on a machine of that kind; an archive of the result can be used here for {here} only.",
+            f"a Debian rootfs for {ours} can't be built on {here}: its programs run during installation",
+            remedy="Build it on a machine of that type.",
         )
     return DEBIAN_NAMES[ours]

@@ -83,7 +83,7 @@ class _PacedReader(io.RawIOBase):
             ConnectionError: the server stopped within the headers, which http.client takes for their end.
         """
         if self._ended:
-            raise ConnectionError("the server stopped within its headers")
+            raise ConnectionError("the server stopped in the middle of its headers")
         self._least, self._got, self._due = self._patience.least_bytes, 0, time.monotonic() + self._patience.window
 
     def readable(self) -> bool:
@@ -100,7 +100,7 @@ class _PacedReader(io.RawIOBase):
         self._got += count
         self._left -= count
         if self._left < 0:
-            raise ConnectionError("the server sends far more than it should")
+            raise ConnectionError("the server sends far more data than expected")
         return count
 
     def close(self) -> None:
@@ -163,12 +163,12 @@ def check_address(address: str) -> str:
     # urlsplit drops tabs and newlines without a word
     if not host or parts.scheme not in ("http", "https") or not address.isascii() or _has_blanks(address):
         raise RootfsError(
-            f"{address[:200]!a} is no address that can be fetched", remedy="Give one that begins with https://"
+            f"{address[:200]!a} is not an address that unspill can fetch", remedy="Give one that begins with https://"
         )
     if "@" in parts.netloc:
         raise RootfsError(
-            "an address with a user name or a password in it is refused, as it would end up in records and messages",
-            remedy="Fetch it yourself and give the path of the file, or use a mirror that asks for no password.",
+            "an address must not contain a user name or a password, because it would end up in logs and messages",
+            remedy="Download the file yourself and use its path, or use a mirror without a password.",
         )
     return parts.scheme
 
@@ -196,7 +196,7 @@ def open_address(
             return _accept(response, place, (200, 206, 416) if "Range" in headers else (200,))
         with response:
             place = _follow(place, response.headers.get("Location") or "", scheme)
-    raise RootfsUnreachable(f"{address} leads to more than {MOST_REDIRECTS} redirects")
+    raise RootfsUnreachable(f"{address} has more than {MOST_REDIRECTS} redirects")
 
 
 def _request(opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeouts: Timeouts) -> Any:
@@ -207,7 +207,7 @@ def _request(opener: urllib.request.OpenerDirector, request: urllib.request.Requ
         if isinstance(reason, ssl.SSLCertVerificationError):
             raise RootfsUnreachable(
                 f"{request.full_url}: the certificate is not trusted: {reason.verify_message}",
-                remedy="Check the clock and the address; for a mirror with its own authority set SSL_CERT_FILE.",
+                remedy="Check the clock and the address. For a mirror with its own authority, set SSL_CERT_FILE.",
             ) from None
         raise Interrupted(f"{request.full_url}: {describe(reason)}") from None
 
@@ -230,8 +230,8 @@ def _follow(place: str, location: str, scheme: str) -> str:
     except (RootfsError, ValueError):
         pass
     raise RootfsUnreachable(
-        f"{place} redirects to {location[:200]!a}, which is no {scheme} address without a password",
-        remedy="If you trust the place that it leads to, give its address yourself.",
+        f"{place} redirects to {location[:200]!a}, which is not an {scheme} address without a password",
+        remedy="If you trust the new place, use its address directly.",
     )
 
 
@@ -420,8 +420,8 @@ def fetch(
     except OSError as error:
         # Those of the network are others by now
         raise RootfsError(
-            f"what is fetched can't be kept: {error.strerror or error}",
-            remedy="Free some space or choose another rootfs directory; what was fetched so far is kept.",
+            f"unspill can't store the download: {error.strerror or error}",
+            remedy="Free some space, or choose another rootfs directory. The part downloaded so far is kept.",
         ) from None
 
 
@@ -450,7 +450,7 @@ def read_text(address: str, *, most_bytes: int, timeouts: Timeouts | None = None
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise RootfsUnverified(f"{address} is no text") from None
+        raise RootfsUnverified(f"{address} is not text") from None
 
 
 def check_digest(sha256: str) -> str:
@@ -461,7 +461,7 @@ def check_digest(sha256: str) -> str:
     """
     digest = sha256.strip().lower().removeprefix("sha256:")
     if digest and (len(digest) != 64 or set(digest) - set("0123456789abcdef")):
-        raise RootfsError(f"{sha256!r} is no SHA-256", remedy="Give 64 hexadecimal digits.")
+        raise RootfsError(f"{sha256!r} is not a SHA-256", remedy="Use 64 hexadecimal digits.")
     return digest
 
 
@@ -512,7 +512,9 @@ class _Download:
         digest = part.digest()
         if sha256 and digest != sha256:
             part.drop()
-            raise RootfsUnverified(f"{self._address} has the SHA-256 {digest}, but should have {sha256}: it is removed")
+            raise RootfsUnverified(
+                f"{self._address} has the SHA-256 {digest}, but should have {sha256}; unspill removed it"
+            )
         self._tell(last=True)
         return Fetched(path=part.finish(digest), sha256=digest)
 
@@ -524,7 +526,7 @@ class _Download:
             raise
         except RootfsUnreachable as error:
             if self._part.size and self._part.version.validator:
-                error.remedy += f" The next attempt goes on after the {self._part.size} bytes that were fetched."
+                error.remedy += f" The next attempt continues after the {self._part.size} bytes downloaded so far."
             raise
 
     def _ask(self) -> None:
@@ -542,7 +544,7 @@ class _Download:
         ) as response:
             if response.status != 200 and not self._continues(response):
                 self._start_over()
-                raise Interrupted(f"{self._address}: the server can't go on where it stopped")
+                raise Interrupted(f"{self._address}: the server can't resume the download")
             self._receive(response)
 
     def _continues(self, response: HTTPResponse) -> bool:
@@ -611,8 +613,8 @@ def _check_end(address: str, size: int, end: int | None) -> None:
 def _check_size(address: str, size: int, most_bytes: int) -> None:
     if size > most_bytes:
         raise RootfsUnverified(
-            f"{address} is bigger than {most_bytes} bytes, the most that is fetched",
-            remedy="Check the address; if it is right, fetch the file yourself and give its path.",
+            f"{address} is bigger than {most_bytes} bytes, the largest that unspill fetches",
+            remedy="Check the address. If it is right, download the file yourself and use its path.",
         )
 
 

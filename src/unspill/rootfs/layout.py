@@ -50,6 +50,9 @@ _PAUSE_S = 0.005
 _LONGEST_S = 30.0
 
 MOST_AT_TOP = 256
+_OWN_DIRECTORY = "choose a directory of your own: set ROOTFS_DIR, or `rootfs_dir` in the configuration."
+TOP_REMEDY = "This is not a root file system: those have about twenty directories at the top."
+FREE_SPACE_REMEDY = "Free some space with `unspill rootfs remove --unused`, or choose another rootfs directory."
 SHELLS = (b"/bin/bash", b"/usr/bin/bash", b"/bin/sh")
 _POINTS = (b"/var/tmp", b"/etc/resolv.conf", b"/etc/passwd")
 _MOST_PASSWD = 64 * 1024
@@ -65,7 +68,7 @@ def checked_name(text: str) -> str:
     if not is_rootfs_name(text):
         raise RootfsUnsafe(
             f"{text[:80]!r} can't be the name of a rootfs",
-            remedy="Use letters, digits and . - _ + ~ only, at most 180, with a letter or digit first.",
+            remedy="Use at most 180 letters, digits and . - _ + ~, with a letter or digit first.",
         )
     return text
 
@@ -96,9 +99,11 @@ def check_trusted(path: bytes) -> bool:
     except OSError as error:
         raise failed(error, path) from error
     if not stat.S_ISDIR(found.st_mode):
-        raise RootfsUnsafe(f"{show(path)} is no directory", remedy="Move it away, or choose another rootfs directory.")
+        raise RootfsUnsafe(
+            f"{show(path)} is not a directory", remedy="Move it elsewhere, or choose another rootfs directory."
+        )
     if not is_trusted(found):
-        whose = "can be written by others" if found.st_uid in (0, os.geteuid()) else "belongs to somebody else"
+        whose = "can be written by others" if found.st_uid in (0, os.geteuid()) else "belongs to another user"
         raise _others(path, whose)
     return True
 
@@ -119,7 +124,7 @@ def check_all_trusted(directory: bytes) -> bool:
 
 def _others(path: bytes, whose: str) -> RootfsUnsafe:
     return RootfsUnsafe(
-        f"{show(path)} {whose}, who could put a rootfs of theirs there",
+        f"{show(path)} {whose}, who could put their own rootfs there",
         remedy=f"chmod go-w {show(path)}, have it owned by yourself or root, or choose another rootfs directory.",
     )
 
@@ -143,8 +148,8 @@ def make_layout(directory: bytes) -> None:
     except OSError as error:
         if error.errno in _READ_ONLY and not os.path.lexists(directory):
             raise RootfsError(
-                f"{show(directory)} does not exist, and can't be made: {error.strerror}",
-                remedy="Make it, or name a directory of your own: ROOTFS_DIR, or `rootfs_dir` in the configuration.",
+                f"{show(directory)} does not exist and can't be created: {error.strerror}",
+                remedy=f"Create it, or {_OWN_DIRECTORY}",
             ) from error
         raise failed(error, directory) from error
     if not os.access(os.path.join(directory, LOCKS), os.W_OK):
@@ -169,8 +174,8 @@ def _make(path: bytes, mode: int) -> None:
 def read_only(directory: bytes) -> RootfsError:
     """Return the error that nothing can be made here."""
     return RootfsError(
-        f"{show(directory)} can only be read: what is ready there can be used, but nothing made or removed",
-        remedy="Do it as its owner, or name a directory of your own: ROOTFS_DIR, or `rootfs_dir` in the configuration.",
+        f"{show(directory)} is read-only: you can use the rootfs in it, but not make or remove any",
+        remedy=f"Do it as its owner, or {_OWN_DIRECTORY}",
     )
 
 
@@ -178,15 +183,15 @@ def failed(error: OSError, directory: bytes) -> RootfsError:
     """Return our error for one of the system's."""
     if error.errno in _FULL:
         return RootfsError(
-            f"There is no space left where rootfs are kept ({show(directory)})",
-            remedy="Free some: `unspill rootfs remove --unused`; or choose another rootfs directory.",
+            f"The disk is full where unspill keeps rootfs ({show(directory)})",
+            remedy=FREE_SPACE_REMEDY,
         )
     if error.errno in _READ_ONLY:
         return read_only(directory)
     name = error.filename
     where = show(os.fsencode(name)) if isinstance(name, (str, bytes)) else show(directory)
     return RootfsError(
-        f"{where}: {error.strerror or error}", remedy="Mend that, and try again; nothing half-built is used."
+        f"{where}: {error.strerror or error}", remedy="Fix that, then try again. unspill uses nothing half-built."
     )
 
 
@@ -330,7 +335,7 @@ class Hold:
             if fd is not None:
                 return fd
             time.sleep(_PAUSE_S)
-        raise RootfsError(f"{self.rootfs.name} is kept locked by somebody", remedy="Try again when they have finished.")
+        raise RootfsError(f"another process keeps {self.rootfs.name} locked", remedy="Try again when it has finished.")
 
     def release(self) -> None:
         """Give it back; one that is not held stays so."""
@@ -354,7 +359,7 @@ def take(path: bytes, how: int) -> int | None:
     try:
         fd = os.open(path, DIRECTORY)
     except OSError as error:
-        raise RootfsError(f"There is no rootfs {os.path.basename(path).decode('utf-8', 'replace')} any more") from error
+        raise RootfsError(f"The rootfs {os.path.basename(path).decode('utf-8', 'replace')} no longer exists") from error
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
         if is_at(fd, path):
@@ -441,7 +446,9 @@ def look_at_rootfs(tree: bytes, name: str, uid: int, *, is_own: bool) -> RootfsB
         shell = next((path for path in SHELLS if _is_program(fd, path)), None)
         # Whatever runs texts, it is this one that goes to a working directory
         if shell is None or not _is_program(fd, b"/bin/sh"):
-            raise RootfsError(f"The rootfs {name} has no /bin/sh.", remedy="Choose another one: `unspill rootfs use`.")
+            raise RootfsError(
+                f"The rootfs {name} has no /bin/sh.", remedy="Choose another one with `unspill rootfs use`."
+            )
         points = tuple(point for point in _POINTS if _is_point(fd, point))
         return RootfsBase(
             name=name,
@@ -470,7 +477,7 @@ def look_at_top(fd: int, name: str) -> tuple[tuple[bytes, ...], tuple[tuple[byte
     if len(entries) > MOST_AT_TOP:
         raise RootfsError(
             f"The rootfs {name} has more than {MOST_AT_TOP} entries at its top.",
-            remedy="This is no root file system: one has some twenty directories there.",
+            remedy=TOP_REMEDY,
         )
     for entry in entries:
         raw = os.fsencode(entry)

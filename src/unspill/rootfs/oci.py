@@ -77,7 +77,7 @@ class OciSource:
         """
         if is_remote(spec.location):
             raise RootfsError(
-                f"{spec.location} is an address, but an OCI layout is read from disk",
+                f"{spec.location} is an address, but unspill reads an OCI layout from disk",
                 remedy="Copy it first: `skopeo copy docker://NAME oci:DIRECTORY:TAG`.",
             )
         label = label_of(spec)
@@ -107,8 +107,8 @@ class OciSource:
             choice = _choose(layout, resolved.spec, resolved.key.arch)
             if choice.identity != resolved.sha256:
                 raise RootfsUnverified(
-                    f"{resolved.fetch} has the SHA-256 {choice.identity}, but had {resolved.sha256} a moment ago",
-                    remedy="Try again when nobody writes to it.",
+                    f"{resolved.fetch} has the SHA-256 {choice.identity}, but had {resolved.sha256} a moment before",
+                    remedy="Try again when no program writes to it.",
                 )
             left_out = unpack_layers(layout, choice.layers, tree, means)
             archive = (("archive", layout.archive_digest),) if layout.archive_digest else ()
@@ -127,7 +127,7 @@ def _choose(layout: Layout, spec: RootfsSpec, arch: str) -> OciChoice:
             parse_document(layout.read_document("oci-layout"), "oci-layout"), "imageLayoutVersion", "oci-layout"
         )
         if not version.startswith("1."):
-            raise RootfsError(f"{spec.location} is an OCI layout of version {version!r}, which is not known")
+            raise RootfsError(f"{spec.location} is an OCI layout of version {version!r}, which unspill does not know")
         return choose(layout, tag=spec.version, arch=arch, pinned=pinned)
     if layout.has("manifest.json"):
         return choose_saved(layout, tag=spec.version, arch=arch, pinned=pinned)
@@ -169,7 +169,7 @@ def parse_document(content: bytes, what: str) -> Document:
     """
     document = parse_json(content, what)
     if not isinstance(document, dict):
-        raise wrong(what, "it is no JSON object")
+        raise wrong(what, "it is not a JSON object")
     return document
 
 
@@ -191,7 +191,7 @@ def parse_descriptor(found: object, what: str) -> Descriptor:
         RootfsUnsafe: a field is missing or of the wrong type.
     """
     if not isinstance(found, dict):
-        raise wrong(what, "a descriptor is no object")
+        raise wrong(what, "a descriptor is not an object")
     size = found.get("size")
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MOST_BLOB_BYTES:
         raise wrong(what, "a descriptor has no size")
@@ -213,14 +213,14 @@ def parse_digest(found: object, what: str) -> Digest:
     """
     algorithm, _, value = found.partition(":") if isinstance(found, str) else ("", "", "")
     if len(value) != _LENGTHS.get(algorithm) or not _HEX.issuperset(value):
-        raise wrong(what, f"{str(found)[:150]!r} is no SHA-256 or SHA-512 digest")
+        raise wrong(what, f"{str(found)[:150]!r} is not a SHA-256 or SHA-512 digest")
     return Digest(algorithm=algorithm, value=value)
 
 
 def parse_platform(found: object, what: str) -> tuple[str, str, str]:
     """Return the system, architecture and variant of a platform, or of a config, which has the same fields."""
     if not isinstance(found, dict):
-        raise wrong(what, "a platform is no object")
+        raise wrong(what, "a platform is not an object")
     system, arch, variant = (get_text(found, field, what) for field in ("os", "architecture", "variant"))
     return system, arch, variant
 
@@ -229,7 +229,7 @@ def get_text(document: Document, field: str, what: str) -> str:
     """Return a text, the empty one where there is none; it can be printed, and be a path."""
     found = document.get(field, "")
     if not is_text(found):
-        raise wrong(what, f"{field} is no plain text, or too long")
+        raise wrong(what, f"{field} is not plain text, or too long")
     return str(found)
 
 
@@ -242,7 +242,7 @@ def get_list(document: Document, field: str, what: str) -> list[Any]:
     """Return a list, which must be there."""
     found = document.get(field)
     if not isinstance(found, list) or len(found) > MOST_ENTRIES:
-        raise wrong(what, f"{field} is no list, or has more than {MOST_ENTRIES} entries")
+        raise wrong(what, f"{field} is not a list, or has more than {MOST_ENTRIES} entries")
     return found
 
 
@@ -252,17 +252,17 @@ def get_object(document: Document, field: str, what: str) -> Document:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise wrong(what, f"{field} is no object")
+        raise wrong(what, f"{field} is not an object")
     return found
 
 
 def wrong(what: str, why: str) -> RootfsUnsafe:
     """Return the refusal of a document."""
-    return RootfsUnsafe(f"{what}: {why}", remedy="Make the OCI layout anew, for instance with `skopeo copy`.")
+    return RootfsUnsafe(f"{what}: {why}", remedy="Make the OCI layout again, for example with `skopeo copy`.")
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _check_depth(document: object, what: str) -> None:
@@ -370,14 +370,14 @@ class Layout:
     def _open(self, path: str) -> int:
         real = resolve_inside(self._fd, path.encode())
         if real is None:
-            raise RootfsUnverified(f"{self._location} is not whole: it has no {path}")
+            raise RootfsUnverified(f"{self._location} is incomplete: it has no {path}")
         try:
             fd = os.open(real, _FILE, dir_fd=self._fd)
         except OSError as error:
             raise RootfsUnreachable(f"{self._location}: {path} can't be read: {error.strerror}") from None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise RootfsUnsafe(f"{self._location}: {path} is no file")
+            raise RootfsUnsafe(f"{self._location}: {path} is not a file")
         return fd
 
     def _unpack(self, path: bytes) -> bytes:
@@ -391,7 +391,7 @@ class Layout:
             os.mkdir(target, 0o700)
             unpack(copy.fd, target)
         except RootfsUnsafe as error:
-            raise RootfsUnsafe(f"{shown(path)} is no archive of an OCI layout: {error.message}") from None
+            raise RootfsUnsafe(f"{shown(path)} is not the archive of an OCI layout: {error.message}") from None
         finally:
             os.close(copy.fd)
         self.archive_digest = copy.digest
@@ -418,7 +418,7 @@ def check_blob(what: str, digest: Digest, size: int, descriptor: Descriptor) -> 
 def no_layout(location: str) -> RootfsError:
     """Return the error that there is something else at a location."""
     return RootfsError(
-        f"{location} is no OCI layout: it has neither oci-layout and index.json nor manifest.json",
+        f"{location} is not an OCI layout: it has neither oci-layout and index.json nor manifest.json",
         remedy="Make one with `skopeo copy docker://NAME oci:DIRECTORY:TAG`; a plain tar is for --archive"
         ' (`source = "archive"`).',
     )
@@ -468,7 +468,9 @@ def choose(layout: Layout, *, tag: str, arch: str, pinned: str) -> OciChoice:
     found = _IndexWalk(layout, tag).find()
     by_tag = [leaf for leaf in found if not tag or any(matches_tag(ref, tag) for ref in leaf.refs)]
     if tag and not by_tag:
-        raise RootfsError(f"the OCI layout has nothing with the tag {tag!r}", remedy=f"It has these: {_refs(found)}.")
+        raise RootfsError(
+            f"the OCI layout has nothing with the tag {tag!r}", remedy=f"It has these tags: {_refs(found)}."
+        )
     if pinned and pinned != layout.archive_digest:
         by_tag = _keep_pinned(by_tag, pinned)
     platforms = {str(leaf.chain[-1].digest): _platform(layout, leaf) for leaf in by_tag}
@@ -478,7 +480,7 @@ def choose(layout: Layout, *, tag: str, arch: str, pinned: str) -> OciChoice:
     leaves = [leaf for leaf in by_tag if str(leaf.chain[-1].digest) in fitting]
     if len(fitting) > 1:
         raise RootfsError(
-            f"the OCI layout has {len(fitting)} that fit",
+            f"the OCI layout has {len(fitting)} manifests that match",
             remedy=f"Name a tag (`version`) or pin a manifest (`sha256`). It has these tags: {_refs(leaves)}.",
         )
     return _read_choice(layout, leaves[0], arch)
@@ -533,7 +535,7 @@ class _IndexWalk:
         for found in get_list(index, "manifests", what):
             self._left -= 1
             if self._left < 0 or len(above) > _MOST_NESTED:
-                raise wrong(what, "it leads to more than anybody could mean")
+                raise wrong(what, "it refers to far too many others")
             descriptor = parse_descriptor(found, what)
             chain = (*above, descriptor)
             if descriptor.kind in MANIFESTS:
@@ -593,7 +595,7 @@ def _read_choice(layout: Layout, leaf: _Leaf, arch: str) -> OciChoice:
 
 def _check_kind(document: Document, descriptor: Descriptor, what: str) -> None:
     if get_text(document, "mediaType", what) not in ("", descriptor.kind):
-        raise wrong(what, "it says another media type than the one who leads there")
+        raise wrong(what, "its media type differs from the one in the descriptor")
 
 
 def no_platform(platforms: Iterable[tuple[str, str, str]], arch: str) -> RootfsError:
@@ -601,7 +603,7 @@ def no_platform(platforms: Iterable[tuple[str, str, str]], arch: str) -> RootfsE
     there = sorted({plain("/".join(filter(None, platform))) or "nothing known" for platform in platforms})
     return RootfsError(
         f"the OCI layout has nothing for {arch} (linux/{OCI_PLATFORMS[arch]}); it is for: {', '.join(there[:16])}",
-        remedy="Copy it anew for this architecture, or name another one (`arch`).",
+        remedy="Copy it again for this architecture, or name another one (`arch`).",
     )
 
 
@@ -644,7 +646,7 @@ def choose_saved(layout: Layout, *, tag: str, arch: str, pinned: str) -> OciChoi
 def _find_saved(layout: Layout, tag: str) -> Document:
     entries = parse_json(layout.read_document(_SAVED), _SAVED)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise wrong(_SAVED, "it is no list of objects")
+        raise wrong(_SAVED, "it is not a list of objects")
     tags = [_tags_of(entry) for entry in entries]
     fitting: list[Document] = [
         entry
@@ -654,7 +656,9 @@ def _find_saved(layout: Layout, tag: str) -> Document:
     if len(fitting) == 1:
         return fitting[0]
     there = ", ".join(sorted({f"'{plain(name)}'" for names in tags for name in names})[:16]) or "none"
-    raise RootfsError(f"{_SAVED} has {len(fitting)} that fit", remedy=f"Name a tag (`version`). It has these: {there}.")
+    raise RootfsError(
+        f"{_SAVED} has {len(fitting)} entries that match", remedy=f"Name a tag (`version`). It has these tags: {there}."
+    )
 
 
 def _tags_of(entry: Document) -> list[str]:
@@ -720,7 +724,7 @@ def _refuse_layer(kind: str) -> RootfsUnsafe:
     if "encrypted" in kind:
         why = "it is encrypted"
     elif "nondistributable" in kind or "foreign" in kind:
-        why = "it is not distributed with the others"
+        why = "it is not distributed with the other layers"
     else:
-        why = "this kind is not known"
-    return RootfsUnsafe(f"a layer can't be used, {why}: {kind[:100]!r}", remedy="Use one that is made of plain layers.")
+        why = "unspill does not know this kind"
+    return RootfsUnsafe(f"a layer can't be used, {why}: {kind[:100]!r}", remedy="Use one with plain layers.")

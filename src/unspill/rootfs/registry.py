@@ -85,9 +85,7 @@ def to_content(manifest: RootfsManifest) -> bytes:
     del fields["spec"]
     content = json.dumps({"version": MANIFEST_VERSION, **fields}, indent=1).encode("ascii") + b"\n"
     if len(content) > LARGEST_MANIFEST:
-        raise RootfsUnverified(
-            "The list of packages is larger than any that is believed", remedy="Ask for fewer packages."
-        )
+        raise RootfsUnverified("The list of packages is too long to be right", remedy="Ask for fewer packages.")
     return content
 
 
@@ -116,7 +114,7 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the fields of a JSON object, none of which is there twice: readers would disagree about it."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("an object has one field twice")
+        raise ValueError("an object has a field twice")
     return found
 
 
@@ -136,10 +134,10 @@ def _typed(value: Any, shape: Any, name: str) -> Any:
 
 def _check_words(found: dict[str, Any]) -> None:
     if found["proof"] not in PROOFS or found["wish"]["source"] not in _SOURCES:
-        raise ValueError("its source or proof is none")
+        raise ValueError("its source or proof is unknown")
     # They are shown to people
     if not _DIGEST.fullmatch(found["tree"]) or not all(map(_KIND.fullmatch, dict(found["left_out"]))):
-        raise ValueError("it says something that no manifest says")
+        raise ValueError("it has a field that no manifest has")
 
 
 def read_manifest(dir_fd: int, name: bytes) -> RootfsManifest:
@@ -152,7 +150,7 @@ def read_manifest(dir_fd: int, name: bytes) -> RootfsManifest:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
         with open(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise NotReady("its manifest is no file")
+                raise NotReady("its manifest is not a file")
             return parse_manifest(file.read(LARGEST_MANIFEST + 1))
     except OSError as error:
         raise NotReady(f"its manifest can't be read: {error.strerror}") from error
@@ -165,7 +163,7 @@ def load_ready(roots: bytes, name: str) -> Rootfs:
         NotReady: there is none, or it is not whole, or others than the caller and root could change it.
     """
     if not is_rootfs_name(name):
-        raise NotReady("this is no name")
+        raise NotReady("this is not a valid name")
     path = os.path.join(roots, name.encode())
     try:
         fd = os.open(path, DIRECTORY)
@@ -176,7 +174,7 @@ def load_ready(roots: bytes, name: str) -> Rootfs:
             raise NotReady("others could have changed it")
         found = read_manifest(fd, MANIFEST)
         if found.key.name != name:
-            raise NotReady(f"its manifest is of {found.key.name[:80]!r}")
+            raise NotReady(f"its manifest belongs to {found.key.name[:80]!r}")
         _check_tree(fd)
     finally:
         os.close(fd)
@@ -512,11 +510,11 @@ class Registry:
             if is_current and not force:
                 raise RootfsError(
                     f"{name} is the rootfs in use",
-                    remedy="Choose another one before, by `unspill rootfs use NAME`, or remove it with --force.",
+                    remedy="Choose another one first with `unspill rootfs use NAME`, or remove it with --force.",
                 )
             gone = self._take_away(name)
             if gone is None:
-                raise RootfsError(f"Runs use {name} right now", remedy="Remove it when they have ended.")
+                raise RootfsError(f"Runs are using {name} right now", remedy="Remove it when they have ended.")
             if is_current:
                 self._point_nowhere()
         gone.delete()
@@ -555,7 +553,9 @@ class Registry:
             return
         gone = self._take_away(name)
         if gone is None:
-            raise RootfsError(f"{name} is damaged, and runs still use it", remedy="Try again when they have ended.")
+            raise RootfsError(
+                f"{name} is damaged, and runs are still using it", remedy="Try again when they have ended."
+            )
         gone.delete()
 
     def _try_remove(self, name: str) -> bool:

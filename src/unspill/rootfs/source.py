@@ -73,7 +73,7 @@ def variant_of(packages: tuple[str, ...]) -> str:
 def _unsupported(machine: str) -> RootfsError:
     return RootfsError(
         f"the architecture {machine} is not supported",
-        remedy=f"Use a machine of one of these, or name one: {', '.join(sorted(ARCH_MAP))}.",
+        remedy=f"Use one of these, or name one with `arch`: {', '.join(sorted(ARCH_MAP))}.",
     )
 
 

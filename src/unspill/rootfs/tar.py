@@ -49,7 +49,7 @@ LONG_NAME, LONG_TARGET, EXTENDED, GLOBAL = b"L", b"K", b"x", b"g"
 EXTENSIONS = frozenset((LONG_NAME, LONG_TARGET, EXTENDED, GLOBAL))
 # git archive writes its comment globally, others a time; a name or a size for all entries has no good use
 GLOBAL_NEVER = (b"path", b"linkpath", b"size")
-_TAR = "Give a tar, plain or compressed with gzip, bzip2, xz or zstd."
+_TAR = "Use a tar file, plain or compressed with gzip, bzip2, xz or zstd."
 # How many directories are remembered as checked: archives list what is in one directory in a row
 REMEMBERED = 4096
 NO_NAMES = (b"", b".", b"..")
@@ -140,7 +140,7 @@ def _number(field: bytes) -> int:
 
 
 def _no_number(field: bytes) -> RootfsUnverified:
-    return RootfsUnverified(f"the archive is damaged: {shown(field)} is no number")
+    return RootfsUnverified(f"the archive is damaged: {shown(field)} is not a number")
 
 
 def parse_pax(body: bytes) -> dict[bytes, bytes]:
@@ -282,7 +282,7 @@ class Stream:
         rest = self._chunk[self._position :]
         while True:
             if rest.count(0) != len(rest):
-                raise RootfsUnverified("the archive has something else behind its end")
+                raise RootfsUnverified("the archive has other data after its end")
             if not self._advance():
                 return
             rest = self._chunk
@@ -334,7 +334,7 @@ class Entries:
             except RootfsUnverified:
                 if self._left == self._bounds.entries:
                     raise RootfsUnverified(
-                        "the archive is no tar, or damaged at its very beginning", remedy=_TAR
+                        "the archive is not a tar, or is damaged at its beginning", remedy=_TAR
                     ) from None
                 raise
             self._left -= 1
@@ -416,7 +416,7 @@ class Names:
             raise RootfsUnsafe(f"{shown(name)} is an absolute path")
         parts = [part for part in name.split(b"/") if part not in (b"", b".")]
         if b".." in parts:
-            raise RootfsUnsafe(f"{shown(name)} leads out of its directory")
+            raise RootfsUnsafe(f"{shown(name)} points outside its directory")
         path = b"/".join(parts)
         if len(path) >= PATH_BYTES or max(map(len, parts), default=0) > NAME_BYTES:
             raise RootfsUnsafe(f"{shown(name)} is too long")
@@ -432,7 +432,7 @@ class Tree:
         try:
             self._open = {b"": os.open(path, DIRECTORY)}
         except OSError as problem:
-            raise RootfsError(f"{shown(path)} is no directory to unpack to: {problem.strerror}") from None
+            raise RootfsError(f"{shown(path)} is not a directory to unpack to: {problem.strerror}") from None
 
     def close(self) -> None:
         """Close every directory."""
@@ -475,7 +475,7 @@ class Tree:
             return self.make_directory(above, name, IMPLIED_MODE)
         except OSError as problem:
             if problem.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise RootfsUnsafe(f"{shown(path)} is no directory, and entries would be written beneath it") from None
+                raise RootfsUnsafe(f"{shown(path)} is not a directory, but entries would be written below it") from None
             raise
         self._open[path] = fd
         return fd
@@ -522,7 +522,7 @@ class LayerTree:
             self._own.add(path)
             path, _, name = path.rpartition(b"/")
             if name.startswith(PREFIX):
-                raise RootfsUnsafe(f"{shown(name)} is the name of a whiteout, but is something else")
+                raise RootfsUnsafe(f"{shown(name)} has the name of a whiteout, but is something else")
 
     def owns(self, path: bytes) -> bool:
         """Return whether the layer has that path, or something beneath it."""
@@ -605,7 +605,7 @@ class Writer:
         if kind in FILES and not entry.name.endswith(b"/"):
             self._write_file(entry)
         elif entry.size:
-            raise RootfsUnsafe(f"{shown(entry.name)} has a content, but is no file")
+            raise RootfsUnsafe(f"{shown(entry.name)} has content, but is not a file")
         elif kind in (DIRECTORY_ENTRY, OLD_FILE):
             # The oldest tar marks directories by their slash alone
             self._write_directory(entry)
@@ -632,7 +632,7 @@ class Writer:
         size = entry.size
         if self._layer is not None and name.startswith(PREFIX):
             if size:
-                raise RootfsUnsafe(f"{shown(entry.name)} has a content, but is a whiteout")
+                raise RootfsUnsafe(f"{shown(entry.name)} has content, but is a whiteout")
             self._layer.white_out(above, name)
             return
         if size > self._bounds.file_bytes:
@@ -673,7 +673,7 @@ class Writer:
         above, name = self._split(entry)
         target, time_ns = entry.target, entry.mtime_ns
         if not 0 < len(target) < PATH_BYTES:
-            raise RootfsUnsafe(f"{shown(entry.name)} is a link to nothing, or to too long a name")
+            raise RootfsUnsafe(f"{shown(entry.name)} is a link to nothing, or its target's name is too long")
         self._make(above, name, lambda parent: os.symlink(target, name, dir_fd=parent))
         os.utime(name, ns=(time_ns, time_ns), dir_fd=self._tree.directory(above), follow_symlinks=False)
         self._claim(above, name)
@@ -684,7 +684,7 @@ class Writer:
         # Nor to what would have to be removed to make room for the link
         is_own = (join(there, target) + b"/").startswith(join(above, name) + b"/")
         if is_own or self._tree.kind(there, target) != stat.S_IFREG:
-            raise RootfsUnsafe(f"{shown(entry.name)} is a hard link to no file of the archive: {shown(entry.target)}")
+            raise RootfsUnsafe(f"{shown(entry.name)} is a hard link to no file in the archive: {shown(entry.target)}")
         source = self._tree.directory(there)
         self._make(
             above,
@@ -696,10 +696,10 @@ class Writer:
     def _leave_out(self, entry: Header) -> None:
         above, _ = self._split(entry)
         if entry.kind not in LEFT_OUT:
-            raise RootfsUnsafe(f"{shown(entry.name)} is of a kind that no rootfs needs: {shown(entry.kind)}")
+            raise RootfsUnsafe(f"{shown(entry.name)} has a type that no rootfs needs: {shown(entry.kind)}")
         what = LEFT_OUT[entry.kind]
         if above.partition(b"/")[0] != b"dev":
-            raise RootfsUnsafe(f"{shown(entry.name)} is a {what}, and not beneath dev")
+            raise RootfsUnsafe(f"{shown(entry.name)} is a {what} outside dev")
         self.left_out[what] = self.left_out.get(what, 0) + 1
 
     def _split(self, entry: Header) -> tuple[bytes, bytes]:
@@ -729,7 +729,7 @@ class Writer:
         if self._layer is not None and not self._layer.owns(path):
             self._layer.remove(above, name)
         elif for_directory or self._tree.kind(above, name) == stat.S_IFDIR:
-            raise RootfsUnsafe(f"{shown(path)} is twice in the archive, as a directory and as something else")
+            raise RootfsUnsafe(f"{shown(path)} appears twice in the archive, as a directory and as something else")
         else:
             os.unlink(name, dir_fd=self._tree.directory(above))
 
@@ -806,4 +806,4 @@ def _unpack(fd: int, tree: bytes, bounds: Bounds, whiteouts: bool, report: Calla
 def _remedy(problem: OSError) -> str:
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return "Free some space, or choose another directory for root file systems (`rootfs_dir`)."
-    return "Check that the archive can be read and that the directory can be written."
+    return "Check that you can read the archive and write to the directory."

@@ -61,7 +61,7 @@ async def call_in_thread(work: Callable[[int], Found], start: Start | None = Non
     except RuntimeError:
         os.close(cancel_read)
         os.close(cancel_write)
-        raise SandboxUnavailable("no more threads for this user") from None
+        raise SandboxUnavailable("this user can't start more threads") from None
     try:
         # Not by `shield`, which tells the event loop of the exception of what was given up, from Python 3.14 on
         await asyncio.wait([done])

@@ -28,26 +28,26 @@ _EXPLAINED = (
     (
         os.strerror(errno.EROFS).encode(),
         "read-only",
-        "Something was to be written where the sandbox is read-only (EROFS).",
+        "The command tried to write where the sandbox is read-only (EROFS).",
         "Write to the project, the playground or /tmp. `--root DIR` allows another directory.",
     ),
     (
         os.strerror(errno.EXDEV).encode(),
         "rename-across-layers",
-        "The kernel's overlay does not rename a directory of the project as a whole (EXDEV).",
-        "`mv` copies instead and works; for `git mv DIR`, move the files one by one or `mv` and `git add -A`.",
+        "The overlay can't rename a whole directory of the project (EXDEV).",
+        "Use `mv`, which copies instead. For `git mv DIR`, move the files one by one, or use `mv` and `git add -A`.",
     ),
     (
         b"hardlink different from source",
         "hard-link-across-layers",
-        "A clone inside the project can't share files with it: in the kernel's overlay a hard link is another file.",
-        "`git clone --no-hardlinks` copies them instead and works; so does a clone to `/tmp` or the playground.",
+        "A clone inside the project can't share files with it: in the overlay a hard link becomes a separate file.",
+        "Use `git clone --no-hardlinks`, or clone to `/tmp` or the playground.",
     ),
     (
         os.strerror(errno.EOVERFLOW).encode(),
         "foreign-owner",
-        "A file of another owner or group was to be changed, which can't be copied into a layer (EOVERFLOW).",
-        "`unspill doctor PROJECT` lists such files; give them to yourself: chown -R YOU:YOURGROUP.",
+        "The command tried to change a file of another owner or group, which the overlay can't copy (EOVERFLOW).",
+        "`unspill doctor PROJECT` lists these files. Make them yours: chown -R YOU:YOURGROUP.",
     ),
 )
 _TAIL = 16 * 1024
@@ -114,7 +114,7 @@ def _remedy(judge: Judge, named: _Named, refusal: Refusal, home: bytes) -> str:
     if written is None:
         return remedy
     other = remedy_of(written, is_write=True, home=home)
-    return f"{remedy} If it was to be written: {other[0].lower()}{other[1:]}"
+    return f"{remedy} If the command tried to write it: {other[0].lower()}{other[1:]}"
 
 
 def _named(outputs: tuple[bytes, ...]) -> Iterator[_Named]:
@@ -160,6 +160,6 @@ def _strict_hints(plan: Plan, outputs: tuple[bytes, ...]) -> Iterator[Hint]:
     if plan.profile == "strict" and any(words in output[-_TAIL:].lower() for output in outputs):
         yield Hint(
             code="strict-profile",
-            text='`profile = "strict"` lets no program open a Unix socket.',
+            text='`profile = "strict"` blocks Unix sockets.',
             remedy='If the command needs one, set `profile = "default"` in your configuration.',
         )

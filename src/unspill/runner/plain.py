@@ -50,7 +50,7 @@ def perform_plainly(
         )
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
-        failure = NeverStarted(reason=f"{error.strerror}", remedy="Look for its name.", exit_code=code)
+        failure = NeverStarted(reason=f"{error.strerror}", remedy="Check its name.", exit_code=code)
         return _performed(failure, collectors)
     finally:
         if isinstance(control.stdin, bytes):

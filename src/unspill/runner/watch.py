@@ -37,6 +37,7 @@ from unspill.model.run import (
     Started,
     TimedOut,
 )
+from unspill.plan.build import UNMOUNT_REMEDY
 from unspill.policy.paths import show
 from unspill.record import Record
 
@@ -53,24 +54,25 @@ NO_DIRECTORY = "the working directory does not exist"
 NOT_A_DIRECTORY = "the working directory is not a directory"
 MOUNT_REMEDIES = {
     errno.EINVAL: (
-        "a file system is mounted below it, which the kernel does not let an ordinary user cover",
-        "Unmount it, mount it outside the project, or choose a directory without it as the project.",
+        "something is mounted inside it, and the kernel lets no ordinary user put an overlay over that",
+        UNMOUNT_REMEDY,
     ),
     errno.EPERM: ("the kernel does not let this user mount an overlay", "Run `unspill doctor`."),
-    errno.ENOENT: ("it is not there any more", "Check that the directory still exists."),
+    errno.ENOENT: ("it no longer exists", "Check that the directory still exists."),
     errno.ELOOP: (
-        "a symlink stands where a directory was",
-        "An earlier run replaced a directory on this path; see `unspill changes`.",
+        "a directory on this path is now a symlink",
+        "An earlier run replaced it: see `unspill changes`.",
     ),
-    errno.E2BIG: ("it has more layers than this kernel takes", "Apply or discard what is held."),
+    errno.E2BIG: ("it has more layers than this kernel supports", "Apply or discard the held changes."),
 }
 _EXIT_KEY = b'"exit-code":'
 _SIGNALS = 64
 # bwrap runs without a locale; os.strerror would speak the caller's language
 _ENOENT, _ENOTDIR, _EACCES = "No such file or directory", "Not a directory", "Permission denied"
+_NO_SUCH_PLACE = "Choose a directory that exists."
 _CLOSED = (
-    "If a command in this sandbox took the right to enter it away, `unspill changes` lists that and "
-    "`unspill discard` takes it back; else choose another directory."
+    "If a command in this sandbox removed your permission to enter it, `unspill changes` lists that and "
+    "`unspill discard` undoes it. Otherwise choose another directory."
 )
 
 # What a run may not eat: a machine without free space or memory hurts more than a run that is ended
@@ -122,31 +124,31 @@ def not_entered(code: int) -> NeverStarted:
     """Return the outcome of a command whose working directory chdir(2) refused with an errno."""
     reasons = {errno.ENOENT: NO_DIRECTORY, errno.ENOTDIR: NOT_A_DIRECTORY}
     reason = reasons.get(code, f"the working directory can't be entered: {os.strerror(code)}")
-    return NeverStarted(reason=reason, remedy=_CLOSED if code == errno.EACCES else "Give a directory that is there.")
+    return NeverStarted(reason=reason, remedy=_CLOSED if code == errno.EACCES else _NO_SUCH_PLACE)
 
 
 def mount_refused(dest: bytes, code: int, text: str) -> NeverStarted:
     """Return the outcome of a run whose overlay could not be mounted."""
     reason, remedy = MOUNT_REMEDIES.get(code, (text, "Run `unspill doctor`."))
-    return NeverStarted(reason=f"could not cover {show(dest)!r} with a layer: {reason}", remedy=remedy)
+    return NeverStarted(reason=f"can't mount an overlay over {show(dest)!r}: {reason}", remedy=remedy)
 
 
 def _never_started(stderr: bytes) -> NeverStarted:
-    text = show(stderr.strip()) or "bwrap ended without a word"
+    text = show(stderr.strip()) or "bwrap ended without a message"
     if "bwrap: execvp" in text:
         reason = text.rpartition("bwrap: execvp ")[2]
         return _not_executed(reason, is_missing=_ENOENT in text)
     if "Can't chdir to" in text:
         for words, reason in ((_ENOENT, NO_DIRECTORY), (_ENOTDIR, NOT_A_DIRECTORY)):
             if words in text:
-                return NeverStarted(reason=reason, remedy="Give a directory that is there.")
+                return NeverStarted(reason=reason, remedy=_NO_SUCH_PLACE)
         if _EACCES in text:
             return not_entered(errno.EACCES)
     return NeverStarted(reason=text, remedy="Run `unspill doctor`.")
 
 
 def _not_executed(reason: str, *, is_missing: bool) -> NeverStarted:
-    remedy = "Is it installed on this machine, below a directory that the sandbox shows (`--explain`)?"
+    remedy = "Check that it is installed in a directory that the sandbox shows (see `--explain`)."
     return NeverStarted(reason=reason, remedy=remedy, exit_code=127 if is_missing else 126)
 
 
@@ -285,7 +287,7 @@ class Watch:
         message = self._launched.message()
         if message is None:
             raise SandboxUnavailable(
-                "the spawner process was killed, and the run with it", remedy="Run the command again."
+                "the spawner process was killed, which ended the run", remedy="Run the command again."
             )
         words, descriptors = message
         match words:
@@ -333,7 +335,7 @@ class Watch:
     def _pass_listener(self, to: Callable[[int], None], descriptors: list[int]) -> None:
         if not descriptors:
             # The kernel drops what a process without free descriptors is sent
-            raise SandboxUnavailable("no descriptor is left for the proxy", remedy=DESCRIPTORS_REMEDY)
+            raise SandboxUnavailable("no file descriptor is left for the proxy", remedy=DESCRIPTORS_REMEDY)
         to(descriptors[0])
 
     def _blame(self, failure: NeverStarted) -> None:

@@ -82,7 +82,7 @@ class Database:
             # What is written to a file that has no name any more is lost
             raise StoreDamaged(
                 f"{os.fsdecode(self.path)} was removed or replaced while it was open.",
-                remedy="Start this program anew. If it then says that the database is missing: unspill recover",
+                remedy="Start this program again. If it then says that the database is missing, run `unspill recover`.",
             )
         try:
             if is_durable:
@@ -146,7 +146,7 @@ class Database:
         with open(self.path, "rb") as file:
             # Bytes 18 and 19: from formats of the future SQLite reads, but does not write to them.
             if max(file.read(20)[18:], default=0) > 2:
-                raise StoreDamaged(f"{os.fsdecode(self.path)} has a format that SQLite does not know.")
+                raise StoreDamaged(f"{os.fsdecode(self.path)} has a format that SQLite can't read.")
         rows = self.rows("PRAGMA integrity_check(1)")
         if rows != [("ok",)]:
             raise StoreDamaged(f"{os.fsdecode(self.path)} is damaged: {as_text(rows[0][0])}.")
@@ -289,7 +289,7 @@ def is_id(name: object) -> bool:
 
 
 def _unexpected(wanted: str, cell: Cell) -> StoreDamaged:
-    return StoreDamaged(f"The store holds {type(cell).__name__} where {wanted} should be.")
+    return StoreDamaged(f"The store has {type(cell).__name__} where {wanted} should be.")
 
 
 def _translate(error: BaseException, path: bytes) -> BaseException:
@@ -301,7 +301,7 @@ def _translate(error: BaseException, path: bytes) -> BaseException:
         return StoreDamaged(f"{name} is damaged: {error}.")
     return StoreError(
         f"{name} can't be used: {error}.",
-        remedy="Look for free space and for another unspill that hangs; the directory must be on a local disk.",
+        remedy="Check for free space and for another unspill that hangs. The directory must be on a local disk.",
     )
 
 

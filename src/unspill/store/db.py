@@ -78,12 +78,16 @@ def check_state_dir(state: bytes) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise _refused(state, f"can't be read: {error.strerror}", "Point UNSPILL_STATE_DIR elsewhere.") from error
+        raise _refused(
+            state, f"can't be read: {error.strerror}", "Point UNSPILL_STATE_DIR at another directory."
+        ) from error
     name = os.fsdecode(state)
     if not stat.S_ISDIR(found.st_mode):
-        raise _refused(state, "is not a directory", "Move it away, or point UNSPILL_STATE_DIR elsewhere.")
+        raise _refused(
+            state, "is not a directory", "Move it elsewhere, or point UNSPILL_STATE_DIR at another directory."
+        )
     if found.st_uid != os.geteuid():
-        raise _refused(state, f"belongs to user {found.st_uid}", "Point UNSPILL_STATE_DIR at a directory of yours.")
+        raise _refused(state, f"belongs to user {found.st_uid}", "Point UNSPILL_STATE_DIR at a directory that you own.")
     if found.st_mode & 0o077:
         raise _refused(state, "can be entered by other users", f"Run: chmod 700 {name}")
     return True
@@ -100,7 +104,9 @@ def make_state_dir(state: bytes) -> None:
         _make_private(state)
         make_parts(state)
     except OSError as error:
-        raise _refused(state, f"can't be made: {error.strerror}", "Point UNSPILL_STATE_DIR elsewhere.") from error
+        raise _refused(
+            state, f"can't be created: {error.strerror}", "Point UNSPILL_STATE_DIR at another directory."
+        ) from error
 
 
 def make_parts(state: bytes) -> None:

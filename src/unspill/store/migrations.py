@@ -49,7 +49,9 @@ def refuse_newer(db: Database, version: int) -> None:
         StoreTooNew: it is one.
     """
     if version > newest_version():
-        raise StoreTooNew(f"{os.fsdecode(db.path)} has version {version}, this unspill knows {newest_version()}.")
+        raise StoreTooNew(
+            f"{os.fsdecode(db.path)} has version {version}, but this unspill only knows {newest_version()}."
+        )
 
 
 def refuse_foreign(db: Database, version: int) -> None:
@@ -64,7 +66,7 @@ def refuse_foreign(db: Database, version: int) -> None:
         tables = {row[0] for row in db.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
         is_ours = "sandboxes" in tables if version else not tables
     if not is_ours:
-        raise StoreDamaged(f"{os.fsdecode(db.path)} is not a store of unspill.")
+        raise StoreDamaged(f"{os.fsdecode(db.path)} is not an unspill database.")
 
 
 def m001_sandboxes(db: Database) -> None:

@@ -251,7 +251,7 @@ def _to_cells(operation: Operation) -> tuple[Cell, ...]:
     notes = operation.notes
     more = len(operation.left) - KEPT_LEFTS
     if more > 0:
-        notes = (*notes, f"{more} more paths were left as they are")
+        notes = (*notes, f"{more} more paths were skipped")
     return (
         *(operation.id, operation.number, operation.kind, operation.sandbox, operation.project, operation.at_ns),
         *(to_text(operation.asked_by), operation.ending, operation.of, operation.origin, operation.changed),
@@ -298,7 +298,7 @@ def _to_operation(row: Row) -> Operation:
 def _to_lefts(blob: bytes) -> tuple[Skipped, ...]:
     cells = blob.split(b"\0") if blob else []
     if len(cells) % 4:
-        raise StoreDamaged("The store holds a list of paths that is not whole.")
+        raise StoreDamaged("The store has an incomplete list of paths.")
     return tuple(
         Skipped(
             root=_to_int(root.decode("ascii", "replace")),
@@ -314,11 +314,11 @@ def _to_int(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise StoreDamaged(f"The store holds {text!r} where a number should be.") from None
+        raise StoreDamaged(f"The store has {text!r} where a number should be.") from None
 
 
 def _one_of(words: tuple[Word, ...], cell: Cell) -> Word:
-    return as_one_of(words, cell, f"The store holds {cell!r}, which is none of: {', '.join(words)}.")
+    return as_one_of(words, cell, f"The store has {cell!r}, which is none of: {', '.join(words)}.")
 
 
 def _to_file(row: Row) -> FileRow:
@@ -337,7 +337,7 @@ def _to_file(row: Row) -> FileRow:
 def _to_backup(row: Row) -> BackupRow:
     name, file, operation, place, recorded_ns, kind, mode, inode, size, mtime_ns, digest = row
     entry = Entry(
-        kind=as_one_of(ENTRY_KINDS, kind, f"The store holds a kind of entry that does not exist: {kind!r}."),
+        kind=as_one_of(ENTRY_KINDS, kind, f"The store has an unknown kind of entry: {kind!r}."),
         mode=as_int(mode),
         inode=as_unsigned(inode),
         size=as_int(size),

@@ -183,7 +183,7 @@ class GrantTable(Table):
             UsageError: such an answer is never remembered.
         """
         if scope == "once" or scope not in request.scopes:
-            raise UsageError(f"An answer of scope {scope!r} to a request of kind {request.kind!r} is not remembered.")
+            raise UsageError(f"An answer of scope {scope!r} to a request of kind {request.kind!r} can't be remembered.")
         grant = Grant(
             id=GrantId(new_id()),
             request=request.at_scope(scope),
@@ -311,7 +311,7 @@ def from_form(form: bytes) -> Request:
             return request
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise StoreDamaged("The store holds a request that is not understood.")
+    raise StoreDamaged("The store has a request that unspill does not understand.")
 
 
 def _to_request(row: Row) -> AskedRequest:
@@ -344,16 +344,16 @@ def _to_grant(row: Row) -> Grant:
         uses=as_int(uses),
     )
     if grant.request.one_time_only:
-        raise StoreDamaged("The store holds a grant of something that is only ever granted once.")
+        raise StoreDamaged("The store has a lasting grant of something that can only be granted once.")
     return grant
 
 
 def _to_scope(cell: Cell) -> Scope:
-    return as_one_of(SCOPES, cell, "The store holds a scope that is not known.")
+    return as_one_of(SCOPES, cell, "The store has an unknown scope.")
 
 
 def _to_state(cell: Cell) -> RequestState:
-    return as_one_of(STATES, cell, "The store holds a state of a request that is not known.")
+    return as_one_of(STATES, cell, "The store has an unknown request state.")
 
 
 def _hash(form: bytes) -> str:

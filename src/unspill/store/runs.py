@@ -287,7 +287,7 @@ class TrafficTable(Table):
                 left_out=as_int(left_out),
             )
         except (TypeError, ValueError) as error:
-            raise StoreDamaged(f"The record of what run {run} sent can't be read: {error}") from None
+            raise StoreDamaged(f"The network record of run {run} can't be read: {error}") from None
 
 
 def shorten(output: Output) -> Output:
@@ -338,12 +338,12 @@ def to_outcome(kind: Cell, number: Cell, text: Cell, remedy: Cell) -> Outcome | 
         case "cancelled":
             return Cancelled()
         case "limit-reached":
-            limit = as_one_of(LIMIT_NAMES, text, f"The store holds a limit that does not exist: {text!r}.")
+            limit = as_one_of(LIMIT_NAMES, text, f"The store has an unknown limit: {text!r}.")
             return LimitReached(limit=limit, bound=as_int(number))
         case "never-started":
             return NeverStarted(reason=as_text(text), remedy=as_text(remedy), exit_code=as_int(number))
         case _:
-            raise StoreDamaged(f"The store holds an outcome that does not exist: {kind!r}.")
+            raise StoreDamaged(f"The store has an unknown outcome: {kind!r}.")
 
 
 def _to_run(row: Row) -> Run:

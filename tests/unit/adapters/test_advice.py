@@ -62,7 +62,7 @@ def test_every_kind_of_file_error_has_its_advice_or_the_librarys_own(kind: str) 
         ("", ""),
         ("no descriptors are left: Too many open files", "no descriptors are left: Too many open files"),
         ("Give a name, such as src/app.py or and/or", "Give a name, such as src/app.py or and/or"),
-        ("A layer can't be made in /home/me/.state: No space left on device.", "No space left on device."),
+        ("unspill can't create a layer in /home/me/.state: No space left on device.", "No space left on device."),
         ("/home/me/.state can't be put in order: Permission denied", "Permission denied"),
         ("could not start the spawner process: [Errno 2] No such file: '/home/me/bwrap'", ""),
         ("The playground /home/me/p belongs to user 7.", ""),
@@ -75,11 +75,11 @@ def test_a_path_of_the_person_is_not_told(message: str, expected: str) -> None:
 
 
 DOCTOR = (
-    "What the user can do: Run `unspill doctor`; if it finds nothing, this is a defect of unspill: please report it."
+    "What the user can do: Run `unspill doctor`. If it finds no problem, this is a bug in unspill: please report it."
 )
 ERRORS: dict[str, tuple[UnspillError, str]] = {
     "our failure": (
-        SandboxUnavailable("A layer can't be made in /home/me/.state: No space left on device."),
+        SandboxUnavailable("unspill can't create a layer in /home/me/.state: No space left on device."),
         f"ERROR: the sandbox failed: No space left on device. {DOCTOR}\n",
     ),
     "a remedy": (

@@ -68,7 +68,7 @@ def journal(*given_steps: Step) -> Journal:
 
 
 def end() -> End:
-    left = Skipped(root=0, path=b"a\xff", why="conflict", reason="it was changed since")
+    left = Skipped(root=0, path=b"a\xff", why="conflict", reason="it has changed since")
     rest = Residue(layer="bb", root=b"/p", run="cc", mark_ns=5, overrides=((b"x\n", 3),))
     return End(done=(0, 2), operation=operation(left=(left,), marks=(9,)), residues=(rest,), dropped=("dd",))
 

@@ -179,7 +179,7 @@ def test_a_person_s_edit_of_what_was_put_is_not_taken_back(ground: Ground) -> No
     step = ground.step("put", "a")
     perform(ground.dirs, [step])
     (ground.live / "a").write_text("new, and theirs")
-    assert take_back(ground.dirs, step) == "it was changed since"
+    assert take_back(ground.dirs, step) == "it has changed since"
     assert (ground.live / "a").read_text() == "new, and theirs"
     assert (ground.places / "p").read_text() == "old"
 

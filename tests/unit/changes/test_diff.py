@@ -41,7 +41,7 @@ GOLDEN: dict[str, tuple[Tree, Tree, list[str]]] = {
         {"l": Symlink(b"old")},
         {"l": Symlink(b"../new")},
         [
-            "modified l  [leads out of the project]",
+            "modified l  [points outside the project]",
             "-> old  [old target]",
             "-> ../new  [new target]",
         ],
@@ -302,13 +302,13 @@ def test_some_hunks_and_then_the_others_make_the_new_text(pair: tuple[bytes, byt
 
 @pytest.mark.parametrize("number", [0, -1, 4])
 def test_a_number_that_no_hunk_has_is_refused(number: int) -> None:
-    with pytest.raises(UsageError, match=f"no hunk {number}: hunks are counted from 1 to 3"):
+    with pytest.raises(UsageError, match=f"no hunk {number}: .* 1 to 3"):
         apply_hunks(OLD, NEW, (1, number))
 
 
 @pytest.mark.parametrize("pair", [(b"a\n", b"\0\n"), (b"\x01\x02\x03", b"a\n")])
 def test_what_is_not_text_has_no_hunks(pair: tuple[bytes, bytes]) -> None:
-    with pytest.raises(UsageError, match="only text has hunks"):
+    with pytest.raises(UsageError, match="not a text file"):
         apply_hunks(*pair, (1,))
-    with pytest.raises(UsageError, match="only text has hunks"):
+    with pytest.raises(UsageError, match="not a text file"):
         numbered_hunks(*pair)

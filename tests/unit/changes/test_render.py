@@ -41,11 +41,11 @@ LAYER: Tree = {
 
 def test_a_summary_has_counts_and_a_line_for_each_change(stack: Stack) -> None:
     assert summary_lines(stack.scan(LIVE, LAYER)) == [
-        "3 added, 2 modified, 1 deleted, 1 replaced, 1 with other metadata",
+        "3 added, 2 modified, 1 deleted, 1 replaced, 1 with changed metadata",
         "  M README",
         "  m bin/tool  [mode 644 to 755]",
         "  D gone/",
-        "  M link -> /etc/passwd  [leads out of the project]",
+        "  M link -> /etc/passwd  [points outside the project]",
         '  A "new file"',
         "  T old/  [was a file, is a directory]",
         "  A old/x",
@@ -69,7 +69,7 @@ def test_beyond_the_limit_the_rest_is_counted_and_what_leads_out_comes_first(sta
     layer: Tree = {**{f"{n:02}": File() for n in range(9)}, "z": Symlink(b"/")}
     assert summary_lines(stack.scan({}, layer), limit=3) == [
         "10 added",
-        "  A z -> /  [leads out of the project]",
+        "  A z -> /  [points outside the project]",
         "  A 00",
         "  A 01",
         "  ... and 7 more",
@@ -81,7 +81,7 @@ def test_beyond_the_limit_an_added_directory_stands_for_what_is_in_it(stack: Sta
     assert summary_lines(stack.scan({}, layer), limit=5) == [
         "13 added",
         "  A build/ and 11 in it",
-        "  A build/s/l -> /  [leads out of the project]",
+        "  A build/s/l -> /  [points outside the project]",
         "  A x",
     ]
 
@@ -105,8 +105,8 @@ def test_what_is_remarkable_is_shown_also_where_git_keeps_its_own(stack: Stack) 
         "  A .git/hooks/",
         "  A .git/refs/tools/run",
         "  m .git/refs/x  [mode 644 to 666]",
-        "  T .git/refs/y -> /etc/passwd  [leads out of the project; was a file, is a symlink]",
-        "  . .git/: 4 of git's own files",
+        "  T .git/refs/y -> /etc/passwd  [points outside the project; was a file, is a symlink]",
+        "  . .git/: 4 internal git files",
     ]
 
 
@@ -156,7 +156,7 @@ def test_remarkable_things_are_said(stack: Stack) -> None:
     )
     assert summary_lines(scan([layer], [], live))[1:] == [
         "  m d/  [attributes]",
-        "  M one  [was hard-linked, now on its own]",
+        "  M one  [was a hard link, now a separate file]",
         "  A p\u0430y  [mixed scripts in the name]",
         "  M secret  [not readable]",
         "  A suid  [mode 4755]",
@@ -300,7 +300,7 @@ CHANGE = "roots.0.changes.0"
     ],
 )
 def test_a_form_that_is_not_ours_is_refused(path: str, value: Any) -> None:
-    with pytest.raises(UsageError, match="not a change set"):
+    with pytest.raises(UsageError, match="not an unspill change set"):
         from_plain(damaged(path, value))
 
 

@@ -336,7 +336,7 @@ def test_a_renamed_file_without_its_content_stops_the_scan(stack: Stack) -> None
 
 
 def test_whiteouts_in_attributes_stop_the_scan(stack: Stack) -> None:
-    with pytest.raises(SandboxUnavailable, match="whiteouts in attributes"):
+    with pytest.raises(SandboxUnavailable, match="whiteouts stored as attributes"):
         stack.scan({"d/a": File()}, {"d": Dir(attributes={"user.overlay.opaque": b"x"}), "d/a": File(b"")})
 
 

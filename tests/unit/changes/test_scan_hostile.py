@@ -272,7 +272,7 @@ def test_paths_too_long_to_be_kept_leave_a_finding(stack: Stack, monkeypatch: py
 def test_directories_deeper_than_the_bound_leave_a_finding(stack: Stack) -> None:
     changes = stack.scan({}, {"a/b/c/d/e": File()}, max_depth=3)
     assert told(changes) == ["added a", "added a/b", "added a/b/c"]
-    assert changes.findings == ("a/b/c: deeper than 3 directories: what is in it is not listed",)
+    assert changes.findings == ("a/b/c: deeper than 3 directories: its contents are not listed",)
 
 
 def test_so_many_findings_are_counted_instead_of_listed(stack: Stack) -> None:

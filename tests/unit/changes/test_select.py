@@ -115,20 +115,23 @@ def test_a_path_and_one_below_it_both_count_as_found() -> None:
 
 
 REFUSED = {
-    "a path without a change": (Selection(paths=(b"a.py", b"b.py")), "nothing changed at b.py"),
-    "a path that only begins like one": (Selection(paths=(b"sr",)), "nothing changed at sr"),
+    "a path without a change": (Selection(paths=(b"a.py", b"b.py")), "b.py has no changes"),
+    "a path that only begins like one": (Selection(paths=(b"sr",)), "sr has no changes"),
     "a glob without a match": (Selection(globs=(b"*.c",)), r"no change matches *.c"),
     "a path below a deleted directory": (
         Selection(paths=(b"old/x/y",)),
-        "old/x/y is part of one change: old is deleted with everything in it",
+        "old/x/y can't be chosen alone: old was deleted as a whole",
     ),
-    "a path below a directory that gave way": (Selection(paths=(b"tests/a",)), "tests is replaced with everything"),
-    "a path that climbs": (Selection(paths=(b"src/../a.py",)), "a path with `..` is not taken"),
-    "an empty path": (Selection(paths=(b"",)), "an empty path"),
-    "an absolute path elsewhere": (Selection(paths=(b"/projects/a.py",)), "nothing changed at /projects/a.py"),
+    "a path below a directory that gave way": (Selection(paths=(b"tests/a",)), "tests was replaced as a whole"),
+    "a path that climbs": (Selection(paths=(b"src/../a.py",)), "src/../a.py: a path must not contain `..`"),
+    "an empty path": (Selection(paths=(b"",)), "path is empty"),
+    "an absolute path elsewhere": (Selection(paths=(b"/projects/a.py",)), "/projects/a.py has no changes"),
     "hunks of an added file": (Selection(hunks=(Hunks(path=b"new/y", numbers=(1,)),)), "new/y has no hunks"),
-    "hunks of nothing": (Selection(hunks=(Hunks(path=b"b", numbers=(1,)),)), "nothing changed at b"),
-    "hunks below a deleted directory": (Selection(hunks=(Hunks(path=b"old/x", numbers=(1,)),)), "part of one change"),
+    "hunks of nothing": (Selection(hunks=(Hunks(path=b"b", numbers=(1,)),)), "b has no changes"),
+    "hunks below a deleted directory": (
+        Selection(hunks=(Hunks(path=b"old/x", numbers=(1,)),)),
+        "can't be chosen alone",
+    ),
 }
 
 
@@ -141,7 +144,7 @@ def test_what_chooses_nothing_is_refused_with_a_remedy(selection: Selection, mes
 
 def test_of_a_set_that_was_cut_nothing_can_be_chosen() -> None:
     for selection in (Selection(), Selection(paths=(b"a.py",))):
-        with pytest.raises(UsageError, match="more than can be listed"):
+        with pytest.raises(UsageError, match="more changes than unspill can list"):
             select(EVERYTHING.replace(is_cut=True), selection)
 
 

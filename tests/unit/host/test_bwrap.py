@@ -163,10 +163,10 @@ def give_capabilities(path: Path) -> None:
 SPOILERS: dict[str, Callable[[Path], object]] = {
     "setuid": lambda path: path.chmod(0o4755),
     "capabilities": give_capabilities,
-    "written by others": lambda path: path.chmod(0o757),
+    "writable by users other": lambda path: path.chmod(0o757),
     "owned by uid 65534": lambda path: os.chown(path, 65534, 0),
     "executable": lambda path: path.chmod(0o644),
-    "written by others than its owner": lambda path: path.parent.chmod(0o775),
+    "writable by users other than its owner": lambda path: path.parent.chmod(0o775),
 }
 
 

@@ -122,7 +122,7 @@ def test_what_is_checked_in_is_what_the_rules_say(machine: str, profile: "Profil
 @pytest.mark.parametrize("machine", ["i686", "armv8l", "riscv64", "aarch64_be", ""])
 def test_an_unknown_machine_is_refused_with_a_remedy(machine: str) -> None:
     for function in (build_filter, program_for):
-        with pytest.raises(HostError, match="system calls") as caught:
+        with pytest.raises(HostError, match=r"system calls?\b") as caught:
             function(machine, "default")
         assert "x86_64, aarch64" in caught.value.remedy
 

@@ -228,7 +228,7 @@ def test_a_discarded_sandbox_starts_from_the_live_tree_again(ground: Ground) -> 
 def test_nothing_is_discarded_under_a_run_that_stands_on_it(ground: Ground) -> None:
     ground.hold(b"a")
     opened = ground.open()
-    with pytest.raises(SandboxUnavailable, match="still going on"):
+    with pytest.raises(SandboxUnavailable, match="still active"):
         discard_stacks(ground.store, ground.sandbox.id)
     ground.drop(opened)
     assert discard_stacks(ground.store, ground.sandbox.id) == 1

@@ -74,7 +74,7 @@ def test_threads_follow_one_another(ground: Ground) -> None:
 def test_a_deadline_ends_the_wait_with_a_remedy(ground: Ground) -> None:
     with lock_sandbox(ground.store.state, ground.sandbox.id):
         begun = time.monotonic()
-        with pytest.raises(SandboxUnavailable, match="still going on") as failure:
+        with pytest.raises(SandboxUnavailable, match="still active") as failure:
             lock_sandbox(ground.store.state, ground.sandbox.id, timeout_s=0.05)
         assert 0.05 <= time.monotonic() - begun < 5
         assert "--sandbox" in failure.value.remedy

@@ -244,7 +244,7 @@ def test_a_state_directory_in_opt_is_masked() -> None:
     assert at(b"/opt", places=found) == Overlay(
         lowers=(b"/opt/unspill/empty", b"/opt"),
         dest=b"/opt",
-        why="software that lies outside /usr, without its sockets",
+        why="software outside /usr, without its sockets",
     )
     assert isinstance(at(b"/opt/unspill", places=found), Tmpfs)
 

@@ -48,7 +48,7 @@ def test_the_host_mode_is_said_with_every_run() -> None:
     [(b"/run/systemd/resolve/stub-resolv.conf", True), (b"/etc/resolv.conf", False), (b"", False)],
 )
 def test_the_host_mode_finds_names_where_the_host_does(place: bytes, is_shown: bool) -> None:
-    shown = Bind(source=place, dest=place, why="names are asked for as on the host")
+    shown = Bind(source=place, dest=place, why="names resolve as on the host")
     assert (shown in plan(HostNetwork(resolver_file=place)).mounts) is is_shown
     assert shown not in plan(NoNetwork()).mounts
 

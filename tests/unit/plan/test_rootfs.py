@@ -148,7 +148,7 @@ def test_skeletons_of_other_mount_points_have_other_names() -> None:
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        (b"/bin/x", "/bin is a link in the rootfs"),
+        (b"/bin/x", "/bin is a symlink in the rootfs"),
         (b"/tmp/x", "a sandbox has its own"),
         (b"/workspace", "a sandbox has its own"),
         (b"/etc", "a sandbox has its own"),
@@ -162,11 +162,11 @@ def test_a_place_that_is_not_to_be_had_is_refused(place: bytes, message: str) ->
 
 @pytest.mark.parametrize("source", [PROJECT, PROJECT + b"/skills"])
 def test_what_lies_in_a_root_is_not_mounted_elsewhere(source: bytes) -> None:
-    with pytest.raises(UsageError, match="it lies in the root"):
+    with pytest.raises(UsageError, match="it is inside the root"):
         build_plan(rooted(settings={"mounts": ((b"/skills", source),)}))
     aliases = ((b"/skills", source),)
     linked = rooted(settings={"mounts": ((b"/skills", b"/srv/link"),)})
-    with pytest.raises(UsageError, match="it lies in the root"):
+    with pytest.raises(UsageError, match="it is inside the root"):
         build_plan(linked.replace(places=linked.places.replace(aliases=aliases)))
 
 

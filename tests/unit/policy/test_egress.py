@@ -162,12 +162,12 @@ def test_the_text_of_a_rule_is_the_rule_again(rule: AllowedHost) -> None:
 @pytest.mark.parametrize(
     ("text", "because"),
     [
-        ("http://example.org", "a scheme or a path is no part of a host"),
-        ("example.org/path", "a scheme or a path is no part of a host"),
-        ("https://example.org:443/", "a scheme or a path is no part of a host"),
-        ("2001:db8::1", "an IPv6 address stands in brackets"),
-        ("::1", "an IPv6 address stands in brackets"),
-        ("2A00::1:443", "an IPv6 address stands in brackets"),
+        ("http://example.org", "a host has no scheme and no path"),
+        ("example.org/path", "a host has no scheme and no path"),
+        ("https://example.org:443/", "a host has no scheme and no path"),
+        ("2001:db8::1", "an IPv6 address needs brackets"),
+        ("::1", "an IPv6 address needs brackets"),
+        ("2A00::1:443", "an IPv6 address needs brackets"),
         ("example.org:http", "a port is a number"),
         ("example.org:80:80", "a label has"),
     ],

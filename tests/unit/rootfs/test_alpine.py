@@ -98,7 +98,7 @@ def test_a_digest_of_our_release_is_proof_and_needs_no_mirror(mirror: Mirror, ar
 
 def test_a_mirror_that_contradicts_a_digest_of_our_release_is_not_believed(mirror: Mirror) -> None:
     say(mirror, KNOWN_VERSION, WRONG, "x86_64")
-    with pytest.raises(RootfsUnverified, match="our release knows"):
+    with pytest.raises(RootfsUnverified, match="this unspill release knows"):
         resolve(mirror, arch="x86_64")
     say(mirror, KNOWN_VERSION, KNOWN["alpine", KNOWN_VERSION, "x86_64"], "x86_64")
     assert resolve(mirror, arch="x86_64").proof == "known"

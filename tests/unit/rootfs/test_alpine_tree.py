@@ -119,7 +119,7 @@ def test_packages_are_read_from_apks_own_record(tree: Path, fd: int, place: str)
 def test_packages_are_not_read_from_the_host(tree: Path, fd: int, tmp_path: Path) -> None:
     (tmp_path / "host/installed").write_text(DATABASE)
     (tree / "lib/apk/db/installed").symlink_to(tmp_path / "host/installed")
-    with pytest.raises(RootfsError, match="can't be read"):
+    with pytest.raises(RootfsError, match="can't read the installed packages"):
         read_packages(fd)
 
 

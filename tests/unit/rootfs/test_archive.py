@@ -148,7 +148,7 @@ NO_ROOTFS = {
 @pytest.mark.parametrize("content", NO_ROOTFS.values(), ids=NO_ROOTFS)
 def test_what_has_no_shell_is_no_root_file_system(content: bytes, archive: Path, shop: Workshop) -> None:
     archive.write_bytes(content)
-    with pytest.raises(RootfsError, match="no root file system"):
+    with pytest.raises(RootfsError, match="not a root file system"):
         fill(wish_for(archive), shop)
 
 
@@ -172,9 +172,9 @@ NO_TAR = {"text": b"root:x:0:0\n" * 100, "zip": ZIP, "compressed text": gzip.com
 @pytest.mark.parametrize("content", NO_TAR.values(), ids=NO_TAR)
 def test_what_is_no_tar_is_called_so(content: bytes, archive: Path, shop: Workshop) -> None:
     archive.write_bytes(content)
-    with pytest.raises(RootfsUnverified, match="the archive is no tar") as caught:
+    with pytest.raises(RootfsUnverified, match="the archive is not a tar") as caught:
         fill(wish_for(archive), shop)
-    assert caught.value.remedy.startswith("Give a tar, plain or compressed")
+    assert caught.value.remedy.startswith("Use a tar file, plain or compressed")
 
 
 def test_a_damaged_header_further_on_is_damage(archive: Path, shop: Workshop) -> None:
@@ -188,7 +188,7 @@ def test_a_damaged_header_further_on_is_damage(archive: Path, shop: Workshop) ->
 @pytest.mark.parametrize("mark", ["oci-layout", "manifest.json"])
 def test_an_oci_layout_is_recognised_and_the_remedy_names_its_option(mark: str, archive: Path, shop: Workshop) -> None:
     archive.write_bytes(tar_of(directory("blobs"), file(mark, b"{}")))
-    with pytest.raises(RootfsError, match="no root file system") as caught:
+    with pytest.raises(RootfsError, match="not a root file system") as caught:
         fill(wish_for(archive), shop)
     assert "--oci" in caught.value.remedy
 
@@ -257,5 +257,5 @@ def test_what_has_no_label_is_called_by_its_file(location: str, label: str) -> N
 
 @pytest.mark.parametrize("label", ["../x", "A", "a-b", "a/b", ".a", "x" * 33])
 def test_a_label_that_is_no_plain_name_is_refused(label: str) -> None:
-    with pytest.raises(RootfsError, match="can't be called"):
+    with pytest.raises(RootfsError, match="can't be the name of a rootfs"):
         label_of(wish_for("/a.tar", label=label))

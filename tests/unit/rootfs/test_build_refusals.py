@@ -74,7 +74,7 @@ FAILURES: dict[str, tuple[Callable[[Path], None], type[BaseException], str | Non
     "interrupted": (interrupted, KeyboardInterrupt, None),
     "a defect": (defective, ZeroDivisionError, None),
     "unverified": (unverified, RootfsUnverified, "not what it should be"),
-    "no space": (full, RootfsError, "no space left"),
+    "no space": (full, RootfsError, "disk is full"),
     "an I/O error": (unreadable, RootfsError, "Input/output error"),
     "nothing": (lambda _tree: None, RootfsUnsafe, "no /bin/sh"),
     "a shell of the host": (shell_of_the_host, RootfsUnsafe, "no /bin/sh"),
@@ -124,7 +124,7 @@ class Talkative(SmallSource):
 
 
 def test_a_manifest_that_could_not_be_read_back_ends_the_attempt(registry: Registry) -> None:
-    with pytest.raises(RootfsUnverified, match="larger"):
+    with pytest.raises(RootfsUnverified, match="too long"):
         make(registry, Talkative())
     assert left_over(registry) == []
     assert registry.list() == ()
@@ -150,7 +150,7 @@ def test_a_damaged_one_that_runs_still_use_is_not_replaced_under_them(registry: 
     made = make(registry)
     with registry.hold(made):
         os.unlink(os.path.join(os.path.dirname(made.tree), b"manifest.json"))
-        with pytest.raises(RootfsError, match="runs still use it"):
+        with pytest.raises(RootfsError, match="runs are still using it"):
             make(registry)
         assert os.path.isdir(made.tree)
     assert make(registry) == registry.current()
@@ -160,7 +160,7 @@ def test_a_damaged_one_that_runs_still_use_is_not_replaced_under_them(registry: 
 def test_a_file_where_a_directory_should_be_is_refused(registry: Registry, tmp_path: Path, place: str) -> None:
     (tmp_path / place).parent.mkdir(exist_ok=True, mode=0o700)
     (tmp_path / place).touch()
-    with pytest.raises(RootfsUnsafe, match="no directory"):
+    with pytest.raises(RootfsUnsafe, match="not a directory"):
         make(registry)
 
 

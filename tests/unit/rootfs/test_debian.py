@@ -99,7 +99,7 @@ def test_a_tree_that_says_nothing_has_no_known_packages(tmp_path: Path) -> None:
         ("E: Failed to fetch copy:/x.deb  Hash Sum mismatch", RootfsUnverified, "damaged"),
         ("E: Release file for x is expired (invalid since 1d)", RootfsUnverified, "expired"),
         ("E: Write error - write (28: No space left on device)", RootfsError, "disk is full"),
-        ("unshare: unshare failed: Operation not permitted", RootfsError, "can't make the namespaces"),
+        ("unshare: unshare failed: Operation not permitted", RootfsError, "can't create the namespaces"),
         ("newuidmap: uid range [0-65536) -> [1-65537) not allowed", RootfsError, "subordinate ids"),
         ("E: setup failed: something new", RootfsError, "something new"),
     ],
@@ -145,7 +145,7 @@ def test_what_is_missing_is_named_with_its_package(tmp_path: Path, missing: str)
     host = Host(tmp_path)
     host.check()
     (tmp_path / missing).unlink()
-    with pytest.raises(RootfsError, match=f"{Path(missing).name} is needed") as error:
+    with pytest.raises(RootfsError, match=f"{Path(missing).name} is not installed") as error:
         host.check()
     assert "apt install" in error.value.remedy
 
@@ -258,7 +258,7 @@ def test_what_an_archive_has_by_now_does_not_get_the_name_of_what_it_had(build: 
     spec = RootfsSpec(source="debian", mirror="https://m.example.org/debian bookworm bookworm-updates")
     lists_of(build, "Sun, 01 Nov 2026 12:00:00 UTC", ("bookworm", "bookworm-updates"))
     key = RootfsKey(source="debian", version="bookworm.20261101.1000", arch="amd64", tier=1)
-    with pytest.raises(RootfsError, match=r"had bookworm.20261101.1000, and has bookworm.20261101.1200") as error:
+    with pytest.raises(RootfsError, match=r"had bookworm.20261101.1000 and now has bookworm.20261101.1200") as error:
         debian.DebianSource().fill(Resolved(key=key, spec=spec), bytes(tmp_path), build._means)
     assert "Try again" in error.value.remedy
 
@@ -301,7 +301,7 @@ def test_names_of_packages_are_taken(name: str) -> None:
     ],
 )
 def test_what_apt_reads_as_something_else_is_refused(name: str) -> None:
-    with pytest.raises(RootfsError, match="can't be the name of a package"):
+    with pytest.raises(RootfsError, match="can't be the name of a Debian package"):
         packages_of(1, (name,))
 
 
@@ -323,7 +323,7 @@ def test_suites_are_taken(suite: str) -> None:
 
 @pytest.mark.parametrize("suite", ["-x", "a", "Bookworm", "bookworm main", "../x", "bookworm/x", "12", "x-", "[x]"])
 def test_what_is_no_suite_is_refused(suite: str) -> None:
-    with pytest.raises(RootfsError, match="can't be a suite"):
+    with pytest.raises(RootfsError, match="can't be a Debian suite"):
         checked_suite(suite)
 
 
@@ -401,7 +401,7 @@ def test_a_mirror_is_an_address_or_several_with_their_suites(mirror: str, expect
     ],
 )
 def test_what_is_no_mirror_is_refused(mirror: str) -> None:
-    with pytest.raises(RootfsError, match="can't be a mirror"):
+    with pytest.raises(RootfsError, match="can't be a Debian mirror"):
         sources_of(mirror, "bookworm")
 
 

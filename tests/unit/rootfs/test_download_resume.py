@@ -64,7 +64,7 @@ def test_the_next_attempt_asks_only_for_the_rest(
     web.pages["/a.tar"] = [Page(CONTENT, stop_after=400_000, **mark), Page(CONTENT, **mark)]
     with pytest.raises(RootfsUnreachable, match="400000 of 900000") as caught:
         get(web, tmp_path, sha256=digest)
-    assert ("goes on after the 400000 bytes" in caught.value.remedy) is resumed
+    assert ("continues after the 400000 bytes" in caught.value.remedy) is resumed
     assert content(get(web, tmp_path, sha256=digest)) == CONTENT
     assert web.asked[1].range == ("bytes=400000-" if resumed else "")
     assert web.asked[1].sent == (500_000 if resumed else 900_000)
@@ -220,6 +220,6 @@ def test_a_full_disk_is_told_and_what_was_fetched_is_kept(web: Web, tmp_path: Pa
     web.pages["/a.tar"] = Page(CONTENT, etag='"one"')
     command = [sys.executable, "-c", FETCH_IN_A_PROCESS, web.address("/a.tar"), os.fspath(tmp_path), DIGEST]
     full = subprocess.run([*command, "500000"], check=False, capture_output=True, text=True)
-    assert "RootfsError: what is fetched can't be kept: File too large" in full.stderr
+    assert "RootfsError: unspill can't store the download: File too large" in full.stderr
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == DIGEST
     assert (web.asked[1].range, web.asked[1].sent) == ("bytes=500000-", 400_000)

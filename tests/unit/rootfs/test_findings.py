@@ -49,7 +49,7 @@ OLDER = {
 @pytest.mark.parametrize(("version", "older"), OLDER.values(), ids=OLDER)
 def test_an_upgrade_never_makes_an_older_version_the_one_in_use(registry: Registry, version: str, older: str) -> None:
     old, source = make(registry, SmallSource(version)), SmallSource(older)
-    with pytest.raises(RootfsUnverified, match=f"{older}, older than {old.name}") as caught:
+    with pytest.raises(RootfsUnverified, match=f"{older}, which is older than {old.name}") as caught:
         renewed(registry, old, source)
     assert f"--version {older}" in caught.value.remedy
     assert (registry.current(), registry.list(), source.made, left_over(registry)) == (old, (old,), 0, [])
@@ -72,7 +72,7 @@ def test_an_upgrade_does_not_go_back_to_a_digest_that_was_there_before(registry:
     first = make(registry, SmallSource("0f" * 6))
     second = renewed(registry, first, SmallSource("0e" * 6))
     assert registry.current() == second
-    with pytest.raises(RootfsUnverified, match="was made before it") as caught:
+    with pytest.raises(RootfsUnverified, match="which is older") as caught:
         renewed(registry, second, SmallSource("0f" * 6))
     assert f"use {first.name}" in caught.value.remedy
     assert registry.current() == second
@@ -205,7 +205,7 @@ def test_a_tree_that_has_such_marks_later_is_not_verified(registry: Registry, pl
     os.setxattr(made.tree + place, "user.mine", b"1")
     assert verify(made) == "known", "the control: an attribute that means nothing to an overlay"
     os.setxattr(made.tree + place, name, b"y")
-    with pytest.raises(RootfsUnsafe, match="other than it looks"):
+    with pytest.raises(RootfsUnsafe, match="extended attributes"):
         verify(made)
 
 
@@ -213,7 +213,7 @@ def test_without_each_of_both_looks_at_attributes_the_other_one_still_finds_them
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "_strip", lambda _path, _mode, _taken: None)
-    with pytest.raises(RootfsUnsafe, match="other than it looks"):
+    with pytest.raises(RootfsUnsafe, match="extended attributes"):
         make(registry, SmallSource(fill=fill_marked))
     assert registry.list() == ()
     monkeypatch.setattr(build, "is_unsafe", lambda _name: False)

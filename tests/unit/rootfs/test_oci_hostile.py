@@ -128,7 +128,7 @@ def test_a_digest_that_is_none_is_refused(bad: object, where: str, layout: Layou
 
     descriptor = layout.manifest([BASE], change=change)
     layout.add_descriptor(descriptor | ({"digest": bad} if where == "index" else {}))
-    with pytest.raises(RootfsUnsafe, match="no SHA-256 or SHA-512 digest"):
+    with pytest.raises(RootfsUnsafe, match="not a SHA-256 or SHA-512 digest"):
         fill(wish_for(layout.write()), shop)
 
 
@@ -146,9 +146,9 @@ REFUSED_LAYERS = {
     f"{OCI}.layer.nondistributable.v1.tar+gzip": "not distributed",
     f"{DOCKER}.image.rootfs.foreign.diff.tar.gzip": "not distributed",
     f"{OCI}.layer.v1.tar+gzip+encrypted": "encrypted",
-    f"{OCI}.layer.v1.tar+lz4": "not known",
-    "application/vnd.in-toto+json": "not known",
-    "": "not known",
+    f"{OCI}.layer.v1.tar+lz4": "does not know",
+    "application/vnd.in-toto+json": "does not know",
+    "": "does not know",
 }
 
 
@@ -246,7 +246,7 @@ def test_indexes_that_multiply_are_refused(layout: LayoutMaker, shop: Workshop) 
     for _ in range(2):
         inner = layout.nested(*[inner] * 500)
     layout.index["manifests"] = [inner] * 500
-    with pytest.raises(RootfsUnsafe, match="more than anybody could mean"):
+    with pytest.raises(RootfsUnsafe, match="refers to far too many"):
         fill(wish_for(layout.write()), shop)
 
 
@@ -255,7 +255,7 @@ def test_indexes_that_are_nested_without_end_are_refused(layout: LayoutMaker, sh
     for _ in range(5):
         inner = layout.nested(inner)
     layout.add_descriptor(inner)
-    with pytest.raises(RootfsUnsafe, match="more than anybody could mean"):
+    with pytest.raises(RootfsUnsafe, match="refers to far too many"):
         fill(wish_for(layout.write()), shop)
 
 
@@ -284,13 +284,13 @@ def test_a_pipe_in_the_place_of_a_blob_is_refused(layout: LayoutMaker, shop: Wor
     path = layout.path(blobs_of(layout)["layer 1"])
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(RootfsUnsafe, match="is no file"):
+    with pytest.raises(RootfsUnsafe, match="is not a file"):
         fill(wish_for(layout.top), shop)
 
 
 BOUNDS = {
     "entries": (Bounds(entries=6), "entries"),
-    "bytes": (Bounds(total_bytes=25_000), "bytes come out"),
+    "bytes": (Bounds(total_bytes=25_000), r"unpacks to more than \d+ bytes"),
 }
 
 

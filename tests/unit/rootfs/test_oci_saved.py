@@ -96,7 +96,7 @@ def test_a_layer_that_is_elsewhere_is_refused(path: object, saved: Saved, shop: 
 
 
 def test_a_tag_that_is_not_there_is_told(saved: Saved, shop: Workshop) -> None:
-    with pytest.raises(RootfsError, match="0 that fit") as caught:
+    with pytest.raises(RootfsError, match="has 0 entries") as caught:
         fill(wish_for(saved.write(), version="two"), shop)
     assert "example.org/box:one" in caught.value.remedy
 

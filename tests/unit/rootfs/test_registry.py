@@ -229,7 +229,7 @@ def test_a_directory_of_root_is_trusted_and_one_of_another_person_is_not() -> No
 
 def test_a_directory_that_is_not_there_and_can_not_be_made_is_not_called_read_only(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
-    with pytest.raises(RootfsError, match="nope does not exist, and can't be made") as caught:
+    with pytest.raises(RootfsError, match="nope does not exist and can't be created") as caught:
         make(Registry(os.fsencode(tmp_path / "closed/nope")))
     assert "ROOTFS_DIR" in caught.value.remedy
 
@@ -253,7 +253,7 @@ def test_a_baked_directory_that_can_only_be_read_is_used_but_not_changed(registr
             lambda: registry.remove(made.name, force=True),
             registry.remove_unused,
         ):
-            with pytest.raises(RootfsError, match="can only be read") as caught:
+            with pytest.raises(RootfsError, match="is read-only") as caught:
                 attempt()
             assert "ROOTFS_DIR" in caught.value.remedy
     finally:

@@ -96,9 +96,9 @@ def test_where_words_do_not_say_which_it_was_both_remedies_are_given(plan: Plan,
     place = f"{HOME.decode()}/sets/out"
     [hint] = hints_about(plan, FAILED, line.format(place + "/d").encode())
     assert f"--readable {place}/d`" in hint.remedy
-    assert f"If it was to be written: allow it with `--root {place}`" in hint.remedy
+    assert f"If the command tried to write it: allow it with `--root {place}`" in hint.remedy
     [read] = hints_about(plan, FAILED, line.format(f"{HOME.decode()}/notes").encode())
-    assert "to be written" not in read.remedy
+    assert "tried to write" not in read.remedy
 
 
 REFUSED = [

@@ -47,7 +47,7 @@ def test_a_code_that_bwrap_reports_is_the_commands(code: int, expected: Outcome)
             "the working directory can't be entered: Permission denied",
         ),
         (b"bwrap: setting up uid map: Permission denied", 125, "bwrap: setting up uid map: Permission denied"),
-        (b"", 125, "bwrap ended without a word"),
+        (b"", 125, "bwrap ended without a message"),
         (b"\xff", 125, "\\xff"),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_defect_of_the_proxy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(b"CONNECT example.org:443 HTTP/1.1\r\n\r\n")
         assert read_all(client) == b""
-    assert gate.close().faults == ("the proxy gave up a connection, please report this: KeyError('a defect')",)
+    assert gate.close().faults == ("the proxy dropped a connection; please report this: KeyError('a defect')",)
 
 
 def test_one_that_never_served_has_nothing_to_tell() -> None:

@@ -111,7 +111,7 @@ TWO = ChangeSet(
     )
 )
 NOT_APPLIED = "Not applied (held in the sandbox, later commands see it, the project does not have it):"
-REASON = "  ! .envrc: needs the person's consent: direnv runs it when you enter the directory"
+REASON = "  ! .envrc: needs the user's approval: direnv runs it when you enter the directory"
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_git_is_one_line_and_its_settings_are_not() -> None:
         "5 added",
         "  A .git/config",
         "  A x.git/HEAD",
-        "  . .git/: 2 of git's own files",
-        "  . sub/.git/: 1 of git's own files",
+        "  . .git/: 2 internal git files",
+        "  . sub/.git/: 1 internal git file",
     ]
 
 

@@ -98,7 +98,7 @@ def test_a_link_to_a_directory_is_refused(state: bytes, tmp_path: Path) -> None:
 
 
 def test_a_place_where_nothing_can_be_made_is_refused_with_a_remedy() -> None:
-    with pytest.raises(StoreError, match="can't be made") as refusal:
+    with pytest.raises(StoreError, match="can't be created") as refusal:
         Store.open(b"/proc/unspill/state")
     assert "UNSPILL_STATE_DIR" in refusal.value.remedy
 

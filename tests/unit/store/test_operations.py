@@ -108,7 +108,7 @@ def test_of_many_paths_that_were_left_the_first_are_kept_and_the_others_counted(
     found = store.operations.find(name(1))
     assert found is not None
     assert found.left == left[:KEPT_LEFTS]
-    assert found.notes == ("a note", "7 more paths were left as they are")
+    assert found.notes == ("a note", "7 more paths were skipped")
 
 
 def test_an_operation_is_claimed_for_the_records_once(store: Store) -> None:

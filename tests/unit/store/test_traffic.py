@@ -94,7 +94,7 @@ def test_a_damaged_row_is_named_as_such(how: str, column: str, state: bytes, sto
     store.traffic.put(RUN, Traffic())
     with closing(sqlite3.connect(os.path.join(state, b"store.db"))) as db, db:
         db.execute(f"UPDATE traffic SET {column} = ?", (DAMAGED[how],))
-    with pytest.raises(StoreDamaged, match=f"what run {RUN} sent"):
+    with pytest.raises(StoreDamaged, match=f"record of run {RUN}"):
         store.traffic.find(RUN)
 
 
