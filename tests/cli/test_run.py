@@ -28,7 +28,7 @@ def test_stdout_is_the_commands_and_the_summary_is_on_stderr(ground: Ground) -> 
     assert done.stdout == b"out\n"
     assert done.stderr.decode().splitlines() == [
         "err",
-        "unspill: 1 added, 1 modified: held in sandbox 'default', run 1; the project is not touched",
+        "unspill: 1 added, 1 modified. Held in sandbox 'default' (run 1). Apply: unspill apply",
         "  M edited",
         "  A new",
     ]
@@ -190,7 +190,7 @@ def test_a_sandbox_of_another_name_is_another(ground: Ground) -> None:
 
 def test_discard_shows_and_throws_away(ground: Ground) -> None:
     done = run_cli("run", "--discard", "--", "touch", "file", cwd=ground.project)
-    assert done.stderr == b"unspill: 1 added: discarded, run 1; the project is not touched\n  A file\n"
+    assert done.stderr == b"unspill: 1 added. Discarded (run 1); your project is unchanged.\n  A file\n"
     assert not ground.sandbox().changes()
 
 

@@ -60,7 +60,7 @@ def test_a_file_that_the_person_deleted_is_seen(ground: Ground) -> None:
     assert typed(ground, "files") == ""
     assert typed(ground, "files", "--deleted").startswith("edited  (deleted)\n")
     assert "new" not in typed(ground, "files", "--deleted")
-    assert typed(ground, "restore", "edited").startswith("Restored 1 path: op 2 (undo: unspill undo)\n")
+    assert typed(ground, "restore", "edited").startswith("Restored edited (op 2). Undo: unspill undo\n")
     assert (ground.project / "edited").read_text() == "old\n"
 
 
@@ -178,14 +178,14 @@ main()
 
 @pytest.mark.parametrize(
     ("point", "said", "content"),
-    [("perform", "was taken back", "old\n"), ("write_end", "was finished", "new\n")],
+    [("perform", "Rolled back", "old\n"), ("write_end", "Finished", "new\n")],
 )
 def test_an_interrupted_operation_is_said_once(ground: Ground, point: str, said: str, content: str) -> None:
     ground.write("file", "old\n")
     assert ground.sandbox().run("echo new > file").ok
     interrupt(ground, kill_after=point)
     done = run_cli("log", cwd=ground.project)
-    assert done.stderr.decode() == f"unspill: an interrupted apply (op 1) {said}\n"
+    assert done.stderr.decode() == f"unspill: {said} an interrupted apply (op 1).\n"
     assert (ground.project / "file").read_text() == content
     assert run_cli("log", cwd=ground.project).stderr == b""
 
@@ -196,4 +196,4 @@ def test_a_run_tells_it_too_and_goes_on(ground: Ground) -> None:
     interrupt(ground, kill_after="perform")
     done = run_cli("run", "--", "cat", "file", cwd=ground.project)
     assert (done.returncode, done.stdout) == (0, b"new\n")
-    assert done.stderr.decode().startswith("unspill: an interrupted apply (op 1) was taken back\n")
+    assert done.stderr.decode().startswith("unspill: Rolled back an interrupted apply (op 1).\n")

@@ -71,7 +71,7 @@ def test_the_command_line_says_so_before_anything_else_and_once(ground: Ground, 
     assert first.startswith("unspill: Run 1 was cut off: ")
     assert first.endswith("(1 path). See `unspill changes`, then `unspill apply` or `unspill discard`.")
     assert second.startswith("unspill: Run 1 in sandbox 'agent' was cut off: ")
-    assert (summary.startswith("unspill: 1 added: applied as op 1"), listed) == (True, "  A third")
+    assert (summary.startswith("unspill: 1 added. Applied as op 1"), listed) == (True, "  A third")
     assert told(ground) == []
 
 

@@ -199,7 +199,7 @@ def test_the_command_line_says_what_was_refused(net: Internet) -> None:
     assert (found.returncode, found.stdout) == (0, "hello\n"), found.stderr
     refused = net.cli(*words, "https://evil.org/hello")
     assert refused.returncode == 22
-    assert "unspill: the network refused 1 destination to the command:\n  ! evil.org:443: host\n" in refused.stderr
+    assert "unspill: The proxy refused 1 destination:\n  ! evil.org:443: host\n" in refused.stderr
     assert "      Run it with `--allow-host evil.org`, or add `evil.org` to `hosts` under `[network]`" in refused.stderr
     net.configure("")
     off = net.cli(*words, "https://example.org/hello")

@@ -66,9 +66,9 @@ _ALL = 1_000_000
 
 # One of these is in every path of a repository, also of a bare one, that says where it stands
 _IN_REPOSITORIES = (b".git", b"objects", b"refs", b"HEAD")
-EARLIER = "an earlier run that is held changed it too"
-STALE = "it is not what was reviewed"
-CHANGED = "it is not what you were shown, but changed since"
+EARLIER = "an earlier held run changed it too"
+STALE = "it changed after the review"
+CHANGED = "it changed after you reviewed it"
 # Of so many groups of paths and so many bytes at most the tokens are told unasked
 _MOST_TOKENS = 20
 _MOST_TOKEN_BYTES = 64 << 20
