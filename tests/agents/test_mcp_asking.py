@@ -213,7 +213,7 @@ def test_a_person_who_wants_to_be_asked_by_the_queue_alone_is_not_asked_by_the_c
             assert "unspill approve" in text_of(refused)
         async with connected(ground, "auto", "--ask", "deny", person=person) as client:
             refused = await client.call_tool("run", {"command": "true", "network": True})
-            assert "nobody is there to be asked" in text_of(refused)
+            assert "there is nobody to ask" in text_of(refused)
 
     in_world(steps)
     assert person.asked == []

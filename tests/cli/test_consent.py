@@ -273,7 +273,7 @@ def test_hunks_of_a_program_can_be_held_to_a_content(ground: Ground) -> None:
     sandbox.run("sed -i 's/^2$/two/' text")
     digest = sandbox.reviews.hunks_at(Hunks(path=b"text", numbers=(1,))).digest
     sandbox.run("sed -i 's/^two$/evil/' text")
-    with pytest.raises(Exception, match="are not those that you were shown"):
+    with pytest.raises(Exception, match="changed after you reviewed them"):
         sandbox.apply(Selection(hunks=(Hunks(path=b"text", numbers=(1,), digest=digest),)))
 
 

@@ -210,7 +210,7 @@ def test_what_was_discarded_is_said_so(held: Ground) -> None:
     held.sandbox().discard()
     done = run_cli("changes", "--run", "1", cwd=held.project)
     assert done.returncode == 2
-    assert b"nothing of run 1 is held any more" in done.stderr
+    assert b"run 1 has no held changes" in done.stderr
     assert "changes:" not in text_of(held, "show", "1")
 
 

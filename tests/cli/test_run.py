@@ -16,7 +16,7 @@ from tests.support import Ground, kinds, lasting, processes_with, run_cli, shell
 
 pytestmark = pytest.mark.kernel
 
-ON_HOLD = "Its changes are on hold ({}). See `unspill changes`, then `unspill apply` or `unspill discard`.\n"
+ON_HOLD = "Its changes are held ({}). See `unspill changes`, then `unspill apply` or `unspill discard`.\n"
 HELD = f"unspill: Cancelled. {ON_HOLD.format('1 added')}"
 
 
@@ -273,7 +273,7 @@ def test_a_killed_program_takes_the_run_with_it(ground: Ground, number: signal.S
     assert processes_with(long) == []
     done = run_cli("changes", cwd=ground.project)
     assert done.stdout == b"1 added\n  A file\n"
-    told = f'unspill: Run 1 was cut off: {shell_of_texts()} -c "touch file; echo go; sleep {long}". {ON_HOLD}'
+    told = f'unspill: Run 1 was interrupted: {shell_of_texts()} -c "touch file; echo go; sleep {long}". {ON_HOLD}'
     assert done.stderr.decode() == (told.format("1 path") if code < 0 else "")
     assert run_cli("changes", cwd=ground.project).stderr == b""
     assert len(ground.left_behind()) == 1

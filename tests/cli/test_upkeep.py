@@ -99,14 +99,14 @@ def test_status_tells_what_is_kept_also_from_outside_of_a_project(ground: Ground
 def test_prune_forgets_what_is_too_old_and_only_says_so_first(ground: Ground) -> None:
     ground.write("file", "old\n")
     typed(ground, "run", "-q", "-c", "echo new > file")
-    assert typed(ground, "prune") == "There is nothing to forget.\n"
+    assert typed(ground, "prune") == "There is nothing to delete.\n"
     with closing(sqlite3.connect(ground.state / "store.db")) as db, db:
         db.execute("UPDATE operations SET at_ns = at_ns - ?", (8 * DAY_NS,))
         db.execute("UPDATE runs SET started_ns = started_ns - ?, ended_ns = ended_ns - ?", (8 * DAY_NS, 8 * DAY_NS))
     said = typed(ground, "prune", "--dry-run")
-    assert said.startswith("Would forget 1 operation, 1 named backup, ")
+    assert said.startswith("Would delete 1 operation, 1 named backup, ")
     assert json.loads(typed(ground, "prune", "--dry-run", "--json"))["dry_run"] is True
-    assert typed(ground, "prune") == said.replace("Would forget", "Forgot")
+    assert typed(ground, "prune") == said.replace("Would delete", "Deleted")
     assert os.listdir(ground.state / "operations") == []
     assert b"there is nothing to undo" in run_cli("undo", cwd=ground.project).stderr
 
@@ -116,14 +116,14 @@ def test_prune_obeys_the_persons_settings(ground: Ground) -> None:
     typed(ground, "run", "-q", "-c", "touch new")
     with closing(sqlite3.connect(ground.state / "store.db")) as db, db:
         db.execute("UPDATE operations SET at_ns = at_ns - ?", (8 * DAY_NS,))
-    assert typed(ground, "prune") == "There is nothing to forget.\n"
+    assert typed(ground, "prune") == "There is nothing to delete.\n"
 
 
 def test_recover_puts_the_copy_of_a_lost_database_back_and_says_what_it_set_aside(ground: Ground) -> None:
     ground.write("file", "old\n")
     typed(ground, "run", "-q", "-c", "echo new > file")
     typed(ground, "run", "-q", "--hold", "-c", "echo known > held")
-    assert typed(ground, "recover") == "The database is whole.\n"
+    assert typed(ground, "recover") == "The database is intact.\n"
     a_day_passes(ground)
     typed(ground, "run", "-q", "--hold", "-c", "echo unknown > later")
     (ground.state / "store.db").write_bytes(b"not a database at all" * 1000)
@@ -135,7 +135,7 @@ def test_recover_puts_the_copy_of_a_lost_database_back_and_says_what_it_set_asid
     lines = typed(ground, "recover").splitlines()
     assert lines[0].startswith("The database was lost: ")
     assert lines[1].startswith(f"The damaged file is kept as {ground.state}/store.db.damaged-")
-    assert lines[2].startswith("The copy of ")
+    assert lines[2].startswith("Replaced it with the copy of ")
     assert lines[3].startswith("Set aside, ")
     (aside,) = lines[4:]
     assert Path(aside.strip(), "later").read_text() == "unknown\n"

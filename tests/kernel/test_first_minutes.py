@@ -154,7 +154,7 @@ def test_home_holds_only_what_the_documents_say(programs: Path, demo: Path, bwra
     ("words", "code", "says"),
     [
         ([], 0, "usage: unspill COMMAND"),
-        (["--help"], 0, "`unspill COMMAND --help` tells more."),
+        (["--help"], 0, "Run `unspill COMMAND --help` for details."),
         (["run", "--help"], 0, "--working-dir DIR"),
         (["frobnicate"], 2, "unspill: unknown command 'frobnicate'\n  See `unspill --help`."),
         (["run"], 125, "unspill: Command cannot be empty\n  For example: unspill run -- make test"),

@@ -129,7 +129,7 @@ def test_a_tool_fails_clearly_where_there_is_no_network(tool: str, net: Internet
     # npm writes a log into the home directory
     codes = [hint.code for hint in result.hints if hint.code != "not-kept"]
     assert codes == ["network-off"], result.text()
-    assert "Note: Commands have no network here. `--allow-host HOST` allows one host" in result.text()
+    assert "Note: The network is off. Allow one host with `--allow-host HOST`" in result.text()
     assert (result.connections, result.denials) == ((), ())
     assert (net.met(), net.asked()) == ([], [])
 
@@ -204,4 +204,4 @@ def test_the_command_line_says_what_was_refused(net: Internet) -> None:
     net.configure("")
     off = net.cli(*words, "https://example.org/hello")
     assert off.returncode != 0
-    assert "unspill: Commands have no network here.\n  `--allow-host HOST` allows one host" in off.stderr
+    assert "unspill: The network is off.\n  Allow one host with `--allow-host HOST`" in off.stderr

@@ -94,7 +94,7 @@ def to_wants(project: Project, wanted: Wanted) -> Wants:
     """
     for given in (wanted.hosts, wanted.readable, wanted.reveal, wanted.roots):
         if isinstance(given, str | bytes):
-            raise UsageError(f"a list is wanted, not one text: {given!r}")
+            raise UsageError(f"this must be a list, not one text: {given!r}")
     return Wants(
         network=wanted.network,
         hosts=tuple(dict.fromkeys(_host(host) for host in wanted.hosts)),
@@ -176,10 +176,10 @@ def run_with_more(project: Project, request: Request, wishes: RunWishes, broker:
         UsageError: something of it is malformed, or can't be had whoever says yes.
     """
     if project.means.container:
-        raise UsageError("in container mode a command has all that the container has", remedy="Ask for nothing else.")
+        raise UsageError("in container mode a command has the whole container", remedy="Ask for nothing else.")
     if wanted.plain:
         if any((wanted.network, wanted.hosts, wanted.readable, wanted.reveal, wanted.roots)):
-            raise UsageError("a command without a sandbox has all there is", remedy="Ask for nothing else.")
+            raise UsageError("a command without a sandbox already has full access", remedy="Ask for nothing else.")
         request = outside(project, request)
         check_plain(request)
         asked = Unsandboxed(

@@ -104,7 +104,7 @@ def _read_changes(project: Project, run: str | int | None) -> ChangeSet:
         if layer.run == wanted.id
     ]
     if not parts and wanted.changed:
-        raise UsageError(f"nothing of run {wanted.number} is held any more", remedy="See `unspill log`.")
+        raise UsageError(f"run {wanted.number} has no held changes", remedy="See `unspill log`.")
     return join(parts)
 
 
@@ -409,7 +409,7 @@ class _Choosing:
         if paths and not self._wish.automatic:
             raise UsageError(
                 f"another held run changed {os.fsdecode(min(paths))!r} too",
-                remedy="Apply all that is held, or choose other paths.",
+                remedy="Apply everything that is held, or choose other paths.",
             )
         # Where the reason that the earlier one is held is the person's consent, that is what is missing here, too
         held = still_held(self._judge(root), self._wish.selection.included) if paths else {}
@@ -686,7 +686,7 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
         new = read_up_to(reader.open_after(change), LARGEST_WITH_HUNKS)
     if some.digest and not digest_of_hunks(change.path, old, new).startswith(some.digest):
         raise UsageError(
-            f"the hunks of {os.fsdecode(change.path)!r} are not those that you were shown",
+            f"the hunks of {os.fsdecode(change.path)!r} changed after you reviewed them",
             remedy="Look again: `unspill diff PATH`, on a terminal.",
         )
     return PartlyChosen(root=root, change=change, old=old, new=new)

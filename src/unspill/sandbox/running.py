@@ -126,8 +126,8 @@ if TYPE_CHECKING:
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
 _NOT_EXECUTED = (126, 127)
-_NOT_IN_ROOTFS = "Is it in the rootfs? `unspill rootfs info --tools` says what is; `pull --package NAME` adds to it."
-_DESCRIPTORS = "Close some files of the calling program, or raise its bound (`ulimit -n`): a run needs about 15."
+_NOT_IN_ROOTFS = "`unspill rootfs info --tools` lists what the rootfs has; `pull --package NAME` adds to it."
+_DESCRIPTORS = "Close some files of the calling program, or raise its limit (`ulimit -n`): a run needs about 15."
 
 _MOST_BYTES = 64 << 20
 _STEADY = ""
@@ -158,7 +158,7 @@ def run_request(project: Project, request: Request, wishes: RunWishes) -> RunRes
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
-        raise SandboxUnavailable(f"no descriptors are left: {error.strerror}", remedy=_DESCRIPTORS) from error
+        raise SandboxUnavailable(f"too many open files: {error.strerror}", remedy=_DESCRIPTORS) from error
 
 
 def _run_in_turn(project: Project, request: Request, wishes: RunWishes) -> RunResult:
@@ -422,8 +422,8 @@ def check_program(project: Project, plan: Plan, allowed: str) -> None:
     """
     if identify_program(project, plan) != allowed:
         raise DeniedError(
-            "Permission denied: the program was changed after it was allowed what it asks for.",
-            remedy="Run it again, to be asked about the program that is there now.",
+            "Permission denied: the program changed after its request was allowed.",
+            remedy="Run it again to be asked about the program as it is now.",
         )
 
 
@@ -660,8 +660,8 @@ def run_contained(project: Project, request: Request, wishes: RunWishes) -> RunR
     """
     if wishes.after != "apply":
         raise UsageError(
-            f"in container mode changes can't be kept apart, so `{wishes.after}` can't be done",
-            remedy="Use `apply`: changes are then made in the project at once.",
+            f"container mode can't keep changes apart, so `{wishes.after}` is not possible",
+            remedy="Use `apply`: commands then change the project directly.",
         )
     environ = contained_environ(project.path, project.means.policy.environment, os.environb, request.environ)
     check_plain(request)
