@@ -176,7 +176,7 @@ def that_lets_through(codex: CodexHome) -> None:
 
 
 TRUST = "Start `codex`, type /hooks, switch it on if it is off, and trust it."
-INSTALL = "Add what `unspill hook codex --settings` prints to it."
+INSTALL = "Put what `unspill hook codex --settings` prints into that file."
 SKIPPED = [
     (nothing_trusted, "you have not trusted it.", TRUST),
     (no_config, "you have not trusted it.", TRUST),

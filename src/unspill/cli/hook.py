@@ -114,7 +114,7 @@ AGENTS = {
 }
 
 # Checking Codex
-_INSTALL = "Add what `unspill hook codex --settings` prints to it."
+_INSTALL = "Put what `unspill hook codex --settings` prints into that file."
 _TRUST = "Start `codex`, type /hooks, switch it on if it is off, and trust it."
 _UNSEEN = "Not checked: options of `codex`, its profiles, and settings that your organisation manages."
 _OTHERS = "There are other PreToolUse hooks: if one of them rewrites commands as well, the last one to finish wins."
