@@ -125,7 +125,7 @@ def test_each_file_of_a_transfer_has_its_own_answer(ground: Ground) -> None:
 def test_a_write_that_would_be_thrown_away_is_an_error(ground: Ground) -> None:
     backend = UnspillSandbox(ground.sandbox(after="discard"))
     path = f"{ground.inside()}/f"
-    assert backend.write(path, "x").error == (f"Error: failed: {path}: it is not kept: what is written is thrown away.")
+    assert backend.write(path, "x").error == (f"Error: failed: {path}: it is not kept: what is written is discarded.")
 
 
 def test_a_name_for_a_shell_is_only_a_name(ground: Ground) -> None:

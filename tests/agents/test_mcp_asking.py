@@ -63,7 +63,7 @@ def test_only_a_label_that_was_offered_allows_and_each_other_answer_says_why_not
     assert person.asked[-1].requested_schema["properties"]["answer"]["default"] == "Deny"
     events = run_cli("audit", "--json", cwd=ground.project).stdout
     assert events.count(b"mcp client") == len(person.asked), "who answered is on record"
-    assert b"Nothing waits" in run_cli("requests", cwd=ground.project).stdout, "and nobody else was asked"
+    assert b"No request waits" in run_cli("requests", cwd=ground.project).stdout, "and nobody else was asked"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -213,7 +213,7 @@ def test_a_person_who_wants_to_be_asked_by_the_queue_alone_is_not_asked_by_the_c
             assert "unspill approve" in text_of(refused)
         async with connected(ground, "auto", "--ask", "deny", person=person) as client:
             refused = await client.call_tool("run", {"command": "true", "network": True})
-            assert "nobody is there to be asked" in text_of(refused)
+            assert "there is nobody to ask" in text_of(refused)
 
     in_world(steps)
     assert person.asked == []

@@ -159,7 +159,7 @@ def test_c4_a_backup_is_not_restored_through_a_link(ground: Ground, instead: str
     run_cli("run", "-q", "--apply", "--", "sh", "-c", f"rm -rf d; {make}", cwd=ground.project)
     done = run_cli("restore", "d/f", cwd=ground.project)
     assert done.returncode == 2
-    assert b"a link or a file is where a directory above it was" in done.stderr
+    assert b"a link or file took the place of a directory above it" in done.stderr
     assert (ground.project / "e" / "f").read_text() == "other"
     (ground.project / "d").unlink()
     assert run_cli("restore", "d/f", cwd=ground.project).returncode == 0

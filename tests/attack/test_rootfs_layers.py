@@ -155,7 +155,7 @@ def test_somebody_who_locks_a_rootfs_is_not_waited_for_without_end(
     with subprocess.Popen(words, stdout=subprocess.PIPE) as locker:
         assert locker.stdout is not None
         assert locker.stdout.readline() == b"locked\n"
-        with pytest.raises(RootfsError, match="does not let go"):
+        with pytest.raises(RootfsError, match="keeps the rootfs"):
             sandbox.run("true")
         locker.kill()
     assert sandbox.run("true").ok

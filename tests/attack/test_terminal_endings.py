@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 PROGRAM: Final = Path(sys.executable).with_name("unspill")
 # Longer than a line of the terminal, so that what does not wrap is not whole
 NAME: Final = "a-name-that-is-longer-than-a-line-of-the-terminal-in-which-it-is-to-be-read"
-FORGED: Final = b"tests: 12 passed\nunspill: 1 modified: applied as op 7 (undo: unspill undo)\nunspill:   M a.txt\n"
+FORGED: Final = b"tests: 12 passed\nunspill: 1 modified. Applied as op 7. Undo: unspill undo\nunspill:   M a.txt\n"
 # What is obeyed on the terminal itself, and what only the terminal of a program that reads the output obeys
 COLOURS: Final = {
     "hidden": b"\x1b[8m",
@@ -84,7 +84,7 @@ WITHOUT: Final = (
 
 def is_seen(pane: Pane, number: int) -> bool:
     """Tell whether the summary is the last on the screen, whole and without attributes, on a terminal as usual."""
-    ours = [f"unspill: 1 added: applied as op {number} (undo: unspill undo)", f"unspill:   A {NAME}"]
+    ours = [f"unspill: 1 added. Applied as op {number}. Undo: unspill undo", f"unspill:   A {NAME}"]
     is_plain = pane.lines(with_attributes=True)[-len(ours) :] == ours
     return is_plain and {name: pane.value(name) for name in USUAL} == USUAL
 
@@ -135,7 +135,7 @@ def test_output_without_sequences_is_followed_by_none(way: str, ground: Ground) 
     words = ["script", "-qec", f"{PROGRAM} run -c 'cat ending; sleep 0.1; touch made'{pipe}", os.fspath(log)]
     subprocess.run(words, cwd=ground.project, stdin=subprocess.DEVNULL, capture_output=True, check=True)
     printed = log.read_bytes().split(b"\n", 1)[1].rpartition(b"\n\nScript done")[0] or log.read_bytes()
-    assert b"plain\r\nunspill: 1 added: applied as op 1 (undo: unspill undo)\r\nunspill:   A made" in printed
+    assert b"plain\r\nunspill: 1 added. Applied as op 1. Undo: unspill undo\r\nunspill:   A made" in printed
     assert b"\x1b" not in printed
 
 

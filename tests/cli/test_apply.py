@@ -43,7 +43,7 @@ def test_a_run_applies_and_says_how_to_take_it_back(ground: Ground) -> None:
     stdout, stderr = typed(ground, "run", "-c", "echo 2 > edited; rm gone; echo y > new; echo said")
     assert stdout == "said\n"
     assert stderr.splitlines() == [
-        "unspill: 1 added, 1 modified, 1 deleted: applied as op 1 (undo: unspill undo)",
+        "unspill: 1 added, 1 modified, 1 deleted. Applied as op 1. Undo: unspill undo",
         "  M edited",
         "  D gone",
         "  A new",
@@ -51,26 +51,26 @@ def test_a_run_applies_and_says_how_to_take_it_back(ground: Ground) -> None:
     assert listing(ground) == ["edited", "new"]
     stdout, stderr = typed(ground, "undo")
     assert (stdout.splitlines(), stderr) == (
-        ["Undid op 1 (3 paths): op 2 (redo: unspill redo)", "  M edited", "  A gone", "  D new"],
+        ["Undid op 1 (3 changes), recorded as op 2. Redo: unspill redo", "  M edited", "  A gone", "  D new"],
         "",
     )
     assert listing(ground) == ["edited", "gone"]
-    assert typed(ground, "redo")[0].splitlines()[0] == "Redid op 1 (3 paths): op 3 (undo: unspill undo)"
+    assert typed(ground, "redo")[0].splitlines()[0] == "Redid op 1 (3 changes), recorded as op 3. Undo: unspill undo"
     assert listing(ground) == ["edited", "new"]
 
 
 def test_a_run_applies_whatever_its_exit_code(ground: Ground) -> None:
     _stdout, stderr = typed(ground, "run", "-c", "touch new; exit 3", code=3)
-    assert "applied as op 1" in stderr
+    assert "Applied as op 1" in stderr
     assert listing(ground) == ["new"]
 
 
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("", "held in sandbox"),
-        ('after_timeout = "apply"', "applied as op 1"),
-        ('after_timeout = "discard"', "discarded"),
+        ("", "Held in sandbox"),
+        ('after_timeout = "apply"', "Applied as op 1"),
+        ('after_timeout = "discard"', "Discarded"),
     ],
 )
 def test_what_a_timeout_cut_short_is_held_unless_the_person_says_otherwise(
@@ -79,31 +79,30 @@ def test_what_a_timeout_cut_short_is_held_unless_the_person_says_otherwise(
     ground.configure(setting)
     _stdout, stderr = typed(ground, "run", "--timeout", "0.5", "-c", "touch new; sleep 60", code=124)
     assert says in stderr
-    assert listing(ground) == (["new"] if "apply" in says or "applied" in says else [])
+    assert listing(ground) == (["new"] if "Applied" in says else [])
 
 
 def test_the_options_of_run_win_over_the_setting(ground: Ground) -> None:
     ground.configure('after = "hold"')
-    assert "applied as op 1" in typed(ground, "run", "--apply", "--", "touch", "a")[1]
-    assert "held in sandbox" in typed(ground, "run", "--", "touch", "b")[1]
-    assert "discarded" in typed(ground, "run", "--discard", "--", "touch", "c")[1]
+    assert "Applied as op 1" in typed(ground, "run", "--apply", "--", "touch", "a")[1]
+    assert "Held in sandbox" in typed(ground, "run", "--", "touch", "b")[1]
+    assert "Discarded" in typed(ground, "run", "--discard", "--", "touch", "c")[1]
     assert listing(ground) == ["a"]
-    assert (
-        b"--apply and --hold were both given" in run_cli("run", "--hold", "--apply", "true", cwd=ground.project).stderr
-    )
+    done = run_cli("run", "--hold", "--apply", "true", cwd=ground.project)
+    assert b"--apply and --hold can't be used together" in done.stderr
 
 
 def test_what_needs_consent_is_named_with_what_to_type(ground: Ground) -> None:
     _stdout, stderr = typed(ground, "run", "-c", "echo x > .envrc; echo 'all:' > Makefile; touch plain")
     assert stderr.splitlines() == [
-        "unspill: 2 added: applied as op 1 (undo: unspill undo)",
-        "  ! Makefile: look at it first: runs when you build",
+        "unspill: 2 added. Applied as op 1. Undo: unspill undo",
+        "  ! Review before use: Makefile (runs when you build)",
         "  A Makefile",
         "  A plain",
-        "unspill: 1 path not applied, held in sandbox 'default':",
+        "unspill: 1 path was not applied and is held in sandbox 'default':",
         "  ! .envrc: held: direnv runs it when you enter the directory",
         "      unspill apply --include .envrc@ec841b",
-        "  To drop what is held: unspill discard PATH",
+        "  To discard held changes: unspill discard PATH",
     ]
     assert listing(ground) == ["Makefile", "plain"]
     # It is still the sandbox's, so the next command sees it
@@ -112,7 +111,7 @@ def test_what_needs_consent_is_named_with_what_to_type(ground: Ground) -> None:
     assert stdout == "Nothing was applied.\n"
     assert stderr.splitlines()[0] == "unspill: 1 path is still held:"
     assert agree(ground, "apply", "--include", ".envrc").splitlines() == [
-        "Applied 1 path: op 2 (undo: unspill undo)",
+        "Applied 1 change (op 2). Undo: unspill undo",
         "  A .envrc",
     ]
     assert listing(ground) == [".envrc", "Makefile", "plain"]
@@ -133,7 +132,7 @@ def test_a_conflict_is_left_alone_and_can_be_decided_either_way(ground: Ground) 
     for name in ("one", "two"):
         ground.write(name, "theirs\n")
     stdout, stderr = typed(ground, "apply", code=6)
-    assert stdout.splitlines() == ["Applied 1 path: op 1 (undo: unspill undo)", "  A free"]
+    assert stdout.splitlines() == ["Applied 1 change (op 1). Undo: unspill undo", "  A free"]
     assert stderr.splitlines() == [
         "unspill: 2 paths are still held:",
         f"  ! one: conflict: {EDITED}",
@@ -166,9 +165,9 @@ def test_undo_leaves_what_was_changed_since_and_says_how_to_get_at_it(ground: Gr
     typed(ground, "run", "-c", "echo agent > file; touch other")
     ground.write("file", "person\n")
     stdout, stderr = typed(ground, "undo", code=6)
-    assert stdout.splitlines() == ["Undid op 1 (1 path): op 2 (redo: unspill redo)", "  D other"]
+    assert stdout.splitlines() == ["Undid op 1 (1 change), recorded as op 2. Redo: unspill redo", "  D other"]
     assert stderr.splitlines() == [
-        "unspill: 1 path was left as it is:",
+        "unspill: 1 path was skipped:",
         "  ! file: conflict: it has changed since",
         "      unspill diff --op op1 file, then unspill restore file --from op1",
     ]
@@ -186,7 +185,7 @@ def test_undo_of_an_older_operation(ground: Ground) -> None:
         typed(ground, "undo", word)
     assert listing(ground) == []
     _stdout, stderr = typed(ground, "undo", "op1", code=2)
-    assert "operation 1 was taken back by operation 3" in stderr
+    assert "operation 3 already undid operation 1" in stderr
     typed(ground, "redo", "op1")
     assert listing(ground) == ["a"]
 
@@ -201,17 +200,17 @@ def test_undo_of_an_older_operation(ground: Ground) -> None:
         (("redo", "1", "2"), "too many arguments: 2"),
         (("apply", "missing"), "missing has no changes"),
         (("apply", "--glob", "*.x"), "no change matches *.x"),
-        (("apply", "--hunk", "file"), "--hunk wants PATH:N"),
-        (("apply", "--hunk", "file:"), "--hunk wants PATH:N"),
-        (("apply", "--hunk", "file:x"), "--hunk wants PATH:N"),
+        (("apply", "--hunk", "file"), "--hunk needs PATH:N"),
+        (("apply", "--hunk", "file:"), "--hunk needs PATH:N"),
+        (("apply", "--hunk", "file:x"), "--hunk needs PATH:N"),
         (("apply", "--hunk", "file:999999999999"), "there is no hunk 999999999999"),
         (("apply", "--run", "9"), "no such run: 9"),
         (("discard", "missing"), "missing has no changes"),
-        (("restore",), "which file?"),
+        (("restore",), "no file given"),
         (("restore", "missing"), "there is no backup of 'missing'"),
         (("restore", "/etc/passwd"), "is not inside the project"),
         (("diff", "--op", "9"), "no such operation: 9"),
-        (("diff", "--op", "1", "--run", "1"), "--run and --op were both given"),
+        (("diff", "--op", "1", "--run", "1"), "--run and --op can't be used together"),
         (("show", "op9"), "no such operation: 9"),
     ],
 )
@@ -301,7 +300,7 @@ def test_log_has_runs_and_operations_by_time(ground: Ground) -> None:
     lines = typed(ground, "log")[0].splitlines()
     assert [line[:6].strip() for line in lines] == ["2", "op 2", "op 1", "1"]
     assert lines[1].split()[4:] == ["undo", "1", "changed", "of", "op", "1"]
-    assert lines[2].split()[4:] == ["apply", "1", "changed,", "1", "left", "of", "run", "1"]
+    assert lines[2].split()[4:] == ["apply", "1", "changed,", "1", "skipped", "of", "run", "1"]
     assert len(typed(ground, "log", "--limit", "3")[0].splitlines()) == 3
     value = json.loads(typed(ground, "log", "--json")[0])
     assert [run["number"] for run in value["runs"]] == [2, 1]
@@ -358,13 +357,13 @@ def test_another_root_is_always_named(ground: Ground) -> None:
     ground.configure('roots = ["~/library"]')
     _stdout, stderr = typed(ground, "run", "-c", f"touch {library}/new; echo x > {library}/.envrc")
     assert stderr.splitlines() == [
-        "unspill: 1 added: applied as op 1 (undo: unspill undo)",
+        "unspill: 1 added. Applied as op 1. Undo: unspill undo",
         f"  in {library}:",
         "  A new",
-        "unspill: 1 path not applied, held in sandbox 'default':",
+        "unspill: 1 path was not applied and is held in sandbox 'default':",
         f"  ! {library}/.envrc: held: direnv runs it when you enter the directory",
         f"      unspill apply --include {library}/.envrc@ec841b",
-        "  To drop what is held: unspill discard PATH",
+        "  To discard held changes: unspill discard PATH",
     ]
     assert "added .envrc\n" in at_terminal("diff", f"{library}/.envrc", cwd=ground.project)[1]
     typed(ground, "apply", "--include", f"{library}/.envrc@ec841b")
@@ -377,7 +376,7 @@ def test_a_commit_is_one_line(ground: Ground) -> None:
     ground.write("file", "x\n")
     _stdout, stderr = typed(ground, "run", "-c", "git add . && git commit -qm one")
     head, line = stderr.splitlines()
-    assert head.endswith("applied as op 1 (undo: unspill undo)")
+    assert head.endswith("Applied as op 1. Undo: unspill undo")
     assert line == "  git: new main"
     assert "note: git: new main\n" in typed(ground, "show", "op1")[0]
     typed(ground, "undo")

@@ -54,7 +54,7 @@ def test_what_changed_after_it_was_shown_is_not_applied_by_the_token(ground: Gro
     hold(ground, change)
     done = run_cli("apply", "--include", word, cwd=ground.project)
     assert done.returncode == 4
-    assert b"ERROR: Not applied: .envrc is not what you were shown: it changed since.\n" in done.stderr
+    assert b"ERROR: Not applied: .envrc changed after you reviewed it.\n" in done.stderr
     assert not os.path.lexists(ground.project / ".envrc")
 
 
@@ -91,7 +91,7 @@ def test_a_name_alone_is_refused_without_a_terminal(ground: Ground) -> None:
     done = run_cli("apply", "--include", ".envrc", cwd=ground.project)
     assert (done.returncode, done.stdout) == (4, b"")
     assert done.stderr.decode() == (
-        "ERROR: Not applied: .envrc is only a name: give the token of what you were shown.\n"
+        "ERROR: Not applied: .envrc needs the token of the version that you reviewed.\n"
         f"  On a terminal: unspill diff .envrc, then unspill apply --include {word}\n"
     )
 
@@ -119,7 +119,7 @@ def test_a_name_alone_is_shown_and_asked_about_on_a_terminal(ground: Ground) -> 
     code, seen = at_terminal("apply", "--include", ".envrc", cwd=ground.project, answer="y\n")
     assert code == 0
     assert seen.startswith("added .envrc\n--- /dev/null\n+++ b/.envrc\n@@ -0,0 +1 @@\n+one\n")
-    assert "Apply what is held at .envrc, as shown above?" in seen
+    assert "Apply the held change to .envrc, as shown above?" in seen
     assert applied(ground) == "one\n"
     assert kinds(ground.sandbox().changes()) == {"other": "added"}
 
@@ -149,7 +149,7 @@ def test_what_changes_while_the_person_reads_is_not_applied_by_their_yes(ground:
     finally:
         person.hang_up()
     assert process.returncode == 6
-    assert ".envrc: held: it is not what you were shown, but changed since" in seen
+    assert ".envrc: held: it changed after you reviewed it" in seen
     assert applied(ground) is None
 
 
@@ -167,7 +167,7 @@ def test_an_old_token_is_told_from_a_new_content_on_a_terminal(ground: Ground) -
     word = advised(at_terminal("diff", cwd=ground.project)[1])
     hold(ground, "echo two > .envrc")
     _code, seen = at_terminal("apply", "--include", word, cwd=ground.project, answer="n\n")
-    assert "unspill: .envrc is not what you were shown: it changed since.\n" in seen
+    assert "unspill: .envrc changed after you reviewed it.\n" in seen
     assert "+two\n" in seen
 
 
@@ -233,7 +233,7 @@ def test_hunks_are_those_that_were_read(ground: Ground) -> None:
     hold(ground, "sed -i '1i evil' text")
     done = run_cli("apply", "--hunk", f"text:1@{token}", cwd=ground.project)
     assert done.returncode == 4
-    assert b"text is not what you were shown: it changed since" in done.stderr
+    assert b"text changed after you reviewed it" in done.stderr
     hold(ground, "sed -i '1d' text")
     assert run_cli("apply", "--hunk", f"text:1@{token}", cwd=ground.project).returncode == 0
     assert applied(ground, "text") == LINES.replace("2\n", "two\n", 1)
@@ -244,7 +244,7 @@ def test_hunks_without_a_token_are_shown_and_asked_about(ground: Ground) -> None
     hold(ground, "sed -i 's/^2$/two/; s/^30$/thirty/' text")
     done = run_cli("apply", "--hunk", "text:2", cwd=ground.project)
     assert done.returncode == 4
-    assert b"text is only a name" in done.stderr
+    assert b"text needs the token" in done.stderr
     assert advised(done.stderr.decode(), "--hunk").startswith("text:2@")
     code, seen = at_terminal("apply", "--hunk", "text:2", cwd=ground.project, answer="y\n")
     assert code == 0
@@ -261,7 +261,7 @@ def test_a_program_can_consent_by_content_too(ground: Ground) -> None:
     consent = Consent(root=sandbox.project, path=left.path, digest=left.digest)
     sandbox.run("echo two > .envrc")
     (refused,) = sandbox.apply(Selection(consents=(consent,))).left
-    assert (refused.why, refused.reason) == ("held", "it is not what you were shown, but changed since")
+    assert (refused.why, refused.reason) == ("held", "it changed after you reviewed it")
     sandbox.run("echo one > .envrc")
     assert sandbox.apply(Selection(consents=(consent,))).left == ()
     assert applied(ground) == "one\n"
@@ -273,7 +273,7 @@ def test_hunks_of_a_program_can_be_held_to_a_content(ground: Ground) -> None:
     sandbox.run("sed -i 's/^2$/two/' text")
     digest = sandbox.reviews.hunks_at(Hunks(path=b"text", numbers=(1,))).digest
     sandbox.run("sed -i 's/^two$/evil/' text")
-    with pytest.raises(Exception, match="are not those that you were shown"):
+    with pytest.raises(Exception, match="changed after you reviewed them"):
         sandbox.apply(Selection(hunks=(Hunks(path=b"text", numbers=(1,), digest=digest),)))
 
 

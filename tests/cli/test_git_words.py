@@ -73,8 +73,8 @@ def test_an_undo_that_leaves_git_says_what_you_did_and_is_possible_afterwards(
     assert done.returncode == 0, done.stderr
     person(repository, script)
     assert undo(repository).splitlines() == [
-        "Nothing of op 1 was undone.",
-        "unspill: 1 path was left as it is:",
+        "Did not undo op 1.",
+        "unspill: 1 path was skipped:",
         f"  ! .git: conflict: {words}",
     ]
     person(repository, "git reset -q; git switch -q main")

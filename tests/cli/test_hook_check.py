@@ -176,16 +176,16 @@ def that_lets_through(codex: CodexHome) -> None:
 
 
 TRUST = "Start `codex`, type /hooks, switch it on if it is off, and trust it."
-INSTALL = "Put there what `unspill hook codex --settings` prints."
+INSTALL = "Put what `unspill hook codex --settings` prints into that file."
 SKIPPED = [
-    (nothing_trusted, "without a word: you have not trusted it.", TRUST),
-    (no_config, "without a word: you have not trusted it.", TRUST),
-    (switched_off, "without a word: it is switched off there.", TRUST),
-    (another_trusted, "it is not what you trusted, or your Codex records that otherwise than 0.166 does.", TRUST),
-    (changed_since, "it is not what you trusted", TRUST),
-    (moved_since, "without a word: you have not trusted it.", TRUST),
+    (nothing_trusted, "you have not trusted it.", TRUST),
+    (no_config, "you have not trusted it.", TRUST),
+    (switched_off, "it is switched off.", TRUST),
+    (another_trusted, "it is not the one that you trusted, or your Codex records trust differently from 0.166.", TRUST),
+    (changed_since, "it is not the one that you trusted", TRUST),
+    (moved_since, "you have not trusted it.", TRUST),
     (features_off, "config.toml switches hooks off", "Remove `hooks = false` under `[features]`."),
-    (config_unreadable, "so nobody can tell whether you trust the hook", ""),
+    (config_unreadable, "so unspill can't tell whether you trust the hook", ""),
     (no_file, "Codex has no hooks: there is no ", INSTALL),
     (no_json, "Codex can't read ", INSTALL),
     (unknown_field, "Codex can't read ", INSTALL),

@@ -73,7 +73,7 @@ def test_a_model_gets_no_grant_by_what_it_types(name: str, approver: str, ground
     shown = play(sealed, ground, model)
     assert "ended" in shown
     assert "unspill asks" not in shown
-    assert "waits until" in shown, "somebody else may answer, elsewhere"
+    assert "Waiting until" in shown, "somebody else may answer, elsewhere"
     assert grants(ground) == []
 
 
@@ -114,7 +114,7 @@ def test_where_nobody_is_to_be_asked_nothing_waits(where: str, ground: Ground, m
     agent = make("codex", ground, SHORT + (rule if where == "config" else ""))
     shown = play(agent.consider(ASKING).command, ground, model)
     assert "ended" in shown
-    assert "waits until" not in shown
+    assert "Waiting until" not in shown
     assert json.loads(run_cli("requests", "--json", cwd=ground.project).stdout)["requests"] == []
     assert grants(ground) == []
 

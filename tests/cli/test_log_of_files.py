@@ -37,7 +37,7 @@ def test_reads_are_counted_in_one_line(read: Ground) -> None:
     assert [line.split()[0] for line in lines] == ["2", "1", "and"]
     assert lines[0].endswith(f"  write {read.inside()}/a b")
     assert lines[1].endswith('"echo first"')
-    assert lines[2] == "and 9 reads of files (`--all` lists them)"
+    assert lines[2] == "and 9 file reads (list with --all)"
 
 
 def test_they_take_no_line_of_others(read: Ground) -> None:
@@ -65,7 +65,7 @@ def test_json_has_the_count(read: Ground) -> None:
 def test_one_read_is_told_as_one(ground: Ground) -> None:
     ground.write("a", "x")
     SandboxFiles(ground.sandbox()).read("a")
-    assert lines_of(ground) == ["and 1 read of files (`--all` lists them)"]
+    assert lines_of(ground) == ["and 1 file read (list with --all)"]
 
 
 def test_looks_at_the_tree_are_reads_too_and_changes_of_it_have_their_names(ground: Ground) -> None:
@@ -80,7 +80,7 @@ def test_looks_at_the_tree_are_reads_too_and_changes_of_it_have_their_names(grou
     assert lines == [
         f"remove {ground.inside()}/made",
         f"make {ground.inside()}/made",
-        "and 4 reads of files (`--all` lists them)",
+        "and 4 file reads (list with --all)",
     ]
     names = [line.rpartition("  ")[2].split()[0] for line in lines_of(ground, "--all") if " op " not in line]
     assert names == ["remove", "real", "directories", "exists", "look", "make"]

@@ -68,8 +68,8 @@ def test_settings_that_would_not_work_are_not_printed(ground: Ground) -> None:
         (("--patience", "-1"), "--patience is not a number of seconds up to 600: -1"),
         (("--patience", "nan"), "--patience is not a number of seconds up to 600: nan"),
         (("--patience", "soon"), "--patience is not a number of seconds up to 600: soon"),
-        (("--token-file", "x"), "--token-file and --origin are for --http"),
-        (("--origin", "http://example.org"), "--token-file and --origin are for --http"),
+        (("--token-file", "x"), "--token-file and --origin need --http"),
+        (("--origin", "http://example.org"), "--token-file and --origin need --http"),
         (("word",), "too many arguments: word"),
     ],
 )

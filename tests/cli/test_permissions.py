@@ -73,7 +73,7 @@ def test_a_request_in_the_queue_is_allowed_from_another_process(ground: Ground) 
         code, stdout, stderr = ended(run)
     assert (code, stdout) == (0, "hello\n")
     assert f"for: unspill approve {request}" in stderr
-    assert typed(ground, "requests")[0] == "Nothing waits for an answer.\n"
+    assert typed(ground, "requests")[0] == "No request waits for an answer.\n"
 
 
 def test_a_request_in_the_queue_is_denied_from_another_process(ground: Ground) -> None:
@@ -91,7 +91,7 @@ def test_what_is_over_can_not_be_answered(ground: Ground) -> None:
         ended(run)
     for verb in ("approve", "deny"):
         assert "no such request" in typed(ground, verb, request, code=2)[1]
-        assert "which request?" in typed(ground, verb, code=2)[1]
+        assert "no request given" in typed(ground, verb, code=2)[1]
 
 
 def test_network_can_not_be_allowed_for_longer_than_once(ground: Ground) -> None:
@@ -224,7 +224,7 @@ def test_on_a_terminal_is_shown_what_is_about_to_be_allowed(ground: Ground) -> N
     with waiting(ground, "--network", "--", "echo", "hello") as (run, request):
         code, shown = on_a_terminal(ground, b"n\n", "approve", request)
         assert (code, "Run command with network access: echo hello?" in shown) == (1, True)
-        assert "Nothing was allowed; it still waits." in shown
+        assert "Nothing was allowed. The request still waits." in shown
         code, shown = on_a_terminal(ground, b"y\n", "approve", request)
         assert (code, "Allowed (once)" in shown) == (0, True)
         assert ended(run)[0] == 0

@@ -106,7 +106,7 @@ def test_a_diff_of_the_second_run_is_against_the_first(ground: Ground) -> None:
 def test_discard_lists_what_it_drops_and_undo_brings_it_back(held: Ground) -> None:
     listed = text_of(held, "changes").partition("\n")[2].replace("\n", "\n").rstrip()
     assert text_of(held, "discard") == f"Discarded 6 held changes (op 1). Undo: unspill undo\n{listed}\n"
-    assert text_of(held, "discard") == "Nothing is on hold.\n"
+    assert text_of(held, "discard") == "Nothing is held.\n"
     assert text_of(held, "changes") == "Nothing is held.\n"
     assert (held.project / "removed").exists()
     held.sandbox().run("touch x")
@@ -177,7 +177,7 @@ def test_show_is_safe_to_print(ground: Ground) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("show",), "which run or operation?"),
+        (("show",), "no run or operation given"),
         (("show", "99"), "no such run: 99"),
         (("show", "nonsense"), "no such run or operation: 'nonsense'"),
         (("show", "1", "2"), "too many arguments: 2"),
@@ -210,7 +210,7 @@ def test_what_was_discarded_is_said_so(held: Ground) -> None:
     held.sandbox().discard()
     done = run_cli("changes", "--run", "1", cwd=held.project)
     assert done.returncode == 2
-    assert b"nothing of run 1 is held any more" in done.stderr
+    assert b"run 1 has no held changes" in done.stderr
     assert "changes:" not in text_of(held, "show", "1")
 
 

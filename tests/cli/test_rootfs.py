@@ -79,7 +79,7 @@ def test_what_has_no_proof_is_warned_of_and_a_pinned_digest_is_none_of_it(ground
     done = run_cli("rootfs", "pull", "small", "--archive", archive, cwd=ground.project)
     assert b"proof: nothing" in done.stdout
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    assert f"this time it was {digest}) and pin it: --sha256 DIGEST" in done.stderr.decode()
+    assert f"this time it was {digest}), then pin it: --sha256 DIGEST" in done.stderr.decode()
     typed(ground, "remove", "small", "--force")
     done = run_cli("rootfs", "pull", "small", "--archive", archive, "--sha256", digest, cwd=ground.project)
     assert b"proof: the digest that you pinned" in done.stdout
@@ -110,7 +110,7 @@ def test_json_is_alone_on_standard_output_and_nothing_is_on_the_other(ground: Gr
 
 def test_a_changed_tree_is_found_by_verify(ground: Ground, archive: Path) -> None:
     pull(ground, archive)
-    assert "is what it was when it was made" in typed(ground, "verify", "small")
+    assert "is unchanged since it was made" in typed(ground, "verify", "small")
     tree = Path(json.loads(typed(ground, "info", "--json"))["tree"])
     (tree / "etc/passwd").chmod(0o644)
     (tree / "etc/passwd").write_text("root::0:0::/:/bin/sh\n")
@@ -148,12 +148,12 @@ def test_what_was_fetched_is_told_and_goes_with_what_is_unused(ground: Ground, a
     downloads = ground.home / ".local/share/unspill/rootfs/downloads"
     (downloads / ("a" * 64)).write_bytes(b"x" * 100_000)
     told = run_cli("status", cwd=ground.project).stdout.decode()
-    assert f"outside of it, rootfs {name_of(archive)} in {downloads.parent}: " in told
-    assert "what was fetched for rootfs in" in told
+    assert f"elsewhere: rootfs {name_of(archive)} in {downloads.parent}: " in told
+    assert "downloads for rootfs in" in told
     value = json.loads(run_cli("status", "--json", cwd=ground.project).stdout)["rootfs"]
     assert [found["rootfs"] for found in value["ready"]] == [name_of(archive)]
     assert value["downloads_bytes"] >= 100_000
-    assert typed(ground, "remove", "--unused").startswith("Removed what was fetched: ")
+    assert typed(ground, "remove", "--unused").startswith("Removed downloads: ")
     assert os.listdir(downloads) == []
     assert json.loads(typed(ground, "remove", "--unused", "--json")) == {"removed": [], "downloads_bytes": 0}
 

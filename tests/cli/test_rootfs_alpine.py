@@ -39,7 +39,7 @@ def test_an_alpine_is_pulled_used_and_upgraded(ground: Ground, mirror: Mirror) -
     assert "It is the rootfs in use." in told
     # A checksum from the same server is no proof, and that is said
     assert "proof: only a checksum from the server that the content is from, which is no proof" in told
-    assert b"only the server that it is from speaks for what was fetched" in done.stderr
+    assert b"only the server that it came from vouches for this rootfs" in done.stderr
     made = json.loads(run_cli("rootfs", "info", "alpine", "--json", cwd=ground.project).stdout)
     assert (made["source"], made["version"], made["tier"], made["proof"]) == ("alpine", VERSION, 1, "same-server")
     assert "bash" in [package["name"] for package in made["packages"]]

@@ -16,7 +16,7 @@ from tests.support import Ground, kinds, lasting, processes_with, run_cli, shell
 
 pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
 
-ON_HOLD = "Its changes are on hold ({}). See `unspill changes`, then `unspill apply` or `unspill discard`.\n"
+ON_HOLD = "Its changes are held ({}). See `unspill changes`, then `unspill apply` or `unspill discard`.\n"
 HELD = f"unspill: Cancelled. {ON_HOLD.format('1 added')}"
 
 
@@ -28,7 +28,7 @@ def test_stdout_is_the_commands_and_the_summary_is_on_stderr(ground: Ground) -> 
     assert done.stdout == b"out\n"
     assert done.stderr.decode().splitlines() == [
         "err",
-        "unspill: 1 added, 1 modified: held in sandbox 'default', run 1; the project is not touched",
+        "unspill: 1 added, 1 modified. Held in sandbox 'default' (run 1). Apply: unspill apply",
         "  M edited",
         "  A new",
     ]
@@ -190,7 +190,7 @@ def test_a_sandbox_of_another_name_is_another(ground: Ground) -> None:
 
 def test_discard_shows_and_throws_away(ground: Ground) -> None:
     done = run_cli("run", "--discard", "--", "touch", "file", cwd=ground.project)
-    assert done.stderr == b"unspill: 1 added: discarded, run 1; the project is not touched\n  A file\n"
+    assert done.stderr == b"unspill: 1 added. Discarded (run 1); your project is unchanged.\n  A file\n"
     assert not ground.sandbox().changes()
 
 
@@ -273,7 +273,7 @@ def test_a_killed_program_takes_the_run_with_it(ground: Ground, number: signal.S
     assert processes_with(long) == []
     done = run_cli("changes", cwd=ground.project)
     assert done.stdout == b"1 added\n  A file\n"
-    told = f'unspill: Run 1 was cut off: {shell_of_texts()} -c "touch file; echo go; sleep {long}". {ON_HOLD}'
+    told = f'unspill: Run 1 was interrupted: {shell_of_texts()} -c "touch file; echo go; sleep {long}". {ON_HOLD}'
     assert done.stderr.decode() == (told.format("1 path") if code < 0 else "")
     assert run_cli("changes", cwd=ground.project).stderr == b""
     assert len(ground.left_behind()) == 1

@@ -115,7 +115,7 @@ def test_a_terminal_is_not_read_unless_that_is_asked_for(ground: Ground) -> None
 def test_both_options_at_once_are_an_error(ground: Ground) -> None:
     done = run_cli("run", "--stdin", "--no-stdin", "--", "cat", cwd=ground.project)
     assert done.returncode == 125
-    assert b"--stdin and --no-stdin were both given" in done.stderr
+    assert b"--stdin and --no-stdin can't be used together" in done.stderr
 
 
 @pytest.mark.parametrize(

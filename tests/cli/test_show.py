@@ -17,10 +17,10 @@ def test_show_of_an_operation(ground: Ground) -> None:
     lines = typed(ground, "show", "op1")[0].splitlines()
     assert lines[0].startswith("op 1 (")
     assert lines[0].endswith("): apply of run 1, done")
-    assert lines[1].endswith("asked for by: run")
+    assert lines[1].endswith("requested by: run")
     assert lines[2:6] == ["changes:", "1 added, 1 modified", "  A exe", "  M file"]
     assert lines[6] == "note: exe: set-user-id, set-group-id and sticky bits are not applied"
-    assert lines[7:9] == ["left as it was:", "  ! .envrc: held: direnv runs it when you enter the directory"]
+    assert lines[7:9] == ["skipped:", "  ! .envrc: held: direnv runs it when you enter the directory"]
     operation = ground.sandbox().operations()[0]
     assert typed(ground, "show", operation.id)[0].splitlines() == lines
     value = json.loads(typed(ground, "show", "op1", "--json")[0])
@@ -42,7 +42,7 @@ def test_show_of_a_run_says_what_became_of_its_changes(ground: Ground) -> None:
     assert last == [
         "changed 2 paths: applied by op 1 (unspill show op1)",
         "changed 2 paths: applied by op 3 (unspill show op3), op 4 (unspill show op4)",
-        "changed 1 path: applied by no operation that is still on record",
+        "changed 1 path: no operation on record applied them",
         f"directory: {ground.project}",
     ]
 
@@ -53,7 +53,7 @@ def test_the_number_of_an_operation_is_known_for_one(ground: Ground) -> None:
     _stdout, stderr = typed(ground, "show", "2", code=2)
     assert stderr.splitlines() == [
         "unspill: no such run: 2",
-        "  There is an operation of this number: `unspill show op2`.",
+        "  There is an operation with this number: `unspill show op2`.",
     ]
 
 

@@ -16,7 +16,7 @@ HIDDEN = "unspill: This run does not see .git: held changes delete it. To see it
 def on_hold(stderr: str) -> list[str]:
     """Return the line that says what is on hold, and what is listed below it."""
     lines = stderr.splitlines()
-    first = next((index for index, line in enumerate(lines) if "On hold" in line), len(lines))
+    first = next((index for index, line in enumerate(lines) if "Still held" in line), len(lines))
     return lines[first:]
 
 
@@ -27,14 +27,14 @@ def wiped(ground: Ground) -> Ground:
     ground.write("file", "x\n")
     stderr = typed(ground, "run", "-c", "rm -rf ./* ./.[a-z]*")[1]
     assert "! .git: held: " in stderr
-    assert stderr.endswith("  To drop what is held: unspill discard PATH\n")
+    assert stderr.endswith("  To discard held changes: unspill discard PATH\n")
     return ground
 
 
 def test_an_undo_says_what_of_that_run_is_still_held_and_how_to_drop_it(wiped: Ground) -> None:
     stdout, stderr = typed(wiped, "undo")
-    assert stdout.splitlines() == ["Undid op 1 (1 path): op 2 (redo: unspill redo)", "  A file"]
-    held = ["unspill: On hold, and seen by the next run: 1 deleted. Drop it: unspill discard .git", "  D .git/"]
+    assert stdout.splitlines() == ["Undid op 1 (1 change), recorded as op 2. Redo: unspill redo", "  A file"]
+    held = ["unspill: Still held, visible to later runs: 1 deleted. Discard: unspill discard .git", "  D .git/"]
     assert on_hold(stderr) == held
     typed(wiped, "discard", ".git")
     assert on_hold(typed(wiped, "redo", "op1")[1]) == []
@@ -69,7 +69,7 @@ def test_what_is_deleted_and_made_again_is_seen(ground: Ground) -> None:
 
 def test_a_part_that_was_not_applied_is_named(ground: Ground) -> None:
     typed(ground, "run", "-q", "--hold", "-c", "echo 1 > a; echo 2 > b")
-    said = ["unspill: On hold, and seen by the next run: 1 added. Drop it: unspill discard b", "  A b"]
+    said = ["unspill: Still held, visible to later runs: 1 added. Discard: unspill discard b", "  A b"]
     assert on_hold(typed(ground, "apply", "a")[1]) == said
     assert on_hold(typed(ground, "apply")[1]) == []
 
@@ -77,7 +77,7 @@ def test_a_part_that_was_not_applied_is_named(ground: Ground) -> None:
 def test_an_undo_of_an_apply_says_that_its_changes_are_on_hold_again(ground: Ground) -> None:
     typed(ground, "run", "-q", "--hold", "-c", "echo 1 > a")
     typed(ground, "apply")
-    said = ["unspill: On hold, and seen by the next run: 1 added. Drop it: unspill discard a", "  A a"]
+    said = ["unspill: Still held, visible to later runs: 1 added. Discard: unspill discard a", "  A a"]
     assert on_hold(typed(ground, "undo")[1]) == said
     assert on_hold(typed(ground, "redo")[1]) == []
 

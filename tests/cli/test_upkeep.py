@@ -60,7 +60,7 @@ def test_a_file_that_the_person_deleted_is_seen(ground: Ground) -> None:
     assert typed(ground, "files") == ""
     assert typed(ground, "files", "--deleted").startswith("edited  (deleted)\n")
     assert "new" not in typed(ground, "files", "--deleted")
-    assert typed(ground, "restore", "edited").startswith("Restored 1 path: op 2 (undo: unspill undo)\n")
+    assert typed(ground, "restore", "edited").startswith("Restored edited (op 2). Undo: unspill undo\n")
     assert (ground.project / "edited").read_text() == "old\n"
 
 
@@ -99,14 +99,14 @@ def test_status_tells_what_is_kept_also_from_outside_of_a_project(ground: Ground
 def test_prune_forgets_what_is_too_old_and_only_says_so_first(ground: Ground) -> None:
     ground.write("file", "old\n")
     typed(ground, "run", "-q", "-c", "echo new > file")
-    assert typed(ground, "prune") == "There is nothing to forget.\n"
+    assert typed(ground, "prune") == "There is nothing to delete.\n"
     with closing(sqlite3.connect(ground.state / "store.db")) as db, db:
         db.execute("UPDATE operations SET at_ns = at_ns - ?", (8 * DAY_NS,))
         db.execute("UPDATE runs SET started_ns = started_ns - ?, ended_ns = ended_ns - ?", (8 * DAY_NS, 8 * DAY_NS))
     said = typed(ground, "prune", "--dry-run")
-    assert said.startswith("Would forget 1 operation, 1 named backup, ")
+    assert said.startswith("Would delete 1 operation, 1 named backup, ")
     assert json.loads(typed(ground, "prune", "--dry-run", "--json"))["dry_run"] is True
-    assert typed(ground, "prune") == said.replace("Would forget", "Forgot")
+    assert typed(ground, "prune") == said.replace("Would delete", "Deleted")
     assert os.listdir(ground.state / "operations") == []
     assert b"there is nothing to undo" in run_cli("undo", cwd=ground.project).stderr
 
@@ -116,14 +116,14 @@ def test_prune_obeys_the_persons_settings(ground: Ground) -> None:
     typed(ground, "run", "-q", "-c", "touch new")
     with closing(sqlite3.connect(ground.state / "store.db")) as db, db:
         db.execute("UPDATE operations SET at_ns = at_ns - ?", (8 * DAY_NS,))
-    assert typed(ground, "prune") == "There is nothing to forget.\n"
+    assert typed(ground, "prune") == "There is nothing to delete.\n"
 
 
 def test_recover_puts_the_copy_of_a_lost_database_back_and_says_what_it_set_aside(ground: Ground) -> None:
     ground.write("file", "old\n")
     typed(ground, "run", "-q", "-c", "echo new > file")
     typed(ground, "run", "-q", "--hold", "-c", "echo known > held")
-    assert typed(ground, "recover") == "The database is whole.\n"
+    assert typed(ground, "recover") == "The database is intact.\n"
     a_day_passes(ground)
     typed(ground, "run", "-q", "--hold", "-c", "echo unknown > later")
     (ground.state / "store.db").write_bytes(b"not a database at all" * 1000)
@@ -135,7 +135,7 @@ def test_recover_puts_the_copy_of_a_lost_database_back_and_says_what_it_set_asid
     lines = typed(ground, "recover").splitlines()
     assert lines[0].startswith("The database was lost: ")
     assert lines[1].startswith(f"The damaged file is kept as {ground.state}/store.db.damaged-")
-    assert lines[2].startswith("The copy of ")
+    assert lines[2].startswith("Replaced it with the copy of ")
     assert lines[3].startswith("Set aside, ")
     (aside,) = lines[4:]
     assert Path(aside.strip(), "later").read_text() == "unknown\n"
@@ -178,14 +178,14 @@ main()
 
 @pytest.mark.parametrize(
     ("point", "said", "content"),
-    [("perform", "was taken back", "old\n"), ("write_end", "was finished", "new\n")],
+    [("perform", "Rolled back", "old\n"), ("write_end", "Finished", "new\n")],
 )
 def test_an_interrupted_operation_is_said_once(ground: Ground, point: str, said: str, content: str) -> None:
     ground.write("file", "old\n")
     assert ground.sandbox().run("echo new > file").ok
     interrupt(ground, kill_after=point)
     done = run_cli("log", cwd=ground.project)
-    assert done.stderr.decode() == f"unspill: an interrupted apply (op 1) {said}\n"
+    assert done.stderr.decode() == f"unspill: {said} an interrupted apply (op 1).\n"
     assert (ground.project / "file").read_text() == content
     assert run_cli("log", cwd=ground.project).stderr == b""
 
@@ -196,4 +196,4 @@ def test_a_run_tells_it_too_and_goes_on(ground: Ground) -> None:
     interrupt(ground, kill_after="perform")
     done = run_cli("run", "--", "cat", "file", cwd=ground.project)
     assert (done.returncode, done.stdout) == (0, b"new\n")
-    assert done.stderr.decode().startswith("unspill: an interrupted apply (op 1) was taken back\n")
+    assert done.stderr.decode().startswith("unspill: Rolled back an interrupted apply (op 1).\n")

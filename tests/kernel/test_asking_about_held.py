@@ -32,7 +32,7 @@ SHOWN: dict[str, tuple[str, str, list[str]]] = {
     "one that can be run": (
         "echo x > .bashrc; chmod 777 .bashrc",
         ".bashrc",
-        ["becomes:   a file of 2 bytes, executable, writable for everybody", r'has:       "x\n"'],
+        ["becomes:   a file of 2 bytes, executable, writable by everybody", r'has:       "x\n"'],
     ),
     "a link": ("ln -s /etc/passwd .bashrc", ".bashrc", ["becomes:   a symbolic link", "leads to:  /etc/passwd"]),
     "a link with letters that look alike": (
@@ -60,12 +60,12 @@ SHOWN: dict[str, tuple[str, str, list[str]]] = {
     "a file with the name of a secret": (
         "echo TOKEN=abc > .npmrc",
         ".npmrc",
-        ["becomes:   a file of 10 bytes; what it has is not shown, because of its name: see `unspill diff`"],
+        ["becomes:   a file of 10 bytes; its content is not shown because of its name: see `unspill diff`"],
     ),
     "one in disguise": (
         "echo TOKEN=abc > .NpmRC",
         ".NpmRC",
-        ["becomes:   a file of 10 bytes; what it has is not shown, because of its name: see `unspill diff`"],
+        ["becomes:   a file of 10 bytes; its content is not shown because of its name: see `unspill diff`"],
     ),
 }
 

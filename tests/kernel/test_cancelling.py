@@ -106,15 +106,15 @@ def test_the_next_run_sees_what_a_cancelled_one_has_written(ground: Ground) -> N
 def test_a_model_is_told_that_it_is_held(ground: Ground) -> None:
     text = cancelled(ground.sandbox(after="apply"), "echo x > file").text()
     assert "Command was cancelled\n" in text
-    assert "Changes (held, the project is not touched):\n" in text
+    assert "Changes (held, not in the project):\n" in text
 
 
 def test_a_layer_over_its_bound_is_dropped_although_the_run_was_cancelled(ground: Ground) -> None:
     sandbox = ground.sandbox(after="apply")
     result = cancelled(sandbox, "head -c 3000000 /dev/zero > file", limits=Limits(layer_bytes=1 * MIB))
     assert result.outcome == LimitReached(limit="layer_bytes", bound=1 * MIB)
-    assert "the bound layer_bytes = 1048576 was reached" in result.text()
-    assert "Changes (thrown away, the project is not touched):" in result.text()
+    assert "it reached the limit layer_bytes = 1048576" in result.text()
+    assert "Changes (discarded, the project is unchanged):" in result.text()
     assert fate_of(ground, sandbox) == GONE
     assert ground.left_behind() == []
 
@@ -138,7 +138,7 @@ def interrupting(function: Callable[..., Any], times: int = 1) -> Callable[..., 
 
 # The moments after the command has ended: what is called, what its changes become, and what the note says
 MOMENTS: dict[str, tuple[Any, str, str, str]] = {
-    "while it is scanned": (running, "scan_run", HELD, "was cut off: "),
+    "while it is scanned": (running, "scan_run", HELD, "was interrupted: "),
     "when it is sealed": (
         running,
         "seal_run",
@@ -211,7 +211,7 @@ def test_changes_that_can_not_be_read_are_held_all_the_same(ground: Ground, monk
         patch.setattr(scan, "scan_run", fail)
         with pytest.raises(OSError, match="Input/output error") as raised:
             sandbox.run("echo x > file")
-    assert "Its changes are on hold. See" in raised.value.__notes__[0]
+    assert "Its changes are held. See" in raised.value.__notes__[0]
     assert fate_of(ground, sandbox) == HELD
 
 

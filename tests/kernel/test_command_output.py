@@ -40,8 +40,8 @@ def told(ground: Ground, command: str | list[str], **settings: Any) -> CommandOu
             137,
             "",
             "unended\n"
-            "[unspill] Command killed: the bound layer_bytes = 1048576 was reached\n"
-            "[unspill] Changes of run 1 (thrown away):\n"
+            "[unspill] Command killed: it reached the limit layer_bytes = 1048576\n"
+            "[unspill] Changes of run 1 (discarded):\n"
             "[unspill] 1 added\n"
             "[unspill]   A big\n",
         ),
@@ -105,7 +105,7 @@ def test_a_stream_is_whole_or_said_to_be_cut(ground: Ground, size: int, is_cut: 
 def test_a_command_that_prints_too_much_is_said_to_be_cut(ground: Ground) -> None:
     found = told(ground, "yes", limits=short(output_bytes=1 << 20))
     assert found.is_cut
-    assert found.stderr == "[unspill] Command killed: the bound output = 1048576 was reached\n"
+    assert found.stderr == "[unspill] Command killed: it reached the limit output = 1048576\n"
 
 
 def test_a_command_whose_time_is_over_is_late(ground: Ground) -> None:

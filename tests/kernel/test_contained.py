@@ -131,11 +131,11 @@ def test_time_is_bounded(ground: Ground) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--hold",), "can't be kept apart"),
-        (("--discard",), "can't be kept apart"),
-        (("--network",), "all that the container has"),
-        (("--unsandboxed",), "all that the container has"),
-        (("--explain",), "no sandbox is made"),
+        (("--hold",), "can't keep changes apart"),
+        (("--discard",), "can't keep changes apart"),
+        (("--network",), "has the whole container"),
+        (("--unsandboxed",), "has the whole container"),
+        (("--explain",), "container mode has no sandbox"),
     ],
 )
 def test_what_only_a_sandbox_could_give_is_refused(ground: Ground, options: tuple[str, ...], said: str) -> None:

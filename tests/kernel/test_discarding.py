@@ -291,7 +291,7 @@ def test_a_backup_that_an_undo_has_put_back_is_not_restored_again(ground: Ground
     operation = sandbox.run("rm a").operation
     assert operation is not None
     sandbox.undo()
-    with pytest.raises(UsageError, match="an undo or a redo has put it back"):
+    with pytest.raises(UsageError, match="an undo or redo used it"):
         sandbox.restore("a", f"op{operation.number}")
     assert (ground.project / "a").read_text() == "a\n"
 

@@ -114,7 +114,7 @@ def test_directories_are_told_from_others_however_many_names_there_are(ground: G
     names = [b"%05d" % number + b"x" * 200 for number in range(12_000)]
     names[7_000:7_000] = [b"directory"]
     assert SandboxTree(sandbox).directories(".", names) == {b"directory"}
-    with pytest.raises(UsageError, match="longer than the kernel takes"):
+    with pytest.raises(UsageError, match="longer than the kernel allows"):
         sandbox.run(["true", *names])
 
 

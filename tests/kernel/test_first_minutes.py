@@ -99,7 +99,7 @@ def test_a_build_and_a_git_history_stay_out_of_the_project(programs: Path, tmp_p
 
     built = type_in(programs, project, "run", "--hold", "--", "make", "-s", "test")
     assert (built.returncode, built.stdout) == (0, "it works\n")
-    assert "held in sandbox 'default', run 1" in built.stderr
+    assert "Held in sandbox 'default' (run 1)" in built.stderr
     assert "A prog" in built.stderr
 
     script = "git init -q -b main && git add . && git commit -q -m first && git log --format='%an %s' && git status -s"
@@ -130,7 +130,7 @@ def test_a_build_and_a_git_history_are_applied_and_can_be_taken_back(
     (project / "main.c").write_text(MAIN_C)
     (project / "Makefile").write_text(MAKEFILE)
     (project.parent / ".gitconfig").write_text("[user]\n\tname = Ann\n\temail = ann@example.org\n")
-    assert "applied as op 1" in type_in(programs, project, "run", "--", "make", "-s", "test").stderr
+    assert "Applied as op 1" in type_in(programs, project, "run", "--", "make", "-s", "test").stderr
     assert call(project / "prog") == "it works\n"
     script = "git init -q -b main && git add . && git commit -q -m first"
     assert type_in(programs, project, "run", "-q", "-c", script).returncode == 0
@@ -155,7 +155,7 @@ def test_home_holds_only_what_the_documents_say(programs: Path, demo: Path, bwra
     ("words", "code", "says"),
     [
         ([], 0, "usage: unspill COMMAND"),
-        (["--help"], 0, "`unspill COMMAND --help` tells more."),
+        (["--help"], 0, "Run `unspill COMMAND --help` for details."),
         (["run", "--help"], 0, "--working-dir DIR"),
         (["frobnicate"], 2, "unspill: unknown command 'frobnicate'\n  See `unspill --help`."),
         (["run"], 125, "unspill: Command cannot be empty\n  For example: unspill run -- make test"),

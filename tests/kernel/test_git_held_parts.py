@@ -87,11 +87,11 @@ def test_the_repository_of_a_submodule_goes_only_with_consent_and_keeps_no_commi
 
 def test_a_summary_counts_files_of_the_project_and_says_in_one_line_what_git_did(repository: Ground) -> None:
     first, *rest = said(repository, COMMIT.format("new"))
-    assert first == "unspill: 1 added: applied as op 1 (undo: unspill undo)"
+    assert first == "unspill: 1 added. Applied as op 1. Undo: unspill undo"
     assert rest[0] == "  A new"
     assert rest[1].startswith("  git: main ")
     assert len(rest) == 2
-    assert said(repository, "git tag done")[0] == "unspill: only git: applied as op 2 (undo: unspill undo)"
+    assert said(repository, "git tag done")[0] == "unspill: Only git files changed. Applied as op 2. Undo: unspill undo"
 
 
 def test_a_repository_with_a_link_in_it_is_seen_as_it_is_and_held_as_a_whole(repository: Ground) -> None:

@@ -113,7 +113,7 @@ def test_an_interrupt_ends_the_run_and_holds_what_it_changed_at_once(prepared: G
     program.send_signal(signal.SIGINT)
     _output, errors = program.communicate(timeout=10)
     assert program.returncode == 130
-    assert re.fullmatch(rb"unspill: Cancelled. Its changes are on hold \(\d+ added\). See .*\n", errors)
+    assert re.fullmatch(rb"unspill: Cancelled. Its changes are held \(\d+ added\). See .*\n", errors)
     assert state_problems(prepared.state) == []
     assert {"kept", "new.file"} <= held_in(prepared)
 

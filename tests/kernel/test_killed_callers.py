@@ -44,7 +44,7 @@ def test_what_a_killed_run_has_written_is_held_and_told_once(
     (run,) = sandbox.interrupted_runs
     assert (run.number, run.outcome, run.held, run.changed) == (1, None, True, 4)
     assert sandbox.find_run(1) == run
-    assert sandbox.describe_interrupted(run).startswith("Run 1 was cut off: ")
+    assert sandbox.describe_interrupted(run).startswith("Run 1 was interrupted: ")
     assert ground.sandbox().interrupted_runs == ()
     assert state_problems(ground.state) == []
     assert (ground.project / "edited").read_text() == "old\n"
@@ -68,10 +68,10 @@ def test_the_command_line_says_so_before_anything_else_and_once(ground: Ground, 
     callers[0].kill()
     callers[0].wait()
     first, second, summary, listed = told(ground, "run", "--", "sh", "-c", "touch third")
-    assert first.startswith("unspill: Run 1 was cut off: ")
+    assert first.startswith("unspill: Run 1 was interrupted: ")
     assert first.endswith("(1 path). See `unspill changes`, then `unspill apply` or `unspill discard`.")
-    assert second.startswith("unspill: Run 1 in sandbox 'agent' was cut off: ")
-    assert (summary.startswith("unspill: 1 added: applied as op 1"), listed) == (True, "  A third")
+    assert second.startswith("unspill: Run 1 in sandbox 'agent' was interrupted: ")
+    assert (summary.startswith("unspill: 1 added. Applied as op 1"), listed) == (True, "  A third")
     assert told(ground) == []
 
 
@@ -179,7 +179,7 @@ def test_a_run_that_waited_for_one_that_is_killed_sees_and_tells_what_that_has_w
         callers[-1].kill()
         output, errors = waits.communicate(timeout=20)
     assert output == b"first\n"
-    assert errors.startswith(b"unspill: Run 1 was cut off: ")
+    assert errors.startswith(b"unspill: Run 1 was interrupted: ")
 
 
 def test_another_directory_in_the_place_of_the_project_gets_nothing_of_it(ground: Ground, callers: Callers) -> None:

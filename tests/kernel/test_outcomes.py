@@ -237,7 +237,7 @@ def test_a_spawner_that_is_killed_during_a_run_is_our_failure(ground: Ground) ->
         sandbox.run(f"echo x > file; echo go; sleep {long}", on_event=kill_spawner)
     # Told when everything of it was dead
     assert processes_with(long) == []
-    assert "Its changes are on hold (1 path)." in raised.value.__notes__[-1]
+    assert "Its changes are held (1 path)." in raised.value.__notes__[-1]
     assert kinds(sandbox.changes()) == {"file": "added"}
     assert len(ground.left_behind()) == 1
     assert printed(sandbox.run("cat file")) == "x\n"
@@ -264,7 +264,7 @@ def test_a_callback_that_raises_ends_the_run(ground: Ground) -> None:
     with pytest.raises(ValueError, match="no more") as raised:
         sandbox.run(f"echo x > file; echo a; sleep {long}", on_event=refuse)
     assert processes_with(long) == []
-    assert raised.value.__notes__[0].startswith("Cancelled. Its changes are on hold (1 added).")
+    assert raised.value.__notes__[0].startswith("Cancelled. Its changes are held (1 added).")
     assert kinds(sandbox.changes()) == {"file": "added"}
     (run,) = sandbox.runs()
     assert (run.outcome, run.held, run.stdout.kept()) == (Cancelled(), True, b"a\n")
@@ -280,5 +280,5 @@ def test_ctrl_c_in_the_caller_ends_the_run(ground: Ground) -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
         ground.run(f"echo x > file; echo a; sleep {long}", on_event=interrupt, limits=short())
     assert processes_with(long) == []
-    assert raised.value.__notes__[0].startswith("Cancelled. Its changes are on hold (1 added).")
+    assert raised.value.__notes__[0].startswith("Cancelled. Its changes are held (1 added).")
     assert kinds(ground.sandbox().changes()) == {"file": "added"}

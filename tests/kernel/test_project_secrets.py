@@ -275,10 +275,10 @@ def test_what_the_persons_policy_reveals_is_shown(ground: Ground, engine: str, s
 def test_a_failed_command_that_names_a_masked_secret_gets_a_hint(ground: Ground, engine: str, secret: Path) -> None:
     sandbox = ground.sandbox()
     for command in ("cat .env", "cat ./.env", f"cat {secret}"):
-        assert [hint.text for hint in sandbox.run(command).hints] == [".env is masked as a secret."]
+        assert [hint.text for hint in sandbox.run(command).hints] == [".env is hidden as a secret."]
     assert not sandbox.run("cat .npmrc; false").hints
     assert not sandbox.run("cat .env || true").hints
-    assert b"`--reveal .env` asks for it" in run_cli("run", "--", "cat", ".env", cwd=ground.project).stderr
+    assert b"with `--reveal .env`." in run_cli("run", "--", "cat", ".env", cwd=ground.project).stderr
 
 
 def test_a_held_file_that_is_deleted_again_is_no_deletion_of_the_secret(

@@ -135,7 +135,7 @@ def test_the_summary_has_one_line_each(ground: Ground) -> None:
         f"unspill: {NOT_KEPT}/run/a.",
         "unspill: Stopped 1 process that was still running: sleep 1000.",
     ]
-    assert b"applied as op 1" in done.stderr
+    assert b"Applied as op 1" in done.stderr
     done = run_cli("run", "-q", "-c", "echo x > /run/a; sleep 1000 &", cwd=ground.project)
     assert done.stderr == b""
 

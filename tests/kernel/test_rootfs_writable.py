@@ -191,7 +191,7 @@ def test_with_another_owner_it_is_refused(ground: Ground, tree: Path) -> None:
     sandbox = writable(ground, tree)
     if os.geteuid():
         host = ground.sandbox("third", view="rootfs", rootfs="/opt/unspill-ci/host-root", rootfs_writable=True)
-        with pytest.raises(UsageError, match="belongs to somebody else"):
+        with pytest.raises(UsageError, match="belongs to another user"):
             host.run("true")
     assert sandbox.run("true").ok
 

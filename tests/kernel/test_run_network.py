@@ -129,7 +129,7 @@ def test_a_tool_fails_clearly_where_there_is_no_network(tool: str, net: Internet
     # npm writes a log into the home directory
     codes = [hint.code for hint in result.hints if hint.code != "not-kept"]
     assert codes == ["network-off"], result.text()
-    assert "Note: Commands have no network here. `--allow-host HOST` allows one host" in result.text()
+    assert "Note: The network is off. Allow one host with `--allow-host HOST`" in result.text()
     assert (result.connections, result.denials) == ((), ())
     assert (net.met(), net.asked()) == ([], [])
 
@@ -199,9 +199,9 @@ def test_the_command_line_says_what_was_refused(net: Internet) -> None:
     assert (found.returncode, found.stdout) == (0, "hello\n"), found.stderr
     refused = net.cli(*words, "https://evil.org/hello")
     assert refused.returncode == 22
-    assert "unspill: the network refused 1 destination to the command:\n  ! evil.org:443: host\n" in refused.stderr
+    assert "unspill: The proxy refused 1 destination:\n  ! evil.org:443: host\n" in refused.stderr
     assert "      Run it with `--allow-host evil.org`, or add `evil.org` to `hosts` under `[network]`" in refused.stderr
     net.configure("")
     off = net.cli(*words, "https://example.org/hello")
     assert off.returncode != 0
-    assert "unspill: Commands have no network here.\n  `--allow-host HOST` allows one host" in off.stderr
+    assert "unspill: The network is off.\n  Allow one host with `--allow-host HOST`" in off.stderr

@@ -51,7 +51,7 @@ def test_the_summary_says_what_changed_where_it_is_and_that_the_project_is_whole
     code, stdout, stderr = typed(ground, "run", "--hold", "--", "sh", "-c", "echo out; rm old; echo y > new")
     assert (code, stdout) == (0, "out\n")
     assert stderr == (
-        "unspill: 1 added, 1 deleted: held in sandbox 'default', run 1; the project is not touched\n  A new\n  D old\n"
+        "unspill: 1 added, 1 deleted. Held in sandbox 'default' (run 1). Apply: unspill apply\n  A new\n  D old\n"
     )
 
 
@@ -60,17 +60,17 @@ def test_the_summary_says_what_changed_where_it_is_and_that_the_project_is_whole
     [
         (
             ["--discard", "--", "touch", "new"],
-            "unspill: 1 added: discarded, run 1; the project is not touched\n  A new\n",
+            "unspill: 1 added. Discarded (run 1); your project is unchanged.\n  A new\n",
         ),
         (
             ["--hold", "--", "touch", "-d", "2001-01-01", "old"],
-            "unspill: only times of files: held in sandbox 'default', run 1; ",
+            "unspill: Only timestamps changed. Held in sandbox 'default' (run 1). ",
         ),
         (
             ["--", "touch", "-d", "2001-01-01", "old"],
-            "unspill: only times of files: applied as op 1 (undo: unspill undo)\n",
+            "unspill: Only timestamps changed. Applied as op 1. Undo: unspill undo\n",
         ),
-        (["--", "touch", "new"], "unspill: 1 added: applied as op 1 (undo: unspill undo)\n  A new\n"),
+        (["--", "touch", "new"], "unspill: 1 added. Applied as op 1. Undo: unspill undo\n  A new\n"),
         (["--", "true"], ""),
         (["-q", "--", "touch", "new"], ""),
     ],

@@ -149,7 +149,7 @@ ERRORS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     ),
     "no text": (
         *("read", {"path": "binary"}, "not_text"),
-        "{p}/binary: it is not a text. Use a command to look at it.",
+        "{p}/binary: it is not a text file. Use a command to look at it.",
     ),
     "not there": (
         *("edit", {"path": "abc", "old": "z", "new": "y"}, "not_found_in_file"),
@@ -277,7 +277,7 @@ def test_a_directory_below_that_can_not_be_read_is_told(ground: Ground) -> None:
     ("after", "expected"),
     [
         ("apply", "Changes of run 1 (applied to the project as operation 1):\n1 added\n  A a\n"),
-        ("discard", "Changes of run 1 (thrown away):\n1 added\n  A a\n"),
+        ("discard", "Changes of run 1 (discarded):\n1 added\n  A a\n"),
     ],
 )
 def test_what_became_of_what_was_written(ground: Ground, after: str, expected: str) -> None:
@@ -290,7 +290,7 @@ def test_a_file_that_is_held_is_told_apart(ground: Ground) -> None:
     answer = call(ground, "write", {"path": ".envrc", "content": "x"}, after="apply")
     assert answer.text == (
         f"Written: {ground.project}/.envrc (a new file, 1 byte).\nNot applied (held: later commands see it, the "
-        "project does not have it until the user applies it). Why, as the user is told:\n  ! .envrc: needs the "
+        "project does not have it until the user applies it). What the user reads about it:\n  ! .envrc: needs the "
         "user's approval: direnv runs it when you enter the directory\n"
     )
     assert not (ground.project / ".envrc").exists()

@@ -21,7 +21,7 @@ from unspill.policy.hosts import Refused
 pytestmark = [pytest.mark.kernel, pytest.mark.view("sealed", reason="its texts name the paths of this view")]
 
 ASK = "If it needs it, call again with `network` set to true: the user is asked."
-NEVER = "The user's policy gives no more: do without it, or ask the user to change that."
+NEVER = "The user's policy allows no more: do without it, or ask the user to change that."
 ELSEWHERE = "Write to the project or to /tmp instead, or tell the user what you need and why."
 RESOLVE = "echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6"
 SOCKS = """\
@@ -38,13 +38,13 @@ HOSTS: dict[str, Any] = {"network": Network(hosts=("example.org",))}
 
 # A command, settings of the policy, and the lines of ours between its end and its output
 NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
-    "no network": (RESOLVE, {}, [f"Note: Commands have no network here. {ASK}"]),
-    "no network ever": (RESOLVE, DENY, [f"Note: Commands have no network here. {NEVER}"]),
+    "no network": (RESOLVE, {}, [f"Note: The network is off. {ASK}"]),
+    "no network ever": (RESOLVE, DENY, [f"Note: The network is off. {NEVER}"]),
     "not by the proxy": (
         RESOLVE,
         HOSTS,
         [
-            "Note: The allowed hosts are reached by the sandbox's proxy only, and this program does not seem to use "
+            "Note: Allowed hosts are only reachable through the sandbox's proxy, and this program does not seem to use "
             "it. Point it at the proxy in `$https_proxy`, which speaks HTTP and SOCKS5."
         ],
     ),
@@ -93,7 +93,7 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "a masked secret": (
         "cat .env",
         {},
-        ["Note: .env is masked as a secret. Do without it, or ask the user for what you need of it."],
+        ["Note: .env is hidden as a secret. Do without it, or ask the user for what you need of it."],
     ),
     "a directory of the system": (
         "touch /usr/x",

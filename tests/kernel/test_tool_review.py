@@ -50,7 +50,7 @@ def text(sandbox: Sandbox, name: str, **arguments: Any) -> str:
             "apply",
             "Nothing is held: what commands changed was applied to the project. `diff` with `operation` shows it.\n",
         ),
-        ("discard", "Nothing is held: what commands change is thrown away.\n"),
+        ("discard", "Nothing is held: what commands change is discarded.\n"),
     ],
 )
 def test_nothing_is_held(project: Ground, after: str, expected: str) -> None:
@@ -127,9 +127,9 @@ def test_an_undo_takes_back_the_last_of_its_own(project: Ground) -> None:
     sandbox = project.sandbox(after="apply")
     sandbox.run(MAKE)
     sandbox.run("echo third > third")
-    assert text(sandbox, "undo") == "Operation 2 was taken back, as operation 3: 1 path is as it was before it.\n"
-    assert text(sandbox, "undo", operation=2) == "ERROR: operation 2 was taken back already.\n"
-    assert text(sandbox, "undo") == "Operation 1 was taken back, as operation 4: 2 paths are as they were before it.\n"
+    assert text(sandbox, "undo") == "Undid operation 2 (1 change), recorded as operation 3.\n"
+    assert text(sandbox, "undo", operation=2) == "ERROR: operation 2 was already undone.\n"
+    assert text(sandbox, "undo") == "Undid operation 1 (2 changes), recorded as operation 4.\n"
     assert os.listdir(project.project) == ["old"]
     assert text(sandbox, "undo") == "ERROR: there is nothing of yours to undo.\n"
     assert {one.asked_by for one in sandbox.operations() if one.kind == "undo"} == {"agent"}
@@ -141,8 +141,7 @@ def test_an_undo_says_what_it_left_alone(project: Ground) -> None:
     (project.project / "old").write_text("by hand\n")
     answer = call(sandbox, "undo")
     assert answer.text == (
-        "Operation 1 was taken back, as operation 2: 1 path is as it was before it.\nLeft alone:\n"
-        "  ! old: conflict: it has changed since\n"
+        "Undid operation 1 (1 change), recorded as operation 2.\nSkipped:\n  ! old: conflict: it has changed since\n"
     )
     assert answer.values["left"] == [{"path": "old", "reason": "conflict: it has changed since"}]
     (project.project / "old").unlink()
@@ -154,9 +153,7 @@ def test_what_the_person_did_is_left_to_the_person(project: Ground) -> None:
     sandbox.run(MAKE)
     sandbox.apply()
     sandbox.undo()
-    refusal = (
-        "is not one that a command or a file tool of yours has applied. Ask the user, who can take back everything."
-    )
+    refusal = "was not applied by a command or a file tool of yours. Ask the user, who can undo everything."
     for number in (1, 2):
         assert text(sandbox, "undo", operation=number) == f"ERROR: operation {number} {refusal}\n"
     assert text(sandbox, "undo") == "ERROR: there is nothing of yours to undo.\n"
@@ -219,10 +216,10 @@ def test_apply_is_no_tool_unless_the_person_wants_it(project: Ground) -> None:
     )
     assert os.listdir(project.project) == ["old"]
     answer = call_tool(sandbox, "apply", {"paths": ["new"]}, may_apply=True)
-    assert answer.text == "Applied to the project as operation 1: 1 path.\n"
+    assert answer.text == "Applied 1 change to the project (operation 1).\n"
     assert (project.project / "new").read_text() == "new\n"
     assert sandbox.operations()[0].asked_by == "agent"
-    assert text(sandbox, "undo") == "Operation 1 was taken back, as operation 2: 1 path is as it was before it.\n"
+    assert text(sandbox, "undo") == "Undid operation 1 (1 change), recorded as operation 2.\n"
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -245,9 +242,9 @@ def test_the_person_is_asked_about_held_files_that_are_to_be_applied(
     assert len(asked) == 1
     assert (project.project / ".envrc").exists() is is_allowed
     assert answer.text == (
-        "Applied to the project as operation 1: 1 path.\n"
+        "Applied 1 change to the project (operation 1).\n"
         if is_allowed
-        else "Nothing was applied.\nNot applied (still held). Why, as the user is told:\n  ! .envrc: needs the "
+        else "Nothing was applied.\nNot applied (still held). What the user reads about it:\n  ! .envrc: needs the "
         "user's approval: direnv runs it when you enter the directory\n"
     )
 

@@ -30,7 +30,7 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a bound": (
         {"command": "head -c 3000000 /dev/zero > big"},
         {"limits": Limits(layer_bytes=1 << 20, wall_s=20.0)},
-        "Command killed: the bound layer_bytes = 1048576 was reached\nExit code: 137\nChanges of run 1 (thrown away):\n"
+        "Command killed: it reached the limit layer_bytes = 1048576\nExit code: 137\nChanges of run 1 (discarded):\n"
         "1 added\n  A big\nThe command printed nothing.\n",
     ),
     "cut by lines": (
@@ -53,7 +53,7 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "changes thrown away": (
         {"command": "echo a > a"},
         {"after": "discard"},
-        "Exit code: 0\nChanges of run 1 (thrown away):\n1 added\n  A a\nThe command printed nothing.\n",
+        "Exit code: 0\nChanges of run 1 (discarded):\n1 added\n  A a\nThe command printed nothing.\n",
     ),
     "a timeout with changes": (
         {"command": "echo a > a; sleep 30", "timeout_s": 0.5},
@@ -100,7 +100,7 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the network, and nobody to ask": (
         {"command": "true", "network": True},
-        "ERROR: Permission denied: Run command with network access: true? Why: nobody is there to be asked. What the "
+        "ERROR: Permission denied: Run command with network access: true? Why: there is nobody to ask. What the "
         "user can do: Choose who answers, on a terminal or by `unspill approve`: `--ask`, or `approver=` in Python. "
         "Nothing was run. Do without it, or tell the user what you need and why.\n",
     ),
@@ -166,8 +166,9 @@ def test_what_a_held_file_is_told_apart_from_what_was_applied(ground: Ground) ->
     answer = call(ground, {"command": "echo x > .envrc; echo y > plain"}, after="apply")
     assert answer.text == (
         "Exit code: 0\nChanges of run 1 (applied to the project as operation 1):\n1 added\n  A plain\n"
-        "Not applied (held: later commands see it, the project does not have it until the user applies it). Why, as "
-        "the user is told:\n  ! .envrc: needs the user's approval: direnv runs it when you enter the directory\n"
+        "Not applied (held: later commands see it, the project does not have it until the user applies it). "
+        "What the user reads about it:\n"
+        "  ! .envrc: needs the user's approval: direnv runs it when you enter the directory\n"
         "The command printed nothing.\n"
     )
     assert answer.values["not_applied"] == [".envrc"]
@@ -282,7 +283,7 @@ def test_what_the_project_never_had_is_not_told_as_applied(ground: Ground) -> No
     call_run_command(sandbox, {"command": "echo x > .envrc"})
     answer = call_run_command(sandbox, {"command": "rm .envrc"})
     assert answer.text == (
-        "Exit code: 0\nChanges of run 2 (nothing of it had to be applied: the project is as it was):\n1 deleted\n"
+        "Exit code: 0\nChanges of run 2 (nothing to apply: the project already matches):\n1 deleted\n"
         "  D .envrc\nThe command printed nothing.\n"
     )
     assert (answer.values["held"], answer.values["operation"]) == (False, None)

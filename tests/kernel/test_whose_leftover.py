@@ -20,7 +20,7 @@ def test_what_is_left_of_one_run_is_not_said_to_be_of_the_next(ground: Ground) -
         assert second.operation is not None
         assert [left.path for left in (first.operation or second.operation).left] == [b".envrc"]
         assert kinds(sandbox.changes(run=first.number)) == {".envrc": "added"}
-        with pytest.raises(UsageError, match="nothing of run 2 is held"):
+        with pytest.raises(UsageError, match="run 2 has no held changes"):
             sandbox.changes(run=second.number)
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.kernel
 def test_what_is_printed_and_what_we_say_of_it_are_apart(ground: Ground) -> None:
     told = Workspace(ground.sandbox(after="discard")).run("printf out; printf err >&2; echo x > file; exit 3")
     assert (told.exit_code, told.printed) == (3, (b"out", b"err"))
-    assert told.notes == ("Changes of run 1 (thrown away):", "1 added", "  A file")
+    assert told.notes == ("Changes of run 1 (discarded):", "1 added", "  A file")
     said = "".join(f"[unspill] {note}\n" for note in told.notes)
     assert told.stderr == f"err\n{said}"
     assert told.noted_output() == f"{said}[unspill] Output:\nout\nerr"
@@ -21,7 +21,7 @@ def test_what_is_printed_and_what_we_say_of_it_are_apart(ground: Ground) -> None
 
 def test_no_network_can_be_asked_for_where_only_a_command_is_given(ground: Ground) -> None:
     (note,) = Workspace(ground.sandbox()).run("echo Could not resolve host: example.org >&2; exit 6").notes
-    assert note.startswith("Note: Commands have no network here. ")
+    assert note.startswith("Note: The network is off. ")
     assert "call again" not in note
 
 

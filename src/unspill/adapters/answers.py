@@ -47,11 +47,11 @@ _MOST_VALUES = 1000
 _DENIED = "Nothing was run. Do without it, or tell the user what you need and why."
 _HEADINGS = {
     "held": "Changes of run {run} (held: later commands see them, the project does not{why}):",
-    "thrown away": "Changes of run {run} (thrown away{why}):",
+    "discarded": "Changes of run {run} (discarded{why}):",
     "applied": "Changes of run {run} (applied to the project{operation}):",
-    "needless": "Changes of run {run} (nothing of it had to be applied: the project is as it was):",
-    "left": "Not applied (held: later commands see it, the project does not have it until the user applies it). "
-    "Why, as the user is told:",
+    "needless": "Changes of run {run} (nothing to apply: the project already matches):",
+    "skipped": "Not applied (held: later commands see it, the project does not have it until the user applies it). "
+    "What the user reads about it:",
 }
 # What becomes of changes by default, which frameworks are not told each time
 _USUAL = {"apply": "applied", "hold": "held"}
@@ -464,7 +464,7 @@ def size_of(batch: Batch) -> int:
 def _hint_advice(hint: Hint, policy: Policy) -> str:
     match hint.code:
         case "network-off" if policy.permissions.network == "deny":
-            return "The user's policy gives no more: do without it, or ask the user to change that."
+            return "The user's policy allows no more: do without it, or ask the user to change that."
         case "network-off":
             return _ASK_AGAIN
         case "masked-secret":

@@ -405,8 +405,8 @@ def _kept(written: Written) -> Written:
     """Raise where what was written is lost already."""
     if not written.lasts:
         why = "each command finds an empty directory there"
-    elif "thrown away" in dict(became(written.result)):
-        why = "what is written is thrown away"
+    elif "discarded" in dict(became(written.result)):
+        why = "what is written is discarded"
     else:
         return written
     raise FileError(f"{show(written.path)}: it is not kept: {why}", kind="failed")

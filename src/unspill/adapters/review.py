@@ -44,7 +44,7 @@ _TOO_LONG = f"Note: a diff ends after {MAX_LINES} lines. Set `paths` to see what
 _NOTHING: dict[Fate, str] = {
     "apply": "Nothing is held: what commands changed was applied to the project. `diff` with `operation` shows it.",
     "hold": "Nothing is held.",
-    "discard": "Nothing is held: what commands change is thrown away.",
+    "discard": "Nothing is held: what commands change is discarded.",
     "container": "Nothing is held: there is no sandbox, and what commands change is changed at once.",
 }
 
@@ -133,16 +133,15 @@ class _Secrets:
 def call_undo(
     sandbox: Sandbox, given: dict[str, Any], *, cancel_fd: int | None = None, is_mine: Mine | None = None
 ) -> Answer:
-    """Take an operation of the model's own back; not where that was cancelled before it began.
+    """Undo an operation of the model's own; not where that was cancelled before it began.
 
     `is_mine` says what its own is, where the caller knows; otherwise all that runs in this sandbox have applied.
     """
     wanted = _to_undo(sandbox, given.get("operation"), is_mine)
     done = sandbox.undo(wanted.number, asked_by=_BY, cancel_fd=cancel_fd)
-    paths = "1 path is as it was before it" if done.changed == 1 else f"{done.changed} paths are as they were before it"
-    first = f"Operation {wanted.number} was taken back, as operation {done.number}: {paths}."
-    first = first if done.number else f"Nothing of operation {wanted.number} was taken back."
-    answer = _answer_operation(sandbox, done, first, "Left alone:")
+    first = f"Undid operation {wanted.number} ({many(done.changed, 'change')}), recorded as operation {done.number}."
+    first = first if done.number else f"Did not undo operation {wanted.number}."
+    answer = _answer_operation(sandbox, done, first, "Skipped:")
     return answer.replace(values=answer.values | {"undone": wanted.number})
 
 
@@ -151,13 +150,13 @@ def call_apply(
 ) -> Answer:
     """Apply what is held, or a part of it; not what was cancelled before it began."""
     done = sandbox.apply(given.get("paths", []), asked_by=_BY, approver=approver, cancel_fd=cancel_fd)
-    first = f"Applied to the project as operation {done.number}: {many(done.changed, 'path')}."
-    left = "Not applied (still held). Why, as the user is told:"
+    first = f"Applied {many(done.changed, 'change')} to the project (operation {done.number})."
+    left = "Not applied (still held). What the user reads about it:"
     return _answer_operation(sandbox, done, first if done.number else "Nothing was applied.", left)
 
 
 def _answer_operation(sandbox: Sandbox, done: Operation, first: str, left: str) -> Answer:
-    """Return what an operation did; `left` is the heading of what it left alone."""
+    """Return what an operation did; `left` is the heading of what it skipped."""
     done = places_of(sandbox).operation(done)
     lines = [first, *((left, *left_lines(done)) if done.left else ()), *(f"Note: {note}" for note in done.notes)]
     values = {
@@ -191,32 +190,32 @@ def _to_undo(sandbox: Sandbox, number: int | None, is_mine: Mine | None) -> Oper
 
 
 class _Past:
-    """The latest operations of a project, the youngest first: which are the model's, and which were taken back."""
+    """The latest operations of a project, the youngest first: which are the model's, and which were undone."""
 
     def __init__(self, sandbox: Sandbox, latest: tuple[Operation, ...], is_mine: Mine | None) -> None:
         done = [one for one in latest if one.ending == "done"]
-        self._taken_back: set[OperationId] = set()
+        self._undone: set[OperationId] = set()
         for one in done:
-            if one.of is not None and one.id not in self._taken_back:
-                self._taken_back.add(one.of)
+            if one.of is not None and one.id not in self._undone:
+                self._undone.add(one.of)
         self._redone = {one.origin for one in done if one.kind == "redo" and one.asked_by not in _MODELS}
         self._is_mine = is_mine
         own = (one for one in done if one.sandbox == sandbox.id and self._is_models(one))
-        self.last = next((one for one in own if one.id not in self._taken_back), None)
+        self.last = next((one for one in own if one.id not in self._undone), None)
 
     def refuse(self, wanted: Operation) -> None:
-        """Stop where a model may not take an operation back.
+        """Stop where a model may not undo an operation.
 
         Raises:
             UsageError: why.
         """
         if not self._is_models(wanted):
             raise UsageError(
-                f"operation {wanted.number} is not one that a command or a file tool of yours has applied",
-                remedy="Ask the user, who can take back everything.",
+                f"operation {wanted.number} was not applied by a command or a file tool of yours",
+                remedy="Ask the user, who can undo everything.",
             )
-        if wanted.id in self._taken_back:
-            raise UsageError(f"operation {wanted.number} was taken back already")
+        if wanted.id in self._undone:
+            raise UsageError(f"operation {wanted.number} was already undone")
 
     def _is_models(self, operation: Operation) -> bool:
         """Tell whether a run or a model has applied it: an undo of an undo would be an apply."""

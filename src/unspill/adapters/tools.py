@@ -57,7 +57,7 @@ _TEMPORARY = (b"/tmp", b"/var/tmp", b"/run", b"/dev/shm")
 _AFTER = {
     "apply": "what it changes there is applied to the project when it has ended, and the user can undo it",
     "hold": "what it changes there is held: later commands see it, the project has it when the user applies it",
-    "discard": "what it changes there is thrown away when it has ended",
+    "discard": "what it changes there is discarded when it has ended",
 }
 _GRANTED = {
     "proxy": "reaches any public host, on ports 80 and 443",
@@ -72,24 +72,24 @@ _CONTAINER_FILES = (
     "What it changes is changed at once, wherever it is, and can't be undone.",
 )
 _HELD: dict[Fate, str] = {
-    "apply": "What commands change is applied to the project at once; held is only what was kept back from that.",
-    "hold": "All that commands change in the project is held until the user applies it.",
-    "discard": "What commands change in the project is thrown away, so nothing is held.",
+    "apply": "What commands change is applied to the project at once; only what was not applied is held.",
+    "hold": "Everything that commands change in the project is held until the user applies it.",
+    "discard": "What commands change in the project is discarded, so nothing is held.",
     "container": "There is no sandbox: what commands change is changed at once, so nothing is held.",
 }
 _UNDO: dict[Fate, str] = {
-    "apply": "Take back what a command or a file tool of yours has applied to the project: by default the last.",
-    "hold": "Take back what a command of yours has applied to the project. What is held is applied by the user only, "
-    "so it is the user who can take that back: there may be nothing for you to undo.",
-    "discard": "Take back what a command of yours has applied to the project. What commands change is thrown away "
+    "apply": "Undo what a command or a file tool of yours applied to the project, by default the last operation.",
+    "hold": "Undo what a command of yours applied to the project. Only the user applies what is held, "
+    "and only the user can undo that: there may be nothing for you to undo.",
+    "discard": "Undo what a command of yours applied to the project. What commands change is discarded "
     "here, so there may be nothing for you to undo.",
-    "container": "Take back what a command of yours has applied to the project. There is no sandbox here, and what "
+    "container": "Undo what a command of yours applied to the project. There is no sandbox here, and what "
     "commands change without one can't be undone.",
 }
 _WRITTEN: dict[Fate, str] = {
     "apply": "What is written in the project is applied to it at once, and can be undone.",
     "hold": "What is written in the project is held: commands see it, the project has it when the user applies it.",
-    "discard": "What is written in the project is thrown away at once.",
+    "discard": "What is written in the project is discarded at once.",
     "container": "There is no sandbox: what is written is changed at once, and can't be undone.",
 }
 
@@ -365,8 +365,8 @@ def _undo_tool(places: SandboxPlaces) -> Tool:
     return Tool(
         name="undo",
         description=(
-            f"{_UNDO[places.fate]} What was changed since is left alone, and you are told why. "
-            "What the user has applied or taken back is left to the user."
+            f"{_UNDO[places.fate]} Files that changed since are skipped, and you are told why. "
+            "Only the user can undo or redo what the user did."
         ),
         schema=_schema({"operation": _number("Which operation, by its number.")}),
     )
@@ -377,7 +377,7 @@ def _apply_tool(_places: SandboxPlaces) -> Tool:
         name="apply",
         description=(
             "Apply what is held to the project, or a part of it. The user is asked about each file that runs by itself "
-            "or holds secrets. What was changed in the project meanwhile is left alone, and you are told why."
+            "or holds secrets. Files that changed in the project meanwhile are skipped, and you are told why."
         ),
         schema=_schema({"paths": _paths()}),
     )

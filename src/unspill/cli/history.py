@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened in a project, and how to take it back: `unspill log`, `show`, `undo` and `redo`.
+"""What happened in a project, and how to undo it: `unspill log`, `show`, `undo` and `redo`.
 
 `op 5` is an operation to read and `op5` one to type; a number alone is a run's where both could be meant.
 """
@@ -45,9 +45,9 @@ _MOST_APPLIED = 1000
 
 
 @verb(
-    "List the runs of this sandbox and the operations on its project, the youngest first.",
-    Option(name="--limit", metavar="N", help="how many (default 20)"),
-    Option(name="--all", help="also each read and list of a file tool, which are only counted otherwise"),
+    "List the runs of this sandbox and the operations on its project, newest first.",
+    Option(name="--limit", metavar="N", help="how many to list (default 20)"),
+    Option(name="--all", help="also list reads by file tools, which are otherwise only counted"),
 )
 def log(arguments: Arguments) -> int:
     """List runs and operations."""
@@ -64,7 +64,7 @@ def log(arguments: Arguments) -> int:
     for _at, line in sorted(lines, key=lambda pair: -pair[0])[:limit]:
         print(line)
     if reads:
-        print(f"and {reads} {'read' if reads == 1 else 'reads'} of files (`--all` lists them)")
+        print(f"and {count_text(reads, 'file read')} (list with --all)")
     return 0
 
 
@@ -76,7 +76,7 @@ def log(arguments: Arguments) -> int:
 def show(arguments: Arguments) -> int:
     """Show one run or one operation."""
     if not arguments.words:
-        raise UsageError("which run or operation?", remedy="Give its number: 5 or op5, see `unspill log`.")
+        raise UsageError("no run or operation given", remedy="Name one from `unspill log`: 5 or op5.")
     sandbox = open_sandbox(arguments)
     found = _find(sandbox, arguments.words[0])
     if arguments.flag("--json"):
@@ -93,19 +93,19 @@ def show(arguments: Arguments) -> int:
 
 
 @verb(
-    "Take an operation back, by default the last; what was changed since stays as it is.",
+    "Undo an operation, by default the last one. Files that changed since are skipped.",
     positional="[OP]",
     most=1,
 )
 def undo(arguments: Arguments) -> int:
-    """Take an operation back."""
+    """Undo an operation."""
     sandbox = open_sandbox(arguments)
     return _reverse(arguments, sandbox, sandbox.undo)
 
 
-@verb("Do again what an undo took back, by default the last.", positional="[OP]", most=1)
+@verb("Redo what an undo reversed, by default the last undo.", positional="[OP]", most=1)
 def redo(arguments: Arguments) -> int:
-    """Do again what an undo took back."""
+    """Redo what an undo reversed."""
     sandbox = open_sandbox(arguments)
     return _reverse(arguments, sandbox, sandbox.redo)
 
@@ -135,8 +135,9 @@ def _reverse(arguments: Arguments, sandbox: Sandbox, do: Callable[[str | None], 
         print_json(operation_form(operation))
         return operation_exit_code(operation)
     of = _find_original(sandbox, operation)
-    word, done = ("Undid", "undone") if operation.kind == "undo" else ("Redid", "redone")
-    print_operation(sandbox, operation, word, nothing=f"Nothing of op {of} was {done}.", of=of)
+    word, verb_ = ("Undid", "undo") if operation.kind == "undo" else ("Redid", "redo")
+    done = f"{word} op {of} ({count_text(operation.changed, 'change')})"
+    print_operation(sandbox, operation, done, nothing=f"Did not {verb_} op {of}.", of=of)
     return operation_exit_code(operation)
 
 
@@ -144,19 +145,19 @@ def _run_line(record: Run) -> str:
     changed = f"{record.changed} changed{', held' * record.held}" if record.changed else "no change"
     changed = changed if record.sandboxed else "not sandboxed"
     command = verb_of(record) or " ".join(quote(word) for word in record.argv)
-    return f"{record.number:>6}  {when_text(record.started_ns)}  {_ending(record):<12}  {changed:<18}  {command[:120]}"
+    return f"{record.number:>6}  {when_text(record.started_ns)}  {_ending(record):<12}  {changed:<20}  {command[:120]}"
 
 
 def _operation_line(sandbox: Sandbox, operation: Operation) -> str:
-    changed = f"{operation.changed} changed" + (f", {len(operation.left)} left" if operation.left else "")
-    kind = operation.kind if operation.ending == "done" else "taken back"
+    changed = f"{operation.changed} changed" + (f", {len(operation.left)} skipped" if operation.left else "")
+    kind = operation.kind if operation.ending == "done" else "rolled back"
     name = f"op {operation.number}"
     about = _about(sandbox, operation)
-    return f"{name:>6}  {when_text(operation.at_ns)}  {kind:<12}  {changed:<18}  {about}"
+    return f"{name:>6}  {when_text(operation.at_ns)}  {kind:<12}  {changed:<20}  {about}"
 
 
 def _about(sandbox: Sandbox, operation: Operation) -> str:
-    """Return what an operation was about: another one that it takes back or does again, or runs that it applied."""
+    """Return what an operation was about: another one that it undoes or redoes, or runs that it applied."""
     if operation.of is not None:
         original = _find_original(sandbox, operation)
         return f"of op {operation.of if original is None else original}"
@@ -187,7 +188,7 @@ def _find(sandbox: Sandbox, word: str) -> Run | Operation:
             raise no_run from None
         raise UsageError(f"no such run or operation: {word!r}", remedy="See `unspill log`.") from None
     if word.isdecimal():
-        raise UsageError(no_run.message, remedy=f"There is an operation of this number: `unspill show op{word}`.")
+        raise UsageError(no_run.message, remedy=f"There is an operation with this number: `unspill show op{word}`.")
     return operation
 
 
@@ -196,7 +197,7 @@ def _print_run(sandbox: Sandbox, record: Run) -> None:
     print("command:", " ".join(quote(word) for word in record.argv))
     print("directory:", quote(record.cwd))
     if not record.sandboxed:
-        print("not sandboxed: what it changed is not known")
+        print("not sandboxed: unspill doesn't know what it changed")
     for name, output in (("stdout", record.stdout), ("stderr", record.stderr)):
         _print_output(name, output)
     _print_traffic(sandbox.traffic(record.id))
@@ -216,7 +217,7 @@ def _fate(sandbox: Sandbox, record: Run) -> str:
     ]
     if not done:
         # Those of earlier weeks are forgotten
-        return "applied by no operation that is still on record"
+        return "no operation on record applied them"
     return "applied by " + ", ".join(f"op {number} (unspill show op{number})" for number in reversed(done))
 
 
@@ -235,7 +236,7 @@ def _print_traffic(traffic: Traffic) -> None:
 def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
     about = _about(sandbox, operation)
     print(f"op {operation.number} ({operation.id}): {operation.kind} {about}".rstrip() + f", {operation.ending}")
-    print(f"when: {when_text(operation.at_ns)}, asked for by: {safe_text(operation.asked_by)}")
+    print(f"when: {when_text(operation.at_ns)}, requested by: {safe_text(operation.asked_by)}")
     if operation.ending == "done":
         try:
             lines = summary_lines(sandbox.operation_changes(operation.number), limit=1_000_000, project=sandbox.project)
@@ -246,14 +247,14 @@ def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
     for note in operation.notes:
         print(f"note: {safe_text(note)}")
     if operation.left:
-        print("left as it was:")
+        print("skipped:")
         print("\n".join(left_lines(operation)))
 
 
 def _print_output(name: str, output: Output) -> None:
     if not output.total:
         return
-    print(f"{name}: {output.total} bytes" + (f", whole in {quote(output.file)}" if output.file else ""))
+    print(f"{name}: {output.total} bytes" + (f", full output in {quote(output.file)}" if output.file else ""))
     _print_lines(output.head)
     if output.left_out:
         print(f"... {output.left_out} bytes left out ...")
@@ -267,7 +268,7 @@ def _print_lines(text: bytes) -> None:
 
 
 def _find_original(sandbox: Sandbox, operation: Operation) -> int | None:
-    """Return the number of what an undo takes back or a redo does again; None for other kinds, or if it is pruned."""
+    """Return the number of what an undo or redo is about; None for other kinds, or if it is pruned."""
     if operation.of is None:
         return None
     known = {one.id: one for one in sandbox.operations(limit=_ALL)}

@@ -91,7 +91,7 @@ AGENTS = {
         settings="~/.codex/hooks.json",
         timeout=30,
         warning=(
-            "Codex skips a hook that you have not trusted, without a word, and runs commands unsealed.\n"
+            "Codex silently skips a hook that you have not trusted, and runs commands without the sandbox.\n"
             "  Trust this one in Codex (type /hooks), then check that it is called: unspill hook codex --check"
         ),
     ),
@@ -107,26 +107,26 @@ AGENTS = {
         returned="tool_input",
         decides=False,
         warning=(
-            "Gemini CLI skips every hook, without a word, in a folder that it does not trust.\n"
+            "Gemini CLI silently skips every hook in a folder that it does not trust.\n"
             "  Trust the folder before you let it run commands there."
         ),
     ),
 }
 
 # Checking Codex
-_INSTALL = "Put there what `unspill hook codex --settings` prints."
+_INSTALL = "Put what `unspill hook codex --settings` prints into that file."
 _TRUST = "Start `codex`, type /hooks, switch it on if it is off, and trust it."
 _UNSEEN = "Not checked: options of `codex`, its profiles, and settings that your organisation manages."
 _OTHERS = "There are other PreToolUse hooks: if one of them rewrites commands as well, the last one to finish wins."
 
 
 @verb(
-    "Be the hook of a coding agent: read what it is about to run, answer with the same command sealed.",
-    Option(name="--hold", help="have changes held instead of applied"),
-    Option(name="--quiet", short="-q", help="have no summary after the command's output"),
-    Option(name="--confirm", help="have the agent ask you before each command, where it can"),
-    Option(name="--settings", help="print what makes the agent call it, for its settings, and read nothing"),
-    Option(name="--check", help="say whether Codex will call it: installed, and trusted by you"),
+    "Run a coding agent's commands in the sandbox. The agent calls this as its hook before each command.",
+    Option(name="--hold", help="hold changes instead of applying them"),
+    Option(name="--quiet", short="-q", help="print no summary after the command's output"),
+    Option(name="--confirm", help="let the agent ask you before each command, if it can"),
+    Option(name="--settings", help="print the configuration for the agent, and read nothing"),
+    Option(name="--check", help="check that Codex calls it: installed, and trusted by you"),
     positional="|".join(AGENTS),
     most=1,
 )
@@ -141,7 +141,7 @@ def hook(arguments: Arguments) -> int:
         print(json.dumps(_settings_form(agent, _own_command(arguments)), indent=2))
         return 0
     if sys.stdin.isatty():
-        raise UsageError("this is for a coding agent to call", remedy="`--settings` prints what makes it call it.")
+        raise UsageError("a coding agent has to call this", remedy="`--settings` prints its configuration.")
     try:
         _write_answer(_answer(agent, arguments, sys.stdin.buffer.read(_MOST_READ + 1)))
     except UnspillError as error:
@@ -218,11 +218,11 @@ def _read(agent: CodingAgent, raw: bytes) -> tuple[dict[str, Any], dict[str, Any
         UsageError: anything of it is not as the agent is known to send it.
     """
     if len(raw) > _MOST_READ:
-        raise UsageError(f"more than {_MOST_READ} bytes were sent")
+        raise UsageError(f"the input has more than {_MOST_READ} bytes")
     try:
         event = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"what was sent is no JSON: {error}") from error
+        raise UsageError(f"the input is not JSON: {error}") from error
     if not isinstance(event, dict) or event.get("hook_event_name") != agent.event:
         raise UsageError(f"this is not the event {agent.event}", remedy="Correct the agent's settings.")
     if event.get("tool_name") != agent.tool:
@@ -239,7 +239,7 @@ def _check_arguments(agent: CodingAgent, given: dict[str, Any]) -> None:
     if not isinstance(text, str) or not text.strip():
         raise UsageError("there is no command")
     if "\0" in text:
-        raise UsageError("the command has a zero byte, which no shell can be given")
+        raise UsageError("the command contains a zero byte")
     if len(text.encode("utf-8", "surrogatepass")) > _LONGEST_COMMAND:
         raise UsageError("the command is too long", remedy="Write it to a file and run that.")
     unknown = sorted(set(given) - agent.fields - {"command"})
@@ -320,7 +320,7 @@ def _settings_form(agent: CodingAgent, command: str) -> dict[str, Any]:
 
 def _check(agent: CodingAgent) -> int:
     if agent is not AGENTS["codex"]:
-        raise UsageError("only what Codex does with its hooks can be checked", remedy="Leave out --check.")
+        raise UsageError("--check only works for Codex", remedy="Leave out --check.")
     told = _check_codex(agent)
     print(show(told.encode("utf-8", "surrogateescape")))
     return 0
@@ -349,7 +349,7 @@ def _check_codex(agent: CodingAgent) -> str:
     states = _table(_table(config, "hooks"), "state")
     reasons = [_why_skipped(_table(states, _trust_key(path, place)), groups, place) for place in ours]
     if all(reasons):
-        raise UsageError(f"Codex skips the hook in {path} without a word: {reasons[0]}", remedy=_TRUST)
+        raise UsageError(f"Codex silently skips the hook in {path}: {reasons[0]}", remedy=_TRUST)
     others = len(places) > 1 or _table(config, "hooks").get("PreToolUse")
     told = f"Codex calls the hook in {path}: it is installed and you have trusted it. {_UNSEEN}"
     return f"{told} {_OTHERS}" if others else told
@@ -357,12 +357,12 @@ def _check_codex(agent: CodingAgent) -> str:
 
 def _why_skipped(state: dict[str, Any], groups: list[dict[str, Any]], place: tuple[int, int]) -> str:
     if state.get("enabled") is False:
-        return "it is switched off there."
+        return "it is switched off."
     trusted = state.get("trusted_hash")
     if trusted is None:
         return "you have not trusted it."
     if trusted != trust_hash(groups[place[0]].get("matcher"), _hook_at(groups, place)):
-        return "it is not what you trusted, or your Codex records that otherwise than 0.166 does."
+        return "it is not the one that you trusted, or your Codex records trust differently from 0.166."
     return ""
 
 
@@ -433,7 +433,7 @@ def _read_config(path: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} can't be read, so nobody can tell whether you trust the hook: {error}") from error
+        raise UsageError(f"{path} can't be read, so unspill can't tell whether you trust the hook: {error}") from error
 
 
 def _table(whole: dict[str, Any], name: str) -> dict[str, Any]:

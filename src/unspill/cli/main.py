@@ -33,35 +33,35 @@ if TYPE_CHECKING:
 
 # The verbs as the overview lists them: the module that has each one, and what it does
 VERBS = {
-    "run": ("run", "run a command sealed; then apply, hold or discard what it changed"),
-    "undo": ("history", "take an operation back, whatever the command was"),
-    "redo": ("history", "do again what an undo took back"),
-    "changes": ("review", "list what is held"),
-    "diff": ("review", "show what is held, or what an operation changed, line by line"),
-    "apply": ("review", "bring what is held into the project"),
-    "discard": ("review", "drop what is held; undo brings it back"),
+    "run": ("run", "run a command in the sandbox, then apply, hold or discard its changes"),
+    "undo": ("history", "undo an operation, whatever the command was"),
+    "redo": ("history", "redo what an undo reversed"),
+    "changes": ("review", "list held changes"),
+    "diff": ("review", "show held changes, or those of an operation, line by line"),
+    "apply": ("review", "apply held changes to the project"),
+    "discard": ("review", "discard held changes; undo restores them"),
     "log": ("history", "list runs and operations"),
     "show": ("history", "show one run or one operation"),
-    "files": ("review", "list the files that operations touched, and their backups"),
-    "restore": ("review", "bring a file back from a backup"),
-    "requests": ("permissions", "list what waits for your answer"),
-    "approve": ("permissions", "allow what waits"),
-    "deny": ("permissions", "deny what waits"),
-    "grants": ("permissions", "list or take back what you allowed for longer than once"),
+    "files": ("review", "list the files that operations changed, and their backups"),
+    "restore": ("review", "restore a file from a backup"),
+    "requests": ("permissions", "list the requests that wait for your answer"),
+    "approve": ("permissions", "allow a request"),
+    "deny": ("permissions", "deny a request"),
+    "grants": ("permissions", "list or revoke what you allowed for longer than once"),
     "audit": ("permissions", "list what was asked, answered, run and applied"),
-    "rootfs": ("rootfs", "list, fetch, choose, check and remove root file systems for the view `rootfs`"),
-    "mcp": ("mcp", "serve the tools of a sandbox to any client that speaks MCP"),
-    "hook": ("hook", "be the hook of a coding agent, so that its commands are run sealed"),
-    "status": ("upkeep", "say what is kept, and what that takes on the disk"),
-    "prune": ("upkeep", "forget what is too old to be kept"),
-    "recover": ("upkeep", "put the last copy of a lost database back"),
-    "doctor": ("upkeep", "say what this machine can do, and what to do about the rest"),
+    "rootfs": ("rootfs", "manage root file systems for the view `rootfs`"),
+    "mcp": ("mcp", "serve a sandbox's tools to an MCP client"),
+    "hook": ("hook", "run a coding agent's commands in the sandbox, as its hook"),
+    "status": ("upkeep", "show what unspill keeps, and how much disk space it takes"),
+    "prune": ("upkeep", "delete old operations, backups and runs"),
+    "recover": ("upkeep", "replace a lost database with its last copy"),
+    "doctor": ("upkeep", "check this machine, and say how to fix what is missing"),
 }
 OUR_FAILURE = 125
 # Coding agents let a command through where their hook fails in any other way
 STOPPED = 2
 _SIGINT = 2
-_FULL = "Let standard output go somewhere that can be written."
+_FULL = "Redirect standard output to somewhere writable."
 
 
 class Option(Record):
@@ -75,10 +75,10 @@ class Option(Record):
 
 
 PROJECT = Option(name="--project", metavar="DIR", help="the project (default: the one around the current directory)")
-SANDBOX = Option(name="--sandbox", metavar="NAME", help="which sandbox of the project (default: default)")
+SANDBOX = Option(name="--sandbox", metavar="NAME", help="the sandbox of the project (default: default)")
 JSON = Option(name="--json", help="print one JSON object")
-HELP = Option(name="--help", short="-h", help="show this text")
-RUN = Option(name="--run", metavar="RUN", help="only what this run changed: its number, or its id")
+HELP = Option(name="--help", short="-h", help="show this help")
+RUN = Option(name="--run", metavar="RUN", help="only the changes of this run: its number or id")
 EVERYWHERE = (PROJECT, SANDBOX, JSON, HELP)
 
 
@@ -168,7 +168,7 @@ class Arguments:
         """
         given = [name for name in names if self.flag(name)]
         if len(given) > 1:
-            raise UsageError(f"{given[0]} and {given[1]} were both given", remedy="Give one of them.")
+            raise UsageError(f"{given[0]} and {given[1]} can't be used together", remedy="Use one of them.")
         return given[0] if given else None
 
 
@@ -209,7 +209,7 @@ def help_text(verb: Verb) -> str:
 
 
 def open_sandbox(arguments: Arguments, *, may_fork: bool = False, approver: Approver | None = None) -> Sandbox:
-    """Open the sandbox that --project and --sandbox name; say on stderr what was found interrupted and mended."""
+    """Open the sandbox that --project and --sandbox name; say on stderr what was found interrupted and repaired."""
     # Not at the top: `run` starts the spawner first, and `hook` opens no sandbox
     from unspill.sandbox import project, sandbox  # lazy: run
 
@@ -413,7 +413,7 @@ def _print_overview() -> int:
     print("unspill: run anything, spill nothing\n\nusage: unspill COMMAND [options]\n")
     for name, (_module, summary) in VERBS.items():
         print(f"  {name:<10}{summary}")
-    print("\n`unspill COMMAND --help` tells more.")
+    print("\nRun `unspill COMMAND --help` for details.")
     return 0
 
 

@@ -33,16 +33,16 @@ _PATIENCE_S, _LONGEST_S = 5.0, 600.0
 
 
 @verb(
-    "Serve the tools of a sandbox by MCP on standard input and output; it is the client that starts it.",
+    "Serve a sandbox's tools over MCP on standard input and output. Your MCP client starts this.",
     Option(name="--also", metavar="DIR", repeated=True, help="another project to serve (repeatable)"),
     Option(name="--ask", metavar="WHOM", help="who answers questions: client, queue or deny (nobody)"),
-    Option(name="--remember", help="offer clients answers that hold for longer than a run"),
+    Option(name="--remember", help="also offer clients answers that last longer than one run"),
     Option(name="--patience", metavar="SECONDS", help="how long a model waits for `unspill approve` (default: 5)"),
-    Option(name="--may-apply", help="give models the tool `apply` too"),
-    Option(name="--http", metavar="ADDRESS", help="serve at unix:PATH, 127.0.0.1:PORT or [::1]:PORT instead"),
-    Option(name="--token-file", metavar="FILE", help="what clients by HTTP have to show; made if it is missing"),
-    Option(name="--origin", metavar="ORIGIN", repeated=True, help="take clients by HTTP that name this origin"),
-    Option(name="--settings", help="print what makes a client start it, for its settings, and serve nothing"),
+    Option(name="--may-apply", help="also give models the tool `apply`"),
+    Option(name="--http", metavar="ADDRESS", help="serve over HTTP at unix:PATH, 127.0.0.1:PORT or [::1]:PORT"),
+    Option(name="--token-file", metavar="FILE", help="file with the token that HTTP clients send; created if missing"),
+    Option(name="--origin", metavar="ORIGIN", repeated=True, help="accept HTTP clients from this origin"),
+    Option(name="--settings", help="print the configuration for your MCP client, and serve nothing"),
 )
 def mcp(arguments: Arguments) -> int:
     """Serve until the client goes away, or print the settings that make a client start this."""
@@ -71,7 +71,10 @@ def mcp(arguments: Arguments) -> int:
         if arguments.value("--http") is not None:
             _serve_http(arguments, server, sandboxes)
         elif sys.stdin.isatty():
-            raise UsageError("this is for an MCP client to start", remedy="`--settings` prints what makes it start it.")
+            raise UsageError(
+                "an MCP client has to start this",
+                remedy="`unspill mcp --settings` prints the configuration for your client.",
+            )
         else:
             serve_stdio(server)
     finally:
@@ -83,7 +86,7 @@ def mcp(arguments: Arguments) -> int:
 def _wanted(arguments: Arguments) -> dict[str, Any]:
     """Return how questions get to a person, as the options say."""
     if arguments.value("--http") is None and (arguments.flag("--token-file") or arguments.flag("--origin")):
-        raise UsageError("--token-file and --origin are for --http", remedy="Leave them out, or give --http ADDRESS.")
+        raise UsageError("--token-file and --origin need --http", remedy="Leave them out, or add --http ADDRESS.")
     whom = arguments.value("--ask")
     if whom not in (None, *_WHOM):
         raise UsageError(f"--ask is not one of {', '.join(_WHOM)}: {whom!r}")
@@ -110,7 +113,7 @@ def _settings(arguments: Arguments) -> dict[str, Any]:
         UsageError: it would not work.
     """
     if arguments.value("--http") is not None:
-        remedy = "Leave out one of the two: see docs/mcp.md for what clients by HTTP need."
+        remedy = "Use one of them; docs/mcp.md says what HTTP clients need."
         raise UsageError(
             "--settings is for a server that its client starts, --http for one that you start", remedy=remedy
         )
@@ -154,4 +157,4 @@ def _print_place(serving: Serving) -> None:
 
 def _say_place(serving: Serving) -> None:
     where = f" on {serving.socket}" if serving.socket else ""
-    print(f"unspill: serves {serving.url}{where}; token: {serving.token_file}", file=sys.stderr, flush=True)
+    print(f"unspill: Serving {serving.url}{where}; token: {serving.token_file}", file=sys.stderr, flush=True)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.sandbox import Sandbox
 
 
-# Exit code: something was left alone; the rest was done
+# Exit code: something was skipped; the rest was done
 LEFT = 6
 # Lines of a list
 LIMIT = 20
@@ -67,18 +67,18 @@ _REMEDIES: dict[Why, str] = {
     "held": "unspill apply --include {path}{token}",
     "conflict": "unspill diff {path}, then unspill apply --overwrite {path} or unspill discard {path}",
     "stale": "unspill diff {path}, then unspill apply {path}",
-    "earlier": "unspill apply, which applies all that is held",
+    "earlier": "unspill apply (applies everything that is held)",
     "refused": "unspill discard {path}",
 }
 _REASONS: dict[Why, str] = {
     "held": "held",
     "conflict": "conflict",
-    "stale": "not what was reviewed",
-    "earlier": "kept back",
+    "stale": "changed",
+    "earlier": "skipped",
     "refused": "refused",
 }
 # Of a repository there is nothing to compare line by line, and its reason says what to do
-_REPOSITORY = "unspill apply, which tries again, or unspill discard {path}"
+_REPOSITORY = "unspill apply (tries again), or unspill discard {path}"
 _REVERSED = "unspill diff --op op{number} {path}, then unspill restore {path} --from op{number}"
 
 # The line of `ProgressLine`, and how often it is written
@@ -154,28 +154,31 @@ def outcome_lines(result: RunResult, sandbox: str, project: bytes) -> list[str]:
     """Say what became of a run's changes: applied, held or discarded."""
     if result.operation is not None:
         return _applied(result, result.operation, sandbox)
-    what = f"held in sandbox {sandbox!r}" if result.held else "discarded"
-    lines = _listed(result.changes, f"{what}, run {result.number}; the project is not touched", project)
+    if result.held:
+        chosen = "" if sandbox == "default" else f" --sandbox {shell_word(os.fsencode(sandbox))}"
+        what = f"Held in sandbox {sandbox!r} (run {result.number}). Apply: unspill apply{chosen}"
+    else:
+        what = f"Discarded (run {result.number}); your project is unchanged."
+    lines = _listed(result.changes, what, project)
     if result.problem:
-        lines.append(f"not applied: {safe_text(result.problem)}")
-        lines.append("  unspill apply tries again")
+        lines.append(f"Not applied: {safe_text(result.problem)}")
+        lines.append("  To try again: unspill apply")
     return lines
 
 
-def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothing: str, of: int | None = None) -> None:
-    """Print what an operation did and how to take it back, and on stderr what it left.
+def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothing: str, of: int | None = None) -> None:
+    """Print what an operation did and how to undo it, and on stderr what it skipped.
 
     Args:
         sandbox: Where it was done.
         operation: What was done; its number is 0 if nothing was.
-        word: The past tense of what was asked for.
+        done: What was done, such as `Applied 2 changes`.
         nothing: What to say if nothing was done.
-        of: The number of the operation that is taken back or done again.
+        of: The number of the operation that is undone or redone.
     """
-    paths = count_text(operation.changed, "path")
     if operation.number:
-        what = f"{word} {paths}" if of is None else f"{word} op {of} ({paths})"
-        print(f"{what}: op {operation.number} ({_reverse_text(operation.kind)})")
+        number = f" (op {operation.number})" if of is None else f", recorded as op {operation.number}"
+        print(f"{done}{number}. {_reverse_text(operation.kind)}")
         for line in change_lines(sandbox, operation):
             print(line)
     else:
@@ -184,7 +187,8 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
         print(f"  {safe_text(note)}")
     sys.stdout.flush()
     if operation.left:
-        print(f"unspill: {_left_text(operation)}:", file=sys.stderr)
+        what = "{is} still held" if operation.kind == "apply" else "{was} skipped"
+        print(f"unspill: {_skipped(operation, what)}", file=sys.stderr)
     for line in left_lines(operation, of):
         print(line, file=sys.stderr)
     for line in _held_lines(sandbox, operation):
@@ -192,12 +196,12 @@ def print_operation(sandbox: Sandbox, operation: Operation, word: str, *, nothin
 
 
 def operation_exit_code(operation: Operation) -> int:
-    """Return 0, or the code that says that paths were left alone."""
+    """Return 0, or the code that says that paths were skipped."""
     return LEFT if operation.left else 0
 
 
 def left_lines(operation: Operation, of: int | None = None) -> list[str]:
-    """Return each path that an operation left with the reason and what to type; `of` is the op that it reverses."""
+    """Return each path that an operation skipped, why, and what to type; `of` is the op that it reverses."""
     lines = []
     groups = group_left(operation)
     for left, inside in groups[:LIMIT]:
@@ -207,7 +211,7 @@ def left_lines(operation: Operation, of: int | None = None) -> list[str]:
     if len(groups) > LIMIT:
         lines.append(f"  ! and {len(groups) - LIMIT} more: see unspill changes")
     if operation.kind == "apply" and any(left.why == "held" for left in operation.left):
-        lines.append("  To drop what is held: unspill discard PATH")
+        lines.append("  To discard held changes: unspill discard PATH")
     return lines
 
 
@@ -226,8 +230,8 @@ def change_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
 def flagged_lines(flagged: Iterable[tuple[bytes, str]]) -> list[str]:
     """Return the paths that deserve a look before anybody builds or pushes."""
     listed = list(flagged)
-    lines = [f"  ! {quote(path)}: look at it first: {safe_text(reason)}" for path, reason in listed[:LIMIT]]
-    return [*lines, f"  ! and {len(listed) - LIMIT} more to look at first"] if len(listed) > LIMIT else lines
+    lines = [f"  ! Review before use: {quote(path)} ({safe_text(reason)})" for path, reason in listed[:LIMIT]]
+    return [*lines, f"  ! and {len(listed) - LIMIT} more to review"] if len(listed) > LIMIT else lines
 
 
 def recovered_lines(operation: Operation) -> list[str]:
@@ -237,7 +241,7 @@ def recovered_lines(operation: Operation) -> list[str]:
 
 def refused_lines(denials: Sequence[Denial]) -> list[str]:
     """Return the lines of a summary; the ones that begin with a space belong to the first."""
-    lines = [f"the network refused {count_text(len(denials), 'destination')} to the command:"]
+    lines = [f"The proxy refused {count_text(len(denials), 'destination')}:"]
     for denial in denials[:LIMIT]:
         times = "" if denial.times == 1 else f", {denial.times} times"
         lines.append(f"  ! {safe_text(denial.place)}: {denial.rule}{times}")
@@ -426,16 +430,16 @@ def _applied(result: RunResult, operation: Operation, sandbox: str) -> list[str]
     lines = []
     if operation.number:
         done = applied_part(result.changes, operation)
-        what = f"applied as op {operation.number} (undo: unspill undo)"
+        what = f"Applied as op {operation.number}. Undo: unspill undo"
         heading, *listed = _listed(done, what, operation.project)
         left = {left.path for left in operation.left}
         flagged = [(path, reason) for path, reason in result.flagged if path not in left]
         lines += [heading, *flagged_lines(flagged), *_without_git(listed, operation)]
     elif not operation.left:
-        lines += _listed(result.changes, "nothing of it had to be applied", operation.project)
+        lines += _listed(result.changes, "Nothing to apply: your project already matches.", operation.project)
     lines += [f"  {safe_text(note)}" for note in operation.notes]
     if operation.left:
-        lines.append(f"{count_text(len(operation.left), 'path')} not applied, held in sandbox {sandbox!r}:")
+        lines.append(_skipped(operation, f"{{was}} not applied and {{is}} held in sandbox {sandbox!r}"))
         lines += left_lines(operation)
     return lines
 
@@ -445,18 +449,20 @@ def _listed(changes: ChangeSet, what: str, project: bytes) -> list[str]:
     listed = summary_lines(changes, fold_git=True, project=project)[bool(count) :]
     # A commit is many files of git's own, which one line stands for
     plain = count_changes(change for part in changes.roots for change in without_own_files(part.changes))
-    return [f"{plain or ('only git' if count else 'only times of files')}: {what}", *_indented(listed)]
+    return [
+        f"{plain or ('Only git files changed' if count else 'Only timestamps changed')}. {what}",
+        *_indented(listed),
+    ]
 
 
-def _left_text(operation: Operation) -> str:
-    count, is_one = count_text(len(operation.left), "path"), len(operation.left) == 1
-    if operation.kind == "apply":
-        return f"{count} {'is' if is_one else 'are'} still held"
-    return f"{count} {'was left as it is' if is_one else 'were left as they are'}"
+def _skipped(operation: Operation, what: str) -> str:
+    """Return the heading over what an operation skipped: how many paths, and what became of them."""
+    verbs = {"is": "is", "was": "was"} if len(operation.left) == 1 else {"is": "are", "was": "were"}
+    return f"{count_text(len(operation.left), 'path')} {what.format(**verbs)}:"
 
 
 def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
-    """Say what is on hold of the runs that an operation came from, besides what it has just left."""
+    """Say what is still held of the runs that an operation came from, besides what it has just skipped."""
     left = {(operation.roots[one.root], one.path) for one in operation.left}
     held = sandbox.held_of(operation)
     held = held.replace(
@@ -473,7 +479,7 @@ def _held_lines(sandbox: Sandbox, operation: Operation) -> list[str]:
         shell_word(seen_from_here(os.path.join(part.root, one.path))) for part in held.roots for one in part.changes
     ]
     drop = " ".join(["unspill discard", *words]) if len(words) <= _MOST_NAMED else "unspill discard PATH ..."
-    return [f"unspill: On hold, and seen by the next run: {count}. Drop it: {drop}", *_indented(listed)]
+    return [f"unspill: Still held, visible to later runs: {count}. Discard: {drop}", *_indented(listed)]
 
 
 def _remedy(operation: Operation, left: Skipped, of: int | None) -> str:
@@ -500,16 +506,16 @@ def _indented(lines: Iterable[str]) -> list[str]:
 def _recovered(operation: Operation) -> str:
     what = f"an interrupted {operation.kind} (op {operation.number})"
     if operation.ending == "done":
-        return f"{what} was finished"
+        return f"Finished {what}."
     if not operation.left:
-        return f"{what} was taken back"
+        return f"Rolled back {what}."
     names = ", ".join(left_name(operation, left) for left in operation.left[:LIMIT])
-    return f"{what} was taken back, except for what was changed since: {names}"
+    return f"Rolled back {what}, except for files that changed since: {names}"
 
 
 def _reverse_text(kind: OperationKind) -> str:
-    """Return how to take back what has just been done."""
-    return "redo: unspill redo" if kind == "undo" else "undo: unspill undo"
+    """Return how to reverse what has just been done."""
+    return "Redo: unspill redo" if kind == "undo" else "Undo: unspill undo"
 
 
 def _sums(found: list[Connection]) -> str:

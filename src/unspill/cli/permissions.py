@@ -37,7 +37,7 @@ _LONGEST_EVENT = 160
 _MOST_PATHS = 5
 
 
-@verb("List what waits for your answer in all projects, or in the one that --project names.")
+@verb("List the requests that wait for your answer, in all projects or in the one of --project.")
 def requests(arguments: Arguments) -> int:
     """List what waits for an answer."""
     with Office() as office:
@@ -47,15 +47,15 @@ def requests(arguments: Arguments) -> int:
     elif waiting:
         print("\n".join(line for question in waiting for line in _question_lines(question)))
     else:
-        print("Nothing waits for an answer.")
+        print("No request waits for an answer.")
     return 0
 
 
 @verb(
-    "Allow what waits for your answer under this id; see `unspill requests`.",
+    "Allow a request. `unspill requests` lists their ids.",
     Option(name="--scope", metavar="SCOPE", help="for how long: once (the default), run, sandbox or always"),
-    Option(name="--dangerous", help="needed for what leaves the sandbox, or makes it weaker"),
-    Option(name="--yes", help="do not show it first; on a terminal you are asked whether that is what you mean"),
+    Option(name="--dangerous", help="required for requests that leave or weaken the sandbox"),
+    Option(name="--yes", help="answer without being shown it and asked again"),
     positional="ID",
     most=1,
 )
@@ -66,11 +66,11 @@ def approve(arguments: Arguments) -> int:
         question = office.find(_request_id(arguments))
         if question.request.is_dangerous and not arguments.flag("--dangerous"):
             raise UsageError(
-                f"this is dangerous: {question.text}",
+                f"this request is dangerous: {question.text}",
                 remedy=f"unspill approve {question.id} --dangerous, if you mean it.",
             )
         if not arguments.flag("--yes") and not _is_confirmed(question):
-            print("Nothing was allowed; it still waits.")
+            print("Nothing was allowed. The request still waits.")
             return 1
         office.answer(question, scope)
     if arguments.flag("--json"):
@@ -81,8 +81,8 @@ def approve(arguments: Arguments) -> int:
 
 
 @verb(
-    "Deny what waits for your answer under this id; see `unspill requests`.",
-    Option(name="--reason", metavar="TEXT", help="what whoever asked is told"),
+    "Deny a request. `unspill requests` lists their ids.",
+    Option(name="--reason", metavar="TEXT", help="the reason, shown to whoever asked"),
     positional="ID",
     most=1,
 )
@@ -99,7 +99,7 @@ def deny(arguments: Arguments) -> int:
 
 
 @verb(
-    "List what you allowed for longer than once, in all projects or in the one of --project; or take it back.",
+    "List or revoke what you allowed for longer than once, in all projects or in the one of --project.",
     Option(name="--all", help="with revoke: everything, or everything in that project"),
     positional="[revoke ID]",
     most=2,
@@ -120,9 +120,9 @@ def grants(arguments: Arguments) -> int:
 
 
 @verb(
-    "List what was asked, answered, run and applied, the youngest first.",
-    Option(name="--limit", metavar="N", help="how many (default 20)"),
-    removed=(("--verify", "Lines have no hashes now. To prove later what they said, copy them to another machine."),),
+    "List what was asked, answered, run and applied, newest first.",
+    Option(name="--limit", metavar="N", help="how many to list (default 20)"),
+    removed=(("--verify", "Lines have no hashes any more. As a proof, copy them to another machine."),),
 )
 def audit(arguments: Arguments) -> int:
     """List the events of the audit."""
@@ -171,7 +171,7 @@ def event_text(event: Event) -> str:
             text = f"{event.get('what')} op {event.get('number')} by {event.get('asked_by')}, {event.get('ending')}"
             text += f": {_paths(event)}" if event.get("paths") else ""
         case "unreadable":
-            text = f"unreadable line, {event.get('bytes')} bytes"
+            text = f"unreadable line of {event.get('bytes')} bytes"
         case kind:
             text = str(kind)
     shown = safe_text(text)
@@ -194,7 +194,7 @@ def question_form(question: Question) -> dict[str, Any]:
 
 def _wait_in_queue(state: bytes, question: Question) -> Answer:
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + question.wait_s))
-    print(f"unspill: waits until {until} for: unspill approve {question.id}", file=sys.stderr, flush=True)
+    print(f"unspill: Waiting until {until} for: unspill approve {question.id}", file=sys.stderr, flush=True)
     with Store.open(state) as store:
         return Queue(store.requests).ask(question)
 
@@ -206,7 +206,7 @@ def _request_id(arguments: Arguments) -> str:
         UsageError: none was.
     """
     if not arguments.words:
-        raise UsageError("which request?", remedy="Give its id; see `unspill requests`.")
+        raise UsageError("no request given", remedy="Give an id that `unspill requests` lists.")
     return arguments.words[0]
 
 
@@ -255,7 +255,7 @@ def _list_grants(arguments: Arguments, office: Office) -> int:
 def _revoke(arguments: Arguments, office: Office) -> tuple[Grant, ...]:
     is_all = arguments.flag("--all")
     if is_all is (len(arguments.words) == 2):
-        raise UsageError("which grant?", remedy="Give one id, or --all; see `unspill grants`.")
+        raise UsageError("no grant given", remedy="Give an id that `unspill grants` lists, or --all.")
     return office.revoke_all(named_project(arguments)) if is_all else (office.revoke(arguments.words[1]),)
 
 

@@ -41,17 +41,18 @@ if TYPE_CHECKING:
     from unspill.sandbox.sandbox import Sandbox
     from unspill.store.operations import FileRow
 
-_GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="what it matches; ** crosses slashes (repeatable)")
+_GLOB = Option(name="--glob", metavar="PATTERN", repeated=True, help="matching paths; ** crosses slashes (repeatable)")
 _HUNK = Option(
-    name="--hunk", metavar="PATH:N[@TOKEN]", repeated=True, help="hunks as `diff` counts them: PATH:1,3 (repeatable)"
+    name="--hunk", metavar="PATH:N[@TOKEN]", repeated=True, help="hunks as `diff` numbers them: PATH:1,3 (repeatable)"
 )
+NOTHING_HELD = "Nothing is held."
 _MOST_HUNKS = 100_000
 _MOST_ADVISED = 20
 _TOKEN_DIGITS = "0123456789abcdef"
 _LONGEST_TOKEN = 64
 
 
-@verb("List what is held and not in the project.", RUN)
+@verb("List held changes: those that your project does not have yet.", RUN)
 def changes(arguments: Arguments) -> int:
     """List what is held, one line a path."""
     sandbox = open_sandbox(arguments)
@@ -59,14 +60,14 @@ def changes(arguments: Arguments) -> int:
         print_json(to_plain(sandbox.changes(run=arguments.value("--run"))))
         return 0
     lines = sandbox.summary(run=arguments.value("--run"), colour=sys.stdout.isatty())
-    print("\n".join(lines) or "Nothing is held.")
+    print("\n".join(lines) or NOTHING_HELD)
     return 0
 
 
 @verb(
-    "Show what is held as a unified diff; with PATH only what lies at or below it.",
+    "Show held changes as a unified diff; with PATH, only those at or below it.",
     RUN,
-    Option(name="--op", metavar="OP", help="what this operation changed: op5"),
+    Option(name="--op", metavar="OP", help="show what this operation changed: op5"),
     positional="[PATH ...]",
     most=None,
 )
@@ -95,17 +96,17 @@ def diff(arguments: Arguments) -> int:
 
 
 @verb(
-    "Bring what is held into the project, all of it or what you choose; what is not applied stays held.",
+    "Apply held changes to the project, all or those you choose. The rest stays held.",
     _GLOB,
     _HUNK,
-    Option(name="--include", metavar="PATH[@TOKEN]", repeated=True, help="consent to a path that is held (repeatable)"),
-    Option(name="--overwrite", metavar="PATH", repeated=True, help="let ours win in a conflict (repeatable)"),
+    Option(name="--include", metavar="PATH[@TOKEN]", repeated=True, help="consent to a held path (repeatable)"),
+    Option(name="--overwrite", metavar="PATH", repeated=True, help="in a conflict, replace your version (repeatable)"),
     RUN,
     positional="[PATH ...]",
     most=None,
 )
 def apply(arguments: Arguments) -> int:
-    """Bring what is held into the project."""
+    """Apply held changes to the project."""
     sandbox = open_sandbox(arguments)
     selection = _with_named(_selection_of(arguments, sandbox), arguments, sandbox)
     selection = _with_consent(selection, arguments, sandbox)
@@ -113,21 +114,20 @@ def apply(arguments: Arguments) -> int:
     if arguments.flag("--json"):
         print_json(operation_form(operation))
     else:
-        print_operation(
-            sandbox, operation, "Applied", nothing="Nothing was applied." if operation.left else "Nothing is held."
-        )
+        done = f"Applied {count_text(operation.changed, 'change')}"
+        print_operation(sandbox, operation, done, nothing="Nothing was applied." if operation.left else NOTHING_HELD)
     return operation_exit_code(operation)
 
 
 @verb(
-    "Drop what this sandbox holds, all of it or what you choose. Undo brings it back.",
+    "Discard held changes, all or those you choose. `unspill undo` restores them.",
     _GLOB,
     _HUNK,
     positional="[PATH ...]",
     most=None,
 )
 def discard(arguments: Arguments) -> int:
-    """Drop what is held."""
+    """Discard held changes."""
     sandbox = open_sandbox(arguments)
     operation = sandbox.discard(_selection_of(arguments, sandbox))
     if arguments.flag("--json"):
@@ -138,13 +138,13 @@ def discard(arguments: Arguments) -> int:
         for line in change_lines(sandbox, operation):
             print(line)
     else:
-        print("Nothing is on hold.")
+        print(NOTHING_HELD)
     return 0
 
 
 @verb(
-    "List the files that operations have touched, with the names of their backups; see `restore`.",
-    Option(name="--deleted", help="also files that are not there any more"),
+    "List the files that operations changed, with the names of their backups. See `unspill restore`.",
+    Option(name="--deleted", help="also list files that no longer exist"),
     positional="[PATH ...]",
     most=None,
 )
@@ -166,22 +166,22 @@ def files(arguments: Arguments) -> int:
 
 
 @verb(
-    "Bring a file back as it was before an operation, by default its newest backup. Can be undone.",
+    "Restore a file as it was before an operation, by default from its newest backup. You can undo this.",
     Option(name="--from", metavar="BACKUP", help="a name that `files` lists, or an operation: op5"),
     positional="PATH",
     most=1,
 )
 def restore(arguments: Arguments) -> int:
-    """Bring a displaced version of a file back."""
+    """Restore an earlier version of a file."""
     if not arguments.words:
-        raise UsageError("which file?", remedy="Give its path: see `unspill files`.")
+        raise UsageError("no file given", remedy="Name one that `unspill files` lists.")
     sandbox = open_sandbox(arguments)
     path = _path_from_project(arguments.words[0], sandbox.project)
     operation = sandbox.restore(path, arguments.value("--from"))
     if arguments.flag("--json"):
         print_json(operation_form(operation))
     else:
-        print_operation(sandbox, operation, "Restored", nothing="Nothing was restored.")
+        print_operation(sandbox, operation, f"Restored {quote(path)}", nothing="Nothing was restored.")
     return operation_exit_code(operation)
 
 
@@ -287,7 +287,7 @@ class _ConsentDialog:
         review = self._reviews.held_diff(path, colour="NO_COLOR" not in os.environ)
         _write(review)
         for consent in review.held:
-            text = f"Apply what is held at {quote(_shown_name(self._sandbox, consent))}, as shown above?"
+            text = f"Apply the held change to {quote(_shown_name(self._sandbox, consent))}, as shown above?"
             self._reviews.ask(consent, text, is_whole=review.is_whole(consent))
         return review.held
 
@@ -304,7 +304,7 @@ class _ConsentDialog:
         seen = next((one for one in review.shown if one == found), None)
         if seen is None:
             raise DeniedError(
-                f"Not applied: {quote(name)} could not be shown whole, or changed meanwhile.",
+                f"Not applied: unspill could not show all of {quote(name)}, or it changed meanwhile.",
                 remedy=f"Look again: unspill diff {_typed(found)}",
             )
         self._reviews.ask(seen, f"Apply only hunk {numbers} of {quote(name)}, as shown above?", is_whole=True)
@@ -313,8 +313,8 @@ class _ConsentDialog:
     def _refuse_unseen(self, given: str, option: str, token: str, found: Consent) -> None:
         """Stop where nobody can be shown what would be applied; say so where a token is not for what is held."""
         is_other = bool(token) and not found.digest.startswith(token)
-        what = "was not shown on your terminal" if token else "is only a name: give the token of what you were shown"
-        what = "is not what you were shown: it changed since" if is_other else what
+        what = "was not shown on your terminal" if token else "needs the token of the version that you reviewed"
+        what = "changed after you reviewed it" if is_other else what
         if not self._is_possible:
             raise DeniedError(
                 f"Not applied: {quote(os.fsencode(given))} {what}.",
@@ -386,7 +386,7 @@ def _hunks(text: str, project: bytes) -> Hunks:
     for part in numbers.split(","):
         first, dash, last = part.partition("-")
         if not (name and colon and first.isdecimal() and (last.isdecimal() if dash else not last)):
-            raise UsageError(f"--hunk wants PATH:N, such as main.py:1,3: {text!r}", remedy="See `unspill diff PATH`.")
+            raise UsageError(f"--hunk needs PATH:N, such as main.py:1,3: {text!r}", remedy="See `unspill diff PATH`.")
         if int(last or first) > _MOST_HUNKS:
             raise UsageError(f"there is no hunk {last or first}", remedy="See `unspill diff PATH`.")
         chosen += range(int(first), int(last or first) + 1)

@@ -31,20 +31,20 @@ _PULL = (
     Option(
         name="--tier", metavar="N", help="pull: 1 for a shell, Python and the usual commands, 2 for git, node and more"
     ),
-    Option(name="--package", metavar="NAME", repeated=True, help="pull: install this package too; can be repeated"),
-    Option(name="--mirror", metavar="URL", help="pull: ask this server instead of the distribution's"),
+    Option(name="--package", metavar="NAME", repeated=True, help="pull: install this package too (repeatable)"),
+    Option(name="--mirror", metavar="URL", help="pull: use this server instead of the distribution's"),
     Option(
         name="--archive",
         metavar="PLACE",
         help="pull: unpack this archive (tar, plain or compressed): a path or an address",
     ),
     Option(name="--oci", metavar="PATH", help="pull: unpack this OCI layout, a directory or an archive"),
-    Option(name="--sha256", metavar="DIGEST", help="pull: what is fetched must have this digest"),
-    Option(name="--as", metavar="LABEL", help="pull: call what an archive or OCI layout becomes so"),
+    Option(name="--sha256", metavar="DIGEST", help="pull: require this digest of what is fetched"),
+    Option(name="--as", metavar="LABEL", help="pull: name for the imported rootfs"),
 )
 _OTHERS = (
-    Option(name="--tools", help="info: say which runtimes and tools are inside, by running inside"),
-    Option(name="--unused", help="remove: all that a newer one has replaced and nobody uses, and what was fetched"),
+    Option(name="--tools", help="info: run inside it, and list its runtimes and tools"),
+    Option(name="--unused", help="remove: every replaced rootfs that nothing uses, and all downloads"),
     Option(name="--force", help="remove: even the one in use"),
 )
 _HEAD = ("", "name", "source", "version", "arch", "tier", "size", "proof", "packages")
@@ -52,13 +52,13 @@ _MOST_PACKAGES = 40
 _MOST_LISTED = 4
 _BITS = ("setuid", "setgid")
 _UNPROVED = {
-    "same-server": "only the server that it is from speaks for what was fetched",
-    "none": "nothing speaks for what was unpacked",
+    "same-server": "only the server that it came from vouches for this rootfs",
+    "none": "nothing vouches for this rootfs",
 }
 
 
 @verb(
-    "List, fetch, upgrade, choose, remove, verify or describe root file systems for the view `rootfs`.",
+    "Manage root file systems for the view `rootfs`: list, fetch, upgrade, choose, remove, verify, describe.",
     *_PULL,
     *_OTHERS,
     positional="[list|pull|upgrade|use|remove|verify|info|keep|discard] [NAME]",
@@ -82,9 +82,9 @@ def _check(arguments: Arguments, word: str) -> None:
     if has_name and name == "none":
         raise UsageError(f"`rootfs {word}` takes no name")
     if not has_name and word == "keep":
-        raise UsageError("which label?", remedy="Say what it is to be called: `unspill rootfs keep LABEL`.")
+        raise UsageError("no label given", remedy="Name the new rootfs: `unspill rootfs keep LABEL`.")
     if not has_name and name == "must":
-        raise UsageError("which rootfs?", remedy="`unspill rootfs list` shows what there is.")
+        raise UsageError("no rootfs given", remedy="Name one that `unspill rootfs list` shows.")
 
 
 def pull(arguments: Arguments, registry: RootfsRegistry) -> int:
@@ -134,17 +134,17 @@ def _what(arguments: Arguments) -> tuple[SourceName, str, str]:
     name = arguments.words[1] if len(arguments.words) > 1 else ""
     archive, oci, label = (arguments.value(option) for option in ("--archive", "--oci", "--as"))
     if archive is not None and oci is not None:
-        raise UsageError("--archive and --oci are two sources", remedy="Give one of them.")
+        raise UsageError("--archive and --oci can't be used together", remedy="Use one of them.")
     if archive is None and oci is None:
         if name not in DISTRIBUTIONS or label is not None:
-            wrong = f"not a source: {name!a}" if name or label is not None else "pull what?"
+            wrong = f"not a source: {name!a}" if name or label is not None else "no source given"
             raise UsageError(
                 wrong if name not in DISTRIBUTIONS else "--as is for --archive and --oci",
                 remedy=f"Pull {' or '.join(DISTRIBUTIONS)}, or name an archive: --archive PATH, --oci PATH.",
             )
         return ("alpine" if name == "alpine" else "debian"), "", ""
     if (not name and label is None) or (name and label is not None and name != label):
-        raise UsageError("what is it to be called?", remedy="Give one name: --as LABEL.")
+        raise UsageError("the rootfs needs one name", remedy="Give it with --as LABEL.")
     if archive is not None:
         return "archive", _location(archive), label or name
     return "oci", _location(oci or ""), label or name
@@ -163,7 +163,7 @@ def _show_made(
     if arguments.flag("--json"):
         print_json(rootfs_form(made, is_current=is_current) | (more or {}))
     else:
-        use = "It is the rootfs in use." if is_current else f"`unspill rootfs use {made.name}` makes it the one in use."
+        use = "It is the rootfs in use." if is_current else f"Use it: unspill rootfs use {made.name}"
         holds = f"{manifest.entries:,} files and directories, {size_text(manifest.size_bytes)}"
         print(f"{made.name} is ready: {holds}. {use}")
         print(f"  proof: {PROOFS[manifest.proof]}")
@@ -185,7 +185,7 @@ def _advice(made: Rootfs) -> str:
     assert made.manifest is not None
     digest = made.manifest.fetched[0][1].removeprefix("sha256:") if made.manifest.fetched else ""
     known = f" (this time it was {digest})" if digest else ""
-    return f"compare its digest with one from elsewhere{known} and pin it: --sha256 DIGEST"
+    return f"compare its digest with one from another place{known}, then pin it: --sha256 DIGEST"
 
 
 def show_all(arguments: Arguments, registry: RootfsRegistry) -> int:
@@ -208,9 +208,9 @@ def show_all(arguments: Arguments, registry: RootfsRegistry) -> int:
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     else:
-        print(f"There is no rootfs in {show(registry.directory)}. `unspill rootfs pull alpine` makes one.")
+        print(f"There is no rootfs in {show(registry.directory)}. Make one: unspill rootfs pull alpine")
     for name, reason in damaged:
-        print(f"can't be used: {safe_text(name)}: {safe_text(reason)}")
+        print(f"damaged: {safe_text(name)}: {safe_text(reason)}")
     return 0
 
 
@@ -271,7 +271,7 @@ def _lines(rootfs: Rootfs, *, is_current: bool) -> Iterator[str]:
     yield f"{safe_text(rootfs.name)}{', the rootfs in use' if is_current else ''}"
     yield f"  tree:      {show(rootfs.tree)}"
     if rootfs.manifest is None:
-        yield "  made by hand: nothing more is known of it"
+        yield "  made by hand: unspill knows nothing more about it"
         return
     yield from _manifest_lines(rootfs.manifest)
 
@@ -300,7 +300,7 @@ def use(arguments: Arguments, registry: RootfsRegistry) -> int:
     if arguments.flag("--json"):
         print_json({"used": chosen.name})
     else:
-        print(f"{chosen.name} is the rootfs in use. What runs already keeps the one that it has.")
+        print(f"{chosen.name} is now the rootfs in use. Commands that are running keep theirs.")
     return 0
 
 
@@ -308,7 +308,7 @@ def remove(arguments: Arguments, registry: RootfsRegistry) -> int:
     """Remove one, or all that nobody needs."""
     is_unused = arguments.flag("--unused")
     if is_unused is (len(arguments.words) > 1) or (is_unused and arguments.flag("--force")):
-        raise UsageError("which rootfs?", remedy="Give one name, or --unused alone; see `unspill rootfs list`.")
+        raise UsageError("no rootfs given", remedy="Name one that `unspill rootfs list` shows, or use --unused alone.")
     if is_unused:
         removed, freed = registry.remove_unused(), registry.empty_downloads()
     else:
@@ -319,7 +319,7 @@ def remove(arguments: Arguments, registry: RootfsRegistry) -> int:
     if removed:
         print(f"Removed {', '.join(removed)}.")
     if freed:
-        print(f"Removed what was fetched: {size_text(freed)}.")
+        print(f"Removed downloads: {size_text(freed)}.")
     if not removed and not freed:
         print("There is nothing to remove.")
     return 0
@@ -344,7 +344,7 @@ def verify(arguments: Arguments, registry: RootfsRegistry) -> int:
         )
     else:
         for name, proof in proofs:
-            print(f"{name} is what it was when it was made. What spoke for it then: {PROOFS[proof]}.")
+            print(f"{name} is unchanged since it was made. Proof: {PROOFS[proof]}.")
         if len(proofs) > 1:
             print(f"Verified {count_text(len(proofs), 'tree')}.")
         if not names:
@@ -364,7 +364,7 @@ def keep(arguments: Arguments, registry: RootfsRegistry) -> int:
         print_json({"kept": made.name})
         return 0
     size = "" if made.manifest is None else f" ({size_text(made.manifest.size_bytes)})"
-    print(f"Kept as {made.name}{size}. `unspill rootfs use {made.name}` makes it the one in use.")
+    print(f"Kept as {made.name}{size}. Use it: unspill rootfs use {made.name}")
     return 0
 
 
@@ -374,7 +374,7 @@ def discard(arguments: Arguments, registry: RootfsRegistry) -> int:
     if arguments.flag("--json"):
         print_json({"discarded_layers": count})
     elif count:
-        print("The next run sees the rootfs as it was made.")
+        print("Discarded. The next run sees the rootfs as it was made.")
     else:
         print("This sandbox has written nothing to its rootfs.")
     return 0

@@ -45,32 +45,32 @@ _LOADED = ("unspill.sandbox.result", "unspill.cli.output")
 
 
 @verb(
-    "Run a command sealed; when it has ended, apply what it changed, unless it is to be held or discarded.",
+    "Run a command in the sandbox. When it ends, apply its changes, or hold or discard them.",
     Option(name="--shell", short="-c", metavar="TEXT", help="run TEXT with /bin/sh -c instead"),
     Option(
         name="--working-dir",
         metavar="DIR",
-        help="where to run it; `.`: here, `playground`: your scratch directory",
+        help="where to run it: a path, `.` (here) or `playground` (your scratch directory)",
     ),
-    Option(name="--timeout", metavar="SECONDS", help="kill it after this time"),
-    Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set a variable inside (repeatable)"),
+    Option(name="--timeout", metavar="SECONDS", help="stop it after this time"),
+    Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an environment variable (repeatable)"),
     Option(name="--stdin", short="-i", help="let it read this program's standard input, also a terminal"),
     Option(name="--no-stdin", help="give it no input, not even a pipe or a file"),
-    Option(name="--apply", help="apply its changes when it has ended, whatever its exit code (the default)"),
-    Option(name="--hold", help="keep its changes in the sandbox: the next run sees them, the project does not"),
-    Option(name="--discard", help="throw its changes away"),
-    Option(name="--network", help="ask for the network, for this command and this time"),
-    Option(name="--allow-host", metavar="HOST", repeated=True, help="ask for a host (repeatable)"),
+    Option(name="--apply", help="apply its changes, whatever its exit code (the default)"),
+    Option(name="--hold", help="hold its changes: later runs see them, your project does not"),
+    Option(name="--discard", help="discard its changes"),
+    Option(name="--network", help="ask for the network, for this run only"),
+    Option(name="--allow-host", metavar="HOST", repeated=True, help="ask to connect to this host (repeatable)"),
     Option(name="--readable", metavar="PATH", repeated=True, help="ask to show it this path (repeatable)"),
     Option(name="--reveal", metavar="PATH", repeated=True, help="ask to show it a secret (repeatable)"),
     Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
     Option(name="--unsandboxed", help="ask to run it WITHOUT a sandbox"),
-    Option(name="--ask", metavar="WHOM", help="whom to ask: terminal, queue or deny (nobody)"),
-    Option(name="--explain", help="print the whole sandbox, and run nothing"),
-    Option(name="--quiet", short="-q", help="no summary"),
+    Option(name="--ask", metavar="WHOM", help="who answers questions: terminal, queue or deny (nobody)"),
+    Option(name="--explain", help="describe the sandbox, and run nothing"),
+    Option(name="--quiet", short="-q", help="print no summary"),
     positional="-- COMMAND [ARGUMENT ...]",
     takes_command=True,
-    removed=(("--why", "Leave it out. When a command fails, unspill explains the paths that its output names."),),
+    removed=(("--why", "Leave it out. When a command fails, unspill explains the paths in its output."),),
 )
 def run(arguments: Arguments) -> int:
     """Run a command; return its exit code."""
@@ -82,7 +82,7 @@ def run(arguments: Arguments) -> int:
     sandbox = open_sandbox(arguments, may_fork=True, approver=_approver(arguments, more))
     if arguments.flag("--explain"):
         if any(more.values()):
-            raise UsageError("--explain shows the sandbox of your policy alone", remedy="Ask for nothing else with it.")
+            raise UsageError("--explain only shows the sandbox of your policy", remedy="Leave out what asks for more.")
         print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
@@ -100,7 +100,7 @@ def run(arguments: Arguments) -> int:
             result = sandbox.run(command, on_event=on_event, **options, **more)
     except KeyboardInterrupt as error:
         if streams.is_started and not hasattr(error, "__notes__"):
-            error.add_note("Cancelled. `unspill log` says what became of its changes.")
+            error.add_note("Cancelled. `unspill log` shows what became of its changes.")
         raise
     finally:
         streams.settle()
@@ -157,7 +157,7 @@ def _provide_rootfs(sandbox: Sandbox, *, is_quiet: bool) -> None:
 def _command(arguments: Arguments) -> str | list[str]:
     text = arguments.value("--shell")
     if text is not None and arguments.words:
-        raise UsageError("--shell and a command were both given", remedy="Give one of them.")
+        raise UsageError("--shell and a command can't be used together", remedy="Use one of them.")
     command = arguments.words if text is None else text
     if not command or command == [""]:
         raise UsageError("Command cannot be empty", remedy="For example: unspill run -- make test")
@@ -176,7 +176,7 @@ def _options(arguments: Arguments) -> dict[str, Any]:
     for pair in arguments.values("--env"):
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UsageError(f"--env wants NAME=VALUE: {pair}")
+            raise UsageError(f"--env needs NAME=VALUE: {pair}")
         env[name] = value
     return {
         "cwd": _working_dir(arguments),

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _MARKS = {"ok": "ok", "note": "note", "less": "less", "weak": "weak", "missing": "NO"}
 
 
-@verb("Say what unspill keeps for all projects and what that takes on the disk.")
+@verb("Show what unspill keeps for all projects, and how much disk space it takes.")
 def status(arguments: Arguments) -> int:
     """Say what the state directory holds, and what that costs."""
     found = get_status()
@@ -81,8 +81,8 @@ def status(arguments: Arguments) -> int:
 
 
 @verb(
-    "Forget operations, backups and runs of all projects that are older than `keep_days`. Nothing held goes.",
-    Option(name="--dry-run", help="only say what would go"),
+    "Delete operations, backups and runs older than `keep_days`, in all projects. Held changes stay.",
+    Option(name="--dry-run", help="only say what would be deleted"),
 )
 def prune(arguments: Arguments) -> int:
     """Forget what is older than the settings keep."""
@@ -92,9 +92,9 @@ def prune(arguments: Arguments) -> int:
         print_json({"dry_run": dry_run, **_pruned_form(pruned)})
         return 0
     if not (pruned.operations or pruned.runs):
-        print("There is nothing to forget.")
+        print("There is nothing to delete.")
         return 0
-    word = "Would forget" if dry_run else "Forgot"
+    word = "Would delete" if dry_run else "Deleted"
     counts = (
         count_text(len(pruned.operations), "operation"),
         count_text(len(pruned.names), "named backup"),
@@ -104,9 +104,9 @@ def prune(arguments: Arguments) -> int:
     return 0
 
 
-@verb("Put the last copy of a lost or damaged database back. Removes nothing.")
+@verb("Replace a lost or damaged database with its last copy. Deletes nothing.")
 def recover(arguments: Arguments) -> int:
-    """Put the last copy of a lost or damaged database back."""
+    """Replace a lost or damaged database with its last copy."""
     done = recover_now()
     if arguments.flag("--json"):
         print_json(_recovered_form(done))
@@ -131,25 +131,25 @@ def _status_lines(status: Status) -> Iterator[str]:
         if part.caches:
             yield _row(part.caches, f"tool caches of {quote(part.path)}")
     if status.spilled_bytes:
-        yield _row(status.spilled_bytes, "output of runs that was too long for the database")
+        yield _row(status.spilled_bytes, "long output of runs")
     yield _row(status.database_bytes, "database")
     if status.aside:
         yield _row(status.aside_bytes, f"set aside: {', '.join(map(quote, status.aside))}")
     for part in status.projects:
         if part.playground_bytes:
-            yield f"outside of it, playground of {quote(part.path)}: {size_text(part.playground_bytes)}"
+            yield f"elsewhere: playground of {quote(part.path)}: {size_text(part.playground_bytes)}"
     yield from _rootfs_lines(status.rootfs_sizes)
     if status.pending:
-        yield f"under way or interrupted: {count_text(len(status.pending), 'operation')}"
+        yield f"running or interrupted: {count_text(len(status.pending), 'operation')}"
 
 
 def _rootfs_lines(sizes: RootfsSizes) -> Iterator[str]:
     where = quote(sizes.directory)
     for name, size in sizes.rootfs:
-        yield f"outside of it, rootfs {show_line(name.encode())} in {where}: {size_text(size)}"
+        yield f"elsewhere: rootfs {show_line(name.encode())} in {where}: {size_text(size)}"
     if sizes.downloads_bytes:
-        freed = "`unspill rootfs remove --unused` removes it"
-        yield f"outside of it, what was fetched for rootfs in {where}: {size_text(sizes.downloads_bytes)} ({freed})"
+        freed = "remove: unspill rootfs remove --unused"
+        yield f"elsewhere: downloads for rootfs in {where}: {size_text(sizes.downloads_bytes)} ({freed})"
 
 
 def _row(size: int, text: str) -> str:
@@ -158,19 +158,19 @@ def _row(size: int, text: str) -> str:
 
 def _recovered_lines(done: Recovered) -> Iterator[str]:
     if not done.reason:
-        yield "The database is whole."
+        yield "The database is intact."
     else:
         yield f"The database was lost: {safe_text(done.reason)}"
         if done.database is not None:
             yield f"The damaged file is kept as {quote(done.database)}."
         if done.copied_ns is None:
-            yield "There was no copy, so the new database is empty."
+            yield "There was no copy. The new database is empty."
         else:
-            yield f"The copy of {when_text(done.copied_ns)} took its place."
+            yield f"Replaced it with the copy of {when_text(done.copied_ns)}."
     for operation in done.interrupted:
         yield from recovered_lines(operation)
     if done.aside:
-        yield "Set aside, because the database does not know them. Take what you need, then delete them:"
+        yield "Set aside, because the database does not know them. Copy what you need, then delete them:"
     for path in done.aside:
         yield f"  {quote(path)}"
 
@@ -242,7 +242,7 @@ def _recovered_form(done: Recovered) -> dict[str, Any]:
 
 
 @verb(
-    "Say what this machine can do and how to get the rest; with PROJECT, look through that directory too.",
+    "Check this machine and say how to fix what is missing; with PROJECT, check that directory too.",
     positional="[PROJECT]",
     most=1,
 )
@@ -308,7 +308,7 @@ def _row_lines(row: Row) -> Iterator[str]:
 def _project_lines(survey: Survey) -> Iterator[str]:
     yield f"Project {show(survey.root)}: {survey.entries} entries"
     if not survey.findings:
-        yield "ok    nothing in it needs attention"
+        yield "ok    nothing needs attention"
     for finding in survey.findings:
         meaning, remedy = FINDINGS[finding.kind]
         yield f"note  {finding.count} {meaning}"

@@ -42,7 +42,7 @@ _WORDS: dict[str, Scope] = {"y": "once", "yes": "once", "run": "run", "sandbox":
 _LETTERS = "abcdefghkmnpqrstuvwxyz"
 _ELSEWHERE = "Run it on a terminal, or let it wait in the queue (`--ask queue`) for `unspill approve`."
 _SOONER = "Answer sooner with `unspill approve`, or let it wait longer."
-_UNSURE = "what it starts or reads may be something else by the time of an answer"
+_UNSURE = "what it starts or reads may have changed by the time of an answer"
 _UNSURE_REMEDY = "Start a program that no command can change, such as one of /usr/bin, and give its input as text."
 
 
@@ -78,7 +78,7 @@ class DenyAll:
         return Denied(
             digest=question.digest,
             by="deny-all",
-            reason="nobody is there to be asked",
+            reason="there is nobody to ask",
             remedy="Choose who answers, on a terminal or by `unspill approve`: `--ask`, or `approver=` in Python.",
             is_unseen=True,
         )
@@ -203,7 +203,7 @@ class Queue(Withdrawing):
             return Allowed(digest=question.digest, by=by, scope=found.scope)
         if found.state == "expired":
             return _denied(question, "queue", "nobody answered in time", _SOONER)
-        reason = "somebody else who asked for the same has used the answer" if is_allowed else found.reason
+        reason = "another request for the same has used the answer" if is_allowed else found.reason
         return Denied(digest=question.digest, by=by, reason=reason)
 
 
@@ -257,9 +257,7 @@ class RetryQueue:
             return Allowed(digest=question.digest, by=by, scope=found.scope)
         if found.state == "denied":
             return Denied(digest=question.digest, by=by, reason=found.reason or "the user said no", is_unseen=True)
-        return _not_yet(
-            question, "nobody answered in time, or somebody else who asked for the same has used the answer"
-        )
+        return _not_yet(question, "nobody answered in time, or another request for the same has used the answer")
 
     def _find(self, question: Question) -> AskedRequest | None:
         """Return the latest of the same that waits or that somebody answered, as long as that counts."""
@@ -341,7 +339,7 @@ def _question_of(asked: AskedRequest, now_ns: int) -> Question:
 def _not_waiting(request: RequestId) -> UsageError:
     name = quote(request.encode("utf-8", "replace"))
     return UsageError(
-        f"Request {name} does not wait for an answer: it was answered, it is over, or never was.",
+        f"Request {name} is not waiting for an answer: it was answered, has expired, or never existed.",
         remedy="Run `unspill requests` to see what waits.",
     )
 

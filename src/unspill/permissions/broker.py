@@ -291,7 +291,7 @@ class Permit:
             DeniedError: it is for another request, or was used already.
         """
         if request != self.request:
-            raise DeniedError("Permission denied: what is to be done is not what was allowed.", remedy="Ask again.")
+            raise DeniedError("Permission denied: this is not what was allowed.", remedy="Ask again.")
         if not self._lock.acquire(blocking=False):
             raise DeniedError("Permission denied: it was given once and has been used.", remedy="Ask again.")
 
@@ -323,7 +323,7 @@ class Pause(Record):
     def remedy(self) -> str:
         """What helps."""
         minutes = max(1, -int(-self.wait_s // 60))
-        return f"Wait {minutes} min, or put what is needed into your own configuration."
+        return f"Wait {minutes} min, or allow it in your own configuration."
 
 
 def find_pause(recent: Iterable[Recent], key: str, now_ns: int, limit: RateLimit) -> Pause | None:
@@ -345,7 +345,7 @@ def _checked(question: Question, answer: Answer) -> Answer:
     if isinstance(answer, Denied):
         return answer.replace(digest=question.digest)
     if not isinstance(answer, Allowed) or answer.digest != question.digest or answer.scope not in question.scopes:
-        return Denied(digest=question.digest, by="unspill", reason="the answer was not one to this question")
+        return Denied(digest=question.digest, by="unspill", reason="the answer was not for this question")
     return answer
 
 

@@ -159,8 +159,8 @@ def describe_held(change: Change) -> str:
         return _LINK if entry.kind == "symlink" else f"a {entry.kind}"
     said = [f"a file of {entry.size} byte{'' if entry.size == 1 else 's'}"]
     said += ["executable"] if entry.mode & 0o111 else []
-    said += ["writable for everybody"] if entry.mode & 0o002 else []
-    said += ["with the content that it has"] if change.kind == "metadata" else []
+    said += ["writable by everybody"] if entry.mode & 0o002 else []
+    said += ["with the same content"] if change.kind == "metadata" else []
     return ", ".join(said)
 
 
@@ -292,7 +292,7 @@ def _show_hosts(request: Egress) -> str:
 
 def _network_lines(request: NetworkForCommand) -> Iterator[str]:
     if request.mode == "host":
-        yield "careful:   it can reach all that listens on this machine and near it (`network.mode`)"
+        yield "careful:   it can reach everything that listens on this machine and its network (`network.mode`)"
 
 
 def _unsandboxed_lines(request: Unsandboxed) -> Iterator[str]:
@@ -352,13 +352,13 @@ def _check_common(request: Request) -> None:
         "has a name that no variable can have",
     )
     _demand(list(request.names) == sorted(set(request.names)), "has names that are not sorted")
-    _demand(request.script in ("", UNKNOWN_PROGRAM) or _is_digest(request.script), "has a digest that is none")
-    _demand(not request.variables or _is_digest(request.variables), "has a digest of variables that is none")
+    _demand(request.script in ("", UNKNOWN_PROGRAM) or _is_digest(request.script), "has an invalid digest")
+    _demand(not request.variables or _is_digest(request.variables), "has an invalid digest of variables")
     is_named = request.stdin in ("", UNKNOWN_PROGRAM, INHERITED)
-    _demand(is_named or _is_digest(request.stdin), "has a digest of input that is none")
+    _demand(is_named or _is_digest(request.stdin), "has an invalid digest of input")
     if sum(map(len, request.argv)) > COMMAND_BYTES:
         raise DeniedError(
-            f"Permission denied: the command has more than {COMMAND_BYTES} bytes, which nobody can be asked about.",
+            f"Permission denied: the command has more than {COMMAND_BYTES} bytes, too many to ask about.",
             remedy="Put it into a file and run that.",
         )
 
@@ -386,7 +386,7 @@ def _check_visible(request: ReadablePath | MaskedSecret, home: bytes, own: tuple
 def _check_held(request: HeldPath, _home: bytes, _own: tuple[bytes, ...]) -> None:
     _demand((request.why + request.becomes).isprintable(), "has a reason that can't be shown")
     _demand(len(request.why) + len(request.becomes) <= _MOST_CHARACTERS_OF_WHY, "has a reason that is too long")
-    _demand(len(request.head) <= _MOST_TARGET_BYTES, "shows more of a content than anybody reads")
+    _demand(len(request.head) <= _MOST_TARGET_BYTES, "shows too much content")
     _demand(not request.rest or (request.rest.isdecimal() and len(request.rest) < 20), "has no number of bytes")
     _demand(is_normalised(request.root), "has a root that is not absolute and normalised")
     _demand(_is_relative(request.path), "has a path that is not relative and normalised")
@@ -404,12 +404,12 @@ def _check_unsandboxed(request: Unsandboxed, _home: bytes, _own: tuple[bytes, ..
         if is_refused_variable(name):
             raise UsageError(
                 f"The variable {name} is never set for a command without a sandbox.",
-                remedy="Write it into the command itself if it is needed: then it is seen by whoever is asked.",
+                remedy="If the command needs it, write it into the command itself, where whoever is asked sees it.",
             )
     if len(environ) > _MOST_VARIABLES or sum(map(len, environ)) > COMMAND_BYTES:
         raise DeniedError(
-            f"Permission denied: {len(environ)} variables are set, more than anybody can be asked about.",
-            remedy="Write those that are needed into the command itself.",
+            f"Permission denied: {len(environ)} variables are set, too many to ask about.",
+            remedy="Write the needed ones into the command itself.",
         )
 
 

@@ -157,7 +157,7 @@ def apply_held(project: Project, request: ApplyRequest) -> Operation:
         try:
             apply = _Apply(project, stacks, request, is_shared=not use.is_alone)
         except OSError as error:
-            raise ApplyFailed(f"what is held can't be read: {error.strerror}; nothing was changed") from error
+            raise ApplyFailed(f"unspill can't read the held changes: {error.strerror}; nothing was changed") from error
         return _without_claims(project, apply)
 
 
@@ -182,8 +182,8 @@ def _refuse_another_project(project: Project, stacks: Sequence[Stack]) -> None:
     """
     if any(stack.live == project.path and stack.inode != project.row.inode for stack in stacks):
         raise RootRefused(
-            f"{os.fsdecode(project.path)} is another directory than the one that was changed in the sandbox",
-            remedy="Put the project back where it was, or `unspill discard` what is held.",
+            f"{os.fsdecode(project.path)} is not the directory that the sandbox changed",
+            remedy="Move the project back to where it was, or run `unspill discard`.",
         )
 
 
@@ -702,7 +702,7 @@ def _requests(project: Project, held: dict[tuple[bytes, bytes], str], choice: He
         with Reader(root) as reader:
             head, rest = (b"", "") if is_secret(path) else head_of_held(change, reader)
         if change.entry is not None and is_secret(path):
-            becomes += "; what it has is not shown, because of its name: see `unspill diff`"
+            becomes += "; its content is not shown because of its name: see `unspill diff`"
         yield HeldPath(
             project=project.path,
             sandbox=project.row.id,

@@ -76,7 +76,7 @@ _REASONS: tuple[tuple[FileErrorKind, str, tuple[str, ...]], ...] = (
     ("permission_denied", "it is read-only in the sandbox", ("Read-only file system",)),
     (
         "too_large",
-        "there is no room for it",
+        "there is no space for it",
         ("No space left on device", "Disk quota exceeded", "Quota exceeded", "File too large"),
     ),
 )
@@ -349,11 +349,11 @@ def _check(outcome: Outcome, path: bytes) -> None:
         case NeverStarted():
             raise SandboxUnavailable(outcome.reason, remedy=outcome.remedy)
         case LimitReached():
-            text = f"{show(path)}: the bound {outcome.limit} = {outcome.bound} was reached"
+            text = f"{show(path)}: it reached the limit {outcome.limit} = {outcome.bound}"
             raise FileError(text, kind="too_large")
         case Cancelled():
             raise SandboxUnavailable("the caller gave up", remedy="Try again.")
-    raise SandboxUnavailable(f"{show(path)}: no answer from inside ({describe_end(outcome).splitlines()[0]})")
+    raise SandboxUnavailable(f"{show(path)}: no answer from the sandbox ({describe_end(outcome).splitlines()[0]})")
 
 
 def _positive(said: bytes, result: RunResult, path: bytes) -> bytes:
@@ -362,7 +362,7 @@ def _positive(said: bytes, result: RunResult, path: bytes) -> bytes:
         return said[3:]
     kind, _newline, message = said.partition(b"\0")[0].removeprefix(b"no ").partition(b"\n")
     if not said.startswith(b"no "):
-        raise SandboxUnavailable(f"{show(path)}: an answer from inside that can't be understood")
+        raise SandboxUnavailable(f"{show(path)}: unspill can't understand the sandbox's answer")
     text = message.decode("utf-8", "backslashreplace").rstrip("\n")
     if kind == b"unsupported":
         tool = show(message.strip()[:_LONGEST_REASON])
@@ -523,7 +523,7 @@ def _parse_listing(answer: bytes, where: bytes) -> tuple[list[FileEntry], bool]:
                 entries.append(_entry(line, name))
         return entries, answer[at:] == b"end 0\n"
     except (ValueError, OverflowError):
-        raise SandboxUnavailable(f"{show(where)}: an answer from inside that can't be understood") from None
+        raise SandboxUnavailable(f"{show(where)}: unspill can't understand the sandbox's answer") from None
 
 
 def _cut(answer: bytes, end: bytes, at: int) -> tuple[bytes, int]:
@@ -541,7 +541,7 @@ def _entry(line: bytes, name: bytes) -> FileEntry:
 def _split(answer: bytes, where: bytes) -> tuple[int, bytes]:
     size, newline, content = answer.partition(b"\n")
     if not newline or not size.isdigit():
-        raise SandboxUnavailable(f"{show(where)}: an answer from inside that can't be understood")
+        raise SandboxUnavailable(f"{show(where)}: unspill can't understand the sandbox's answer")
     return int(size), content
 
 
@@ -552,11 +552,11 @@ def _check_window(offset: int, limit: int, most: int) -> None:
 
 def _decode(path: bytes, content: bytes) -> str:
     if b"\0" in content:
-        raise FileError(f"{show(path)}: it is not a text", kind="not_text")
+        raise FileError(f"{show(path)}: it is not a text file", kind="not_text")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise FileError(f"{show(path)}: it is not a text in UTF-8", kind="not_text") from None
+        raise FileError(f"{show(path)}: it is not UTF-8 text", kind="not_text") from None
 
 
 class Written(Record):
@@ -586,7 +586,7 @@ def write_file(
 ) -> Written:
     """Write a file whole; with a digest only where it has that content."""
     if after == "discard":
-        raise UsageError("a file that is thrown away at once can't be written", remedy="Use `hold` or `apply`.")
+        raise UsageError("`discard` would throw the file away at once", remedy="Use `hold` or `apply`.")
     raw = to_bytes(content)
     where = inside.resolve(path)
     if len(raw) > MOST_WRITTEN:
@@ -595,7 +595,7 @@ def write_file(
     answer, result = inside.act(*WRITING, words, stdin=raw, after=after, cancel_fd=cancel_fd)
     made, _space, kind = answer.strip().partition(b" ")
     if made not in (b"0", b"1") or not kind.isalnum():
-        raise SandboxUnavailable(f"{show(where)}: an answer from inside that can't be understood")
+        raise SandboxUnavailable(f"{show(where)}: unspill can't understand the sandbox's answer")
     lasts = bool(result.changes) or not result.sandboxed or kind != _TMPFS
     return Written(path=where, size=len(raw), is_new=made == b"1", lasts=lasts, result=result)
 
@@ -613,7 +613,7 @@ def edit_file(
     """Replace a text of a file by another. Where another run was faster, look again what there is to replace."""
     before, behind = to_bytes(old), to_bytes(new)
     if not before or before == behind:
-        raise UsageError("there must be something to replace, and something else to put there")
+        raise UsageError("the text to replace is empty, or the same as the new text")
     for left in reversed(range(_TRIES)):
         found = read_bytes(inside, path, 0, MOST_EDITED, cancel_fd)
         if found.has_more:
@@ -737,7 +737,7 @@ class SandboxTree:
         where = self._inside.resolve(path)
         answer = self._inside.ask(*LOOKING["look"], (where,), 64, cancel_fd)
         if not answer[1:].strip().isdigit():
-            raise SandboxUnavailable(f"{show(where)}: an answer from inside that can't be understood")
+            raise SandboxUnavailable(f"{show(where)}: unspill can't understand the sandbox's answer")
         return FileEntry(path=where, kind=_NAMED_KINDS.get(answer[:1], "unknown"), size=int(answer[1:]))
 
     def exists(self, path: Path, *, cancel_fd: int | None = None) -> bool:

@@ -276,8 +276,8 @@ def _refuse_other_roots(journal: Journal) -> None:
     for root, (_device, inode) in zip(journal.operation.roots, journal.identities, strict=True):
         if stat_root(root).st_ino != inode:
             raise RootRefused(
-                f"{os.fsdecode(root)} is another directory than the one that was changed",
-                remedy="Put the project back where it was.",
+                f"{os.fsdecode(root)} is not the directory that the operation changed",
+                remedy="Move the project back to where it was.",
             )
 
 
@@ -290,18 +290,16 @@ def _reverse(
     cancel_fd: int | None = None,
 ) -> Operation:
     if wanted.ending != "done":
-        raise UsageError(f"operation {wanted.number} was rolled back: there is nothing to take back")
+        raise UsageError(f"operation {wanted.number} was rolled back: there is nothing to undo")
     if wanted.id in reversed_by:
         by = reversed_by[wanted.id]
         raise UsageError(
-            f"operation {wanted.number} was taken back by operation {by.number}",
-            remedy=f"To do it again: unspill undo op{by.number}",
+            f"operation {by.number} already undid operation {wanted.number}",
+            remedy=f"To redo it: unspill undo op{by.number}",
         )
     journal = read_journal(journal_file(project.store.state, wanted.id))
     if journal is None or journal.end is None:
-        raise UsageError(
-            f"the backup of operation {wanted.number} is not kept any more", remedy="See `keep_days` in the settings."
-        )
+        raise UsageError(f"the backup of operation {wanted.number} is gone", remedy="See `keep_days` in the settings.")
     _refuse_other_roots(journal)
     later = LaterOperations(project.store, wanted)
     task = Task(
@@ -347,7 +345,7 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
         trees = tuple(known[layer] for layer in held if layer in known)
         if len(trees) < len(held):
             raise UsageError(
-                f"what operation {wanted.number} put on hold again was applied or discarded since",
+                f"the changes that operation {wanted.number} held again were applied or discarded since",
                 remedy="See `unspill log`, and undo that instead.",
             )
         is_discard = not journal.steps and not journal.git
@@ -376,8 +374,8 @@ def _refuse_built_on(store: Store, wanted: Operation, held: Sequence[str], layer
     first = next((at for at, layer in enumerate(with_git) if layer in held), len(with_git))
     if any(layer not in held for layer in with_git[first:]):
         raise UsageError(
-            f"a later run built on the git repository that operation {wanted.number} put on hold again",
-            remedy="Discard or apply all that is held instead.",
+            f"a later run built on the git repository that operation {wanted.number} held again",
+            remedy="Apply or discard everything that is held instead.",
         )
 
 
@@ -526,9 +524,7 @@ class _Trace:
         self._operation = operation
         steps = steps_of(project, operation)
         if not steps:
-            raise UsageError(
-                f"what op {operation.number} changed is not kept any more", remedy="See `keep_days` in the settings."
-            )
+            raise UsageError(f"the backup of op {operation.number} is gone", remedy="See `keep_days` in the settings.")
         self._sides: dict[tuple[int, bytes], _Sides] = {}
         for step in steps:
             self._add(step)
@@ -868,7 +864,7 @@ def _find_source(project: Project, root: bytes, path: bytes, backup: str | None)
                 and step.action != "set_metadata"
             ):
                 return _Source(place=step.backup, entry=step.before, digest=step.digest)
-        raise UsageError(f"{backup} displaced no {os.fsdecode(path)!r}", remedy=_SEE_LISTS)
+        raise UsageError(f"{backup} did not replace {os.fsdecode(path)!r}", remedy=_SEE_LISTS)
     if backup is None:
         return _find_newest(project, root, path)
     catch_up(project.store, project.path)
@@ -900,7 +896,7 @@ def _draft(draft: Draft, dirs: OpenDirs, path: bytes, source: _Source) -> None:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
         raise UsageError(
-            f"{show(path)} has no backup there any more: an undo or a redo has put it back", remedy=_SEE_LISTS
+            f"{show(path)} has no backup there any more: an undo or redo used it", remedy=_SEE_LISTS
         ) from None
     _verify(fd, name, status, source, draft)
     live = dirs.roots[0]
@@ -921,7 +917,7 @@ def _verify(fd: int, name: bytes, status: os.stat_result, source: _Source, draft
     entry = source.entry
     is_same = matches(status, entry) if entry.inode and not source.digest else status.st_size == entry.size
     if not is_same or (source.digest and digest_entry(fd, name, status, draft.modes) != source.digest):
-        raise UsageError("the backup is not what was put there", remedy=_SEE_LISTS)
+        raise UsageError("the backup was changed", remedy=_SEE_LISTS)
 
 
 def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
@@ -941,8 +937,8 @@ def _make_parents(draft: Draft, live: Beneath, path: bytes, group: int) -> bool:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         raise UsageError(
-            f"{show(path)} can't be restored: a link or a file is where a directory above it was",
-            remedy="Move that away first, or undo the operation that put it there.",
+            f"{show(path)} can't be restored: a link or file took the place of a directory above it",
+            remedy="Move it away first, or undo the operation that created it.",
         ) from error
     for directory in reversed(missing):
         place, made = draft.stage_directory(0)

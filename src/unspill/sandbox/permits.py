@@ -87,7 +87,7 @@ def check_access(
     """
     for given in (hosts, readable, reveal, roots):
         if isinstance(given, str | bytes):
-            raise UsageError(f"a list is wanted, not one text: {given!r}")
+            raise UsageError(f"this must be a list, not one text: {given!r}")
     return Access(
         network=network,
         hosts=tuple(dict.fromkeys(_host(host) for host in hosts)),
@@ -180,10 +180,10 @@ def run_with_more(
         UsageError: something of it is malformed, or can't be had whoever says yes.
     """
     if project.means.container:
-        raise UsageError("in container mode a command has all that the container has", remedy="Ask for nothing else.")
+        raise UsageError("in container mode a command has the whole container", remedy="Ask for nothing else.")
     if unsandboxed:
         if network or hosts or readable or reveal or roots:
-            raise UsageError("a command without a sandbox has all there is", remedy="Ask for nothing else.")
+            raise UsageError("a command without a sandbox already has full access", remedy="Ask for nothing else.")
         return _run_unsandboxed(project, outside(project, spec), broker)
 
     def ask() -> tuple[Project, RunSpec]:

@@ -125,7 +125,7 @@ def make_plan(
         HostError: unspill does not know this machine's system calls, or container mode makes no sandbox.
     """
     if project.means.engine is None:
-        raise HostError("in container mode no sandbox is made", remedy="See what it lacks here: `unspill doctor`.")
+        raise HostError("container mode has no sandbox", remedy="`unspill doctor` shows what is missing here.")
     base = places.rootfs
     given = PlanInput(
         policy=project.means.policy.replace(limits=spec.limits),
@@ -262,7 +262,7 @@ def _script_of_words(argv: tuple[bytes, ...]) -> bytes | None:
     """Return a script that runs a command of more words than bwrap takes, None where it takes them."""
     longest = max(map(len, argv), default=0)
     if longest > _LONGEST_ARGUMENT or sum(map(len, argv)) + _POINTER * len(argv) > _LARGEST_COMMAND:
-        raise UsageError("the command is longer than the kernel takes", remedy="Pass it by stdin or a file.")
+        raise UsageError("the command is longer than the kernel allows", remedy="Pass it through stdin or a file.")
     if len(argv) <= _MOST_WORDS:
         return None
     return b"exec " + b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in argv) + b"\n"

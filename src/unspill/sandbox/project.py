@@ -156,7 +156,7 @@ def _given(environ: Mapping[bytes, bytes], name: bytes) -> bytes:
     value = environ.get(name, b"")
     if value and not value.startswith(b"/"):
         shown = value.decode("utf-8", "backslashreplace")
-        raise UsageError(f"{name.decode()} is not an absolute path: {shown!r}", remedy="Set it to one.")
+        raise UsageError(f"{name.decode()} is not an absolute path: {shown!r}", remedy="Set it to an absolute path.")
     return value
 
 
@@ -325,8 +325,8 @@ def rootfs_directory(policy: Policy, locations: Locations) -> bytes:
     problem = find_changeable_way(way) if way and way != directory else None
     if problem is not None:
         raise RootfsUnsafe(
-            f"{show(problem.path)} {problem.reason}, who could lead to a rootfs of theirs",
-            remedy=f"Name the directory itself (now it is {show(directory)}), if it is the one that you mean.",
+            f"{show(problem.path)} {problem.reason}, who could point it at their own rootfs",
+            remedy=f"Name the directory itself (now {show(directory)}), if you mean that one.",
         )
     return directory
 

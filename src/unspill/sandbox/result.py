@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.secrets import Masks
     from unspill.store.db import Store
 
-    State = Literal["held", "thrown away", "applied", "needless", "left"]
+    State = Literal["held", "discarded", "applied", "needless", "skipped"]
     from unspill.changes import render
 else:
     render = lazy_module("unspill.changes.render")  # lazy: changes
@@ -62,15 +62,15 @@ else:
 _MOST_DENIALS = 10
 _HOST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[]_*")
 _HEADINGS: dict[State, str] = {
-    "held": "Changes (held, the project is not touched{why}):",
-    "thrown away": "Changes (thrown away, the project is not touched{why}):",
+    "held": "Changes (held, not in the project{why}):",
+    "discarded": "Changes (discarded, the project is unchanged{why}):",
     "applied": "Changes (applied to the project):",
-    "needless": "Changes (nothing of it had to be applied, the project is not touched):",
-    "left": "Not applied (held in the sandbox, later commands see it, the project does not have it):",
+    "needless": "Changes (nothing to apply, the project already matches):",
+    "skipped": "Not applied (held: later commands see it, the project does not have it):",
 }
 
 _SECRETS_NAMED = 3
-ROOT_NOTE = "level C: run for root (`allow_root`), which is weaker than for an ordinary user; see `unspill doctor`"
+ROOT_NOTE = "level C: this ran as root (`allow_root`), less protected than for an ordinary user; see `unspill doctor`"
 STRICT_NOTE = '`profile = "strict"` refuses more system calls; it has no Landlock fence. unspill says this once.'
 _STRICT_KEY = "said that strict has no Landlock"
 # Of curl and git; of getaddrinfo, twice; of node; of wget; of Go; of the JVM; of connect(2)
@@ -88,12 +88,12 @@ _NO_HOST = (
 )
 _NETWORK_OFF = Hint(
     code="network-off",
-    text="Commands have no network here.",
-    remedy="`--allow-host HOST` allows one host, `--network` asks for the network for this command.",
+    text="The network is off.",
+    remedy="Allow one host with `--allow-host HOST`, or ask for full access with `--network`.",
 )
 _BY_PROXY = Hint(
     code="network-by-proxy",
-    text="The allowed hosts are reached by the sandbox's proxy only, and this program does not seem to use it.",
+    text="Allowed hosts are only reachable through the sandbox's proxy, and this program does not seem to use it.",
     remedy="Point it at the proxy in `$https_proxy`, which speaks HTTP and SOCKS5.",
 )
 _REMAINS_NAMED = 3
@@ -106,7 +106,7 @@ _MOST = 100
 class RunResult(Record):
     """One run as it ended. `changes` is what this run changed against what it saw.
 
-    `held` if any of it is kept in the sandbox; `operation` is the apply that followed, with what it left and why.
+    `held` if any of it is kept in the sandbox; `operation` is the apply that followed, with what it skipped and why.
     `flagged` are applied paths that run when somebody builds, tests or pushes. `problem` says why nothing was applied
     although it should have been. `connections` went out through the sandbox's proxy, `denials` were refused by it, each
     with what would allow it. `number` is 0 where the caller gave up before the sandbox was free; not `sandboxed` where
@@ -181,14 +181,14 @@ def became(result: RunResult) -> list[tuple[State, list[str]]]:
         return []
     operation, changes, project = _as_seen(result)
     if operation is None:
-        return [("held" if result.held else "thrown away", _listed(changes, project))]
+        return [("held" if result.held else "discarded", _listed(changes, project))]
     if not operation.left:
         # Without a number it did nothing: what was held before, and is gone, the project never had
         return [("applied" if operation.number else "needless", _listed(changes, project))]
-    left: tuple[State, list[str]] = ("left", render.left_lines(operation))
-    return (
-        [("applied", _listed(render.applied_part(changes, operation), project)), left] if operation.number else [left]
-    )
+    skipped: tuple[State, list[str]] = ("skipped", render.left_lines(operation))
+    if not operation.number:
+        return [skipped]
+    return [("applied", _listed(render.applied_part(changes, operation), project)), skipped]
 
 
 def _as_seen(result: RunResult) -> tuple[Operation | None, ChangeSet, bytes]:
@@ -217,7 +217,7 @@ def _change_lines(result: RunResult) -> list[str]:
 
 
 def _listed(changes: ChangeSet, project: bytes) -> list[str]:
-    return render.summary_lines(changes, fold_git=True, project=project or None) or ["only times of files"]
+    return render.summary_lines(changes, fold_git=True, project=project or None) or ["only timestamps"]
 
 
 def _error_text(outcome: NeverStarted) -> str:
@@ -294,7 +294,7 @@ def describe_end(outcome: Outcome) -> str:
         case Cancelled():
             return "Command was cancelled\nExit code: 130"
         case LimitReached():
-            return f"Command killed: the bound {outcome.limit} = {outcome.bound} was reached\nExit code: 137"
+            return f"Command killed: it reached the limit {outcome.limit} = {outcome.bound}\nExit code: 137"
         case NeverStarted():
             return f"Command was not started: {outcome.reason}"
 

@@ -58,9 +58,9 @@ _ALL = 1_000_000
 
 # One of these is in every path of a repository, also of a bare one, that says where it stands
 _IN_REPOSITORIES = (b".git", b"objects", b"refs", b"HEAD")
-EARLIER = "an earlier run that is held changed it too"
-STALE = "it is not what was reviewed"
-CHANGED = "it is not what you were shown, but changed since"
+EARLIER = "an earlier held run changed it too"
+STALE = "it changed after the review"
+CHANGED = "it changed after you reviewed it"
 # Of so many groups of paths and so many bytes at most the tokens are told unasked
 _MOST_TOKENS = 20
 _MOST_TOKEN_BYTES = 64 << 20
@@ -96,7 +96,7 @@ def _read_changes(project: Project, run: str | int | None) -> ChangeSet:
         if layer.run == wanted.id
     ]
     if not parts and wanted.changed:
-        raise UsageError(f"nothing of run {wanted.number} is held any more", remedy="See `unspill log`.")
+        raise UsageError(f"run {wanted.number} has no held changes", remedy="See `unspill log`.")
     return join(parts)
 
 
@@ -399,7 +399,7 @@ class _Choosing:
         if paths and not self._request.automatic:
             raise UsageError(
                 f"another held run changed {os.fsdecode(min(paths))!r} too",
-                remedy="Apply all that is held, or choose other paths.",
+                remedy="Apply everything that is held, or choose other paths.",
             )
         # Where the reason that the earlier one is held is the person's consent, that is what is missing here, too
         held = still_held(self._judge(root), self._request.selection.included) if paths else {}
@@ -676,7 +676,7 @@ def read_partly_chosen(changes: ChangeSet, some: Hunks) -> PartlyChosen:
         new = read_up_to(reader.open_after(change), LARGEST_WITH_HUNKS)
     if some.digest and not digest_of_hunks(change.path, old, new).startswith(some.digest):
         raise UsageError(
-            f"the hunks of {os.fsdecode(change.path)!r} are not those that you were shown",
+            f"the hunks of {os.fsdecode(change.path)!r} changed after you reviewed them",
             remedy="Look again: `unspill diff PATH`, on a terminal.",
         )
     return PartlyChosen(root=root, change=change, old=old, new=new)

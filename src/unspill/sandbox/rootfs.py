@@ -241,7 +241,7 @@ class RootfsRegistry:
         """
         old = self.find(name)
         if old.manifest is None or old.manifest.spec.source not in SOURCES:
-            raise RootfsError(f"{old.name} has no source that could have a newer one.", remedy="Make it anew yourself.")
+            raise RootfsError(f"{old.name} has no source to look for a newer one.", remedy="Make it again yourself.")
         source = find_source(old.manifest.spec.source)
         new = upgrade(
             self._registry, old, source, install=self._install.telling(report), report=report or ignore_progress
@@ -265,8 +265,8 @@ class RootfsRegistry:
         found = self._registry.find(name)
         if found is not None and not force and found.name in self._layered():
             raise RootfsError(
-                f"Some sandbox has written to {found.name}; without it, that is worth nothing.",
-                remedy="`unspill rootfs keep` or `discard` in its project first, or --force.",
+                f"A sandbox has written to {found.name}, and would lose what it wrote.",
+                remedy="Run `unspill rootfs keep` or `discard` in its project first, or add --force.",
             )
         return self._registry.remove(name, force=force)
 
@@ -333,7 +333,7 @@ def keep_rootfs(project: Project, label: str, report: Callable[[Progress], None]
     if not is_rootfs_label(label):
         raise UsageError(
             f"not a label for a rootfs: {label!a}",
-            remedy="Use small letters, digits, `.` and `_`, a letter first, and not the name of a source there.",
+            remedy="Use lower-case letters, digits, `.` and `_`, a letter first, and not the name of a source there.",
         )
     # Whatever the policy says by now: the tree that the layers were written for
     project = project.with_means(policy=project.means.policy.replace(view="rootfs", rootfs_writable=True))
@@ -443,8 +443,8 @@ def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Loca
         remove_tree(project)
     if not isinstance(result.outcome, Exited):
         raise RootfsError(
-            f"{rootfs.name} could not be asked what it has: {type(result.outcome).__name__}.",
-            remedy="Look what a command does there: `unspill run -- sh`.",
+            f"unspill could not list the tools in {rootfs.name}: {type(result.outcome).__name__}.",
+            remedy="Try a command there: `unspill run -- sh`.",
         )
     said = result.stdout.kept().decode("utf-8", "replace")
     arch = os.uname().machine if rootfs.manifest is None else rootfs.manifest.key.arch

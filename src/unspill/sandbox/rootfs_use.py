@@ -198,7 +198,7 @@ def writable_directories(project: Project, base: RootfsBase | None) -> tuple[byt
         return ()
     if os.lstat(base.tree).st_uid != os.geteuid():
         raise UsageError(
-            f"The rootfs {base.name} can't be writable: it belongs to somebody else.",
+            f"The rootfs {base.name} can't be writable: it belongs to another user.",
             remedy="Make one of your own with `unspill rootfs pull`.",
         )
     deepest = max(map(len, layers_of(project).values()), default=0)
@@ -346,7 +346,7 @@ def base_of(project: Project) -> RootfsBase:
                 raise
         else:
             return base.replace(note=note)
-    raise RootfsError("The rootfs is being exchanged all the time.", remedy="Try again.")
+    raise RootfsError("The rootfs keeps changing.", remedy="Try again.")
 
 
 def _find_meant(project: Project) -> tuple[Rootfs, str]:
@@ -360,10 +360,10 @@ def _find_meant(project: Project) -> tuple[Rootfs, str]:
             older = _find_by_tree(project, tree)
             if older is not None:
                 found = older
-                note = f"{NOTE}this sandbox stays on {found.name}, to which it has written ({_REMEDY})"
+                note = f"{NOTE}this sandbox stays on {found.name}, because it has written to it ({_REMEDY})"
             else:
                 gone = show(os.path.basename(os.path.dirname(tree)))
-                note = f"{NOTE}what this sandbox had written to {gone} is lost: that is gone (`unspill rootfs discard`)"
+                note = f"{NOTE}{gone} is gone, and what this sandbox wrote to it is lost (`unspill rootfs discard`)"
     return found, note
 
 
@@ -410,8 +410,8 @@ class RootfsUse:
                 return
             if time.monotonic() > end:
                 raise RootfsError(
-                    f"Somebody has locked the rootfs {base.name} and does not let go of it.",
-                    remedy="See who: `lsof +D` on its directory. A removal takes a moment only.",
+                    f"Another process keeps the rootfs {base.name} locked.",
+                    remedy="Find it with `lsof +D` on the directory of the rootfs, and wait for it or stop it.",
                 )
             is_afresh = True
             time.sleep(_PAUSE_S)
@@ -593,10 +593,10 @@ def _ended(outcome: Outcome) -> str:
         case TimedOut():
             return f"it was ended after {outcome.after_s:.0f} s"
         case LimitReached():
-            return f"it was ended because it took more than its {outcome.limit}: {outcome.bound}"
+            return f"it reached the limit {outcome.limit} = {outcome.bound}"
         case NeverStarted():
             return outcome.reason
-    return "it was given up"
+    return "it was cancelled"
 
 
 def _printable(line: str) -> str:

@@ -115,7 +115,7 @@ else:
 _TOO_LARGE = ("layer_bytes", "layer_entries", "free_space", "free_inodes")
 _LONGEST_PAUSE_MS = 20
 _NOT_EXECUTED = (126, 127)
-_NOT_IN_ROOTFS = "Is it in the rootfs? `unspill rootfs info --tools` says what is; `pull --package NAME` adds to it."
+_NOT_IN_ROOTFS = "`unspill rootfs info --tools` lists what the rootfs has; `pull --package NAME` adds to it."
 
 _MOST_BYTES = 64 << 20
 _STEADY = ""
@@ -147,7 +147,7 @@ def run_command(project: Project, spec: RunSpec) -> RunResult:
         cause = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(cause, OSError) or cause.errno not in (errno.EMFILE, errno.ENFILE):
             raise
-        raise SandboxUnavailable(f"no descriptors are left: {cause.strerror}", remedy=DESCRIPTORS_REMEDY) from error
+        raise SandboxUnavailable(f"too many open files: {cause.strerror}", remedy=DESCRIPTORS_REMEDY) from error
 
 
 def _run_in_turn(project: Project, spec: RunSpec) -> RunResult:
@@ -405,8 +405,8 @@ def check_program(project: Project, plan: Plan, allowed: str) -> None:
     """
     if identify_program(project, plan) != allowed:
         raise DeniedError(
-            "Permission denied: the program was changed after it was allowed what it asks for.",
-            remedy="Run it again, to be asked about the program that is there now.",
+            "Permission denied: the program changed after its request was allowed.",
+            remedy="Run it again to be asked about the program as it is now.",
         )
 
 
@@ -636,8 +636,8 @@ def run_contained(project: Project, spec: RunSpec) -> RunResult:
     """
     if spec.after != "apply":
         raise UsageError(
-            f"in container mode changes can't be kept apart, so `{spec.after}` can't be done",
-            remedy="Use `apply`: changes are then made in the project at once.",
+            f"container mode can't keep changes apart, so `{spec.after}` is not possible",
+            remedy="Use `apply`: commands then change the project directly.",
         )
     environ = contained_environ(project.path, project.means.policy.environment, os.environb, spec.environ)
     check_plain(spec)

@@ -354,11 +354,11 @@ def cancelled_line(result: RunResult) -> str:
     said = "Cancelled." if isinstance(result.outcome, Cancelled) else "Cancelled after the command had ended."
     operation = result.operation
     if operation is not None and operation.number:
-        rest = " Some of them are on hold: see `unspill changes`." if result.held else ""
+        rest = " Some of them are held: see `unspill changes`." if result.held else ""
         return f"{said} Its changes were applied as op {operation.number}. Undo: `unspill undo`.{rest}"
     if result.held:
-        return f"{said} Its changes are on hold ({count_changes(result.changes) or 'only timestamps'}). {_REVIEW}"
-    return f"{said} {'Its changes were thrown away.' if result.changes else 'It had changed nothing.'}"
+        return f"{said} Its changes are held ({count_changes(result.changes) or 'only timestamps'}). {_REVIEW}"
+    return f"{said} {'Its changes were discarded.' if result.changes else 'It had changed nothing.'}"
 
 
 def interrupted_line(run: Run, sandbox: str = "default") -> str:
@@ -367,9 +367,9 @@ def interrupted_line(run: Run, sandbox: str = "default") -> str:
     command = words if len(words) <= _LONGEST_COMMAND else f"{words[:_LONGEST_COMMAND]}..."
     where = "" if sandbox == "default" else f" in sandbox {sandbox!r}"
     if isinstance(run.outcome, LimitReached):
-        return f"Run {run.number}{where} was cut off: {command}. {_too_large(run.outcome)}"
+        return f"Run {run.number}{where} was interrupted: {command}. {_too_large(run.outcome)}"
     count = f" ({run.changed} {'path' if run.changed == 1 else 'paths'})" if run.changed else ""
-    return f"Run {run.number}{where} was cut off: {command}. Its changes are on hold{count}. {_REVIEW}"
+    return f"Run {run.number}{where} was interrupted: {command}. Its changes are held{count}. {_REVIEW}"
 
 
 def _too_large(reached: LimitReached) -> str:
@@ -390,8 +390,8 @@ def sweep_once(store: Store, facts: Facts) -> tuple[Operation, ...]:
         swept = sweep(store)
     except OSError as error:
         raise SandboxUnavailable(
-            f"{os.fsdecode(store.state)} can't be put in order: {error.strerror}",
-            remedy="Mend the disk or free some space.",
+            f"{os.fsdecode(store.state)} can't be repaired: {error.strerror}",
+            remedy="Repair the disk or free some space.",
         ) from error
     if swept.runs and facts.cgroup != "none":
         cgroup.sweep_groups(facts.cgroup, swept.runs)

@@ -538,8 +538,8 @@ def _hint(path: bytes, project: bytes) -> Hint:
     name = show(os.path.relpath(path, project))
     return Hint(
         code="masked-secret",
-        text=f"{name} is masked as a secret.",
-        remedy=f"`--reveal {name}` asks for it, for one run.",
+        text=f"{name} is hidden as a secret.",
+        remedy=f"Ask to show it to one run with `--reveal {name}`.",
     )
 
 

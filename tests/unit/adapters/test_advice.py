@@ -60,10 +60,10 @@ def test_every_kind_of_file_error_has_its_advice_or_the_librarys_own(kind: str) 
     ("message", "expected"),
     [
         ("", ""),
-        ("no descriptors are left: Too many open files", "no descriptors are left: Too many open files"),
+        ("too many open files: Too many open files", "too many open files: Too many open files"),
         ("Give a name, such as src/app.py or and/or", "Give a name, such as src/app.py or and/or"),
         ("unspill can't create a layer in /home/me/.state: No space left on device.", "No space left on device."),
-        ("/home/me/.state can't be put in order: Permission denied", "Permission denied"),
+        ("/home/me/.state can't be repaired: Permission denied", "Permission denied"),
         ("could not start the spawner process: [Errno 2] No such file: '/home/me/bwrap'", ""),
         ("The playground /home/me/p belongs to user 7.", ""),
         ("b'/home/me' is gone", ""),

@@ -90,7 +90,7 @@ def test_an_option_of_an_earlier_version_is_refused_with_what_to_do_instead(word
     with pytest.raises(UsageError) as refused:
         parse(find_verb("run"), words)
     assert refused.value.message == "--why was removed"
-    assert "unspill explains the paths that its output names" in refused.value.remedy
+    assert "unspill explains the paths in its output" in refused.value.remedy
     assert "--why" not in help_text(find_verb("run"))
 
 
@@ -102,9 +102,9 @@ def test_the_help_comes_from_the_same_table() -> None:
         "",
         "  --limit N                 how many",
         "  --project DIR             the project (default: the one around the current directory)",
-        "  --sandbox NAME            which sandbox of the project (default: default)",
+        "  --sandbox NAME            the sandbox of the project (default: default)",
         "  --json                    print one JSON object",
-        "  -h, --help                show this text",
+        "  -h, --help                show this help",
     ]
 
 
@@ -122,7 +122,7 @@ def test_what_is_no_number_is_refused(given: str) -> None:
 def test_of_options_that_exclude_each_other_only_one_may_be_given() -> None:
     assert parse(run, ["-q"]).only_one("--quiet", "--json") == "--quiet"
     assert parse(run, []).only_one("--quiet", "--json") is None
-    with pytest.raises(UsageError, match="--quiet and --json were both given"):
+    with pytest.raises(UsageError, match="--quiet and --json can't be used together"):
         parse(run, ["--json", "-q"]).only_one("--quiet", "--json")
 
 

@@ -107,16 +107,16 @@ def test_each_reason_has_what_to_type() -> None:
         "  ! a: conflict: because",
         "      unspill diff /home/ann/project/a, then unspill apply --overwrite /home/ann/project/a or unspill discard "
         "/home/ann/project/a",
-        "  ! b: kept back: because",
-        "      unspill apply, which applies all that is held",
+        "  ! b: skipped: because",
+        "      unspill apply (applies everything that is held)",
         "  ! c: refused: because",
         "      unspill discard /home/ann/project/c",
-        "  ! d: not what was reviewed: because",
+        "  ! d: changed: because",
         "      unspill diff /home/ann/project/d, then unspill apply /home/ann/project/d",
         "  ! /home/ann/library/e: conflict: because",
         "      unspill diff /home/ann/library/e, then unspill apply --overwrite /home/ann/library/e or unspill discard "
         "/home/ann/library/e",
-        "  To drop what is held: unspill discard PATH",
+        "  To discard held changes: unspill discard PATH",
     ]
 
 
@@ -137,8 +137,8 @@ def test_there_is_an_end_to_the_list() -> None:
     assert len(lines) == 41
     assert lines[-1] == "  ! and 80 more: see unspill changes"
     flags = flagged_lines([(b"%d" % number, "it runs") for number in range(30)])
-    assert flags[0] == "  ! 0: look at it first: it runs"
-    assert flags[-1] == "  ! and 10 more to look at first"
+    assert flags[0] == "  ! Review before use: 0 (it runs)"
+    assert flags[-1] == "  ! and 10 more to review"
     assert len(flags) == 21
 
 
@@ -163,15 +163,15 @@ def test_the_exit_code_says_whether_something_was_left() -> None:
 @pytest.mark.parametrize(
     ("values", "lines"),
     [
-        ({"ending": "rolled back"}, ["an interrupted apply (op 5) was taken back"]),
-        ({"ending": "done", "kind": "undo"}, ["an interrupted undo (op 5) was finished"]),
+        ({"ending": "rolled back"}, ["Rolled back an interrupted apply (op 5)."]),
+        ({"ending": "done", "kind": "undo"}, ["Finished an interrupted undo (op 5)."]),
         (
             {"ending": "rolled back", "left": (left(b"a"),)},
-            ["an interrupted apply (op 5) was taken back, except for what was changed since: a"],
+            ["Rolled back an interrupted apply (op 5), except for files that changed since: a"],
         ),
         (
             {"ending": "rolled back", "notes": ("a: you edited it",)},
-            ["an interrupted apply (op 5) was taken back", "  a: you edited it"],
+            ["Rolled back an interrupted apply (op 5).", "  a: you edited it"],
         ),
     ],
 )
@@ -220,7 +220,7 @@ def test_connections_are_summed_by_host_and_port() -> None:
 
 def test_refusals_have_the_rule_and_the_remedy() -> None:
     assert refused_lines([denied("evil.org"), denied("fe80::1", times=3), denied("http://x_y/", 0)]) == [
-        "the network refused 3 destinations to the command:",
+        "The proxy refused 3 destinations:",
         "  ! evil.org:443: host",
         "      Ask.",
         "  ! [fe80::1]:443: host, 3 times",

@@ -38,7 +38,7 @@ def test_a_request_is_told_without_gaps(request_: Any, said: str) -> None:
         (OPERATION | {"paths": ["a"], "more_paths": "forged"}, "apply op 1 by run, done: a"),
         (RUN, "run 2, Exited 0: touch a"),
         (RUN | {"paths": ["a"]}, "run 2, Exited 0: touch a; changed a"),
-        ({"kind": "unreadable", "bytes": 7}, "unreadable line, 7 bytes"),
+        ({"kind": "unreadable", "bytes": 7}, "unreadable line of 7 bytes"),
         ({"kind": "recovered", "n": 7, "prev": "00"}, "recovered"),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_network_that_protects_nothing_near_is_called_so() -> None:
     request = NetworkForCommand(**FOR_A_COMMAND)
     assert not any("careful" in line for line in make_question(request, ("once",)).lines)
     weaker = make_question(request.replace(mode="host"), ("once",))
-    assert any("all that listens on this machine" in line for line in weaker.lines)
+    assert any("that listens on this machine" in line for line in weaker.lines)
 
 
 def test_others_offer_the_scopes_that_they_can_have() -> None:
@@ -459,7 +459,7 @@ def test_whoever_is_asked_is_told_what_a_path_becomes(tmp_path: Path) -> None:
     nodes = {
         "a file of 1 byte": (File(b"x"), (b"x", "")),
         "a file of 5000 bytes, executable": (File(b"y" * 5000, mode=0o755), (b"y" * 200, "4800")),
-        "a file of 3 bytes, executable, writable for everybody, with the content that it has": (
+        "a file of 3 bytes, executable, writable by everybody, with the same content": (
             File(b"old", mode=0o777),
             (b"old", ""),
         ),

@@ -28,7 +28,7 @@ def named(line: bytes, code: int = 1) -> list[str]:
     ],
 )
 def test_a_missing_file_that_is_masked_is_named(line: bytes, name: str) -> None:
-    assert named(line) == [f"{name} is masked as a secret."]
+    assert named(line) == [f"{name} is hidden as a secret."]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def result(outcome: Any, stdout: bytes = b"", stderr: bytes = b"", **fields: Any
             LimitReached(limit="output", bound=10),
             b"y\n",
             b"",
-            "y\nCommand killed: the bound output = 10 was reached\nExit code: 137\n",
+            "y\nCommand killed: it reached the limit output = 10\nExit code: 137\n",
         ),
         (
             NeverStarted(reason="x: No such file or directory", remedy="Install it.", exit_code=127),
@@ -86,9 +86,9 @@ def test_the_text_of_each_outcome(outcome: Any, stdout: bytes, stderr: bytes, te
 
 def test_changes_follow_the_output() -> None:
     held = result(Exited(code=0), b"out\n", changes=ONE, held=True)
-    assert held.text() == "out\n\nChanges (held, the project is not touched):\n1 added\n  A new\n"
+    assert held.text() == "out\n\nChanges (held, not in the project):\n1 added\n  A new\n"
     discarded = result(Exited(code=2), changes=ONE)
-    assert discarded.text() == "Exit code: 2\n\nChanges (thrown away, the project is not touched):\n1 added\n  A new\n"
+    assert discarded.text() == "Exit code: 2\n\nChanges (discarded, the project is unchanged):\n1 added\n  A new\n"
 
 
 OPERATION = Operation(
@@ -110,7 +110,7 @@ TWO = ChangeSet(
         ),
     )
 )
-NOT_APPLIED = "Not applied (held in the sandbox, later commands see it, the project does not have it):"
+NOT_APPLIED = "Not applied (held: later commands see it, the project does not have it):"
 REASON = "  ! .envrc: needs the user's approval: direnv runs it when you enter the directory"
 
 
@@ -126,7 +126,7 @@ REASON = "  ! .envrc: needs the user's approval: direnv runs it when you enter t
         (
             {"held": True, "problem": "the disk is full"},
             [
-                "Changes (held, the project is not touched because the apply failed: the disk is full):",
+                "Changes (held, not in the project because the apply failed: the disk is full):",
                 "2 added",
                 "  A .envrc",
                 "  A new",
