@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do steps and take them back: the only code that writes into a live tree.
+"""Do steps and take them back: the code that writes into a live tree. `git_move` moves a repository by it.
 
 Each step is one rename by directory descriptors that either happens or does not. What came out is compared with what
 was expected, and put back if it is something else. A step that can't be done is left out; the others go on. Before the
