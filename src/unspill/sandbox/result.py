@@ -89,7 +89,7 @@ _NO_HOST = (
 _NETWORK_OFF = Hint(
     code="network-off",
     text="The network is off.",
-    remedy="Allow one host with `--allow-host HOST`, or ask for full access with `--network`.",
+    remedy="Allow one host with `--allow-host HOST`, or ask for the network with `--network`.",
 )
 _BY_PROXY = Hint(
     code="network-by-proxy",
