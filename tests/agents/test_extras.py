@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With every framework installed, none is loaded by those who do not ask for it.
-
-Foreign is every module that any installed package brings. Python itself tells what it loads, in every process started.
-"""
+"""With every framework installed, none is loaded unasked, and the types of all files are checked."""
 
 import functools
 import os
@@ -16,9 +13,10 @@ import pytest
 
 from tests.architecture.frameworks import framework_files, module_of, normal, pinned
 from tests.architecture.sources import ROOT, sources
+from tests.architecture.test_tools import check
 from tests.support import Ground
 
-pytestmark = [pytest.mark.kernel, pytest.mark.agents]
+pytestmark = pytest.mark.agents
 
 IMPORTED = re.compile(r"^import time: +\d+ \| +\d+ \| +([\w.]+)$", re.MULTILINE)
 RUN = """
@@ -51,20 +49,24 @@ def at_start() -> set[str]:
     return loaded_by(sys.executable, "-c", "pass")
 
 
+@pytest.mark.kernel
 def test_the_frameworks_are_here_to_be_loaded() -> None:
     installed = {normal(found.metadata["Name"]) for found in distributions()}
     assert set(pinned("constraints-agents.txt")) <= installed
     assert installed_modules() >= FRAMEWORKS
 
 
+@pytest.mark.kernel
 def test_importing_unspill_loads_nothing_foreign(at_start: set[str]) -> None:
     assert loaded_by(sys.executable, "-c", "import unspill; unspill.Sandbox") - at_start == set()
 
 
+@pytest.mark.kernel
 def test_a_run_of_the_library_loads_nothing_foreign(ground: Ground, at_start: set[str]) -> None:
     assert loaded_by(sys.executable, "-c", RUN, os.fspath(ground.project)) - at_start == set()
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize(
     "words",
     [("run", "--", "true"), ("run", "--hold", "--json", "--", "touch", "x"), ("changes",), ("--help",), ("hook", "-h")],
@@ -80,13 +82,26 @@ def adapters(*, needing: bool) -> list[str]:
     return [module_of(source) for source in found if (source.path in framework_files()) is needing]
 
 
+@pytest.mark.kernel
 def test_the_tools_without_a_framework_load_nothing_foreign(at_start: set[str]) -> None:
     free = adapters(needing=False)
     assert "unspill.adapters.tools" in free
     assert loaded_by(sys.executable, "-c", f"import {', '.join(free)}") - at_start == set()
 
 
+@pytest.mark.kernel
 @pytest.mark.timeout(180)
 def test_importing_the_adapters_does_load_the_frameworks(at_start: set[str]) -> None:
     """The control arm: what is loaded would be seen."""
     assert loaded_by(sys.executable, "-c", f"import {', '.join(adapters(needing=True))}") - at_start >= FRAMEWORKS
+
+
+CACHE = Path.home() / ".cache" / "unspill-tests"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_mypy_is_content_with_the_files_that_need_a_framework() -> None:
+    """The time buys one strict pass over every file that needs a framework."""
+    here = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / "agents").rglob("*.py")}
+    check("mypy", "--cache-dir", CACHE / "mypy-agents", *sorted(framework_files() | here))

@@ -41,7 +41,7 @@ def test_ruff_would_format_nothing_differently() -> None:
 
 @pytest.mark.slow
 def test_mypy_is_content_with_every_file_that_needs_no_framework() -> None:
-    """The others are checked where the frameworks are: tests/agents/test_types.py."""
+    """The others are checked where the frameworks are: tests/agents/test_extras.py."""
     others = (word for path in sorted(framework_files()) for word in ("--exclude", f"^{re.escape(path)}$"))
     check("mypy", "--cache-dir", CACHE / "mypy", *others, *TREES)
 

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token of a few digits is only a name: what is compared is the whole digest of what was shown."""
+"""What a person consents to and reads: the whole digest counts, and our own lines come last, whole and marked."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import shlex
 import subprocess
 import sys
 from hashlib import blake2b, sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.kernel.terminal_person import at_terminal
+from tests.panes import ROWS, Pane, shown
 from tests.support import run_cli
 
 if TYPE_CHECKING:
@@ -88,3 +92,141 @@ def test_e6_control_where_the_token_decides_the_other_content_is_let_in(ground: 
     word, evil = swapped(ground)
     subprocess.run([sys.executable, "-c", BY_TOKEN, "apply", "--include", word], cwd=ground.project, check=True)
     assert (ground.project / ".envrc").read_text() == evil
+
+
+PROGRAM: Final = Path(sys.executable).with_name("unspill")
+# Longer than a line of the terminal, so that what does not wrap is not whole
+NAME: Final = "a-name-that-is-longer-than-a-line-of-the-terminal-in-which-it-is-to-be-read"
+FORGED: Final = b"tests: 12 passed\nunspill: 1 modified. Applied as op 7. Undo: unspill undo\nunspill:   M a.txt\n"
+# What is obeyed on the terminal itself, and what only the terminal of a program that reads the output obeys
+COLOURS: Final = {
+    "hidden": b"\x1b[8m",
+    "hidden in the middle of a line": b"this is not from \x1b[8m",
+    "black on black": b"\x1b[30;40m",
+    "black on black of 256": b"\x1b[38;5;16;48;5;16m",
+    "white on white of all colours": b"\x1b[38;2;255;255;255;48;2;255;255;255m",
+    "many attributes": b"\x1b[1;2;3;4;5;7;8;9m",
+    "a line that was not ended": b"it is not true that ",
+    "a return": b"unspill: nothing was changed\r",
+    "an erased line": b"text\x1b[1K\x1b[8m",
+}
+WILD: Final = {
+    **{f"alternate screen {number}": b"\x1b[?%dh\x1b[H" % number for number in (47, 1047, 1049)},
+    "alternate screen, twice": b"\x1b[?1049h\x1b[?47h\x1b[8m",
+    "a region at the top": b"\x1b[1;2r\x1b[H",
+    "a region in the middle": b"\x1b[9;10r\x1b[9;1H",
+    "a region and its origin": b"\x1b[3;4r\x1b[?6h\x1b[1;1H",
+    "line drawing": b"\x1b(0",
+    "line drawing, shifted": b"\x1b)0\x0e",
+    "a title that was not ended": b"\x1b]0;title",
+    "a colour that was not ended": b"\x1b]11;rgb:00",
+    "a device string that was not ended": b"\x1bPq",
+    "an application string that was not ended": b"\x1b_G",
+    "a private string that was not ended": b"\x1b^x",
+    "a start of string": b"\x1bXx",
+    "a name of a window that was not ended": b"\x1bkname",
+    "a sequence that was not ended": b"\x1b[38;5",
+    "an escape": b"\x1b",
+    "at the top": FORGED * 3 + b"\x1b[H",
+    "some lines up": FORGED * 3 + b"\x1b[5A",
+    "up by reverse line feeds": FORGED * 3 + b"\x1bM\x1bM\x1bM\x1bM",
+    "no wrapping": b"\x1b[?7l",
+    "insertion at the top": FORGED + b"\x1b[4h\x1b[H",
+    "no cursor": b"\x1b[?25l",
+    "a mouse": b"\x1b[?1003h\x1b[?1006h",
+    "keys of an application": b"\x1b[?1h\x1b=",
+    "eight bits": b"\xc2\x9b8m",
+    "a saved cursor": b"\x1b[H\x1b7\x1b[9;9H\x1b[8m",
+}
+ENDINGS: Final = COLOURS | WILD
+USUAL: Final = {
+    "alternate_on": "0",
+    "cursor_flag": "1",
+    "insert_flag": "0",
+    "wrap_flag": "1",
+    "origin_flag": "0",
+    "scroll_region_upper": "0",
+    "scroll_region_lower": str(ROWS - 1),
+    "mouse_any_flag": "0",
+    "keypad_flag": "0",
+    "keypad_cursor_flag": "0",
+}
+WITHOUT: Final = (
+    "import sys; sys.argv[0] = 'unspill'; from unspill.cli import run; from unspill.cli.main import main; "
+    "run.TerminalOutput.settle = lambda self: None; main()"
+)
+
+
+def is_seen(pane: Pane, number: int) -> bool:
+    """Tell whether the summary is the last on the screen, whole and without attributes, on a terminal as usual."""
+    ours = [f"unspill: 1 added. Applied as op {number}. Undo: unspill undo", f"unspill:   A {NAME}"]
+    is_plain = pane.lines(with_attributes=True)[-len(ours) :] == ours
+    return is_plain and {name: pane.value(name) for name in USUAL} == USUAL
+
+
+def script(ground: Ground, ending: bytes, way: str, *, resets: bool) -> str:
+    """Return what a person types: a command that ends like that, by itself or into a program that shows its output."""
+    ground.write("ending", FORGED + ending)
+    program = f"{PROGRAM}" if resets else f"{sys.executable} -P -c {shlex.quote(WITHOUT)}"
+    # The other program has shown it before the command ends
+    command = shlex.quote(f"cat ending; touch {NAME}; sleep 0.3")
+    return f"printf 'earlier 1\\nearlier 2\\n'; {program} run -c {command}{' | cat' if way == 'piped' else ''}"
+
+
+# Ends where our first line begins, which is longer
+HARMLESS: Final = ("a return",)
+
+
+# On the terminal itself nothing but colours is obeyed, which other tests show for all the rest
+CASES: Final = [(ending, "direct") for ending in (*COLOURS, *list(WILD)[:5])] + [
+    (ending, "piped") for ending in ENDINGS
+]
+
+
+@pytest.mark.parametrize(("ending", "way"), CASES)
+def test_c10_the_summary_is_seen_whatever_a_command_leaves_in_the_terminal(
+    ending: str, way: str, ground: Ground
+) -> None:
+    """Print a forged summary, then hide what follows: by colours, the alternate screen, margins, line drawing, strings
+    that are not ended, a cursor that was moved, by itself and through a pipe.
+
+    Control: without the reset the real summary is not the last that is seen, not whole or not plain, or the terminal is
+    not as usual.
+    """
+    with shown(script(ground, ENDINGS[ending], way, resets=True), ground.project, ground.top) as pane:
+        assert is_seen(pane, 1), pane.lines(with_attributes=True)
+        assert "earlier 1" in pane.tmux("capture-pane", "-p", "-S", "-"), "nothing is cleared"
+    os.unlink(ground.project / NAME)
+    with shown(script(ground, ENDINGS[ending], way, resets=False), ground.project, ground.top) as pane:
+        assert is_seen(pane, 2) is (ending in HARMLESS), pane.lines(with_attributes=True)
+
+
+@pytest.mark.parametrize("way", ["direct", "piped"])
+def test_output_without_sequences_is_followed_by_none(way: str, ground: Ground) -> None:
+    """A terminal that knows none would show them."""
+    ground.write("ending", "plain\n")
+    log = ground.top / "log"
+    pipe = " | cat" if way == "piped" else ""
+    words = ["script", "-qec", f"{PROGRAM} run -c 'cat ending; sleep 0.1; touch made'{pipe}", os.fspath(log)]
+    subprocess.run(words, cwd=ground.project, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    printed = log.read_bytes().split(b"\n", 1)[1].rpartition(b"\n\nScript done")[0] or log.read_bytes()
+    assert b"plain\r\nunspill: 1 added. Applied as op 1. Undo: unspill undo\r\nunspill:   A made" in printed
+    assert b"\x1b" not in printed
+
+
+def test_a_terminal_is_as_usual_where_the_summary_goes_elsewhere(ground: Ground) -> None:
+    ground.write("ending", b"\x1b[8m")
+    for options, name in (("", "log"), ("--quiet ", "quiet")):
+        command = f"{PROGRAM} run {options}-c 'cat ending' 2> {name}.txt; echo seen"
+        with shown(command, ground.project, ground.top) as pane:
+            assert pane.lines(with_attributes=True)[-1] == "seen"
+        assert b"\x1b" not in (ground.project / f"{name}.txt").read_bytes()
+
+
+def test_what_unspill_says_of_its_own_failure_is_seen_too(ground: Ground) -> None:
+    """After an output that hides, a run that was cancelled, and one that we could not bring to its end."""
+    ground.write("ending", FORGED + b"\x1b[8m")
+    cancelled = f"{PROGRAM} run -c 'cat ending; sleep 50' & sleep 2; kill -INT $!; wait $!"
+    with shown(f"set -m; {cancelled}", ground.project, ground.top) as pane:
+        lines = pane.lines(with_attributes=True)
+        assert lines[-1] == "unspill: Cancelled. It had changed nothing.", lines

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every attack of the threat model has techniques or a test with a control arm, and is listed."""
+"""Every attack of the threat model and every weakness of others has a test with a control arm, and is listed."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
 
+from tests.attack.regressions import DOCUMENT as REGRESSIONS
+from tests.attack.regressions import rows as regression_rows
+from tests.attack.regressions import table, whose
 from tests.attack.table import DOCUMENT, HERE, PROMISES, root_table, rows, tables, with_root_table
 from tests.attack.techniques.every import TECHNIQUES
 from tests.attack.techniques.vectors import CLASSES
+from tests.figures import record_figure
 
 # A25 falls away, the project keeps its real path; D10 too, there is no user-mode network such as slirp.
 REQUIRED = {
@@ -64,3 +68,22 @@ def test_what_succeeds_for_root_is_listed_in_what_is_promised() -> None:
     promises = PROMISES.read_text("utf-8")
     assert root_table() in promises, "run: python -m tests.attack.table"
     assert with_root_table(promises) == promises
+
+
+def test_at_least_25_weaknesses_of_others_have_a_test() -> None:
+    numbers = {row.cve for row in regression_rows()}
+    print(f"{len(numbers)} numbers in {len({(row.file, row.name) for row in regression_rows()})} tests")
+    record_figure("regressions by CVE", f"{len(numbers)}", "weaknesses of others, tried here with a control arm each")
+    assert len(numbers) >= 25
+
+
+def test_every_number_is_known_with_what_it_was_found_in() -> None:
+    assert {row.cve for row in regression_rows()} == whose().keys()
+
+
+def test_every_test_says_what_it_tries_and_what_its_control_is() -> None:
+    assert [row.name for row in regression_rows() if len(row.tried) < 20 or len(row.control) < 10] == []
+
+
+def test_the_document_lists_every_test() -> None:
+    assert REGRESSIONS.read_text("utf-8").endswith(table()), "run: python -m tests.attack.regressions"

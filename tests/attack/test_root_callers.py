@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A caller with uid 0: refused, or, where the person insists, without the rights that make root dangerous."""
+"""A caller with uid 0: refused, or without the rights that make root dangerous, and every technique tried as such."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.attack.arena import Arena, replaced
+from tests.attack.techniques.every import TECHNIQUES
 from tests.attack.test_kernel_surface import CAPABILITIES, REMOUNT, WRITABLE_SETTINGS
+from tests.support import Ground
 from unspill.errors import RootCallerRefused
+
+if TYPE_CHECKING:
+    from tests.attack.techniques.record import Technique
+    from unspill import Policy
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.root]
 
@@ -70,3 +78,21 @@ def test_a2_a_root_caller_who_is_let_in_has_no_capability(arena: Arena) -> None:
         assert arena.attack(CAPABILITIES, allow_root=True).won
         with arena.without_filter():
             assert "mount tmpfs" in arena.attack(REMOUNT, allow_root=True).won
+
+
+class RootGround(Ground):
+    """A machine whose root insists."""
+
+    def policy(self, **settings: Any) -> Policy:
+        return super().policy(**{"allow_root": True, **settings})
+
+
+@pytest.mark.parametrize(
+    "technique", [one for one in TECHNIQUES if one.as_root != "anybody"], ids=lambda technique: technique.id
+)
+def test_a_technique_fails_for_root_unless_it_is_listed(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, technique: Technique
+) -> None:
+    rooted = RootGround(**{field.name: getattr(ground, field.name) for field in fields(ground)})
+    succeeded = bool(technique.attack(Arena(rooted, monkeypatch)))
+    assert succeeded is (technique.as_root == "succeeds"), technique.tries

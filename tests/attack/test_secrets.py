@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command must not read: secrets of the person by path, and variables of the caller."""
+"""What a command must not read: secrets by path, eighty canaries, the caller's variables; what our own words tell."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.attack.arena import Arena, naive_bwrap, python, replaced, shown_as_it_is, wait_until
-from tests.support import chosen_views
+from tests.attack.canaries import Canary, planted, search, table
+from tests.support import chosen_views, run_cli
 from unspill import UnspillError
 from unspill.model.plan import File, ReadOnly, Tmpfs
+from unspill.model.policy import Secrets
+from unspill.plan.explain import Judge, Refusal, remedy_of
 from unspill.policy.defaults import ALLOWED_VARIABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.support import Ground
     from unspill.model.plan import MountOp
@@ -86,7 +91,7 @@ def plant_elsewhere(ground: Ground) -> list[Path]:
     return [*mine, *shared]
 
 
-def search(paths: Sequence[Path], below: str | Path = "/") -> str:
+def search_below(paths: Sequence[Path], below: str | Path = "/") -> str:
     # Not in one piece: the script itself can be read in /proc
     return SEARCH % (CANARY.split("-"), [*map(os.fspath, paths)], os.fspath(below))
 
@@ -98,10 +103,10 @@ def test_a8_no_secret_of_the_person_can_be_found_in_view_sealed(arena: Arena, en
     elsewhere = plant_elsewhere(arena.ground)
     try:
         assert len(planted) >= 60
-        assert not arena.attack(search([*planted, *elsewhere])).won
+        assert not arena.attack(search_below([*planted, *elsewhere])).won
         home = os.fsencode(arena.ground.home)
         with arena.plan_changed(lambda mounts: replaced(mounts, home, shown_as_it_is(home))):
-            found = arena.attack(search(planted)).won
+            found = arena.attack(search_below(planted)).won
         assert {os.fspath(path) for path in planted} - set(found) <= {
             os.fspath(arena.ground.home / "playground/of-the-person")
         }
@@ -116,7 +121,7 @@ def test_a8_known_secrets_are_masked_in_view_host(arena: Arena, engine: str) -> 
     own = [".config/unspill/config.toml", ".local/share/unspill/playground/another-0000/x"]
     planted = plant(arena.ground, [*MASKED, *own])
     sandbox = arena.ground.sandbox(view="host")
-    script = search([*planted, arena.ground.state / "runs/out"], below=arena.ground.top)
+    script = search_below([*planted, arena.ground.state / "runs/out"], below=arena.ground.top)
     assert not arena.attack(script, sandbox=sandbox).won
 
     def unmasked(mounts: Sequence[MountOp]) -> list[MountOp]:
@@ -144,7 +149,7 @@ def test_a8_a_symlink_in_the_project_leads_to_no_secret(arena: Arena) -> None:
     links = [arena.ground.project / name for name in ("key", "home/.ssh/id_rsa", "up/id_rsa", "state/runs/out")]
     assert all(CANARY in link.read_text() for link in links)
     for view in chosen_views():
-        assert not arena.attack(search(links, below=arena.ground.project), view=view).won, view
+        assert not arena.attack(search_below(links, below=arena.ground.project), view=view).won, view
 
 
 @pytest.mark.parametrize("view", chosen_views())
@@ -233,3 +238,219 @@ def on_command_lines(text: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+CANARIES = table()
+BEGINNING = CANARIES[0].word.rpartition("-")[0]
+IN_CONFIG = Secrets(directories=(b"config",))
+
+
+def found_by(text: str) -> set[Canary]:
+    """Return the canaries that a search says it has won."""
+    won = {line.split()[1] for line in text.splitlines() if line.startswith("WON ")}
+    return {canary for canary in CANARIES if canary.word in won}
+
+
+def in_state(ground: Ground) -> set[str]:
+    """Return the words of canaries that lie anywhere in the state directory."""
+    words = ["grep", "-rhoaE", BEGINNING + "-[0-9]{3}", os.fspath(ground.state)]
+    return set(subprocess.run(words, capture_output=True, text=True, check=False).stdout.split())
+
+
+def test_there_are_at_least_thirty_and_each_is_one_of_a_kind() -> None:
+    assert len(CANARIES) >= 30
+    assert len({canary.word for canary in CANARIES}) == len(CANARIES) == len({(c.kind, c.where) for c in CANARIES})
+
+
+def test_a8_none_of_eighty_canaries_is_found_inside_nor_left_in_any_record(arena: Arena, engine: str) -> None:
+    """Plant secrets in files, variables, processes, descriptors, sockets, a keyring, shared memory, the project and our
+    own directories; read, grep, connect and ask for them all inside; then grep output, plan, records and state.
+    Control: the same search on the host itself finds every single one."""
+    ground = arena.ground
+    with planted(ground, CANARIES, arena.patch) as made:
+        sandbox = ground.sandbox(after="apply", secrets=IN_CONFIG)
+        attempt = arena.attack(search(ground, CANARIES, made, ("/",)), sandbox=sandbox)
+        assert attempt.won == ()
+        result = attempt.result
+        assert sandbox.run("echo x > new && mkdir made && echo y > made/new").ok
+        sandbox.undo()
+        texts = [result.stdout.kept(), result.stderr.kept(), repr(result).encode(), repr(sandbox.runs()).encode()]
+        texts += [sandbox.explain("true").encode(), sandbox.diff().encode()]
+        assert [text for text in texts if BEGINNING.encode() in text] == []
+        assert in_state(ground) == {canary.word for canary in CANARIES if canary.kind in ("own", "held")}
+        missed = set(CANARIES) - found_outside(ground, search(ground, CANARIES, made, (os.fspath(ground.top),)))
+    assert missed == set()
+
+
+def found_outside(ground: Ground, script: str) -> set[Canary]:
+    """Run the search as a person's own command would run: with every variable and descriptor of the caller."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", python(script)[-1]],
+        cwd=ground.project,
+        capture_output=True,
+        text=True,
+        check=True,
+        close_fds=False,
+        timeout=30,
+    )
+    return found_by(done.stdout)
+
+
+def test_a8_canaries_that_are_known_secrets_are_not_found_in_view_host(arena: Arena, engine: str) -> None:
+    """The same search in view `host`, where the home directory is shown, for all but ordinary files of the person.
+    Control: the search of the sealed view has shown on the host that it finds every single one."""
+    ordinary = {"Documents/taxes.txt", "other-project/.env", "other-project/src/main.py", ".Xauthority"}
+    ordinary |= {".local/share/klipper/history2.lst", "/var/tmp", "/tmp", "/dev/shm"}
+    ground = arena.ground
+    with planted(ground, CANARIES, arena.patch) as made:
+        script = search(ground, CANARIES, made, (os.fspath(ground.top),))
+        attempt = arena.attack(script, view="host", secrets=IN_CONFIG)
+    assert {canary.where for canary in found_by("\n".join(attempt.lines))} <= ordinary
+
+
+def told(ground: Ground, guesses: tuple[str, str]) -> set[str]:
+    """Return what is told of two paths that a model guesses, one that exists and one that does not."""
+    texts = [ground.run(["stat", guess]).text().replace(guess, "GUESS") for guess in guesses]
+    assert all("No such file" in text for text in texts)
+    return set(texts)
+
+
+def test_a8_hints_do_not_tell_which_hidden_paths_exist(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for guessed paths in the home directory and elsewhere, and read from the hints which exist.
+
+    Control: where the host is asked first, what is told of the two differs.
+    """
+    for directory in (ground.home / ".ssh", ground.home):
+        directory.mkdir(exist_ok=True)
+        (directory / "real").write_text("k")
+    places = [f"{ground.home}/.ssh/", f"{ground.home}/"]
+    pairs = [(f"{place}real", f"{place}none") for place in places] + [("/var/lib/dpkg/status", "/var/lib/dpkg/none")]
+    assert [len(told(ground, pair)) for pair in pairs] == [1, 1, 1]
+
+    refusal_of = Judge.refusal
+
+    def refusal(judge: Judge, path: bytes, *, is_write: bool) -> Refusal | None:
+        found = refusal_of(judge, path, is_write=is_write)
+        # In a rootfs nobody misses what the host has, so there only a careless rule could tell of it
+        found = found or Refusal(kind="outside", path=path, rule="not shown")
+        return found if os.path.lexists(path) else None
+
+    monkeypatch.setattr(Judge, "refusal", refusal)
+    assert [len(told(ground, pair)) for pair in pairs] == [2, 2, 2]
+
+
+HOSTILE: Final = ("a;touch PWNED;", "$(touch PWNED)", "`touch PWNED`", "a\ntouch PWNED\n", "x y")
+# What a hint finds in an output has neither blanks nor quotes
+PRINTED: Final = (
+    "a;touch${IFS}PWNED;",
+    "a|touch${IFS}PWNED|a",
+    "a&touch${IFS}PWNED&a",
+    "a;>PWNED;",
+    "*",
+    "$HOME",
+)
+
+
+def check_pasted(ground: Ground, path: str, remedy: str) -> None:
+    """Paste the option that a remedy proposes into a shell, and for control the same path without quotes."""
+    option = remedy.partition("`")[2].rpartition("` or")[0]
+    assert option.startswith("--root ")
+    pasted = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {option}"], cwd=ground.top, capture_output=True, check=True
+    ).stdout.split(b"\0")
+    assert pasted == [b"--root", os.path.dirname(path).encode(), b""]
+    assert not (ground.top / "PWNED").exists()
+    subprocess.run(["bash", "-c", f"printf '%s\\0' --root {path}"], cwd=ground.top, capture_output=True, check=False)
+    assert (ground.top / "PWNED").exists() == ("PWNED" in path)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_c8_a_remedy_can_be_pasted(ground: Ground, name: str) -> None:
+    """Name a path so that what is proposed against its refusal does something else in a shell.
+
+    Control: the same path without quotes makes a shell run what is in it.
+    """
+    path = f"/absent/{name}/x"
+    refusal = Judge(ground.sandbox().plan("true").mounts).refusal(path.encode(), is_write=True)
+    assert refusal is not None
+    check_pasted(ground, path, remedy_of(refusal, is_write=True, home=bytes(ground.home)))
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_c8_a_remedy_for_what_a_command_printed_can_be_pasted(ground: Ground, name: str) -> None:
+    """Print a path so that what the hint proposes does something else in a shell.
+
+    Control: the same path without quotes makes a shell run what is in it.
+    """
+    path = f"/absent/{name}/x"
+    said = 'printf "tool: %s: Read-only file system\\n" "$1" >&2; exit 1'
+    [hint] = ground.run(["sh", "-c", said, "sh", path]).hints
+    check_pasted(ground, path, hint.remedy)
+
+
+@pytest.fixture
+def full_device() -> Iterator[int]:
+    fd = os.open("/dev/full", os.O_WRONLY)
+    yield fd
+    os.close(fd)
+
+
+def test_b5_output_that_can_not_be_written_costs_no_change(ground: Ground, full_device: int) -> None:
+    """Print to a standard output that takes nothing, and change a file.
+
+    Control: the command itself fails where its own output goes there.
+    """
+    program = Path(sys.executable).with_name("unspill")
+    ground.configure(f'bwrap = "{os.fsdecode(ground.bwrap)}"\n')
+    words = [os.fspath(program), "run", "--apply", "--", "sh", "-c", "echo out; echo kept > kept"]
+    done = subprocess.run(
+        words, cwd=ground.project, stdout=full_device, stderr=subprocess.PIPE, check=False, timeout=60
+    )
+    assert done.returncode == 125
+    assert b"stdout could not be written: No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert (ground.project / "kept").read_text() == "kept\n"
+    for verb in ("log", "status"):
+        done = subprocess.run(
+            [program, verb], cwd=ground.project, stdout=full_device, stderr=subprocess.PIPE, check=False
+        )
+        assert (done.returncode, b"Traceback" in done.stderr) == (5, False)
+        both = subprocess.run([program, verb], cwd=ground.project, stdout=full_device, stderr=full_device, check=False)
+        assert both.returncode == 5
+    control = subprocess.run(["sh", "-c", "echo out"], stdout=full_device, stderr=subprocess.DEVNULL, check=False)
+    assert control.returncode != 0
+
+
+def test_b10_a_project_that_a_command_closed_says_how_to_open_it(ground: Ground) -> None:
+    """Take the right to enter the project away, so that no later run begins.
+
+    Control: the later run is refused; what the message proposes lets it begin again.
+    """
+    ground.configure(f'bwrap = "{os.fsdecode(ground.bwrap)}"\n')
+    run_cli("run", "--hold", "--", "chmod", "000", ".", cwd=ground.project)
+    refused = run_cli("run", "--", "true", cwd=ground.project)
+    assert refused.returncode != 0
+    assert b"`unspill discard`" in refused.stderr
+    assert run_cli("discard", cwd=ground.project).returncode == 0
+    assert run_cli("run", "--", "true", cwd=ground.project).returncode == 0
+
+
+@pytest.mark.parametrize("instead", ["link", "file"])
+def test_c4_a_backup_is_not_restored_through_a_link(ground: Ground, instead: str) -> None:
+    """Replace a directory by a link to another one, and have a file below it restored.
+
+    Control: with the directory back in its place the same restore succeeds.
+    """
+    ground.configure(f'bwrap = "{os.fsdecode(ground.bwrap)}"\n')
+    ground.write("d/f", "first")
+    ground.write("e/f", "other")
+    run_cli("run", "-q", "--apply", "--", "sh", "-c", "echo second > d/f", cwd=ground.project)
+    make = {"link": "ln -s e d", "file": "echo x > d"}[instead]
+    run_cli("run", "-q", "--apply", "--", "sh", "-c", f"rm -rf d; {make}", cwd=ground.project)
+    done = run_cli("restore", "d/f", cwd=ground.project)
+    assert done.returncode == 2
+    assert b"a link or file took the place of a directory above it" in done.stderr
+    assert (ground.project / "e" / "f").read_text() == "other"
+    (ground.project / "d").unlink()
+    assert run_cli("restore", "d/f", cwd=ground.project).returncode == 0
+    assert (ground.project / "d" / "f").read_text() == "second\n"

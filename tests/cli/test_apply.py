@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`apply`, `discard`, `undo`, `redo`, and `run` that applies: what a person sees, and what is in the project then."""
+"""`apply`, `discard`, `undo`, `redo`, `show`, and `run` that applies: what a person sees, and what is still held."""
 
 import json
 import os
@@ -382,3 +382,140 @@ def test_a_commit_is_one_line(ground: Ground) -> None:
     typed(ground, "undo")
     _stdout, stderr = typed(ground, "run", "--hold", "-c", "git add . && git commit -qm one")
     assert stderr.splitlines()[-1].startswith("  . .git/: ")
+
+
+def test_show_of_an_operation(ground: Ground) -> None:
+    ground.write("file", "old\n")
+    typed(ground, "run", "-q", "-c", "echo new > file; touch exe; chmod 4755 exe; echo x > .envrc")
+    lines = typed(ground, "show", "op1")[0].splitlines()
+    assert lines[0].startswith("op 1 (")
+    assert lines[0].endswith("): apply of run 1, done")
+    assert lines[1].endswith("requested by: run")
+    assert lines[2:6] == ["changes:", "1 added, 1 modified", "  A exe", "  M file"]
+    assert lines[6] == "note: exe: set-user-id, set-group-id and sticky bits are not applied"
+    assert lines[7:9] == ["skipped:", "  ! .envrc: held: direnv runs it when you enter the directory"]
+    operation = ground.sandbox().operations()[0]
+    assert typed(ground, "show", operation.id)[0].splitlines() == lines
+    value = json.loads(typed(ground, "show", "op1", "--json")[0])
+    assert (value["number"], value["changed"], value["asked_by"]) == (1, 2, "run")
+    assert [(left["path"], left["why"]) for left in value["left"]] == [(".envrc", "held")]
+    # A number alone is a run's
+    assert typed(ground, "show", "1")[0].startswith("run 1 (")
+
+
+def test_show_of_a_run_says_what_became_of_its_changes(ground: Ground) -> None:
+    typed(ground, "run", "-q", "-c", "touch a b")
+    typed(ground, "undo")
+    typed(ground, "run", "-q", "--hold", "-c", "touch c d")
+    typed(ground, "apply", "c")
+    typed(ground, "apply")
+    typed(ground, "run", "-q", "--discard", "-c", "touch e")
+    typed(ground, "run", "-q", "-c", "true")
+    last = [typed(ground, "show", run)[0].splitlines()[-1] for run in "1234"]
+    assert last == [
+        "changed 2 paths: applied by op 1 (unspill show op1)",
+        "changed 2 paths: applied by op 3 (unspill show op3), op 4 (unspill show op4)",
+        "changed 1 path: no operation on record applied them",
+        f"directory: {ground.project}",
+    ]
+
+
+def test_the_number_of_an_operation_is_known_for_one(ground: Ground) -> None:
+    typed(ground, "run", "-q", "-c", "touch a b")
+    typed(ground, "undo")
+    _stdout, stderr = typed(ground, "show", "2", code=2)
+    assert stderr.splitlines() == [
+        "unspill: no such run: 2",
+        "  There is an operation with this number: `unspill show op2`.",
+    ]
+
+
+def test_what_git_keeps_for_itself_is_one_line_of_an_apply_too(ground: Ground) -> None:
+    git = "git -c user.email=a@example.org -c user.name=A"
+    typed(ground, "run", "-q", "-c", "git init -q . && touch a && git add a")
+    typed(ground, "run", "-q", "--hold", "-c", f"touch b; {git} commit -qm one")
+    lines = typed(ground, "apply")[0].splitlines()
+    assert lines[1] == "  A b"
+    assert lines[2] == "  git: new master"
+    assert len(lines) == 3
+    assert [line[:9] for line in typed(ground, "undo")[0].splitlines()[1:]] == ["  D b", "  git: ma"]
+
+
+HIDDEN = "unspill: This run does not see .git: held changes delete it. To see it: unspill discard .git"
+
+
+def on_hold(stderr: str) -> list[str]:
+    """Return the line that says what is on hold, and what is listed below it."""
+    lines = stderr.splitlines()
+    first = next((index for index, line in enumerate(lines) if "Still held" in line), len(lines))
+    return lines[first:]
+
+
+@pytest.fixture
+def wiped(ground: Ground) -> Ground:
+    """A repository in which a run has deleted everything: the files are gone, that `.git` goes is held."""
+    subprocess.run(["git", "init", "-q", ground.project], check=True)
+    ground.write("file", "x\n")
+    stderr = typed(ground, "run", "-c", "rm -rf ./* ./.[a-z]*")[1]
+    assert "! .git: held: " in stderr
+    assert stderr.endswith("  To discard held changes: unspill discard PATH\n")
+    return ground
+
+
+def test_an_undo_says_what_of_that_run_is_still_held_and_how_to_drop_it(wiped: Ground) -> None:
+    stdout, stderr = typed(wiped, "undo")
+    assert stdout.splitlines() == ["Undid op 1 (1 change), recorded as op 2. Redo: unspill redo", "  A file"]
+    held = ["unspill: Still held, visible to later runs: 1 deleted. Discard: unspill discard .git", "  D .git/"]
+    assert on_hold(stderr) == held
+    typed(wiped, "discard", ".git")
+    assert on_hold(typed(wiped, "redo", "op1")[1]) == []
+
+
+def test_a_run_that_does_not_see_git_says_so_before_it_starts(wiped: Ground) -> None:
+    typed(wiped, "undo")
+    lines = typed(wiped, "run", "--", "git", "status", code=128)[1].splitlines()
+    assert lines[0] == HIDDEN
+    assert lines[1].startswith("fatal: not a git repository")
+    (wiped.project / "below").mkdir()
+    assert f"unspill discard {wiped.project}/.git" in typed(wiped, "run", "--", "true", cwd="below")[1]
+    result = wiped.sandbox().run("true")
+    assert any(note.startswith("This run does not see .git") for note in result.warnings)
+    typed(wiped, "discard", ".git")
+    assert typed(wiped, "run", "--", "git", "status", "--short")[1] == ""
+
+
+def test_a_run_that_sees_everything_says_nothing(ground: Ground) -> None:
+    ground.write("file", "x\n")
+    typed(ground, "run", "-q", "--hold", "-c", "echo y > file; touch new; rm new")
+    assert typed(ground, "run", "--", "true")[1] == ""
+
+
+def test_what_is_deleted_and_made_again_is_seen(ground: Ground) -> None:
+    ground.write("file", "x\n")
+    typed(ground, "run", "-q", "--hold", "-c", "rm file")
+    assert "does not see file:" in typed(ground, "run", "--", "true")[1]
+    typed(ground, "run", "-q", "--hold", "-c", "echo again > file")
+    assert typed(ground, "run", "--", "true")[1] == ""
+
+
+def test_a_part_that_was_not_applied_is_named(ground: Ground) -> None:
+    typed(ground, "run", "-q", "--hold", "-c", "echo 1 > a; echo 2 > b")
+    said = ["unspill: Still held, visible to later runs: 1 added. Discard: unspill discard b", "  A b"]
+    assert on_hold(typed(ground, "apply", "a")[1]) == said
+    assert on_hold(typed(ground, "apply")[1]) == []
+
+
+def test_an_undo_of_an_apply_says_that_its_changes_are_on_hold_again(ground: Ground) -> None:
+    typed(ground, "run", "-q", "--hold", "-c", "echo 1 > a")
+    typed(ground, "apply")
+    said = ["unspill: Still held, visible to later runs: 1 added. Discard: unspill discard a", "  A a"]
+    assert on_hold(typed(ground, "undo")[1]) == said
+    assert on_hold(typed(ground, "redo")[1]) == []
+
+
+def test_a_project_that_can_be_listed_but_not_entered_is_refused_in_words(ground: Ground) -> None:
+    ground.write("file", "x\n")
+    typed(ground, "run", "-q", "--hold", "-c", "rm file; chmod 644 .")
+    stderr = typed(ground, "run", "--", "true", code=125)[1]
+    assert "the working directory can't be entered" in stderr
+    assert "`unspill discard`" in stderr

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Help texts and the parts of the command line that need no sandbox."""
+"""Help texts and the parts of the command line that need no sandbox, `unspill mcp` without its extra among them."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -56,3 +62,68 @@ def test_a_state_directory_that_others_may_read_is_refused(ground: Ground) -> No
     done = run_cli("changes", cwd=ground.project)
     assert done.returncode == 7
     assert done.stdout == b""
+
+
+def test_without_the_extra_it_says_what_to_install(ground: Ground) -> None:
+    assert importlib.util.find_spec("mcp") is None, "the package is tested without its extras"
+    done = run_cli("mcp", cwd=ground.project)
+    assert done.returncode == 2
+    assert done.stdout == b"", "nothing that a client would take for an answer"
+    assert done.stderr.decode().splitlines() == [
+        "unspill: the extra `mcp` is not installed",
+        f"  Run in a checkout of unspill: {sys.executable} -m pip install '.[mcp]'",
+    ]
+
+
+def test_the_settings_of_a_client_name_this_program_and_whole_paths(ground: Ground) -> None:
+    words = ("--sandbox", "agent", "--also", "../other", "--ask", "queue", "--patience", "2", "--remember")
+    (ground.home / "other").mkdir()
+    done = run_cli("mcp", "--settings", *words, cwd=ground.project)
+    server = json.loads(done.stdout)["mcpServers"]["unspill"]
+    assert os.access(server["command"], os.X_OK)
+    assert os.access(server["args"][2], os.X_OK)
+    assert server["args"] == [
+        *("-E", "-P", server["args"][2]),
+        *("mcp", "--project", os.fspath(ground.project), "--also", os.fspath(ground.home / "other")),
+        *("--sandbox", "agent", "--ask", "queue", "--patience", "2", "--remember"),
+    ]
+
+
+def test_settings_work_for_a_program_that_is_started_as_a_module(ground: Ground) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "unspill", "mcp", "--settings"], cwd=ground.project, capture_output=True, check=True
+    )
+    server = json.loads(done.stdout)["mcpServers"]["unspill"]
+    started = subprocess.run([server["command"], *server["args"], "--ask", "x"], capture_output=True, check=False)
+    assert started.stderr.startswith(b"unspill: --ask is not one of")
+
+
+def test_settings_that_would_not_work_are_not_printed(ground: Ground) -> None:
+    for words, problem in (
+        (("--http", "127.0.0.1:0"), "--settings is for a server that its client starts, --http for one that you start"),
+        (("--project", "nowhere"), f"no such project directory: '{ground.project}/nowhere'"),
+        (("--also", "nowhere"), f"no such project directory: '{ground.project}/nowhere'"),
+        (("--project", os.fspath(ground.home)), f"{ground.home} can't be a root: it is your home directory."),
+    ):
+        done = run_cli("mcp", "--settings", *words, cwd=ground.project)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.stderr.decode().splitlines()[0] == f"unspill: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--ask", "model"), "--ask is not one of client, queue, deny: 'model'"),
+        (("--ask", "terminal"), "--ask is not one of client, queue, deny: 'terminal'"),
+        (("--patience", "-1"), "--patience is not a number of seconds up to 600: -1"),
+        (("--patience", "nan"), "--patience is not a number of seconds up to 600: nan"),
+        (("--patience", "soon"), "--patience is not a number of seconds up to 600: soon"),
+        (("--token-file", "x"), "--token-file and --origin need --http"),
+        (("--origin", "http://example.org"), "--token-file and --origin need --http"),
+        (("word",), "too many arguments: word"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_loaded(ground: Ground, words: tuple[str, ...], problem: str) -> None:
+    done = run_cli("mcp", *words, cwd=ground.project)
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[0] == f"unspill: {problem}"

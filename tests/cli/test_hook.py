@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of coding agents by way of their hooks: sealed to the byte, run for real, never let through as they were."""
+"""Commands of coding agents by hooks or by a shell prefix: sealed to the byte, never let through as they were."""
 
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import unspill
 from tests.cli.coding_agents import KINDS, OR_STOP, Agent, Codex, Outcome
+from tests.kernel.terminal_person import ASKED, Person
 from tests.support import Ground, run_cli
 
 pytestmark = pytest.mark.kernel
@@ -328,3 +334,275 @@ def test_a_hook_that_failed_otherwise_would_let_the_command_through() -> None:
     ask = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "ask", "updatedInput": {}}}
     done = subprocess.CompletedProcess([], 0, json.dumps(ask).encode(), b"")
     assert agent.decide(given, done) == Outcome(command="echo x", arguments=given)
+
+
+PROGRAM = str(Path(sys.executable).with_name("unspill"))
+SCRIPT = Path(__file__).parents[2] / "scripts" / "unspill"
+# What a module does where it is imported, and how any other verb ends then
+BREAKING = {
+    "raise ImportError('damaged')": 5,
+    "raise MemoryError": 5,
+    "raise KeyboardInterrupt": 130,
+    "raise BrokenPipeError": 141,
+    "raise SystemExit(0)": 0,
+    "raise GeneratorExit": 1,
+    "import sys; del sys.excepthook; raise ValueError": 1,
+}
+KILLED = {"import os; os.kill(os.getpid(), 9)": -9, "import os; os._exit(77)": 77}
+
+
+@pytest.fixture
+def agent(ground: Ground) -> Agent:
+    return KINDS["claude-code"]("claude-code", ground.project)
+
+
+def replace_module(ground: Ground, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    """Put a module of ours before all others, outside of the project."""
+    path = ground.top / "broken" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(ground.top / "broken"))
+
+
+def call(words: list[str], agent: Agent) -> "subprocess.CompletedProcess[bytes]":
+    raw = json.dumps(agent.event_for("echo x")).encode()
+    return subprocess.run(words, input=raw, cwd=agent.project, capture_output=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(("text", "otherwise"), BREAKING.items())
+def test_a_defect_stops_the_command(
+    text: str, otherwise: int, agent: Agent, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_module(ground, monkeypatch, "json.py", text)
+    done = call([PROGRAM, "hook", "claude-code"], agent)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert run_cli("log", "--json", cwd=ground.project).returncode == otherwise
+
+
+@pytest.mark.parametrize("words", [[sys.executable, str(SCRIPT)], [sys.executable, "-m", "unspill"]])
+@pytest.mark.parametrize("text", ["raise ImportError('damaged')", "raise KeyboardInterrupt", "def main("])
+def test_a_damaged_installation_stops_the_command(
+    words: list[str], text: str, agent: Agent, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_module(ground, monkeypatch, "unspill/cli/main.py", text)
+    damaged = ground.top / "broken/unspill"
+    (damaged / "__init__.py").touch()
+    shutil.copy(unspill.__path__[0] + "/__main__.py", damaged)
+    done = call([*words, "hook", "claude-code"], agent)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.endswith(b"Nothing was run.\n")
+    assert call([*words, "log"], agent).returncode not in (0, 2)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("text", "otherwise"), KILLED.items())
+def test_the_settings_stop_the_command_where_the_hook_is_killed(
+    name: str, text: str, otherwise: int, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = KINDS[name](name, ground.project)
+    assert agent.hook["command"].endswith(OR_STOP)
+    replace_module(ground, monkeypatch, "json.py", text)
+    agent.hook["command"] = f"{PROGRAM} hook {name}{OR_STOP}"
+    assert agent.consider("echo x").command is None
+    done = call([PROGRAM, "hook", name], agent)
+    assert done.returncode == otherwise
+    assert agent.decide({"command": "echo x"}, done).command == "echo x"
+
+
+def test_codex_runs_the_command_where_the_settings_give_no_reason(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control arm: how the printed hook once ended."""
+    agent = KINDS["codex"]("codex", ground.project)
+    replace_module(ground, monkeypatch, "json.py", "import os; os._exit(77)")
+    agent.hook["command"] = f"{PROGRAM} hook codex || exit 2"
+    assert agent.consider("echo x").command == "echo x"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_settings_stop_the_command_where_there_is_no_unspill_any_more(name: str, ground: Ground) -> None:
+    agent = KINDS[name](name, ground.project)
+    agent.hook["command"] = " ".join([str(ground.home / "gone"), *agent.hook["command"].split()[1:]])
+    assert agent.consider("echo x").command is None
+    agent.hook["command"] = agent.hook["command"].removesuffix(OR_STOP)
+    assert agent.consider("echo x").command == "echo x"
+
+
+ASKING = "curl -sS -m 20 http://one.example.org/ >&2; echo ended"
+ASKED_FOR = "[network]\nask = true\n[permissions]\n"
+# Long enough to be answered on a busy machine; where no answer can come, the command is to end soon
+CONFIG, SHORT = f"{ASKED_FOR}wait_s = 10\n", f"{ASKED_FOR}wait_s = 3\n"
+# Leads a session on the terminal, as a shell does that an agent gave one
+STARTED = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+for stream in (0, 1, 2):
+    os.dup2(fd, stream)
+os.execv("/bin/sh", ["sh", "-c", sys.argv[2]])
+"""
+
+
+@pytest.fixture
+def model() -> Iterator[Person]:
+    """Who sees the terminal and types there: here the model, and no person."""
+    somebody = Person()
+    yield somebody
+    somebody.hang_up()
+
+
+def play(command: str | None, ground: Ground, model: Person) -> str:
+    """Run a command on the terminal, type `always` whenever that looks like it could help; return what was shown."""
+    assert command is not None
+    words = [sys.executable, "-c", STARTED, os.ttyname(model.slave), command]
+    with subprocess.Popen(words, cwd=ground.project, start_new_session=True, stdin=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < deadline:
+            model.look(0.2)
+            if ASKED in model.seen or "unspill approve" in model.seen:
+                time.sleep(0.8)
+                model.type("always\n")
+        process.kill()
+    return model.look(0.1)
+
+
+def grants(ground: Ground) -> list[str]:
+    return [grant["scope"] for grant in json.loads(run_cli("grants", "--json", cwd=ground.project).stdout)["grants"]]
+
+
+def make_configured(name: str, ground: Ground, config: str) -> Agent:
+    ground.configure(config)
+    return KINDS[name](name, ground.project)
+
+
+@pytest.mark.parametrize("approver", ["", 'approver = "terminal"\n'], ids=["by default", "configured"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_gets_no_grant_by_what_it_types(name: str, approver: str, ground: Ground, model: Person) -> None:
+    sealed = make_configured(name, ground, SHORT + approver).consider(ASKING).command
+    assert sealed is not None
+    shown = play(sealed, ground, model)
+    assert "ended" in shown
+    assert "unspill asks" not in shown
+    assert "Waiting until" in shown, "somebody else may answer, elsewhere"
+    assert grants(ground) == []
+
+
+def test_without_the_rule_the_model_answers_its_own_question(ground: Ground, model: Person) -> None:
+    """The control arm: the same command line with nothing said about whom to ask."""
+    sealed = make_configured("codex", ground, CONFIG).consider(ASKING).command
+    assert sealed is not None
+    assert " --ask queue " in sealed
+    shown = play(sealed.replace(" --ask queue ", " "), ground, model)
+    assert "unspill asks" in shown
+    assert grants(ground) == ["always"]
+
+
+@pytest.mark.parametrize("whom", ["terminal", "queue"])
+def test_a_model_can_not_say_whom_to_ask(whom: str, ground: Ground, model: Person) -> None:
+    agent = make_configured("codex", ground, CONFIG)
+    once = agent.consider(ASKING).command
+    assert once is not None
+    texts = [
+        once.replace("--ask queue", f"--ask {whom}").replace("--project", f"--ask {whom} --project"),
+        once.replace(" --ask queue", f" --ask {whom}") + " ",
+        f"{once.partition(' run ')[0]} run --ask {whom} --network -- true",
+        f"--ask {whom} -- true",
+        f"' --ask {whom} -- true '",
+    ]
+    for text in texts:
+        sealed = agent.consider(text).command
+        assert sealed != text
+        assert "unspill asks" not in play(sealed, ground, model)
+    assert grants(ground) == []
+
+
+@pytest.mark.parametrize("where", ["config", "project"])
+def test_where_nobody_is_to_be_asked_nothing_waits(where: str, ground: Ground, model: Person) -> None:
+    rule = 'approver = "deny"\n'
+    if where == "project":
+        ground.write(".unspill.toml", f"[permissions]\n{rule}")
+    agent = make_configured("codex", ground, SHORT + (rule if where == "config" else ""))
+    shown = play(agent.consider(ASKING).command, ground, model)
+    assert "ended" in shown
+    assert "Waiting until" not in shown
+    assert json.loads(run_cli("requests", "--json", cwd=ground.project).stdout)["requests"] == []
+    assert grants(ground) == []
+
+
+def test_a_person_answers_the_queue_elsewhere(ground: Ground, model: Person) -> None:
+    sealed = (
+        make_configured("codex", ground, CONFIG).consider("curl -sS -m 7 http://one.example.org/; echo ended").command
+    )
+    assert sealed is not None
+    with subprocess.Popen(["sh", "-c", sealed], cwd=ground.project, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "unspill approve" in line
+        assert run_cli("approve", line.split()[-1], "--scope", "sandbox", cwd=ground.project).returncode == 0
+        process.communicate(timeout=30)
+    assert grants(ground) == ["sandbox"]
+
+
+def test_a_configuration_that_can_not_be_read_stops_the_command(ground: Ground) -> None:
+    outcome = make_configured("codex", ground, "nonsense = 1\n").consider("echo x")
+    assert outcome.command is None
+    assert "nonsense" in outcome.told
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "coding-agents.md"
+
+
+def with_prefix(prefix: str, command: str, cwd_file: Path) -> str:
+    """Return the line that is given to a shell: the prefix up to its last option is taken for one program."""
+    text = f"source /nowhere/snapshot.sh 2>/dev/null || true && eval {shlex.quote(command)} && pwd -P >| {cwd_file}"
+    program, dash, options = prefix.rpartition(" -")
+    words = f"{shlex.quote(program)} -{options}" if dash else shlex.quote(prefix)
+    return f"{words} {shlex.quote(text)}"
+
+
+@pytest.fixture
+def prefix(ground: Ground) -> Path:
+    """The program that the document has you write."""
+    found = re.search(r"<<'END'\n(#!/bin/sh\n.*?)END\n", DOCUMENT.read_text(), re.DOTALL)
+    assert found is not None
+    path = ground.home / "sealed"
+    path.write_text(found[1])
+    path.chmod(0o755)
+    return path
+
+
+def perform_by_shell(line: str, cwd: Path) -> "subprocess.CompletedProcess[bytes]":
+    programs = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    variables = {**os.environ, "PATH": programs}
+    return subprocess.run(["bash", "-c", line], cwd=cwd, env=variables, capture_output=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("command", "printed", "code"),
+    [
+        ("echo plain", "plain\n", 0),
+        ("echo 'it'\"'\"'s' \"$((6 * 7))\" | tr a-z A-Z", "IT'S 42\n", 0),
+        ("cat <<'E'\n'raw' $x\nE", "'raw' $x\n", 0),
+        ("echo a; exit 7", "a\n", 7),
+        ("[[ x == x ]] && echo bash", "bash\n", 0),
+    ],
+)
+def test_a_command_behind_the_prefix_is_run_whole_and_sealed(
+    command: str, printed: str, code: int, prefix: Path, ground: Ground
+) -> None:
+    canary, cwd_file = ground.home / "canary", ground.home / "cwd"
+    text = f"touch {canary} 2>/dev/null; {command}"
+    done = perform_by_shell(with_prefix(os.fspath(prefix), text, cwd_file), ground.project)
+    # What follows the command is sealed as well: where the agent would look up its directory nothing is written
+    assert done.stdout.decode() == printed
+    assert not canary.exists()
+    assert not cwd_file.exists()
+    if code:
+        assert done.returncode == code
+    perform_by_shell(with_prefix("bash -c", text, cwd_file), ground.project)
+    assert canary.exists(), "behind another prefix the same command gets out"
+
+
+def test_the_variable_can_not_hold_our_own_command_line(ground: Ground) -> None:
+    done = perform_by_shell(with_prefix("unspill run --quiet -c", "echo x", ground.home / "cwd"), ground.project)
+    assert done.returncode == 127
+    assert done.stdout == b""

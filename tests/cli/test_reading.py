@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`changes`, `diff`, `discard`, `log` and `show`: what they print for people, and as JSON."""
+"""`changes`, `diff`, `discard`, `log` and `show`: what they print for people and as JSON, in repositories as well."""
 
 import base64
 import json
+import os
+import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support import Ground, kinds, run_cli
+from unspill import SandboxFiles
+from unspill.sandbox.files import SandboxTree, verb_of
 
 pytestmark = pytest.mark.kernel
 
@@ -222,3 +228,177 @@ def test_output_into_a_closed_pipe_is_quiet(held: Ground) -> None:
         check=False,
     )
     assert done.stderr == b""
+
+
+@pytest.fixture
+def read(ground: Ground) -> Ground:
+    """A project in which one command was run, one file written, and the rest is looks at files."""
+    sandbox = ground.sandbox()
+    files = SandboxFiles(sandbox)
+    sandbox.run("echo first")
+    files.write("a b", "x\ny\n")
+    for _time in range(3):
+        files.read("a b")
+        files.read_lines("a b")
+        files.list()
+    return ground
+
+
+def lines_of(ground: Ground, *words: str) -> list[str]:
+    done = run_cli("log", *words, cwd=ground.project)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().splitlines()
+
+
+def test_reads_are_counted_in_one_line(read: Ground) -> None:
+    lines = lines_of(read)
+    assert [line.split()[0] for line in lines] == ["2", "1", "and"]
+    assert lines[0].endswith(f"  write {read.inside()}/a b")
+    assert lines[1].endswith('"echo first"')
+    assert lines[2] == "and 9 file reads (list with --all)"
+
+
+def test_they_take_no_line_of_others(read: Ground) -> None:
+    """Control: with all of them, the last two are reads."""
+    assert [line.split()[0] for line in lines_of(read, "--limit", "2")] == ["2", "1", "and"]
+    assert [line.split()[0] for line in lines_of(read, "--limit", "2", "--all")] == ["11", "10"]
+
+
+def test_all_of_them_are_there_and_readable(read: Ground) -> None:
+    lines = lines_of(read, "--all")
+    assert len(lines) == 11
+    assert lines[0].endswith(f"  list {read.inside()}")
+    assert lines[1].endswith(f"  read {read.inside()}/a b")
+
+
+def test_json_has_the_count(read: Ground) -> None:
+    value = json.loads("\n".join(lines_of(read, "--json")))
+    assert [run["number"] for run in value["runs"]] == [2, 1]
+    assert value["file_reads"] == 9
+    everything = json.loads("\n".join(lines_of(read, "--json", "--all")))
+    assert len(everything["runs"]) == 11
+    assert everything["file_reads"] == 0
+
+
+def test_one_read_is_told_as_one(ground: Ground) -> None:
+    ground.write("a", "x")
+    SandboxFiles(ground.sandbox()).read("a")
+    assert lines_of(ground) == ["and 1 file read (list with --all)"]
+
+
+def test_looks_at_the_tree_are_reads_too_and_changes_of_it_have_their_names(ground: Ground) -> None:
+    tree = SandboxTree(ground.sandbox())
+    tree.make_directory("made")
+    tree.look("made")
+    tree.exists("made")
+    tree.directories(".", [b"made"])
+    tree.real_path("made")
+    tree.remove("made")
+    lines = [line.rpartition("  ")[2] for line in lines_of(ground) if " op " not in line]
+    assert lines == [
+        f"remove {ground.inside()}/made",
+        f"make {ground.inside()}/made",
+        "and 4 file reads (list with --all)",
+    ]
+    names = [line.rpartition("  ")[2].split()[0] for line in lines_of(ground, "--all") if " op " not in line]
+    assert names == ["remove", "real", "directories", "exists", "look", "make"]
+
+
+def test_no_other_command_can_hide_among_them(ground: Ground) -> None:
+    """Only the very text of our script is one, whatever a command calls itself."""
+    sandbox = ground.sandbox()
+    SandboxFiles(sandbox).list()
+    script = sandbox.runs()[0].argv[2]
+    sandbox.run(["/bin/sh", "-c", "echo harm > harm", "unspill-list", "."])
+    sandbox.run(["/bin/sh", "-c", b"echo harm > harm\n" + script, "unspill-list", "/", "1", "10"])
+    sandbox.run(["/bin/sh", "-c", script + b"\necho harm > harm", "unspill-list", "/", "1", "10"])
+    assert [line.split()[0] for line in lines_of(ground)] == ["4", "3", "2", "and"]
+    assert [verb_of(run) for run in sandbox.runs()] == [None, None, None, f"list {ground.inside()}"]
+
+
+IDENTITY = "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n"
+LEFT = 6
+
+
+def person(ground: Ground, script: str) -> str:
+    """Run a script outside, as the person."""
+    done = subprocess.run(["sh", "-ec", script], cwd=ground.project, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def repository(ground: Ground) -> Ground:
+    """A project with two branches, in which a run has committed to `main`."""
+    (ground.home / ".gitconfig").write_text(IDENTITY)
+    ground.write("a", "1\n")
+    ground.write("b", "1\n")
+    person(ground, "git init -q; git add -A; git commit -qm Begin; git branch old")
+    return ground
+
+
+def commit_inside(ground: Ground) -> None:
+    done = run_cli("run", "-c", "echo 2 >> a; git commit -qam Agent", cwd=ground.project)
+    assert done.returncode == 0, done.stderr
+
+
+def undo(ground: Ground, code: int = LEFT) -> str:
+    done = run_cli("undo", cwd=ground.project)
+    assert done.returncode == code, done.stderr
+    return done.stdout.decode() + done.stderr.decode()
+
+
+def test_an_undo_after_your_own_commit_names_the_branch_and_a_command_that_undoes_the_runs_commit(
+    repository: Ground,
+) -> None:
+    commit_inside(repository)
+    person(repository, "echo 2 >> b; git commit -qam Mine")
+    said = undo(repository)
+    (line,) = [line for line in said.splitlines() if ".git" in line]
+    assert line.startswith("  ! .git: conflict: you moved main since, so git stays as it is; to undo its commits: git ")
+    command = line.rpartition(": ")[2]
+    assert re.fullmatch(r"git revert [0-9a-f]{7}\.\.[0-9a-f]{7}", command)
+    person(repository, f"git checkout -q -- a && {command} --no-edit")
+    assert person(repository, "cat a b") == "1\n1\n2\n"
+    assert person(repository, "git status --porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("git switch -q old", "you switched to another branch since, so git stays as it is"),
+        ("echo x > c; git add c", "you staged something since, so git stays as it is"),
+    ],
+)
+def test_an_undo_that_leaves_git_says_what_you_did_and_is_possible_afterwards(
+    repository: Ground, script: str, words: str
+) -> None:
+    done = run_cli("run", "-c", "git commit -q --allow-empty -m Agent", cwd=repository.project)
+    assert done.returncode == 0, done.stderr
+    person(repository, script)
+    assert undo(repository).splitlines() == [
+        "Did not undo op 1.",
+        "unspill: 1 path was skipped:",
+        f"  ! .git: conflict: {words}",
+    ]
+    person(repository, "git reset -q; git switch -q main")
+    assert "git: main" in undo(repository, code=0)
+    assert person(repository, "git log --format=%s") == "Begin\n"
+
+
+def test_a_branch_that_a_run_deleted_is_named_where_it_stays(repository: Ground) -> None:
+    script = "git branch -D old >&2; git tag made; echo ready; read line"
+    program = [os.fspath(Path(sys.executable).with_name("unspill")), "run", "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        program, cwd=repository.project, text=True, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        person(repository, "echo 2 >> a; git commit -qam Mine")
+        _stdout, stderr = running.communicate("go on\n", timeout=30)
+    lines = [line.strip() for line in stderr.splitlines()]
+    assert "git: the run deleted old. You still have it; to delete it too:" in lines
+    command = lines[lines.index("git: the run deleted old. You still have it; to delete it too:") + 1]
+    assert command == "git branch -D old"
+    person(repository, command)
+    assert person(repository, "git branch --format='%(refname:short)'") == "main\n"

@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`unspill rootfs`: from an archive on disk to a run in it, and everything that can be asked of it in between."""
+"""`unspill rootfs`: from an archive or a mirror to a run in it, a bar on a terminal, and all that can be asked."""
 
+import contextlib
 import hashlib
 import json
 import os
+import pty
+import signal
+import subprocess
+import sys
 import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.kernel.alpine_mirror import NEWER, VERSION, Mirror, serve_mirror, small_packages
+from tests.kernel.alpine_parts import tiny
 from tests.rootfs_tree import make_small_tree
-from tests.support import Ground, run_cli
+from tests.support import Ground, lasting, run_cli
 
 pytestmark = pytest.mark.kernel
 
@@ -245,3 +256,143 @@ def test_an_archive_that_is_not_there_or_is_none_leaves_nothing(ground: Ground) 
         "rootfs": [],
         "damaged": [],
     }
+
+
+@pytest.fixture
+def mirror() -> Iterator[Mirror]:
+    """A mirror with small packages."""
+    with serve_mirror(small_packages()) as served:
+        yield served
+
+
+def test_an_alpine_is_pulled_used_and_upgraded(ground: Ground, mirror: Mirror) -> None:
+    words = ("rootfs", "pull", "alpine", "--mirror", mirror.address)
+    done = run_cli(*words, cwd=ground.project)
+    assert done.returncode == 0, done.stderr.decode()
+    told = done.stdout.decode()
+    assert told.startswith(f"alpine-{VERSION}-")
+    assert "It is the rootfs in use." in told
+    # A checksum from the same server is no proof, and that is said
+    assert "proof: only a checksum from the server that the content is from, which is no proof" in told
+    assert b"only the server that it came from vouches for this rootfs" in done.stderr
+    made = json.loads(run_cli("rootfs", "info", "alpine", "--json", cwd=ground.project).stdout)
+    assert (made["source"], made["version"], made["tier"], made["proof"]) == ("alpine", VERSION, 1, "same-server")
+    assert "bash" in [package["name"] for package in made["packages"]]
+    ground.configure('view = "rootfs"\nrootfs = "alpine"\n')
+    ran = run_cli("run", "-q", "--", "cat", "/etc/alpine-release", cwd=ground.project)
+    assert ran.stdout.decode().strip() == VERSION, ran.stderr.decode()
+    mirror.publish(NEWER)
+    upgraded = run_cli("rootfs", "upgrade", "--json", cwd=ground.project)
+    assert json.loads(upgraded.stdout)["version"] == NEWER, upgraded.stderr.decode()
+    ran = run_cli("run", "-q", "--", "cat", "/etc/alpine-release", cwd=ground.project)
+    assert ran.stdout.decode().strip() == NEWER
+    removed = run_cli("rootfs", "remove", "--unused", "--json", cwd=ground.project)
+    told = json.loads(removed.stdout)
+    assert told["removed"] == [made["rootfs"]]
+    assert told["downloads_bytes"] > 0, "the archives that both were made from"
+
+
+def test_a_mirror_that_is_gone_is_told_with_a_remedy(ground: Ground, mirror: Mirror) -> None:
+    words = ("rootfs", "pull", "alpine", "--mirror", mirror.address + "/nothing")
+    done = run_cli(*words, cwd=ground.project)
+    assert (done.returncode, done.stdout) == (8, b"")
+    assert b"404" in done.stderr
+    assert b"use an archive on disk" in done.stderr
+
+
+def is_running(word: str) -> bool:
+    """Tell whether any process has this word as an argument."""
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if word.encode() in process.read_bytes().split(b"\0"):
+                return True
+    return False
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_while_packages_are_installed_ends_them_and_leaves_nothing(ground: Ground, mirror: Mirror) -> None:
+    duration = lasting()
+    mirror.add(tiny("sleeper", post_install=f"sleep {duration}\n"))
+    program = str(Path(sys.executable).with_name("unspill"))
+    words = [program, "rootfs", "pull", "alpine", "--mirror", mirror.address, "--package", "sleeper"]
+    with subprocess.Popen(words, cwd=ground.project, stderr=subprocess.PIPE, start_new_session=True) as run:
+        while not is_running(duration):
+            assert run.poll() is None
+            time.sleep(0.05)
+        os.killpg(run.pid, signal.SIGINT)
+        _none, said = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert said.endswith(b"unspill: cancelled; nothing was changed\n")
+    assert not is_running(duration)
+    registry = ground.home / ".local/share/unspill/rootfs"
+    assert list((registry / "roots").iterdir()) == list((registry / "staging").iterdir()) == []
+
+
+TOTAL = 64 << 20
+FIRST = 16 << 20
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Sends a quarter of what it promised, and then nothing until it is told to end."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(TOTAL))
+        self.end_headers()
+        self.wfile.write(bytes(FIRST))
+        self.server.ended.wait(30)  # type: ignore[attr-defined]
+
+    def log_message(self, *_words: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def slow() -> Iterator[str]:
+    """The address of an archive that never comes to its end."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    server.ended = threading.Event()  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/root.tar"
+    server.ended.set()  # type: ignore[attr-defined]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def read_until(reader: int, wanted: bytes) -> bytes:
+    text = b""
+    while wanted not in text:
+        text += os.read(reader, 4096)
+    return text
+
+
+def read_rest(reader: int) -> bytes:
+    text = b""
+    try:
+        while chunk := os.read(reader, 4096):
+            text += chunk
+    except OSError:
+        pass  # so a terminal says that the other end is closed
+    return text
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_in_the_middle_leaves_nothing_half_built_and_a_clean_line(ground: Ground, slow: str) -> None:
+    ours, theirs = pty.openpty()
+    program = str(Path(sys.executable).with_name("unspill"))
+    words = [program, "rootfs", "pull", "x", "--archive", slow]
+    run = subprocess.Popen(words, cwd=ground.project, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = read_until(ours, b"% of 64.0 MiB")
+    assert b"fetching root.tar [" in seen
+    run.send_signal(signal.SIGINT)
+    rest = read_rest(ours)
+    os.close(ours)
+    assert run.wait(30) == 130
+    assert b"\r\x1b[Kunspill: cancelled; nothing was changed" in rest
+    assert b"Traceback" not in rest
+    registry = ground.home / ".local/share/unspill/rootfs"
+    assert list((registry / "roots").iterdir()) == []
+    assert list((registry / "staging").iterdir()) == []
+    assert [path.name.endswith(".part") for path in (registry / "downloads").iterdir() if path.is_file()] != []

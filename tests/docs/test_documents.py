@@ -35,6 +35,7 @@ def demo(tmp_path: Path) -> Path:
 @pytest.mark.timeout(TIMEOUT_S + 30)
 @pytest.mark.parametrize("document", RUN_DOCUMENTS)
 def test_commands_print_what_the_document_shows(document: str, demo: Path, tmp_path: Path, bwrap: Path) -> None:
+    """The time buys every command of the document, run for real in a new home."""
     found = steps_of((ROOT / document).read_text("utf-8"))
     verify(document, found, perform(found, demo, tmp_path / "steps"))
 

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/held.md has every row of the code's tables, with its verdict and its reason, and no other."""
+"""docs/held.md and docs/secrets.md have every row of the code's tables, and no other."""
 
 from tests.docs.held import DOCUMENT, with_tables
+from tests.docs.secrets import DOCUMENT as SECRETS
+from tests.docs.secrets import with_table
 from tests.docs.tables import code, rows_of
 from unspill.apply.guard_git import MAX_CONTENT
 from unspill.policy.git import BUILT_IN_DRIVERS, EXCLUDED_KEYS, FORMAT_KEYS, ORDINARY_KEYS
-from unspill.policy.held import (
-    FLAGGED,
-    HELD,
-    LINES_AT_MOST,
-    PACKAGE_TREES,
-    PACKAGES,
-    RULES,
-    UNREADABLE,
-)
+from unspill.policy.held import FLAGGED, HELD, LINES_AT_MOST, PACKAGE_TREES, PACKAGES, RULES, UNREADABLE
+from unspill.policy.secrets import SECRET_NAMES
 
 NAME = "docs/held.md"
 TEXT = DOCUMENT.read_text("utf-8")
@@ -40,3 +35,17 @@ def test_figures_and_lists_in_its_words_are_those_of_the_code() -> None:
     assert f"more than {LINES_AT_MOST} paths" in TEXT
     listed = {word for word in code(TEXT) if word.startswith(("diff=", "merge=", "filter=")) and word[-1] != "="}
     assert listed == {driver.decode() for driver in BUILT_IN_DRIVERS}
+
+
+SECRETS_TEXT = SECRETS.read_text("utf-8")
+
+
+def test_the_table_is_that_of_the_code() -> None:
+    assert with_table(SECRETS_TEXT) == SECRETS_TEXT
+
+
+def test_examples_that_are_called_visible_are() -> None:
+    before = SECRETS_TEXT.partition("## Names")[0]
+    named = [word for word in code(before) if word.startswith(".env.")]
+    assert len(named) == 4
+    assert not {name.encode() for name in named} & set(SECRET_NAMES)

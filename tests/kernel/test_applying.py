@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run changed is in the project afterwards, entry by entry as the command left it, and can be taken back."""
+"""What a run changed is in the project afterwards, in that one only, and what stays held is still that run's."""
 
 import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kernel.leftovers import tree_of
 from tests.support import Ground, kinds
-from unspill import Hunks, RunResult, Selection
+from unspill import Hunks, RunResult, Sandbox, Selection
+from unspill.errors import RootRefused, UsageError
+from unspill.permissions.approvers import Callback
 
-pytestmark = [pytest.mark.kernel, pytest.mark.rootfs_view]
+pytestmark = pytest.mark.kernel
 
 
 def applied(ground: Ground, script: str, **options: object) -> RunResult:
@@ -27,6 +30,7 @@ def left(result: RunResult) -> dict[bytes, str]:
     return {one.path: one.why for one in result.operation.left}
 
 
+@pytest.mark.rootfs_view
 def test_changes_of_every_kind_are_in_the_project_and_undo_brings_back_the_very_files(
     ground: Ground, engine: str
 ) -> None:
@@ -64,6 +68,7 @@ def without_times(tree: dict[str, tuple[int, int, int, bytes]]) -> dict[str, obj
     return {path: (mode, content, 0 if stat.S_ISDIR(mode) else time) for path, (mode, _, time, content) in tree.items()}
 
 
+@pytest.mark.rootfs_view
 @pytest.mark.parametrize("end", ["exit 7", "kill -9 $$"])
 def test_whatever_the_exit_code_is(ground: Ground, end: str) -> None:
     result = applied(ground, f"echo x > new; {end}")
@@ -71,6 +76,7 @@ def test_whatever_the_exit_code_is(ground: Ground, end: str) -> None:
     assert (ground.project / "new").read_text() == "x\n"
 
 
+@pytest.mark.rootfs_view
 def test_what_was_cut_short_is_held(ground: Ground) -> None:
     sandbox = ground.sandbox(after="apply")
     result = sandbox.run("echo x > new; sleep 60", timeout=0.5)
@@ -81,12 +87,14 @@ def test_what_was_cut_short_is_held(ground: Ground) -> None:
     assert (ground.project / "new").exists()
 
 
+@pytest.mark.rootfs_view
 def test_a_command_that_was_never_started_applies_nothing(ground: Ground) -> None:
     result = ground.sandbox(after="apply").run(["no-such-command"])
     assert (result.operation, result.held) == (None, False)
     assert ground.sandbox().operations() == ()
 
 
+@pytest.mark.rootfs_view
 def test_what_is_never_applied_is_named_and_does_not_stop_the_others(ground: Ground) -> None:
     result = applied(ground, "mkfifo pipe; echo x > free; touch bits; chmod 6755 bits; mkdir sticky; chmod 1777 sticky")
     assert left(result) == {b"pipe": "refused"}
@@ -97,6 +105,7 @@ def test_what_is_never_applied_is_named_and_does_not_stop_the_others(ground: Gro
     assert [note.partition(":")[0] for note in result.operation.notes] == ["bits", "sticky"]
 
 
+@pytest.mark.rootfs_view
 def test_a_path_that_lies_behind_a_link_by_now_does_not_stop_the_others(ground: Ground) -> None:
     ground.write("moved/file", "old\n")
     ground.write("open", "old\n")
@@ -110,6 +119,7 @@ def test_a_path_that_lies_behind_a_link_by_now_does_not_stop_the_others(ground: 
     assert (ground.top / "moved/file").read_text() == "old\n"
 
 
+@pytest.mark.rootfs_view
 def test_a_chosen_path_brings_the_directories_that_it_needs(ground: Ground) -> None:
     sandbox = ground.sandbox()
     assert sandbox.run("mkdir -p -m 700 a/b; echo x > a/b/file; echo y > a/other").ok
@@ -119,6 +129,7 @@ def test_a_chosen_path_brings_the_directories_that_it_needs(ground: Ground) -> N
     assert kinds(sandbox.changes()) == {"a/other": "added"}
 
 
+@pytest.mark.rootfs_view
 def test_each_file_goes_to_its_own_root(ground: Ground) -> None:
     library = ground.home / "library"
     library.mkdir()
@@ -133,6 +144,7 @@ def test_each_file_goes_to_its_own_root(ground: Ground) -> None:
     assert os.listdir(library) == ["same"]
 
 
+@pytest.mark.rootfs_view
 def test_other_names_of_a_file_keep_their_content(ground: Ground) -> None:
     os.link(ground.write("one", "old\n"), ground.top / "other")
     applied(ground, "echo new > one")
@@ -140,6 +152,7 @@ def test_other_names_of_a_file_keep_their_content(ground: Ground) -> None:
     assert (ground.top / "other").read_text() == "old\n"
 
 
+@pytest.mark.rootfs_view
 def test_a_sandbox_that_applies_every_run_keeps_nothing_held(ground: Ground) -> None:
     sandbox = ground.sandbox(after="apply")
     for number in range(5):
@@ -151,6 +164,7 @@ def test_a_sandbox_that_applies_every_run_keeps_nothing_held(ground: Ground) -> 
     assert os.listdir(ground.project) == []
 
 
+@pytest.mark.rootfs_view
 def test_what_stays_is_one_layer_however_many_runs_left_something(ground: Ground) -> None:
     sandbox = ground.sandbox(after="apply")
     for name in ("a", "b", "c"):
@@ -160,6 +174,7 @@ def test_what_stays_is_one_layer_however_many_runs_left_something(ground: Ground
     assert sandbox.run("cat a/.envrc b/.envrc c/.envrc").stdout.head == b"x\nx\nx\n"
 
 
+@pytest.mark.rootfs_view
 def test_what_was_reviewed_is_what_is_applied(ground: Ground) -> None:
     sandbox = ground.sandbox()
     assert sandbox.run("echo seen > one; echo seen > two").ok
@@ -171,6 +186,7 @@ def test_what_was_reviewed_is_what_is_applied(ground: Ground) -> None:
     assert kinds(sandbox.changes()) == {"two": "added", "three": "added"}
 
 
+@pytest.mark.rootfs_view
 def test_consent_is_for_one_path(ground: Ground) -> None:
     sandbox = ground.sandbox()
     assert sandbox.run("echo x > .envrc; mkdir sub; echo x > sub/.envrc").ok
@@ -179,6 +195,7 @@ def test_consent_is_for_one_path(ground: Ground) -> None:
     assert os.listdir(ground.project) == [".envrc"]
 
 
+@pytest.mark.rootfs_view
 def test_a_full_disk_leaves_the_project_as_it_was_and_the_changes_held(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +217,7 @@ def test_a_full_disk_leaves_the_project_as_it_was_and_the_changes_held(
     assert (ground.project / "file").read_text() == "new\n"
 
 
+@pytest.mark.rootfs_view
 def test_nothing_of_it_is_left_in_the_project(ground: Ground) -> None:
     ground.write("file", "old\n")
     applied(ground, "echo new > file")
@@ -207,6 +225,7 @@ def test_nothing_of_it_is_left_in_the_project(ground: Ground) -> None:
     assert [path.name for path in Path(ground.project).iterdir()] == ["file"]
 
 
+@pytest.mark.rootfs_view
 def test_hunks_are_those_of_the_file_however_its_path_is_written(ground: Ground) -> None:
     target = ground.write("f", "".join(f"{number}\n" for number in range(30)))
     for written in (b"f", b"./f", os.fsencode(target)):
@@ -217,3 +236,113 @@ def test_hunks_are_those_of_the_file_however_its_path_is_written(ground: Ground)
         assert "late\n" not in target.read_text()
         sandbox.undo()
         sandbox.discard()
+
+
+def exchange(ground: Ground) -> None:
+    """Put another directory in the project's place, with a file of the same name."""
+    ground.project.rename(ground.home / "moved")
+    ground.project.mkdir()
+    (ground.project / "file").write_text("another's\n")
+
+
+def put_back(ground: Ground) -> None:
+    (ground.project / "file").unlink()
+    ground.project.rmdir()
+    (ground.home / "moved").rename(ground.project)
+
+
+def test_what_is_held_stays_held_until_the_project_is_back(ground: Ground) -> None:
+    ground.write("file", "old\n")
+    assert ground.run("echo new > file; echo made > made").held
+    exchange(ground)
+    for _ in range(2):
+        # In this process, and in the next one
+        with pytest.raises(RootRefused):
+            ground.sandbox().apply()
+    assert os.listdir(ground.project) == ["file"]
+    put_back(ground)
+    assert ground.sandbox().apply().changed == 2
+    assert (ground.project / "file").read_text() == "new\n"
+
+
+def test_a_sandbox_that_holds_nothing_goes_on_with_the_new_directory(ground: Ground) -> None:
+    ground.run("true")
+    exchange(ground)
+    assert ground.run("echo new > file").held
+    assert ground.sandbox().apply().changed == 1
+    assert (ground.project / "file").read_text() == "new\n"
+
+
+def test_after_a_discard_the_sandbox_is_the_new_directorys(ground: Ground) -> None:
+    assert ground.run("echo made > made").held
+    exchange(ground)
+    assert ground.sandbox().discard().number == 1
+    assert ground.run("echo new > file", after="apply").operation is not None
+    assert (ground.project / "file").read_text() == "new\n"
+
+
+def test_nothing_is_undone_in_another_directory(ground: Ground) -> None:
+    ground.write("gone", "old\n")
+    assert ground.run("rm gone", after="apply").operation is not None
+    exchange(ground)
+    with pytest.raises(RootRefused):
+        ground.sandbox().undo()
+    assert os.listdir(ground.project) == ["file"]
+    put_back_and_undo(ground)
+
+
+def put_back_and_undo(ground: Ground) -> None:
+    put_back(ground)
+    ground.sandbox().undo()
+    assert (ground.project / "gone").read_text() == "old\n"
+
+
+def test_a_run_whose_project_is_exchanged_meanwhile_is_held(ground: Ground) -> None:
+    ground.write("file", "old\n")
+    sandbox = ground.sandbox()
+    started: list[object] = []
+
+    def swap(event: object) -> None:
+        if type(event).__name__ == "OutputChunk" and not started:
+            started.append(event)
+            exchange(ground)
+
+    result = sandbox.run("echo new > made; echo go; sleep 0.3", after="apply", on_event=swap)
+    assert result.ok
+    assert result.held
+    assert result.operation is None
+    assert "another directory" in result.problem
+    assert os.listdir(ground.project) == ["file"]
+
+
+def test_what_is_left_of_one_run_is_not_said_to_be_of_the_next(ground: Ground) -> None:
+    with ground.sandbox() as sandbox:
+        first = sandbox.run("echo x > .envrc; echo a > a", after="apply")
+        second = sandbox.run("echo b > b", after="apply")
+        assert second.operation is not None
+        assert [left.path for left in (first.operation or second.operation).left] == [b".envrc"]
+        assert kinds(sandbox.changes(run=first.number)) == {".envrc": "added"}
+        with pytest.raises(UsageError, match="run 2 has no held changes"):
+            sandbox.changes(run=second.number)
+
+
+def test_what_several_runs_left_is_of_the_last_of_them(ground: Ground) -> None:
+    with ground.sandbox() as sandbox:
+        sandbox.run("echo x > .envrc", after="apply")
+        last = sandbox.run("mkdir .vscode; echo x > .vscode/tasks.json", after="apply")
+        sandbox.run("echo b > b", after="apply")
+        assert set(kinds(sandbox.changes(run=last.number))) >= {".envrc"}
+
+
+@pytest.mark.parametrize("approver", ["nobody", len, 5])
+def test_what_can_not_answer_is_refused_when_it_is_given(ground: Ground, approver: Any) -> None:
+    with pytest.raises(UsageError, match="not an approver") as refused:
+        Sandbox(ground.project, policy=ground.policy(), approver=approver)
+    assert "terminal" in refused.value.remedy
+    assert getattr(refused.value, "__notes__", None) == [refused.value.remedy]
+
+
+def test_what_can_answer_is_taken(ground: Ground) -> None:
+    known: tuple[Any, ...] = ("terminal", "queue", "deny", None, Callback(lambda question: True))
+    for approver in known:
+        Sandbox(ground.project, policy=ground.policy(), approver=approver).close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wanted beyond the policy: asked for, given to this command alone, and nothing runs where it is denied."""
+"""What is wanted beyond the policy: asked for with all that matters, given to this command alone, and in the audit."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ import stat
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.kernel.answering import Person, opened
-from tests.support import Ground, is_rootfs_chosen, kinds, printed
+from tests.support import Ground, is_rootfs_chosen, kinds, printed, shell_of_texts
 from unspill import Callback, DeniedError, Network, Question, Rules, Sandbox, UnspillError
 from unspill.errors import UsageError
+from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, HeldPath
+from unspill.model.run import InheritedInput, OutputChunk
+from unspill.permissions.approvers import RetryQueue, answer_question, find_question
+from unspill.permissions.audit import MOST_PATHS, Audit
+from unspill.store.permissions import to_form
+
+if TYPE_CHECKING:
+    from unspill.model.run import Event
 
 pytestmark = pytest.mark.kernel
 
@@ -310,3 +318,328 @@ def test_an_answer_is_awaited_in_an_event_loop(ground: Ground) -> None:
     person.answer = False
     with pytest.raises(DeniedError):
         asyncio.run(opened(ground, person).arun(["true"], network=True))
+
+
+class SameAnswer:
+    """Always says the same, and remembers what was asked."""
+
+    def __init__(self, answer: str) -> None:
+        self.asked: list[Question] = []
+        self._answer = answer
+
+    def __call__(self, question: Question) -> str:
+        self.asked.append(question)
+        return self._answer
+
+
+def opened_for(ground: Ground, person: SameAnswer) -> Sandbox:
+    return Sandbox(ground.project, policy=ground.policy(), approver=Callback(person))  # type: ignore[arg-type]
+
+
+def test_a_lasting_answer_is_for_the_very_input(ground: Ground) -> None:
+    person = SameAnswer("always")
+    with opened_for(ground, person) as sandbox:
+        for said, count in ((b"echo a", 1), (b"echo a", 1), (b"echo b", 2), (b"", 3), (b"echo a", 3)):
+            result = sandbox.run(["sh", "-s"], stdin=said, hosts=["example.org"])
+            assert result.ok
+            assert len(person.asked) == count
+
+
+def test_a_person_sees_what_the_command_reads(ground: Ground) -> None:
+    person = SameAnswer("once")
+    with opened_for(ground, person) as sandbox:
+        sandbox.run(["sh", "-s"], stdin=b"curl \x1b[2Jexample.org\n", hosts=["example.org"])
+        sandbox.run(["sh", "-s"], stdin=b"x" * 100_000, hosts=["example.org"])
+    assert person.asked[0].lines[-1] == 'input:     "curl \\u{1b}[2Jexample.org\\n"'
+    assert max(map(len, person.asked[1].lines)) < 300
+
+
+def test_what_comes_by_a_descriptor_is_allowed_once_only(ground: Ground) -> None:
+    person = SameAnswer("once")
+    with opened_for(ground, person) as sandbox, open(os.devnull, "rb") as nothing:
+        sandbox.run(["sh", "-s"], stdin=nothing.fileno(), hosts=["example.org"])
+    assert person.asked[0].scopes == ("once",)
+    assert person.asked[0].request.stdin == UNKNOWN_PROGRAM
+
+
+def test_input_that_a_caller_merely_has_does_not_shorten_an_answer_or_need_another(ground: Ground) -> None:
+    person = SameAnswer("always")
+    with opened_for(ground, person) as sandbox, open(os.devnull, "rb") as nothing:
+        inherited = InheritedInput(nothing.fileno())
+        for given in (inherited, inherited, None):
+            assert sandbox.run(["true"], stdin=given, hosts=["example.org"]).ok
+        assert len(person.asked) == 1
+        assert person.asked[0].request.stdin == INHERITED
+        assert "always" in person.asked[0].scopes
+        # Whoever is asked is told that any input will do
+        assert any(line.startswith("input:     whatever is piped to `unspill run`") for line in person.asked[0].lines)
+        (grant,) = sandbox._project.store.grants.all()
+        assert grant.request.stdin == ""
+
+
+def test_an_answer_for_no_input_is_none_for_a_given_one(ground: Ground) -> None:
+    person = SameAnswer("always")
+    with opened_for(ground, person) as sandbox, open(os.devnull, "rb") as nothing:
+        for given, count in (
+            (InheritedInput(nothing.fileno()), 1),
+            (b"echo a", 2),
+            ("echo a", 2),
+            (InheritedInput(nothing.fileno()), 2),
+        ):
+            assert sandbox.run(["sh", "-s"], stdin=given, hosts=["example.org"]).ok
+            assert len(person.asked) == count
+
+
+@pytest.mark.parametrize(("said", "is_run"), [(b"echo a", True), (b"echo b", False)])
+def test_an_answer_that_came_later_is_for_the_very_input(ground: Ground, said: bytes, is_run: bool) -> None:
+    with Sandbox(ground.project, policy=ground.policy()) as sandbox:
+        requests = sandbox._project.store.requests
+        first = RetryQueue(requests, wait_s=0.0)
+        with pytest.raises(Exception, match="Permission denied"):
+            sandbox.run(["sh", "-s"], stdin=b"echo a", network=True, approver=first)
+        (waiting,) = first.left_open
+        answer_question(requests, find_question(requests, waiting), scope="once", by="ann")
+        second = RetryQueue(requests, wait_s=0.0)
+        if is_run:
+            assert sandbox.run(["sh", "-s"], stdin=said, network=True, approver=second).stdout.kept() == b"a\n"
+        else:
+            with pytest.raises(Exception, match="Permission denied"):
+                sandbox.run(["sh", "-s"], stdin=said, network=True, approver=second)
+
+
+def test_a_program_that_applies_what_is_held_has_the_person_asked(ground: Ground) -> None:
+    person = Person()
+    sandbox = opened(ground, person)
+    sandbox.run("echo evil > .envrc; echo fine > file")
+    operation = sandbox.apply(asked_by="model")
+    assert person.texts == ["Apply the held change of .envrc?"]
+    assert operation.left == ()
+    assert (ground.project / ".envrc").read_text() == "evil\n"
+
+
+# What a command leaves, the path, and the lines of the question that are about it
+SHOWN: dict[str, tuple[str, str, list[str]]] = {
+    "a file": (
+        "printf 'echo evil\\033[8m\\n' > .bashrc",
+        ".bashrc",
+        ["becomes:   a file of 14 bytes", r'has:       "echo evil\u{1b}[8m\n"'],
+    ),
+    "one that can be run": (
+        "echo x > .bashrc; chmod 777 .bashrc",
+        ".bashrc",
+        ["becomes:   a file of 2 bytes, executable, writable by everybody", r'has:       "x\n"'],
+    ),
+    "a link": ("ln -s /etc/passwd .bashrc", ".bashrc", ["becomes:   a symbolic link", "leads to:  /etc/passwd"]),
+    "a link with letters that look alike": (
+        "ln -s /etc/p\u0430sswd .bashrc",
+        ".bashrc",
+        [
+            "becomes:   a symbolic link",
+            "leads to:  /etc/p\u0430sswd",
+            "careful:   /etc/p\u0430sswd mixes letters that look alike",
+        ],
+    ),
+    "a long file, whatever comes where the shown part ends": (
+        "{ yes | head -c 180; printf 'exit 0 # the end'; yes | head -c 5000; } > .bashrc",
+        ".bashrc",
+        [
+            "becomes:   a file of 5196 bytes",
+            'begins:    "' + r"y\n" * 90 + r"exit 0 # the endy\ny\n" + '" and 4996 more bytes',
+        ],
+    ),
+    "one word": (
+        "head -c 5000 /dev/zero | tr '\\0' y > .bashrc",
+        ".bashrc",
+        ["becomes:   a file of 5000 bytes", "begins:    " + "y" * 200 + " and 4800 more bytes"],
+    ),
+    "a file with the name of a secret": (
+        "echo TOKEN=abc > .npmrc",
+        ".npmrc",
+        ["becomes:   a file of 10 bytes; its content is not shown because of its name: see `unspill diff`"],
+    ),
+    "one in disguise": (
+        "echo TOKEN=abc > .NpmRC",
+        ".NpmRC",
+        ["becomes:   a file of 10 bytes; its content is not shown because of its name: see `unspill diff`"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHOWN)
+def test_whoever_is_asked_sees_why_it_is_held_and_what_it_becomes(ground: Ground, case: str) -> None:
+    command, path, expected = SHOWN[case]
+    person = Person(False)
+    sandbox = opened(ground, person)
+    sandbox.run(command)
+    sandbox.apply(asked_by="model")
+    (question,) = person.asked
+    assert question.text == f"Apply the held change of {path}?"
+    labels = ("becomes:", "begins:", "has:", "leads to:", "careful:")
+    assert [line for line in question.lines if line.startswith(labels)] == expected
+    assert any(line.startswith("because:   ") for line in question.lines)
+    assert all(line.isprintable() and len(line) < 1500 for line in question.lines)
+
+
+def test_what_a_held_file_has_is_not_in_the_audit_nor_in_a_grant(ground: Ground) -> None:
+    ground.run(["git", "init", "-q", "."], after="apply")
+    with open(ground.project / ".git/config", "a") as file:
+        file.write('[remote "x"]\n\turl = https://me:hunter2@example.org/x\n')
+    person = Person("always")
+    sandbox = opened(ground, person)
+    sandbox.run("git config core.fsmonitor ./x")
+    assert sandbox.apply(asked_by="model").left == ()
+    assert any("hunter2" in line for question in person.asked for line in question.lines)
+    kept = [path.read_bytes() for path in (ground.state / "audit").iterdir()]
+    assert any(b".git/config" in text for text in kept)
+    assert not any(b"hunter2" in text for text in kept)
+    (grant,) = sandbox._project.store.grants.all()
+    assert b"hunter2" not in to_form(grant.request)
+
+
+def test_a_reason_that_a_command_chose_is_bounded(ground: Ground) -> None:
+    ground.run(["git", "init", "-q", "."], after="apply")
+    person = Person(False)
+    sandbox = opened(ground, person)
+    sandbox.run("printf '[x]\\n\\t%s = 1\\n' $(head -c 200000 /dev/zero | tr '\\0' k) >> .git/config")
+    sandbox.apply(asked_by="model")
+    (question,) = person.asked
+    assert isinstance(question.request, HeldPath)
+    assert len(question.request.why) <= 300
+
+
+def test_a_held_file_to_which_the_person_says_no_stays_held(ground: Ground) -> None:
+    sandbox = opened(ground, Person(False))
+    sandbox.run("echo evil > .envrc; echo fine > file")
+    operation = sandbox.apply(asked_by="model")
+    assert [(left.path, left.why) for left in operation.left] == [(b".envrc", "held")]
+    assert (ground.project / "file").exists()
+    assert not (ground.project / ".envrc").exists()
+
+
+def test_an_answer_for_a_held_file_is_for_that_content(ground: Ground) -> None:
+    person = Person("always")
+    sandbox = opened(ground, person)
+    for content, count in (("one", 1), ("one", 1), ("two", 2)):
+        sandbox.run(f"echo {content} > .envrc; date +%N > file")
+        assert sandbox.apply(asked_by="model").left == ()
+        assert len(person.asked) == count
+        sandbox.undo()
+
+
+def test_what_changes_while_the_person_is_asked_is_not_applied(ground: Ground) -> None:
+    person = Person()
+    sandbox = opened(ground, person)
+    sandbox.run("echo shown > .envrc")
+
+    def ask(question: Question) -> bool:
+        opened(ground, person).run("echo other > .envrc")
+        return True
+
+    deceived = Sandbox(ground.project, policy=ground.policy(), approver=Callback(ask))
+    ground.opened.append(deceived)
+    operation = deceived.apply(asked_by="model")
+    assert not (ground.project / ".envrc").exists()
+    assert operation.left
+
+
+def test_a_held_directory_is_never_asked_about_nor_let_in_with_all_it_contains(ground: Ground) -> None:
+    ground.run(["git", "init", "-q", "."], after="apply")
+    person = Person()
+    sandbox = opened(ground, person)
+    sandbox.run("mkdir -p .git/hooks && echo evil > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit")
+    sandbox.apply(asked_by="model")
+    assert all("pre-commit" in text for text in person.texts), person.texts
+
+
+def test_a_persons_own_apply_asks_nothing(ground: Ground) -> None:
+    person = Person()
+    sandbox = opened(ground, person)
+    sandbox.run("echo evil > .envrc")
+    assert [left.why for left in sandbox.apply().left] == ["held"]
+    assert person.asked == []
+
+
+def audit_of(ground: Ground) -> list[dict[str, Any]]:
+    return list(Audit(os.fsencode(ground.state / "audit")).events())
+
+
+def test_requests_answers_runs_and_operations_are_in_one_audit(ground: Ground) -> None:
+    person = Person()
+    sandbox = opened(ground, person, after="apply")
+    sandbox.run("echo x > file", network=True)
+    sandbox.undo()
+    person.answer = False
+    with pytest.raises(DeniedError):
+        sandbox.run("echo x > file", network=True)
+    sandbox.run("echo y > file", after="hold")
+    sandbox.discard()
+    events = audit_of(ground)
+    assert [event["kind"] for event in events] == [
+        *("request", "answer", "run", "operation", "operation"),
+        *("request", "answer", "run", "operation"),
+    ]
+    assert [event["answer"] for event in events if event["kind"] == "answer"] == ["allowed", "denied"]
+    assert [event["what"] for event in events if event["kind"] == "operation"] == ["apply", "undo", "discard"]
+    run = events[2]
+    assert (run["command"], run["ending"], run["network"]) == (
+        [shell_of_texts(), "-c", "echo x > file"],
+        "Exited 0",
+        "proxy",
+    )
+
+
+def test_the_audit_names_every_path_that_changed(ground: Ground) -> None:
+    other = ground.top / "other"
+    other.mkdir()
+    for name in ("changed", "deleted", "touched"):
+        ground.write(name, "old")
+    sandbox = opened(ground, Person(), after="apply")
+    far = f"{other}/far"
+    sandbox.run(f"echo x > changed; rm deleted; mkdir d; touch d/new touched '{far}'; ln -s x l", roots=[str(other)])
+    sandbox.undo()
+    sandbox.run("touch held kept; echo y > changed", after="hold")
+    sandbox.discard(["held"])
+    sandbox.discard()
+    sandbox.run("true")
+    project = {"changed", "d", "d/new", "deleted", "l"}
+    assert [(event.get("what", "run"), set(event["paths"])) for event in audit_of(ground) if "paths" in event] == [
+        ("run", {*project, far}),
+        ("apply", {*project, far}),
+        ("undo", {*project, far, "touched"}),
+        ("run", {"changed", "held", "kept"}),
+        ("discard", {"held"}),
+        ("discard", {"changed", "kept"}),
+        ("run", set()),
+    ]
+
+
+def test_of_very_many_paths_the_audit_names_some_and_counts_the_others(ground: Ground) -> None:
+    ground.sandbox(after="apply").run(f"seq {MOST_PATHS + 7} | xargs touch")
+    for event in audit_of(ground):
+        assert (len(event["paths"]), event["more_paths"], event["changed"]) == (MOST_PATHS, 7, MOST_PATHS + 7)
+
+
+@pytest.mark.parametrize("unsandboxed", [False, True])
+def test_a_run_that_its_caller_broke_off_is_in_the_audit_too(ground: Ground, unsandboxed: bool) -> None:
+    def give_up(event: Event) -> None:
+        if isinstance(event, OutputChunk):
+            raise KeyboardInterrupt
+
+    sandbox = opened(ground, Person(), permissions=Rules(unsandboxed="ask"))
+    with pytest.raises(KeyboardInterrupt) as raised:
+        sandbox.run("echo x; sleep 9", on_event=give_up, unsandboxed=unsandboxed)
+    told = "It ran without a sandbox: what it has changed is not known" if unsandboxed else "It had changed nothing."
+    assert told in raised.value.__notes__[0]
+    *_asked, event = audit_of(ground)
+    assert (event["kind"], event["command"]) == ("run", [shell_of_texts(), "-c", "echo x; sleep 9"])
+    ending = "failed: KeyboardInterrupt" if unsandboxed else "Cancelled 130"
+    assert (event["ending"], event["sandboxed"]) == (ending, not unsandboxed)
+
+
+def test_a_run_that_can_not_be_recorded_says_so(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    assert not any("audit" in warning for warning in sandbox.run("true").warnings)
+    directory = ground.state / "audit"
+    (directory / "lock").unlink()
+    (directory / "lock").mkdir()
+    assert any("audit" in warning for warning in sandbox.run("true").warnings)

@@ -204,6 +204,7 @@ def test_one_repository_moves_and_the_other_gets_the_work_beside_it(ordeal: Orde
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_fault_at_any_call_leaves_the_tree_before_or_the_tree_after(ordeal: Ordeal, action: str, full: bool) -> None:
+    """The time buys an operation for each fault: at a few calls here, at every one with `--full`."""
     tally = Tally()
     calls = ordeal.calls(action)
     ordeal.strike(action, ordeal.points(calls, None if full else 4), tally)
@@ -214,6 +215,7 @@ def test_a_fault_at_any_call_leaves_the_tree_before_or_the_tree_after(ordeal: Or
 
 
 def test_a_crash_while_recovering_from_a_crash_is_recovered_from(ordeal: Ordeal, full: bool) -> None:
+    """The time buys crashes within the recovery itself: a few here, many with `--full`."""
     tally = Tally()
     actions = ACTIONS if full else SOME
     calls = {action: ordeal.calls(action) for action in actions}
@@ -233,6 +235,7 @@ def test_a_crash_while_recovering_from_a_crash_is_recovered_from(ordeal: Ordeal,
 
 
 def test_a_disk_that_stays_broken_is_recovered_from_when_it_is_mended(ordeal: Ordeal, full: bool) -> None:
+    """The time buys whole operations on a disk that stays full or broken from one call on."""
     tally = Tally()
     for action in ACTIONS if full else SOME:
         calls = [call for call in ordeal.calls(action) if call.name in LASTING]
@@ -246,6 +249,7 @@ def test_a_disk_that_stays_broken_is_recovered_from_when_it_is_mended(ordeal: Or
 
 
 def test_a_fault_is_survived_where_the_project_is_on_another_filesystem(ordeal_elsewhere: Ordeal, full: bool) -> None:
+    """The time buys the same faults where entries are copied between two filesystems."""
     ordeal, tally = ordeal_elsewhere, Tally()
     for action in ACTIONS if full else SOME:
         calls = ordeal.calls(action)

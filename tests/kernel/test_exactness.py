@@ -114,6 +114,7 @@ def mounts() -> Iterator[Mounts]:
 
 
 def test_exactness_on_overlay_mounts(mounts: Mounts, tmp_path: Path, full: bool) -> None:
+    """The time buys 150 random sequences on real overlay mounts, and many more with `--full`."""
     count = WHOLE if full else 150
     play(Player(mounts, tmp_path), range(count))
     record_figure("exactness, overlay mounts", "0 missed, 0 invented", f"{count} random sequences, 1 to 5 runs each")
@@ -121,6 +122,7 @@ def test_exactness_on_overlay_mounts(mounts: Mounts, tmp_path: Path, full: bool)
 
 @pytest.mark.rootfs_view
 def test_exactness_through_sandboxes(ground: Ground, engine: str, full: bool) -> None:
+    """The time buys 20 random sequences through whole sandboxes, and many more with `--full`."""
     count = WHOLE if full else 20
     top = ground.home / "sequences"
     top.mkdir()

@@ -132,6 +132,7 @@ def play(sandbox: Sandbox, files: SandboxFiles, played: list[Any]) -> None:
 
 @pytest.mark.parametrize("view", ["sealed", "rootfs"])
 def test_the_verbs_see_and_change_what_a_run_sees(ground: Ground, engine: str, view: str) -> None:
+    """The time buys random sequences of verbs and commands, each in a real sandbox."""
     chosen = {"view": "rootfs", "rootfs": HOST_ROOT} if view == "rootfs" else {"view": view}
 
     # To find a smaller example takes longer than a test may

@@ -180,6 +180,7 @@ def record(name: str, kills: Counter[str], problems: list[str], step: int) -> No
 def test_a_kill_at_any_system_call_of_a_run_leaves_what_it_has_written_on_hold(
     ground: Ground, way: str, full: bool
 ) -> None:
+    """The time buys one traced run for each kill: a few for each process here, every fifth call with `--full`."""
     prepare(ground)
     scenario = Scenario(ground, way)
     points = scenario.points(step=STEP if full else None, of_each=2)
@@ -201,6 +202,7 @@ def test_a_kill_at_any_system_call_of_a_run_leaves_what_it_has_written_on_hold(
 def test_a_kill_leaves_nothing_where_the_spawner_has_no_namespace_of_its_own(
     without_own_namespace: Ground, full: bool
 ) -> None:
+    """The time buys one traced run for each kill, where no namespace ends what is left."""
     prepare(without_own_namespace)
     scenario = Scenario(without_own_namespace, "library", "native")
     points = scenario.points(step=5 * STEP if full else None, of_each=1)
@@ -226,6 +228,7 @@ def test_a_spawner_without_a_namespace_that_dies_while_a_run_starts_up_takes_it_
 
 
 def test_a_kill_in_the_very_first_start_leaves_nothing(ground: Ground, full: bool) -> None:
+    """The time buys one first start for each kill, in which everything has to be made."""
     (ground.home / ".cache" / "pip").mkdir(parents=True)
     before = tree_of(ground.project)
     scenario = Scenario(ground, "command line")

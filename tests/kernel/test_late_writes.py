@@ -95,6 +95,7 @@ def run_with_writers(sandbox: Sandbox, count: int) -> None:
 def test_no_process_writes_after_the_scan_began(
     ground: Ground, engine: str, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The time buys dozens of runs that leave writers behind, and hundreds with `--full`."""
     (ground.home / ".cache" / "pip").mkdir(parents=True)
     scans = Scans(monkeypatch)
     callers, each = 2, (500 if full else 20) if engine == "mount" else (100 if full else 10)

@@ -126,6 +126,7 @@ def balance(ground: Ground) -> Balance:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_thousands_of_runs_by_eight_callers_leave_nothing(ground: Ground, full: bool) -> None:
+    """The time buys many runs at once in several processes, and thousands with `--full`."""
     adopt_orphans()
     for number in range(20):
         ground.write(f"d{number % 4}/file{number}", f"{number}\n")

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hostile client can't do to the proxy: exceed its budget, wear it out, hold it up, or make it grow."""
+"""What a hostile client can't do to the proxy: wear it out, make it grow, mislead it, or ask a person too often."""
 
+import ipaddress
 import os
+import random
+import re
 import resource
 import socket
 import threading
 import time
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from tests.figures import record_figure
 from tests.unit.network.hellos import real_hello
+from tests.unit.network.host_vectors import VECTORS
 from tests.unit.network.scene import Names, Scene, echo, read_all, scene, server, wait_until
+from tests.unit.network.test_protocols import AMBIGUOUS
 from unspill.model.run import Budget
-from unspill.network.proxy import DENIALS_KEPT, ProxyLimits
+from unspill.network.proxy import DENIALS_KEPT, ProxyLimits, Questions
+from unspill.policy.hosts import Destination, pack_address, parse_rules
 
 pytestmark = pytest.mark.kernel
 
@@ -339,3 +347,351 @@ def test_without_descriptors_the_proxy_waits_and_recovers() -> None:
         client.close()
         assert read in (b"HTTP/1.1 200", b"HTTP/1.1 502")
         opened(stage, "example.org:9").close()
+
+
+class Person:
+    """Answers when told to; remembers what was asked."""
+
+    def __init__(self, answer: Callable[[str], str] = lambda host: "") -> None:
+        self.asked: list[str] = []
+        self.may_answer = threading.Event()
+        self._answer = answer
+
+    def __call__(self, host: str) -> str:
+        self.asked.append(host)
+        assert self.may_answer.wait(20)
+        return self._answer(host)
+
+
+def willing(answer: Callable[[str], str] = lambda host: "") -> Person:
+    person = Person(answer)
+    person.may_answer.set()
+    return person
+
+
+def statuses(stage: Scene, *authorities: str) -> list[bytes]:
+    """Ask for tunnels at the same time and return the status lines, each in its place."""
+    found = [b""] * len(authorities)
+
+    def get(number: int) -> None:
+        found[number] = stage.status(authorities[number])
+
+    threads = [threading.Thread(target=get, args=(number,)) for number in range(len(authorities))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_a_host_that_no_rule_covers_is_asked_for_and_reached_when_it_is_allowed() -> None:
+    person = willing()
+    with server(echo) as port, scene([], servers={443: port}, ask=person) as stage:
+        client, status = stage.tunnel("example.org:443")
+        client.close()
+    assert status == b"HTTP/1.1 200 Connection established"
+    assert person.asked == ["example.org"]
+    assert stage.names.asked == ["example.org"]
+    assert stage.proxy.denials() == ()
+
+
+def test_without_somebody_to_ask_the_same_host_is_refused() -> None:
+    with server(echo) as port, scene([], servers={443: port}) as stage:
+        assert stage.status("example.org:443").startswith(b"HTTP/1.1 403 Host not allowed")
+    assert stage.names.asked == []
+
+
+def test_no_name_is_looked_up_before_it_is_allowed() -> None:
+    person = Person(lambda host: "it was not allowed")
+    with scene([], ask=person) as stage:
+        thread = threading.Thread(target=stage.status, args=("secret.example.org:443",))
+        thread.start()
+        wait_until(lambda: bool(person.asked))
+        time.sleep(0.1)
+        assert (stage.names.asked, stage.doorman.asked) == ([], [])
+        person.may_answer.set()
+        thread.join()
+    assert (stage.names.asked, stage.doorman.asked) == ([], [])
+
+
+def test_a_refusal_is_told_with_its_reason_and_is_not_asked_about_again() -> None:
+    person = willing(lambda host: "it was not allowed (no)")
+    with scene([], ask=person) as stage:
+        for _ in range(5):
+            answer = stage.exchange(b"GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 403 Host not allowed")
+            assert b"it was not allowed (no)" in answer
+    assert person.asked == ["example.org"]
+    assert [(denial.host, denial.rule) for denial in stage.proxy.denials()] == [("example.org", "host")]
+
+
+def test_what_was_allowed_holds_for_both_ports_of_the_web_and_no_other() -> None:
+    person = willing(lambda host: "no" if ":" in host else "")
+    with server(echo) as port, scene([], servers={80: port, 443: port, 22: port}, ask=person) as stage:
+        assert stage.status("example.org:443").startswith(b"HTTP/1.1 200")
+        assert stage.status("example.org:80").startswith(b"HTTP/1.1 200")
+        assert stage.status("example.org:22").startswith(b"HTTP/1.1 403")
+        assert stage.status("www.example.org:443").startswith(b"HTTP/1.1 200")
+    assert person.asked == ["example.org", "example.org:22", "www.example.org"]
+
+
+def test_many_clients_of_one_host_wait_for_one_question() -> None:
+    person = Person()
+    with server(echo) as port, scene([], servers={443: port}, ask=person) as stage:
+        threading.Timer(0.3, person.may_answer.set).start()
+        found = statuses(stage, *["example.org:443"] * 20)
+    assert {status[:12] for status in found} == {b"HTTP/1.1 200"}
+    assert person.asked == ["example.org"]
+
+
+def test_while_somebody_thinks_all_others_go_on() -> None:
+    person = Person()
+    with server(echo) as port, scene(["example.net"], servers={443: port}, ask=person) as stage:
+        waiting = threading.Thread(target=stage.status, args=("example.org:443",))
+        waiting.start()
+        wait_until(lambda: bool(person.asked))
+        assert stage.status("example.net:443").startswith(b"HTTP/1.1 200")
+        assert waiting.is_alive()
+        person.may_answer.set()
+        waiting.join()
+
+
+@pytest.mark.parametrize(
+    "authority", ["127.0.0.1:443", "169.254.169.254:80", "[::1]:80", "10.0.0.1:443", "localhost:80"]
+)
+def test_nobody_is_asked_about_what_nothing_allows(authority: str) -> None:
+    person = willing()
+    with server(echo) as port, scene([], servers={443: port, 80: port}, ask=person) as stage:
+        assert stage.status(authority).startswith((b"HTTP/1.1 403", b"HTTP/1.1 400"))
+    assert (person.asked, stage.doorman.asked) == ([], [])
+
+
+def test_an_allowed_name_with_a_private_address_is_refused_all_the_same() -> None:
+    person = willing()
+    with scene([], ask=person, names=Names({"inward.example.org": ["10.0.0.1"]})) as stage:
+        assert stage.status("inward.example.org:443").startswith(b"HTTP/1.1 403 Address not allowed")
+    assert (person.asked, stage.doorman.asked) == (["inward.example.org"], [])
+
+
+def test_at_most_eight_questions_wait_at_once() -> None:
+    person = Person()
+    with server(echo) as port, scene([], servers={443: port}, ask=person) as stage:
+        wanted = [f"host{number}.example.org:443" for number in range(30)]
+        threading.Timer(0.5, person.may_answer.set).start()
+        found = statuses(stage, *wanted)
+    assert len(person.asked) == 8
+    assert sorted(status[:12] for status in found) == [b"HTTP/1.1 200"] * 8 + [b"HTTP/1.1 403"] * 22
+
+
+def test_a_question_that_fails_is_a_refusal() -> None:
+    def broken(host: str) -> str:
+        raise RuntimeError("not for a command to read")
+
+    with scene([], ask=broken) as stage:
+        answer = stage.exchange(b"GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n")
+    assert b"the question failed: RuntimeError" in answer
+    assert b"not for a command" not in answer
+
+
+def test_a_proxy_closes_at_once_although_somebody_still_thinks() -> None:
+    person = Person()
+    with scene([], ask=person) as stage:
+        client = stage.client()
+        client.sendall(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
+        wait_until(lambda: bool(person.asked))
+        begun = time.monotonic()
+        stage.proxy.close()
+        assert time.monotonic() - begun < 2
+        assert client.recv(100) == b""
+        client.close()
+    person.may_answer.set()
+    assert stage.names.asked == []
+
+
+def test_the_time_of_questions_that_overlap_counts_once() -> None:
+    person = Person()
+    questions = Questions(person, lambda: None)
+    assert questions.waited_s() == 0.0
+    for name in ("a.example.org", "b.example.org"):
+        questions.put(object(), Destination(host=name, port=443))
+    time.sleep(0.3)
+    assert 0.25 < questions.waited_s() < 2
+    person.may_answer.set()
+    answered: list[object] = []
+    wait_until(lambda: len(answered.extend(questions.answers()) or answered) == 2)  # type: ignore[func-returns-value]
+    total = questions.waited_s()
+    time.sleep(0.2)
+    assert questions.waited_s() == total < 2
+
+
+def test_the_time_of_a_client_that_has_gone_does_not_count() -> None:
+    person = Person()
+    with scene([], ask=person) as stage:
+        client = stage.client()
+        client.sendall(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
+        wait_until(lambda: bool(person.asked))
+        client.close()
+        wait_until(lambda: stage.proxy._loop.questions is not None and stage.proxy._loop.questions._since is None)
+        total = stage.proxy.waited_s()
+        time.sleep(0.3)
+        assert stage.proxy.waited_s() == total
+        person.may_answer.set()
+    assert stage.names.asked == []
+
+
+def test_a_client_that_goes_on_talking_while_it_waits_is_heard_in_the_end() -> None:
+    person = Person()
+    with server(echo) as port, scene([], servers={9: port}, ask=person) as stage, stage.client() as client:
+        client.sendall(b"CONNECT example.org:9 HTTP/1.1\r\nHost: example.org:9\r\n\r\n")
+        wait_until(lambda: bool(person.asked))
+        client.sendall(b"early words")
+        time.sleep(0.2)
+        assert stage.proxy.waited_s() > 0.1
+        person.may_answer.set()
+        received = b""
+        while b"early words" not in received:
+            received += client.recv(100)
+    assert received == b"HTTP/1.1 200 Connection established\r\n\r\nearly words"
+
+
+def test_no_more_time_is_given_back_than_one_persons_patience() -> None:
+    questions = Questions(Person(), lambda: None, most_s=0.2)
+    questions.put(object(), Destination(host="example.org", port=443))
+    time.sleep(0.4)
+    assert questions.waited_s() == 0.2
+
+
+RULES = ["example.org", "*.example.net", "api.example.com:8443", "45.45.45.45"]
+JUDGED = re.compile(
+    r"example\.org:(80|443)|([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+example\.net:(80|443)|api\.example\.com:8443"
+)
+OWN = "46.46.46.46"
+BAD = ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fd00:ec2::254", "64:ff9b::7f00:1", "::ffff:10.0.0.1", OWN]
+SPECIAL = [ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "224.0.0.0/3")]
+
+HOSTS = [b"example.org", b"EXAMPLE.ORG.", b"a.example.net", b"b.c.example.net", b"api.example.com", b"evil.org",
+         b"evilexample.org", b"example.net", b"bad.example.net", b"mixed.example.net", b"own.example.net",
+         b"45.45.45.45", b"127.0.0.1", b"[::1]", b"localhost", b"10.0.0.1", b"0x7f.1", b"2130706433"]  # fmt: skip
+PORTS = [b"443", b"80", b"8443", b"22", b"0443", b"65536", b"", b"443 ", b"https"]
+PIECES = [b"\0", b"%00", b"@", b".", b"..", b"-", b":", b"/", b"\\", b"#", b"?", b" ", b"\t", b"\r\n", b"\n",
+          b"[", b"]", b"_", b"\xe3\x80\x82", b"\xef\xbc\x8e", b"xn--", b"example.org", b"evil.org", b"127.0.0.1",
+          b"\xff", b"*", b",", b";"]  # fmt: skip
+FIELDS = [b"Host: example.org", b"Host: evil.org", b"Content-Length: 5", b"Content-Length: 0", b"X: y", b" folded",
+          b"Transfer-Encoding: chunked", b"Connection: close", b"X : y", b"Proxy-Connection: keep-alive", b"",
+          b"Upgrade: h2c", b"Host: a.example.net:443", b"GET / HTTP/1.1"]  # fmt: skip
+
+
+class Addressed(Names):
+    """Gives every name an address of its own; some names have a bad one, alone or among good ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owner: dict[str, str] = {}
+        self.kind: dict[str, bool] = {}
+
+    def __call__(self, host: str) -> Sequence[str]:
+        self.asked.append(host)
+        number = len(self.asked)
+        good = f"50.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+        answers = [good, f"2a00:{number >> 16:x}:{number & 0xFFFF:x}::1"]
+        first = host.partition(".")[0]
+        if first in ("bad", "mixed", "own"):
+            answers = {"bad": [], "mixed": answers, "own": [OWN]}[first] + [BAD[number % len(BAD)]]
+        for answer in answers:
+            self.owner[answer] = host
+        self.kind[host] = first not in ("bad", "mixed", "own")
+        return answers
+
+
+def mutate(chance: random.Random, raw: bytes) -> bytes:
+    """Return it with nothing, one or a few things wrong."""
+    for _ in range(chance.choice((0, 0, 0, 1, 1, 2, 4))):
+        at = chance.randrange(len(raw) + 1)
+        match chance.randrange(4):
+            case 0:
+                raw = raw[:at] + chance.choice(PIECES) + raw[at:]
+            case 1:
+                raw = raw[:at] + raw[at + chance.randrange(1, 4) :]
+            case 2:
+                raw = raw[:at] + chance.randbytes(1) + raw[at + 1 :]
+            case _:
+                raw = raw.swapcase() if chance.random() < 0.5 else raw[at:] + raw[:at]
+    return raw
+
+
+def made_up(chance: random.Random) -> bytes:
+    """Return what a hostile client might send."""
+    host = chance.choice(VECTORS) if chance.random() < 0.2 else mutate(chance, chance.choice(HOSTS))
+    port = chance.choice(PORTS[:3]) if chance.random() < 0.8 else chance.choice(PORTS)
+    fields = b"\r\n".join(chance.choice(FIELDS) for _ in range(chance.choice((0, 0, 1, 1, 2, 4))))
+    fields = fields + b"\r\n" if fields else b""
+    match chance.randrange(8):
+        case 0 | 1:
+            sent = b"CONNECT %s:%s HTTP/1.1\r\n%s\r\n" % (host, port, fields)
+        case 2 | 3:
+            sent = b"GET http://%s:%s/ HTTP/1.1\r\n%s\r\n" % (host, port, fields)
+        case 4:
+            sent = b"POST http://%s/ HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (host, host, fields)
+        case 5 | 6:
+            number = int(port) if port.isdigit() and int(port) < 65536 else 443
+            cut = host[:255]
+            sent = b"\x05\x01\x00\x05\x01\x00\x03" + bytes((len(cut),)) + cut + number.to_bytes(2)
+        case _:
+            sent = chance.choice(list(AMBIGUOUS.values())) if chance.random() < 0.5 else chance.randbytes(60)
+    return mutate(chance, sent) if chance.random() < 0.3 else sent
+
+
+def send(stage: Scene, sent: bytes) -> None:
+    with stage.client() as client:
+        try:
+            client.sendall(sent)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(4096):
+                pass
+        except OSError:
+            return
+
+
+def is_public(address: str) -> bool:
+    found = ipaddress.ip_address(address)
+    return (
+        found.is_global and not any(found.version == net.version and found in net for net in SPECIAL) and address != OWN
+    )
+
+
+@pytest.mark.timeout(1800)
+def test_no_made_up_request_reaches_what_an_independent_judge_forbids(full: bool) -> None:
+    count, seed = (100_000, random.randrange(1 << 32)) if full else (4_000, 4)
+    chance = random.Random(seed)
+    names = Addressed()
+    with scene(parse_rules(RULES), names=names, own=frozenset((pack_address(OWN),))) as stage:
+        for _ in range(count):
+            send(stage, made_up(chance))
+    forbidden = []
+    for address, port in stage.doorman.asked:
+        host = names.owner.get(address, address)
+        is_allowed = JUDGED.fullmatch(f"{host}:{port}") or (address == "45.45.45.45" and port in (80, 443))
+        if not (is_allowed and is_public(address) and names.kind.get(host, True)):
+            forbidden.append((host, address, port))
+    assert forbidden == [], f"seed {seed}"
+    assert [
+        host for host in names.asked if not re.match(r"(.+\.example\.net|example\.org|api\.example\.com)$", host)
+    ] == []
+    # The judge is worth something only if much was allowed as well
+    assert len(stage.doorman.asked) > count / 20
+    record_figure(
+        "proxy: forbidden connections",
+        f"0 of {count:,}",
+        f"made-up hosts and requests, {len(stage.doorman.asked):,} connections allowed, seed {seed}",
+    )
+
+
+def test_the_judge_finds_what_a_careless_proxy_would_connect_to() -> None:
+    names = Addressed()
+    with scene(parse_rules([*RULES, "evil.org"]), names=names) as stage:
+        send(stage, b"CONNECT evil.org:443 HTTP/1.1\r\n\r\n")
+        send(stage, b"CONNECT own.example.net:443 HTTP/1.1\r\n\r\n")
+    hosts = [names.owner[address] for address, _ in stage.doorman.asked]
+    assert "evil.org" in hosts
+    assert not JUDGED.fullmatch("evil.org:443")
+    assert [is_public(address) for address in BAD] == [False] * len(BAD)

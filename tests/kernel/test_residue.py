@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What remains of a stack, folded into one layer: exactly those changes, and with the applied ones the same view.
-
-`pytest --full -k residue` plays 3,000 sequences. A failure names its seed.
-"""
+"""What remains of a stack, as one layer or as a flat copy: exactly what an overlay of the same layers shows."""
 
 import json
 import os
 import random
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -20,10 +18,10 @@ from unspill.changes.scan import scan
 from unspill.changes.select import rest, with_parents, without
 from unspill.layers import residue
 from unspill.layers.residue import build_residue
-from unspill.layers.trees import remove_tree
+from unspill.layers.trees import flatten, remove_tree
 from unspill.model.change import Change, ChangeSet
 
-pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.kernel
 
 PROGRAM = Path(__file__).with_name("residue_inside.py")
 
@@ -168,18 +166,24 @@ def play(inside: Inside, top: Path, seeds: range) -> Iterator[str]:
             remove_tree(os.fsencode(place))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_residue_holds_what_remains_and_with_the_applied_changes_shows_the_same(
     inside: Inside, tmp_path: Path, full: bool
 ) -> None:
+    """The time buys 300 random sequences on real overlay mounts, and 6,000 with `--full`."""
     count = 3000 if full else 150
     assert next(play(inside, tmp_path, range(count)), None) is None
     record_figure("residue, overlay mounts", "0 missed, 0 invented", f"{2 * count} random sequences, 1 to 3 runs each")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("fault", ["no whiteouts", "directories like those of the layers", "attributes left behind"])
 def test_the_suite_notices_a_wrong_residue(
     inside: Inside, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The control arm: the time buys up to 60 random sequences, until one shows the fault."""
     match fault:
         case "no whiteouts":
             monkeypatch.setattr(residue, "make_whiteout", lambda *_: None)
@@ -188,3 +192,143 @@ def test_the_suite_notices_a_wrong_residue(
         case _:
             monkeypatch.setattr(residue, "user_attributes", lambda *_: {})
     assert next(play(inside, tmp_path, range(60)), None) is not None
+
+
+Picture = dict[str, list[Any]]
+
+FILESYSTEMS: Final = {
+    "ext4": None,
+    "xfs": Path("/opt/unspill-ci/fs/xfs/work"),
+    "btrfs": Path("/opt/unspill-ci/fs/btrfs/work"),
+}
+HERE: Final = Path(__file__).parent
+INSIDE: Final = ["unshare", "--user", "--map-root-user", "--mount", sys.executable]
+
+
+class Kernel:
+    """Speaks to the process in the namespace."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def work(
+        self,
+        at: Path,
+        *,
+        lowers: list[Path] | None = None,
+        upper: Path | None = None,
+        seeds: list[int] | None = None,
+        closed: bool = False,
+    ) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        request = {
+            "at": str(at),
+            "lowers": [str(path) for path in lowers or ()],
+            "upper": str(upper) if upper else None,
+            "seeds": seeds or [],
+            "closed": closed,
+        }
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, "the process in the namespace has died"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    with subprocess.Popen(
+        [*INSIDE, str(HERE / "flatten_inside.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield Kernel(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+class Stand:
+    """A live tree, sealed layers over it, and their flat copy."""
+
+    def __init__(self, base: Path, kernel: Kernel) -> None:
+        self.base = base
+        self.kernel = kernel
+        self.live = base / "live"
+        self.sealed: list[Path] = []
+        self.live.mkdir(parents=True)
+        (base / "merged").mkdir()
+        (base / "nothing").mkdir()
+        self.copy = base / "copy"
+
+    def view(self) -> Picture:
+        """What an overlay of the live tree and the layers shows."""
+        # The kernel wants two at least. Even alone under an overlay the live tree is another one than by itself:
+        # what looks like a mark is hidden.
+        lowers = [*reversed(self.sealed), self.live, self.base / "nothing"]
+        picture: Picture = self.kernel.work(self.base / "merged", lowers=lowers)["after"]
+        return picture
+
+    def look(self, at: Path) -> Picture:
+        picture: Picture = self.kernel.work(at)["after"]
+        return picture
+
+    def flatten(self) -> None:
+        if self.copy.exists():
+            remove_tree(bytes(self.copy))
+        self.copy.mkdir()
+        flatten(bytes(self.live), [bytes(layer) for layer in self.sealed], bytes(self.copy))
+
+    def run_in_overlay(self, seeds: list[int]) -> None:
+        """Make a layer by a run under a real overlay."""
+        layer = self.base / f"layer{len(self.sealed)}"
+        for path in (layer, layer.with_name(layer.name + ".work")):
+            path.mkdir()
+        lowers = [*reversed(self.sealed), self.live]
+        layer.chmod(stat.S_IMODE(lowers[0].stat().st_mode))
+        for name in os.listxattr(lowers[0]):
+            if name.startswith("user.") and not name.startswith("user.overlay."):
+                os.setxattr(layer, name, os.getxattr(lowers[0], name))
+        self.kernel.work(self.base / "merged", lowers=lowers, upper=layer, seeds=seeds, closed=True)
+        self.sealed.append(layer)
+
+
+@pytest.fixture(params=FILESYSTEMS)
+def bases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Path]]:
+    """New directories on each filesystem."""
+    top = FILESYSTEMS[request.param]
+    top = tmp_path / "stands" if top is None else top / f"flatten-{os.getpid()}"
+    count = iter(range(1_000_000))
+    yield lambda: top / str(next(count))
+    remove_tree(bytes(top))
+
+
+def difference(one: Picture, other: Picture) -> dict[str, tuple[Any, Any]]:
+    return {path: (one.get(path), other.get(path)) for path in one | other if one.get(path) != other.get(path)}
+
+
+def run_one_stack(stand: Stand, chance: random.Random) -> None:
+    def seeds(most: int) -> list[int]:
+        return [chance.getrandbits(32) for _ in range(chance.randint(1, most))]
+
+    stand.kernel.work(stand.live, seeds=seeds(40))
+    for _ in range(chance.randint(1, 4)):
+        stand.flatten()
+        assert difference(stand.view(), stand.look(stand.copy)) == {}
+        stand.run_in_overlay(seeds(12))
+    stand.flatten()
+    assert difference(stand.view(), stand.look(stand.copy)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_flat_copy_of_random_layers_shows_what_their_overlay_shows(
+    bases: Callable[[], Path], kernel: Kernel, full: bool
+) -> None:
+    """The time buys 80 random stacks against real mounts, and 1,000 with `--full`."""
+    for seed in range(1000 if full else 80):
+        stand = Stand(bases(), kernel)
+        try:
+            run_one_stack(stand, random.Random(seed))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        remove_tree(bytes(stand.base))

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run does and leaves, on every engine: output, exit code, a held layer, an untouched project."""
+"""What a run does and leaves on every engine: output, exit code, variables, a held layer, an untouched project."""
 
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support import Ground, kinds, printed, shell_of_texts
-from unspill import Exited, Policy, Sandbox, UnspillError
+from tests.support import Event, Ground, chosen_views, kinds, printed, shell_of_texts
+from unspill import Exited, OutputChunk, Policy, Sandbox, UnspillError
 from unspill.errors import UsageError
 
 pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
@@ -214,3 +218,163 @@ def test_every_error_of_ours_has_a_code_and_an_exit_code(ground: Ground) -> None
     with pytest.raises(UnspillError) as refused:
         ground.run("")
     assert (refused.value.code, refused.value.exit_code) == ("usage", 2)
+
+
+def variables(ground: Ground, **options: Any) -> dict[str, str]:
+    text = printed(ground.sandbox(**options).run(["env", "-0"]))
+    return dict(line.partition("=")[::2] for line in text.split("\0") if line)
+
+
+@pytest.mark.parametrize("view", chosen_views())
+def test_only_allowed_variables_enter(ground: Ground, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "LANG": "de_DE.UTF-8",
+        "LC_TIME": "C",
+        "TERM": "xterm",
+        "TZ": "UTC",
+        "AWS_SECRET_ACCESS_KEY": "s3cret",
+        "GITHUB_TOKEN": "s3cret",
+        "SSH_AUTH_SOCK": "/run/agent",
+        "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus",
+        "XDG_RUNTIME_DIR": "/run/user/1",
+        "LD_PRELOAD": "/evil.so",
+        "PYTHONPATH": "/evil",
+        "MY_SETTING": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = variables(ground, view=view)
+    language = {"LANG": "C.UTF-8"} if view == "rootfs" else {"LANG": "de_DE.UTF-8", "LC_TIME": "C"}
+    expected = {**language, "TERM": "xterm", "TZ": "UTC"}
+    assert {name: found.get(name) for name in ("LANG", "LC_TIME", "TERM", "TZ") if name in found} == expected
+    assert "s3cret" not in str(found)
+    assert not {"SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "LD_PRELOAD", "MY_SETTING"} & set(found)
+
+
+def test_home_user_and_tmpdir_are_set(ground: Ground, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    monkeypatch.setenv("USER", "somebody-else")
+    found = variables(ground)
+    assert found["HOME"] == ground.home_inside
+    assert found["TMPDIR"] == "/tmp"
+    assert found["USER"] == found["LOGNAME"] != "somebody-else"
+    assert found["PWD"] == ground.inside() or "PWD" not in found
+
+
+@pytest.mark.view("sealed", "host", reason="PATH is fixed in a rootfs; test_rootfs_view.py has all its variables")
+def test_the_path_has_only_what_is_there(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"/usr/bin:{ground.top}/elsewhere:.:/bin:{ground.state}:/usr/bin")
+    assert variables(ground)["PATH"] == "/usr/bin:/bin"
+
+
+def test_a_configured_variable_enters(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MY_SETTING", "APP_ONE", "APP_TOKEN"):
+        monkeypatch.setenv(name, "1")
+    found = variables(ground, environment=("MY_SETTING", "APP_*"))
+    assert found["MY_SETTING"] == found["APP_ONE"] == "1"
+    assert "APP_TOKEN" not in found
+    assert variables(ground, environment=("APP_TOKEN",))["APP_TOKEN"] == "1"
+
+
+def test_a_call_may_set_variables(ground: Ground, engine: str) -> None:
+    given = {"A": "1", "EMPTY": "", "LONG": "x" * 100_000, "ODD": "a\nb=c\t\x7f ünï", "LANG": "C"}
+    result = ground.run(["python3", "-c", "import os; print(ascii(dict(os.environ)))"], env=given)
+    found = printed(result)
+    for name, value in given.items():
+        assert f"{name!a}: {value!a}" in found
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH"])
+def test_some_variables_never_enter(ground: Ground, name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        ground.run("true", env={name: "x"})
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "A\0"])
+def test_a_name_that_no_variable_has_is_refused(ground: Ground, name: str) -> None:
+    with pytest.raises(UsageError):
+        ground.run("true", env={name: "x"})
+
+
+def test_values_are_on_no_command_line(ground: Ground, engine: str) -> None:
+    secret = "value-that-ps-must-not-show"
+    seen: list[str] = []
+    looked = threading.Event()
+
+    def look(event: Event) -> None:
+        if isinstance(event, OutputChunk) and not looked.is_set():
+            looked.set()
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    seen.append(path.read_bytes().decode(errors="replace"))
+                except OSError:
+                    continue
+
+    result = ground.run("echo $A; sleep 1", env={"A": secret}, on_event=look)
+    assert printed(result) == f"{secret}\n"
+    assert any("--json-status-fd" in line for line in seen)
+    assert not [line for line in seen if secret in line]
+
+
+ENTER = ["unshare", "--map-current-user", "--mount", "--keep-caps", "sh", "-ec"]
+# bwrap refuses to start with ambient capabilities
+DROP = 'exec setpriv --inh-caps=-all --ambient-caps=-all "$@"'
+
+
+def with_mount(ground: Ground, program: str, *mount: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python where a tmpfs lies on `mount`."""
+    steps = "; ".join(["true", *(f"mount -t tmpfs none '{path}'" for path in mount)])
+    words = [*ENTER, f"{steps}; {DROP}", "sh", sys.executable, "-c", program]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+
+
+RUN = """
+from unspill import Policy, Sandbox, UnspillError
+try:
+    sandbox = Sandbox({project!r}, policy=Policy(bwrap={bwrap!r}, engine={engine!r}, after="hold"))
+    result = sandbox.run("echo x > mnt/file; echo y > file; cat mnt/file file")
+    print(result.exit_code, result.stdout.kept().decode().split(), [change.path for change in result.changes])
+except UnspillError as error:
+    print(type(error).__name__, error.message, "|", error.remedy)
+"""
+
+
+def test_a_mount_below_a_root_is_named_with_the_remedy(ground: Ground, engine: str) -> None:
+    mount = ground.project / "mnt"
+    mount.mkdir()
+    program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine=engine)
+    done = with_mount(ground, program, os.fspath(mount))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("UsageError ")
+    assert f"mounted on {mount}" in done.stdout
+    assert "| Unmount it, mount it outside the project, or choose a project directory without it" in done.stdout
+    # The control arm: without the mount the same run works
+    assert with_mount(ground, program).stdout == "0 ['x', 'y'] [b'file', b'mnt/file']\n"
+
+
+def test_a_mount_beside_the_root_does_not_matter(ground: Ground, engine: str) -> None:
+    (ground.project / "mnt").mkdir()
+    beside = ground.home / "project-mnt"
+    beside.mkdir()
+    program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine=engine)
+    done = with_mount(ground, program, os.fspath(beside))
+    assert done.stdout == "0 ['x', 'y'] [b'file', b'mnt/file']\n"
+
+
+NESTED = ["--unshare-user", "--unshare-pid", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+
+
+def test_inside_another_sandbox_it_seals_as_well(ground: Ground, engine: str) -> None:
+    (ground.project / "mnt").mkdir()
+    program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine=engine)
+    words = [os.fsdecode(ground.bwrap), *NESTED, sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "0 ['x', 'y'] [b'file', b'mnt/file']\n", done.stderr
+    assert list((ground.project / "mnt").iterdir()) == []
+
+
+def test_inside_a_sandbox_that_forbids_namespaces_it_refuses_and_says_why(ground: Ground) -> None:
+    program = RUN.format(project=os.fspath(ground.project), bwrap=ground.bwrap, engine=None)
+    words = [os.fsdecode(ground.bwrap), *NESTED, "--disable-userns", sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.startswith("NamespacesForbidden "), done
+    assert list(ground.project.iterdir()) == []

@@ -26,7 +26,7 @@ from tests.kernel.internet_program import (
     REBOUND,
 )
 from tests.kernel.leftovers import within
-from tests.kernel.test_proxy_fuzz import JUDGED, RULES, made_up
+from tests.kernel.test_proxy_bounds import JUDGED, RULES, made_up
 from tests.unit.network.host_vectors import VECTORS, asking
 from unspill import RunResult
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only root can prepare: root as the caller, and files of a group that an ordinary person is not in."""
+"""What only root can prepare: root as the caller, files of another group, control groups that outlive a caller."""
 
 import os
 import shutil
@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.answering import Person, opened
+from tests.kernel.leftovers import control_groups, state_problems, within
 from tests.support import Ground, kinds, printed, run_cli
-from unspill import Policy, Sandbox
+from unspill import DeniedError, Policy, Rules, Sandbox
 from unspill.errors import RootCallerRefused
+from unspill.host.cgroup import Group, make_group, sweep_groups
+from unspill.host.probe import probe_cgroup
+from unspill.model.policy import Limits
 
 pytestmark = [pytest.mark.kernel, pytest.mark.root]
 
@@ -140,3 +145,85 @@ print(subprocess.run(words, capture_output=True).stdout.decode())
 def test_a_policy_object_may_allow_root_too(ground: Ground) -> None:
     with Sandbox(ground.project, policy=Policy(bwrap=ground.bwrap, allow_root=True)) as sandbox:
         assert sandbox.run("true").ok
+
+
+ASKED = Rules(as_root="ask")
+
+
+def test_root_is_not_asked_about_by_default(ground: Ground) -> None:
+    person = Person()
+    with pytest.raises(RootCallerRefused):
+        opened(ground, person)
+    assert person.asked == []
+
+
+def test_root_is_served_after_a_yes(ground: Ground) -> None:
+    person = Person()
+    assert printed(opened(ground, person, permissions=ASKED).run("id -u")) == "0\n"
+    assert person.texts == ["Open a sandbox as root, where it protects less?"]
+    assert person.asked[0].request.is_dangerous
+
+
+def test_root_is_refused_after_a_no(ground: Ground) -> None:
+    with pytest.raises(DeniedError, match="Open a sandbox as root"):
+        opened(ground, Person(False), permissions=ASKED)
+
+
+def test_root_is_refused_where_nobody_answers(ground: Ground) -> None:
+    with pytest.raises(RootCallerRefused):
+        ground.sandbox(permissions=ASKED)
+
+
+def test_an_answer_for_root_can_be_remembered(ground: Ground) -> None:
+    person = Person("always")
+    for _ in range(2):
+        assert opened(ground, person, permissions=ASKED).run("true").ok
+    assert len(person.asked) == 1
+
+
+KILLED = """
+import os, sys
+from unspill import Policy, Sandbox, Started
+def on_event(event):
+    if isinstance(event, Started):
+        os.kill(os.getpid(), 9)
+policy = Policy(bwrap=os.fsencode(sys.argv[2]), allow_root=True)
+Sandbox(sys.argv[1], policy=policy).run("sleep 1000", on_event=on_event)
+"""
+
+
+def made(run: str) -> Group:
+    group = make_group(probe_cgroup().kind, run, Limits())
+    assert group is not None
+    return group
+
+
+@pytest.fixture
+def foreign() -> Iterator[Group]:
+    """The group of somebody else's run that is about to begin."""
+    group = made("somebody-else")
+    yield group
+    group.remove()
+
+
+def test_the_next_start_removes_the_group_of_a_killed_caller(ground: Ground, foreign: Group) -> None:
+    before = control_groups()
+    done = subprocess.run([sys.executable, "-c", KILLED, ground.project, ground.bwrap], check=False, timeout=30)
+    assert done.returncode == -9
+    left = set(control_groups()) - set(before)
+    assert left
+    assert ground.sandbox(allow_root=True).run("true").ok
+    assert control_groups() == before
+    assert all("control groups" in problem for problem in state_problems(ground.state))
+
+
+def test_who_is_still_alive_in_the_group_of_a_dead_run_is_killed(foreign: Group) -> None:
+    group = made("dead-run")
+    with subprocess.Popen(["sleep", "1000"]) as survivor:
+        for member in group.member_files():
+            Path(os.fsdecode(member)).write_text(f"{survivor.pid}")
+        sweep_groups(probe_cgroup().kind, ["dead-run"])
+        assert within(1, lambda: survivor.poll() == -9)
+    sweep_groups(probe_cgroup().kind, ["dead-run"])
+    assert [path for path in control_groups() if "dead-run" in path] == []
+    assert [path for path in control_groups() if "somebody-else" in path] != []

@@ -116,7 +116,7 @@ if TYPE_CHECKING:
     # What a file holds without the hunks that it loses, by root and path.
     Texts = dict[tuple[bytes, bytes], bytes]
 
-# Imported by functions, late, because most runs change nothing; tests/attack/test_late_imports.py finds what is missing
+# Imported by functions, late, because most runs change nothing; tests/attack/test_installation.py finds what is missing
 _TO_THE_END = (
     "_json",
     "json",

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps are done, refused or taken back by what is there; nobody's entry is ever overwritten."""
+"""Steps are done, refused or taken back by what is there; an entry is known after a rename, and never overwritten."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unspill.apply.perform import perform, take_back
-from unspill.apply.steps import OpenDirs, entry_of
+from unspill.apply.steps import OpenDirs, entry_of, matches
 from unspill.model.operation import Metadata, Step
 
 
@@ -191,3 +191,48 @@ def test_what_was_taken_does_not_come_back_over_something_new(ground: Ground) ->
     (ground.live / "a").write_text("theirs")
     assert take_back(ground.dirs, step) == "something else is there now"
     assert (ground.live / "a").read_text() == "theirs"
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    (path.with_name("moved")).rename(path)
+
+
+def write(path: Path) -> None:
+    path.write_text("other")
+
+
+def replace(path: Path) -> None:
+    path.with_name("new").write_text("text")
+    path.with_name("new").rename(path)
+
+
+def chmod(path: Path) -> None:
+    path.chmod(0o600)
+
+
+def swap_for_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("x")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_same"), [(rename, True), (write, False), (replace, False), (chmod, False), (swap_for_link, False)]
+)
+def test_only_a_rename_leaves_a_file_what_it_was(tmp_path: Path, change: Callable[[Path], None], is_same: bool) -> None:
+    path = tmp_path / "file"
+    path.write_text("text")
+    path.chmod(0o644)
+    os.utime(path, ns=(1, 1))
+    entry = entry_of(os.lstat(path))
+    change(path)
+    assert matches(os.lstat(path), entry) == is_same
+
+
+def test_a_directory_is_the_same_whatever_is_in_it(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    entry = entry_of(os.lstat(directory))
+    (directory / "x").write_text("x")
+    directory.chmod(0o700)
+    assert matches(os.lstat(directory), entry)

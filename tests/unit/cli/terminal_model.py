@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small model of a terminal: what is switched on after some bytes, of all that can hide, move or divert a text.
 
-Knows no text and no cursor; for those a real terminal emulator is asked (tests/attack/test_terminal_endings.py).
+Knows no text and no cursor; for those a real terminal emulator is asked (tests/attack/test_consent.py).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds and marks, recognised by exact names only."""
+"""Kinds and marks of an overlay, recognised by exact names only, and the mode of a directory that is half open."""
 
 import os
 import socket
@@ -9,7 +9,15 @@ import pytest
 
 from tests.unit.changes.trees import WHITEOUT, Dir, Fifo, File, Node, Symlink, build
 from unspill.errors import SandboxUnavailable
-from unspill.host.overlay import is_plain_attribute, is_user_attribute, is_whiteout, kind_of, refuse_foreign
+from unspill.host.overlay import (
+    before_opening,
+    half_open,
+    is_plain_attribute,
+    is_user_attribute,
+    is_whiteout,
+    kind_of,
+    refuse_foreign,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +81,20 @@ def test_marks_of_other_mounts_are_refused_by_exact_name() -> None:
     with pytest.raises(SandboxUnavailable, match=r"user\.overlay\.redirect at b'd'") as caught:
         refuse_foreign(["user.overlay.redirect"], b"d")
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("mode", range(0o1000))
+def test_every_mode_without_special_bits_is_known_again(mode: int) -> None:
+    between = half_open(mode)
+    assert between & 0o700 == 0o200
+    assert before_opening(between) == mode
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o000, 0o555, 0o200, 0o270, 0o2755, 0o1777, 0o6555])
+def test_a_mode_that_nobody_is_about_to_change_is_what_it_is(mode: int) -> None:
+    assert before_opening(mode) == mode
+
+
+@pytest.mark.parametrize("mode", [0o2555, 0o1500, 0o6000])
+def test_a_directory_with_special_bits_is_never_opened_wider_than_it_was(mode: int) -> None:
+    assert half_open(mode) & ~0o200 & ~mode == 0

@@ -257,6 +257,7 @@ def test_paths_longer_than_the_kernel_takes_are_folded(place: Place, name: bytes
 
 @pytest.mark.slow
 def test_ten_thousand_levels_take_seconds_not_minutes(place: Place) -> None:
+    """The time buys a tree of 10,000 levels, for which a walk from the root each time would take minutes."""
     dig(place.upper, b"d", 10_000, every=False)
     changes = [place.change("d" + "/d" * level, "added", "dir") for level in range(10_000)]
     started = time.process_time()

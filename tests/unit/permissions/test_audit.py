@@ -134,6 +134,7 @@ def test_many_processes_write_at_once_and_no_line_is_lost_or_broken(directory: b
 
 @pytest.mark.slow
 def test_a_writer_that_is_killed_at_any_moment_spoils_at_most_its_own_last_line(directory: bytes) -> None:
+    """The time buys eight processes, each killed at another moment while it writes."""
     chance = random.Random(4)
     for who in range(8):
         with subprocess.Popen(writer_of(directory, who, 100_000), stdout=subprocess.PIPE) as writer:

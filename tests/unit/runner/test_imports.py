@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `unspill run` loads: starting must cost little more than starting Python."""
+"""What `unspill run` and the layers load: starting must cost little more than starting Python."""
 
 import subprocess
 import sys
@@ -25,3 +25,19 @@ def test_nothing_heavy_is_loaded_on_the_way_of_a_run() -> None:
     assert "unspill.sandbox.sandbox" in loaded
     # The database's own C module needs functools, and ctypes of Python 3.14 threading; there is no way around either
     assert sorted((loaded - loaded_by("_sqlite3, ctypes")) & set(HEAVY)) == []
+
+
+NEEDED = "lifecycle locks"
+
+# `functools` and `collections` come with SQLite's own module; `ctypes` every run needs, to look at what it changed.
+HEAVY_FOR_LAYERS = set(
+    "typing dataclasses enum re json contextlib pathlib argparse subprocess socket threading asyncio inspect"
+    " tempfile shutil logging datetime signal tomllib hashlib difflib secrets random sqlite3".split()
+)
+
+
+def test_opening_and_closing_a_run_loads_nothing_heavy() -> None:
+    imports = "; ".join(f"import unspill.layers.{name}" for name in NEEDED.split())
+    program = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r}; {imports}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, check=True, text=True)
+    assert HEAVY_FOR_LAYERS & set(done.stdout.split()) == set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text that a model reads, string by string."""
+"""The text that a model reads, string by string, and why a program could not find a host."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from unspill.model.change import Change, ChangeSet, Identity, RootChanges
 from unspill.model.operation import Operation, OperationId, Skipped
+from unspill.model.plan import HostNetwork, NoNetwork, ProxyNetwork
 from unspill.model.run import (
     Cancelled,
     Denial,
@@ -21,7 +22,7 @@ from unspill.model.run import (
     Signalled,
     TimedOut,
 )
-from unspill.sandbox.result import Cut, RunResult, cut_text, truncate
+from unspill.sandbox.result import Cut, RunResult, cut_text, network_hints, truncate
 
 NOTHING = ChangeSet(roots=())
 FILE = Identity(kind="file", mode=0o644, inode=1, size=1, ctime_ns=1)
@@ -230,3 +231,32 @@ def test_a_command_does_not_fill_the_text_with_what_it_was_refused() -> None:
     lines = result(Exited(code=1), denials=denials).text().splitlines()
     assert lines[-2:] == ["Network: 9.example.org:443 was refused. Ask.", "Network: 990 more were refused."]
     assert len(lines) < 20
+
+
+WORDS = {
+    "curl": b"curl: (6) Could not resolve host: example.org\n",
+    "git": b"fatal: unable to access 'https://example.org/': Could not resolve host: example.org\n",
+    "wget": b"wget: unable to resolve host address 'example.org'\n",
+    "python": b"urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>\n",
+    "node": b"npm error errno EAI_AGAIN\n",
+    "go": b"dial tcp: lookup example.org: connection refused\n",
+    "java": b"Caused by: java.nio.channels.UnresolvedAddressException\n",
+    "a socket": b"OSError: [Errno 101] Network is unreachable\n",
+}
+FAILED = Exited(code=1)
+
+
+@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+def test_a_failed_look_up_is_explained(words: bytes) -> None:
+    for outputs in ((Output(head=words), Output()), (Output(), Output(head=b"x", tail=words, left_out=9))):
+        (off,) = network_hints(NoNetwork(), FAILED, *outputs)
+        assert (off.code, bool(off.remedy)) == ("network-off", True)
+        (by_proxy,) = network_hints(ProxyNetwork(hosts=("example.org",)), FAILED, *outputs)
+        assert by_proxy.code == "network-by-proxy"
+        assert network_hints(HostNetwork(), FAILED, *outputs) == ()
+
+
+def test_other_failures_have_other_reasons() -> None:
+    assert network_hints(NoNetwork(), FAILED, Output(head=b"No such file or directory"), Output()) == ()
+    never = NeverStarted(reason="Network is unreachable")
+    assert network_hints(NoNetwork(), never, Output(head=WORDS["curl"])) == ()

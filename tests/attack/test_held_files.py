@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What needs a person's consent is not had in steps, through links, by modes, or by an index written by hand."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.attack.guard_steps import BY_LINKS, IN_STEPS, TOOLS, WORK_TREES, Steps
+from tests.kernel.terminal_person import at_terminal
+from tests.kernel.test_git_apply import IDENTITY, do
+from tests.support import Ground, printed, run_cli
+from unspill import RunResult, Sandbox
+from unspill.model.change import Selection
+from unspill.model.operation import Skipped
+
+pytestmark = pytest.mark.kernel
+
+ADA = "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n"
+
+
+def canary(ground: Ground) -> Path:
+    return ground.top / "canary"
+
+
+def do_with_canary(ground: Ground, script: str, where: str = ".") -> None:
+    """Run a script outside, as the person."""
+    variables = {**os.environ, "CANARY": os.fspath(canary(ground))}
+    place = ground.project / where
+    if place.is_dir():
+        subprocess.run(["sh", "-c", script], cwd=place, env=variables, capture_output=True, check=False, timeout=30)
+
+
+@pytest.fixture
+def repository(ground: Ground) -> Ground:
+    """A project under git with one file."""
+    (ground.home / ".gitconfig").write_text(ADA)
+    ground.write("a.txt", "one\n")
+    do_with_canary(ground, "git init -q && git add -A && git commit -qm first")
+    return ground
+
+
+def take(ground: Ground, steps: Steps) -> Sandbox:
+    """Take all steps, each in a run of its own that is applied at once."""
+    do_with_canary(ground, steps.before)
+    sandbox = ground.sandbox(after="apply")
+    for script in steps.runs:
+        result = sandbox.run(TOOLS + script, env={"CANARY": os.fspath(canary(ground))})
+        assert result.ok, result.stderr.kept()
+        assert result.problem == ""
+    return sandbox
+
+
+def fires(ground: Ground, steps: Steps) -> bool:
+    """Tell whether looking at the project runs what a command left."""
+    canary(ground).unlink(missing_ok=True)
+    do_with_canary(ground, steps.looks, steps.where)
+    return canary(ground).exists()
+
+
+def consent_to_all(sandbox: Sandbox) -> None:
+    """Apply everything that is held, by name."""
+    paths = tuple(change.path for change in sandbox.changes())
+    assert paths
+    # Yes to what is in a repository that is held as a whole is no yes to the repository
+    whole = (b".git",) if any(path.startswith(b".git/") for path in paths) else ()
+    sandbox.apply(Selection(included=(*paths, *whole)))
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("steps", IN_STEPS, ids=str)
+def test_e13_a_git_directory_is_not_completed_in_steps(repository: Ground, steps: Steps) -> None:
+    """Make a git directory in several runs, each of which changes nothing that git looks at by itself.
+
+    Control: where the person lets the held part pass, looking at the project runs the command.
+    """
+    sandbox = take(repository, steps)
+    assert not fires(repository, steps)
+    consent_to_all(sandbox)
+    assert fires(repository, steps)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("steps", WORK_TREES, ids=str)
+def test_e13_a_checkout_does_not_write_where_git_runs_it(repository: Ground, steps: Steps) -> None:
+    """Commit a hook or a configuration, and make the work tree a directory of git's own: by `core.worktree`, of the
+    repository or of a module, and by a link in place of the work tree.
+
+    Control: where the person lets the held part pass, an ordinary command of git's runs it.
+    """
+    sandbox = take(repository, steps)
+    assert not fires(repository, steps)
+    consent_to_all(sandbox)
+    assert fires(repository, steps)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("steps", BY_LINKS, ids=str)
+def test_c3_a_link_above_a_place_that_settings_name_is_held(repository: Ground, steps: Steps) -> None:
+    """Put a link in place of a directory above what the person's git settings run.
+
+    Control: where the person lets the link pass, looking at the project runs what lies behind it.
+    """
+    sandbox = take(repository, steps)
+    assert not fires(repository, steps)
+    consent_to_all(sandbox)
+    assert fires(repository, steps)
+
+
+LINKED = {".hg": "hgrc", ".config": "mise/config.toml", ".github": "hooks/a.json", ".jj": "config.toml"}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(("link", "inner"), LINKED.items())
+def test_c3_a_link_does_not_bring_a_name_that_is_held(repository: Ground, link: str, inner: str) -> None:
+    """Write a file under a harmless name and lead to it by a link that is called like the directory it is held in.
+
+    Control: where the person lets the link pass, the file is there under the name that is held.
+    """
+    sandbox = take(repository, Steps("", (f"mkdir -p h/$(dirname {inner}); echo x > h/{inner}; ln -s h {link}",)))
+    assert (repository.project / "h" / inner).exists()
+    assert not (repository.project / link / inner).exists()
+    consent_to_all(sandbox)
+    assert (repository.project / link / inner).exists()
+
+
+KEPT = (".unspill.toml", ".mcp.json", ".claude/settings.json", ".git/config", ".github/hooks/h.json")
+WAYS = {
+    "deleted": "rm -rf {path}",
+    "replaced by a directory": "rm -rf {path}; mkdir {path}",
+    "replaced by a directory with files": "rm -rf {path}; mkdir {path}; touch {path}/x",
+    "deleted with what is above": "rm -rf {top}",
+    "replaced with what is above": "rm -rf {top}; echo x > {top}",
+}
+
+
+def content_of(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
+@pytest.mark.parametrize("place", ["", "sub/"])
+def test_e5_rules_that_bind_an_agent_are_not_deleted_by_a_detour(repository: Ground, way: str, place: str) -> None:
+    """Delete files whose deletion is held by putting directories in their place, or with the directory above them.
+
+    Control: where the person lets it pass, they are gone.
+    """
+    kept = [place + path for path in KEPT if not (place and ".git/" in path)]
+    do_with_canary(repository, "git config core.fsmonitor false")
+    for path in kept:
+        if not (repository.project / path).exists():
+            repository.write(path, "# x\n")
+    contents = {path: content_of(repository.project / path) for path in kept}
+    script = "; ".join(way.format(path=path, top=path.partition("/")[0]) for path in kept)
+    sandbox = take(repository, Steps("", (script,)))
+    assert {path: content_of(repository.project / path) for path in kept} == contents
+    consent_to_all(sandbox)
+    assert [path for path in kept if content_of(repository.project / path) == contents[path]] == []
+
+
+def nested(repository: Ground) -> Path:
+    """Return a repository inside the project's, with a secret; the project has another one that is not its business."""
+    repository.write("other/private.txt", "sibling")
+    repository.write("svc/.env", "SECRET=canary\n")
+    do_with_canary(repository, "git init -q", "svc")
+    return repository.project / "svc"
+
+
+@pytest.mark.attack
+def test_e5_a_project_is_not_made_larger_by_deleting_its_mark(repository: Ground) -> None:
+    """In a repository inside another, delete `.git`, so that the next run takes the outer one for the project.
+
+    Control: where the person deletes it before unspill ever ran there, the next run reads and writes the sibling.
+    """
+    reads = ["run", "-q", "--", "sh", "-c", "cat .env ../other/private.txt; echo owned > ../other/private.txt"]
+    inner = nested(repository)
+    run_cli("run", "-q", "--", "true", cwd=inner)
+    run_cli("run", "-q", "--", "rm", "-rf", ".git", cwd=inner)
+    assert (inner / ".git").is_dir()
+    assert b"canary" not in run_cli(*reads, cwd=inner).stdout
+    # And where the person lets it pass, it is remembered
+    assert at_terminal("apply", "--include", ".git", cwd=inner, answer="y\n")[0] == 0
+    assert not (inner / ".git").exists()
+    assert b"canary" not in run_cli(*reads, cwd=inner).stdout
+    assert (repository.project / "other" / "private.txt").read_text() == "sibling"
+    inner.rename(inner.with_name("new"))
+    assert run_cli(*reads, cwd=inner.with_name("new")).stdout == b"SECRET=canary\nsibling"
+    assert (repository.project / "other" / "private.txt").read_text() == "owned\n"
+
+
+TIGHT = """
+profile = "strict"
+[secrets]
+names = ["my.secret"]
+directories = ["sub"]
+"""
+TRIES = (
+    'cat my.secret; python3 -c \'import socket; socket.socket(socket.AF_UNIX).bind("s"); print("bound")\' 2>/dev/null;'
+    " true"
+)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("mark", ["mkdir .jj", "mkdir .hg", "git init -q"])
+def test_e5_rules_of_a_project_are_not_left_by_making_another_one_in_it(repository: Ground, mark: str) -> None:
+    """Make a project of the directory that the person stands in, so that the file above it is not the project's.
+
+    Control: without that file the secret is read.
+    """
+    rules = repository.write(".unspill.toml", TIGHT)
+    repository.write("sub/my.secret", "canary")
+    inner = repository.project / "sub"
+    run_cli("run", "-q", "--", "sh", "-c", mark, cwd=inner)
+    assert len(list(inner.iterdir())) == 2
+    assert run_cli("run", "-q", "--", "sh", "-c", TRIES, cwd=inner).stdout == b""
+    rules.unlink()
+    assert run_cli("run", "-q", "--", "sh", "-c", TRIES, cwd=inner).stdout == b"canarybound\n"
+
+
+@pytest.mark.attack
+def test_b4_closing_the_project_keeps_nothing_else_from_being_applied(repository: Ground) -> None:
+    """Take all rights to the project's own directory away, together with other work.
+
+    Control: where the person lets it pass, the project is closed.
+    """
+    sandbox = take(repository, Steps("", ("echo x > new; chmod 000 .",)))
+    assert (repository.project / "new").exists()
+    assert [change.path for change in sandbox.changes()] == [b"."]
+    consent_to_all(sandbox)
+    assert stat.S_IMODE(repository.project.stat().st_mode) == 0
+    repository.project.chmod(0o755)
+
+
+def modes_of(project: Path) -> list[int]:
+    return [stat.S_IMODE((project / name).stat().st_mode) for name in (".", ".git", ".git/hooks")]
+
+
+@pytest.mark.attack
+def test_c7_a_repository_is_not_opened_to_everybody(repository: Ground) -> None:
+    """Make the project, `.git` and its hooks writable for everybody, and put a program among the references.
+
+    Control: where the person lets it pass, the modes are those.
+    """
+    script = "chmod 777 . .git .git/hooks a.txt; mkdir .git/refs/t; echo x > .git/refs/t/run; chmod 755 .git/refs/t/run"
+    sandbox = take(repository, Steps("", (script,)))
+    assert [mode & 0o002 for mode in modes_of(repository.project)] == [0, 0, 0]
+    assert not (repository.project / ".git" / "refs" / "t" / "run").exists()
+    consent_to_all(sandbox)
+    assert modes_of(repository.project) == [0o777] * 3
+    assert (repository.project / ".git" / "refs" / "t" / "run").exists()
+
+
+COMMIT = "echo {0} > {0} && git add {0} && git commit -qm {0}"
+
+# Adds an entry to an index, with an object that has to be run, as no version of git would
+FORGE = r"""
+import hashlib, struct, subprocess, sys
+index, name = sys.argv[1], sys.argv[2].encode()
+where = ["git", "-C", index.removesuffix("/index")]
+content = b"#!/bin/sh\necho ran > ran\n"
+oid = subprocess.run([*where, "hash-object", "-w", "--stdin"], input=content, capture_output=True, check=True).stdout
+text = open(index, "rb").read()
+count, at = struct.unpack(">I", text[8:12])[0], 12
+for _ in range(count):
+    at += (text.index(b"\0", at + 62) - at + 8) // 8 * 8
+entry = bytes(24) + struct.pack(">I", 0o100755) + bytes(12) + bytes.fromhex(oid.decode()) + struct.pack(">H", len(name))
+entry += name + bytes(8 - (62 + len(name)) % 8)
+new = text[:8] + struct.pack(">I", count + 1) + entry + text[12:at]
+open(index, "wb").write(new + hashlib.sha1(new).digest())
+"""
+HOOK = ".git/hooks/post-checkout"
+CHECKOUT = "git checkout -q -- . ; git checkout-index -af; git checkout -q HEAD"
+
+# The name of the forged entry, and what a checkout leaves, below the home directory
+NAMES = {
+    "a hook": (HOOK, "project/ran"),
+    "a file beside the project": ("../evil", "evil"),
+}
+
+
+@pytest.fixture
+def forging_repository(ground: Ground) -> Ground:
+    """A project that is a repository with one commit and the program that forges an index."""
+    (ground.home / ".gitconfig").write_text(IDENTITY)
+    ground.configure('readable = ["~/.gitconfig"]\n')
+    (ground.project / "forge.py").write_text(FORGE)
+    do(f"git init -q . && git add forge.py && {COMMIT.format('first')}", ground.project)
+    return ground
+
+
+def lefts(result: RunResult) -> tuple[Skipped, ...]:
+    """Return what the apply after a run left."""
+    return () if result.operation is None else result.operation.left
+
+
+@pytest.mark.bwrap
+@pytest.mark.parametrize("what", NAMES)
+def test_an_index_with_a_name_that_git_would_refuse_waits_for_consent(forging_repository: Ground, what: str) -> None:
+    name, left = NAMES[what]
+    forge = f"python3 forge.py .git/index {name}"
+    target = forging_repository.project.parent / left.replace("project", forging_repository.project.name)
+    result = forging_repository.sandbox().run(f"{forge} && git ls-files", after="apply")
+    assert result.ok
+    assert name in printed(result)
+    assert [(left.path, left.why) for left in lefts(result)] == [(b".git", "held")]
+    do(CHECKOUT, forging_repository.project)
+    assert not target.exists()
+    # The same without unspill
+    do(f"{forge}; {CHECKOUT}; true", forging_repository.project)
+    assert target.exists()
+
+
+# How a repository comes, and where its index is
+NEW = {
+    "a repository": ("git init -q sub && cp first sub && git -C sub add first", "sub/.git/index"),
+    "a submodule": (
+        "git init -q .git/modules/sub && mv .git/modules/sub/.git/* .git/modules/sub && rmdir .git/modules/sub/.git"
+        " && cp .git/index .git/modules/sub/index && git --git-dir=.git/modules/sub config core.bare true",
+        ".git/modules/sub/index",
+    ),
+    "a worktree": ("git worktree add -q sub", ".git/worktrees/sub/index"),
+}
+
+
+@pytest.mark.bwrap
+@pytest.mark.parametrize("what", NEW)
+def test_the_index_of_a_repository_that_comes_is_looked_at(forging_repository: Ground, what: str) -> None:
+    make, index = NEW[what]
+    sandbox = forging_repository.sandbox()
+    result = sandbox.run(f"{make} && python3 forge.py {index} {HOOK}", after="apply")
+    assert result.ok, result.stderr
+    assert not (forging_repository.project / index).exists()
+    assert any("index" in left.reason for left in lefts(result))
+
+
+@pytest.mark.bwrap
+@pytest.mark.parametrize("last", ["git init -q sub", "cp -r .git/HEAD .git/config .git/refs sub/.git"])
+def test_a_repository_that_comes_in_parts_is_looked_at(forging_repository: Ground, last: str) -> None:
+    make, index = NEW["a repository"]
+    sandbox = forging_repository.sandbox()
+    assert sandbox.run("mkdir -p sub/.git", after="apply").ok
+    assert (forging_repository.project / "sub/.git").is_dir()
+    forge = f"{make} && python3 forge.py {index} {HOOK}"
+    assert sandbox.run(forge if "init" in last else f"{forge} && rm sub/.git/HEAD", after="apply").ok
+    assert sandbox.run(last, after="apply").ok
+    assert not (forging_repository.project / index).exists()
+
+
+@pytest.mark.bwrap
+def test_a_repository_that_comes_with_an_index_as_git_writes_it_is_applied(forging_repository: Ground) -> None:
+    result = forging_repository.sandbox().run(f"{NEW['a repository'][0]} && git -C sub branch -q index", after="apply")
+    assert (forging_repository.project / "sub/.git/index").exists(), lefts(result)
