@@ -21,6 +21,7 @@ import pytest
 from unspill import ChangeSet, Ended, Limits, OutputChunk, Policy, RunResult, Sandbox, Started
 from unspill.host.bwrap import facts_key, facts_to_text, find_bwrap
 from unspill.host.probe import probe
+from unspill.layers.lifecycle import wait_until_clean
 from unspill.layers.trees import remove_tree
 from unspill.model.plan import Facts, Plan
 from unspill.runner.launcher import stop_launchers
@@ -158,6 +159,7 @@ class Ground:
 
     def left_behind(self) -> list[str]:
         """Return what lies in the state directory that belongs to a single run."""
+        wait_until_clean()
         places = ("layers", "work", "runs")
         found = [path for place in places if (self.state / place).is_dir() for path in (self.state / place).iterdir()]
         return sorted(os.fspath(path.relative_to(self.state)) for path in found)

@@ -115,7 +115,7 @@ def test_e6_a_program_that_was_exchanged_between_the_answer_and_the_run_is_not_r
 
     assert attempt() == b"benign\n"
     monkeypatch.setattr(permits, "permitted", permitted_and_overtaken)
-    with pytest.raises(DeniedError, match="was changed after"):
+    with pytest.raises(DeniedError, match="changed after"):
         attempt()
     with arena.patch.context() as patch:
         patch.setattr(running, "check_program", lambda *_given: None)

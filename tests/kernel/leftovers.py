@@ -16,6 +16,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from unspill.layers.lifecycle import wait_until_clean
+
 STORE_FILES: Final = {"store.db", "store.db-wal", "store.db-shm"}
 PARTS: Final = {
     *("layers", "bases", "work", "runs", "locks", "empty", "copies", "operations", "pending"),
@@ -28,6 +30,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 def state_problems(state: Path) -> list[str]:
     """Return what is in a state directory that no run alive can need; none may be alive."""
+    wait_until_clean()
     with closing(sqlite3.connect(state / "store.db")) as db:
         unfinished = [number for (number,) in db.execute("SELECT number FROM runs WHERE ended_ns IS NULL")]
         open_layers = [name for (name,) in db.execute("SELECT id FROM layers WHERE state = 'open'")]
@@ -56,6 +59,7 @@ def state_problems(state: Path) -> list[str]:
 
 def state_problems_apart(state: Path) -> list[str]:
     """Look at a state directory from a process of its own: SQLite would keep a descriptor in one that uses it too."""
+    wait_until_clean()
     command = [sys.executable, "-m", "tests.kernel.leftovers", os.fspath(state)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     problems: list[str] = json.loads(done.stdout)

@@ -311,7 +311,7 @@ def test_a_run_whose_project_is_exchanged_meanwhile_is_held(ground: Ground) -> N
     assert result.ok
     assert result.held
     assert result.operation is None
-    assert "another directory" in result.problem
+    assert "is not the directory" in result.problem
     assert os.listdir(ground.project) == ["file"]
 
 
