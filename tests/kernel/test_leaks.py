@@ -6,6 +6,7 @@ Nothing here is swept by a later start: what a run leaves, it must have removed 
 
 import asyncio
 import json
+import gc
 import os
 import signal
 import subprocess
@@ -112,6 +113,8 @@ def processes() -> list[int]:
 
 
 def balance(ground: Ground) -> Balance:
+    # What an earlier test has left to be collected would be gone from the second balance
+    gc.collect()
     alive = processes()
     reap_adopted(STARTED)
     return Balance(
