@@ -5,8 +5,8 @@ Nothing here is swept by a later start: what a run leaves, it must have removed 
 """
 
 import asyncio
-import json
 import gc
+import json
 import os
 import signal
 import subprocess
