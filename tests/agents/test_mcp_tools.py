@@ -444,7 +444,7 @@ def test_a_model_takes_back_what_its_calls_applied_and_nothing_of_the_persons(gr
             ):
                 assert not (await client.call_tool(tool, arguments)).is_error
             persons_run(ground, "echo mine > mine", is_masked=False, after="apply")
-            assert "not one that a command or a file tool of yours" in text_of(
+            assert "was not applied by a command or a file tool of yours" in text_of(
                 await client.call_tool("undo", {"operation": 4})
             )
             for last in (3, 2, 1):
