@@ -4,6 +4,7 @@
 Nothing that only some tests need belongs here.
 """
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -79,6 +80,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = others
     elif others:
         raise pytest.UsageError("run the tests as an ordinary user; root runs its own cases only, with: pytest -m root")
+
+
+def pytest_collection_finish() -> None:
+    # Twelve thousand tests would be looked through for garbage again and again
+    gc.collect()
+    gc.freeze()
 
 
 def leave_out_other_views(config: pytest.Config, items: list[pytest.Item]) -> None:
