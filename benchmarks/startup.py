@@ -3,12 +3,16 @@
 
 Cases: the library in a warm interpreter with everything included, the command line, the number of mounts, and
 where the rest of the library's time goes.
+
+Layers are made and removed where TMPDIR is: a disk that discards blocks can take longer for five directories than bwrap
+for all it does. Apply, scan and load are measured in the home directory, on the disk.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +47,7 @@ MOUNTS_BAR = 20
 
 def main() -> None:
     options = parse_options(__doc__ or "")
-    with scratch() as directory, Sandbox(make_project(directory, "project")) as sandbox:
+    with scratch(Path(tempfile.gettempdir())) as directory, Sandbox(make_project(directory, "project")) as sandbox:
         measure(sandbox, directory, options)
 
 
