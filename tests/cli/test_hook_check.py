@@ -208,6 +208,7 @@ def test_what_codex_would_skip_is_said_with_the_remedy(change: Any, reason: str,
     assert (done.returncode, done.stdout) == (2, b"")
     assert reason in done.stderr.decode()
     assert remedy in done.stderr.decode()
+    assert ("Codex silently skips the hook" in done.stderr.decode()) == (remedy == TRUST)
 
 
 def test_other_hooks_that_could_replace_the_command_are_told_of(codex: CodexHome) -> None:

@@ -357,8 +357,9 @@ def test_facts_survive_being_written_and_read(trusted: bytes, odd_state: Path) -
 
 def test_a_killed_probe_leaves_a_directory_that_the_next_one_removes(trusted: bytes, odd_state: Path) -> None:
     left = odd_state / os.fsdecode(SCRATCH_PREFIX + b"0123")
-    (left / "mount/work/work").mkdir(parents=True)
-    (left / "mount/work/work").chmod(0)
+    closed = left / "mount" / "work" / "work"
+    closed.mkdir(parents=True)
+    closed.chmod(0)
     with scratch_directory(os.fsencode(odd_state)) as held:
         assert not left.exists()
         probe(trusted, os.fsencode(odd_state))

@@ -13,7 +13,7 @@ import posixpath
 from unspill.adapters.answers import change_values, many, text_answer, window
 from unspill.adapters.files import places_of
 from unspill.changes.diff import MAX_LINES
-from unspill.changes.render import left_lines, left_name, left_reason, summary_lines
+from unspill.changes.render import skipped_lines, skipped_name, skipped_reason, summary_lines
 from unspill.errors import UsageError
 from unspill.layers.locks import refuse_given_up
 from unspill.policy.paths import quote
@@ -158,11 +158,11 @@ def call_apply(
 def _answer_operation(sandbox: Sandbox, done: Operation, first: str, left: str) -> Answer:
     """Return what an operation did; `left` is the heading of what it skipped."""
     done = places_of(sandbox).operation(done)
-    lines = [first, *((left, *left_lines(done)) if done.left else ()), *(f"Note: {note}" for note in done.notes)]
+    lines = [first, *((left, *skipped_lines(done)) if done.left else ()), *(f"Note: {note}" for note in done.notes)]
     values = {
         "operation": done.number or None,
         "changed": done.changed,
-        "left": [{"path": left_name(done, one), "reason": left_reason(one)} for one in done.left[:MOST_PATHS]],
+        "left": [{"path": skipped_name(done, one), "reason": skipped_reason(one)} for one in done.left[:MOST_PATHS]],
     }
     return text_answer(lines, values)
 

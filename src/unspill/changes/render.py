@@ -43,7 +43,7 @@ _COLOURS: dict[ChangeKind, str] = {
     "metadata": "\033[36m",
 }
 _END = "\033[0m"
-_WHYS: dict[Why, str] = {
+WHYS: dict[Why, str] = {
     "conflict": "conflict",
     "held": "needs the user's approval",
     "refused": "refused",
@@ -136,17 +136,17 @@ def remarks(change: Change) -> list[str]:
     return notes
 
 
-def left_lines(operation: Operation, *, limit: int = LIMIT) -> list[str]:
-    """Return what an operation left alone, a line each with the reason, at most `limit` and a count of the rest."""
-    groups = group_left(operation)
-    lines = [f"  ! {left_name(operation, left, inside)}: {left_reason(left)}" for left, inside in groups[:limit]]
+def skipped_lines(operation: Operation, *, limit: int = LIMIT) -> list[str]:
+    """Return what an operation skipped, a line each with the reason, at most `limit` and a count of the rest."""
+    groups = group_skipped(operation)
+    lines = [f"  ! {skipped_name(operation, left, inside)}: {skipped_reason(left)}" for left, inside in groups[:limit]]
     if len(groups) > limit:
         lines.append(f"  ! and {len(groups) - limit} more")
     return lines
 
 
-def group_left(operation: Operation) -> list[tuple[Skipped, int]]:
-    """Return what was left, a directory for all that was left in it for the same reason, with the number of these."""
+def group_skipped(operation: Operation) -> list[tuple[Skipped, int]]:
+    """Return what was skipped; a directory stands for all in it with the same reason, with the number of these."""
     found: list[tuple[Skipped, int]] = []
     for left in operation.left:
         outer, inside = found[-1] if found else (None, 0)
@@ -161,16 +161,16 @@ def group_left(operation: Operation) -> list[tuple[Skipped, int]]:
     return found
 
 
-def left_name(operation: Operation, left: Skipped, inside: int = 0) -> str:
-    """Return a path that was left as it is shown: relative in the project, absolute in another root."""
+def skipped_name(operation: Operation, left: Skipped, inside: int = 0) -> str:
+    """Return a path that was skipped as it is shown: relative in the project, absolute in another root."""
     root = operation.roots[left.root]
     name = quote(left.path if root == operation.project else root + b"/" + left.path)
     return f"{name} and {inside} in it" if inside else name
 
 
-def left_reason(left: Skipped) -> str:
-    """Return why a path was left, in words; a reason may name what a stranger wrote."""
-    return f"{_WHYS[left.why]}: {safe_text(left.reason)}"
+def skipped_reason(left: Skipped) -> str:
+    """Return why a path was skipped, in words; a reason may name what a stranger wrote."""
+    return f"{WHYS[left.why]}: {safe_text(left.reason)}"
 
 
 def safe_text(text: str) -> str:

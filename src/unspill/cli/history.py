@@ -12,7 +12,6 @@ from unspill.cli.output import (
     connection_lines,
     count_text,
     decoded,
-    left_lines,
     operation_exit_code,
     operation_form,
     outcome_form,
@@ -20,6 +19,7 @@ from unspill.cli.output import (
     print_json,
     print_operation,
     refused_lines,
+    skipped_lines,
     traffic_form,
     when_text,
 )
@@ -248,7 +248,7 @@ def _print_operation(sandbox: Sandbox, operation: Operation) -> None:
         print(f"note: {safe_text(note)}")
     if operation.left:
         print("skipped:")
-        print("\n".join(left_lines(operation)))
+        print("\n".join(skipped_lines(operation)))
 
 
 def _print_output(name: str, output: Output) -> None:

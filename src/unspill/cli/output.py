@@ -18,12 +18,13 @@ import time
 from binascii import b2a_base64
 
 from unspill.changes.render import (
+    WHYS,
     applied_part,
     count_changes,
-    group_left,
-    left_name,
+    group_skipped,
     named,
     safe_text,
+    skipped_name,
     summary_lines,
     to_plain,
     without_own_files,
@@ -70,13 +71,8 @@ _REMEDIES: dict[Why, str] = {
     "earlier": "unspill apply (applies everything that is held)",
     "refused": "unspill discard {path}",
 }
-_REASONS: dict[Why, str] = {
-    "held": "held",
-    "conflict": "conflict",
-    "stale": "changed",
-    "earlier": "skipped",
-    "refused": "refused",
-}
+# The person is the one who approves
+_REASONS: dict[Why, str] = {**WHYS, "held": "held"}
 # Of a repository there is nothing to compare line by line, and its reason says what to do
 _REPOSITORY = "unspill apply (tries again), or unspill discard {path}"
 _REVERSED = "unspill diff --op op{number} {path}, then unspill restore {path} --from op{number}"
@@ -189,7 +185,7 @@ def print_operation(sandbox: Sandbox, operation: Operation, done: str, *, nothin
     if operation.left:
         what = "{is} still held" if operation.kind == "apply" else "{was} skipped"
         print(f"unspill: {_skipped(operation, what)}", file=sys.stderr)
-    for line in left_lines(operation, of):
+    for line in skipped_lines(operation, of):
         print(line, file=sys.stderr)
     for line in _held_lines(sandbox, operation):
         print(line, file=sys.stderr)
@@ -200,12 +196,12 @@ def operation_exit_code(operation: Operation) -> int:
     return LEFT if operation.left else 0
 
 
-def left_lines(operation: Operation, of: int | None = None) -> list[str]:
+def skipped_lines(operation: Operation, of: int | None = None) -> list[str]:
     """Return each path that an operation skipped, why, and what to type; `of` is the op that it reverses."""
     lines = []
-    groups = group_left(operation)
+    groups = group_skipped(operation)
     for left, inside in groups[:LIMIT]:
-        lines.append(f"  ! {left_name(operation, left, inside)}: {_REASONS[left.why]}: {safe_text(left.reason)}")
+        lines.append(f"  ! {skipped_name(operation, left, inside)}: {_REASONS[left.why]}: {safe_text(left.reason)}")
         remedy = _remedy(operation, left, of)
         lines += [f"      {remedy}"] if remedy else []
     if len(groups) > LIMIT:
@@ -440,7 +436,7 @@ def _applied(result: RunResult, operation: Operation, sandbox: str) -> list[str]
     lines += [f"  {safe_text(note)}" for note in operation.notes]
     if operation.left:
         lines.append(_skipped(operation, f"{{was}} not applied and {{is}} held in sandbox {sandbox!r}"))
-        lines += left_lines(operation)
+        lines += skipped_lines(operation)
     return lines
 
 
@@ -509,7 +505,7 @@ def _recovered(operation: Operation) -> str:
         return f"Finished {what}."
     if not operation.left:
         return f"Rolled back {what}."
-    names = ", ".join(left_name(operation, left) for left in operation.left[:LIMIT])
+    names = ", ".join(skipped_name(operation, left) for left in operation.left[:LIMIT])
     return f"Rolled back {what}, except for files that changed since: {names}"
 
 

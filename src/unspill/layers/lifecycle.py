@@ -331,7 +331,8 @@ def _clean_soon(state: bytes, garbage: Garbage) -> None:
         # There can't be another thread
         clean(state, garbage)
         return
-    _cleaning[:] = [*(one for one in _cleaning if one.is_alive()), thread]
+    _cleaning.append(thread)
+    _forget_ended()
 
 
 def _clean_quietly(state: bytes, garbage: Garbage) -> None:
@@ -344,8 +345,19 @@ def _clean_quietly(state: bytes, garbage: Garbage) -> None:
 
 def wait_until_clean() -> None:
     """Return when nothing is left to remove of what this process has dropped."""
-    while _cleaning:
-        _cleaning.pop().join()
+    for thread in tuple(_cleaning):
+        thread.join()
+    _forget_ended()
+
+
+def _forget_ended() -> None:
+    # Several threads may run and close sandboxes at once: each entry is taken out by itself, by whoever comes first
+    for thread in tuple(_cleaning):
+        if not thread.is_alive():
+            try:
+                _cleaning.remove(thread)
+            except ValueError:
+                continue
 
 
 def new_id() -> LayerId:

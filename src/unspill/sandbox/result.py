@@ -185,7 +185,7 @@ def became(result: RunResult) -> list[tuple[State, list[str]]]:
     if not operation.left:
         # Without a number it did nothing: what was held before, and is gone, the project never had
         return [("applied" if operation.number else "needless", _listed(changes, project))]
-    skipped: tuple[State, list[str]] = ("skipped", render.left_lines(operation))
+    skipped: tuple[State, list[str]] = ("skipped", render.skipped_lines(operation))
     if not operation.number:
         return [skipped]
     return [("applied", _listed(render.applied_part(changes, operation), project)), skipped]

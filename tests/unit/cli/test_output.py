@@ -21,7 +21,6 @@ from unspill.cli.output import (
     connection_lines,
     count_text,
     flagged_lines,
-    left_lines,
     operation_exit_code,
     outcome_form,
     output_form,
@@ -30,6 +29,7 @@ from unspill.cli.output import (
     refused_lines,
     seen_from_here,
     size_text,
+    skipped_lines,
     traffic_form,
 )
 from unspill.model.operation import Operation, OperationId, Skipped
@@ -88,7 +88,7 @@ def test_a_path_is_named_as_seen_from_where_the_person_stands(tmp_path: Path, mo
 
 
 def test_each_reason_has_what_to_type() -> None:
-    lines = left_lines(
+    lines = skipped_lines(
         operation(
             left(b".envrc", "held", "direnv runs it").replace(token="7f3a9c"),
             left(b"large", "held", "direnv runs it"),
@@ -121,19 +121,19 @@ def test_each_reason_has_what_to_type() -> None:
 
 
 def test_what_an_undo_left_is_found_in_the_backup_of_what_it_takes_back() -> None:
-    found = left_lines(operation(left(b"a"), left(b"b", "refused"), kind="undo"), of=3)
+    found = skipped_lines(operation(left(b"a"), left(b"b", "refused"), kind="undo"), of=3)
     path = "/home/ann/project/a"
     assert found[1] == f"      unspill diff --op op3 {path}, then unspill restore {path} --from op3"
     assert found[2:] == ["  ! b: refused: because"]
 
 
 def test_a_directory_stands_for_what_was_left_in_it() -> None:
-    lines = left_lines(operation(*(left(b"d" + rest, "held") for rest in (b"", b"/a", b"/b/c")), left(b"e", "held")))
+    lines = skipped_lines(operation(*(left(b"d" + rest, "held") for rest in (b"", b"/a", b"/b/c")), left(b"e", "held")))
     assert [line for line in lines if "!" in line] == ["  ! d and 2 in it: held: because", "  ! e: held: because"]
 
 
 def test_there_is_an_end_to_the_list() -> None:
-    lines = left_lines(operation(*(left(b"%d" % number) for number in range(100))))
+    lines = skipped_lines(operation(*(left(b"%d" % number) for number in range(100))))
     assert len(lines) == 41
     assert lines[-1] == "  ! and 80 more: see unspill changes"
     flags = flagged_lines([(b"%d" % number, "it runs") for number in range(30)])
@@ -148,7 +148,7 @@ HOSTILE = b"\x1b]0;x\x07\xe2\x80\xae\n"
 def test_nothing_raw_reaches_the_screen() -> None:
     text = HOSTILE.decode()
     told = [
-        *left_lines(operation(left(HOSTILE, reason=text))),
+        *skipped_lines(operation(left(HOSTILE, reason=text))),
         *flagged_lines([(HOSTILE, text)]),
         *recovered_lines(operation(left(HOSTILE), ending="rolled back", notes=(text,))),
     ]

@@ -178,6 +178,31 @@ def test_the_caller_does_not_wait_until_what_was_dropped_is_removed(
     assert list_aside(ground.store.state) == {}
 
 
+def test_whoever_closes_a_sandbox_waits_also_while_another_thread_waits(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def remove_slowly(path: bytes) -> None:
+        if threading.current_thread().name == "unspill-clean":
+            go_on.wait(30)
+        remove_tree(path)
+
+    opened = ground.open()
+    write(upper(opened) + b"/file")
+    monkeypatch.setattr(lifecycle, "remove_tree", remove_slowly)
+    drop_run(ground.store, opened, ended(opened))
+    waiting = [threading.Thread(target=lifecycle.wait_until_clean) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+        thread.join(0.2)
+    assert all(thread.is_alive() for thread in waiting)
+    go_on.set()
+    for thread in waiting:
+        thread.join(30)
+    assert ground.left() == NOTHING
+
+
 def test_a_layer_that_was_taken_away_is_not_sealed_in_silence(ground: Ground) -> None:
     opened = ground.open()
     write(upper(opened) + b"/file")
