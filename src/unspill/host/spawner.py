@@ -65,6 +65,8 @@ _MOST_SEEN = 1000
 _MOST_NAMED = 5
 _LONGEST = 300
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# A flag of a process in /proc/PID/stat (include/linux/sched.h)
+_PF_EXITING = 0x4
 
 # The mount namespaces of bwrap and of the sandbox's pid 1
 _BOTH = 2
@@ -165,9 +167,10 @@ def _children(pid: int) -> list[bytes]:
 
 
 def _is_alive(pid: bytes) -> bool:
-    # The name of the program is in parentheses and may itself contain some
+    # The name of the program is in parentheses and may itself contain some. A process that is exiting stays in state
+    # R until its memory is given back: git's helpers do so after git itself.
     state = _read(b"/proc/%b/stat" % pid).rpartition(b")")[2].split()
-    return bool(state) and state[0] not in (b"Z", b"X")
+    return bool(state) and state[0] not in (b"Z", b"X") and not int(state[6]) & _PF_EXITING
 
 
 def _command(pid: bytes) -> bytes:

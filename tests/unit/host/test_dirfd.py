@@ -566,7 +566,7 @@ is_right = is_right and not any(os.get_inheritable(number) for number in numbers
 os._exit(0 if is_right else 1)
 """
 OCCUPY = """
-import os
+import ctypes, os
 for number in {closed}:
     os.close(number)
 from unspill.host.dirfd import occupy_standard

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import marshal
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -70,3 +72,43 @@ def test_a_message_that_is_no_job_is_dropped_with_its_descriptors(pair: tuple[So
 def test_the_end_of_the_socket_is_no_message(pair: tuple[Socket, Socket]) -> None:
     pair[0].close()
     assert receive_job(pair[1]) is None
+
+
+# Giving back this much memory takes a process some hundredths of a second, in which it is neither running nor a zombie
+EXITING = """
+import mmap, os
+from unspill.host.spawner import find_processes
+
+def end_slowly(ready, go):
+    memory = mmap.mmap(-1, 512 << 20)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for at in range(0, len(memory), mmap.PAGESIZE):
+        memory[at] = 1
+    os.write(ready, b"x")
+    os.read(go, 1)
+    os._exit(0)
+
+for attempt in range(20):
+    (is_ready, ready), (go, end) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        end_slowly(ready, go)
+    os.read(is_ready, 1)
+    before, command = find_processes(os.getpid())[0], b"not yet"
+    os.write(end, b"x")
+    while command:
+        with open(f"/proc/{child}/cmdline", "rb") as file:
+            command = file.read()
+    after = find_processes(os.getpid())[0]
+    with open(f"/proc/{child}/stat", "rb") as file:
+        state = file.read().rpartition(b")")[2].split()[0]
+    os.waitpid(child, 0)
+    if state != b"Z":
+        break
+print(before, after, state)
+"""
+
+
+def test_a_process_that_is_exiting_is_not_taken_for_one_that_still_runs() -> None:
+    done = subprocess.run([sys.executable, "-c", EXITING], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 0 b'R'\n"
