@@ -217,8 +217,9 @@ def shape(modules: Mapping[str, Module]) -> dict[str, Any]:
 
 
 def _is_private(module: str) -> bool:
+    # Python's library reference documents `_thread`
     top = module.partition(".")[0]
-    return top.startswith("_") and not top.startswith("__")
+    return top.startswith("_") and not top.startswith("__") and top != "_thread"
 
 
 def _sizes(modules: list[Module]) -> dict[str, int]:

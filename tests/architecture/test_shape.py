@@ -23,7 +23,7 @@ BOUNDS = {
     "class_names_twice": (0, 0),
     "late_imports": (80, 80),
     "late_imports_without_a_feature": (0, 0),
-    "private_modules": (4, 0),
+    "private_modules": (2, 0),
     "names of what somebody does": (0, 0),
 }
 # Steps of the one flow from a command to its result

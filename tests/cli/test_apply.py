@@ -186,8 +186,14 @@ def test_undo_of_an_older_operation(ground: Ground) -> None:
     assert listing(ground) == []
     _stdout, stderr = typed(ground, "undo", "op1", code=2)
     assert "operation 3 already undid operation 1" in stderr
+    assert "unspill redo op1" in stderr
     typed(ground, "redo", "op1")
     assert listing(ground) == ["a"]
+    _stdout, stderr = typed(ground, "redo", "op3", code=2)
+    assert "operation 5 already redid what operation 3 undid" in stderr
+    assert "unspill undo op5" in stderr
+    typed(ground, "undo", "op5")
+    assert listing(ground) == []
 
 
 @pytest.mark.parametrize(

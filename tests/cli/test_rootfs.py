@@ -88,7 +88,7 @@ def test_an_archive_becomes_the_rootfs_in_use_and_runs_see_nothing_else(ground: 
 
 def test_what_has_no_proof_is_warned_of_and_a_pinned_digest_is_none_of_it(ground: Ground, archive: Path) -> None:
     done = run_cli("rootfs", "pull", "small", "--archive", archive, cwd=ground.project)
-    assert b"proof: nothing" in done.stdout
+    assert b"proof: none" in done.stdout
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     assert f"this time it was {digest}), then pin it: --sha256 DIGEST" in done.stderr.decode()
     typed(ground, "remove", "small", "--force")

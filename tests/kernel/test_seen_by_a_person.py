@@ -165,7 +165,7 @@ def test_a_hidden_file_that_is_read_is_named_with_its_rule_and_what_would_allow_
     hidden = ground.home / "notes"
     hidden.write_text("hidden")
     [hint] = ground.run(["cat", os.fspath(hidden)]).hints
-    assert hint.text.startswith(f"{hidden}: hidden: {ground.home} is empty in the sandbox")
+    assert hint.text.startswith(f"{hidden}: hidden, as {ground.home} is empty in the sandbox")
     assert f"--readable {hidden}`" in hint.remedy
     allowed = ground.sandbox("allowed", readable=(bytes(hidden),)).run(["cat", os.fspath(hidden)])
     assert (printed(allowed), allowed.hints) == ("hidden", ())
@@ -191,7 +191,7 @@ def test_a_write_into_a_hidden_directory_is_told_alike_whether_or_not_it_exists(
     for place in (other, ground.home / "never"):
         result = ground.run(f"echo x > {place}/z")
         [hint] = result.hints
-        assert hint.text.startswith(f"{place}/z: its directory does not exist: ")
+        assert hint.text.startswith(f"{place}/z: its directory does not exist, as ")
         assert f"--root {place}`" in hint.remedy
         texts.append((result.text() + hint.text + hint.remedy).replace(place.name, "*"))
     assert texts[0] == texts[1]

@@ -352,19 +352,19 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "an address that nobody can allow": (
         "curl -s http://10.0.0.1",
         HOSTS,
-        ["Network: 10.0.0.1:80 was refused. Use a host with a public address: its address is not public (private)."],
+        ["Network: 10.0.0.1:80 was refused. Its address is not public (private). Use a host with a public address."],
     ),
     "an address that nobody can allow, and hosts are asked for": (
         "curl -s http://10.0.0.1",
         {"network": Network(ask=True)},
-        ["Network: 10.0.0.1:80 was refused. Use a host with a public address: its address is not public (private)."],
+        ["Network: 10.0.0.1:80 was refused. Its address is not public (private). Use a host with a public address."],
     ),
     "a name with words of the command's own": (
         f"python3 -c '{SOCKS}'",
         HOSTS,
         [
-            "Network: something that is not a host name was refused. Use a host name of letters, digits and hyphens: a "
-            "label has 1 to 63 letters, digits and inner hyphens."
+            "Network: something that is not a host name was refused. A label has 1 to 63 letters, digits and inner "
+            "hyphens. Use a host name of letters, digits and hyphens."
         ],
     ),
     "a masked secret": (
@@ -406,10 +406,10 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "touch ~/stuff/x",
         {},
         [
-            "Note: HOME/stuff/x: its directory does not exist: HOME is empty in the sandbox (a home directory for this "
-            "run only). What the user can do: Allow it with `--root HOME/stuff` or `roots` in your own configuration "
-            "(create the directory first if it does not exist), or write to the project, the playground or /tmp "
-            "instead."
+            "Note: HOME/stuff/x: its directory does not exist, as HOME is empty in the sandbox (a home directory for "
+            "this run only). What the user can do: Allow it with `--root HOME/stuff` or `roots` in your own "
+            "configuration (create the directory first if it does not exist), or write to the project, the playground "
+            "or /tmp instead."
         ],
     ),
 }

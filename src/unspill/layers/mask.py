@@ -11,13 +11,13 @@ import errno
 import fcntl
 import os
 import stat
+from _thread import allocate_lock  # every run loads this, and no run loads `threading`
 
 from unspill.errors import SandboxUnavailable
 from unspill.host.overlay import make_whiteout
 from unspill.layers.lifecycle import own_attributes
 from unspill.layers.trees import remove_tree
 from unspill.record import Record
-from unspill.store.connection import new_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _LOCK = b".lock"
 _NEW = b".new-"
 # By state directory: the descriptor of the lock that the runs of this process share, and how many there are
 _shared: dict[bytes, tuple[int, int]] = {}
-_sharing = new_lock()  # protects _shared
+_sharing = allocate_lock()  # protects _shared
 
 
 def find_mask(state: bytes, live: bytes, names: Names) -> bytes | None:
@@ -163,7 +163,7 @@ def _take(fd: int, how: int) -> bool:
 def _forget_shared() -> None:
     """Let go, in a fork, of what its parent's runs use, and of a lock that no thread here will release."""
     global _sharing  # noqa: PLW0603
-    _sharing = new_lock()
+    _sharing = allocate_lock()
     while _shared:
         os.close(_shared.popitem()[1][0])
 

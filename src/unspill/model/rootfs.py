@@ -24,7 +24,7 @@ PROOFS = {
     "known": "a digest in this release of unspill",
     "signed": "the distribution's signature",
     "same-server": "only a checksum from the server that the content is from, which is no proof",
-    "none": "nothing",
+    "none": "none",
 }
 # How a warning about a rootfs begins: a person is always shown those
 NOTE = "rootfs: "

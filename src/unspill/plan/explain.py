@@ -181,7 +181,7 @@ class Judge:
             case Directory():
                 return self._read_only(path, cover)
             case Tmpfs() if self._may_lack_parent(path, cover):
-                rule = f"its directory does not exist: {show(cover.dest)} is empty in the sandbox ({cover.why})"
+                rule = f"its directory does not exist, as {show(cover.dest)} is empty in the sandbox ({cover.why})"
                 return Refusal(kind="hidden", path=path, rule=rule)
         return None
 
@@ -207,9 +207,8 @@ class Judge:
             case File() if cover.over and not cover.content:
                 return Refusal(kind="masked", path=path, rule=f"{show(cover.dest)} is hidden: {cover.why}")
             case Tmpfs() if not self._has_rootfs:
-                return Refusal(
-                    kind="hidden", path=path, rule=f"hidden: {show(cover.dest)} is empty in the sandbox ({cover.why})"
-                )
+                rule = f"hidden, as {show(cover.dest)} is empty in the sandbox ({cover.why})"
+                return Refusal(kind="hidden", path=path, rule=rule)
         return None
 
 

@@ -149,22 +149,23 @@ class Refused(Exception):
         self.because = because
 
     def remedy(self, host: str, port: int) -> str:
-        """Return what would allow it."""
+        """Return what would allow it, after the reason where that is not said apart."""
+        reason = f"{self.because[:1].upper()}{self.because[1:]}."
         match self.rule:
             case "form":
-                return f"Use a host name of letters, digits and hyphens: {self.because}."
+                return f"{reason} Use a host name of letters, digits and hyphens."
             case "host":
                 return _allowing(_named(host, port))
             case "port":
                 return f"{_allowing(f'{bracketed(host)}:{port}')} Without a port, a host means 80 and 443."
             case "address":
-                return f"Use a host with a public address: {self.because}."
+                return f"{reason} Use a host with a public address."
             case "server name":
-                return f"Let TLS ask for `{host}` itself: {self.because}."
+                return f"{reason} Let TLS ask for `{host}` itself."
             case "request":
-                return f"Send one plain request to the host that was asked for: {self.because}."
+                return f"{reason} Send one plain request to the host that was asked for."
             case "budget":
-                return f"Raise it under `[network]` in the configuration: {self.because}."
+                return f"{reason} Raise it under `[network]` in the configuration."
 
 
 class Destination(Record):

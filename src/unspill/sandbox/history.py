@@ -281,6 +281,18 @@ def _refuse_other_roots(journal: Journal) -> None:
             )
 
 
+def _already_reversed(wanted: Operation, by: Operation) -> UsageError:
+    if wanted.kind == "undo":
+        return UsageError(
+            f"operation {by.number} already redid what operation {wanted.number} undid",
+            remedy=f"To undo it again: unspill undo op{by.number}",
+        )
+    return UsageError(
+        f"operation {by.number} already undid operation {wanted.number}",
+        remedy=f"To redo it: unspill redo op{wanted.number}",
+    )
+
+
 def _reverse(
     project: Project,
     wanted: Operation,
@@ -292,11 +304,7 @@ def _reverse(
     if wanted.ending != "done":
         raise UsageError(f"operation {wanted.number} was rolled back: there is nothing to undo")
     if wanted.id in reversed_by:
-        by = reversed_by[wanted.id]
-        raise UsageError(
-            f"operation {by.number} already undid operation {wanted.number}",
-            remedy=f"To redo it: unspill undo op{by.number}",
-        )
+        raise _already_reversed(wanted, reversed_by[wanted.id])
     journal = read_journal(journal_file(project.store.state, wanted.id))
     if journal is None or journal.end is None:
         raise UsageError(f"the backup of operation {wanted.number} is gone", remedy="See `keep_days` in the settings.")

@@ -39,11 +39,6 @@ _SHORT_READ = 522
 _inherited: list[sqlite3.Connection] = []
 
 
-def new_lock() -> RLock:
-    """Return a lock between threads, for what every run loads."""
-    return RLock()
-
-
 class Database:
     """Statements and transactions on one database file."""
 

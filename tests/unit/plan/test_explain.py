@@ -228,7 +228,7 @@ def test_a_directory_that_a_mount_needs_is_there() -> None:
     assert judge.refusal(PROJECT[: PROJECT.rindex(b"/")] + b"/x", is_write=True) is None
     refusal = judge.refusal(HOME + b"/other/x", is_write=True)
     assert refusal is not None
-    assert refusal.rule.startswith("its directory does not exist: /home/ann is empty in the sandbox")
+    assert refusal.rule.startswith("its directory does not exist, as /home/ann is empty in the sandbox")
 
 
 MOUNTS = (
