@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     choose_bwrap(config.getoption("--bwrap"))
     # A shared machine is slow at times and a plain run must not be red by chance, hence no deadline and no
     # randomness; the long runs search further each time.
-    hypothesis.settings.register_profile("plain", database=None, deadline=None, derandomize=True)
+    hypothesis.settings.register_profile("plain", database=None, deadline=None, derandomize=True, max_examples=50)
     hypothesis.settings.register_profile("full", database=None, deadline=None, max_examples=2000)
     hypothesis.settings.load_profile("full" if full else "plain")
     if os.environ.get("CI") == "true":

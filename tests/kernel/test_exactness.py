@@ -114,16 +114,16 @@ def mounts() -> Iterator[Mounts]:
 
 
 def test_exactness_on_overlay_mounts(mounts: Mounts, tmp_path: Path, full: bool) -> None:
-    """The time buys 150 random sequences on real overlay mounts, and many more with `--full`."""
-    count = WHOLE if full else 150
+    """The time buys 75 random sequences on real overlay mounts, and many more with `--full`."""
+    count = WHOLE if full else 75
     play(Player(mounts, tmp_path), range(count))
     record_figure("exactness, overlay mounts", "0 missed, 0 invented", f"{count} random sequences, 1 to 5 runs each")
 
 
 @pytest.mark.rootfs_view
 def test_exactness_through_sandboxes(ground: Ground, engine: str, full: bool) -> None:
-    """The time buys 20 random sequences through whole sandboxes, and many more with `--full`."""
-    count = WHOLE if full else 20
+    """The time buys 12 random sequences through whole sandboxes, and many more with `--full`."""
+    count = WHOLE if full else 12
     top = ground.home / "sequences"
     top.mkdir()
     play(Player(Sandboxes(ground), top), range(WHOLE, WHOLE + count))

@@ -171,8 +171,8 @@ def play(inside: Inside, top: Path, seeds: range) -> Iterator[str]:
 def test_a_residue_holds_what_remains_and_with_the_applied_changes_shows_the_same(
     inside: Inside, tmp_path: Path, full: bool
 ) -> None:
-    """The time buys 300 random sequences on real overlay mounts, and 6,000 with `--full`."""
-    count = 3000 if full else 150
+    """The time buys 120 random sequences on real overlay mounts, and 6,000 with `--full`."""
+    count = 3000 if full else 60
     assert next(play(inside, tmp_path, range(count)), None) is None
     record_figure("residue, overlay mounts", "0 missed, 0 invented", f"{2 * count} random sequences, 1 to 3 runs each")
 
@@ -324,8 +324,8 @@ def run_one_stack(stand: Stand, chance: random.Random) -> None:
 def test_a_flat_copy_of_random_layers_shows_what_their_overlay_shows(
     bases: Callable[[], Path], kernel: Kernel, full: bool
 ) -> None:
-    """The time buys 80 random stacks against real mounts, and 1,000 with `--full`."""
-    for seed in range(1000 if full else 80):
+    """The time buys 30 random stacks against real mounts, and 1,000 with `--full`."""
+    for seed in range(1000 if full else 30):
         stand = Stand(bases(), kernel)
         try:
             run_one_stack(stand, random.Random(seed))

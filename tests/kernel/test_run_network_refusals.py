@@ -120,7 +120,7 @@ def test_the_caller_itself_reaches_what_no_command_may(address: str, net: Intern
 def test_names_that_lead_to_forbidden_addresses_are_refused(net: Internet) -> None:
     result = net.run(get_each([f"http://{name}/hello" for name in LED_ASTRAY]), "*.example.org")
     assert rules(result) == dict.fromkeys(LED_ASTRAY, "address"), result.text()
-    assert all("its address is not public (" in denial.remedy for denial in result.denials)
+    assert all("Its address is not public (" in denial.remedy for denial in result.denials)
     assert set(result.stdout.kept().split()) == {b"403"}
     assert (result.connections, net.met()) == ((), [])
     assert set(net.asked()) == set(LED_ASTRAY)
@@ -267,7 +267,7 @@ def test_a_run_has_a_budget_of_bytes(bound: str, net: Internet) -> None:
     result = net.run(command, "example.org", bounds={bound: 200_000})
     assert rules(result) == {"example.org": "budget"}, result.text()
     assert result.denials[0].remedy == (
-        f"Raise it under `[network]` in the configuration: `{bound} = 200000` is used up."
+        f"`{bound} = 200000` is used up. Raise it under `[network]` in the configuration."
     )
     (made,) = result.connections
     assert made.verdict == "cut"

@@ -218,7 +218,7 @@ def test_any_value_for_any_argument_has_an_answer(ground: Ground, fuzzed: Sandbo
     count = 0
 
     @settings(
-        max_examples=5000 if full else 300,
+        max_examples=5000 if full else 100,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
