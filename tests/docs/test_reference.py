@@ -104,6 +104,12 @@ def fields(name: str) -> set[str]:
     return {cells[0]: set(code(cells[1])) for cells in rows}[name]
 
 
+def test_every_verb_has_its_fields_documented_but_those_that_speak_a_protocol() -> None:
+    verbs, _forms = tables(section(DOCUMENT, "JSON"))
+    documented = {word.split()[0] for row in verbs for word in code(row[0])}
+    assert documented == set(VERBS) - {"hook", "mcp"}
+
+
 def answer(demo: Path, *words: str) -> Any:
     variables = {"HOME": str(demo.parent), "UNSPILL_STATE_DIR": str(demo.parent / "state")}
     result = run_cli(*words, "--json", cwd=demo, variables=variables)
