@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
 
 import pytest
 
@@ -85,6 +86,9 @@ class Mirror:
         return f"/alpine/{self.branch}/main/{ARCH}/{self.packages[name][0].file}"
 
 
+Served = TypeVar("Served", bound=Mirror)
+
+
 @cache
 def plain_minirootfs(version: str) -> bytes:
     """Return the mini root file system of a version, made once for all tests."""
@@ -146,12 +150,18 @@ def releases_yaml(version: str, name: str, digest: str, flavor: str = "alpine-mi
 @contextmanager
 def serve_mirror(packages: Mapping[str, tuple[Package, bytes]] | None = None) -> Iterator[Mirror]:
     """Serve a mirror on loopback that has an Alpine and these packages; without packages it has nothing."""
-    mirror = Mirror()
+    with serving(Mirror()) as mirror:
+        if packages is not None:
+            mirror.packages = dict(packages)
+            mirror.publish(VERSION)
+        yield mirror
+
+
+@contextmanager
+def serving(mirror: Served) -> Iterator[Served]:
+    """Serve a mirror on loopback."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(mirror))
     mirror.port = server.server_port
-    if packages is not None:
-        mirror.packages = dict(packages)
-        mirror.publish(VERSION)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

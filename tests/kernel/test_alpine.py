@@ -1,20 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """An Alpine made from a mirror on loopback: only a whole one is used, and no hostile package or link gets out of it."""
 
+import base64
+import hashlib
+import io
 import os
 import shlex
 import signal
 import stat
 import subprocess
+import tarfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.alpine_mirror import NEWER, VERSION, Mirror, real_packages, serve_mirror
-from tests.kernel.alpine_parts import ARCH, Entry, minirootfs, tiny
+from tests.kernel.alpine_mirror import (
+    NEWER,
+    VERSION,
+    Mirror,
+    real_packages,
+    serve_mirror,
+    serving,
+    small_packages,
+)
+from tests.kernel.alpine_parts import ARCH, Entry, Package, minirootfs, tiny
+from tests.kernel.alpine_signed import SignedMirror, Signer, pack_signed, version_of, with_entry
 from tests.support import Ground, lasting, processes_with
 from unspill.errors import RootfsError, RootfsUnreachable, RootfsUnverified
 from unspill.model.plan import Facts
@@ -83,6 +97,102 @@ def built(installing: InstallGround, tmp_path_factory: pytest.TempPathFactory) -
         patched.setenv(SECRET, "hunter2")
         maker = Maker(served, installing, tmp_path_factory.mktemp("shelf") / "rootfs")
         yield maker, maker.prepare()
+
+
+# Wherever somebody has it: the genuine archive, with its own apk; docs/rootfs.md says how
+GENUINE = os.environ.get("UNSPILL_TEST_ALPINE", "")
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    return Signer(tmp_path_factory.mktemp("keys"), "fixture")
+
+
+def offered() -> list[Package]:
+    """Return the packages of tier 1: small ones, with a script that tells who installs it."""
+    return [package for package, _content in small_packages().values() if package.name in TIER1_PACKAGES]
+
+
+def streams_of(content: bytes) -> list[bytes]:
+    """Return the gzip streams of a package, still compressed."""
+    found = []
+    while content:
+        unpacker = zlib.decompressobj(wbits=31)
+        unpacker.decompress(content)
+        found.append(content[: len(content) - len(unpacker.unused_data)])
+        content = unpacker.unused_data
+    return found
+
+
+def files_of(stream: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(stream)) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive if member.isreg()}  # type: ignore[union-attr]
+
+
+def test_a_signed_package_has_the_form_that_apk_reads(signer: Signer, tmp_path: Path) -> None:
+    content, identity = pack_signed(tiny("sed"), signer)
+    signature, control, data = streams_of(content)
+    ((name, signed),) = files_of(signature).items()
+    assert name == ".SIGN.RSA.fixture.rsa.pub"
+    (tmp_path / "signed").write_bytes(signed)
+    (tmp_path / "public").write_bytes(signer.public)
+    words: list[str | Path] = [
+        "openssl",
+        "dgst",
+        "-sha1",
+        "-verify",
+        tmp_path / "public",
+        "-signature",
+        tmp_path / "signed",
+    ]
+    assert subprocess.run(words, input=control, capture_output=True, check=True).stdout == b"Verified OK\n"
+    assert f"datahash = {hashlib.sha256(data).hexdigest()}\n".encode() in files_of(control)[".PKGINFO"]
+    assert base64.b64decode(identity.removeprefix("Q1")) == hashlib.sha1(control, usedforsecurity=False).digest()
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        (file,) = (member for member in archive if member.isreg())
+    assert file.pax_headers == {"APK-TOOLS.checksum.SHA1": hashlib.sha1(b"sed\n", usedforsecurity=False).hexdigest()}
+
+
+if GENUINE:
+
+    @pytest.fixture
+    def genuine(signer: Signer, installing: InstallGround, tmp_path: Path) -> Iterator[tuple[Maker, str, str]]:
+        """The genuine archive with one key more, on a mirror of signed packages; its version and its digest."""
+        archive = Path(GENUINE).read_bytes()
+        version = version_of(archive)
+        with serving(SignedMirror(signer=signer)) as mirror:
+            mirror.offer(offered())
+            digest = mirror.publish(version, archive=with_entry(archive, signer.key_entry()))
+            yield Maker(mirror, installing, tmp_path / "rootfs"), version, digest
+
+    def test_the_genuine_apk_installs_signed_packages(genuine: tuple[Maker, str, str]) -> None:
+        maker, version, digest = genuine
+        rootfs = maker.prepare(version=version, sha256=digest)
+        assert manifest_of(rootfs).proof == "pinned"
+        assert set(TIER1_PACKAGES) < set(dict(manifest_of(rootfs).packages))
+        assert maker.install(rootfs.tree, [b"/sbin/apk", b"--version"], []).output.startswith("apk-tools ")
+        assert "bash-1.0-r0" in maker.install(rootfs.tree, [b"/sbin/apk", b"info", b"-v"], []).output.splitlines()
+        assert (tree_of(rootfs) / "var/log/installer").read_text().splitlines()[:2] == ["0", "0"]
+        assert {path.lstat().st_uid for path in tree_of(rootfs).rglob("*")} == {os.getuid()}
+
+    @pytest.mark.parametrize("fault", ["another key", "a flipped byte"])
+    def test_the_genuine_apk_refuses_what_is_not_signed(
+        genuine: tuple[Maker, str, str], fault: str, tmp_path: Path
+    ) -> None:
+        maker, version, digest = genuine
+        mirror = maker.mirror
+        assert isinstance(mirror, SignedMirror)
+        if fault == "another key":
+            mirror.signer = Signer(tmp_path, "stranger")
+            mirror.offer(offered())
+            mirror.index()
+        else:
+            path = f"/alpine/{mirror.branch}/main/{ARCH}/sed-1.0-r0.apk"
+            content = bytearray(mirror.files[path])
+            content[-20] ^= 1
+            mirror.files[path] = bytes(content)
+        with pytest.raises(RootfsError, match="can't be installed"):
+            maker.prepare(version=version, sha256=digest)
 
 
 def manifest_of(rootfs: Rootfs) -> RootfsManifest:

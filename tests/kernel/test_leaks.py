@@ -314,7 +314,8 @@ def test_a_leak_is_seen(ground: Ground) -> None:
     descriptor = os.open(os.devnull, os.O_RDONLY)
     assert balance(ground).own != before.own
     os.close(descriptor)
-    with subprocess.Popen(["sleep", "0.2"]):
+    with subprocess.Popen(["sleep", "60"]) as process:
         assert balance(ground).below != before.below
+        process.kill()
     (ground.state / "layers" / "0123456789abcdef").mkdir()
     assert balance(ground).state == ["layers without a row: ['0123456789abcdef']"]
