@@ -213,7 +213,9 @@ def test_the_next_start_removes_the_group_of_a_killed_caller(ground: Ground, for
     left = set(control_groups()) - set(before)
     assert left
     assert ground.sandbox(allow_root=True).run("true").ok
-    assert control_groups() == before
+    # Groups of tests beside this one come and go: theirs end with their runs
+    assert within(10, lambda: not left & set(control_groups()))
+    assert [path for path in control_groups() if "somebody-else" in path] != []
     assert all("control groups" in problem for problem in state_problems(ground.state))
 
 
