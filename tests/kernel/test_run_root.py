@@ -192,6 +192,10 @@ Sandbox(sys.argv[1], policy=policy).run("sleep 1000", on_event=on_event)
 """
 
 
+# Tests beside this one have groups too
+OTHERS, DEAD = f"somebody-else-{os.getpid()}", f"dead-run-{os.getpid()}"
+
+
 def made(run: str) -> Group:
     group = make_group(probe_cgroup().kind, run, Limits())
     assert group is not None
@@ -201,7 +205,7 @@ def made(run: str) -> Group:
 @pytest.fixture
 def foreign() -> Iterator[Group]:
     """The group of somebody else's run that is about to begin."""
-    group = made("somebody-else")
+    group = made(OTHERS)
     yield group
     group.remove()
 
@@ -215,17 +219,17 @@ def test_the_next_start_removes_the_group_of_a_killed_caller(ground: Ground, for
     assert ground.sandbox(allow_root=True).run("true").ok
     # Groups of tests beside this one come and go: theirs end with their runs
     assert within(10, lambda: not left & set(control_groups()))
-    assert [path for path in control_groups() if "somebody-else" in path] != []
+    assert [path for path in control_groups() if OTHERS in path] != []
     assert all("control groups" in problem for problem in state_problems(ground.state))
 
 
 def test_who_is_still_alive_in_the_group_of_a_dead_run_is_killed(foreign: Group) -> None:
-    group = made("dead-run")
+    group = made(DEAD)
     with subprocess.Popen(["sleep", "1000"]) as survivor:
         for member in group.member_files():
             Path(os.fsdecode(member)).write_text(f"{survivor.pid}")
-        sweep_groups(probe_cgroup().kind, ["dead-run"])
+        sweep_groups(probe_cgroup().kind, [DEAD])
         assert within(1, lambda: survivor.poll() == -9)
-    sweep_groups(probe_cgroup().kind, ["dead-run"])
-    assert [path for path in control_groups() if "dead-run" in path] == []
-    assert [path for path in control_groups() if "somebody-else" in path] != []
+    sweep_groups(probe_cgroup().kind, [DEAD])
+    assert [path for path in control_groups() if DEAD in path] == []
+    assert [path for path in control_groups() if OTHERS in path] != []
