@@ -185,12 +185,12 @@ def test_undo_of_an_older_operation(ground: Ground) -> None:
         typed(ground, "undo", word)
     assert listing(ground) == []
     _stdout, stderr = typed(ground, "undo", "op1", code=2)
-    assert "operation 3 already undid operation 1" in stderr
+    assert "op 3 already undid op 1" in stderr
     assert "unspill redo op1" in stderr
     typed(ground, "redo", "op1")
     assert listing(ground) == ["a"]
     _stdout, stderr = typed(ground, "redo", "op3", code=2)
-    assert "operation 5 already redid what operation 3 undid" in stderr
+    assert "op 5 already redid what op 3 undid" in stderr
     assert "unspill undo op5" in stderr
     typed(ground, "undo", "op5")
     assert listing(ground) == []

@@ -243,7 +243,7 @@ def redo_operation(project: Project, operation: str | int | None, asked_by: str)
         if wanted.kind != "undo":
             wanted = reversed_by.get(wanted.id, wanted)
         if wanted.kind != "undo":
-            raise UsageError(f"operation {wanted.number} was not undone", remedy="See `unspill log`.")
+            raise UsageError(f"op {wanted.number} was not undone", remedy="See `unspill log`.")
     return _reverse(project, wanted, "redo", reversed_by, asked_by)
 
 
@@ -284,11 +284,11 @@ def _refuse_other_roots(journal: Journal) -> None:
 def _already_reversed(wanted: Operation, by: Operation) -> UsageError:
     if wanted.kind == "undo":
         return UsageError(
-            f"operation {by.number} already redid what operation {wanted.number} undid",
+            f"op {by.number} already redid what op {wanted.number} undid",
             remedy=f"To undo it again: unspill undo op{by.number}",
         )
     return UsageError(
-        f"operation {by.number} already undid operation {wanted.number}",
+        f"op {by.number} already undid op {wanted.number}",
         remedy=f"To redo it: unspill redo op{wanted.number}",
     )
 
@@ -302,12 +302,12 @@ def _reverse(
     cancel_fd: int | None = None,
 ) -> Operation:
     if wanted.ending != "done":
-        raise UsageError(f"operation {wanted.number} was rolled back: there is nothing to undo")
+        raise UsageError(f"op {wanted.number} was rolled back: there is nothing to undo")
     if wanted.id in reversed_by:
         raise _already_reversed(wanted, reversed_by[wanted.id])
     journal = read_journal(journal_file(project.store.state, wanted.id))
     if journal is None or journal.end is None:
-        raise UsageError(f"the backup of operation {wanted.number} is gone", remedy="See `keep_days` in the settings.")
+        raise UsageError(f"the backup of op {wanted.number} is gone", remedy="See `keep_days` in the settings.")
     _refuse_other_roots(journal)
     later = LaterOperations(project.store, wanted)
     task = Task(
@@ -353,7 +353,7 @@ def _with_layers(store: Store, wanted: Operation, journal: Journal, task: Task) 
         trees = tuple(known[layer] for layer in held if layer in known)
         if len(trees) < len(held):
             raise UsageError(
-                f"the changes that operation {wanted.number} held again were applied or discarded since",
+                f"the changes that op {wanted.number} held again were applied or discarded since",
                 remedy="See `unspill log`, and undo that instead.",
             )
         is_discard = not journal.steps and not journal.git
@@ -382,7 +382,7 @@ def _refuse_built_on(store: Store, wanted: Operation, held: Sequence[str], layer
     first = next((at for at, layer in enumerate(with_git) if layer in held), len(with_git))
     if any(layer not in held for layer in with_git[first:]):
         raise UsageError(
-            f"a later run built on the git repository that operation {wanted.number} held again",
+            f"a later run built on the git repository that op {wanted.number} held again",
             remedy="Apply or discard everything that is held instead.",
         )
 
@@ -392,7 +392,7 @@ def _refuse_if_done_again(store: Store, discard: Operation, journal: Journal) ->
     if all(os.path.lexists(tree_dir(store.state, discard.id, tree.layer)) for tree in journal.trees):
         return
     raise UsageError(
-        f"what operation {discard.number} discarded was held again and discarded since",
+        f"what op {discard.number} discarded was held again and discarded since",
         remedy="See `unspill log`, and undo the redo instead.",
     )
 
