@@ -301,8 +301,10 @@ class GitGuard:
             return held.COMPLETES.opinion
         return ORDINARY
 
-    def config(self, change: Change, home: bytes) -> Opinion:
-        """Judge a configuration by the keys that change; `home` is the git directory from the root on."""
+    def config(self, change: Change, home: bytes, *, is_included: bool = False) -> Opinion:
+        """Judge a configuration by the keys that change; `home` is the git directory from the root on, or what else it
+        lies in if another one includes it.
+        """
         before = self._view.before(change.path) if change.base_kind == "file" else None
         after = b"" if change.entry is None else self._view.after(change)
         if after is None or (before is None and change.base_kind == "file"):
@@ -313,14 +315,16 @@ class GitGuard:
         keys = self._shapes.unusual_keys(home, None if before is None else old, new)
         if keys:
             return _with_keys(held.SETTINGS, keys)
-        return self._addresses(home, (*self._known_modules(home, old), *old), new)
+        if not is_included and self._is_new(home):
+            return ORDINARY
+        return _addresses((*self._known_modules(home, old), *old), new)
 
-    def _addresses(self, home: bytes, before: GitSettings, after: GitSettings) -> Opinion:
-        """Judge the addresses of a repository's settings; where it comes from is no change of one that is new."""
-        made = [self._view.find(path) for path in (home, join(home, b"HEAD"))]
-        is_new = any(change is not None and change.kind == "added" for change in made)
-        changed = [] if is_new else changed_addresses(before, after)
-        return _with_keys(held.ADDRESS, changed, "; ") if changed else ORDINARY
+    def _is_new(self, home: bytes) -> bool:
+        """Tell whether a repository is new: where it comes from is no change then. A worktree is as new as its own."""
+        names = home.split(b"/")
+        top = b"/".join(names[:-2]) if names[-2:-1] == [b"worktrees"] else home
+        made = [self._view.find(path) for path in (top, join(top, b"HEAD"))]
+        return any(change is not None and change.kind == "added" for change in made)
 
     def _known_modules(self, home: bytes, settings: GitSettings) -> GitSettings:
         """Return the addresses of modules that the project itself has, for modules that have none in the settings."""
@@ -367,7 +371,9 @@ class GitGuard:
         before = parse(self._view.before(change.path) or b"") or ()
         home = join(change.path.rpartition(b"/")[0], GIT)
         keys = unusual_modules(before, settings, lambda path: self._shapes.is_inside(home, path))
-        return _with_keys(held.MODULES, keys) if keys else self._addresses(home, before, settings)
+        if keys:
+            return _with_keys(held.MODULES, keys)
+        return ORDINARY if self._is_new(home) else _addresses(before, settings)
 
     def _versions(self, change: Change) -> Opinion:
         content = self._view.after(change)
@@ -580,6 +586,11 @@ def join(directory: bytes, name: bytes) -> bytes:
     return directory + b"/" + name if directory else name
 
 
+def _addresses(before: GitSettings, after: GitSettings) -> Opinion:
+    changed = changed_addresses(before, after)
+    return _with_keys(held.ADDRESS, changed, "; ") if changed else ORDINARY
+
+
 def _with_keys(row: GuardRow, keys: list[str], between: str = ", ") -> Opinion:
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     return row.verdict, f"{row.reason}: {between.join(keys[:3])}{more}"
@@ -593,7 +604,7 @@ def _opinion(change: Change, place: NamedPlace, git: GitGuard) -> Opinion:
     if place.kind == "hooks" or (change.entry is not None and change.entry.kind == "symlink"):
         return ORDINARY if change.path.endswith(b".sample") else held.HOOK.opinion
     if place.kind == "config":
-        return git.config(change, change.path.rpartition(b"/")[0])
+        return git.config(change, change.path.rpartition(b"/")[0], is_included=True)
     return git.attributes(change) if place.kind == "attributes" else held.PROGRAM.opinion
 
 

@@ -134,6 +134,13 @@ ADDRESSES = [
     Case(".git/config", {".git/config": '[branch "x"]\n\tremote = .\n'}, None, {".git/HEAD": SHA}),
     Case(".git/config", {".git/config": '[branch "x"]\n\tremote = ../x\n'}, rows.SETTINGS, {".git/HEAD": SHA}),
     only("shared", REMOTE, rows.ADDRESS, before={".git/config": "[include]\n\tpath = ../shared\n"}),
+    Case("shared", {"shared": REMOTE, "HEAD": SHA}, rows.ADDRESS, {".git/config": "[include]\n\tpath = ../shared\n"}),
+    Case(
+        ".git/worktrees/w/config.worktree",
+        {".git/worktrees/w/config.worktree": REMOTE, ".git/worktrees/w/HEAD": SHA},
+        rows.ADDRESS,
+        {".git/HEAD": SHA},
+    ),
     only(".gitmodules", LISTED.format(HTTPS), rows.ADDRESS, before={".git/HEAD": SHA}),
     only(".gitmodules", LISTED.format(OUTSIDE), rows.MODULES, before={".git/HEAD": SHA}),
     only(
