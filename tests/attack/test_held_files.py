@@ -17,6 +17,7 @@ from tests.support import Ground, printed, run_cli
 from unspill import RunResult, Sandbox
 from unspill.model.change import Selection
 from unspill.model.operation import Skipped
+from unspill.policy.held import HIDDEN
 
 pytestmark = pytest.mark.kernel
 
@@ -109,6 +110,43 @@ def test_c3_a_link_above_a_place_that_settings_name_is_held(repository: Ground, 
     assert not fires(repository, steps)
     consent_to_all(sandbox)
     assert fires(repository, steps)
+
+
+# How a command leads a push to another repository than the person's own
+LEADS = {
+    "the address of a remote": "git remote set-url origin {evil}",
+    "a second address of a remote": "git remote set-url --add origin {evil}",
+    "an address with a scheme": "git remote set-url origin file://{evil}",
+    "the remote of a branch": "git config branch.main.remote {evil}",
+    "the remote that a branch pushes to": "git config branch.main.pushRemote {evil}",
+    "an address to push to": "git config remote.origin.pushurl {evil}",
+    "another name for an address": "git config url.{evil}.insteadOf $(git remote get-url origin)",
+    "another name for an address to push to": "git config url.{evil}.pushInsteadOf $(git remote get-url origin)",
+    "settings of the worktree": "git config extensions.worktreeConfig true; "
+    "git config --worktree remote.origin.url {evil}",
+    "a way down and up": "git remote set-url origin sub/../{relative}",
+}
+TRACKED = "git clone -q --bare . ../own.git; git remote add origin ../own.git; git push -qu origin main"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("lead", LEADS.values(), ids=list(LEADS))
+def test_e13_a_push_is_not_led_to_a_repository_that_a_command_made(repository: Ground, lead: str) -> None:
+    """Make a repository with a hook in the playground, and let the next push go there: its hook runs as the person.
+
+    Control: where the person lets the held settings pass, the push runs the hook.
+    """
+    place = f"{repository.playground_inside}/evil.git"
+    plant = f"git init -q --bare {place}; hook {place}/hooks/pre-receive; git commit -q --allow-empty -m more"
+    sandbox = take(repository, Steps("", (plant,), before=f"{TRACKED}; mkdir sub"))
+    (evil,) = repository.home.glob("**/playground/*/evil.git")
+    relative = os.path.relpath(evil, repository.project)
+    pushing = Steps("", (lead.format(evil=evil, relative=relative),), looks="git push -f")
+    sandbox = take(repository, pushing)
+    assert not fires(repository, pushing)
+    do_with_canary(repository, "git commit -q --allow-empty -m another")
+    consent_to_all(sandbox)
+    assert fires(repository, pushing)
 
 
 LINKED = {".hg": "hgrc", ".config": "mise/config.toml", ".github": "hooks/a.json", ".jj": "config.toml"}
@@ -355,3 +393,120 @@ def test_a_repository_that_comes_in_parts_is_looked_at(forging_repository: Groun
 def test_a_repository_that_comes_with_an_index_as_git_writes_it_is_applied(forging_repository: Ground) -> None:
     result = forging_repository.sandbox().run(f"{NEW['a repository'][0]} && git -C sub branch -q index", after="apply")
     assert (forging_repository.project / "sub/.git/index").exists(), lefts(result)
+
+
+# How a command makes git overlook a file, and where
+HIDING = {
+    "assume-unchanged": ("git update-index --assume-unchanged a.txt", "."),
+    "skip-worktree": ("git update-index --skip-worktree a.txt", "."),
+    "in an index of version 4": ("git update-index --index-version 4 --skip-worktree a.txt", "."),
+    "in a new repository": (
+        "git init -q sub; cp a.txt sub; cd sub; git add -A; git commit -qm x; git update-index --skip-worktree a.txt",
+        "sub",
+    ),
+}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(("hide", "where"), HIDING.values(), ids=list(HIDING))
+def test_e13_a_file_that_git_is_told_to_overlook_is_flagged(repository: Ground, hide: str, where: str) -> None:
+    """Mark a file in the index so that `git status` and `git diff` are silent about it, and change it.
+
+    Control: git is silent indeed; where the mark is taken away, it shows the change and nothing is flagged.
+    """
+    sandbox, place = repository.sandbox(after="apply"), repository.project / where
+    index = os.fsencode(os.path.normpath(f"{where}/.git/index"))
+    hidden = sandbox.run(f"{hide}; echo evil >> a.txt")
+    assert (index, f"{HIDDEN.reason}: a.txt") in hidden.flagged
+    assert "evil" in (place / "a.txt").read_text()
+    assert do("git status --short; git diff", place) == ""
+    unmark = "git update-index --no-assume-unchanged a.txt; git update-index --no-skip-worktree a.txt"
+    shown = sandbox.run(f"cd {where}; {unmark}; echo >> a.txt")
+    assert (shown.ok, shown.flagged) == (True, ())
+    assert do("git status --short", place) == " M a.txt\n"
+
+
+def test_many_overlooked_files_are_one_line(repository: Ground) -> None:
+    for number in range(5):
+        repository.write(f"b{number}", "x")
+    do_with_canary(repository, "git add -A; git commit -qm more")
+    result = repository.run("git update-index --assume-unchanged b0 b1 b2 b3 b4", after="apply")
+    assert result.flagged == ((b".git/index", f"{HIDDEN.reason}: b0, b1, b2 and 2 more"),)
+
+
+SPARSE = {
+    "directories": "git sparse-checkout set topic",
+    "patterns": "git sparse-checkout set --no-cone '/*' '!/rest/'",
+    "with a sparse index": "git sparse-checkout set --sparse-index topic",
+    "a clone": "git clone -q --sparse --no-hardlinks . sub",
+}
+
+
+@pytest.mark.parametrize("way", SPARSE.values(), ids=list(SPARSE))
+def test_files_that_a_sparse_checkout_leaves_out_are_not_flagged(repository: Ground, way: str) -> None:
+    repository.write("topic/1", "x")
+    repository.write("rest/deep/2", "x")
+    do_with_canary(repository, "git add -A; git commit -qm more")
+    result = repository.run(way, after="apply")
+    assert (result.ok, result.flagged) == (True, ())
+    assert "S rest/deep/2" in do(f"git -C {'sub' if 'sub' in way else '.'} ls-files -t", repository.project)
+
+
+def test_a_file_that_is_there_is_flagged_though_a_sparse_checkout_leaves_it_out(repository: Ground) -> None:
+    """Git before 2.36 overlooks it; later versions take the mark away."""
+    repository.write("topic/1", "x")
+    do_with_canary(repository, "git add -A; git commit -qm more")
+    forge = "git sparse-checkout set --no-cone '/*' '!/topic/'; mkdir topic; echo evil > topic/1"
+    result = repository.run(forge, after="apply")
+    assert result.flagged == ((b".git/index", f"{HIDDEN.reason}: topic/1"),)
+
+
+# What gives a held file to git, and what git does with it for a person who merely works on
+GIVEN = {
+    "committed": ("git add -f .envrc; git commit -qm x", "git stash"),
+    "committed, then restored": ("git add -f .envrc; git commit -qm x", "git restore ."),
+    "staged": ("git add -f .envrc", "git checkout -- ."),
+    "committed in a new repository": (
+        "git init -q sub; mv .envrc sub; cd sub; git add -A; git commit -qm x",
+        "git stash",
+    ),
+}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(("give", "works"), GIVEN.values(), ids=list(GIVEN))
+def test_e13_a_held_file_that_a_command_gives_to_git_is_named(repository: Ground, give: str, works: str) -> None:
+    """Commit or stage a file that is held: git itself puts it into the tree, with no question.
+
+    Control: git does put it there; one that git was not given stays out and is not named.
+    """
+    where = "sub" if "sub" in give else "."
+    sandbox, place = repository.sandbox(after="apply"), repository.project / where
+    plain = sandbox.run("echo evil > .envrc")
+    do_with_canary(repository, works)
+    assert [note for note in operation_notes(plain) if "held" in note] == []
+    assert not (place / ".envrc").exists()
+    given = sandbox.run(f"{give}; true")
+    (note,) = [note for note in operation_notes(given) if "held" in note]
+    git = "git in sub" if where == "sub" else "git"
+    assert note == (
+        f"{git}: .envrc is held, but the run gave it to git: "
+        "`git stash`, `git restore` or a checkout puts it into your tree"
+    )
+    do_with_canary(repository, works, where)
+    assert (place / ".envrc").exists()
+
+
+def test_a_held_file_in_a_commit_that_only_arrives_is_named(repository: Ground) -> None:
+    sandbox = repository.sandbox()
+    assert sandbox.run("echo evil > .envrc; git add -f .envrc; git commit -qm x", after="hold").ok
+    do_with_canary(repository, "git commit -q --allow-empty -m person")
+    notes = [note for note in sandbox.apply().notes if "held" in note]
+    assert notes == [
+        "git: .envrc is held, but the run committed it: merging or checking out its work puts it into your tree"
+    ]
+
+
+def operation_notes(result: RunResult) -> tuple[str, ...]:
+    """Return what the apply after a run has to say."""
+    return () if result.operation is None else result.operation.notes

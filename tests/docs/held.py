@@ -12,7 +12,8 @@ ROWS_HEADER: Final = "| what | verdict | why | when it is deleted |"
 KEYS_HEADER: Final = "| keys | with what value |"
 VALUES: Final = {
     "any": "any",
-    "address": "an address that holds no option, program or transport",
+    "address": "an address that holds no option, program or transport, nor a path that leads out of the project; one "
+    "that is new or changes is flagged",
     "update": "`checkout`, `rebase`, `merge`, `none`",
     "name": "anything but an option or a command",
 }

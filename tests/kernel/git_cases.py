@@ -78,6 +78,7 @@ CASES = [
         "git remote add other https://example.org/other.git && git remote remove origin",
         "git remote -v",
         REMOTE,
+        (".git/config",),
     ),
     Case("merge", "git merge -q -m merged topic", "git log --format=%s | head -1", BRANCHES),
     Case(
@@ -132,7 +133,7 @@ CASES = [
         "git commit -qm module && git -c protocol.file.allow=always submodule --quiet update --init --recursive",
         "git submodule status | wc -l && git -C lib log --format=%s",
         "git clone -q --bare . source.git",
-        ("lib/Makefile",),
+        (".git/config", ".gitmodules", "lib/Makefile"),
     ),
     Case(
         "submodule update",
@@ -151,7 +152,7 @@ CASES = [
         'git clone -q --bare . inner.git && git clone -q inner.git outer && inner="file://$PWD/inner.git" && '
         'cd outer && git -c protocol.file.allow=always submodule --quiet add "$inner" deep && git commit -qm deep && '
         "cd .. && git clone -q --bare outer outer.git && rm -rf outer",
-        ("libs/outer/Makefile", "libs/outer/deep/Makefile"),
+        (".git/config", ".gitmodules", "libs/outer/Makefile", "libs/outer/deep/Makefile"),
     ),
     Case(
         "sparse checkout",

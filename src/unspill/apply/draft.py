@@ -79,7 +79,7 @@ _ABSENT, _THROUGH, _HIDES = range(3)
 
 
 class Draft:
-    """Collects the steps of an operation, what is skipped, and notes.
+    """Collects the steps of an operation, what is skipped, notes, and what of a repository is flagged.
 
     The order of steps: directories that must be opened, what goes away (children first), what comes (parents first),
     and last the bits and attributes of directories (the deepest first).
@@ -93,6 +93,7 @@ class Draft:
         # Paths that nobody would undo anything for: only their times differ, or they go along with something else
         self.slight: set[tuple[int, bytes]] = set()
         self.notes: list[str] = []
+        self.flagged: list[tuple[bytes, str]] = []
         self.name = operation
         self.modes = OperationModes(dirs.state, operation)
         self._name = operation.encode()

@@ -14,24 +14,39 @@ import stat
 from unspill.apply.steps import entry_of, make_step
 from unspill.changes.scan import MergedTree
 from unspill.git.files import (
+    GIT,
     LARGEST_FILE,
     OWN_REFS,
     SHA1,
+    SPARSE,
     STASH_LOG,
     STATE_DIRECTORIES,
+    is_index,
     is_object_name,
+    overlooked,
     short_ref,
     staged_objects,
 )
 from unspill.git.objects import UNCHECKED, WRONG, Objects, blob_name, check_new_repository, choose_objects, make_object
-from unspill.git.state import SYMBOLIC, common_of, is_own_ref, new_repositories, owner_of, read_members, read_state
+from unspill.git.state import (
+    SYMBOLIC,
+    common_of,
+    hash_size_of,
+    is_own_ref,
+    is_sparse,
+    new_repositories,
+    owner_of,
+    read_members,
+    read_state,
+)
 from unspill.model.operation import GitMove, GitStep, RefMove, Skipped
+from unspill.policy.held import HIDDEN
 from unspill.policy.paths import quote, shell_word
 from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from unspill.apply.draft import Draft, RootDraft
     from unspill.apply.steps import OpenDirs
@@ -49,6 +64,8 @@ _NEEDS = "it needs an object that your repository no longer has"
 _MOST_TIPS = 100
 _MOST_LINES = 21
 _MOST_WORDS = 4
+_NAMED = 3
+_LONGEST_NAME = 80
 
 
 def draft_with_repositories(
@@ -59,8 +76,9 @@ def draft_with_repositories(
     repositories: Sequence[Repository],
     source: GitSource,
     files: RootDraft,
+    held: Set[bytes] = frozenset(),
 ) -> None:
-    """Draft all changes of a root; `repositories` are those that move with them."""
+    """Draft all changes of a root; `repositories` are those that move with them, `held` the paths that do not come."""
     own = {change.path for repository in repositories for change, _part in repository.changes}
     changes = [change for change in part.changes if change.path not in own]
     members = {
@@ -68,8 +86,12 @@ def draft_with_repositories(
         for repository in repositories
         for member in repository.new_members()
     }
+    here = b"/proc/self/fd/%d/." % dirs.roots[root].root_fd
     for top, size in (dict.fromkeys(new_repositories(part), SHA1) | members).items():
+        before = len(draft.skipped)
         changes = _with_new(draft, root, top, size, changes, source, files)
+        if len(draft.skipped) == before:
+            _look_at_new(draft, here, top, size, changes, source, held)
     drafts = [GitDraft(draft, dirs, root, repository, source, files) for repository in repositories]
     # What stays in a commit that only arrives; where that commit can't come, its files are files like any other
     arriving = [git.committed(changes) if git.is_diverged and git.keeps_commit else set() for git in drafts]
@@ -81,6 +103,7 @@ def draft_with_repositories(
             files.add_quietly([change for change, part in repository.changes if part == "along"])
         along = {change.path for change, part in repository.changes if part == "along"}
         new = tuple(repository.top + b"/" + member for member in repository.new_members())
+        git.note_held(held)
         git.add(
             {group for path, group in files.groups.items() if path in along or path.startswith(new)},
             () if git.is_diverged else _committed_groups(git, changes, files),
@@ -165,6 +188,34 @@ class GitDraft:
             places = tuple(self._places(self._transfer))
             self._live.add_step(move, self._arrival, places, sorted(dependent), sorted(committed))
             self._draft.arriving[self._live.root, self._repository.top] = sorted(arriving)
+
+    def note_held(self, held: Set[bytes]) -> None:
+        """Name those of the held files that the run gave to git, which can bring them without us."""
+        above = self._repository.top.rpartition(b"/")[0]
+        prefix = above + b"/" if above else b""
+        inside = {path[len(prefix) :] for path in held if path.startswith(prefix)}
+        if self.problem is not None or not inside or not self._moved:
+            return
+        base, tip = (self._all_objects.tree_of(_resolve(state, b"HEAD") or b"") for state in (self._base, self._after))
+        given = {path for path in inside if tip and self._new_in_tree(path, base, tip)}
+        if not self.is_diverged and b"index" in self._moved:
+            staged = staged_objects(self._read_after(b"index"), self._live.size) or {}
+            known = staged_objects(self._live.read(b"index", self._source.below), self._live.size) or {}
+            given |= {path for path in inside if staged.get(path, set()) - known.get(path, set())}
+        self._draft.notes += held_notes(self._repository.top, given, is_diverged=self.is_diverged)
+
+    def _new_in_tree(self, path: bytes, base: bytes | None, tip: bytes) -> bool:
+        entry = self._all_objects.entry_at(tip, path)
+        return entry is not None and (base is None or self._all_objects.entry_at(base, path) != entry)
+
+    def _flag_overlooked(self, names: Iterable[bytes]) -> None:
+        for name in names:
+            if self._live.inner(name) == b"index":
+                found = overlooked(self._read_after(name), self._live.size)
+                found -= overlooked(self._live.read(name), self._live.size) if found else set()
+                git = self._live.top + owner_of(name, self._after.members)
+                layers = (*self._source.layers, *self._source.below)
+                flag_overlooked(self._draft, self._live.here, layers, git[:-1], found)
 
     def _free_name(self, wanted: bytes) -> bytes:
         """Return a name below our own references that nothing has yet."""
@@ -289,6 +340,7 @@ class GitDraft:
         logs = list(self._new_lines(transfer, refs))
         if not (refs or steps or logs):
             return None
+        self._flag_overlooked(files)
         refs += self._make_pins(refs, files)
         members = {owner_of(name, self._after.members) for name in differing}
         names = core_names(live, self._after, members=members) | set(differing)
@@ -680,6 +732,81 @@ def stayed_note(top: bytes) -> str:
     return f"{_git_of(top)}: you changed it during the run, so HEAD and the index stay as you left them"
 
 
+def held_notes(top: bytes, given: Iterable[bytes], *, is_diverged: bool) -> list[str]:
+    """Name files that are held, and that git nevertheless has from the run."""
+    names = sorted(given)
+    if not names:
+        return []
+    more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
+    shown = ", ".join(_cut(quote(name)) for name in names[:_NAMED]) + more
+    verb, what = ("is", "it") if len(names) == 1 else ("are", "them")
+    if is_diverged:
+        why = f"the run committed {what}: merging or checking out its work puts {what} into your tree"
+    else:
+        why = f"the run gave {what} to git: `git stash`, `git restore` or a checkout puts {what} into your tree"
+    return [f"{_git_of(top)}: {shown} {verb} held, but {why}"]
+
+
+def flag_overlooked(draft: Draft, here: bytes, layers: Sequence[bytes], git: bytes, names: Set[bytes]) -> None:
+    """Flag the index of a git directory that makes git overlook changes of some files.
+
+    That is what a sparse checkout does, too, but to files that are not there.
+    """
+    if not names:
+        return
+    above, _, last = git.rpartition(b"/")
+    with MergedTree(here, layers) as tree:
+        shared = git.rpartition(b"/worktrees/")[0] if b"/worktrees/" in git else git
+        configs = [tree.read(path, LARGEST_FILE) for path in (shared + b"/config", git + b"/config.worktree")]
+        if is_sparse(*(config or b"" for config in configs)) and tree.read(git + b"/" + SPARSE, 1):
+            # Where the work tree of a submodule is can't be told from here
+            names = _present(tree, above, names) if last == GIT else set()
+    if names:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        shown = ", ".join(_cut(quote(name)) for name in sorted(names)[:_NAMED]) + more
+        draft.flagged.append((git + b"/index", f"{HIDDEN.reason}: {shown}"))
+
+
+def _present(tree: MergedTree, above: bytes, names: Iterable[bytes]) -> set[bytes]:
+    """Return those of the names in a directory that are there; each directory is looked at once."""
+    known: dict[bytes, Mapping[bytes, object]] = {b"": tree.names(above)}
+
+    def inside(directory: bytes) -> Mapping[bytes, object]:
+        if directory not in known:
+            parent, _, last = directory.rpartition(b"/")
+            path = above + b"/" + directory if above else directory
+            known[directory] = tree.names(path) if last in inside(parent) else {}
+        return known[directory]
+
+    split = ((name, *name.rstrip(b"/").rpartition(b"/")) for name in names)
+    return {name for name, directory, _, last in split if last in inside(directory)}
+
+
+def _look_at_new(
+    draft: Draft,
+    here: bytes,
+    top: bytes,
+    hash_size: int,
+    changes: Sequence[Change],
+    source: GitSource,
+    held: Set[bytes],
+) -> None:
+    """Flag and name of a repository that comes as a whole what one that moves is looked at for."""
+    layers = (*source.layers, *source.below)
+    indexes = [change.path for change in changes if is_index(change.path) and change.path.startswith(top + b"/")]
+    above = top.rpartition(b"/")[0]
+    prefix = above + b"/" if above else b""
+    with MergedTree(here, layers) as tree:
+        config = tree.read(top + b"/config", LARGEST_FILE)
+        size = hash_size if config is None else hash_size_of(config)
+        texts = {path: tree.read(path, LARGEST_FILE) or b"" for path in indexes}
+    for path, text in texts.items():
+        flag_overlooked(draft, here, layers, path.rpartition(b"/")[0], overlooked(text, size))
+    staged = staged_objects(texts.get(top + b"/index", b""), size) or {}
+    inside = {path[len(prefix) :] for path in held if path.startswith(prefix)}
+    draft.notes += held_notes(top, inside & staged.keys(), is_diverged=False)
+
+
 class _CommittedPaths:
     """What the commit `tip` of a run has, made upon `base` in the repository whose working tree is below `prefix`."""
 
@@ -777,6 +904,10 @@ def _resolve(state: GitState, name: bytes) -> bytes | None:
             return value
         name = member + value.removeprefix(SYMBOLIC)
     return None
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
 def _git_of(top: bytes) -> str:

@@ -24,6 +24,7 @@ from unspill.policy.git import (
     GIT_MODULES,
     GIT_NAMES,
     HOOKS,
+    changed_addresses,
     could_steer,
     has_commands,
     has_template,
@@ -300,8 +301,10 @@ class GitGuard:
             return held.COMPLETES.opinion
         return ORDINARY
 
-    def config(self, change: Change, home: bytes) -> Opinion:
-        """Judge a configuration by the keys that change; `home` is the git directory from the root on."""
+    def config(self, change: Change, home: bytes, *, is_included: bool = False) -> Opinion:
+        """Judge a configuration by the keys that change; `home` is the git directory from the root on, or what else it
+        lies in if another one includes it.
+        """
         before = self._view.before(change.path) if change.base_kind == "file" else None
         after = b"" if change.entry is None else self._view.after(change)
         if after is None or (before is None and change.base_kind == "file"):
@@ -309,8 +312,28 @@ class GitGuard:
         old, new = parse(before or b""), parse(after)
         if old is None or new is None:
             return held.UNREADABLE.opinion
-        keys = unusual_keys(None if before is None else old, new, lambda value: self._shapes.is_work_tree(home, value))
-        return _with_keys(held.SETTINGS, keys) if keys else ORDINARY
+        keys = self._shapes.unusual_keys(home, None if before is None else old, new)
+        if keys:
+            return _with_keys(held.SETTINGS, keys)
+        if not is_included and self._is_new(home):
+            return ORDINARY
+        return _addresses((*self._known_modules(home, old), *old), new)
+
+    def _is_new(self, home: bytes) -> bool:
+        """Tell whether a repository is new: where it comes from is no change then. A worktree is as new as its own."""
+        names = home.split(b"/")
+        top = b"/".join(names[:-2]) if names[-2:-1] == [b"worktrees"] else home
+        made = [self._view.find(path) for path in (top, join(top, b"HEAD"))]
+        return any(change is not None and change.kind == "added" for change in made)
+
+    def _known_modules(self, home: bytes, settings: GitSettings) -> GitSettings:
+        """Return the addresses of modules that the project itself has, for modules that have none in the settings."""
+        above, _, name = home.rpartition(b"/")
+        if name != GIT:
+            return ()
+        listed = parse(self._view.before(join(above, GIT_MODULES)) or b"") or ()
+        known = {key for key, _ in settings}
+        return tuple((key, value) for key, value in listed if pattern_of(key) == "submodule.*.url" and key not in known)
 
     def _pointer_file(self, change: Change) -> Opinion:
         content = self._view.after(change)
@@ -345,8 +368,12 @@ class GitGuard:
         settings = parse(content) if content is not None else None
         if settings is None:
             return held.UNREADABLE.opinion
-        keys = unusual_modules(settings)
-        return _with_keys(held.MODULES, keys) if keys else ORDINARY
+        before = parse(self._view.before(change.path) or b"") or ()
+        home = join(change.path.rpartition(b"/")[0], GIT)
+        keys = unusual_modules(before, settings, lambda path: self._shapes.is_inside(home, path))
+        if keys:
+            return _with_keys(held.MODULES, keys)
+        return ORDINARY if self._is_new(home) else _addresses(before, settings)
 
     def _versions(self, change: Change) -> Opinion:
         content = self._view.after(change)
@@ -477,6 +504,22 @@ class Shapes:
             return False
         return self._leads_back(join(tree, GIT), tree, home)
 
+    def unusual_keys(self, home: bytes, before: GitSettings | None, after: GitSettings) -> list[str]:
+        """Return the patterns of the changed settings of a repository that are not ordinary."""
+        return unusual_keys(
+            before, after, lambda value: self.is_work_tree(home, value), lambda path: self.is_inside(home, path)
+        )
+
+    def is_inside(self, home: bytes, path: str) -> bool:
+        """Tell whether a path in the settings of a repository leads to a place in the root.
+
+        A push runs the hooks of the repository there. In the root they are held, elsewhere a command may have put them.
+        """
+        above, _, name = home.rpartition(b"/")
+        # Which directory git starts from is told by a directory called `.git` alone
+        found = resolve_text(above if name == GIT else b"", os.fsencode(path), self._view.root)
+        return found is not None and not (found and self._view.crosses_link(b"/".join(found)))
+
     def _leads_back(self, path: bytes, tree: bytes, home: bytes) -> bool:
         """Tell whether the `.git` file of a work tree leads to its repository: the one that comes, and any before."""
         change, kind = self._view.find(path), self._view.kind_before(path)
@@ -512,9 +555,7 @@ class Shapes:
 
     def _is_unusual(self, home: bytes, content: bytes) -> bool:
         settings = parse(content)
-        if settings is None:
-            return True
-        return bool(unusual_keys(None, settings, lambda value: self.is_work_tree(home, value)))
+        return settings is None or bool(self.unusual_keys(home, None, settings))
 
     def _shares_unusual(self, home: bytes, content: bytes) -> bool:
         names = home.split(b"/")
@@ -545,9 +586,14 @@ def join(directory: bytes, name: bytes) -> bytes:
     return directory + b"/" + name if directory else name
 
 
-def _with_keys(row: GuardRow, keys: list[str]) -> Opinion:
+def _addresses(before: GitSettings, after: GitSettings) -> Opinion:
+    changed = changed_addresses(before, after)
+    return _with_keys(held.ADDRESS, changed, "; ") if changed else ORDINARY
+
+
+def _with_keys(row: GuardRow, keys: list[str], between: str = ", ") -> Opinion:
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return row.verdict, f"{row.reason}: {', '.join(keys[:3])}{more}"
+    return row.verdict, f"{row.reason}: {between.join(keys[:3])}{more}"
 
 
 def _telling(place: NamedPlace) -> tuple[bytes, ...]:
@@ -558,7 +604,7 @@ def _opinion(change: Change, place: NamedPlace, git: GitGuard) -> Opinion:
     if place.kind == "hooks" or (change.entry is not None and change.entry.kind == "symlink"):
         return ORDINARY if change.path.endswith(b".sample") else held.HOOK.opinion
     if place.kind == "config":
-        return git.config(change, change.path.rpartition(b"/")[0])
+        return git.config(change, change.path.rpartition(b"/")[0], is_included=True)
     return git.attributes(change) if place.kind == "attributes" else held.PROGRAM.opinion
 
 

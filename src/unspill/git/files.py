@@ -71,6 +71,8 @@ _HEADER = 12
 # Times, device, inode, mode, owner and size are 4 bytes each but for the times; then the name of the object
 _MODE, _OBJECT = 24, 40
 _EXTENDED = 0x4000
+# In the first byte of the flags, and in the third, which only an extended entry has
+_ASSUME_UNCHANGED, _SKIP_WORKTREE = 0x80, 0x40
 _STAGE, _LENGTH = 0x3000, 0x0FFF
 # Entries are sorted, and names with a dot are among the first
 _FIRST_LOOK = 256 << 10
@@ -250,6 +252,19 @@ def staged_objects(text: bytes, hash_size: int = SHA1) -> dict[bytes, set[bytes]
                 found.setdefault(name, set()).add(oid.hex().encode())
     except (IndexError, ValueError):
         return None
+    return found
+
+
+def overlooked(text: bytes, hash_size: int = SHA1) -> set[bytes]:
+    """Return the paths that an index has marked so that git does not look for changes of them in the work tree."""
+    found = set()
+    try:
+        for _mode, _oid, flags, name in _entries(text, hash_size):
+            if flags[0] & _ASSUME_UNCHANGED or (len(flags) > 2 and flags[2] & _SKIP_WORKTREE):
+                found.add(name)
+    except (IndexError, ValueError):
+        # Such an index is not applied
+        return set()
     return found
 
 

@@ -138,6 +138,12 @@ def hash_size_of(config: bytes) -> int:
     return SHA256 if _settings(config).get("extensions.objectformat") == "sha256" else SHA1
 
 
+def is_sparse(*configs: bytes) -> bool:
+    """Tell whether some configurations, the last of which counts most, want a checkout of some files only."""
+    values = [value for config in configs for key, value in _pairs(config) if key == "core.sparsecheckout"]
+    return bool(values) and values[-1].lower() in ("true", "yes", "on", "1")
+
+
 def parse_packed(content: bytes) -> dict[bytes, bytes]:
     """Return the references of a file `packed-refs`."""
     found: dict[bytes, bytes] = {}
@@ -158,11 +164,14 @@ def parse_ref(content: bytes) -> bytes | None:
 
 
 def _settings(config: bytes) -> dict[str, str]:
+    return {key: value.lower() for key, value in _pairs(config) if key.startswith("extensions.")}
+
+
+def _pairs(config: bytes) -> tuple[tuple[str, str], ...]:
     try:
-        pairs = parse_gitconfig(config.decode("utf-8", "surrogateescape"))
+        return parse_gitconfig(config.decode("utf-8", "surrogateescape"))
     except UsageError:
-        return {}
-    return {key: value.lower() for key, value in pairs if key.startswith("extensions.")}
+        return ()
 
 
 class _StateReader:

@@ -69,6 +69,10 @@ EXCLUDED_KEYS = frozenset({"branch.*.mergeoptions"})
 _SECTIONS = ("branch", "remote", "submodule")
 _UPDATES = frozenset(("checkout", "rebase", "merge", "none"))
 _SCHEMES = frozenset(("http", "https", "ssh", "git", "file", "git+ssh", "ssh+git", "ftp", "ftps"))
+_FILE = "file://"
+# What the name of a remote is made of that can't pass for the words around it
+_SHOWN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
+_LONGEST_SHOWN = 80
 
 GIT = b".git"
 GIT_ATTRIBUTES, GIT_MODULES = b".gitattributes", b".gitmodules"
@@ -126,13 +130,19 @@ _PLAIN = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./+@"
 _STEPS = (b"exec ", b"x ", b"exec\t", b"x\t")
 
 
-def unusual_keys(before: GitSettings | None, after: GitSettings, is_work_tree: Callable[[str], bool]) -> list[str]:
+def unusual_keys(
+    before: GitSettings | None,
+    after: GitSettings,
+    is_work_tree: Callable[[str], bool],
+    is_inside: Callable[[str], bool] = lambda _path: False,
+) -> list[str]:
     """Return the patterns of the changed keys of a configuration that are not ordinary, sorted.
 
     Args:
         before: None where there was no configuration, so that the repository is new.
         after: Settings in order, keys as `section.Sub.key`.
         is_work_tree: Tells whether a value leads to the work tree that belongs to the repository.
+        is_inside: Tells whether a path leads to somewhere in the project, where what git would run is judged itself.
     """
     allowed = ORDINARY_KEYS if before is not None else ORDINARY_KEYS | FORMAT_KEYS
     new = _by_key(after)
@@ -142,12 +152,15 @@ def unusual_keys(before: GitSettings | None, after: GitSettings, is_work_tree: C
         if key not in new and pattern.partition(".")[0] in _SECTIONS:
             continue
         check = None if pattern in EXCLUDED_KEYS else allowed.get(pattern) or allowed.get(_any_key(pattern))
-        if check is None or not all(_passes(check, value, is_work_tree) for value in new.get(key, ())):
+        values = new.get(key, ())
+        if check is None or not all(_passes(check, value, is_work_tree) for value in values):
             found.add(pattern)
+        elif check == "address" and any(_leads_out(value, is_inside) for value in values):
+            found.add(f"{pattern} (a local path)")
     return sorted(found)
 
 
-def unusual_modules(after: GitSettings) -> list[str]:
+def unusual_modules(before: GitSettings, after: GitSettings, is_inside: Callable[[str], bool]) -> list[str]:
     """Return the patterns of the keys of a `.gitmodules` that are not ordinary, sorted."""
     found = set()
     for key, value in after:
@@ -156,7 +169,27 @@ def unusual_modules(after: GitSettings) -> list[str]:
         name = key.partition(".")[2].rpartition(".")[0]
         if check is None or not _passes(check, value) or ".." in name.replace("\\", "/").split("/"):
             found.add(pattern)
+        # What begins like this goes on from the address of the repository's own remote
+        elif check == "address" and (key, value) not in before and not value.startswith(("./", "../")):
+            found |= {f"{pattern} (a local path)"} if _leads_out(value, is_inside) else set()
     return sorted(found)
+
+
+def changed_addresses(before: GitSettings, after: GitSettings) -> list[str]:
+    """Say of each address that is new or changes what it was and what it is now, in words that are safe to show."""
+    old, new = _by_key(before), _by_key(after)
+    found = []
+    for key in changed_keys(before, after):
+        if ORDINARY_KEYS.get(pattern_of(key)) != "address":
+            continue
+        # Of a branch it is the name of a remote as a rule, whose own address counts
+        values = [
+            value for value in new.get(key, ()) if not key.startswith("branch.") or ":" in value or value[:1] == "/"
+        ]
+        if values:
+            was = f"was {_shown_all(old[key])}, " if key in old else ""
+            found.append(f"{_shown_key(key)} {was}now {_shown_all(values)}")
+    return found
 
 
 def changed_keys(before: GitSettings, after: GitSettings) -> list[str]:
@@ -187,6 +220,15 @@ def is_address(value: str) -> bool:
         return False
     host = (rest if marks else value).partition("/")[0].rpartition("@")[2]
     return not host.startswith("-")
+
+
+def local_path(address: str) -> str | None:
+    """Return the path on this machine that git takes an address for, None where it takes it for one of a network."""
+    if address[: len(_FILE)].lower() == _FILE:
+        # Git decodes it, and what is not decoded here may lead anywhere
+        return "/" if "%" in address else "/" + address[len(_FILE) :]
+    head, colon, _ = address.partition(":")
+    return None if colon and "/" not in head else address
 
 
 def place_of(rest: list[bytes]) -> GitPlace:
@@ -328,6 +370,31 @@ def has_commands(todo: bytes) -> bool:
 def has_template(content: bytes) -> bool:
     """Tell whether mise would run what a template in a file of versions says."""
     return b"{{" in content or b"{%" in content
+
+
+def _leads_out(address: str, is_inside: Callable[[str], bool]) -> bool:
+    path = local_path(address)
+    return path is not None and not is_inside(path)
+
+
+def _shown_key(key: str) -> str:
+    """Return a key, without the name in it where that could pass for other words."""
+    return key if len(key) <= _LONGEST_SHOWN and _SHOWN.issuperset(key) else pattern_of(key)
+
+
+def _shown_all(values: list[str]) -> str:
+    return " and ".join(map(_shown_address, values[:2])) + (f" and {len(values) - 2} more" if values[2:] else "")
+
+
+def _shown_address(value: str) -> str:
+    """Return an address as one word that is safe to show, without a password or token that it may have."""
+    scheme, marks, rest = value.partition("://")
+    host, slash, path = rest.partition("/")
+    user, at, host = host.rpartition("@")
+    if marks and at and user != "git":
+        value = f"{scheme}://...@{host}{slash}{path}"
+    shown = value.encode("unicode_escape").decode("ascii").replace(" ", "%20")
+    return shown if len(shown) <= _LONGEST_SHOWN else shown[:_LONGEST_SHOWN] + "..."
 
 
 def _any_key(pattern: str) -> str:

@@ -394,6 +394,18 @@ TODO = GuardRow(
     verdict="flagged",
     reason="contains commands that run when the rebase continues",
 )
+ADDRESS = GuardRow(
+    what="`.git/config`, those of modules, worktrees and bare repositories, files that the live settings include, and "
+    "`.gitmodules` with an address that is new or changes; not the first addresses of a repository that is new itself",
+    verdict="flagged",
+    reason="changes where git fetches from or pushes to",
+)
+HIDDEN = GuardRow(
+    what="`.git/index` that newly marks files as assume-unchanged or skip-worktree; not those that a sparse checkout "
+    "leaves out",
+    verdict="flagged",
+    reason="makes `git status` and `git diff` hide changes",
+)
 ALTERNATES = GuardRow(
     what="`.git/objects/info/alternates`", verdict="held", reason="makes git read objects from elsewhere"
 )
@@ -425,7 +437,7 @@ PARTS_OF_GIT = GuardRow(
 RULES = (
     HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, LINK_OUT,
     SECRET, SECRET_BELOW, PROJECT_MARK, GONE_WITH_IT, OPEN_GIT, CLOSED_ROOT, ALTERNATES, REPLACED_OBJECT, SHALLOW,
-    REPOSITORY, MODULE, OPEN_TO_ALL, TODO, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
+    REPOSITORY, MODULE, ADDRESS, HIDDEN, OPEN_TO_ALL, TODO, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import os
 import posixpath
 
 from unspill.apply.draft import Marks, RootDraft, Upper, carry_over, unedited_directories
+from unspill.apply.guard import lies_in
 from unspill.apply.journal import (
     Residue,
     Taken,
@@ -206,6 +207,7 @@ class _Apply:
         self._contents = self._partial_contents()
         self._unedited: dict[int, set[bytes]] = {}
         self._packs: dict[bytes, bytes] = {}
+        self._flagged: list[tuple[bytes, str]] = []
         self._left = self._with_tokens()
 
     def run(self) -> Operation:
@@ -234,7 +236,10 @@ class _Apply:
         if operation.number and not self._is_shared:
             self._drop_links(operation.id)
         left = {one.path for one in operation.left}
-        return operation.replace(flagged=tuple(found for found in self._choice.flagged if found[0] not in left))
+        # What came of a repository is known by the draft alone, and skipped by the name of the repository
+        moved = [found for found in self._flagged if not any(lies_in(found[0], path) for path in left)]
+        chosen = [found for found in self._choice.flagged if found[0] not in left]
+        return operation.replace(flagged=(*chosen, *moved))
 
     def _with_tokens(self) -> tuple[Skipped, ...]:
         choice, store = self._choice, self._project.store
@@ -333,7 +338,9 @@ class _Apply:
             packs=self._packs,
             name=self._name_of_runs(stack),
         )
-        draft_with_repositories(draft, dirs, index, part, self._git[stack.live], source, files)
+        held = dict(self._choice.waiting)[stack.live]
+        draft_with_repositories(draft, dirs, index, part, self._git[stack.live], source, files, held)
+        self._flagged = draft.flagged
 
     def _name_of_runs(self, stack: Stack) -> bytes:
         """Return what the last of the runs is called in references."""

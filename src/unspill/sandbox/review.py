@@ -267,7 +267,8 @@ class HeldChoice(Record):
     """All that is held, what of it is chosen, what was left out and why, and what of the chosen is flagged.
 
     `repositories` are those that the chosen changes move; what does not go file by file in them is chosen whole.
-    `held` has by root what needs consent, where something of it was left for lack of one.
+    `held` has by root what needs consent, where something of it was left for lack of one; `waiting` has by root the
+    paths of all that needs consent and is not chosen, of earlier runs too.
     """
 
     changes: ChangeSet
@@ -276,6 +277,7 @@ class HeldChoice(Record):
     flagged: tuple[tuple[bytes, str], ...]
     repositories: tuple[Repository, ...] = ()
     held: tuple[HeldPart, ...] = ()
+    waiting: tuple[tuple[bytes, frozenset[bytes]], ...] = ()
 
 
 def choose(project: Project, stacks: tuple[Stack, ...], request: ApplyRequest) -> HeldChoice:
@@ -331,7 +333,12 @@ class _Choosing:
             flagged=tuple(self._flagged),
             repositories=repositories,
             held=tuple(self.held_part(self._stacks[root].live) for root in sorted(roots)),
+            waiting=tuple((part.root, self._waiting(part)) for part in chosen.roots),
         )
+
+    def _waiting(self, chosen: RootChanges) -> frozenset[bytes]:
+        held = self._judge(chosen.root).held
+        return frozenset(path for path, _ in held) - {change.path for change in chosen.changes} if held else frozenset()
 
     def _check_consents(self) -> None:
         """Find out which consents are for what is held now; what the others were for stays held."""

@@ -78,10 +78,9 @@ HOOKS = [
 ]
 SETTINGS = [
     only(".git/config", EVIL, rows.SETTINGS),
-    only(".git/config", MINIMAL + REMOTE, None),
-    Case(".git/config", {".git/config": MINIMAL + REMOTE}, None, {".git/config": MINIMAL}),
+    Case(".git/config", {".git/config": MINIMAL + REMOTE, ".git/HEAD": SHA}, None, id="a new repository"),
     Case(".git/config", {".git/config": MINIMAL}, rows.SETTINGS, {".git/config": EVIL}),
-    Case(".git/config", {".git/config": EVIL + REMOTE}, None, {".git/config": EVIL}),
+    Case(".git/config", {".git/config": EVIL + REMOTE}, rows.ADDRESS, {".git/config": EVIL}),
     Case(".git/config", {".git/config": EVIL.replace("evil", "worse")}, rows.SETTINGS, {".git/config": EVIL}),
     only(".git/config.worktree", "[core]\n\tsparseCheckout = true\n", None),
     only(".git/config.worktree", "[core]\n\tpager = evil\n", rows.SETTINGS),
@@ -102,6 +101,67 @@ SETTINGS = [
     only("config", EVIL, rows.SETTINGS, root="repo/.git"),
     only("lib/config", EVIL, rows.UNKNOWN, root="repo/.git/modules"),
 ]
+ADDRESSED = '[remote "origin"]\n\turl = {}\n'
+LISTED = '[submodule "lib"]\n\tpath = lib\n\turl = {}\n'
+INITIATED = '[submodule "lib"]\n\turl = {}\n'
+HTTPS = "https://example.org/{}.git"
+
+
+def addressed(url: str, row: GuardRow | None, old: str | None = None, **others: What) -> Case:
+    """Return the case of a configuration that you had, and that gets an address."""
+    before = {".git/HEAD": SHA, ".git/config": MINIMAL + ("" if old is None else ADDRESSED.format(old)), **others}
+    return Case(".git/config", {".git/config": MINIMAL + ADDRESSED.format(url)}, row, before, id=f"{old} {url}")
+
+
+OUTSIDE = "/elsewhere/x.git"
+ADDRESSES = [
+    addressed(HTTPS.format("x"), rows.ADDRESS),
+    addressed(HTTPS.format("x"), rows.ADDRESS, HTTPS.format("y")),
+    addressed("git@example.org:x", rows.ADDRESS, HTTPS.format("y")),
+    addressed(OUTSIDE, rows.SETTINGS),
+    addressed(OUTSIDE, rows.SETTINGS, HTTPS.format("x")),
+    addressed(f"file://{OUTSIDE}", rows.SETTINGS),
+    addressed("../x.git", rows.SETTINGS),
+    addressed("sub/../../x.git", rows.SETTINGS),
+    addressed("linked/x.git", rows.SETTINGS, linked=Link("/elsewhere")),
+    addressed("store.git", rows.ADDRESS),
+    Case(".git/config", {".git/config": MINIMAL + ADDRESSED.format(OUTSIDE), ".git/HEAD": SHA}, rows.SETTINGS),
+    Case("sub/.git/config", {"sub/.git/config": ADDRESSED.format("../x.git"), "sub/.git/HEAD": SHA}, None),
+    Case("x.git/config", bare("x.git", config=MINIMAL + ADDRESSED.format(HTTPS)), None),
+    Case("x.git/config", bare("x.git", config=MINIMAL + ADDRESSED.format("../x")), rows.SETTINGS),
+    Case(".git/config.worktree", {".git/config.worktree": REMOTE}, rows.ADDRESS, {".git/HEAD": SHA}),
+    Case(".git/config", {".git/config": '[branch "x"]\n\tremote = origin\n'}, None, {".git/HEAD": SHA}),
+    Case(".git/config", {".git/config": '[branch "x"]\n\tremote = .\n'}, None, {".git/HEAD": SHA}),
+    Case(".git/config", {".git/config": '[branch "x"]\n\tremote = ../x\n'}, rows.SETTINGS, {".git/HEAD": SHA}),
+    only("shared", REMOTE, rows.ADDRESS, before={".git/config": "[include]\n\tpath = ../shared\n"}),
+    Case("shared", {"shared": REMOTE, "HEAD": SHA}, rows.ADDRESS, {".git/config": "[include]\n\tpath = ../shared\n"}),
+    Case(
+        ".git/worktrees/w/config.worktree",
+        {".git/worktrees/w/config.worktree": REMOTE, ".git/worktrees/w/HEAD": SHA},
+        rows.ADDRESS,
+        {".git/HEAD": SHA},
+    ),
+    only(".gitmodules", LISTED.format(HTTPS), rows.ADDRESS, before={".git/HEAD": SHA}),
+    only(".gitmodules", LISTED.format(OUTSIDE), rows.MODULES, before={".git/HEAD": SHA}),
+    only(
+        ".gitmodules", LISTED.format(OUTSIDE) + "\tbranch = x\n", None, before={".gitmodules": LISTED.format(OUTSIDE)}
+    ),
+    Case("sub/.gitmodules", {"sub/.gitmodules": LISTED.format(HTTPS), "sub/.git/HEAD": SHA}, None),
+    Case(
+        ".git/config",
+        {".git/config": INITIATED.format(HTTPS)},
+        None,
+        {".git/config": "", ".git/HEAD": SHA, ".gitmodules": LISTED.format(HTTPS)},
+        id="a module of the project",
+    ),
+    Case(
+        ".git/config",
+        {".git/config": INITIATED.format(HTTPS), ".gitmodules": LISTED.format(HTTPS)},
+        rows.ADDRESS,
+        {".git/config": "", ".git/HEAD": SHA},
+        id="a module that comes with it",
+    ),
+]
 DRIVERS = [
     only(".gitattributes", "*.txt filter=x\n", rows.DRIVERS),
     only("deep/down/.gitattributes", "*.txt -text merge=x\n", rows.DRIVERS),
@@ -117,7 +177,7 @@ DRIVERS = [
 ]
 MODULE = '[submodule "lib"]\n\tpath = {path}\n\turl = {url}\n\tupdate = {update}\n'
 MODULES = [
-    only(".gitmodules", MODULE.format(path="lib", url="../lib.git", update="rebase"), None),
+    only(".gitmodules", MODULE.format(path="lib", url="../lib.git", update="rebase"), rows.ADDRESS),
     only(".gitmodules", MODULE.format(path="lib", url="../lib.git", update="!evil"), rows.MODULES),
     only(".gitmodules", MODULE.format(path="lib", url="ext::sh", update="none"), rows.MODULES),
     only(".gitmodules", MODULE.format(path="lib", url="-u./evil", update="none"), rows.MODULES),
@@ -285,6 +345,6 @@ SECRETS = [
     Case("config", {"config": GONE}, None, {"config/x": "x"}, deleted=True),
 ]
 CASES = [
-    *HOOKS, *SETTINGS, *DRIVERS, *MODULES, *POINTERS, *LINKS, *COMPLETING, *PROGRAMS, *UNKNOWNS, *UNREADABLE, *OTHERS,
-    *ORDINARY_IN_GIT, *SECRETS,
+    *HOOKS, *SETTINGS, *ADDRESSES, *DRIVERS, *MODULES, *POINTERS, *LINKS, *COMPLETING, *PROGRAMS, *UNKNOWNS,
+    *UNREADABLE, *OTHERS, *ORDINARY_IN_GIT, *SECRETS,
 ]  # fmt: skip

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from unspill.git.files import _FIRST_LOOK, digest, find_objects, index_digest, is_index, says_at, staged_objects
+from unspill.git.files import (
+    _FIRST_LOOK,
+    digest,
+    find_objects,
+    index_digest,
+    is_index,
+    overlooked,
+    says_at,
+    staged_objects,
+)
 
 ENVIRONMENT = {
     "PATH": os.defpath,
@@ -67,6 +76,17 @@ def test_an_index_in_which_something_was_staged_says_something_else(project: Pat
     (project / "a").write_text("changed")
     git(project, *words)
     assert says(project) not in (before, b"")
+
+
+def test_an_index_tells_which_files_git_overlooks(project: Path) -> None:
+    git(project, "update-index", "--no-skip-worktree", "ab")
+    assert overlooked((project / ".git" / "index").read_bytes()) == set()
+    git(project, "update-index", "--assume-unchanged", "a")
+    git(project, "update-index", "--skip-worktree", "abc/d")
+    # Another flag that needs more room
+    (project / "new").write_text("")
+    git(project, "add", "--intent-to-add", "new")
+    assert overlooked((project / ".git" / "index").read_bytes()) == {b"a", b"abc/d"}
 
 
 def test_a_split_index_is_not_read(project: Path) -> None:

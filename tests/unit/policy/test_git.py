@@ -11,17 +11,21 @@ from unspill.policy.git import (
     EXCLUDED_KEYS,
     FORMAT_KEYS,
     ORDINARY_KEYS,
+    changed_addresses,
     changed_keys,
     has_commands,
     is_address,
     is_usual_common,
+    local_path,
     new_drivers,
     pattern_of,
     pointer_target,
     unusual_keys,
+    unusual_modules,
 )
 from unspill.policy.paths import climbs_after_a_name, resolve_text
 
+GitSettings = tuple[tuple[str, str], ...]
 ROOT = b"/home/ann/project"
 PLACE = b".git"
 
@@ -142,6 +146,79 @@ def test_plain_addresses_pass(address: str) -> None:
 )
 def test_addresses_that_run_something_do_not(address: str) -> None:
     assert not is_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    {
+        "/srv/x.git": "/srv/x.git",
+        "../x": "../x",
+        "x": "x",
+        "./a:b": "./a:b",
+        "": "",
+        "file:///srv/x": "//srv/x",
+        "FILE://host/x": "/host/x",
+        "file:///srv/%2e%2e/x": "/",
+        "https://example.org/x": None,
+        "git@example.org:x/y": None,
+        "host:/srv/x": None,
+    }.items(),
+)
+def test_an_address_that_git_takes_for_a_path_is_known(address: str, path: str | None) -> None:
+    assert local_path(address) == path
+
+
+ADDRESSES = ("branch.x.remote", "branch.x.pushremote", "remote.x.url", "submodule.x.url")
+
+
+@pytest.mark.parametrize("key", ADDRESSES)
+@pytest.mark.parametrize("value", ["/srv/x.git", "../x", "file:///srv/x", "https://example.org/x"])
+def test_a_path_is_ordinary_only_where_it_leads_inside(key: str, value: str) -> None:
+    held = [] if value.startswith("https") else [f"{pattern_of(key)} (a local path)"]
+    for before in (None, ()):
+        assert unusual_keys(before, ((key, value),), no_tree) == held
+        assert unusual_keys(before, ((key, value),), no_tree, lambda _path: True) == []
+
+
+def test_a_module_may_go_on_from_the_address_of_the_remote() -> None:
+    relative, absolute = (("submodule.x.url", "../x.git"),), (("submodule.x.url", "/srv/x.git"),)
+    assert unusual_modules((), relative, no_tree) == []
+    assert unusual_modules((), absolute, no_tree) == ["submodule.*.url (a local path)"]
+    assert unusual_modules(absolute, absolute, no_tree) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ((), (("remote.a.url", "https://example.org/a"),), ["remote.a.url now https://example.org/a"]),
+        (
+            (("remote.a.url", "https://example.org/a"),),
+            (("remote.a.url", "https://example.org/b"),),
+            ["remote.a.url was https://example.org/a, now https://example.org/b"],
+        ),
+        (
+            (("remote.a.url", "git@example.org:a"),),
+            (("remote.a.url", "git@example.org:a"), ("remote.a.url", "git@example.org:b")),
+            ["remote.a.url was git@example.org:a, now git@example.org:a and git@example.org:b"],
+        ),
+        ((("remote.a.url", "https://example.org/a"),), (), []),
+        ((), (("branch.a.remote", "origin"), ("branch.a.merge", "refs/heads/a:b")), []),
+        ((), (("branch.a.remote", "https://example.org/a"),), ["branch.a.remote now https://example.org/a"]),
+        ((), (("remote.a b.url", "git@example.org:a"),), ["remote.*.url now git@example.org:a"]),
+        ((), (("remote.a.url", "https://me:hunter2@example.org/a"),), ["remote.a.url now https://...@example.org/a"]),
+        ((), (("remote.a.url", "ssh://git@example.org/a"),), ["remote.a.url now ssh://git@example.org/a"]),
+        ((), (("remote.a.url", "https://ex\u0430mple.org/a b"),), ["remote.a.url now https://ex\\u0430mple.org/a%20b"]),
+        (
+            (),
+            (("remote.a.url", "https://example.org/" + 90 * "a"),),
+            [f"remote.a.url now https://example.org/{60 * 'a'}..."],
+        ),
+    ],
+)
+def test_an_address_that_changes_is_told_in_words_nobody_can_forge(
+    before: GitSettings, after: GitSettings, words: list[str]
+) -> None:
+    assert changed_addresses(before, after) == words
 
 
 def test_no_excluded_key_is_listed_as_ordinary() -> None:
