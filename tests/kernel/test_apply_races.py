@@ -24,7 +24,7 @@ from tests.kernel.laying import lay
 from tests.kernel.race_editor import STYLES, Editor
 from tests.kernel.race_operation import named, ready
 from tests.kernel.race_swapper import Swapper
-from tests.support import Ground, chosen_view
+from tests.support import Ground, chosen_view, locked_by_a_stranger
 from unspill import Policy, Sandbox
 from unspill.apply import operate, perform
 from unspill.apply.perform import keep_edits
@@ -652,7 +652,10 @@ def test_without_marks_the_second_apply_overwrites_the_first(ground: Ground, mon
     assert contents_of(ground.project) == {"file": "two"}
 
 
-def test_an_apply_waits_for_the_lock_of_the_project_whoever_has_it(ground: Ground, workers: list[Worker]) -> None:
+def test_an_apply_waits_for_a_process_of_the_same_user_that_locks_the_project(
+    ground: Ground, workers: list[Worker]
+) -> None:
+    """As earlier versions of unspill lock it."""
     worker = workers[0]
     assert worker.ask("run", "echo new > file")
     fd = os.open(ground.project, os.O_RDONLY | os.O_DIRECTORY)
@@ -665,6 +668,16 @@ def test_an_apply_waits_for_the_lock_of_the_project_whoever_has_it(ground: Groun
         os.close(fd)
     number, ending, left = worker.answer()
     assert (number, ending, left) == (1, "done", {})
+    assert contents_of(ground.project) == {"file": "new\n"}
+
+
+def test_an_apply_does_not_wait_for_somebody_else_who_locks_the_project(ground: Ground, workers: list[Worker]) -> None:
+    """The control is the test above: the lock of a process of the same user."""
+    assert workers[0].ask("run", "echo new > file")
+    with locked_by_a_stranger(ground.project):
+        workers[0].begin("apply", 0.0)
+        assert workers[0].is_ready(20)
+        assert workers[0].answer() == (1, "done", {})
     assert contents_of(ground.project) == {"file": "new\n"}
 
 
