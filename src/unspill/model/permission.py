@@ -78,10 +78,7 @@ class RequestBase(Record):
         whole = b"\0".join(self.argv)
         if self.command or len(whole) <= KEPT_COMMAND_BYTES:
             return self
-        from hashlib import blake2b  # lazy: approvals
-
-        kept = tuple(whole[:KEPT_COMMAND_BYTES].split(b"\0"))
-        return self.replace(argv=kept, command=blake2b(whole, digest_size=32).hexdigest())
+        return self.replace(argv=tuple(whole[:KEPT_COMMAND_BYTES].split(b"\0")), command=digest_of(whole))
 
     def at_scope(self, scope: Scope) -> Self:
         """Return what a grant of that scope remembers: `sandbox` forgets the run, `always` the sandbox as well."""
@@ -310,6 +307,13 @@ class Denied(Record):
 
 
 Answer = Allowed | Denied
+
+
+def digest_of(said: bytes) -> str:
+    """Return the digest that stands for something in a request; nothing for nothing."""
+    from hashlib import blake2b  # lazy: approvals
+
+    return blake2b(said, digest_size=32).hexdigest() if said else ""
 
 
 def _to_plain(value: Any) -> Any:
