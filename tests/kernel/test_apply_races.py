@@ -31,6 +31,7 @@ from unspill.apply.perform import keep_edits
 from unspill.apply.recover import settle_mark
 from unspill.apply.steps import OpenDirs
 from unspill.host import dirfd
+from unspill.layers.locks import RootLocks
 from unspill.model.change import Selection
 from unspill.model.operation import Operation, OperationId
 
@@ -492,6 +493,10 @@ def work(name: str, project: str, bwrap: bytes, pipe: Connection) -> None:
                     pipe.send(sandbox.run(f"cat {path}").stdout.kept().decode() if changes else None)
                 case ("discard",):
                     pipe.send(sandbox.discard())
+                case ("be", "another user"):
+                    # Whose locks are not ours
+                    RootLocks.acquire = lambda *_: None  # type: ignore[method-assign]
+                    pipe.send(None)
 
 
 class Worker:
@@ -624,6 +629,31 @@ def test_parallel_applies_never_mix_and_never_overwrite(ground: Ground, workers:
     record_figure(
         "parallel applies", "0 mixed, 0 overwritten", f"{count} interleavings of two processes, {conflicts} conflicts"
     )
+
+
+def test_without_a_lock_between_them_as_for_two_users_nothing_is_overwritten(
+    ground: Ground, workers: list[Worker]
+) -> None:
+    """Each step is checked, so a path is of one of them and the other is told; which one may differ from path to path.
+
+    It takes some rounds until both are at it at the same time.
+    """
+    for worker in workers:
+        worker.ask("be", "another user")
+    for number in range(10):
+        chance = random.Random(number)
+        before = lay_out(ground, number)
+        touched = prepare(workers, chance)
+        told = apply_at_once(workers, chance)
+        found = contents_of(ground.project)
+        for path in SHARED:
+            changed = [name for name in NAMES if path in touched[name]]
+            applied = [name for name in changed if path not in told[name][2]]
+            assert len(applied) == (1 if changed else 0), (path, told)
+            assert found[path] == (applied[0] if applied else before[path])
+        assert {found[f"both/{name}"] + found[f"own-{name}/file"] for name in NAMES} == {"oneone", "twotwo"}
+        for worker in workers:
+            worker.ask("discard")
 
 
 def test_what_another_sandbox_applied_is_a_conflict_until_ours_shall_win(ground: Ground) -> None:
