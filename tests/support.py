@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A person's machine in a temporary directory: home, project, state directory, and sandboxes over them.
 
-Fixtures here are offered to a directory of tests by its conftest.py. Nothing touches the real home directory.
+Fixtures here are offered to a directory of tests by its conftest.py. Nothing touches the real home directory
+but the locks of roots, which one user has in one place.
 """
 
 import itertools
@@ -62,6 +63,29 @@ VIEW = dict(view="rootfs", rootfs="{HOST_ROOT}") if os.environ.get("UNSPILL_TEST
 def chosen_views() -> list[str]:
     """Return the views for a test that is run with each."""
     return ["rootfs"] if is_rootfs_chosen() else ["sealed", "host"]
+
+
+_STRANGER = """
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+if os.fork(): os._exit(0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def locked_by_a_stranger(directory: Path) -> Iterator[None]:
+    """Have an flock on a directory of which the kernel names no process of this user, as if it were another's.
+
+    Who took it has ended, and a child of it still has it.
+    """
+    words = [sys.executable, "-I", "-c", _STRANGER, os.fspath(directory)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"\n"
+        assert stranger.wait() == 0
+        yield
 
 
 class NamedByHost(Sandbox):

@@ -7,6 +7,7 @@ Each says what it does to an extractor that trusts it. They are tried by test_ho
 import os
 import stat
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -113,6 +114,71 @@ LEADING_OUT: Final = (
     Hostile("link-over-folder", fixed(folder(b"d/"), link(b"d", UP)), has(tarfile.TarInfo.issym), RootfsUnsafe),
     Hostile("link-to-the-tree-itself", fixed(link(b"./", UP)), has(tarfile.TarInfo.issym), RootfsUnsafe),
 )
+
+# Each step down has a short name, a link, and a real one, so long that sixteen of them are as long as a path may be
+_STEPS: Final = [b"%c" % letter for letter in b"abcdefghijklmnop"]
+_LONG: Final = b"d" * 247
+_TO_THE_TOP: Final = b"/".join(_STEPS) + b"/" + b"l" * 254
+
+
+def long_link(name: bytes, target: bytes) -> bytes:
+    return long_name(name) + long_name(target, b"K") + link(b"plain", b"plain")
+
+
+def past_a_check(*parts: bytes) -> Callable[[World], bytes]:
+    """Return an archive whose link `escape` leads to what is above the tree, on a way too long for `realpath`."""
+    chain, above = [], b""
+    for step in _STEPS:
+        chain += [long_name(above + _LONG + b"/"), folder(b"plain"), long_link(above + step, _LONG)]
+        above += _LONG + b"/"
+    chain += [long_link(_TO_THE_TOP, b"../" * len(_STEPS)), long_link(b"escape", _TO_THE_TOP + b"/" + UP)]
+    return fixed(*chain, *parts)
+
+
+LONG_CHAINS: Final = (
+    # CVE-2025-4517
+    Hostile(
+        "long-chain-then-write",
+        past_a_check(entry(b"escape/planted", EVIL)),
+        lambda n: n.extract_checked().planted.read_bytes() == EVIL,
+        RootfsUnsafe,
+    ),
+    # CVE-2025-4330
+    Hostile(
+        "long-chain-then-hard-link",
+        past_a_check(hard(b"h", b"escape/victim"), entry(b"h", EVIL)),
+        lambda n: n.extract_checked().victim.read_bytes() == EVIL,
+        RootfsUnsafe,
+    ),
+    # CVE-2025-4138
+    Hostile(
+        "long-chain-leads-out",
+        past_a_check(),
+        lambda n: (n.extract_checked().tree / "escape" / "victim").exists(),
+        RootfsUnsafe,
+    ),
+    # CVE-2024-12718
+    Hostile(
+        "long-chain-then-mode",
+        past_a_check(folder(b"escape/folder/", 0o777)),
+        lambda n: mode_of(n.extract_checked().outside / "folder") == 0o777,
+        RootfsUnsafe,
+    ),
+    Hostile(
+        "mode-through-a-link-that-came-later",
+        fixed(folder(b"d/"), folder(b"d/folder/"), link(b"l", b"d"), folder(b"l/folder/", 0o777), link(b"l", UP)),
+        lambda n: mode_of(n.extract_at_once().outside / "folder") == 0o777,
+        RootfsUnsafe,
+    ),
+    # CVE-2025-4435: what goes on after an entry that it refuses, or means to
+    Hostile(
+        "more-after-what-is-refused",
+        fixed(link(b"l", UP), entry(UP + b"/planted", EVIL), entry(b"l/planted", EVIL), entry(b"after", EVIL)),
+        lambda n: n.extract().planted.exists() and (n.world.tree / "after").exists(),
+        RootfsUnsafe,
+    ),
+)
+
 
 HARD_LINKS: Final = (
     Hostile("hard-link-up", fixed(hard(b"h", UP + b"/victim"), entry(b"h", EVIL)), overwrites, RootfsUnsafe),
@@ -358,4 +424,4 @@ LAYERS: Final = (
     ),
 )
 
-ENTRIES: Final = (*LEADING_OUT, *HARD_LINKS, *KINDS, *NAMES, *LAYERS)
+ENTRIES: Final = (*LEADING_OUT, *LONG_CHAINS, *HARD_LINKS, *KINDS, *NAMES, *LAYERS)

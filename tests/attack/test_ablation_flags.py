@@ -312,8 +312,9 @@ def asked(path):
     else: refusal = 0
     space = os.statvfs(path)
     identity = [found.st_dev, found.st_ino]
+    says = stat.S_ISREG(found.st_mode) and bool(open(path, "rb").read(1))
     return {"read-only": refusal == errno.EROFS, "size": space.f_blocks * space.f_frsize, "identity": identity,
-            "time": found.st_mtime_ns}
+            "time": found.st_mtime_ns, "says something": says}
 print("SURVEY", json.dumps({path: asked(path) for path in %r if os.path.exists(path)}))
 """
 
@@ -351,6 +352,9 @@ def is_open(defence: Defence, seen: dict[str, dict[str, Any]]) -> bool:
         case "size":
             assert defence.size is not None
             return bool(seen[place]["size"] > defence.size)
+        case "mask" if place.startswith("/proc/"):
+            # What is bound there is of the spawner's own /proc
+            return bool(seen[place]["says something"])
         case _:
             # An overlay has other identities than what is below it, but the same times
             there = os.stat(place)

@@ -18,6 +18,7 @@ from tests.attack.arena import END, Arena, drop, python
 from tests.figures import record_figure
 from tests.support import NO_CACHES, chosen_views, short
 from unspill import LimitReached, Limits, OutputChunk
+from unspill.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -380,6 +381,30 @@ def test_b5_output_beyond_its_bound_ends_the_run(arena: Arena) -> None:
     result = arena.ground.sandbox().run("yes >&2 & yes", limits=short(output_bytes=8 * MIB))
     assert result.outcome == LimitReached(limit="output", bound=8 * MIB)
     assert time.monotonic() - begun < 10
+
+
+def test_b4_long_commands_do_not_fill_the_state_directory(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give commands of a megabyte each, as lists of arguments and as texts, and one in a directory of that length.
+    Control: with a bound that is higher than they are long, the database grows by all of them."""
+    sandbox = arena.ground.sandbox(after="discard")
+    database = arena.ground.state / "store.db"
+
+    def grown() -> int:
+        before = size_of(database)
+        assert sandbox.run(["true", *["x" * 100_000] * 10]).ok
+        assert sandbox.run(f"true {'x' * MIB}").ok
+        return size_of(database) - before
+
+    assert grown() < MIB // 2
+    with pytest.raises(UsageError, match="longer than any path"):
+        sandbox.run("true", cwd="/" + "x/" * MIB)
+    monkeypatch.setattr("unspill.store.runs.KEPT_COMMAND_BYTES", 4 * MIB)
+    assert grown() > 2 * MIB - MIB // 2
+
+
+def size_of(database: Path) -> int:
+    """Return the size of a database with what is not yet written back to it."""
+    return sum(path.stat().st_size for path in database.parent.glob(database.name + "*"))
 
 
 def shared_bytes() -> int:

@@ -261,7 +261,7 @@ def test_e6_a_grant_does_not_cover_other_values_of_variables(ground: Ground, mon
     def nothing(_environ: object) -> str:
         return ""
 
-    monkeypatch.setattr(running, "_digest_of", nothing)
+    monkeypatch.setattr(running, "digest_of", nothing)
     assert not is_asked_again(ground, "second")
 
 

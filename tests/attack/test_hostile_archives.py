@@ -88,6 +88,21 @@ def test_an_archive_that_harms_others_is_refused_or_made_harmless(hostile: Hosti
     assert world.surroundings() == before
 
 
+def test_the_check_that_a_long_chain_passes_stops_a_short_one(tmp_path: Path) -> None:
+    """Else it would be no feat to pass it."""
+    (short,) = [hostile for hostile in ARCHIVES if hostile.name == "relative-link-then-write"]
+    world = make_world(tmp_path / "trusting")
+    assert not Naive(short.make(world), world).extract_checked().planted.exists()
+
+
+def test_nothing_that_follows_a_refused_entry_is_unpacked(tmp_path: Path) -> None:
+    (archive,) = [hostile for hostile in ARCHIVES if hostile.name == "more-after-what-is-refused"]
+    world = make_world(tmp_path / "ours")
+    with pytest.raises(RootfsUnsafe):
+        unpack_bytes(world, archive.make(world))
+    assert not (world.tree / "after").exists()
+
+
 def test_every_archive_has_a_name_of_its_own() -> None:
     names = [hostile.name for hostile in ARCHIVES]
     assert len(set(names)) == len(names) > 80

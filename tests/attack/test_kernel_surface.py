@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.attack.arena import Arena, drop, outside, replaced
+from tests.support import chosen_views
+from unspill.host.seccomp_rules import numbers_of
 from unspill.model.plan import Bind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from unspill.model.plan import MountOp
 
@@ -121,6 +125,41 @@ def test_a3_no_setting_in_proc_or_sys_can_be_written(arena: Arena) -> None:
     assert not arena.attack("won('there is a /sys') if os.path.exists('/sys/kernel') else None").won
     with arena.plan_changed(lambda mounts: replaced(mounts, b"/proc/sys")):
         assert len(arena.attack(WRITABLE_SETTINGS).won) > len(PRESSURE)
+
+
+OF_OTHERS = """
+for path in ("/proc/keys", "/proc/key-users"):
+    if text := open(path).read(): won(path, "names the key" if %r in text else "names users")
+"""
+
+
+@contextmanager
+def key_of_the_user() -> Iterator[str]:
+    """A key in the keyring of the user, by its name."""
+    libc, name, keyring = ctypes.CDLL(None, use_errno=True), f"vpn-{os.urandom(6).hex()}", -4
+    numbers = numbers_of(os.uname().machine)
+    key = libc.syscall(numbers["add_key"], b"user", name.encode(), b"secret", 6, keyring)
+    assert key > 0
+    try:
+        yield name
+    finally:
+        # KEYCTL_UNLINK
+        libc.syscall(numbers["keyctl"], 9, key, keyring)
+
+
+@pytest.mark.parametrize("view", chosen_views())
+def test_a3_proc_does_not_name_what_others_have(arena: Arena, view: str) -> None:
+    """Read which keys the user has, and which users have any: no namespace divides them.
+    Control: without the masks the name of a key of the user is read, and the users."""
+
+    def unmasked(mounts: Sequence[MountOp]) -> list[MountOp]:
+        return [one for one in mounts if not one.dest.startswith(b"/proc/key")]
+
+    with key_of_the_user() as name:
+        assert not arena.attack(OF_OTHERS % name, view=view).won
+        with arena.plan_changed(unmasked):
+            won = arena.attack(OF_OTHERS % name, view=view).won
+    assert won == ("/proc/keys names the key", "/proc/key-users names users")
 
 
 def test_a4_a_user_namespace_inside_can_not_undo_a_read_only_mount(arena: Arena) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import select
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from tests.attack.arena import END, python, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.root]
 
@@ -172,6 +174,51 @@ def test_a26_nothing_of_ours_lies_in_the_shared_directories(bwrap: Path) -> None
         assert entries_of(uid) - before == set()
         os.chown(top, uid, -1)
         assert entries_of(uid) - before == {os.fspath(top)}
+
+
+APPLY = """
+import os, sys, time
+from unspill import Policy, Sandbox
+from unspill.layers import locks
+if sys.argv[3] == "taken for ours": locks.find_own_flock = lambda _fd: 1
+sandbox = Sandbox(sys.argv[1], policy=Policy(bwrap=os.fsencode(sys.argv[2])))
+print("RUNS", flush=True)
+result = sandbox.run("echo new > file")
+print("APPLIED", result.operation.number, flush=True)
+"""
+LOCK = (
+    "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); "
+    "print('LOCKED', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.mark.parametrize("lock", ["another user's", "taken for ours"])
+def test_a26_the_lock_that_another_user_takes_on_a_project_stops_no_apply(bwrap: Path, lock: str) -> None:
+    """Another user who may read a project's directory locks it, and a run of its owner changes a file.
+    Control: where the lock is taken for one of the owner's own, nothing is applied as long as it is there."""
+    top = Path(tempfile.mkdtemp(prefix="unspill-two-", dir="/var/tmp"))
+    owner, project = pwd.getpwnam(OWNER), top / "home" / "project"
+    try:
+        project.mkdir(parents=True)
+        top.chmod(0o755)
+        for path in (project.parent, project):
+            os.chown(path, owner.pw_uid, owner.pw_gid)
+        environ = {"HOME": os.fspath(project.parent), "PATH": "/usr/bin:/bin"}
+        theirs = [sys.executable, "-I", "-c", LOCK, os.fspath(project)]
+        ours = [sys.executable, "-c", APPLY, os.fspath(project), os.fspath(bwrap), lock]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": "/", "extra_groups": []}
+        with subprocess.Popen(theirs, user=OTHER, group=OTHER, **pipes) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"LOCKED\n"
+            with subprocess.Popen(ours, user=OWNER, group=OWNER, env=environ, **pipes) as run:
+                assert run.stdout is not None
+                assert run.stdout.readline() == b"RUNS\n"
+                is_applied = bool(select.select([run.stdout], [], [], 30 if lock == "another user's" else 3)[0])
+                assert is_applied == (project / "file").exists() == (lock == "another user's")
+                other.kill()
+                assert run.stdout.readline() == b"APPLIED 1\n"
+    finally:
+        subprocess.run(["rm", "-rf", top], check=True)
 
 
 def entries_of(uid: int) -> set[str]:

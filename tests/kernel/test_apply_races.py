@@ -24,13 +24,14 @@ from tests.kernel.laying import lay
 from tests.kernel.race_editor import STYLES, Editor
 from tests.kernel.race_operation import named, ready
 from tests.kernel.race_swapper import Swapper
-from tests.support import Ground, chosen_view
+from tests.support import Ground, chosen_view, locked_by_a_stranger
 from unspill import Policy, Sandbox
 from unspill.apply import operate, perform
 from unspill.apply.perform import keep_edits
 from unspill.apply.recover import settle_mark
 from unspill.apply.steps import OpenDirs
 from unspill.host import dirfd
+from unspill.layers.locks import RootLocks
 from unspill.model.change import Selection
 from unspill.model.operation import Operation, OperationId
 
@@ -492,6 +493,10 @@ def work(name: str, project: str, bwrap: bytes, pipe: Connection) -> None:
                     pipe.send(sandbox.run(f"cat {path}").stdout.kept().decode() if changes else None)
                 case ("discard",):
                     pipe.send(sandbox.discard())
+                case ("be", "another user"):
+                    # Whose locks are not ours
+                    RootLocks.acquire = lambda *_: None  # type: ignore[method-assign]
+                    pipe.send(None)
 
 
 class Worker:
@@ -626,6 +631,31 @@ def test_parallel_applies_never_mix_and_never_overwrite(ground: Ground, workers:
     )
 
 
+def test_without_a_lock_between_them_as_for_two_users_nothing_is_overwritten(
+    ground: Ground, workers: list[Worker]
+) -> None:
+    """Each step is checked, so a path is of one of them and the other is told; which one may differ from path to path.
+
+    It takes some rounds until both are at it at the same time.
+    """
+    for worker in workers:
+        worker.ask("be", "another user")
+    for number in range(10):
+        chance = random.Random(number)
+        before = lay_out(ground, number)
+        touched = prepare(workers, chance)
+        told = apply_at_once(workers, chance)
+        found = contents_of(ground.project)
+        for path in SHARED:
+            changed = [name for name in NAMES if path in touched[name]]
+            applied = [name for name in changed if path not in told[name][2]]
+            assert len(applied) == (1 if changed else 0), (path, told)
+            assert found[path] == (applied[0] if applied else before[path])
+        assert {found[f"both/{name}"] + found[f"own-{name}/file"] for name in NAMES} == {"oneone", "twotwo"}
+        for worker in workers:
+            worker.ask("discard")
+
+
 def test_what_another_sandbox_applied_is_a_conflict_until_ours_shall_win(ground: Ground) -> None:
     ground.write("file", "before")
     one, two = ground.sandbox("one"), ground.sandbox("two")
@@ -652,7 +682,10 @@ def test_without_marks_the_second_apply_overwrites_the_first(ground: Ground, mon
     assert contents_of(ground.project) == {"file": "two"}
 
 
-def test_an_apply_waits_for_the_lock_of_the_project_whoever_has_it(ground: Ground, workers: list[Worker]) -> None:
+def test_an_apply_waits_for_a_process_of_the_same_user_that_locks_the_project(
+    ground: Ground, workers: list[Worker]
+) -> None:
+    """As earlier versions of unspill lock it."""
     worker = workers[0]
     assert worker.ask("run", "echo new > file")
     fd = os.open(ground.project, os.O_RDONLY | os.O_DIRECTORY)
@@ -665,6 +698,16 @@ def test_an_apply_waits_for_the_lock_of_the_project_whoever_has_it(ground: Groun
         os.close(fd)
     number, ending, left = worker.answer()
     assert (number, ending, left) == (1, "done", {})
+    assert contents_of(ground.project) == {"file": "new\n"}
+
+
+def test_an_apply_does_not_wait_for_somebody_else_who_locks_the_project(ground: Ground, workers: list[Worker]) -> None:
+    """The control is the test above: the lock of a process of the same user."""
+    assert workers[0].ask("run", "echo new > file")
+    with locked_by_a_stranger(ground.project):
+        workers[0].begin("apply", 0.0)
+        assert workers[0].is_ready(20)
+        assert workers[0].answer() == (1, "done", {})
     assert contents_of(ground.project) == {"file": "new\n"}
 
 

@@ -435,8 +435,8 @@ SHOWN: dict[str, tuple[str, str, list[str]]] = {
         ".bashrc",
         [
             "becomes:   a symbolic link",
-            "leads to:  /etc/p\u0430sswd",
-            "careful:   /etc/p\u0430sswd mixes letters that look alike",
+            r'leads to:  "/etc/p\u{430}sswd"',
+            r'careful:   "/etc/p\u{430}sswd" mixes letters that look alike',
         ],
     ),
     "a long file, whatever comes where the shown part ends": (

@@ -3,20 +3,19 @@
 
 A step names entries by what a rename does not change. A write changes the mtime, a replacement the inode, a chmod the
 mode. Directories are known by their inode alone: what is in them is compared by itself. A live root is opened by its
-path once and locked by flock on itself: by device and inode, whatever path, process or state directory the others come
-from.
+path once and locked by device and inode (`RootLocks`), whatever path, process or state directory the others come from.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import time
 
-from unspill.errors import ProjectBusy, RootRefused
+from unspill.errors import RootRefused
 from unspill.host.dirfd import Beneath, is_one_mount
 from unspill.host.overlay import FORMAT, KINDS, MODE_MARK
+from unspill.layers.locks import RootLocks
 from unspill.layers.trees import close_again, open_to_owner
 from unspill.model.operation import Entry, Step
 from unspill.record import setters
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from unspill.model.operation import Action, Metadata
 
 _ROOT_PATIENCE_S = 60.0
-_ROOT_PAUSE_S = 0.002
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Records are made field by field here: there may be ten thousands of them, and to check keyword arguments takes longer
@@ -125,6 +123,7 @@ class OpenDirs:
         self.staging = staging
         self.operations = self._open_operations()
         self.roots: list[Beneath] = []
+        self._locks: RootLocks | None = None
         self.staged: list[bool] = []
 
     def look_anew(self) -> None:
@@ -142,8 +141,11 @@ class OpenDirs:
         deadline = time.monotonic() + patience_s
         opened = [open_root(root) for root in roots]
         self.roots = [Beneath(fd) for fd in opened]
-        for fd in sorted(opened, key=_device_and_inode):
-            _lock(fd, deadline)
+        self._locks = RootLocks(self.state)
+        # One descriptor of each directory: a second one would wait for the first
+        directories = {_device_and_inode(fd): fd for fd in opened}
+        for _, fd in sorted(directories.items()):
+            self._locks.acquire(fd, deadline)
         self.staged = [not is_one_mount(fd, self.operations.root_fd) for fd in opened]
 
     def place(self, step: Step) -> tuple[int, bytes]:
@@ -165,6 +167,9 @@ class OpenDirs:
         self.operations.close()
         while self.roots:
             self.roots.pop().close()
+        if self._locks is not None:
+            self._locks.close()
+            self._locks = None
 
     def __enter__(self) -> Self:
         return self
@@ -207,17 +212,6 @@ def move_upper(source: bytes, dest: bytes) -> None:
 def _device_and_inode(fd: int) -> tuple[int, int]:
     found = os.fstat(fd)
     return found.st_dev, found.st_ino
-
-
-def _lock(fd: int, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ProjectBusy("another operation on this project is still running") from None
-            time.sleep(_ROOT_PAUSE_S)
 
 
 def _close_upper(upper: bytes) -> None:

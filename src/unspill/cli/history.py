@@ -125,6 +125,7 @@ def run_form(run: Run) -> dict[str, Any]:
         "changed": run.changed,
         "held": run.held,
         "sandboxed": run.sandboxed,
+        "argv_left_out": run.argv_left_out,
     }
 
 
@@ -194,7 +195,8 @@ def _find(sandbox: Sandbox, word: str) -> Run | Operation:
 
 def _print_run(sandbox: Sandbox, record: Run) -> None:
     print(f"run {record.number} ({record.id}) in sandbox {sandbox.name!r}: {_ending(record)}")
-    print("command:", " ".join(quote(word) for word in record.argv))
+    more = f" [{record.argv_left_out} more bytes]" if record.argv_left_out else ""
+    print("command:", " ".join(quote(word) for word in record.argv) + more)
     print("directory:", quote(record.cwd))
     if not record.sandboxed:
         print("not sandboxed: unspill doesn't know what it changed")

@@ -44,6 +44,8 @@ SYSTEM = (
     b"/nix",
     b"/gnu",
 )
+# They are the same in all namespaces: keys, and the shares and files that others have open by SMB
+_OF_OTHERS = (b"/proc/keys", b"/proc/key-users", b"/proc/fs/cifs/DebugData", b"/proc/fs/cifs/open_files")
 _GIT_CONFIGS = (b".config/git/config", b".gitconfig")
 _GIT_CONFIG_BYTES = 256 * 1024
 _IPV4 = "/proc/thread-self/net/fib_trie"
@@ -181,8 +183,14 @@ def find_places(
         absent=absent,
         aliases=find_aliases((*((path, path) for path in policy.readable), *policy.mounts)),
         own=tuple(path for path in map(os.path.realpath, own) if _mode_of(path)),
+        files_of_others=find_files_of_others(),
         no_playground=(mode := _mode_of(os.path.join(home.path, b"playground"))) != 0 and not stat.S_ISDIR(mode),
     )
+
+
+def find_files_of_others() -> tuple[bytes, ...]:
+    """Return the files of /proc that this kernel has and that name what other users have."""
+    return tuple(path for path in _OF_OTHERS if _mode_of(path))
 
 
 def find_aliases(shown: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:

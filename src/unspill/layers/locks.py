@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may change a sandbox's layers: one lock per sandbox, the process that owns a run, and where all of it lies.
+"""Who may change a sandbox's layers and a live root: locks, the process that owns a run, and where all of it lies.
 
 An flock belongs to the descriptor it was taken with, so each holder opens the file anew, and the kernel gives
-the lock back when its holder dies. The files lie in the state directory, never in a project. Ids come checked from the
-store, so none of them is a path. A pid alone is reused; with its start time and the boot it is unique.
+the lock back when its holder dies. The files lie where only their owner can open them, never in a project. Ids come
+checked from the store, so none of them is a path. A pid alone is reused; with its start time and the boot it is unique.
 
 Nobody waits for a lock or for a person's answer longer than the caller does. An operation that was given up before its
 first step does not happen later, when the lock is free; an answer that comes too late is recorded and used for nothing.
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import select
 import time
 
-from unspill.errors import HostError, SandboxUnavailable
+from unspill.errors import HostError, ProjectBusy, SandboxUnavailable
 from unspill.host.dirfd import above_standard
 from unspill.layers.trees import open_private, remove_tree
 from unspill.lazy import lazy_module
@@ -43,10 +44,15 @@ DROPPED_SUFFIX = b".dropped"
 FOREIGN_NS = 24 * 3600 * 1_000_000_000
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.02
+_ROOT_PAUSE_S = 0.002
 # By pid: a fork carries this along, but is another process.
 _owners: dict[int, Owner] = {}
 
 _LONGEST_PAUSE_MS = 20
+
+# Below the home directory that the user database names: variables differ between two processes of one user
+_ROOT_LOCKS = b".local/state/unspill-roots.lock"
+_LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class SandboxLock:
@@ -167,6 +173,108 @@ class StackUse:
         os.close(self._fd)
 
 
+class RootLocks:
+    """The right to change live directories, against all processes of this user, whatever their state directory.
+
+    Each root, by device and inode, is a byte of one file in the user's home directory. No other user can open that
+    file, while anybody who may read a directory can lock it. Earlier versions locked the directory. That lock is taken
+    too where it is free, so that they wait for us, and we wait for it while a process of this user has it. Two users
+    who change one tree at once do not wait for each other: each step checks what it finds there.
+    """
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, state: bytes) -> None:
+        """Open the file; it is in the state directory for a user without a home directory that can be written."""
+        self._fd = _open_root_locks(state)
+
+    def acquire(self, root: int, deadline: float) -> None:
+        """Wait for the right to change a directory; closing its descriptor and this one gives it back.
+
+        Raises:
+            ProjectBusy: another process of this user still had it at the deadline.
+        """
+        while not self._try_acquire(root):
+            _pause_until(deadline, "another operation on this project is still running")
+        while not _try_flock(root):
+            holder = find_own_flock(root)
+            if holder is None:
+                return
+            _pause_until(deadline, f"process {holder}, one of yours, has locked the project's directory")
+
+    def close(self) -> None:
+        """Give all of it back."""
+        os.close(self._fd)
+
+    def _try_acquire(self, root: int) -> bool:
+        found = os.fstat(root)
+        at = (found.st_dev << 40 ^ found.st_ino) % (1 << 62)
+        # struct flock: type and whence, start, length, pid; `struct` need not be loaded for it
+        words = (fcntl.F_WRLCK, at, 1, 0)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, b"".join(word.to_bytes(8, "little") for word in words))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise _unavailable(error) from error
+        return True
+
+
+def find_own_flock(directory: int) -> int | None:
+    """Return the process of this user that has an flock on a directory, None if it is another user's or unknown."""
+    # By inode alone: btrfs shows another device here than `stat` does
+    inode = b":%d" % os.fstat(directory).st_ino
+    with open(b"/proc/locks", "rb") as file:
+        lines = [line.split() for line in file]
+    for line in lines:
+        if line[1] == b"FLOCK" and line[5].endswith(inode) and _owner_of(line[4]) == os.getuid():
+            return int(line[4])
+    return None
+
+
+def _owner_of(pid: bytes) -> int:
+    try:
+        return os.stat(b"/proc/" + pid).st_uid
+    except OSError:
+        return -1
+
+
+def _try_flock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _pause_until(deadline: float, reason: str) -> None:
+    if time.monotonic() > deadline:
+        raise ProjectBusy(reason)
+    time.sleep(_ROOT_PAUSE_S)
+
+
+def _open_root_locks(state: bytes) -> int:
+    try:
+        path = os.path.join(os.fsencode(pwd.getpwuid(os.getuid()).pw_dir), _ROOT_LOCKS)
+        try:
+            return os.open(path, _LOCK_FILE, 0o600)
+        except FileNotFoundError:
+            _make_above(path)
+            return os.open(path, _LOCK_FILE, 0o600)
+    except (KeyError, OSError):
+        return _open(state + b"/locks/roots")
+
+
+def _make_above(path: bytes) -> None:
+    """Make the two directories above a file of the home directory."""
+    state = os.path.dirname(path)
+    for directory in (os.path.dirname(state), state):
+        try:
+            os.mkdir(directory, 0o700)
+        except FileExistsError:
+            continue
+
+
 def make_in_use(path: bytes) -> int:
     """Make a directory of `work` that no row names; while the descriptor that is returned is open, no sweep removes it.
 
@@ -275,7 +383,7 @@ def lock_file(state: bytes, sandbox: SandboxId) -> bytes:
 
 def _open(path: bytes) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return os.open(path, _LOCK_FILE, 0o600)
     except OSError as error:
         raise _unavailable(error) from error
 

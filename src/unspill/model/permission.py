@@ -8,6 +8,7 @@ field is. Nothing here knows a prefix, a pattern or a shell.
 from __future__ import annotations
 
 from unspill.model.policy import SCOPES
+from unspill.model.run import KEPT_COMMAND_BYTES
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -41,7 +42,8 @@ class RequestBase(Record):
     program that is started where it lies in a root, or `UNKNOWN_PROGRAM`, with which it is allowed once only. `stdin`
     is the digest of what the command reads, `UNKNOWN_PROGRAM` where that is not known yet, or `INHERITED`; `stdin_head`
     its beginning.
-    Without `argv` it is asked for the sandbox as a whole, whatever runs in it.
+    Without `argv` it is asked for the sandbox as a whole, whatever runs in it. Where `argv` is only the beginning of a
+    long command, `command` is the digest of the whole.
 
     To add a kind of request: a subclass here, named in `Request`, and a row in `KINDS` of `permissions.question`.
     """
@@ -57,7 +59,7 @@ class RequestBase(Record):
     # It means nothing without `argv`.
     needs_command: ClassVar[bool] = False
     # Fields that the stored form leaves out while they are empty: requests were stored before there were these fields.
-    optional: ClassVar[tuple[str, ...]] = ("variables", "stdin", "stdin_head")
+    optional: ClassVar[tuple[str, ...]] = ("variables", "stdin", "stdin_head", "command")
 
     project: bytes
     sandbox: str = ""
@@ -69,10 +71,20 @@ class RequestBase(Record):
     variables: str = ""
     stdin: str = ""
     stdin_head: bytes = b""
+    command: str = ""
+
+    def bounded(self) -> Self:
+        """Return what is kept of it: of a long command the beginning, and the digest of the whole in its place."""
+        whole = b"\0".join(self.argv)
+        if self.command or len(whole) <= KEPT_COMMAND_BYTES:
+            return self
+        return self.replace(argv=tuple(whole[:KEPT_COMMAND_BYTES].split(b"\0")), command=digest_of(whole))
 
     def at_scope(self, scope: Scope) -> Self:
         """Return what a grant of that scope remembers: `sandbox` forgets the run, `always` the sandbox as well."""
-        asked = self.replace(stdin="") if self.stdin == INHERITED and scope != "once" else self
+        asked = self if scope == "once" else self.bounded()
+        if asked.stdin == INHERITED and scope != "once":
+            asked = asked.replace(stdin="")
         if scope == "sandbox":
             return asked.replace(run="")
         return asked.replace(run="", sandbox="") if scope == "always" else asked
@@ -295,6 +307,13 @@ class Denied(Record):
 
 
 Answer = Allowed | Denied
+
+
+def digest_of(said: bytes) -> str:
+    """Return the digest that stands for something in a request; nothing for nothing."""
+    from hashlib import blake2b  # lazy: approvals
+
+    return blake2b(said, digest_size=32).hexdigest() if said else ""
 
 
 def _to_plain(value: Any) -> Any:

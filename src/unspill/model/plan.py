@@ -211,7 +211,7 @@ class Places(Record):
     is at `$HOME/playground` is no directory.
     `aliases` are the places inside of what the policy names by a link, and where that leads.
     `rootfs` is what view "rootfs" shows instead of the system directories; `tmp` outlives a run where the policy says
-    so.
+    so. `files_of_others` are the files of /proc that name what other users have, as far as this kernel has them.
     """
 
     project: bytes
@@ -232,6 +232,7 @@ class Places(Record):
     aliases: tuple[tuple[bytes, bytes], ...] = ()
     rootfs: RootfsBase | None = None
     tmp: bytes = b""
+    files_of_others: tuple[bytes, ...] = ()
 
 
 class Home(Record):

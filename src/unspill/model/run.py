@@ -43,8 +43,12 @@ else:
     LayerId = RunId = SandboxId = str
 
 
+# Of a command, which can have two million and may be given again and again
+KEPT_COMMAND_BYTES = 16 * 1024
+
+
 class Run(Record):
-    """The record of one run, as the store keeps it."""
+    """The record of one run, as the store keeps it. Of a long command `argv` is the beginning; the rest is counted."""
 
     id: RunId
     number: int
@@ -59,6 +63,7 @@ class Run(Record):
     changed: int = 0
     held: bool = False
     sandboxed: bool = True
+    argv_left_out: int = 0
 
 
 class Exited(Record):

@@ -192,7 +192,8 @@ class Queue(Withdrawing):
         found = self._requests.find(question.id)
         if found is None:
             return _denied(question, "queue", "the request is gone", _SOONER)
-        if found.digest != question.digest or found.request != question.request or not found.is_genuine:
+        is_same = found.request.bounded() == question.request.bounded()
+        if found.digest != question.digest or not is_same or not found.is_genuine:
             return _denied(question, "queue", "the request was changed while it waited", _SOONER)
         if found.state == "waiting" or found.state == "asked":
             return None
@@ -345,8 +346,8 @@ def _not_waiting(request: RequestId) -> UsageError:
 
 
 def _is_same(found: AskedRequest, question: Question) -> bool:
-    same = found.request.replace(run="") == question.request.replace(run="")
-    return found.is_genuine and same and type(found.request) is type(question.request)
+    is_same = found.request.replace(run="").bounded() == question.request.replace(run="").bounded()
+    return found.is_genuine and is_same and type(found.request) is type(question.request)
 
 
 def _not_yet(question: Question, reason: str, remedy: str = "") -> Denied:

@@ -36,7 +36,7 @@ from unspill.model.permission import (
 from unspill.policy.config import MODES
 from unspill.policy.defaults import check_root, is_refused_variable
 from unspill.policy.hosts import parse_allowed, parse_reachable
-from unspill.policy.paths import contains, is_mixed_script, is_normalised
+from unspill.policy.paths import LONGEST_PATH, contains, escaped, find_misleading, is_mixed_script, is_normalised
 from unspill.policy.secrets import find_secret
 from unspill.record import Record
 from unspill.store.permissions import SHORTEST, digest_of_question
@@ -56,6 +56,8 @@ COMMAND_BYTES = 256 * 1024
 
 _MOST_HOSTS = 50
 _MOST_VARIABLES = 20
+# Of all their names, and of those that are set without a sandbox with their values
+_BYTES_OF_VARIABLES = 16 * 1024
 _MOST_CHARACTERS_OF_WHY = 500
 # All of a link's target is shown, and so much of a file's content
 _MOST_TARGET_BYTES = 4096
@@ -78,8 +80,6 @@ _LABELS_OF_COMMANDS: dict[Scope, str] = _LABELS | {
 _SHELLS = (b"/bin/sh", b"/bin/bash", b"/usr/bin/bash")
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"'}
-# Letters by their category, and yet a blank or a stroke: fillers of Hangul, clicks that look like | and !
-_MISLEADING = frozenset("\u115f\u1160\u3164\uffa0\u01c0\u01c1\u01c2\u01c3\ua78c")
 _LETTERS_AND_DIGITS = frozenset(("Lu", "Ll", "Lt", "Lo", "Nd"))
 _FROM_RIGHT_TO_LEFT = frozenset(("R", "AL", "AN"))
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
@@ -198,7 +198,7 @@ def digest_of_held(change: Change, reader: Reader) -> str:
 def show_word(word: bytes) -> str:
     """Return an argument or a path: bare if no shell would see more in it than a word, else in quotes with escapes."""
     text = word.decode("utf-8", "surrogateescape")
-    if text and all(character in _BARE or (not character.isascii() and _is_plain(character)) for character in text):
+    if text and not find_misleading(text) and all(map(_is_bare, text)):
         return text
     return _quoted(text)
 
@@ -225,6 +225,10 @@ def is_text(argv: tuple[bytes, ...]) -> bool:
     return len(argv) == 3 and argv[0] in _SHELLS and argv[1] == b"-c"
 
 
+def _is_bare(character: str) -> bool:
+    return character in _BARE or (not character.isascii() and _is_plain(character))
+
+
 def _is_plain(character: str) -> bool:
     """Tell whether a character can be shown as it is: it takes its place in the line, and looks like no other."""
     if character.isascii():
@@ -233,7 +237,6 @@ def _is_plain(character: str) -> bool:
         unicodedata.category(character) in _LETTERS_AND_DIGITS
         and unicodedata.bidirectional(character) not in _FROM_RIGHT_TO_LEFT
         and unicodedata.normalize("NFKC", character) == character
-        and character not in _MISLEADING
     )
 
 
@@ -243,7 +246,7 @@ def _lines(request: Request, *, is_cut: bool) -> Iterator[str]:
     if request.cwd and request.cwd != request.project:
         yield f"directory: {shorten(show_word(request.cwd))}"
     if request.argv and not kind.names_command:
-        yield f"command:   {shorten(show_command(request.argv))}"
+        yield f"command:   {_command_text(request)}"
     if request.stdin == UNKNOWN_PROGRAM:
         yield "input:     whatever it is given while it runs"
     elif request.stdin == INHERITED:
@@ -278,7 +281,12 @@ def _wrap(shown: str, columns: int = 100) -> list[str]:
 
 
 def _command_text(request: Request) -> str:
-    return shorten(show_command(request.argv))
+    return shorten(show_command(request.argv)) + _rest_of(request)
+
+
+def _rest_of(request: Request) -> str:
+    """Return what stands for the rest of a command of which only the beginning is kept."""
+    return f" [and more; digest of all of it: {request.command}]" if request.command else ""
 
 
 def _egress_text(request: Egress) -> str:
@@ -324,22 +332,19 @@ def _held_words(request: HeldPath) -> tuple[bytes, ...]:
 def _show_script(script: bytes) -> str:
     text = script.decode("utf-8", "surrogateescape")
     # What starts with a quote, or does not end where it seems to, could be taken for the quoted form of something else
-    if text and text.strip() == text and text[0] != '"' and all(map(_is_plain, text)):
+    if text and text.strip() == text and text[0] != '"' and not find_misleading(text) and all(map(_is_plain, text)):
         return text
     return _quoted(text)
 
 
 def _quoted(text: str) -> str:
-    return '"' + "".join(map(_escaped, text)) + '"'
+    misleading = find_misleading(text)
+    shown = (escaped(char) if at in misleading else _in_quotes(char) for at, char in enumerate(text))
+    return '"' + "".join(shown) + '"'
 
 
-def _escaped(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if _is_plain(character):
-        return character
-    code = ord(character)
-    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{{{code:x}}}"
+def _in_quotes(character: str) -> str:
+    return _ESCAPES.get(character) or (character if _is_plain(character) else escaped(character))
 
 
 def _check_common(request: Request) -> None:
@@ -347,6 +352,7 @@ def _check_common(request: Request) -> None:
     _demand(not request.cwd or is_normalised(request.cwd), "has a directory that is not absolute and normalised")
     _demand(not any(b"\0" in word for word in request.argv), "has a command with NUL in it")
     _demand(not request.argv or bool(request.argv[0]), "has a command without a name")
+    _demand(not request.command, "has only the beginning of its command")
     _demand(
         all(name and _NAME_CHARACTERS.issuperset(name) for name in request.names),
         "has a name that no variable can have",
@@ -356,7 +362,14 @@ def _check_common(request: Request) -> None:
     _demand(not request.variables or _is_digest(request.variables), "has an invalid digest of variables")
     is_named = request.stdin in ("", UNKNOWN_PROGRAM, INHERITED)
     _demand(is_named or _is_digest(request.stdin), "has an invalid digest of input")
-    if sum(map(len, request.argv)) > COMMAND_BYTES:
+    for path in (request.project, request.cwd, getattr(request, "path", b"")):
+        _demand(len(path) <= LONGEST_PATH, "has a path that is longer than any can be")
+    if _size(request.names) > _BYTES_OF_VARIABLES:
+        raise DeniedError(
+            f"Permission denied: the command gets {len(request.names)} variables, too many to ask about.",
+            remedy="Set fewer variables for it.",
+        )
+    if _size(request.argv) > COMMAND_BYTES:
         raise DeniedError(
             f"Permission denied: the command has more than {COMMAND_BYTES} bytes, too many to ask about.",
             remedy="Put it into a file and run that.",
@@ -406,9 +419,9 @@ def _check_unsandboxed(request: Unsandboxed, _home: bytes, _own: tuple[bytes, ..
                 f"The variable {name} is never set for a command without a sandbox.",
                 remedy="If the command needs it, write it into the command itself, where whoever is asked sees it.",
             )
-    if len(environ) > _MOST_VARIABLES or sum(map(len, environ)) > COMMAND_BYTES:
+    if len(environ) > _MOST_VARIABLES or _size(environ) > _BYTES_OF_VARIABLES:
         raise DeniedError(
-            f"Permission denied: {len(environ)} variables are set, too many to ask about.",
+            f"Permission denied: {len(environ)} variables with {_size(environ)} bytes are set, too many to ask about.",
             remedy="Write the needed ones into the command itself.",
         )
 
@@ -438,6 +451,11 @@ def _refuse_private(path: bytes, home: bytes, own: tuple[bytes, ...]) -> None:
         raise RootRefused(
             f"{show_word(path)} is never shown to a sandbox.", remedy="Copy what is needed into the project."
         )
+
+
+def _size(words: tuple[bytes, ...] | tuple[str, ...]) -> int:
+    """Return the length of words with something between them: empty ones take room too."""
+    return sum(len(word) + 1 for word in words) - 1
 
 
 def _is_relative(path: bytes) -> bool:

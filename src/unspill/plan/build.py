@@ -117,7 +117,7 @@ def _operations(given: PlanInput, warnings: list[str]) -> list[MountOp]:
         mounted = rootfs.mount_operations(given)
     operations = [
         *_mountable(given, system, warnings),
-        *kernel_operations(),
+        *kernel_operations(given.places.files_of_others),
         *fresh_operations(given),
         *home_operations(given, warnings),
         *shown_operations(given, caches, warnings),

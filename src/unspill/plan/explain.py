@@ -225,7 +225,7 @@ def remedy_of(refusal: Refusal, *, is_write: bool, home: bytes) -> str:
             f"(create the directory first if it does not exist), or {_ELSEWHERE}."
         )
     word = shell_word(refusal.path)
-    if "unspill's own files" in refusal.rule:
+    if "unspill's own files" in refusal.rule or contains(b"/proc", refusal.path):
         return "Commands can never see it."
     if "hidden by your policy" in refusal.rule:
         return "Remove it from `hidden`."

@@ -189,6 +189,7 @@ class InstallInput(Record):
     engine: EngineName
     filter: bytes
     limits: Limits = INSTALL_LIMITS
+    files_of_others: tuple[bytes, ...] = ()
 
 
 def build_install(given: InstallInput) -> Plan:
@@ -306,7 +307,7 @@ def _install_operations(given: InstallInput) -> Iterator[MountOp]:
     for dest, target in given.links:
         if dest not in FRESH_PLACES:
             yield Symlink(target=target, dest=dest, why="a link of the rootfs that is being made")
-    yield from kernel_operations()
+    yield from kernel_operations(given.files_of_others)
     yield Tmpfs(dest=b"/tmp", size_bytes=given.limits.tmp_bytes, mode=STICKY, why="temporary files for this step only")
     yield Tmpfs(dest=b"/run", size_bytes=RUN_BYTES, why="none of the host's sockets")
     yield ReadOnly(dest=b"/", why="nothing can be created outside the directories above")

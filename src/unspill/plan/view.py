@@ -29,7 +29,7 @@ from unspill.model.plan import (
 )
 from unspill.model.policy import MIB
 from unspill.policy.defaults import NEVER_SHOWN, SOCKET_FREE
-from unspill.policy.paths import contains, lies_beneath, normalise, show
+from unspill.policy.paths import LONGEST_PATH, contains, lies_beneath, normalise, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,9 +140,14 @@ def resolve_working_dir(working_dir: str | None, project: bytes, playground: byt
         return playground
     path = working_dir.encode("utf-8", "surrogateescape")
     try:
-        return normalise(posixpath.join(project, path))
+        resolved = normalise(posixpath.join(project, path))
     except ValueError as error:
-        raise UsageError(f"Not a working directory: {show(path)} ({error}).") from error
+        raise UsageError(f"Not a working directory: {show(path[:LONGEST_PATH])} ({error}).") from error
+    if len(resolved) > LONGEST_PATH:
+        raise UsageError(
+            f"Not a working directory: {show(path[:100])}... ({len(resolved)} bytes, longer than any path)."
+        )
+    return resolved
 
 
 def missing_text(working_dir: bytes) -> str:
@@ -435,9 +440,11 @@ def system_operations(given: PlanInput) -> Iterator[MountOp]:
             yield Symlink(target=target, dest=dest, why="a symlink on this host too")
 
 
-def kernel_operations() -> Iterator[MountOp]:
-    """Yield /proc and /dev."""
+def kernel_operations(files_of_others: Sequence[bytes]) -> Iterator[MountOp]:
+    """Yield /proc, without the files of it that no namespace divides and that name what others have, and /dev."""
     yield Proc(dest=b"/proc", why="the sandbox's own processes")
+    for path in files_of_others:
+        yield File(content=b"", dest=path, mode=0o444, over=True, why="it names what other programs and users have")
     # For a caller with uid 0 the files below are writable without any capability (core_pattern)
     yield Bind(source=b"/proc/sys", dest=b"/proc/sys", why="no kernel setting can be changed")
     yield Dev(dest=b"/dev", why="null, zero, random, tty and pseudo-terminals")

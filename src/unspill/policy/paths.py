@@ -6,13 +6,18 @@ compares it by, so that a name in disguise is the name it stands for: some ignor
 characters, trailing dots and spaces, streams after a colon, or know a name by a short alias as well.
 
 Bytes of strangers reach a screen or a model only as they are quoted here: nothing that moves a cursor, reorders text,
-hides or breaks a line gets through, and no byte is lost.
+hides or breaks a line gets through, and no byte is lost. Of names, letters that are there to be taken for others are
+escaped as well; what is plainly written in one script is not.
 """
 
 from __future__ import annotations
 
 import posixpath
 import unicodedata
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _BARE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 _PRINTABLE = frozenset(range(0x20, 0x7F))
@@ -22,8 +27,27 @@ _IGNORED = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 _PLAIN = bytes(char for char in range(33, 127) if chr(char).lower() == chr(char) and chr(char) not in ":~/")
 
 COLUMNS = 400
+# Of a path that the kernel takes; a name in it may be shorter still
+LONGEST_PATH = 4095
 TAB = 8
 _ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
+# Printable, and yet a blank, a slash, a dot, a stroke, or a letter of ASCII in another shape
+_MISLEADING = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+    "\u2044\u2215\u2216\u2571\u27cb\u29f5\u29f8\ufe68\uff0f\uff3c"
+    "\u2024\u2025\uff0e"
+    "\u01c0\u01c1\u01c2\u01c3\ua78c\u0251\u0261\u0269"
+)
+# What nobody could tell from a letter of ASCII, by script: Cyrillic, Greek, Armenian
+_LIKE_LATIN = frozenset(
+    "\u0430\u0441\u0435\u043e\u0440\u0445\u0443\u0456\u0458\u0455\u04bb\u0501\u051b\u051d\u0475\u04cf\u0410"
+    "\u0412\u0421\u0415\u041d\u0406\u0408\u041a\u041c\u041e\u0420\u0405\u0422\u0425\u0423\u04ae\u04c0"
+    "\u03bf\u03bd\u03b9\u03ba\u03c5\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4"
+    "\u03a5\u03a7"
+    "\u0585\u057d\u0570\u0578\u0581\u0555\u054d"
+)
+# Written together with Latin letters without looking like them
+_BESIDE_LATIN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC"})
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # Takes back what output may have left in a terminal that could hide, move or divert what is written next. Clears
 # nothing, and leaves the cursor where it is.
@@ -110,7 +134,13 @@ def climbs_after_a_name(target: bytes) -> bool:
 def show(path: bytes) -> str:
     """Return a path for messages: invalid UTF-8 and whatever does not print is escaped."""
     text = path.decode("utf-8", "backslashreplace")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    if text.isascii() and text.isprintable():
+        return text
+    misleading = find_misleading(text)
+    return "".join(
+        char if char.isprintable() and at not in misleading else char.encode("unicode_escape").decode("ascii")
+        for at, char in enumerate(text)
+    )
 
 
 def shell_word(name: bytes) -> str:
@@ -177,15 +207,67 @@ def _fold_unicode(text: str) -> str:
 
 
 def _is_ignored(char: str, category: str) -> bool:
-    return category == "Cf" or char in _IGNORED or "\u180b" <= char <= "\u180f" or "\ufe00" <= char <= "\ufe0f"
+    return category == "Cf" or char in _IGNORED or _is_selector(char)
 
 
 def quote(name: bytes) -> str:
     """Return a name as one word: plain where that is unmistakable, else in double quotes with escapes."""
     text = name.decode("utf-8", "surrogateescape")
-    if text.isprintable() and text and not any(mark in text for mark in "\\\"' "):
+    misleading = find_misleading(text)
+    if text.isprintable() and text and not misleading and not any(mark in text for mark in "\\\"' "):
         return text
-    return '"' + "".join(map(_in_quotes, text)) + '"'
+    shown = (escaped(char) if at in misleading else _in_quotes(char) for at, char in enumerate(text))
+    return '"' + "".join(shown) + '"'
+
+
+def find_misleading(text: str) -> set[int]:
+    """Return where a name has printable characters that are there to be taken for others, or not to be seen.
+
+    These are blanks, look-alikes of slash and dot, letters of another script in a word with Latin ones, and words that
+    could be read as ASCII as a whole, unless another word in the same component is plainly of their script.
+    """
+    if text.isascii():
+        return set()
+    found = {at for at, char in enumerate(text) if char in _MISLEADING or _is_selector(char)}
+    start = 0
+    for component in text.split("/"):
+        words = list(_words(component))
+        plain = {_script(char) for _, word in words for char in word if not _is_like_latin(char)}
+        for at, word in words:
+            if _is_disguised(word, plain):
+                found |= {start + at + index for index, char in enumerate(word) if _script(char) != "LATIN"}
+        start += len(component) + 1
+    return found
+
+
+def _words(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the runs of letters in a text that are not all ASCII, and where each begins."""
+    start = 0
+    for at in range(len(text) + 1):
+        if at < len(text) and text[at].isalpha():
+            continue
+        if not text[start:at].isascii():
+            yield start, text[start:at]
+        start = at + 1
+
+
+def _is_disguised(word: str, plain: set[str]) -> bool:
+    scripts = {_script(char) for char in word}
+    if "LATIN" in scripts:
+        return not scripts <= {"LATIN"} | _BESIDE_LATIN
+    return all(map(_is_like_latin, word)) and not scripts <= plain
+
+
+def _script(char: str) -> str:
+    return unicodedata.name(char, "").partition(" ")[0]
+
+
+def _is_like_latin(char: str) -> bool:
+    return char in _LIKE_LATIN or unicodedata.decomposition(char).startswith(("<font>", "<wide>"))
+
+
+def _is_selector(char: str) -> bool:
+    return "\u180b" <= char <= "\u180f" or "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"
 
 
 def show_line(raw: bytes, columns: int = COLUMNS) -> str:
@@ -225,8 +307,11 @@ def _in_quotes(character: str) -> str:
 
 
 def _visible(character: str) -> str:
-    if character.isprintable():
-        return character
+    return character if character.isprintable() else escaped(character)
+
+
+def escaped(character: str) -> str:
+    """Return what stands for a character that is not shown as it is."""
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"

@@ -28,6 +28,7 @@ from unspill.errors import (
 from unspill.host.bwrap import build_filter, find_changeable, find_changeable_way
 from unspill.host.dirfd import find_inside, resolve_inside
 from unspill.host.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
+from unspill.host.places import find_files_of_others
 from unspill.layers.lifecycle import ROOTFS_OWNER, is_empty, rootfs_owner
 from unspill.layers.locks import lock_sandbox, spill_dir, upper_dir
 from unspill.layers.trees import remove_tree
@@ -497,6 +498,7 @@ def install(tree: bytes, argv: Sequence[bytes], hosts: Sequence[str], *, ground:
             engine=ground.engine,
             filter=build_filter(os.uname().machine, ground.profile),
             limits=ground.limits,
+            files_of_others=find_files_of_others(),
         )
     )
     performed, traffic = _perform(plan, ground)

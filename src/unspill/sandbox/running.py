@@ -42,7 +42,7 @@ from unspill.layers.locks import (
 from unspill.layers.mask import MaskUse
 from unspill.lazy import lazy_module
 from unspill.model.change import ChangeSet
-from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, Egress
+from unspill.model.permission import INHERITED, UNKNOWN_PROGRAM, Egress, digest_of
 from unspill.model.plan import (
     Bind,
     NoNetwork,
@@ -512,7 +512,7 @@ def occasion_of(project: Project, spec: RunSpec, plan: Plan) -> dict[str, Any]:
         ),
         "script": identify_program(project, plan),
         # What the variables that a caller sets have in common with the same ones another time: their values too
-        "variables": _digest_of(b"".join(b"%b=%b\0" % pair for pair in sorted(dict(spec.environ).items()))),
+        "variables": digest_of(b"".join(b"%b=%b\0" % pair for pair in sorted(dict(spec.environ).items()))),
         **input_of(spec.stdin),
     }
 
@@ -521,13 +521,7 @@ def input_of(stdin: bytes | int | None) -> dict[str, Any]:
     """Return what a request says of what the command reads: a shell runs that as well as its words."""
     if isinstance(stdin, int):
         return {"stdin": INHERITED if isinstance(stdin, InheritedInput) else UNKNOWN_PROGRAM}
-    return {"stdin": _digest_of(stdin), "stdin_head": stdin[:_STDIN_SHOWN]} if stdin else {}
-
-
-def _digest_of(said: bytes) -> str:
-    from hashlib import blake2b  # lazy: approvals
-
-    return blake2b(said, digest_size=32).hexdigest() if said else ""
+    return {"stdin": digest_of(stdin), "stdin_head": stdin[:_STDIN_SHOWN]} if stdin else {}
 
 
 def make_asker(project: Project, spec: RunSpec, plan: Plan, broker: Broker, run: RunId) -> Ask:

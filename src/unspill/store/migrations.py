@@ -372,6 +372,11 @@ def m018_held_runs(db: Database) -> None:
     db.change("CREATE INDEX runs_held ON runs (sandbox) WHERE held")
 
 
+def m019_argv_left_out(db: Database) -> None:
+    """Say how many bytes of a long command are not in its row."""
+    db.change("ALTER TABLE runs ADD COLUMN argv_left_out INTEGER NOT NULL DEFAULT 0")
+
+
 MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m001_sandboxes,
     m002_runs,
@@ -391,4 +396,5 @@ MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     m016_after_cancel,
     m017_shown,
     m018_held_runs,
+    m019_argv_left_out,
 )

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from unspill.errors import StoreDamaged, UsageError
 from unspill.model.permission import REQUESTS, Grant, GrantId, RequestId
 from unspill.model.policy import SCOPES
+from unspill.model.run import KEPT_COMMAND_BYTES
 from unspill.record import Record
 from unspill.store.connection import Table, as_blob, as_id, as_int, as_one_of, as_text, new_id, to_text
 
@@ -39,6 +40,8 @@ SHORTEST = 6
 KEPT_NS = 30 * 86_400 * 1_000_000_000
 _ASKED = "id, digest, state, asked_ns, deadline_ns, scopes, scope, answered_by, answered_digest, reason, request"
 _GRANTED = "id, scope, granted_ns, expires_ns, granted_by, last_used_ns, uses, request"
+# In no other form: a quotation mark inside a text has a backslash before it
+_IS_BOUNDED = b'"command":"'
 _KINDS = {kind.kind: kind for kind in REQUESTS}
 
 
@@ -82,6 +85,7 @@ class RequestTable(Table):
 
     def add(self, asked: AskedRequest) -> None:
         """Record that a person is being asked; the same request again changes its state alone."""
+        self._shorten_ended(asked.asked_ns)
         self._db.change(
             "INSERT INTO requests (id, key, digest, project, state, asked_ns, deadline_ns, scopes, request)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -91,6 +95,18 @@ class RequestTable(Table):
                 *(asked.asked_ns, asked.deadline_ns, " ".join(asked.scopes), to_form(asked.request)),
             ),
         )
+
+    def _shorten_ended(self, now_ns: int) -> None:
+        """Keep no more than is needed of requests that nobody need read whole any more."""
+        rows = self._db.rows(
+            "SELECT id, request FROM requests WHERE length(request) > ? AND NOT instr(request, ?)"
+            " AND (state NOT IN ('asked', 'waiting') OR deadline_ns < ?)",
+            (KEPT_COMMAND_BYTES, _IS_BOUNDED, now_ns),
+        )
+        for identity, form in rows:
+            bounded = to_form(from_form(as_blob(form)).bounded())
+            if bounded != form:
+                self._db.change("UPDATE requests SET request = ? WHERE id = ?", (bounded, identity))
 
     def add_unless(
         self, asked: AskedRequest, since_ns: int, objects: Callable[[tuple[Recent, ...]], Verdict | None]
@@ -280,7 +296,7 @@ class ShownTable(Table):
 
 def digest_of_question(identity: RequestId, request: Request) -> str:
     """Return what an answer is bound to: this request, asked this one time."""
-    return _hash(b"question\0%b\0%b" % (identity.encode("ascii"), to_form(request)))
+    return _hash(b"question\0%b\0%b" % (identity.encode("ascii"), to_form(request.bounded())))
 
 
 def key_of(request: Request) -> str:

@@ -2,8 +2,8 @@
 """The table of runs, and that of what went out of them: what was run where, how it ended, what it printed.
 
 A run that has an end but no outcome was interrupted: its owner, the process of ours that answers for it, died. Of each
-stream at most 64 KiB from the beginning and 64 KiB from the end are in the row. Traffic is one row for each run that
-had a way out, gone with the run.
+stream at most 64 KiB from the beginning and 64 KiB from the end are in the row, and of a command its first 16 KiB.
+Traffic is one row for each run that had a way out, gone with the run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from unspill.errors import StoreDamaged
 from unspill.lazy import lazy_module
 from unspill.model.run import (
+    KEPT_COMMAND_BYTES,
     Cancelled,
     Connection,
     Denial,
@@ -77,7 +78,7 @@ LIMIT_NAMES: tuple[LimitName, ...] = (
 _COLUMNS = (
     "id, sandbox, number, started_ns, ended_ns, outcome, outcome_number, outcome_text, outcome_remedy,"
     " changed, held, cwd, argv, stdout_left_out, stdout_file, stderr_left_out, stderr_file,"
-    " stdout_head, stdout_tail, stderr_head, stderr_tail, sandboxed"
+    " stdout_head, stdout_tail, stderr_head, stderr_tail, sandboxed, argv_left_out"
 )
 
 
@@ -131,30 +132,34 @@ class RunTable(Table):
         The last three are for whoever finds it when its owner is dead: what becomes of its changes, and their bounds.
         """
         identity = RunId(new_id())
+        words = b"\0".join(argv)
+        kept = words[:KEPT_COMMAND_BYTES]
+        left_out = len(words) - len(kept)
         with self._db:
             highest = self._db.rows("SELECT max(number) FROM runs WHERE sandbox = ?", (sandbox,))[0][0]
             number = 1 if highest is None else as_int(highest) + 1
             self._db.change(
                 "INSERT INTO runs (id, sandbox, number, owner_pid, owner_started, owner_boot, owner_pids,"
-                " started_ns, cwd, argv, after_cancel, layer_bytes, layer_entries)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " started_ns, cwd, argv, argv_left_out, after_cancel, layer_bytes, layer_entries)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(identity, sandbox, number),
                     *(owner.pid, owner.started, owner.boot, to_signed(owner.pids)),
-                    *(started_ns, cwd, b"\0".join(argv), after_cancel, layer_bytes, layer_entries),
+                    *(started_ns, cwd, kept, left_out, after_cancel, layer_bytes, layer_entries),
                 ),
             )
         return Run(
             id=identity,
             number=number,
             sandbox=sandbox,
-            argv=argv,
+            argv=tuple(kept.split(b"\0")),
             cwd=cwd,
             started_ns=started_ns,
             ended_ns=None,
             outcome=None,
             stdout=Output(),
             stderr=Output(),
+            argv_left_out=left_out,
         )
 
     def mark_unsandboxed(self, run: Run) -> Run:
@@ -365,6 +370,7 @@ def _to_run(row: Row) -> Run:
         changed=as_int(changed),
         held=bool(as_int(held)),
         sandboxed=bool(as_int(rest[16])),
+        argv_left_out=as_int(rest[17]),
     )
 
 

@@ -157,7 +157,7 @@ def test_remarkable_things_are_said(stack: Stack) -> None:
     assert summary_lines(scan([layer], [], live))[1:] == [
         "  m d/  [attributes]",
         "  M one  [was a hard link, now a separate file]",
-        "  A p\u0430y  [mixed scripts in the name]",
+        r'  A "p\u{430}y"  [mixed scripts in the name]',
         "  M secret  [not readable]",
         "  A suid  [mode 4755]",
         "  ! secret: can't be compared: not readable",

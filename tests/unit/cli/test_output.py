@@ -302,6 +302,7 @@ def test_a_run_is_told_whole() -> None:
         "changed": 0,
         "held": False,
         "sandboxed": True,
+        "argv_left_out": 0,
     }
 
 

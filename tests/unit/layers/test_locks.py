@@ -2,17 +2,23 @@
 """One holder at a time, in threads and in processes; a dead holder holds nothing."""
 
 import os
+import pwd
+import stat
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support import locked_by_a_stranger
 from tests.unit.layers.ground import Ground
-from unspill.errors import SandboxUnavailable
-from unspill.layers.locks import SandboxLock, lock_sandbox
+from unspill.errors import ProjectBusy, SandboxUnavailable
+from unspill.layers import locks
+from unspill.layers.locks import RootLocks, SandboxLock, lock_sandbox
 from unspill.model.run import SandboxId
 
 # Reads a number, waits a moment, writes the next: two at once lose counts.
@@ -133,3 +139,109 @@ def test_locks_lie_in_the_state_directory_for_their_owner_alone(ground: Ground) 
     path = os.path.join(ground.store.state, b"locks", ground.sandbox.id.encode())
     assert os.stat(path).st_mode & 0o777 == 0o600
     assert os.listdir(ground.project) == []
+
+
+@contextmanager
+def root_locked(state: Path, root: Path, patience_s: float = 0.1) -> Iterator[None]:
+    """Have the right to change a root, as an operation with this state directory has it."""
+    (state / "locks").mkdir(parents=True, exist_ok=True)
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    holder = RootLocks(os.fsencode(state))
+    try:
+        holder.acquire(fd, time.monotonic() + patience_s)
+        yield
+    finally:
+        os.close(fd)
+        holder.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "root"
+    made.mkdir()
+    return made
+
+
+def test_a_root_is_changed_by_one_process_of_a_user_at_a_time_whatever_the_state_directory(
+    tmp_path: Path, root: Path
+) -> None:
+    with (
+        locked_by_a_stranger(root),
+        root_locked(tmp_path / "one", root),
+        pytest.raises(ProjectBusy, match="another operation"),
+        root_locked(tmp_path / "two", root),
+    ):
+        pass
+    with root_locked(tmp_path / "two", root):
+        pass
+
+
+def test_with_a_lock_in_each_state_directory_two_would_change_it(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control; it is also how it is for a user without a home directory."""
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with locked_by_a_stranger(root), root_locked(tmp_path / "one", root), root_locked(tmp_path / "two", root):
+        assert list((tmp_path / "one" / "locks").iterdir()) == [tmp_path / "one" / "locks" / "roots"]
+
+
+def test_two_roots_are_two_locks(tmp_path: Path, root: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with root_locked(tmp_path / "one", root), root_locked(tmp_path / "two", other):
+        pass
+
+
+def test_a_lock_that_another_user_has_on_the_directory_stops_nothing(tmp_path: Path, root: Path) -> None:
+    with locked_by_a_stranger(root):
+        begun = time.monotonic()
+        with root_locked(tmp_path / "state", root, 60):
+            assert time.monotonic() - begun < 5
+
+
+def test_it_would_if_it_were_taken_for_one_of_ours(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: who may read a directory can lock it."""
+    monkeypatch.setattr(locks, "find_own_flock", lambda _fd: 1)
+    with locked_by_a_stranger(root), pytest.raises(ProjectBusy), root_locked(tmp_path / "state", root):
+        pass
+
+
+def test_a_process_of_the_same_user_that_locks_the_directory_is_waited_for_and_named(
+    tmp_path: Path, root: Path
+) -> None:
+    """As earlier versions of unspill lock it, and people with `flock`."""
+    hold = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(); input()"
+    words: list[str | Path] = [sys.executable, "-c", hold, root]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(ProjectBusy, match=f"process {holder.pid}, one of yours"), root_locked(tmp_path, root):
+            pass
+        holder.kill()
+    with root_locked(tmp_path, root):
+        pass
+
+
+def test_nobody_else_can_open_the_file_of_the_locks(tmp_path: Path, root: Path) -> None:
+    with root_locked(tmp_path, root):
+        pass
+    file = Path(pwd.getpwuid(os.getuid()).pw_dir, os.fsdecode(locks._ROOT_LOCKS))
+    found = file.stat()
+    assert (found.st_uid, stat.S_IMODE(found.st_mode), found.st_size) == (os.getuid(), 0o600, 0)
+
+
+def test_the_directories_of_the_locks_are_made_for_their_owner_alone(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    person = pwd.struct_passwd(("ann", "x", os.getuid(), os.getgid(), "", os.fspath(home), ""))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: person)
+    before = os.umask(0)
+    try:
+        with root_locked(tmp_path / "state", root):
+            pass
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in home.rglob("*")}
+    assert modes == {".local": 0o700, "state": 0o700, "unspill-roots.lock": 0o600}

@@ -221,6 +221,7 @@ def test_letters_of_the_world_are_shown_as_they_are() -> None:
 
 def test_letters_that_look_alike_are_pointed_out() -> None:
     question = make_question(network(*SHELL, "curl ex\u0430mple.org".encode()), ("once",))
+    assert r'"curl ex\u{430}mple.org"' in question.text
     assert [line for line in question.lines if "look alike" in line]
     assert not [line for line in make_question(network(b"curl", b"example.org"), ()).lines if "look alike" in line]
 
@@ -378,11 +379,38 @@ def test_a_person_is_not_asked_to_show_what_is_never_shown(kind: type[ReadablePa
         check(kind(project=PROJECT, path=path))
 
 
-def test_nobody_is_asked_about_a_command_that_nobody_can_read() -> None:
-    check(NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x" * COMMAND_BYTES,)}))
-    with pytest.raises(DeniedError) as caught:
-        check(NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x" * COMMAND_BYTES, b"y")}))
+TOO_MUCH: dict[str, Request] = {
+    "a long word": NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x" * COMMAND_BYTES, b"y")}),
+    "many empty words": NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x", *(b"",) * COMMAND_BYTES)}),
+    "many variables": NetworkForCommand(**FOR_A_COMMAND | {"names": tuple(f"V{at:05}" for at in range(5000))}),
+    "a long variable": Unsandboxed(**FOR_A_COMMAND, environ=(b"A=" + b"x" * 20_000,)),
+}
+
+
+@pytest.mark.parametrize("case", TOO_MUCH)
+def test_nobody_is_asked_about_what_nobody_can_read(case: str) -> None:
+    with pytest.raises(DeniedError, match="too many to ask about") as caught:
+        check(TOO_MUCH[case])
     assert caught.value.remedy
+
+
+def test_somebody_is_asked_about_a_command_that_is_just_short_enough() -> None:
+    check(NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x" * COMMAND_BYTES,)}))
+
+
+@pytest.mark.parametrize("field", ["cwd", "path"])
+def test_no_path_of_a_request_is_longer_than_a_path_can_be(field: str) -> None:
+    values: dict[str, Any] = {"project": PROJECT, "path": b"/srv/x"}
+    check(ReadablePath(**values | {field: b"/" + b"x" * 4094}))
+    with pytest.raises(UsageError, match="longer than any can be"):
+        check(ReadablePath(**values | {field: b"/" + b"x" * 4095}))
+
+
+def test_nobody_is_asked_about_a_command_of_which_only_the_beginning_is_known() -> None:
+    long = NetworkForCommand(**FOR_A_COMMAND | {"argv": (b"x" * 20_000,)})
+    check(long)
+    with pytest.raises(UsageError, match="only the beginning"):
+        check(long.bounded())
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from unspill.policy.hosts import Refused
 from unspill.policy.paths import (
     COLUMNS,
     contains,
+    find_misleading,
     is_mixed_script,
     lies_beneath,
     normalise,
@@ -265,6 +266,55 @@ def test_a_host_that_is_proposed_is_one_word() -> None:
 )
 def test_a_name_is_shown_so_that_it_can_not_be_mistaken(name: bytes, shown: str) -> None:
     assert quote(name) == shown
+
+
+LOOKS_LIKE_ANOTHER = {
+    "a Cyrillic letter in .git": (".g\u0456t/config", r'".g\u{456}t/config"'),
+    "a Greek letter in a name": ("c\u03bfnfig", r'"c\u{3bf}nfig"'),
+    "letters of Cherokee": ("R\u13aaED", r'"R\u{13aa}ED"'),
+    "letters from right to left in a word": ("a\u05d0b", r'"a\u{5d0}b"'),
+    "a whole name that could be ASCII": (".\u0458\u0458/config", r'".\u{458}\u{458}/config"'),
+    "a whole word that could be ASCII": ("\u0441\u043e\u0440\u0443.py", r'"\u{441}\u{43e}\u{440}\u{443}.py"'),
+    "bold letters": ("\U0001d41a.sh", r'"\u{1d41a}.sh"'),
+    "wide letters": ("\uff0e\uff45\uff4e\uff56", r'"\u{ff0e}\u{ff45}\u{ff4e}\u{ff56}"'),
+    "another shape of g": (".\u0261it", r'".\u{261}it"'),
+    "a slash that is none": ("a\u2215b", r'"a\u{2215}b"'),
+    "dots that are none": ("\u2025/x", r'"\u{2025}/x"'),
+    "a filler": ("Makefile\u3164", r'"Makefile\u{3164}"'),
+    "a selector": ("Makefile\ufe0f", r'"Makefile\u{fe0f}"'),
+    "a joiner": ("Make\u034ffile", r'"Make\u{34f}file"'),
+    "a blank of Braille": ("x\u2800", r'"x\u{2800}"'),
+}
+PLAINLY_OF_ONE_SCRIPT = (
+    *("файл.txt", "отчёт_\u0441_фото.txt", "план-\u0430", "αρχείο.txt", "שלום.txt", "日本語/файл"),
+    *("文件.txt", "報告v2.txt", "报告\uff08终稿\uff09.docx", "ファイル", "한글abc"),
+    *("größe", "naïve.txt", "e\u0301té", "\u0131ş\u0131k", "1º_semestre"),
+)
+
+
+@pytest.mark.parametrize("case", LOOKS_LIKE_ANOTHER)
+def test_a_name_that_looks_like_another_is_shown_with_what_it_is_made_of(case: str) -> None:
+    name, shown = LOOKS_LIKE_ANOTHER[case]
+    assert quote(name.encode()) == shown
+    assert find_misleading(show(name.encode())) == set()
+
+
+@pytest.mark.parametrize("name", PLAINLY_OF_ONE_SCRIPT)
+def test_a_name_that_is_plainly_of_one_script_stays_readable(name: str) -> None:
+    assert quote(name.encode()) == show(name.encode()) == name
+
+
+@pytest.mark.parametrize("case", LOOKS_LIKE_ANOTHER)
+def test_without_looking_for_them_they_would_be_shown_as_they_are(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: none of them is escaped as something that does not print."""
+    monkeypatch.setattr("unspill.policy.paths.find_misleading", lambda _text: set())
+    name, _ = LOOKS_LIKE_ANOTHER[case]
+    assert quote(name.encode()) == show(name.encode()) == name
+
+
+@given(st.text(alphabet=st.sampled_from("ag\u0430\u0456ж文/._-\u2215"), max_size=12))
+def test_no_word_that_is_shown_mixes_latin_with_what_looks_like_it(name: str) -> None:
+    assert not is_mixed_script(quote(name.encode()).encode())
 
 
 @given(st.binary(max_size=40))

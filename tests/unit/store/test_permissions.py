@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.unit.permissions.given import ONCE_ONLY, ONE_OF_EACH, PROJECT, REMEMBERED, REQUESTS, name_of
 from unspill.errors import StoreDamaged, StoreError, UsageError
 from unspill.model.change import Consent
-from unspill.model.permission import Request, RequestId
+from unspill.model.permission import Egress, Request, RequestBase, RequestId
 from unspill.model.policy import SCOPES
+from unspill.model.run import KEPT_COMMAND_BYTES
 from unspill.store import permissions as module
 from unspill.store.db import Store
 from unspill.store.permissions import (
@@ -257,6 +258,70 @@ def test_a_damaged_row_is_reported_never_believed(store: Store, requests: Reques
 ONE = "7f3a9c" + "1" * 58
 OTHER = "7f3a9c" + "2" * 58
 ROOT = b"/home/ann/project"
+
+
+def long_egress(end: bytes = b"") -> Egress:
+    script = b"curl example.org " + b"x" * 10 * KEPT_COMMAND_BYTES + end
+    return Egress(project=PROJECT, sandbox="0123456789abcdef", argv=(b"/bin/sh", b"-c", script), hosts=("example.org",))
+
+
+def bytes_of(store: Store, table: str) -> int:
+    ((found,),) = store.grants._db.rows(f"SELECT total(length(request)) FROM {table}")
+    assert isinstance(found, float)
+    return int(found)
+
+
+def test_of_a_long_command_a_grant_keeps_the_beginning_and_covers_the_very_same(store: Store) -> None:
+    grant(store.grants, long_egress())
+    assert bytes_of(store, "grants") < 2 * KEPT_COMMAND_BYTES
+    (found,) = store.grants.matching(long_egress(), NOW)
+    assert found.covers(long_egress(), NOW)
+    assert found.request.argv[2].startswith(b"curl example.org x")
+
+
+OTHERS = {
+    "another end": long_egress(b"; rm -rf /"),
+    "the part that is kept": long_egress().replace(argv=long_egress().bounded().argv),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_it_covers_nothing_that_only_begins_alike(store: Store, case: str) -> None:
+    grant(store.grants, long_egress())
+    assert store.grants.matching(OTHERS[case], NOW) == ()
+    assert not store.grants.all()[0].covers(OTHERS[case], NOW)
+
+
+def test_by_the_beginning_alone_it_would(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: the digest of the whole is what tells one long command from another."""
+    bounded = RequestBase.bounded
+    monkeypatch.setattr(RequestBase, "bounded", lambda self: bounded(self).replace(command=""))
+    grant(store.grants, long_egress())
+    assert store.grants.matching(OTHERS["another end"], NOW)
+
+
+def test_a_long_command_is_kept_whole_while_somebody_may_read_it_and_no_longer(
+    store: Store, requests: RequestTable
+) -> None:
+    open_, over, late = (asked(long_egress(), state="waiting") for _ in range(3))
+    for one in (open_.replace(deadline_ns=NOW + 10 * DAY), over, late):
+        requests.add(one)
+    assert requests.answer(over.id, over.digest, scope="once", by="ann", now_ns=NOW)
+    assert bytes_of(store, "requests") > 30 * KEPT_COMMAND_BYTES
+    requests.add(asked(ONE_OF_EACH[0], asked_ns=NOW + DAY, deadline_ns=NOW + 2 * DAY))
+    kept = {one.id: requests.find(one.id) for one in (open_, over, late)}
+    assert all(found is not None and found.is_genuine for found in kept.values())
+    assert {identity for identity, found in kept.items() if found and found.request == long_egress()} == {open_.id}
+    assert bytes_of(store, "requests") < 15 * KEPT_COMMAND_BYTES
+    assert requests.take(over.id, over.digest)
+
+
+def test_an_answer_to_a_long_command_is_for_no_other(requests: RequestTable) -> None:
+    one = asked(long_egress(), state="waiting")
+    requests.add(one)
+    assert digest_of_question(one.id, OTHERS["another end"]) != one.digest
+    assert requests.latest_of(long_egress(), NOW)
+    assert requests.latest_of(OTHERS["another end"], NOW) == ()
 
 
 def consent(digest: str, path: bytes = b".envrc", root: bytes = ROOT) -> Consent:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from unspill.errors import StoreDamaged
 from unspill.model import run as run_module
 from unspill.model.run import (
+    KEPT_COMMAND_BYTES,
     Cancelled,
     Connection,
     Denial,
@@ -172,6 +173,19 @@ def test_a_row_keeps_the_beginning_and_the_end_and_counts_the_rest(head: int, ta
     assert kept.file == b"f"
     if left_out == 0 and output.total <= 2 * KEPT_BYTES:
         assert kept.kept() == output.kept()
+
+
+def test_of_a_long_command_a_row_keeps_the_beginning_and_counts_the_rest(store: Store) -> None:
+    sandbox = store.sandboxes.get_or_create(b"/p", "default", 1, 2).id
+    words = (b"sh", b"-c", *(b"x" * 99 for _ in range(1000)))
+    run = store.runs.start(sandbox, argv=words, cwd=b"/p", started_ns=1, owner=OWNER)
+    found = store.runs.find(run.id)
+    assert found == run
+    joined = b"\0".join(words)
+    assert b"\0".join(run.argv) == joined[:KEPT_COMMAND_BYTES]
+    assert run.argv_left_out == len(joined) - KEPT_COMMAND_BYTES
+    short = store.runs.start(sandbox, argv=(b"true", b""), cwd=b"/p", started_ns=1, owner=OWNER)
+    assert (short.argv, short.argv_left_out) == ((b"true", b""), 0)
 
 
 def test_known_runs_are_told_from_other_names(store: Store) -> None:
