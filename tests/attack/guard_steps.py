@@ -179,7 +179,7 @@ LINE = "line() { mkdir -p $(dirname $1); printf 'touch %s\\n' \"$CANARY\" > $1; 
 TOOLS += LINE
 # What a person has in an `.envrc` that direnv may run, and the file of the project that it reads besides
 SOURCED = [
-    Steps("a local addition", ("line .envrc.local",), before="echo source_env_if_exists .envrc.local > .envrc"),
+    Steps("a local addition", ("line .envrc.mine",), before="echo source_env_if_exists .envrc.mine > .envrc"),
     Steps("a script", ("line scripts/env.sh",), before="echo '. \"$PWD/scripts/env.sh\"' > .envrc"),
     Steps(
         "a script behind a command",

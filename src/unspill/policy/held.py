@@ -153,7 +153,7 @@ HELD = (
             "its documents, Shell hook",
             files=b"pitchfork.toml pitchfork.local.toml",
         ),
-        _from("fnox", "its documents, Shell integration", files=b"fnox.toml fnox.local.toml .fnox.toml"),
+        _from("fnox", "its documents, Shell integration", files=b"fnox.toml", patterns=b"fnox.*.toml"),
         _from("proto", "its documents, proto activate", files=b".prototools", patterns=b".prototools.*"),
         _from("Flox", "its documents, manifest.toml", directories=b".flox"),
         _from("RVM", "its documents, Project .rvmrc", files=b".rvmrc"),
@@ -206,12 +206,9 @@ HELD = (
     _row(
         "held",
         "vim or Emacs runs it when you open a file beside it",
-        _from(
-            "vim and Neovim",
-            "their help, exrc",
-            files=b".vimrc _vimrc .exrc _exrc .gvimrc .nvimrc .nvim.lua",
-            directories=b".vim .nvim",
-        ),
+        _from("vim", "version 9.0 with `set exrc`", "2026-11-16", files=b".vimrc _vimrc .exrc"),
+        _from("vim", "its help, exrc and runtimepath", files=b"_exrc .gvimrc", directories=b".vim"),
+        _from("Neovim", "its help, exrc", files=b".nvimrc .nvim.lua", directories=b".nvim"),
         _from("vim-localvimrc and local_vimrc", "their README", files=b".lvimrc .local.vimrc"),
         _from("lazy.nvim", "its documents, local_spec", files=b".lazy.lua"),
         _from("Emacs", "its manual, Per-directory local variables", files=b".dir-locals.el .dir-locals-2.el"),
@@ -243,7 +240,8 @@ HELD = (
         _from(
             "many agents", "the documents of Claude Code, Copilot CLI and Visual Studio", files=b".mcp.json mcp.json"
         ),
-        _from("many agents", "the documents of Codex and Amp, skills", directories=b".agents .agent"),
+        _from("many agents", "the documents of Codex and Amp, Skills", directories=b".agents"),
+        _from("Antigravity", "its documents, Rules and workflows", directories=b".agent"),
         _from(
             "Claude Code",
             "its documents, Settings and Hooks",
@@ -254,10 +252,11 @@ HELD = (
         _from("Codex", "its documents, Configuration", directories=b".codex"),
         _from("Gemini CLI", "its documents, Configuration", directories=b".gemini"),
         _from("Qwen Code", "its documents, Configuration", directories=b".qwen"),
-        _from("opencode", "its documents, Plugins", files=b"opencode.json opencode.jsonc", directories=b".opencode"),
+        _from("opencode", "version 1.18.33, a plugin in `.opencode/plugin`", "2026-11-16", directories=b".opencode"),
+        _from("opencode", "its documents, Config", files=b"opencode.json opencode.jsonc"),
         _from("Crush", "its README", files=b"crush.json .crush.json", directories=b".crush"),
         _from("aider", "its documents, YAML config file", files=b".aider.conf.yml"),
-        _from("Pi", "its documents, Extensions", directories=b".pi"),
+        _from("Pi", "version 0.73.1, an extension in `.pi/extensions`", "2026-11-16", directories=b".pi"),
         _from("OpenHands", "its documents, Repository customization", directories=b".openhands"),
         _from("Amp", "its manual, Settings and Plugins", directories=b".amp"),
         _from(
@@ -284,7 +283,7 @@ HELD = (
         _from("Grok CLI", "its README", directories=b".grok"),
         _from("Vibe", "its README", directories=b".vibe"),
         _from("gptme", "its documents, Project configuration", files=b"gptme.toml gptme.local.toml"),
-        _from("fast-agent", "its documents, Configuration", files=b"fastagent.config.yaml fast-agent.yaml"),
+        _from("fast-agent", "its documents, Configuration", files=b"fastagent.config.yaml"),
         _from("mcp-agent", "its documents, Configuration", files=b"mcp_agent.config.yaml"),
         _from("Serena", "its documents, Project configuration", directories=b".serena"),
         deleted="held",
@@ -314,7 +313,8 @@ HELD = (
         "held",
         "version control runs what it names",
         _from("git", "git-config(1)", _BY_TESTS, files=b".gitconfig", directories=b".config/git"),
-        _from("Mercurial", "hgrc(5)", files=b".hgrc .hg/hgrc .hg/hgrc-not-shared", directories=b".config/hg"),
+        _from("Mercurial", "version 7.2.4, a hook", "2026-11-16", files=b".hg/hgrc"),
+        _from("Mercurial", "hgrc(5)", files=b".hgrc .hg/hgrc-not-shared", directories=b".config/hg"),
         _from("Sapling", "its documents, Configuration", files=b".sl/config"),
         _from(
             "Jujutsu",
