@@ -173,3 +173,48 @@ WORK_TREES = [
         before="mkdir -p up/hooks; git config core.worktree ../up/hooks; cp a.txt up/hooks",
     ),
 ]
+
+# A shell line that leaves a mark wherever it is read
+LINE = "line() { mkdir -p $(dirname $1); printf 'touch %s\\n' \"$CANARY\" > $1; }\n"
+TOOLS += LINE
+# What a person has in an `.envrc` that direnv may run, and the file of the project that it reads besides
+SOURCED = [
+    Steps("a local addition", ("line .envrc.mine",), before="echo source_env_if_exists .envrc.mine > .envrc"),
+    Steps("a script", ("line scripts/env.sh",), before="echo '. \"$PWD/scripts/env.sh\"' > .envrc"),
+    Steps(
+        "a script behind a command",
+        ("line scripts/env.sh",),
+        before="echo '[ -f x ] || source \"$(pwd)/scripts/env.sh\"' > .envrc",
+    ),
+    Steps(
+        "a script of a script",
+        ("line scripts/more.sh",),
+        before="mkdir scripts; echo '. scripts/more.sh' > scripts/env.sh; echo 'source scripts/env.sh' > .envrc",
+    ),
+    Steps(
+        "a program",
+        ("line tools/vars; chmod +x tools/vars",),
+        before="echo 'eval \"$(sh tools/vars)\"' > .envrc",
+    ),
+    Steps(
+        "all files of a directory",
+        ("line env.d/20-more.sh",),
+        before="mkdir env.d; touch env.d/10-x.sh; echo 'for file in env.d/*.sh; do . $file; done' > .envrc",
+    ),
+    Steps(
+        "in a directory further down",
+        ("line sub/local.sh",),
+        where="sub",
+        before="mkdir sub; touch sub/x; echo '. ./local.sh' > sub/.envrc; cd sub",
+    ),
+    Steps(
+        "of a directory above the project",
+        ("line env.sh",),
+        before='echo ". $PWD/env.sh" > ../.envrc; cd ..',
+    ),
+    Steps(
+        "a link above the script",
+        ("line other/env.sh; rm -r scripts; ln -s other scripts",),
+        before="mkdir scripts; touch scripts/env.sh; echo 'source scripts/env.sh' > .envrc",
+    ),
+]

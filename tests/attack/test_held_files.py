@@ -6,18 +6,19 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.attack.guard_steps import BY_LINKS, IN_STEPS, TOOLS, WORK_TREES, Steps
+from tests.attack.guard_steps import BY_LINKS, IN_STEPS, SOURCED, TOOLS, WORK_TREES, Steps
 from tests.kernel.terminal_person import at_terminal
 from tests.kernel.test_git_apply import IDENTITY, do
 from tests.support import Ground, printed, run_cli
 from unspill import RunResult, Sandbox
 from unspill.model.change import Selection
 from unspill.model.operation import Skipped
-from unspill.policy.held import HIDDEN
+from unspill.policy.held import HIDDEN, OPEN_TO_ALL, Index
 
 pytestmark = pytest.mark.kernel
 
@@ -149,7 +150,58 @@ def test_e13_a_push_is_not_led_to_a_repository_that_a_command_made(repository: G
     assert fires(repository, pushing)
 
 
-LINKED = {".hg": "hgrc", ".config": "mise/config.toml", ".github": "hooks/a.json", ".jj": "config.toml"}
+@pytest.mark.attack
+@pytest.mark.parametrize("steps", SOURCED, ids=str)
+def test_e13_what_an_allowed_envrc_reads_besides_is_held(ground: Ground, steps: Steps) -> None:
+    """Change a file that the person's `.envrc` sources or runs. direnv was allowed that `.envrc` and asks no more.
+
+    Control: where the person lets the file pass, the real direnv runs it at the next prompt.
+    """
+    sandbox = take(ground, replace(steps, before=f"{steps.before}; direnv allow"))
+    enters = replace(steps, looks="direnv export bash")
+    assert not fires(ground, enters)
+    consent_to_all(sandbox)
+    assert fires(ground, enters)
+
+
+# A name that the table lacked once, of each kind of pattern
+FOUND_LATER = (
+    "mise/config.toml", "mise.ci.toml", ".mise.ci.local.toml", ".config/mise.ci.toml", ".miserc.toml",
+    "mise/conf.d/x.toml", ".bsp/x.json", ".pi/extensions/x.ts", ".openhands/setup.sh", ".amp/settings.json",
+    ".sl/config", ".shadowenv.d/500.lisp", "pitchfork.toml", ".clinerules/hooks/PreToolUse", "rust-analyzer.toml",
+)  # fmt: skip
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("with_rows", [True, False])
+def test_e13_files_of_further_tools_are_held(ground: Ground, with_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the files that mise, build servers, shells' hooks and coding agents act on by themselves.
+
+    Control: with those rows taken out of the table, the files are applied.
+    """
+    if not with_rows:
+        monkeypatch.setattr("unspill.apply.guard.INDEX", Index((), frozenset()))
+    script = "; ".join(f"mkdir -p $(dirname {path}); echo x > {path}" for path in FOUND_LATER)
+    take(ground, Steps("", (script,)))
+    there = {path for path in FOUND_LATER if (ground.project / path).exists()}
+    assert there == (set() if with_rows else set(FOUND_LATER))
+
+
+@pytest.mark.attack
+def test_c7_what_is_new_and_open_to_everybody_is_flagged(ground: Ground) -> None:
+    """Make a file and a directory that every user of the machine may write.
+
+    Control: the same file and directory with ordinary modes, a link and a sticky directory are not flagged.
+    """
+    sandbox = ground.sandbox(after="apply")
+    usual = sandbox.run("echo x > a; mkdir d; ln -s a l; mkdir -m 1777 s; echo x > s/f")
+    assert usual.flagged == ()
+    opened = sandbox.run("umask 0; echo x > b; mkdir e; ln -s a m; chmod 666 a; chmod 777 d")
+    assert {path for path, _ in opened.flagged} == {b"b", b"e", b"a", b"d"}
+    assert {reason for _, reason in opened.flagged} == {OPEN_TO_ALL.reason}
+
+
+LINKED = {".hg": "hgrc", ".config": "fish/config.fish", ".github": "hooks/a.json", ".jj": "config.toml"}
 
 
 @pytest.mark.attack

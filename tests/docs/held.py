@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Final
 
 from unspill.policy.git import EXCLUDED_KEYS, FORMAT_KEYS, ORDINARY_KEYS
-from unspill.policy.held import FLAGGED, HELD, RULES, GuardRow
+from unspill.policy.held import FLAGGED, HELD, RULES, PathNames
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "held.md"
 ROWS_HEADER: Final = "| what | verdict | why | when it is deleted |"
+ORIGINS_HEADER: Final = "| names | tool | known from | last tried |"
 KEYS_HEADER: Final = "| keys | with what value |"
 VALUES: Final = {
     "any": "any",
@@ -32,10 +33,20 @@ def rows() -> list[str]:
     return [f"| {' | '.join(row)} |" for row in sorted(cells, key=lambda row: order.index(row[1]))]
 
 
-def names_of(row: GuardRow) -> str:
-    """Return the names of a row as patterns."""
+def origins() -> list[str]:
+    """Return the lines of the table of tools: the names of each, how that is known, and when it was tried."""
+    return [
+        f"| {names_of(origin)} | {origin.tool} | {origin.source} | {origin.tried or 'documented'} |"
+        for row in HELD
+        for origin in row.origins
+    ]
+
+
+def names_of(row: PathNames) -> str:
+    """Return names as patterns."""
     patterns = [name.decode() for name in row.files]
     patterns += [f"{name.decode()}/" for name in row.directories]
+    patterns += [pattern.decode() for pattern in row.patterns]
     patterns += [f"*.{suffix.decode()}" for suffix in row.suffixes]
     patterns += [f"{stem.decode()}.*" for stem in row.stems]
     patterns += [f"*{ending.decode()}" for ending in row.endings]
@@ -62,7 +73,7 @@ def keys() -> list[str]:
 
 def with_tables(text: str) -> str:
     """Return the document with its tables made anew."""
-    for header, lines in ((ROWS_HEADER, rows()), (KEYS_HEADER, keys())):
+    for header, lines in ((ROWS_HEADER, rows()), (ORIGINS_HEADER, origins()), (KEYS_HEADER, keys())):
         before, _, after = text.partition(header + "\n")
         rest = after.split("\n")
         end = next(index for index, line in enumerate(rest) if not line.startswith("|"))

@@ -346,3 +346,23 @@ def test_what_can_answer_is_taken(ground: Ground) -> None:
     known: tuple[Any, ...] = ("terminal", "queue", "deny", None, Callback(lambda question: True))
     for approver in known:
         Sandbox(ground.project, policy=ground.policy(), approver=approver).close()
+
+
+# As cargo does: each state of the source has a program of its own
+BUILD = "mkdir -p build && cc -o build/app-$(cksum < main.c | cut -d' ' -f1) main.c"
+
+
+@pytest.mark.parametrize(("rules", "flagged"), [("build/\n", [0, 0]), ("*.o\n", [1, 1])])
+def test_what_a_build_makes_and_git_ignores_is_not_flagged_each_time(
+    ground: Ground, rules: str, flagged: list[int]
+) -> None:
+    ground.write(".gitignore", rules)
+    sandbox = ground.sandbox(after="apply")
+    lines = []
+    for number in range(2):
+        ground.write("main.c", f"int main(void) {{ return {number}; }}\n")
+        result = sandbox.run(BUILD)
+        assert result.ok, result.stderr.kept()
+        lines.append(len(result.flagged))
+    assert len(list((ground.project / "build").iterdir())) == 2
+    assert lines == flagged

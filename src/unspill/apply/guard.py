@@ -7,21 +7,34 @@ read of the few whose content decides. Nothing is written, no program runs.
 
 from __future__ import annotations
 
+import itertools
 import os
 
-from unspill.apply.guard_git import GitGuard, PlaceGuard, View, join
+from unspill.apply.guard_git import GitGuard, PlaceGuard, View, join, places_below, read_live
 from unspill.changes.scan import Reader
 from unspill.model.policy import Secrets
 from unspill.policy import held
 from unspill.policy.git import (
     GIT,
     GIT_MARKS,
+    ignore_rules,
     inside_store,
     is_object,
     is_object_directory,
 )
-from unspill.policy.held import INDEX, ORDINARY, PACKAGE_TREES, gather, package_top, worst
-from unspill.policy.paths import climbs_after_a_name, contains, fold, is_odd
+from unspill.policy.held import (
+    INDEX,
+    MOST_WORDS,
+    ORDINARY,
+    PACKAGE_TREES,
+    gather,
+    package_top,
+    words_of_mise,
+    words_of_nix,
+    words_of_shell,
+    worst,
+)
+from unspill.policy.paths import climbs_after_a_name, contains, fold, glob_matches, is_odd
 from unspill.policy.secrets import masked_names
 from unspill.record import Record
 
@@ -30,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from unspill.model.change import Change, RootChanges
+    from unspill.policy.git import IgnoreRule
     from unspill.policy.held import GuardRow, Opinion
 
 
@@ -39,6 +53,17 @@ MARKS_OF_A_PROJECT = frozenset((b".git", b".hg", b".jj"))
 # Far fewer microseconds each than it took the command to delete them
 MAX_LOOKS = 500_000
 _MOST_DIRECTORIES = 10_000
+# Flagged as long as git does not ignore them: a build makes them again and again
+_BUILT = frozenset((held.EXECUTABLE.reason, held.IN_PROGRAMS.reason))
+_MOST_IGNORED = 500
+_ENVRC = b".envrc"
+_MISE_FILES = tuple(
+    b"""
+    mise.toml .mise.toml mise.local.toml .mise.local.toml mise/config.toml .mise/config.toml .config/mise.toml
+    .config/mise/config.toml
+    """.split()
+)
+_MOST_SOURCED = 1000
 
 
 class Judged(Record):
@@ -81,6 +106,8 @@ class _RootJudge:
         self._secrets = secrets
         self._gone = GoneGuard(part.root)
         self._linked = LinkedNames(part.root)
+        self._sourced = SourcedFiles(part)
+        self._ignored = IgnoredFiles(view)
         self._held: dict[bytes, str] = {}
         self._flags: list[tuple[bytes, str]] = []
         self._packages: dict[bytes, None] = {}
@@ -90,7 +117,8 @@ class _RootJudge:
 
     def run(self) -> Judged:
         places = PlaceGuard(self._view)
-        suspects = self._first_look(INDEX.parts | places.names | self._secrets.names | self._linked.names, places)
+        names = INDEX.parts | places.names | self._secrets.names | self._linked.names | self._sourced.names
+        suspects = self._first_look(names, places)
         git = GitGuard(self._view, {b"/".join(parts) for _, parts in suspects if parts[-1] in GIT_MARKS})
         for change, parts in suspects:
             opinions = git.judge(change, parts, len(self._outer)), self._by_name(change, parts, git)
@@ -98,8 +126,9 @@ class _RootJudge:
             inner = parts[len(self._outer) :]
             other = self._linked.other_name(inner)
             linked = self._by_name(change, other, git) if other is not None else ORDINARY
-            gone = self._gone.judge(change, inner)
-            self._note(change, parts, worst(*opinions, placed, linked, self._secrets.judge(change, inner), gone))
+            gone, sourced = self._gone.judge(change, inner), self._sourced.judge(change, inner)
+            secret = self._secrets.judge(change, inner)
+            self._note(change, parts, worst(*opinions, placed, linked, secret, gone, sourced))
         if self._held:
             self._hold_what_is_in_held_directories()
             self._hold_new_directories()
@@ -113,7 +142,8 @@ class _RootJudge:
     def _first_look(self, names: frozenset[bytes], places: PlaceGuard) -> list[tuple[Change, list[bytes]]]:
         """Return the changes whose names may matter, and judge all others by their kind."""
         suspects = []
-        outer, suffixes, stems = self._outer, INDEX.suffixes, INDEX.stems
+        outer, suffixes, stems, beginnings = self._outer, INDEX.suffixes, INDEX.stems, INDEX.beginnings
+        is_anywhere = places.is_overfull or self._sourced.is_anywhere
         known: bytes | None = None
         for change in self._part.changes:
             directory, _, name = change.path.rpartition(b"/")
@@ -121,7 +151,7 @@ class _RootJudge:
                 # Files of one directory follow one another, so this is done once for most
                 known = directory
                 above = [*outer, *INDEX.fold(directory).split(b"/")] if directory else outer
-                is_near = places.is_overfull or not names.isdisjoint(above)
+                is_near = is_anywhere or not names.isdisjoint(above)
                 is_store = is_object_directory(above)
             name = name.lower()
             if is_odd(name):
@@ -132,6 +162,7 @@ class _RootJudge:
                 or name.partition(b".")[0] in stems
                 or name.rpartition(b".")[2] in suffixes
                 or b".config." in name
+                or name.startswith(beginnings)
             ):
                 if not (is_store and _is_plain(change) and is_object([b"objects", above[-1], name])):
                     suspects.append((change, [*above, name]))
@@ -142,8 +173,9 @@ class _RootJudge:
             ):
                 parts = [*above, name]
                 linked = places.judge_link(change, parts) if change.target is not None and not outer else ORDINARY
-                gone = self._gone.judge(change, parts[len(outer) :])
-                self._note(change, parts, worst(_by_kind(change, parts, self._view), linked, gone))
+                inner = parts[len(outer) :]
+                others = self._gone.judge(change, inner), self._sourced.judge(change, inner)
+                self._note(change, parts, worst(_by_kind(change, parts, self._view), linked, *others))
         return suspects
 
     def _by_name(self, change: Change, parts: list[bytes], git: GitGuard) -> Opinion:
@@ -182,7 +214,7 @@ class _RootJudge:
             top = package_top(parts)
             if top:
                 self._packages[b"/".join(change.path.split(b"/")[: top - len(self._outer)])] = None
-            else:
+            elif reason not in _BUILT or self._sourced.is_on_path(parts) or not self._ignored.has(change.path):
                 self._flags.append((change.path, reason))
 
     def _hold_what_is_in_held_directories(self) -> None:
@@ -307,6 +339,142 @@ class LinkedNames:
         return None
 
 
+class SourcedFiles:
+    """The files of one root that live environment files name: `.envrc` of direnv, and the settings of mise.
+
+    Both tools ask the person about the environment file alone; what it reads besides runs unasked at the next prompt.
+    Words are read, nothing is run. `names` has a component of every such path, for the first look at many;
+    `is_anywhere` if a pattern names files in no directory of its own, so that each path may be one.
+    """
+
+    def __init__(self, part: RootChanges) -> None:
+        self._root = part.root
+        self._places: set[bytes] = set()
+        self._above: set[bytes] = set()
+        self._globs: set[tuple[bytes, ...]] = set()
+        self._directories: set[bytes] = set()
+        self.names: set[bytes] = set()
+        # Files to read, and the directories that their words start from
+        self._waiting: list[tuple[bytes, tuple[bytes, ...]]] = [(join(top, _ENVRC), (top,)) for top in _tops_of(part)]
+        self._waiting += [(join(part.root, name), (part.root,)) for name in _MISE_FILES]
+        self._read_all()
+        self.is_anywhere = any(len(glob) == 1 for glob in self._globs)
+
+    def judge(self, change: Change, parts: list[bytes]) -> Opinion:
+        """Return the verdict on a change; `parts` is its folded path from the root on."""
+        if change.entry is None or change.entry.kind == "dir" or change.is_mere_touch:
+            return ORDINARY
+        path = b"/".join(parts)
+        is_link_above = change.target is not None and path in self._above
+        is_named = path in self._places or any(glob_matches(parts, glob) for glob in self._globs)
+        return held.SOURCED.opinion if is_named or is_link_above else ORDINARY
+
+    def is_on_path(self, parts: list[bytes]) -> bool:
+        """Tell whether a folded path lies in a directory that an environment file names, to run programs from it."""
+        return any(b"/".join(parts[:end]) in self._directories for end in range(1, len(parts)))
+
+    def _read_all(self) -> None:
+        known: set[bytes] = set()
+        read = 0
+        for path, starts in self._waiting:
+            content = b"" if path in known or read >= _MOST_SOURCED else read_live(path)
+            known.add(path)
+            if content:
+                read += 1
+                words = words_of_nix if path.endswith(b".nix") else words_of_shell
+                words = words_of_mise if path.endswith(b".toml") else words
+                for word, is_sourced in itertools.islice(words(content), MOST_WORDS):
+                    for start in starts:
+                        self._add(start, word, is_sourced=is_sourced)
+
+    def _add(self, start: bytes, word: bytes, *, is_sourced: bool) -> None:
+        path = os.path.join(start, os.path.expanduser(word) if word.startswith(b"~/") else word)
+        is_like_path = is_sourced or b"." in word or b"/" in word
+        if b"\0" in word or not (is_like_path or os.path.lexists(path)):
+            return
+        found = places_below(self._root, start, word, is_live=True)
+        if os.path.isdir(path):
+            self._directories |= found
+            found, path = set(), join(path, _ENVRC)
+        if is_sourced:
+            self._waiting.append((os.path.normpath(path), (start, os.path.dirname(os.path.normpath(path)))))
+        for place in found:
+            parts = place.split(b"/")
+            is_wild = any(mark in word for mark in (b"*", b"?", b"["))
+            if is_wild:
+                self._globs.add(tuple(parts))
+                self.names.update(parts[-2:-1])
+            else:
+                self._places.add(place)
+                self.names.add(parts[-1])
+            self._above.update(b"/".join(parts[:end]) for end in range(1, len(parts)))
+
+
+class IgnoredFiles:
+    """The files of one root that its own `.gitignore` and `info/exclude` covered before the changes.
+
+    What a person ignores for all repositories does not count, nor whether a file is tracked all the same.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        # By directory: whether it is ignored, and the rules for what is in it: where they start from, and each
+        self._known: dict[bytes, tuple[bool, list[tuple[int, IgnoreRule]]]] = {}
+        self._left = _MOST_IGNORED
+
+    def has(self, path: bytes) -> bool:
+        """Tell whether git ignored a file of this path. After a bounded number of looks the answer is no."""
+        parts = path.split(b"/")
+        is_ignored, rules = self._directory(parts[:-1])
+        if is_ignored or not rules:
+            return is_ignored
+        self._left -= 1
+        return self._left >= 0 and _is_ignored(parts, rules, is_directory=False)
+
+    def _directory(self, parts: list[bytes]) -> tuple[bool, list[tuple[int, IgnoreRule]]]:
+        path = b"/".join(parts)
+        known = self._known.get(path)
+        if known is not None:
+            return known
+        is_ignored, rules = self._directory(parts[:-1]) if parts else (False, [])
+        is_ignored = is_ignored or (bool(parts) and _is_ignored(parts, rules, is_directory=True))
+        if not is_ignored:
+            if not parts or self._view.kind_before(join(path, GIT)) is not None:
+                # A repository inside another has rules of its own only
+                rules = self._rules(join(path, b".git/info/exclude"), len(parts))
+            rules = rules + self._rules(join(path, b".gitignore"), len(parts))
+        self._known[path] = is_ignored, rules
+        return is_ignored, rules
+
+    def _rules(self, path: bytes, depth: int) -> list[tuple[int, IgnoreRule]]:
+        return [(depth, rule) for rule in ignore_rules(self._view.before(path) or b"")]
+
+
+def _is_ignored(parts: list[bytes], rules: list[tuple[int, IgnoreRule]], *, is_directory: bool) -> bool:
+    """Tell whether the last rule that means a path ignores it."""
+    meant = (rule for depth, rule in reversed(rules) if rule.matches(parts[depth:], is_directory=is_directory))
+    return not next((rule.is_negated for rule in meant), True)
+
+
+def _tops_of(part: RootChanges) -> Iterator[bytes]:
+    """Yield the directories that something changes in, and all above them: a `.envrc` there may name what changes."""
+    known: set[bytes] = set()
+    for change in part.changes:
+        directory = change.path.rpartition(b"/")[0]
+        while directory and directory not in known:
+            known.add(directory)
+            parts = directory.split(b"/")
+            if GIT not in parts and not package_top(parts):
+                yield join(part.root, directory)
+            directory = directory.rpartition(b"/")[0]
+    above = part.root
+    while True:
+        yield above
+        if above in (b"/", b""):
+            return
+        above = os.path.dirname(above)
+
+
 def _is_plain(change: Change) -> bool:
     """Tell whether it is no link and nothing about its mode matters."""
     return change.target is None and (change.entry is None or not change.entry.mode & 0o6113)
@@ -333,8 +501,11 @@ def _by_kind(change: Change, parts: list[bytes], view: View) -> Opinion:
     if change.path == b"." and ~entry.mode & change.base_mode & 0o500:
         return held.CLOSED_ROOT.opinion
     added = entry.mode & ~change.base_mode if change.base_kind == entry.kind else entry.mode
-    if change.base_kind is not None and added & 0o002:
-        return held.OPEN_GIT.opinion if GIT in parts or change.path == b"." else held.OPEN_TO_ALL.opinion
+    if added & 0o002:
+        if change.base_kind is not None and (GIT in parts or change.path == b"."):
+            return held.OPEN_GIT.opinion
+        if entry.kind != "dir" or not entry.mode & 0o1000:
+            return held.OPEN_TO_ALL.opinion
     if entry.kind == "file" and entry.mode & 0o111:
         if added & 0o111 or change.base_kind != "file":
             is_sample = parts[-2:-1] == [b"hooks"] and parts[-1].endswith(b".sample")

@@ -616,7 +616,7 @@ def _places_of(view: View, top: bytes) -> Iterator[list[NamedPlace]]:
         settings = parse(content) if any(word in lower for word in _WORTH_PARSING) else None
         for key, value in settings or ():
             for kind, start, path in _named(pattern_of(key), os.fsencode(value), directory, work_tree):
-                found = _below(view.root, start, path, is_live=is_live)
+                found = places_below(view.root, start, path, is_live=is_live)
                 # The scripts in `.husky/_` run those beside it
                 husky = {name.removesuffix(b"/_") if b".husky" in name else name for name in found}
                 yield [NamedPlace(path=name, kind=kind) for name in (husky if kind == "hooks" else found)]
@@ -633,9 +633,9 @@ def _linked_hooks(view: View, top: bytes) -> Iterator[list[NamedPlace]]:
         except OSError:
             continue
         if os.path.islink(hooks):
-            yield [NamedPlace(path=path, kind="hooks") for path in _below(view.root, home, hooks, is_live=True)]
+            yield [NamedPlace(path=path, kind="hooks") for path in places_below(view.root, home, hooks, is_live=True)]
         for link in links:
-            yield [NamedPlace(path=path, kind="hooks") for path in _below(view.root, hooks, link, is_live=True)]
+            yield [NamedPlace(path=path, kind="hooks") for path in places_below(view.root, hooks, link, is_live=True)]
 
 
 def _named(pattern: str, value: bytes, directory: bytes, work_tree: bytes) -> Iterator[tuple[Kind, bytes, bytes]]:
@@ -653,7 +653,7 @@ def _named(pattern: str, value: bytes, directory: bytes, work_tree: bytes) -> It
             yield "program", work_tree, word.lstrip(b"!")
 
 
-def _below(root: bytes, start: bytes, path: bytes, *, is_live: bool) -> set[bytes]:
+def places_below(root: bytes, start: bytes, path: bytes, *, is_live: bool) -> set[bytes]:
     """Return a path as folded paths below the root: as it is written, and where it leads by the person's links."""
     if b"\0" in path:
         return set()
@@ -670,11 +670,11 @@ def _configurations(view: View, top: bytes, work_tree: bytes) -> Iterator[tuple[
     home = os.path.expanduser(b"~")
     for path in _git_directories(os.path.join(work_tree, b".git")):
         for name in (b"config", b"config.worktree"):
-            yield path, _read(os.path.join(path, name)), True
-    yield home, _read(os.path.join(home, b".gitconfig")), True
+            yield path, read_live(os.path.join(path, name)), True
+    yield home, read_live(os.path.join(home, b".gitconfig")), True
     own = os.path.join(os.environb.get(b"XDG_CONFIG_HOME") or os.path.join(home, b".config"), b"git")
-    yield own, _read(os.path.join(own, b"config")), True
-    yield b"/etc", _read(b"/etc/gitconfig"), True
+    yield own, read_live(os.path.join(own, b"config")), True
+    yield b"/etc", read_live(b"/etc/gitconfig"), True
     for name in (b".git/config", b".git/config.worktree"):
         change = view.find(join(top, name))
         if change is not None:
@@ -684,17 +684,17 @@ def _configurations(view: View, top: bytes, work_tree: bytes) -> Iterator[tuple[
 def _git_directories(path: bytes) -> Iterator[bytes]:
     """Yield the git directory behind a live `.git` and the one it shares settings with."""
     if not os.path.isdir(path):
-        target = pointer_target(_read(path))
+        target = pointer_target(read_live(path))
         if target is None:
             return
         path = os.path.join(os.path.dirname(path), target)
     yield path
-    common = _read(os.path.join(path, b"commondir")).strip()
+    common = read_live(os.path.join(path, b"commondir")).strip()
     if common:
         yield os.path.join(path, common)
 
 
-def _read(path: bytes) -> bytes:
+def read_live(path: bytes) -> bytes:
     """Return the content of a regular file of the person, nothing where there is none that can be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

@@ -7,11 +7,12 @@ is not known to be harmless here needs a person's consent; `apply.guard_git` ask
 
 from __future__ import annotations
 
-from unspill.policy.paths import resolve_text
+from unspill.policy.paths import glob_matches, resolve_text
+from unspill.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Literal
 
     GitSettings = tuple[tuple[str, str], ...]
@@ -128,6 +129,24 @@ BUILT_IN_DRIVERS = frozenset(
 # What the name of a reference may be made of without meaning anything to another program; few have more
 _PLAIN = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./+@"
 _STEPS = (b"exec ", b"x ", b"exec\t", b"x\t")
+_MOST_RULES = 2000
+
+
+class IgnoreRule(Record):
+    """One line of a `.gitignore`: patterns for the components of a path, from the directory of that file on."""
+
+    patterns: tuple[bytes, ...]
+    is_negated: bool
+    only_directories: bool
+
+    def matches(self, parts: Sequence[bytes], *, is_directory: bool) -> bool:
+        """Tell whether the rule means a path, given from the directory of its file on."""
+        if self.only_directories and not is_directory:
+            return False
+        # A class of characters by name is not read: such a rule ignores nothing, and takes back everything
+        if any(b"[:" in pattern for pattern in self.patterns):
+            return self.is_negated
+        return glob_matches(parts, self.patterns)
 
 
 def unusual_keys(
@@ -365,6 +384,30 @@ def is_log(content: bytes) -> bool:
 def has_commands(todo: bytes) -> bool:
     """Tell whether the steps of a rebase run commands when it goes on."""
     return any(line.lstrip().startswith(_STEPS) for line in todo.split(b"\n"))
+
+
+def ignore_rules(content: bytes) -> tuple[IgnoreRule, ...]:
+    """Return the rules of a `.gitignore` or `info/exclude` in order; the last one that means a path counts."""
+    return tuple(rule for line in content.split(b"\n")[:_MOST_RULES] if (rule := _ignore_rule(line)) is not None)
+
+
+def _ignore_rule(line: bytes) -> IgnoreRule | None:
+    line = line.removesuffix(b"\r")
+    text = line.rstrip(b" ")
+    if text != line and text.endswith(b"\\"):
+        # A space at the end counts if it is escaped
+        text += b" "
+    is_negated = text.startswith(b"!")
+    text = text.removeprefix(b"!") if is_negated else text
+    body = text.rstrip(b"/")
+    if not body or line.startswith(b"#"):
+        return None
+    # A slash before the end ties a rule to its directory; without one it means that name at any depth
+    is_tied = b"/" in body
+    patterns = tuple(part for part in body.split(b"/") if part)
+    return IgnoreRule(
+        patterns=patterns if is_tied else (b"**", *patterns), is_negated=is_negated, only_directories=body != text
+    )
 
 
 def has_template(content: bytes) -> bool:

@@ -31,25 +31,48 @@ ORDINARY: Opinion = ("ordinary", "")
 _RANK = {"ordinary": 0, "flagged": 1, "held": 2}
 
 
-class GuardRow(Record):
-    """One row: what is meant, the verdict, the reason as a person reads it, and the verdict on a deletion.
+class PathNames(Record):
+    """Names of paths, in the spelling of `INDEX.fold`.
 
     `files` match the end of a path, `directories` themselves and all that is in them, both wherever they lie and with
-    slashes between several components. `suffixes` are what follows the last dot of a name, `stems` what is before the
-    first, `endings` how a name ends. `but` are names in the directories that the row does not mean. A row without names
-    is a rule, and `what` says in words what it means.
+    slashes between several components. `patterns` are files with one `*` in their last component. `suffixes` are what
+    follows the last dot of a name, `stems` what is before the first, `endings` how a name ends. `but` are names in the
+    directories that are not meant.
+    """
+
+    files: tuple[bytes, ...] = ()
+    directories: tuple[bytes, ...] = ()
+    patterns: tuple[bytes, ...] = ()
+    suffixes: tuple[bytes, ...] = ()
+    stems: tuple[bytes, ...] = ()
+    endings: tuple[bytes, ...] = ()
+    but: tuple[bytes, ...] = ()
+
+
+class Origin(PathNames):
+    """A program that acts on these names by itself, how that is known, and when it was last seen to.
+
+    `source` is its document or its version. `tried` is the day on which the real program was seen to do it, or who
+    tries it again and again; it is empty where only its documents say so.
+    """
+
+    tool: str
+    source: str
+    tried: str = ""
+
+
+class GuardRow(PathNames):
+    """One row: what is meant, the verdict, the reason as a person reads it, and the verdict on a deletion.
+
+    A row without names is a rule, and `what` says in words what it means. A held row says
+    where its names come from.
     """
 
     verdict: Verdict
     reason: str
     what: str = ""
-    files: tuple[bytes, ...] = ()
-    directories: tuple[bytes, ...] = ()
-    suffixes: tuple[bytes, ...] = ()
-    stems: tuple[bytes, ...] = ()
-    endings: tuple[bytes, ...] = ()
-    but: tuple[bytes, ...] = ()
     deleted: Verdict = "ordinary"
+    origins: tuple[Origin, ...] = ()
 
     @property
     def opinion(self) -> Opinion:
@@ -57,101 +80,256 @@ class GuardRow(Record):
         return self.verdict, self.reason
 
 
-def _row(verdict: Verdict, reason: str, *, deleted: Verdict = "ordinary", **names: bytes) -> GuardRow:
-    """Return a row whose names are words of one text."""
+def _row(verdict: Verdict, reason: str, *origins: Origin, deleted: Verdict = "ordinary", **names: bytes) -> GuardRow:
+    """Return a row whose names are words of one text, or come from several tools."""
     split: dict[str, Any] = {key: tuple(text.split()) for key, text in names.items()}
-    return GuardRow(verdict=verdict, reason=reason, deleted=deleted, **split)
+    fields: tuple[str, ...] = PathNames.__match_args__ if origins else ()
+    for key in fields:
+        split[key] = tuple(name for origin in origins for name in getattr(origin, key))
+    return GuardRow(verdict=verdict, reason=reason, deleted=deleted, origins=origins, **split)
 
 
+def _from(tool: str, source: str, tried: str = "", **names: bytes) -> Origin:
+    """Return the names of a tool, which are words of one text."""
+    split: dict[str, Any] = {key: tuple(text.split()) for key, text in names.items()}
+    return Origin(tool=tool, source=source, tried=tried, **split)
+
+
+_BY_TESTS = "in every test run"
 # It runs when a person merely enters, looks at or opens the project
 HELD = (
-    _row("held", "it configures unspill in this project", files=b".unspill.toml", deleted="held"),
-    _row("held", "direnv runs it when you enter the directory", files=b".envrc"),
+    _row(
+        "held",
+        "it configures unspill in this project",
+        _from("unspill", "docs/configuration.md", _BY_TESTS, files=b".unspill.toml"),
+        deleted="held",
+    ),
+    _row(
+        "held",
+        "direnv runs it when you enter the directory",
+        _from("direnv", "direnv(1), version 2.32.1", _BY_TESTS, files=b".envrc"),
+    ),
     _row(
         "held",
         "autoenv runs it when you enter or leave the directory",
-        files=b".autoenv .autoenv.zsh .autoenv_leave.zsh .autoenv.leave",
+        _from("autoenv", "its README", files=b".autoenv .autoenv.leave"),
+        _from("zsh-autoenv", "its README", files=b".autoenv.zsh .autoenv_leave.zsh"),
     ),
     # mise trusts a file by its path, so a trusted one that changes runs its hooks at the next prompt
     _row(
         "held",
         "mise runs its hooks when you enter the directory",
-        files=b"""
-            mise.toml .mise.toml mise.local.toml .mise.local.toml .config/mise.toml .config/mise.local.toml .rtx.toml
-            """,
-        directories=b".config/mise .mise",
+        _from(
+            "mise",
+            "version 2026.9.15, as `mise hook-env` beside one trusted file",
+            "2026-11-16",
+            files=b"""
+                mise.toml .mise.toml mise.local.toml .mise.local.toml mise/config.toml mise/config.local.toml
+                .miserc.toml miserc.toml
+                """,
+            directories=b".config/mise .mise mise/conf.d",
+            patterns=b"mise.*.toml .mise.*.toml mise/config.*.toml",
+        ),
+        _from(
+            "mise, in names that version 2026.9.15 reads no more", "its documents, Configuration", files=b".rtx.toml"
+        ),
+        _from(
+            "mise, for environments in the file that names them",
+            "its documents, Config environments",
+            patterns=b".miserc.*.toml miserc.*.toml",
+        ),
+    ),
+    _row(
+        "held",
+        "a hook in your shell acts on it when you enter the directory",
+        _from("shadowenv", "its documents, Getting started", directories=b".shadowenv.d"),
+        _from(
+            "Hermit",
+            "its documents, Shell integration",
+            files=b"hermit.hcl activate-hermit activate-hermit.fish",
+        ),
+        _from(
+            "pitchfork",
+            "its documents, Shell hook",
+            files=b"pitchfork.toml pitchfork.local.toml",
+        ),
+        _from("fnox", "its documents, Shell integration", files=b"fnox.toml", patterns=b"fnox.*.toml"),
+        _from("proto", "its documents, proto activate", files=b".prototools", patterns=b".prototools.*"),
+        _from("Flox", "its documents, manifest.toml", directories=b".flox"),
+        _from("RVM", "its documents, Project .rvmrc", files=b".rvmrc"),
     ),
     _row(
         "held",
         "VS Code can start programs from it when you open the folder",
-        directories=b".vscode",
-        suffixes=b"code-workspace",
-        but=b"extensions.json *.code-snippets",
+        _from(
+            "VS Code and what is made of it",
+            "its documents, Tasks and Workspace Trust",
+            directories=b".vscode",
+            suffixes=b"code-workspace",
+            but=b"extensions.json *.code-snippets",
+        ),
     ),
     _row(
         "held",
         "JetBrains editors can start programs from it when you open the folder",
-        directories=b".idea .run .fleet",
+        _from("IntelliJ and its kin", "their documents, Project security", directories=b".idea .run .fleet"),
+        _from("Bazel in IntelliJ", "its documents, Import a project", directories=b".ijwb .aswb .clwb .bazelbsp"),
     ),
     _row(
         "held",
         "the editor can start programs from it when you open the folder",
-        files=b".kateproject .ycm_extra_conf.py",
-        directories=b".zed .helix .nova .vs .theia .lapce",
-        suffixes=b"sublime-project sublime-workspace",
+        _from("Kate", "its handbook, Projects", files=b".kateproject"),
+        _from("YouCompleteMe", "its README", files=b".ycm_extra_conf.py"),
+        _from("Zed", "its documents, Configuring", directories=b".zed"),
+        _from("Helix", "its documents, Configuration", directories=b".helix"),
+        _from("Nova", "its documents, Project settings", directories=b".nova"),
+        _from("Visual Studio", "its documents, tasks.vs.json", directories=b".vs"),
+        _from("Theia", "its documents, Preferences", directories=b".theia"),
+        _from("Lapce", "its documents, Configuration", directories=b".lapce"),
+        _from("Sublime Text", "its documents, Projects", suffixes=b"sublime-project sublime-workspace"),
+        _from("Eclipse", "its help, External tools builders", files=b".project", directories=b".externaltoolbuilders"),
+        _from("Obsidian", "its help, Plugin security", directories=b".obsidian"),
+        _from("Logseq", "its documents, custom.js", files=b"logseq/custom.js"),
+    ),
+    _row(
+        "held",
+        "a language server starts programs from it when you open the folder",
+        _from("Metals, IntelliJ and others", "the Build Server Protocol, Discovery", directories=b".bsp"),
+        _from("SourceKit-LSP", "its documents, buildServer.json", files=b"buildserver.json"),
+        _from("rust-analyzer", "its manual, Configuration", files=b"rust-analyzer.toml .rust-analyzer.toml"),
+        _from("lua-language-server", "its wiki, Plugins", files=b".luarc.json .luarc.jsonc"),
+        _from("Haskell Language Server", "hie-bios, Explicit configuration", files=b"hie.yaml .hie-bios"),
+        _from("Merlin", "its wiki, Project configuration", files=b".merlin"),
+        _from("Ruby LSP", "its documents, Composed bundle", directories=b".ruby-lsp"),
+        _from("neoconf", "its README", files=b".neoconf.json"),
     ),
     _row(
         "held",
         "vim or Emacs runs it when you open a file beside it",
-        files=b"""
-            .vimrc _vimrc .exrc _exrc .gvimrc .nvimrc .nvim.lua .lvimrc .local.vimrc .dir-locals.el .dir-locals-2.el
-            """,
-        directories=b".vim .nvim",
+        _from("vim", "version 9.0 with `set exrc`", "2026-11-16", files=b".vimrc _vimrc .exrc"),
+        _from("vim", "its help, exrc and runtimepath", files=b"_exrc .gvimrc", directories=b".vim"),
+        _from("Neovim", "its help, exrc", files=b".nvimrc .nvim.lua", directories=b".nvim"),
+        _from("vim-localvimrc and local_vimrc", "their README", files=b".lvimrc .local.vimrc"),
+        _from("lazy.nvim", "its documents, local_spec", files=b".lazy.lua"),
+        _from("Emacs", "its manual, Per-directory local variables", files=b".dir-locals.el .dir-locals-2.el"),
     ),
     _row(
         "held",
         "editors and agents build and start a container from it when you open the folder",
-        files=b".devcontainer.json",
-        directories=b".devcontainer",
+        _from(
+            "Dev Containers",
+            "the specification, devcontainer.json",
+            files=b".devcontainer.json",
+            directories=b".devcontainer",
+        ),
+        _from("Gitpod", "its documents, .gitpod.yml", files=b".gitpod.yml"),
+        _from("Eclipse Che", "the specification of devfiles", files=b"devfile.yaml .devfile.yaml"),
+        _from("CodeSandbox", "its documents, Tasks", directories=b".codesandbox"),
+        _from("Firebase Studio", "its documents, dev.nix", directories=b".idx"),
     ),
-    _row("held", "R runs it when you open the project", files=b".rprofile .rdata"),
+    _row(
+        "held",
+        "R runs it when you open the project",
+        _from("R", "its help, Startup", files=b".rprofile .rdata .renviron"),
+        _from("renv", "its documents, renv::activate", files=b"renv/activate.r"),
+    ),
     # The same files keep the rules that bind an agent, so their deletion is held too
     _row(
         "held",
         "agents start servers and hooks from it when they open the project",
-        files=b"""
-            .mcp.json mcp.json .claude.json opencode.json opencode.jsonc crush.json .crush.json .aider.conf.yml
-            """,
-        directories=b"""
-            .claude .claude-plugin .cursor .codex .gemini .qwen .opencode .windsurf .roo .cline .kiro .continue .amazonq
-            .augment .factory .junie .trae .crush .agents .github/hooks
-            """,
+        _from(
+            "many agents", "the documents of Claude Code, Copilot CLI and Visual Studio", files=b".mcp.json mcp.json"
+        ),
+        _from("many agents", "the documents of Codex and Amp, Skills", directories=b".agents"),
+        _from("Antigravity", "its documents, Rules and workflows", directories=b".agent"),
+        _from(
+            "Claude Code",
+            "its documents, Settings and Hooks",
+            files=b".claude.json",
+            directories=b".claude .claude-plugin",
+        ),
+        _from("Cursor", "its documents, Hooks", directories=b".cursor"),
+        _from("Codex", "its documents, Configuration", directories=b".codex"),
+        _from("Gemini CLI", "its documents, Configuration", directories=b".gemini"),
+        _from("Qwen Code", "its documents, Configuration", directories=b".qwen"),
+        _from("opencode", "version 1.18.33, a plugin in `.opencode/plugin`", "2026-11-16", directories=b".opencode"),
+        _from("opencode", "its documents, Config", files=b"opencode.json opencode.jsonc"),
+        _from("Crush", "its README", files=b"crush.json .crush.json", directories=b".crush"),
+        _from("aider", "its documents, YAML config file", files=b".aider.conf.yml"),
+        _from("Pi", "version 0.73.1, an extension in `.pi/extensions`", "2026-11-16", directories=b".pi"),
+        _from("OpenHands", "its documents, Repository customization", directories=b".openhands"),
+        _from("Amp", "its manual, Settings and Plugins", directories=b".amp"),
+        _from(
+            "GitHub Copilot",
+            "its documents, Hooks and Language servers",
+            files=b".github/lsp.json lsp.json",
+            directories=b".github/hooks .github/copilot .github/extensions",
+        ),
+        _from("Windsurf", "its documents, Cascade hooks", directories=b".windsurf"),
+        _from("Roo Code", "its documents, MCP", directories=b".roo"),
+        _from("Kilo Code", "its documents, MCP", files=b"kilo.json kilo.jsonc", directories=b".kilocode .kilo"),
+        _from("Cline", "its documents, Hooks", directories=b".cline .clinerules/hooks"),
+        _from("Kiro", "its documents, Hooks and MCP", directories=b".kiro"),
+        _from("Continue", "its documents, Configuration", files=b".continuerc.json", directories=b".continue"),
+        _from("Amazon Q", "its documents, MCP", directories=b".amazonq"),
+        _from("Augment", "its documents, Hooks", directories=b".augment"),
+        _from("Factory", "its documents, Hooks", directories=b".factory"),
+        _from("Junie", "its documents, MCP", directories=b".junie"),
+        _from("Trae", "its documents, MCP", directories=b".trae"),
+        _from("iFlow", "its documents, Hooks", directories=b".iflow"),
+        _from("CodeBuddy", "its documents, Hooks", directories=b".codebuddy"),
+        _from("Qoder", "its documents, MCP", directories=b".qoder"),
+        _from("ZCode", "its documents, Configuration", directories=b".zcode"),
+        _from("Grok CLI", "its README", directories=b".grok"),
+        _from("Vibe", "its README", directories=b".vibe"),
+        _from("gptme", "its documents, Project configuration", files=b"gptme.toml gptme.local.toml"),
+        _from("fast-agent", "its documents, Configuration", files=b"fastagent.config.yaml"),
+        _from("mcp-agent", "its documents, Configuration", files=b"mcp_agent.config.yaml"),
+        _from("Serena", "its documents, Project configuration", directories=b".serena"),
         deleted="held",
     ),
     _row(
         "held",
         "a shell or the desktop runs it at start-up, if this directory is your home or linked to it",
-        files=b"""
-            .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin
-            .zlogout .kshrc .cshrc .tcshrc .login .xinitrc .xprofile .xsession .xsessionrc .pam_environment .tmux.conf
-            .screenrc
-            """,
-        directories=b".config/fish .config/autostart .config/systemd .config/environment.d .ssh",
+        _from(
+            "shells",
+            "bash(1), zsh(1), ksh(1), tcsh(1)",
+            files=b"""
+                .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin
+                .zlogout .kshrc .cshrc .tcshrc .login
+                """,
+            directories=b".config/fish",
+        ),
+        _from(
+            "the desktop",
+            "startx(1), systemd(1), the autostart specification",
+            files=b".xinitrc .xprofile .xsession .xsessionrc .pam_environment",
+            directories=b".config/autostart .config/systemd .config/environment.d",
+        ),
+        _from("tmux and screen", "tmux(1), screen(1)", files=b".tmux.conf .screenrc"),
+        _from("ssh", "ssh_config(5), ProxyCommand", directories=b".ssh"),
     ),
     _row(
         "held",
-        "git, Mercurial or Jujutsu runs what it names",
-        files=b".gitconfig .hgrc .hg/hgrc .hg/hgrc-not-shared",
-        directories=b".config/git .config/hg .config/jj",
-    ),
-    _row(
-        "held",
-        "Jujutsu runs what it names",
-        files=b"""
-            .jj/repo/config.toml .jj/config.toml .jj/workspace-config.toml .jj/repo/config-id .jj/workspace-config-id
-            """,
+        "version control runs what it names",
+        _from("git", "git-config(1)", _BY_TESTS, files=b".gitconfig", directories=b".config/git"),
+        _from("Mercurial", "version 7.2.4, a hook", "2026-11-16", files=b".hg/hgrc"),
+        _from("Mercurial", "hgrc(5)", files=b".hgrc .hg/hgrc-not-shared", directories=b".config/hg"),
+        _from("Sapling", "its documents, Configuration", files=b".sl/config"),
+        _from(
+            "Jujutsu",
+            "its documents, Config files",
+            files=b"""
+                .jj/repo/config.toml .jj/config.toml .jj/workspace-config.toml .jj/repo/config-id
+                .jj/workspace-config-id
+                """,
+            directories=b".config/jj",
+        ),
+        _from("darcs", "its manual, prefs/defaults", files=b"_darcs/prefs/defaults"),
+        _from("Pijul", "its manual, Hooks", files=b".pijul/config"),
     ),
 )
+IN_PROGRAMS = _row("flagged", "is in a directory for programs", directories=b"bin sbin .bin")
 # It runs when a person builds, tests, installs, pushes or asks an agent
 FLAGGED = (
     _row(
@@ -165,8 +343,9 @@ FLAGGED = (
             rust-toolchain rust-toolchain.toml clippy.toml .cargo/config .cargo/config.toml cargo.toml go.mod go.work
             package.swift rebar.config mix.exs stack.yaml setup.hs dune-project directory.build.props
             directory.build.targets taskfile.yml taskfile.yaml fabfile.py tasks.py flake.nix shell.nix default.nix
-            devbox.json buck .buckconfig
+            devbox.json devenv.yaml pixi.toml guardfile gradle-wrapper.jar buck .buckconfig
             """,
+        directories=b".mvn mise-tasks .mise-tasks mise/tasks",
         suffixes=b"mk gradle kts cmake bzl csproj fsproj vbproj vcxproj sln targets gemspec podspec cabal nix",
         stems=b"makefile gnumakefile rakefile gulpfile gruntfile jakefile dockerfile containerfile",
     ),
@@ -196,7 +375,8 @@ FLAGGED = (
             conftest.py tox.ini noxfile.py pytest.ini .pytest.ini mypy.ini .mypy.ini .pylintrc pylintrc .flake8
             .coveragerc .eslintrc.js .eslintrc.cjs .prettierrc.js .prettierrc.cjs .prettierrc.mjs .babelrc.js
             .stylelintrc.js .lintstagedrc .lintstagedrc.js .lintstagedrc.json .rubocop.yml .clangd .gdbinit .lldbinit
-            .irbrc .pryrc .ripgreprc ipython_config.py .swcrc .babelrc .mocharc.js .mocharc.cjs
+            .irbrc .pryrc .pdbrc .ghci .ocamlinit .iex.exs .rspec .ripgreprc ipython_config.py .swcrc .babelrc
+            .mocharc.js .mocharc.cjs
             """,
     ),
     _row(
@@ -210,7 +390,9 @@ FLAGGED = (
         "runs when you commit or push, if its hooks are installed",
         files=b"""
             .pre-commit-config.yaml .pre-commit-hooks.yaml lefthook.yml lefthook.yaml .lefthook.yml lefthook.toml
-            .overcommit.yml .huskyrc .huskyrc.js .huskyrc.json .releaserc .releaserc.js .czrc
+            .lefthook.yaml lefthook-local.yml .lefthook-local.yml prek.toml hk.pkl .overcommit.yml .huskyrc .huskyrc.js
+            .huskyrc.json simple-git-hooks.json .simple-git-hooks.json captainhook.json grumphp.yml .commitlintrc.js
+            .commitlintrc.cjs .releaserc .releaserc.js .czrc
             """,
         directories=b".husky .githooks .git-hooks .lefthook",
     ),
@@ -242,7 +424,8 @@ FLAGGED = (
         "chooses which interpreter or tool you run",
         files=b"""
             .tool-versions .python-version .node-version .nvmrc .ruby-version .java-version .go-version .sdkmanrc
-            .terraform-version pyvenv.cfg .env .env.local .flaskenv
+            .terraform-version .ruby-gemset .versions.conf .vfox.toml vfox.toml aqua.yaml pkgx.yaml .pkgx.yaml
+            .pdm-python pyvenv.cfg .env .env.local .flaskenv
             """,
         directories=b".direnv",
     ),
@@ -250,12 +433,13 @@ FLAGGED = (
         "flagged",
         "agents follow it when you ask them something",
         files=b"""
-            agents.md agents.override.md claude.md claude.local.md gemini.md qwen.md .cursorrules .windsurfrules
-            .clinerules .roorules .goosehints .aider.conf.yaml copilot-instructions.md
+            agents.md agents.override.md agent.md claude.md claude.local.md gemini.md qwen.md crush.md warp.md iflow.md
+            codebuddy.md opencode.md .cursorrules .windsurfrules .clinerules .roorules .roomodes .kilocodemodes .rules
+            .goosehints .augment-guidelines .openhands_instructions .aider.conf.yaml copilot-instructions.md
             """,
         directories=b".clinerules .github/instructions .github/prompts .github/agents",
     ),
-    _row("flagged", "is in a directory for programs", directories=b"bin sbin .bin"),
+    IN_PROGRAMS,
     # Programs as configuration: `vite.config.ts` and the many like it
     _row(
         "flagged",
@@ -331,6 +515,12 @@ TEMPLATE = GuardRow(
     verdict="held",
     reason="mise runs its template when you enter the directory",
 )
+SOURCED = GuardRow(
+    what="a file that a live `.envrc` names, of the project or of a directory above it, or that the `[env]`, `[hooks]` "
+    "and `[[watch_files]]` of a live mise configuration in the top directory of a root name; files that those source",
+    verdict="held",
+    reason="your .envrc or mise settings read it when you enter the directory",
+)
 LINK_OUT = GuardRow(
     what="a new symlink that points outside the root, or whose target is unclear (`name/..`); not the "
     "`bin/python` of a virtual environment",
@@ -385,7 +575,8 @@ MODULE = GuardRow(
     deleted="held",
 )
 OPEN_TO_ALL = GuardRow(
-    what="a file or directory that becomes writable for everyone; a program that gets the set-user or set-group bit",
+    what="a file or directory that is new and writable for everyone, or becomes so, except a directory with the sticky "
+    "bit; a program that gets the set-user or set-group bit",
     verdict="flagged",
     reason="lets others on this machine write to it or run it as you",
 )
@@ -420,7 +611,9 @@ SHALLOW = GuardRow(
     reason="cuts off history, and git's next clean-up deletes what it cut off",
 )
 EXECUTABLE = GuardRow(
-    what="a file that is new and executable, or becomes executable", verdict="flagged", reason="is a new executable"
+    what="a file that is new and executable, or becomes executable, unless git ignored it before the run",
+    verdict="flagged",
+    reason="is a new executable",
 )
 PACKAGES = GuardRow(
     what="the rows above that match by name, and executables, in `node_modules`, `bower_components`, `.venv`, `venv`, "
@@ -435,9 +628,9 @@ PARTS_OF_GIT = GuardRow(
     reason="git only reads it",
 )
 RULES = (
-    HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, LINK_OUT,
-    SECRET, SECRET_BELOW, PROJECT_MARK, GONE_WITH_IT, OPEN_GIT, CLOSED_ROOT, ALTERNATES, REPLACED_OBJECT, SHALLOW,
-    REPOSITORY, MODULE, ADDRESS, HIDDEN, OPEN_TO_ALL, TODO, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
+    HOOK, SETTINGS, DRIVERS, MODULES, LEADS_OUT, GIT_LINK, COMPLETES, PROGRAM, UNKNOWN, UNREADABLE, TEMPLATE, SOURCED,
+    LINK_OUT, SECRET, SECRET_BELOW, PROJECT_MARK, GONE_WITH_IT, OPEN_GIT, CLOSED_ROOT, ALTERNATES, REPLACED_OBJECT,
+    SHALLOW, REPOSITORY, MODULE, ADDRESS, HIDDEN, OPEN_TO_ALL, TODO, EXECUTABLE, PACKAGES, PARTS_OF_GIT,
 )  # fmt: skip
 
 
@@ -449,7 +642,8 @@ if TYPE_CHECKING:
 class Index:
     """The rows, arranged for a quick look at many paths.
 
-    `parts`, `suffixes` and `stems` are for the first look: a path that shares nothing with them is in no row.
+    `parts`, `suffixes`, `stems` and `beginnings` of names are for the first look: a path that shares nothing with them
+    is in no row.
     """
 
     def __init__(self, rows: tuple[GuardRow, ...], others: frozenset[bytes]) -> None:
@@ -459,24 +653,35 @@ class Index:
         # Directories that rows name only to say where their names lie
         self._above: Endings = {}
         self._last: list[tuple[bytes, GuardRow]] = []
-        self.suffixes: dict[bytes, GuardRow] = {}
+        # Directories above, how the name begins, how it ends
+        self._patterns: list[tuple[list[bytes], bytes, bytes, GuardRow]] = []
+        self._suffixes: dict[bytes, GuardRow] = {}
         self.stems: dict[bytes, GuardRow] = {}
         for row in rows:
             for table, names in ((self._files, row.files), (self._directories, row.directories)):
                 for ending in (name.split(b"/") for name in names):
                     table.setdefault(ending[-1], []).append((ending, row))
-                    for end in range(1, len(ending)):
-                        self._above.setdefault(ending[end - 1], []).append((ending[:end], row))
+                    self._add_above(ending[:-1], row)
+            for *above, name in (pattern.split(b"/") for pattern in row.patterns):
+                head, _, tail = name.partition(b"*")
+                self._patterns.append((above, head, tail, row))
+                self._add_above(above, row)
             self._last += [(ending, row) for ending in row.endings]
-            self.suffixes |= dict.fromkeys(row.suffixes, row)
+            self._suffixes |= dict.fromkeys(row.suffixes, row)
             self.stems |= dict.fromkeys(row.stems, row)
         self._kept = frozenset(
             name.rpartition(b"/")[2] for row in rows if row.deleted == "held" for name in (*row.files, *row.directories)
         )
+        self.suffixes = frozenset(self._suffixes)
+        self.beginnings = tuple({head for _, head, _, _ in self._patterns})
         self.parts = frozenset(self._files) | frozenset(self._directories) | frozenset(self._above) | others
         self._rows = rows
         self._others = others
         self._aliases: dict[str, str] = {}
+
+    def _add_above(self, above: list[bytes], row: GuardRow) -> None:
+        for end in range(1, len(above) + 1):
+            self._above.setdefault(above[end - 1], []).append((above[:end], row))
 
     def fold(self, path: bytes) -> bytes:
         """Return a path in the spelling that rows have."""
@@ -514,14 +719,78 @@ class Index:
                     if parts[max(0, end - len(ending)) : end] == ending and not _is_excepted(name, row):
                         rows.append(row)
         stem, dot, _ = name.partition(b".")
-        for key, table in ((name.rpartition(b".")[2] if dot else b"", self.suffixes), (stem, self.stems)):
+        for key, table in ((name.rpartition(b".")[2] if dot else b"", self._suffixes), (stem, self.stems)):
             if key in table:
                 rows.append(table[key])
         rows += [row for ending, row in self._last if name.endswith(ending)]
+        for above, head, tail, row in self._patterns:
+            is_named = name.startswith(head) and name.endswith(tail) and len(name) > len(head) + len(tail)
+            if is_named and parts[max(0, len(parts) - 1 - len(above)) : -1] == above:
+                rows.append(row)
         return rows
 
 
 INDEX = Index((*HELD, *FLAGGED), GIT_NAMES)
+
+
+# What ends a word and what ends a command in a shell
+_WORD_ENDS = bytes.maketrans(b"\t\r\"'`<>(){}=,:;&|", b" " * 14 + b"\n" * 3)
+# Words of an `.envrc` that read files which it does not name
+_READ_BY_DEFAULT = {
+    word: tuple(names.split())
+    for words, names in {
+        b"dotenv dotenv_if_exists": b".env",
+        b"flake use_flake": b"flake.nix flake.lock",
+        b"nix use_nix": b"shell.nix default.nix",
+        b"devenv use_devenv": b"devenv.nix devenv.yaml devenv.lock devenv.local.nix",
+        b"devbox use_devbox": b"devbox.json devbox.lock",
+        b"guix use_guix": b"guix.scm manifest.scm",
+        b"flox use_flox": b".flox/env/manifest.toml",
+        b"pipenv layout_pipenv": b"Pipfile Pipfile.lock",
+    }.items()
+    for word in words.split()
+}
+_SOURCING = frozenset(b"source . source_env source_env_if_exists dotenv dotenv_if_exists".split())
+# What mise reads at the prompt of its settings; its tasks run when they are asked for
+_MISE_SECTIONS = (b"env", b"hooks", b"watch_files")
+MOST_WORDS = 2000
+
+
+def words_of_shell(text: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield the words of an `.envrc`, or of a file that it sources, and whether it sources each.
+
+    Nothing is expanded: of a word that begins with a variable or a command only the path behind it counts.
+    """
+    for line in text.split(b"\n"):
+        comment = 0 if line.startswith(b"#") else line.find(b" #")
+        for command in (line if comment < 0 else line[:comment]).translate(_WORD_ENDS).split(b"\n"):
+            is_sourced = False
+            for word in command.split():
+                for name in _READ_BY_DEFAULT.get(word, ()):
+                    yield name, True
+                yield word.partition(b"/")[2] if word.startswith(b"$") else word, is_sourced
+                if word.startswith(b"/"):
+                    yield word.lstrip(b"/"), is_sourced
+                is_sourced = is_sourced or word in _SOURCING
+
+
+def words_of_nix(text: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield the other Nix files that one names, all of which are read with it."""
+    for line in text.split(b"\n"):
+        for word in line.partition(b"#")[0].translate(_WORD_ENDS).split():
+            if word.endswith(b".nix"):
+                yield word, True
+
+
+def words_of_mise(text: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield the words of a configuration of mise that may be paths which it reads at the prompt."""
+    section = b""
+    for line in map(bytes.strip, text.split(b"\n")):
+        if line.startswith(b"["):
+            section = line.strip(b"[] ")
+        if (section or line).startswith(_MISE_SECTIONS):
+            for word in line.partition(b" #")[0].translate(_WORD_ENDS, b"[]").split():
+                yield word, b"source" in line
 
 
 def worst(*opinions: Opinion) -> Opinion:

@@ -17,7 +17,8 @@ import unicodedata
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
 
 _BARE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 _PRINTABLE = frozenset(range(0x20, 0x7F))
@@ -25,6 +26,9 @@ _PRINTABLE = frozenset(range(0x20, 0x7F))
 _IGNORED = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 # What a name in lower case may be made of without being a disguise of another
 _PLAIN = bytes(char for char in range(33, 127) if chr(char).lower() == chr(char) and chr(char) not in ":~/")
+
+_WILD = frozenset(b"*?[\\")
+_EVERY_BYTE = frozenset(range(256))
 
 COLUMNS = 400
 # Of a path that the kernel takes; a name in it may be shorter still
@@ -129,6 +133,88 @@ def climbs_after_a_name(target: bytes) -> bool:
     parts = _components(target)
     first_name = next((index for index, part in enumerate(parts) if part != b".."), len(parts))
     return b".." in parts[first_name:]
+
+
+def glob_matches(parts: Sequence[bytes], patterns: tuple[bytes, ...]) -> bool:
+    """Tell whether the components of a path match patterns, as in `.gitignore`: `**` stands for any number of them.
+
+    At the end `**` stands for one component at least. The time is at most the product of both lengths.
+    """
+    if patterns[-1:] == (b"**",):
+        patterns = (*patterns, b"*")
+    return _matches(parts, patterns, b"**", _name_matches)
+
+
+def _name_matches(name: bytes, pattern: bytes) -> bool:
+    """Tell whether one name matches a pattern with `*`, `?`, `[a-z]` and `\\`."""
+    if not _WILD.intersection(pattern):
+        return name == pattern
+    items = _items(pattern)
+    return items is not None and _matches([bytes((byte,)) for byte in name], items, None, _is_in)
+
+
+def _matches(
+    words: Sequence[bytes], items: Sequence[Any], any_number: object, is_one: Callable[[bytes, Any], bool]
+) -> bool:
+    """Match words with items, of which `any_number` stands for any number of words; the last such one gives way."""
+    word = item = 0
+    star = retry = -1
+    while word < len(words):
+        if item < len(items) and items[item] == any_number:
+            star, retry, item = item, word, item + 1
+        elif item < len(items) and is_one(words[word], items[item]):
+            word, item = word + 1, item + 1
+        elif star >= 0:
+            retry += 1
+            word, item = retry, star + 1
+        else:
+            return False
+    return all(left == any_number for left in items[item:])
+
+
+def _items(pattern: bytes) -> list[frozenset[int] | None] | None:
+    """Return which bytes each place of a pattern allows, None for `*`; None where a bracket is never closed."""
+    items: list[frozenset[int] | None] = []
+    at = 0
+    while at < len(pattern):
+        char = pattern[at : at + 1]
+        end = at + 1
+        if char == b"*":
+            items.append(None)
+        elif char == b"?":
+            items.append(_EVERY_BYTE)
+        elif char == b"[":
+            start = at + 2 if pattern[at + 1 : at + 2] in (b"!", b"^") else at + 1
+            # A bracket right at the beginning of a class is one of its characters
+            close = pattern.find(b"]", start + 1)
+            if close < 0:
+                return None
+            named = _class_of(pattern[start:close])
+            items.append(named if start == at + 1 else _EVERY_BYTE - named)
+            end = close + 1
+        else:
+            end += char == b"\\"
+            items.append(frozenset(pattern[end - 1 : end]))
+        at = end
+    return items
+
+
+def _class_of(text: bytes) -> frozenset[int]:
+    found: set[int] = set()
+    at = 0
+    while at < len(text):
+        at += text[at : at + 1] == b"\\" and at + 1 < len(text)
+        if text[at + 1 : at + 2] == b"-" and at + 2 < len(text):
+            found.update(range(text[at], text[at + 2] + 1))
+            at += 3
+        else:
+            found.add(text[at])
+            at += 1
+    return frozenset(found)
+
+
+def _is_in(byte: bytes, allowed: frozenset[int] | None) -> bool:
+    return allowed is not None and byte[0] in allowed
 
 
 def show(path: bytes) -> str:

@@ -293,6 +293,78 @@ OTHERS = [
     only("node_modules/x/index.js", "x", None),
     only("node_modules/x/.git/config", EVIL, rows.SETTINGS),
 ]
+ENVRC = """
+# see README.md
+source_env_if_exists .envrc.private
+PATH_add tools
+watch_file settings/vars.toml
+export PYTHONPATH=$PWD/src:lib  # not notes.txt
+[ -f local.sh ] && . "${HOME}"/../x/y.sh; . "$(pwd)/scripts/a b.sh"
+source .venv/bin/activate
+use flake
+"""
+MISE = """
+[tools]
+node = "20" # not node.js
+[tasks.test]
+run = "scripts/test.sh"
+[env]
+_.source = ["./scripts/env.sh"]
+_.file = 'vars.env'
+[hooks]
+enter = "sh scripts/enter.sh"
+[[watch_files]]
+patterns = ["src/*.rs"]
+run = "scripts/watch.sh"
+"""
+SOURCED = [
+    *(
+        only(path, "x", rows.SOURCED, before={".envrc": ENVRC}, secrets=Secrets(mask=False))
+        for path in ".envrc.private settings/vars.toml scripts/a .venv/bin/activate flake.nix flake.lock b.sh".split()
+    ),
+    *(
+        only(path, "x", None, before={".envrc": ENVRC, "scripts/x": ""})
+        for path in "README.md notes.txt src/a.sh sub/.envrc.private source use flake scripts/b".split()
+    ),
+    *(
+        only(path, "x", rows.SOURCED, before={"mise.toml": MISE})
+        for path in "scripts/env.sh vars.env scripts/enter.sh scripts/watch.sh src/main.rs".split()
+    ),
+    *(only(path, "x", None, before={"mise.toml": MISE}) for path in "scripts/test.sh node.js src/sub/a.rs".split()),
+    only(
+        "nix/shell.nix", "x", rows.SOURCED, before={".envrc": "use flake\n", "flake.nix": "import ./nix/shell.nix {}"}
+    ),
+    only("Cargo.toml2", "x", None, before={".envrc": "use flake\n", "flake.nix": "lockFile = ./Cargo.toml2;"}),
+    only("real/env.sh", "x", rows.SOURCED, before={".envrc": ". e/env.sh", "e": Link("real"), "real/env.sh": ""}),
+    only("ENV.SH", "x", rows.SOURCED, before={".envrc": ". env.sh"}),
+    only("x.sh", "x", rows.SOURCED, before={".envrc": ". *.sh"}),
+    only("sub/x.sh", "x", None, before={".envrc": ". *.sh"}),
+    only("sub/x.sh", "x", rows.SOURCED, before={"sub/.envrc": ". ./x.sh"}),
+    Case("env.sh", {"env.sh": GONE}, None, {".envrc": ". env.sh", "env.sh": "x"}, deleted=True),
+    Case("env.sh", {"env.sh": "x", ".envrc": "x"}, None),
+]
+RULES = "build/\n*.out\n!keep.out\n/bin\n"
+IGNORED = [
+    *(
+        only(path, Program(), None, before={".gitignore": RULES})
+        for path in "build/app sub/build/deep/app a.out sub/a.out bin/tool build/keep.out".split()
+    ),
+    *(only(path, Program(), rows.EXECUTABLE, before={".gitignore": RULES}) for path in "app keep.out build".split()),
+    only("sub/bin/tool", Program(), rows.IN_PROGRAMS, before={".gitignore": RULES}),
+    only("app", Program(), None, before={".git/info/exclude": "app\n"}),
+    only("sub/app", Program(), None, before={"sub/.gitignore": "/app\n"}),
+    only("app", Program(), rows.EXECUTABLE, before={"sub/.gitignore": "app\n"}),
+    only("sub/app", Program(), rows.EXECUTABLE, before={".gitignore": "app\n", "sub/.git/HEAD": SHA}),
+    only("sub/app", Program(), rows.EXECUTABLE, before={".gitignore": "app\n", "sub/.gitignore": "!app\n"}),
+    # What the run itself ignores is not believed, nor a link
+    Case("app", {"app": Program(), ".gitignore": "app\n"}, rows.EXECUTABLE),
+    Case("app", {"app": Program(), ".gitignore": "app\n"}, rows.EXECUTABLE, {".gitignore": "x\n"}),
+    only("app", Program(), rows.EXECUTABLE, before={".gitignore": Link("rules"), "rules": "app\n"}),
+    # Another reason to flag or hold it stays one
+    only("build/setup.py", Program(), rows.FLAGGED[2], before={".gitignore": RULES}),
+    only("build/.envrc", Program(), rows.HELD[1], before={".gitignore": RULES}),
+    only("bin/ls", Program(), rows.IN_PROGRAMS, before={".gitignore": RULES, ".envrc": "PATH_add bin", "bin/x": ""}),
+]
 ORDINARY_IN_GIT = (
     [
         only(f".git/{path}", "x", None)
@@ -346,5 +418,5 @@ SECRETS = [
 ]
 CASES = [
     *HOOKS, *SETTINGS, *ADDRESSES, *DRIVERS, *MODULES, *POINTERS, *LINKS, *COMPLETING, *PROGRAMS, *UNKNOWNS,
-    *UNREADABLE, *OTHERS, *ORDINARY_IN_GIT, *SECRETS,
+    *UNREADABLE, *OTHERS, *SOURCED, *IGNORED, *ORDINARY_IN_GIT, *SECRETS,
 ]  # fmt: skip

@@ -2,6 +2,8 @@
 """Settings, attributes and pointers of git: which pass with no question, against a list of those that run something."""
 
 import posixpath
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,9 +13,11 @@ from unspill.policy.git import (
     EXCLUDED_KEYS,
     FORMAT_KEYS,
     ORDINARY_KEYS,
+    IgnoreRule,
     changed_addresses,
     changed_keys,
     has_commands,
+    ignore_rules,
     is_address,
     is_usual_common,
     local_path,
@@ -291,3 +295,58 @@ def test_commands_among_the_steps_of_a_rebase_are_found() -> None:
     assert has_commands(b"pick 1\nexec make\n")
     assert has_commands(b"  x make")
     assert not has_commands(b"pick 1 exec\n# exec x\n")
+
+
+RULES = rb"""
+# a comment
+\#file
+build/
+*.o
+!keep.o
+/top
+doc/*.txt
+/a/**
+**/deep/x
+mid/**/end
+x?z
+[a-c]1
+[!a-c]2
+[]-]3
+spaced\ \x20
+trailing\x20\x20
+star**
+\!bang
+un[closed
+dir/*/
+**/
+!both/
+""".replace(rb"\x20", b" ")
+SAMPLE_NAMES = (
+    b"build top doc a deep x mid end b.o keep.o x.txt xyz a1 d1 a2 d2 ]3 -3 starry un[closed #file !bang dir both"
+).split()
+
+
+def test_rules_mean_what_git_takes_them_for(tmp_path: Path) -> None:
+    for lines in (RULES, RULES.replace(b"**/\n", b""), b"*\n!*/\n!*.o\n", b"/*\n!/doc\n", b"a/b/../c\n\\\nx\\\n"):
+        paths = [first + b"/" + last for first in SAMPLE_NAMES for last in SAMPLE_NAMES]
+        paths += [*SAMPLE_NAMES, b"mid/p/q/end", b"a/b/c", b"spaced  ", b"trailing", b"dir/x/y/z", b"x\\"]
+        (tmp_path / ".gitignore").write_bytes(lines)
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+        asks = ["git", "-C", str(tmp_path), "check-ignore", "--no-index", "-z", "--stdin"]
+        said = subprocess.run(asks, input=b"\0".join(paths), capture_output=True, check=False).stdout
+        rules = ignore_rules(lines)
+        assert [path for path in paths if is_ignored(path.split(b"/"), rules)] == said.split(b"\0")[:-1]
+
+
+def is_ignored(parts: list[bytes], rules: tuple[IgnoreRule, ...]) -> bool:
+    """Tell whether rules ignore a file, or a directory above it."""
+    for end in range(1, len(parts) + 1):
+        meant = [rule for rule in rules if rule.matches(parts[:end], is_directory=end < len(parts))]
+        if meant and not meant[-1].is_negated:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("lines", "is_meant"), [(b"[[:alpha:]]\n", False), (b"*\n![[:digit:]]\n", False)])
+def test_a_rule_that_is_not_understood_ignores_nothing(lines: bytes, is_meant: bool) -> None:
+    assert is_ignored([b"a"], ignore_rules(lines)) is is_meant

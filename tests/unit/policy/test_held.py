@@ -2,20 +2,21 @@
 """The tables of names: no name twice, the strictest row wins, disguises are seen through, long lists are gathered."""
 
 from collections import Counter
+from datetime import date
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unspill.policy.git import HOOKS, homes_of, is_object, place_of
-from unspill.policy.held import FLAGGED, HELD, INDEX, gather, package_top
+from unspill.policy.held import FLAGGED, HELD, INDEX, PathNames, gather, package_top
 from unspill.policy.paths import alias_of, fold
 
 ROWS = (*HELD, *FLAGGED)
 NAMES = st.binary(min_size=1, max_size=12).filter(lambda name: not {0, 47} & set(name))
 
 
-@pytest.mark.parametrize("field", ["files", "directories", "suffixes", "stems", "endings"])
+@pytest.mark.parametrize("field", ["files", "directories", "patterns", "suffixes", "stems", "endings"])
 def test_no_name_is_in_two_rows(field: str) -> None:
     counted = Counter(name for row in ROWS for name in getattr(row, field))
     assert [name for name, times in counted.items() if times > 1] == []
@@ -23,8 +24,19 @@ def test_no_name_is_in_two_rows(field: str) -> None:
 
 def test_names_of_rows_are_spelled_as_paths_are_compared() -> None:
     for row in ROWS:
-        for name in (*row.files, *row.directories, *row.suffixes, *row.stems, *row.endings):
+        for name in (*row.files, *row.directories, *row.patterns, *row.suffixes, *row.stems, *row.endings):
             assert INDEX.fold(name) == name
+
+
+def test_every_held_name_says_where_it_comes_from_and_when_it_was_tried() -> None:
+    for row in HELD:
+        fields: tuple[str, ...] = PathNames.__match_args__
+        for field in fields:
+            assert getattr(row, field) == tuple(name for origin in row.origins for name in getattr(origin, field))
+        for origin in row.origins:
+            assert origin.tool
+            assert origin.source
+            assert origin.tried in ("", "in every test run") or date.fromisoformat(origin.tried) <= date.today()
 
 
 def test_every_row_has_the_verdict_of_its_table() -> None:
@@ -45,7 +57,17 @@ def test_every_row_has_the_verdict_of_its_table() -> None:
         (b".github/x", None),
         (b"workflows/y", None),
         (b".config/mise/config.toml", "held"),
-        (b"mise/config.toml", None),
+        (b"mise/config.toml", "held"),
+        (b"mise/config.ci.toml", "held"),
+        (b"mise/conf.d/x.toml", "held"),
+        (b"mise/readme.md", None),
+        (b"mise.ci.local.toml", "held"),
+        (b"deep/.mise.ci.toml", "held"),
+        (b".config/mise.ci.toml", "held"),
+        (b".miserc.toml", "held"),
+        (b"mise..toml", None),
+        (b"my-mise.ci.toml", None),
+        (b"mise.lock", "flagged"),
         (b"makefile", "flagged"),
         (b"makefile.am", "flagged"),
         (b"my-makefile", None),
