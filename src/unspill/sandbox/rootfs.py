@@ -458,6 +458,22 @@ def ask_inside(rootfs: Rootfs, directory: bytes, policy: Policy, locations: Loca
     )
 
 
+def programs_of(tree: bytes) -> tuple[str, ...]:
+    """Return which of the known runtimes and tools lie in the tree of a rootfs. A link there is never followed."""
+    inside = [directory.encode() for directory in _DIRECTORIES if _is_plain(tree, directory.encode())]
+    return tuple(
+        name
+        for name in (*RUNTIMES, *INSTALLERS, *OTHERS)
+        if any(os.path.lexists(b"%b%b/%b" % (tree, directory, name.encode())) for directory in inside)
+    )
+
+
+def _is_plain(tree: bytes, directory: bytes) -> bool:
+    """Tell whether a directory of the tree is reached without a link, which would lead into the host's."""
+    parts = directory.split(b"/")
+    return not any(os.path.islink(tree + b"/".join(parts[:count])) for count in range(2, len(parts) + 1))
+
+
 def script() -> str:
     """Return what is run inside: plain sh, and nothing but what a shell has itself."""
     cases = " ".join(f'{name}) set -- "$1" "$2" {asked} ;;' for name, asked in _ASKED.items())
