@@ -29,12 +29,14 @@ from unspill.adapters.files import (
 )
 from unspill.adapters.review import CHANGES, DIFF, MOST_PATHS, call_apply, call_changes, call_diff, call_undo
 from unspill.errors import RootRefused, UnspillError, UsageError
-from unspill.lazy import lazy_module
+from unspill.host.places import find_programs
 from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
+from unspill.model.rootfs import INSTALLERS, OTHERS, PROGRAM_DIRECTORIES, RUNTIMES
 from unspill.plan.view import find_cover
 from unspill.policy.paths import lies_beneath, show
 from unspill.record import Record
 from unspill.sandbox.files import MOST_DEPTH, USUAL_ENTRIES, USUAL_LINES
+from unspill.sandbox.permits import ask_for_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,13 +49,9 @@ if TYPE_CHECKING:
     from unspill.model.plan import MountOp, Plan
     from unspill.model.policy import Policy
     from unspill.model.run import Event
-    from unspill.sandbox import permits, rootfs
     from unspill.sandbox.project import Who
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
-else:
-    permits = lazy_module("unspill.sandbox.permits")  # lazy: approvals
-    rootfs = lazy_module("unspill.sandbox.rootfs")  # lazy: rootfs
 
 NAME = "run_command"
 _LARGEST = (1 << 53) - 1
@@ -180,7 +178,7 @@ def _run(sandbox: Sandbox, options: dict[str, Any], **more: Any) -> RunResult:
         return sandbox.run(**options, **more)
     try:
         broker = sandbox._broker_of(more["approver"])
-        roots = permits.ask_for_missing(sandbox._project, broker, options, more["cancel_fd"])
+        roots = ask_for_missing(sandbox._project, broker, options, more["cancel_fd"])
         return sandbox.run(**{**options, "roots": roots}, **more)
     except RootRefused as error:
         # Others are about directories of the person's that no model has named
@@ -603,7 +601,8 @@ def _files(places: SandboxPlaces, sandbox: Sandbox) -> Iterator[str]:
         yield "- Files of the project with names of secrets, such as .env, are masked: they seem not to exist."
     if policy.view == "rootfs":
         yield f"- HOME is the project directory, {show(places.project)}."
-        found = rootfs.programs_of(plan.rootfs) if plan is not None else ()
+        names = (*RUNTIMES, *INSTALLERS, *OTHERS)
+        found = () if plan is None else find_programs(plan.rootfs, PROGRAM_DIRECTORIES, names)
         has = f" with {', '.join(found)}" if found else ""
         yield (
             f"- The system is not the user's but a root file system of its own{has}. "
