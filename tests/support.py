@@ -237,7 +237,11 @@ def short(**bounds: Any) -> Limits:
 
 
 def run_cli(
-    *words: str | bytes | Path, cwd: Path, stdin: bytes = b"", variables: dict[str, str] | None = None
+    *words: str | bytes | Path,
+    cwd: Path,
+    stdin: bytes = b"",
+    variables: dict[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run the `unspill` program as a person would."""
     program = Path(sys.executable).with_name("unspill")
@@ -249,6 +253,7 @@ def run_cli(
         check=False,
         timeout=60,
         env={**os.environ, **(variables or {})},
+        pass_fds=pass_fds,
     )
 
 

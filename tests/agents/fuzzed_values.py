@@ -223,6 +223,8 @@ ARGUMENTS: Final[dict[str, dict[str, tuple[Any, ...]]]] = {
         "command": COMMANDS,
         "working_dir": PATHS,
         "network": (True, False),
+        "hosts": (["example.org"], [], ["*"], ["example.org:0", "[::1]:80"], *([text] for text in TEXTS)),
+        "roots": (["."], [], ["/"], ["/etc", "~"], *([path] for path in PATHS)),
         "timeout_s": (1, 0.5, 2, *NUMBERS),
         "stdin": TEXTS,
     },

@@ -60,11 +60,35 @@ def test_only_a_label_that_was_offered_allows_and_each_other_answer_says_why_not
     assert person.asked[-1].message.splitlines() == [
         "Run command with network access: echo yes; touch file?",
         f"project:   {ground.project}",
+        "reaches:   any public host, by HTTP, HTTPS or SOCKS through a proxy; no raw sockets, UDP or ping",
     ]
     assert person.asked[-1].requested_schema["properties"]["answer"]["default"] == "Deny"
     events = run_cli("audit", "--json", cwd=ground.project).stdout
     assert events.count(b"mcp client") == len(person.asked), "who answered is on record"
     assert b"No request waits" in run_cli("requests", cwd=ground.project).stdout, "and nobody else was asked"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_hosts_and_roots_are_asked_for_one_by_one(ground: Ground, mode: str) -> None:
+    """The last one is denied, so nothing is run."""
+    roots = [str(ground.home / name) for name in ("one", "missing")]
+    (ground.home / "one").mkdir()
+    person = Person(say("Allow once"), say("Allow once"), DECLINE)
+
+    async def steps() -> None:
+        async with connected(ground, mode, person=person) as client:
+            wanted = {"command": "touch ~/one/file", "hosts": ["example.org"], "roots": roots[:1]}
+            allowed = await client.call_tool("run", wanted)
+            assert "  A file" in text_of(allowed)
+            refused = await client.call_tool("run", {**wanted, "roots": roots[1:]})
+            assert text_of(refused).startswith(f"ERROR: Permission denied: Let the sandbox change files in {roots[1]}?")
+
+    in_world(steps)
+    assert [params.message.partition("\n")[0] for params in person.asked] == [
+        f"Let the sandbox change files in {roots[0]}?",
+        "Allow connections to example.org for: touch ~/one/file?",
+        f"Let the sandbox change files in {roots[1]}?",
+    ]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`apply`, `discard`, `undo`, `redo`, `show`, and `run` that applies: what a person sees, and what is still held."""
 
+import base64
 import json
 import os
+import socket
 import subprocess
 
 import pytest
@@ -35,6 +37,68 @@ def hold(ground: Ground, script: str) -> None:
 
 def listing(ground: Ground) -> list[str]:
     return sorted(os.listdir(ground.project))
+
+
+def events_of(ground: Ground, *words: str) -> list[tuple[str, int, str, str, str]]:
+    """Run the program with --events; return what it wrote there, without the exact names."""
+    file = ground.top / "events"
+    file.unlink(missing_ok=True)
+    typed(ground, words[0], "--events", os.fspath(file), *words[1:])
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        assert os.fsdecode(base64.b64decode(line["path_b64"])) == line["path"]
+    top = f"{ground.project}/"
+    return [
+        (line["event"], line["operation"], line["kind"], line["path"].removeprefix(top), line["now"]) for line in lines
+    ]
+
+
+def test_events_name_each_path_that_is_applied_or_undone(ground: Ground) -> None:
+    ground.write("edited", "1\n")
+    ground.write("old/file", "x\n")
+    script = "echo 2 > edited; rm -r old; mkdir dir; touch dir/new; ln -s edited link"
+    assert events_of(ground, "run", "-q", "-c", script) == [
+        ("applied", 1, "apply", "dir", "dir"),
+        ("applied", 1, "apply", "dir/new", "file"),
+        ("applied", 1, "apply", "edited", "file"),
+        ("applied", 1, "apply", "link", "symlink"),
+        ("applied", 1, "apply", "old", "gone"),
+        ("applied", 1, "apply", "old/file", "gone"),
+    ]
+    undone = {path: (event, now) for event, _op, _kind, path, now in events_of(ground, "undo")}
+    gone = ("undone", "gone")
+    back = {"edited": ("undone", "file"), "old": ("undone", "dir"), "old/file": ("undone", "file")}
+    assert undone == {"dir": gone, "dir/new": gone, "link": gone, **back}
+    assert [(event, kind) for event, _op, kind, path, _now in events_of(ground, "redo") if path == "old"] == [
+        ("applied", "redo")
+    ]
+    assert events_of(ground, "run", "-q", "--hold", "-c", "echo 3 > edited") == []
+    assert events_of(ground, "apply") == [("applied", 4, "apply", "edited", "file")]
+    assert events_of(ground, "restore", "edited") == [("applied", 5, "restore", "edited", "file")]
+
+
+def test_events_go_to_a_descriptor_that_the_command_does_not_have(ground: Ground) -> None:
+    """Of a socket too, which has no name that could be opened. Control: a descriptor that is not open is refused."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        number = theirs.fileno()
+        words = ["run", "--events", str(number), "-c", "ls -l /proc/self/fd > seen"]
+        done = run_cli(*words, cwd=ground.project, pass_fds=(number,))
+        assert done.returncode == 0, done.stderr
+        theirs.close()
+        assert [json.loads(line)["path"] for line in ours.makefile()] == [f"{ground.project}/seen"]
+    assert "socket" not in (ground.project / "seen").read_text()
+    _stdout, stderr = typed(ground, "undo", "--events", "99", code=2)
+    assert stderr.startswith("unspill: --events can't be written: 99: Bad file descriptor\n")
+    assert (ground.project / "seen").exists()
+
+
+def test_events_that_can_not_be_written_do_not_break_the_run(ground: Ground) -> None:
+    """Control: they can, and nothing is said."""
+    _stdout, stderr = typed(ground, "run", "--events", "/dev/full", "-c", "touch a")
+    assert "unspill: `on_change` or `--events` failed after op 1: OSError: " in stderr
+    assert listing(ground) == ["a"]
+    assert "on_change" not in typed(ground, "run", "--events", "/dev/null", "-c", "touch b")[1]
 
 
 def test_a_run_applies_and_says_how_to_take_it_back(ground: Ground) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.kernel.leftovers import tree_of
-from tests.support import Ground, kinds
-from unspill import Hunks, RunResult, Sandbox, Selection
+from tests.support import Event, Ground, kinds
+from unspill import Allowed, Hunks, Operation, OutputChunk, Question, RunResult, Sandbox, Selection
 from unspill.errors import RootRefused, UsageError
 from unspill.permissions.approvers import Callback
 
@@ -120,6 +120,83 @@ def test_a_path_that_lies_behind_a_link_by_now_does_not_stop_the_others(ground: 
 
 
 @pytest.mark.rootfs_view
+class Index:
+    """An application's own index of files, which hears of changes by a callback only."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.heard: list[tuple[str, int, set[bytes]]] = []
+        self._is_broken = is_broken
+
+    def take(self, operation: Operation) -> None:
+        names = {os.path.relpath(path, operation.project) for path in operation.paths}
+        assert len(names) == len(operation.paths)
+        self.heard.append((operation.kind, operation.number, names))
+        if self._is_broken:
+            raise ValueError("no\x1b room")
+
+
+def listened(ground: Ground, index: Index, **settings: Any) -> Sandbox:
+    policy = ground.policy(**{"after": "apply", **settings})
+    sandbox = Sandbox(ground.project, policy=policy, approver=Callback(allow), on_change=index.take)
+    ground.opened.append(sandbox)
+    return sandbox
+
+
+def allow(question: Question) -> Allowed:
+    return Allowed(digest=question.digest, by="test")
+
+
+def test_an_application_hears_once_of_each_operation_that_changed_the_project(ground: Ground) -> None:
+    """Nothing is heard of what is held, discarded or needless."""
+    ground.write("edited", "old\n")
+    ground.write("dir/file", "x\n")
+    index = Index()
+    sandbox = listened(ground, index)
+    sandbox.run("echo new > edited; rm -r dir; touch made", hosts=["example.org"])
+    sandbox.undo()
+    sandbox.redo()
+    sandbox.run("echo newer > edited; touch held", after="hold")
+    sandbox.discard(["held"])
+    sandbox.undo()
+    sandbox.apply(["edited"])
+    sandbox.restore("edited")
+    sandbox.run("true")
+    sandbox.run("touch thrown", after="discard")
+    all_ = {b"edited", b"dir", b"dir/file", b"made"}
+    assert index.heard == [
+        ("apply", 1, all_),
+        ("undo", 2, all_),
+        ("redo", 3, all_),
+        ("apply", 6, {b"edited"}),
+        ("restore", 7, {b"edited"}),
+    ]
+
+
+def test_an_application_hears_of_what_a_cancelled_run_applied(ground: Ground) -> None:
+    def give_up(event: Event) -> None:
+        if isinstance(event, OutputChunk):
+            raise KeyboardInterrupt
+
+    index = Index()
+    sandbox = listened(ground, index)
+    with pytest.raises(KeyboardInterrupt):
+        sandbox.run("touch made; echo x; sleep 9", on_event=give_up, after_cancel="apply")
+    assert index.heard == [("apply", 1, {b"made"})]
+
+
+def test_a_callback_that_fails_does_not_break_the_operation(ground: Ground) -> None:
+    """Control: one that works leaves no warning."""
+    broken = listened(ground, Index(is_broken=True))
+    result = broken.run("touch made")
+    said = "`on_change` or `--events` failed after op {}: ValueError: no\\u{{1b}} room"
+    assert said.format(1) in result.warnings
+    assert (ground.project / "made").exists()
+    assert said.format(2) in broken.undo().notes
+    assert not (ground.project / "made").exists()
+    assert [operation.ending for operation in broken.operations()] == ["done", "done"]
+    assert not any("on_change" in warning for warning in listened(ground, Index()).run("touch made").warnings)
+
+
 def test_a_chosen_path_brings_the_directories_that_it_needs(ground: Ground) -> None:
     sandbox = ground.sandbox()
     assert sandbox.run("mkdir -p -m 700 a/b; echo x > a/b/file; echo y > a/other").ok

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/agent.py as a program: each step is looked at from outside, on the disk, while it waits for the person.
+"""The examples as programs. Each step of examples/agent.py is looked at from outside while it waits for the person.
 
 The control arms let one tool lie at a time: the agent must not get to the end then, or the person must see it.
 """
@@ -199,3 +199,45 @@ def test_a_liar_who_tells_the_truth_gets_there(project: Path, tmp_path: Path) ->
     person.read_to(KEEP)
     assert person.read_all() == ("", 0)
     assert is_passing(project)
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_an_application_in_another_language_asks_and_keeps_its_own_index(ground: Ground, answer: str) -> None:
+    """Allowed, the command runs, and the index follows the project there and back; denied, nothing is run."""
+    ground.write("kept.txt", "x")
+    for number in range(3):
+        ground.write(f"old/{number}", "x")
+    programs = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    done = subprocess.run(
+        ["node", EXAMPLES / "embedding.mjs", ground.project, ground.top / "index.db"],
+        input=f"{answer}\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PATH": programs},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    first, asked, *lines = done.stdout.splitlines()
+    assert (first, asked) == (
+        "index: 4 files",
+        'Allow connections to example.org for: sh -c "echo hello > greeting.txt; rm -rf old"?',
+    )
+    del lines[: lines.index(next(line for line in lines if not line.startswith(("project:", "directory:"))))]
+    if answer == "n":
+        assert "\nERROR: Permission denied: Allow connections to example.org" in done.stdout
+        assert "Why: not now." in done.stdout
+        assert sorted(path.name for path in ground.project.iterdir()) == ["kept.txt", "old"]
+        return
+    top = os.fspath(ground.project)
+    assert lines == [
+        "exit code: 0",
+        f"applied: {top}/greeting.txt (file)",
+        f"applied: {top}/old (gone)",
+        *(f"applied: {top}/old/{number} (gone)" for number in range(3)),
+        "index: 2 files",
+        f"undone: {top}/greeting.txt (gone)",
+        f"undone: {top}/old (dir)",
+        *(f"undone: {top}/old/{number} (file)" for number in range(3)),
+        "index: 4 files",
+    ]

@@ -56,6 +56,50 @@ def test_only_the_root_that_was_written_gets_a_layer(ground: Ground, engine: str
     assert sandbox.discard().changed == 1
 
 
+LINKS = {
+    "a directory": ("elsewhere", "cat link/file", "sealed"),
+    "its file": ("elsewhere/file", "cat link", "sealed"),
+    "by an absolute path": ("elsewhere", "cat $PWD/link/file", "sealed"),
+    "behind another link": ("elsewhere", "cat via/file", "sealed"),
+    "to go there": ("elsewhere", "cd link", "sealed"),
+    "make": ("elsewhere", "printf 'all: link/file\n' > Makefile; make", "sealed"),
+    "written": ("elsewhere", "echo x > link/new", "sealed"),
+    "read-only": ("elsewhere", "echo x > link/new", "host"),
+}
+
+
+@pytest.mark.view("sealed", reason="the views are chosen here")
+@pytest.mark.parametrize("case", LINKS)
+def test_a_link_out_of_the_project_is_explained_where_a_command_fails_at_it(ground: Ground, case: str) -> None:
+    """And the remedy helps. Control: without the link, or where the command succeeds, nothing is said."""
+    name, script, view = LINKS[case]
+    (elsewhere,) = make(ground, "elsewhere")
+    target = ground.home / name
+    (ground.project / "link").symlink_to(target)
+    (ground.project / "via").symlink_to("link")
+    result = ground.sandbox(view=view).run(script)
+    (hint,) = [hint for hint in result.hints if hint.code == "link-leads-out"]
+    shows = "is read-only" if view == "host" else "the sandbox does not show"
+    assert hint.text == f"{ground.project}/link is a link that leads out of the project, to {target}, which {shows}."
+    assert f"`--root {target}`" in hint.remedy
+    assert all(hint.code != "link-leads-out" for hint in ground.sandbox(view=view).run(f"{script} || true").hints)
+    helped = Sandbox(ground.project, name="other", policy=ground.policy(view=view, roots=(os.fsencode(elsewhere),)))
+    ground.opened.append(helped)
+    assert helped.run(script).hints == ()
+    (ground.project / "link").unlink()
+    assert all(hint.code != "link-leads-out" for hint in ground.sandbox(view=view).run(script).hints)
+
+
+@pytest.mark.view("sealed", reason="the views are chosen here")
+def test_a_link_of_a_held_layer_is_explained_too(ground: Ground) -> None:
+    make(ground, "elsewhere")
+    sandbox = ground.sandbox()
+    sandbox.run(f"mkdir d; ln -s {ground.home}/elsewhere d/link")
+    assert [hint.code for hint in sandbox.run("cat d/link/file").hints] == ["link-leads-out"]
+    sandbox.run("rm d/link; mkdir d/link")
+    assert sandbox.run("cat d/link/file").hints == ()
+
+
 def test_the_project_comes_first(ground: Ground) -> None:
     (first,) = make(ground, "a-library")
     sandbox = ground.sandbox(roots=(os.fsencode(first),))

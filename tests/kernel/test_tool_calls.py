@@ -56,7 +56,7 @@ def test_in_a_root_of_its_own_no_path_of_the_host_is_told(ground: Ground) -> Non
     assert told[0].text.startswith("Written: /workspace/src/a (a new file, 4 bytes).\n")
     assert told[2].text == "/workspace/src/a: all of it, 4 bytes, follows.\nContent:\ntwo\n"
     assert told[5].text.partition("Output:\n")[2].startswith("/workspace\ntwo\n")
-    assert told[6].text == "ERROR: Working directory does not exist: /workspace/missing.\n"
+    assert told[6].text == "ERROR: Working directory does not exist: /workspace/missing\n"
     assert os.fspath(ground.top) not in "".join(f"{answer.text}{answer.values}" for answer in told)
     sealed = call_tool(ground.sandbox(name="other"), "list", {})
     assert os.fspath(ground.project) in sealed.text
@@ -475,8 +475,8 @@ class Told:
         self.whole = run_command_tool(sandbox).description
         files, _, self.network = self.whole.partition("Network Access:")
         self.lines = files.splitlines()
-        self.project = self._paths("It starts in the project directory")
-        self.roots = self._paths("treated like it")
+        self.project = self._paths("- The project directory, ")
+        self.roots = self._paths("treated like the project")
         self.kept = self._paths("is kept", "are kept")
         self.gone = self._paths("is gone when the command has ended")
         self.has_system = bool(self._matching("The directories of the system"))
@@ -541,7 +541,7 @@ def hold_against_the_text(person: Ground, mode: str) -> None:
 def test_the_playground_is_told_of_where_there_is_one_and_only_there(person: Ground, mode: str) -> None:
     sandbox = open_mode(person, mode)
     tool = run_command_tool(sandbox)
-    is_told = "`playground` is the playground" in json.dumps(tool.schema)
+    is_told = 'Special case: "playground" is ' in tool.schema["properties"]["working_dir"]["description"]
     assert is_told == any(path.endswith("/playground") for path in Told(sandbox).kept) == (mode != "no playground")
     if is_told:
         assert printed(sandbox.run("pwd", cwd="playground")).strip() in Told(sandbox).kept
@@ -567,7 +567,30 @@ def test_before_there_is_a_rootfs_nothing_untrue_is_told(person: Ground) -> None
         later.project, name="other", policy=later.policy.replace(rootfs="", rootfs_dir=b"/nowhere/at/all")
     )
     person.opened.append(sandbox)
-    assert Told(sandbox).lines == with_tree
+    # Which programs it has nobody knows yet
+    system = "- The system is not the user's"
+    assert [line for line in Told(sandbox).lines if system not in line] == [
+        line for line in with_tree if system not in line
+    ]
+    assert any(f"{system} but a root file system of its own with python3, " in line for line in with_tree)
+    assert any(f"{system} but a root file system of its own. `command" in line for line in Told(sandbox).lines)
+
+
+@pytest.mark.view("sealed", reason="the views are chosen here")
+@pytest.mark.parametrize("mode", ["sealed", "host", "rootfs", "rootfs, writable"])
+def test_home_and_the_programs_of_a_rootfs_are_as_they_are_told(person: Ground, mode: str) -> None:
+    """Control: without a rootfs the programs are the host's, and none is named."""
+    sandbox = open_mode(person, mode)
+    told = Told(sandbox)
+    home, *_rest = told._paths("- HOME is ")
+    assert printed(sandbox.run(["sh", "-c", 'echo "$HOME"'])).strip() == home
+    named = re.findall(r"of its own with (.*)\. `command", told.whole)
+    assert bool(named) is ("rootfs" in mode)
+    programs = ", ".join(named).split(", ") if named else []
+    found = printed(
+        sandbox.run(["sh", "-c", 'for name; do command -v "$name" > /dev/null && echo "$name"; done', "sh", *programs])
+    )
+    assert found.split() == programs
 
 
 CONNECT = """
@@ -605,8 +628,8 @@ BY_PROXY = "are reached through a proxy only, by HTTP, HTTPS or SOCKS"
 # What is told, and how a command gets a network, if at all
 NETWORKS: dict[str, tuple[dict[str, Any], list[str], bool]] = {
     "none": (
-        {"permissions": Rules(network="deny")},
-        ["there is no access to the network", "do not set `network`"],
+        {"permissions": Rules(network="deny", egress="deny")},
+        ["this tool does not have access to the network", "do not set `network` or `hosts`"],
         False,
     ),
     "granted": ({}, ["It then reaches any public host, on ports 80 and 443.", BY_PROXY], True),
@@ -616,7 +639,11 @@ NETWORKS: dict[str, tuple[dict[str, Any], list[str], bool]] = {
         False,
     ),
     "asked for": ({"network": Network(ask=True)}, ["The user is asked about each host", BY_PROXY], False),
-    "the host's": ({"network": Network(mode="host")}, ["has the network of the user's machine"], True),
+    "the host's": (
+        {"network": Network(mode="host"), "permissions": Rules(egress="deny")},
+        ["has the network of the user's machine"],
+        True,
+    ),
     "hosts, else the host's": (
         {"network": Network(mode="host", hosts=("example.org",))},
         [f"Without that, hosts {BY_PROXY}"],

@@ -80,11 +80,13 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 ERRORS: dict[str, tuple[dict[str, Any], str]] = {
-    "empty": ({"command": "  "}, "ERROR: Command cannot be empty.\n"),
+    "empty": ({"command": ""}, "ERROR: Command cannot be empty.\n"),
+    "blank": ({"command": "  "}, "ERROR: Command cannot be empty.\n"),
     "missing": ({}, "ERROR: the argument command is missing.\n"),
     "unknown argument": (
         {"command": "true", "sudo": True},
-        "ERROR: there is no argument 'sudo'. There are command, working_dir, network, timeout_s, stdin.\n",
+        "ERROR: there is no argument 'sudo'. There are command, working_dir, network, hosts, roots, timeout_s, "
+        "stdin.\n",
     ),
     "another kind": (
         {"command": ["true"]},
@@ -101,7 +103,7 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "no time": ({"command": "true", "timeout_s": 0}, "ERROR: timeout_s must be more than 0: 0.\n"),
     "a directory that is not there": (
         {"command": "true", "working_dir": "missing"},
-        "ERROR: Working directory does not exist: {project}/missing.\n",
+        "ERROR: Working directory does not exist: {project}/missing\n",
     ),
     "the network, and nobody to ask": (
         {"command": "true", "network": True},
@@ -165,6 +167,123 @@ def test_the_person_answers_for_the_network(ground: Ground, is_allowed: bool) ->
     assert len(asked) == 1
     assert answer.is_error is not is_allowed
     assert answer.text.endswith("Output:\nran\n") is is_allowed
+
+
+ASKED_FOR = {
+    "hosts": ({"hosts": ["example.org", "example.net:8443"]}, ["Allow connections to example.org, example.net:8443 "]),
+    "a root": ({"roots": ["{home}/one"]}, ["Let the sandbox change files in {home}/one?"]),
+    "two roots": (
+        {"roots": ["{home}/one", "{home}/two/"]},
+        ["Let the sandbox change files in {home}/one?", "Let the sandbox change files in {home}/two?"],
+    ),
+    "the project itself": ({"roots": [".", "{project}"]}, []),
+    "all of it": (
+        {"roots": ["{home}/one"], "hosts": ["example.org"], "network": True},
+        ["Let the sandbox change files in {home}/one?", "Run command with network access: "],
+    ),
+}
+
+
+class Person:
+    """Answers every question alike, and remembers them."""
+
+    def __init__(self, *, is_yes: bool) -> None:
+        self.asked: list[str] = []
+        self._is_yes = is_yes
+
+    def ask(self, question: Question) -> Allowed | Denied:
+        self.asked.append(question.text)
+        if self._is_yes:
+            return Allowed(digest=question.digest, by="test")
+        return Denied(digest=question.digest, by="test", reason="not today")
+
+
+def asking(ground: Ground, *, is_yes: bool, **settings: Any) -> tuple[Sandbox, Person]:
+    person = Person(is_yes=is_yes)
+    sandbox = Sandbox(ground.project, policy=ground.policy(**settings), approver=Callback(person.ask))
+    ground.opened.append(sandbox)
+    return sandbox, person
+
+
+@pytest.mark.parametrize("case", ASKED_FOR)
+@pytest.mark.parametrize("is_yes", [True, False])
+def test_the_person_is_asked_about_each_thing_that_a_model_asks_for(ground: Ground, case: str, is_yes: bool) -> None:
+    arguments, questions = (
+        json.loads(json.dumps(part).replace("{home}", str(ground.home)).replace("{project}", str(ground.project)))
+        for part in ASKED_FOR[case]
+    )
+    for name in ("one", "two"):
+        (ground.home / name).mkdir()
+    sandbox, person = asking(ground, is_yes=is_yes)
+    answer = call_run_command(sandbox, {"command": f"touch {ground.home}/one/x 2>&-; echo ran", **arguments})
+    expected = questions if is_yes else questions[:1]
+    assert len(person.asked) == len(expected)
+    assert all(asked.startswith(question) for asked, question in zip(person.asked, expected, strict=True))
+    is_run = is_yes or not questions
+    assert answer.text.endswith("Output:\nran\n") is is_run
+    assert answer.text.startswith("ERROR: Permission denied: ") is not is_run
+    assert any(b"one/x" in root.root + b"/x" for root in sandbox.changes().roots) is (
+        is_run and "one" in str(arguments)
+    )
+
+
+def test_a_denied_kind_of_request_is_told_and_nobody_is_asked(ground: Ground) -> None:
+    """Control: where it is not denied they are."""
+    for arguments in ({"hosts": ["example.org"]}, {"roots": [str(ground.home)[:-1]]}, {"network": True}):
+        sandbox, person = asking(ground, is_yes=True, **DENY)
+        answer = call_run_command(sandbox, {"command": "echo ran", **arguments})
+        assert answer.text.startswith("ERROR: Permission denied: ")
+        assert " = deny. What the user can do: " in answer.text
+        assert person.asked == []
+    sandbox, person = asking(ground, is_yes=True)
+    assert call_run_command(sandbox, {"command": "true", "hosts": ["example.org"]}).text.startswith("Exit code: 0")
+    assert len(person.asked) == 1
+
+
+def test_a_model_does_not_learn_which_directories_there_are(ground: Ground) -> None:
+    """What is there, what is not, a file and a link: one question each, and one text for the model.
+
+    Control: the person's own run is told at once what is not there.
+    """
+    (ground.home / "aa").mkdir()
+    (ground.home / "bb").touch()
+    (ground.home / "cc").symlink_to("aa")
+    told = set()
+    for name in ("aa", "bb", "cc", "dd"):
+        sandbox, person = asking(ground, is_yes=False)
+        root = f"{ground.home}/{name}"
+        answer = call_run_command(sandbox, {"command": f"true {name}", "roots": [root]})
+        assert person.asked == [f"Let the sandbox change files in {root}?"]
+        told.add(answer.text.replace(name, "NAME"))
+    assert len(told) == 1, told
+    sandbox, person = asking(ground, is_yes=False)
+    with pytest.raises(UnspillError, match="there is nothing at"):
+        sandbox.run("true", roots=[f"{ground.home}/dd"])
+    assert person.asked == []
+
+
+def test_a_directory_that_is_not_there_is_told_once_it_was_allowed(ground: Ground) -> None:
+    sandbox, person = asking(ground, is_yes=True)
+    answer = call_run_command(sandbox, {"command": "echo ran", "roots": [f"{ground.home}/dd"]})
+    assert len(person.asked) == 1
+    assert answer.text.startswith(f"ERROR: there is no directory {ground.home}/dd. ")
+
+
+BAD_ROOTS = {
+    "/usr/lib": "ERROR: /usr/lib can't be a root: ",
+    "{home}": "ERROR: {home} can't be a root: ",
+    "shared": "ERROR: shared is a link out of the project. Name the directory itself.",
+    "a\0b": "ERROR: a path can't contain NUL: 'a\\x00b'. Nobody was asked.",
+}
+
+
+@pytest.mark.parametrize("root", BAD_ROOTS)
+def test_nobody_is_asked_about_what_nobody_can_allow(ground: Ground, root: str) -> None:
+    (ground.project / "shared").symlink_to(ground.home / "elsewhere")
+    sandbox, person = asking(ground, is_yes=True)
+    answer = call_run_command(sandbox, {"command": "echo ran", "roots": [root.replace("{home}", str(ground.home))]})
+    assert answer.text.startswith(BAD_ROOTS[root].replace("{home}", str(ground.home)))
+    assert person.asked == []
 
 
 def test_what_a_held_file_is_told_apart_from_what_was_applied(ground: Ground) -> None:
@@ -310,7 +429,7 @@ proxy.recv(2)
 proxy.sendall(b"\\5\\1\\0\\3" + bytes([len(name)]) + name + b"\\1\\273")
 proxy.recv(10)
 """
-DENY: dict[str, Any] = {"permissions": Rules(network="deny")}
+DENY: dict[str, Any] = {"permissions": Rules(network="deny", egress="deny", roots="deny")}
 HOSTS: dict[str, Any] = {"network": Network(hosts=("example.org",))}
 
 # A command, settings of the policy, and the lines of ours between its end and its output
@@ -329,8 +448,8 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "curl -s http://other.example.net",
         HOSTS,
         [
-            f"Network: other.example.net:80 was refused: no rule covers it. {ASK} Or ask the user to allow "
-            "other.example.net:80 for this project."
+            "Network: other.example.net:80 was refused: no rule covers it. If the command needs it, call again with "
+            "other.example.net:80 in `hosts`: the user is asked."
         ],
     ),
     "a host, and no network ever": (
@@ -345,8 +464,8 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "curl -s http://example.org:8080",
         HOSTS,
         [
-            f"Network: example.org:8080 was refused: the host is allowed on other ports. {ASK} Or ask the user to "
-            "allow example.org:8080 for this project.",
+            "Network: example.org:8080 was refused: the host is allowed on other ports. If the command needs it, call "
+            "again with example.org:8080 in `hosts`: the user is asked.",
         ],
     ),
     "an address that nobody can allow": (
@@ -365,6 +484,23 @@ NOTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         [
             "Network: something that is not a host name was refused. A label has 1 to 63 letters, digits and inner "
             "hyphens. Use a host name of letters, digits and hyphens."
+        ],
+    ),
+    "a link out of the project": (
+        "cat shared/x",
+        {},
+        [
+            "Note: HOME/project/shared is a link that leads out of the project, to HOME/elsewhere, which the sandbox "
+            "does not show. If the command needs it, call again with that directory in `roots`: the user is asked."
+        ],
+    ),
+    "a link out of the project, and no roots ever": (
+        "cat shared/x",
+        DENY,
+        [
+            "Note: HOME/project/shared is a link that leads out of the project, to HOME/elsewhere, which the sandbox "
+            "does not show. What the user can do: If the command needs it, add `--root HOME/elsewhere`, or "
+            "`--readable HOME/elsewhere` if it only reads it."
         ],
     ),
     "a masked secret": (
@@ -423,6 +559,7 @@ def call_command(ground: Ground, command: str, **settings: Any) -> Answer:
 def test_a_note_says_what_to_do(ground: Ground, case: str) -> None:
     command, settings, expected = NOTES[case]
     (ground.project / ".env").write_text("TOKEN=secret\n")
+    (ground.project / "shared").symlink_to(ground.home / "elsewhere")
     answer = call_command(ground, command, **settings)
     lines = answer.text.replace(os.fspath(ground.home), "HOME").splitlines()
     assert lines[0].startswith("Exit code: ")
@@ -562,6 +699,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "discard": {"after": "discard"},
     "host": {"view": "host"},
     "hosts": {"network": Network(hosts=("example.org", "*.example.net")), "permissions": Rules(network="deny")},
+    "denied": {"permissions": Rules(network="deny", egress="deny", roots="deny")},
     "asking": {"network": Network(ask=True)},
     "network of the host": {"network": Network(mode="host", hosts=("example.org",))},
     "tools in the home": {"made": (".cache/pip", ".cargo/bin")},

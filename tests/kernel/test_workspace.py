@@ -185,7 +185,7 @@ def test_our_failure_is_raised(ground: Ground) -> None:
     [
         (UsageError("Command cannot be empty"), "Command cannot be empty."),
         (SandboxUnavailable("it broke", remedy="Mend it."), "it broke. Mend it."),
-        (UsageError("ERROR: Working directory does not exist: /x"), "Working directory does not exist: /x."),
+        (UsageError("ERROR: Working directory does not exist: /x"), "Working directory does not exist: /x"),
     ],
 )
 def test_our_failure_in_words(error: UnspillError, text: str) -> None:

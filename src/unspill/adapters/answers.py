@@ -60,6 +60,7 @@ _USUAL = {"apply": "applied", "hold": "held"}
 _OF_PERSONS = ("`unspill", "--", "configuration", "in Python", "in the settings", "pull ", "[permissions]", "[secrets]")
 _PATH = re.compile(r"(?:^|[^\w.~/])/[\w.]")
 _ASK_AGAIN = "If it needs it, call again with `network` set to true: the user is asked."
+_ASK_FOR_ROOT = "If the command needs it, call again with that directory in `roots`: the user is asked."
 _ELSEWHERE = "Write to the project or to /tmp instead, or tell the user what you need and why."
 _REWORDED = {
     "See `unspill log`.": "The answers of `run`, `write`, `edit` and `undo` name runs and operations.",
@@ -135,7 +136,8 @@ def text_answer(lines: Iterable[str], values: dict[str, Any]) -> Answer:
 def answer_error(error: UnspillError, *, policy: Policy | None = None) -> Answer:
     """Return what a model is told where nothing was done: why, and what would help."""
     message, remedy = _of_model(error)
-    message = message if message.endswith((".", "?")) else f"{message}."
+    # What has our mark already is in its final words, which may end with a path
+    message = message if message.startswith("ERROR:") or message.endswith((".", "?")) else f"{message}."
     if isinstance(error, FileError):
         advice = file_advice(error, is_masked=(policy or Policy()).secrets.mask)
         answer = _error(error.code, message, advice)
@@ -363,7 +365,8 @@ def _notes(result: RunResult, policy: Policy, *, tells_changes: bool = False) ->
         yield describe_end(outcome).partition("\n")[0]
     yield from _unsandboxed(result)
     # Nothing more can be asked for where only a command is given
-    yield from _refusals(result, policy.replace(permissions=policy.permissions.replace(network="deny")))
+    stances = policy.permissions.replace(network="deny", egress="deny", roots="deny")
+    yield from _refusals(result, policy.replace(permissions=stances))
     if tells_changes or any(state != _USUAL.get(policy.after) for state, _lines in became(result)):
         yield from change_lines(result)
 
@@ -471,6 +474,8 @@ def _hint_advice(hint: Hint, policy: Policy) -> str:
             return "Do without it, or ask the user for what you need of it."
         case "read-only":
             return _ELSEWHERE
+        case "link-leads-out" if policy.permissions.roots == "ask" and "`--root " in hint.remedy:
+            return _ASK_FOR_ROOT
     return for_user(hint.remedy)
 
 
@@ -479,9 +484,9 @@ def _denial_advice(denial: Denial, policy: Policy) -> str:
         case "host" | "port":
             if policy.network.ask:
                 return "Do without it, or tell the user why you need it."
-            if policy.permissions.network == "deny":
+            if policy.permissions.egress == "deny":
                 return f"Do without it, or ask the user to allow {denial.place} for this project."
-            return f"{_ASK_AGAIN} Or ask the user to allow {denial.place} for this project."
+            return f"If the command needs it, call again with {denial.place} in `hosts`: the user is asked."
         case "budget":
             return "Transfer less, or ask the user for more."
     return denial.remedy

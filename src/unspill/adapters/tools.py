@@ -7,11 +7,13 @@
 
 One definition for every adapter. A description says what is true of one sandbox, and never names anything of the
 person's that the sandbox hides. A model's arguments can only ask for less than the policy gives; more than that
-(`network`) goes to the sandbox's approver, who is never the model. `apply` is among the tools only if the person wants.
+(`network`, `hosts`, `roots`) goes to the sandbox's approver, who is never the model. `apply` is among the tools only if
+the person wants.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from unspill.adapters.answers import Answer, answer_error, answer_run, own_failure, with_interrupted
@@ -26,12 +28,15 @@ from unspill.adapters.files import (
     places_of,
 )
 from unspill.adapters.review import CHANGES, DIFF, MOST_PATHS, call_apply, call_changes, call_diff, call_undo
-from unspill.errors import UnspillError, UsageError
+from unspill.errors import RootRefused, UnspillError, UsageError
+from unspill.host.places import find_programs
 from unspill.model.plan import Bind, Overlay, ReadOnly, Tmpfs
+from unspill.model.rootfs import INSTALLERS, OTHERS, PROGRAM_DIRECTORIES, RUNTIMES
 from unspill.plan.view import find_cover
 from unspill.policy.paths import lies_beneath, show
 from unspill.record import Record
 from unspill.sandbox.files import MOST_DEPTH, USUAL_ENTRIES, USUAL_LINES
+from unspill.sandbox.permits import ask_for_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,28 +46,34 @@ if TYPE_CHECKING:
     from unspill.adapters.answers import Where
     from unspill.adapters.files import Fate, SandboxPlaces
     from unspill.adapters.review import Mine
-    from unspill.model.plan import MountOp
+    from unspill.model.plan import MountOp, Plan
     from unspill.model.policy import Policy
     from unspill.model.run import Event
     from unspill.sandbox.project import Who
+    from unspill.sandbox.result import RunResult
     from unspill.sandbox.sandbox import Sandbox
 
 NAME = "run_command"
 _LARGEST = (1 << 53) - 1
 _SHOWN = 60
+# Of hosts and of directories that one command asks for: a person reads each
+_MOST_ASKED = 20
+_EMPTY = "{} cannot be empty"
 _KINDS = {"string": "a text", "boolean": "true or false", "number": "a number", "integer": "a whole number"}
 # In the order in which they are told
 _TEMPORARY = (b"/tmp", b"/var/tmp", b"/run", b"/dev/shm")
 
 _AFTER = {
-    "apply": "what it changes there is applied to the project when it has ended, and the user can undo it",
-    "hold": "what it changes there is held: later commands see it, the project has it when the user applies it",
-    "discard": "what it changes there is discarded when it has ended",
+    "apply": "What it changes there is applied to the project when it has ended, and the user can undo it",
+    "hold": "What it changes there is held: later commands see it, the project has it when the user applies it",
+    "discard": "What it changes there is discarded when it has ended",
 }
 _GRANTED = {
     "proxy": "reaches any public host, on ports 80 and 443",
     "host": "has the network of the user's machine",
 }
+_DENIED = "Leave it out: the user's policy denies it."
+_NOTHING_TO_ASK = "Leave it out: there is no sandbox, and nothing to ask for."
 _PROXY = (
     "{hosts} are reached through a proxy only, by HTTP, HTTPS or SOCKS; https_proxy and similar variables name it. "
     "Raw sockets, UDP, ping, and programs that do not use the proxy reach nothing."
@@ -145,7 +156,7 @@ def call_tool(
             raise UsageError(f"there is no tool {name!a:.60}", remedy=f"There are {', '.join(names)}.")
         if name == "run":
             options = read_arguments(sandbox, arguments)
-            result = sandbox.run(**options, on_event=on_event, cancel_fd=cancel_fd, approver=approver)
+            result = _run(sandbox, options, on_event=on_event, cancel_fd=cancel_fd, approver=approver)
             answer = answer_run(result, policy=policy, where=where)
         else:
             make, call = _OTHERS[name]
@@ -158,6 +169,22 @@ def call_tool(
         return answer_error(error, policy=policy)
     except OSError as error:
         return answer_error(own_failure(error))
+
+
+def _run(sandbox: Sandbox, options: dict[str, Any], **more: Any) -> RunResult:
+    """Run what a model asked for. What it is told of directories does not depend on what the host has there."""
+    named = options["roots"]
+    if not named or sandbox._project.means.container:
+        return sandbox.run(**options, **more)
+    try:
+        broker = sandbox._broker_of(more["approver"])
+        roots = ask_for_missing(sandbox._project, broker, options, more["cancel_fd"])
+        return sandbox.run(**{**options, "roots": roots}, **more)
+    except RootRefused as error:
+        # Others are about directories of the person's that no model has named
+        if not any(error.message.startswith(show(os.fsencode(os.path.normpath(root)))) for root in named):
+            raise
+        raise UsageError(error.message, remedy="Nobody can allow it: do without it.") from error
 
 
 def run_command_tool(sandbox: Sandbox) -> Tool:
@@ -177,14 +204,16 @@ def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, 
         UsageError: one of them is unknown, missing or of another kind.
     """
     given = check_arguments(_run_schema(places_of(sandbox)), arguments)
-    command = given.get("command", "")
+    command = given["command"]
     if not command.strip():
-        raise UsageError("Command cannot be empty")
+        raise UsageError(_EMPTY.format("Command"))
     stdin = given.get("stdin")
     return {
         "command": command,
         "cwd": given.get("working_dir") or None,
         "network": given.get("network", False),
+        "hosts": given.get("hosts", []),
+        "roots": given.get("roots", []),
         "timeout": bounded_timeout(sandbox, given.get("timeout_s")),
         "stdin": None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
     }
@@ -227,7 +256,7 @@ def _checked(name: str, schema: dict[str, Any], value: object) -> Any:
         case "number" if "maximum" in schema:
             return min(found, schema["maximum"])
         case "string" if len(found) < schema.get("minLength", 0):
-            raise UsageError(f"the argument {name} must not be empty")
+            raise UsageError(_EMPTY.format(name.capitalize()))
     return found
 
 
@@ -273,13 +302,14 @@ def _run_tool(places: SandboxPlaces, sandbox: Sandbox) -> Tool:
     if is_sealed:
         files, network = [*_files(places, sandbox)], [*_network(policy)]
     else:
-        files = [line.format(project=show(places.project)) for line in _CONTAINER_FILES]
+        files = [f"- {line}".format(project=show(places.project)) for line in _CONTAINER_FILES]
         network = ["The command has the network of the container: do not set `network`."]
     lines = [
-        "Run a terminal command in the project's root directory (or specified working directory), return the output.",
+        "Run a terminal command in the project's root directory (or specified working directory) and return the "
+        "output.",
         "",
         "File System Permissions:",
-        *(f"- {line}" for line in files),
+        *files,
         "",
         "Network Access:",
         *(f"- {line}" for line in network),
@@ -288,7 +318,7 @@ def _run_tool(places: SandboxPlaces, sandbox: Sandbox) -> Tool:
         *(f"- {line}" for line in _limits(policy, is_sealed=is_sealed)),
         "",
         "The result begins with how the command ended and what it changed; what follows `Output:` is what it printed.",
-        "If the command fails, handle the error gracefully and provide a helpful error message to the user.",
+        "If the command fails, you should handle the error gracefully and provide a helpful error message to the user.",
     ]
     return Tool(name="run", description="\n".join(lines), schema=_run_schema(places))
 
@@ -303,21 +333,48 @@ def _run_schema(places: SandboxPlaces) -> dict[str, Any]:
     if wall_s is not None:
         timeout["maximum"] = wall_s
         timeout["description"] += " More than the maximum is taken as that."
-    playground = " `playground` is the playground." if places.has_playground else ""
-    asked = "Whether this command needs the network. The user is asked each time."
-    if not places.is_sealed or places.policy.permissions.network == "deny":
-        asked = "Leave it false: there is nothing to be asked for."
+    playground = f' Special case: "playground" is {show(places.playground)}.' if places.has_playground else ""
     properties = {
         "command": _text("The terminal command to run.", minLength=1),
         "working_dir": _text(
-            f"The directory to run it in: absolute, or relative to {show(places.project)}, which is the default."
-            f"{playground}"
+            "The working directory where the command will be executed: an absolute path, or one relative to the "
+            f"project. Defaults to the project directory, {show(places.project)}.{playground}"
         ),
-        "network": _flag(asked, default=False),
+        "network": _flag(
+            _asked(
+                places, "network", "Whether to allow network access. Defaults to false. The user is asked each time."
+            ),
+            default=False,
+        ),
+        "hosts": _texts(
+            _asked(
+                places,
+                "egress",
+                "Hosts that the command must reach, such as `example.org` or `example.org:8443`: less than `network`. "
+                "The user is asked.",
+            ),
+            most=_MOST_ASKED,
+        ),
+        "roots": _texts(
+            _asked(
+                places,
+                "roots",
+                "Directories outside the project that the command must change, as absolute paths. The user is asked "
+                "about each. What it changes there is treated like the project.",
+            ),
+            most=_MOST_ASKED,
+        ),
         "timeout_s": timeout,
         "stdin": _text("What the command reads from its standard input."),
     }
     return _schema(properties, "command")
+
+
+def _asked(places: SandboxPlaces, setting: str, words: str) -> str:
+    """Return what is said of an argument that asks for more: its words, unless there is nobody to ask for it."""
+    if not places.is_sealed:
+        return _NOTHING_TO_ASK
+    return _DENIED if getattr(places.policy.permissions, setting) == "deny" else words
 
 
 def _changes_tool(places: SandboxPlaces) -> Tool:
@@ -497,12 +554,11 @@ def _limit(what: str, most: int) -> dict[str, Any]:
 
 
 def _paths() -> dict[str, Any]:
-    return {
-        "type": "array",
-        "items": {"type": "string"},
-        "maxItems": MOST_PATHS,
-        "description": "Only these files and directories, relative to the project.",
-    }
+    return _texts("Only these files and directories, relative to the project.", most=MOST_PATHS)
+
+
+def _texts(description: str, *, most: int) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "string"}, "maxItems": most, "description": description}
 
 
 def _path(places: SandboxPlaces, kind: str) -> dict[str, Any]:
@@ -527,36 +583,55 @@ def _writable(places: SandboxPlaces) -> str:
 
 
 def _files(places: SandboxPlaces, sandbox: Sandbox) -> Iterator[str]:
-    policy, writable = places.policy, _find_writable(places, sandbox)
-    yield (
-        f"The command runs in a sandbox. It starts in the project directory, {show(places.project)}, which it can read "
-        f"and write; {_AFTER[policy.after]}."
-    )
-    if places.further:
-        yield f"These can be read and written like the project, and are treated like it: {_comma(places.further)}."
-    if places.playground in writable.kept:
-        playground = show(places.playground)
-        yield f"{playground} can be written too and is kept: a place for experiments, clones and scratch files."
-    if b"/tmp" in writable.kept:
-        yield "/tmp can be written too and is kept from command to command."
-    if writable.caches:
-        yield f"Tool caches can be written too and are kept: {_comma(writable.caches)}."
-    gone = _listed([f"the rest of {show(path)}" if path == places.home else show(path) for path in writable.gone])
-    yield f"{gone} can be written too, but what is written there is gone when the command has ended."
-    if policy.view == "rootfs" and policy.rootfs_writable:
-        yield (
-            "The directories of the system, such as /usr and /var, can be written as root; what is written there stays "
-            "in this sandbox."
-        )
+    policy, plan = places.policy, _next_plan(sandbox)
+    writable = _expected(places) if plan is None else _planned(places, plan.mounts)
+    yield "- The command runs in a sandbox. It normally works in the project directory and has read-write access to:"
+    yield from (f"  - {line}." for line in _writable_places(places, writable))
     whose = "machine" if policy.view == "rootfs" else "home directory"
     if writable.shows_home:
-        yield "Everything else is read-only, the home directory too. What is known to hold credentials is not visible."
+        seen = ", the home directory too. What is known to hold credentials is not visible."
     elif writable.shows_more:
-        yield f"Everything else is read-only. Little else of the user's {whose} is visible, and only to be read."
+        seen = f". Little else of the user's {whose} is visible, and only to be read."
     else:
-        yield f"Everything else is read-only. Nothing else of the user's {whose} is visible."
+        seen = f". Nothing else of the user's {whose} is visible."
+    yield f"- Everything else is read-only{seen}"
+    if policy.permissions.roots == "ask":
+        yield "- If the command must change another directory, name it in `roots`: the user is asked."
     if policy.secrets.mask:
-        yield "Files of the project with names of secrets, such as .env, are masked: they seem not to exist."
+        yield "- Files of the project with names of secrets, such as .env, are masked: they seem not to exist."
+    if policy.view == "rootfs":
+        yield f"- HOME is the project directory, {show(places.project)}."
+        names = (*RUNTIMES, *INSTALLERS, *OTHERS)
+        found = () if plan is None else find_programs(plan.rootfs, PROGRAM_DIRECTORIES, names)
+        has = f" with {', '.join(found)}" if found else ""
+        yield (
+            f"- The system is not the user's but a root file system of its own{has}. "
+            f"`command -v NAME` tells whether it has {'another' if found else 'a'} program."
+        )
+    else:
+        kept = "It is not kept, apart from what is named above." if not writable.shows_home else "It is read-only."
+        yield f"- HOME is {show(places.home)}. {kept}"
+
+
+def _writable_places(places: SandboxPlaces, writable: _Writable) -> Iterator[str]:
+    """Yield each place that a command can write, and what becomes of what it writes there."""
+    policy = places.policy
+    yield f"The project directory, {show(places.project)}. {_AFTER[policy.after]}"
+    if places.further:
+        yield f"{_comma(places.further)}, treated like the project"
+    if places.playground in writable.kept:
+        playground = show(places.playground)
+        yield f"{playground} (playground directory for experiments, clones and scratch files), which is kept"
+    if b"/tmp" in writable.kept:
+        yield "/tmp, which is kept from command to command"
+    if writable.caches:
+        yield f"Tool caches, which are kept: {_comma(writable.caches)}"
+    gone = _listed([f"the rest of {show(path)}" if path == places.home else show(path) for path in writable.gone])
+    yield f"{gone}, but what is written there is gone when the command has ended"
+    if policy.view == "rootfs" and policy.rootfs_writable:
+        yield (
+            "The directories of the system, such as /usr and /var, as root. What is written there stays in this sandbox"
+        )
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -577,22 +652,26 @@ def _network(policy: Policy) -> Iterator[str]:
     elif network.ask:
         yield "Without asking, no host is reached."
     else:
-        yield "By default, there is no access to the network."
+        yield "By default, this tool does not have access to the network."
     if network.ask:
         which = "any other host" if network.hosts else "each host"
         yield f"The user is asked about {which}, while the command waits for its connection."
-    if policy.permissions.network == "deny":
-        yield "More than that is not to be had: do not set `network`."
-    else:
+    stances = policy.permissions
+    if stances.egress == "ask":
+        by_proxy = True
+        yield "If you require access to some hosts only, name them in `hosts`: the user is asked."
+    if stances.network == "ask":
         by_proxy = by_proxy or network.mode == "proxy"
         yield (
-            "If you require it, set `network` to true: the user is asked, for this one command. "
-            f"It then {_GRANTED[network.mode]}."
+            "If you require access to the network, you must set the `network` parameter to `true`: the user is asked, "
+            f"for this one command. It then {_GRANTED[network.mode]}."
         )
+    elif stances.egress == "deny":
+        yield "More than that is not to be had: do not set `network` or `hosts`."
     if by_proxy:
-        is_all = network.mode == "proxy" or policy.permissions.network == "deny"
+        is_all = network.mode == "proxy" or stances.network == "deny"
         yield _PROXY.format(hosts="Hosts" if is_all else "Without that, hosts")
-    yield "For fetching websites use a tool made for that, if there is one."
+    yield "For fetching websites or web content, you should use a tool made for that instead, if there is one."
 
 
 def _limits(policy: Policy, *, is_sealed: bool) -> Iterator[str]:
@@ -620,14 +699,12 @@ class _Writable(Record):
     shows_more: bool = False
 
 
-def _find_writable(places: SandboxPlaces, sandbox: Sandbox) -> _Writable:
-    """Return where commands can write: what the plan of the next one says."""
+def _next_plan(sandbox: Sandbox) -> Plan | None:
+    """Return the plan of the next command; None where there is no rootfs yet, and the first command has it made."""
     try:
-        mounts = sandbox.plan(["true"]).mounts
+        return sandbox.plan(["true"])
     except UnspillError:
-        # There may be no rootfs yet: the first command has it made
-        return _expected(places)
-    return _planned(places, mounts)
+        return None
 
 
 def _planned(places: SandboxPlaces, mounts: Sequence[MountOp]) -> _Writable:

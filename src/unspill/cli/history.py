@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from unspill.changes.render import safe_text, summary_lines
-from unspill.cli.main import Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.main import EVENTS, Option, is_operation, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     connection_lines,
     count_text,
@@ -94,6 +94,7 @@ def show(arguments: Arguments) -> int:
 
 @verb(
     "Undo an operation, by default the last one. Files that changed since are skipped.",
+    EVENTS,
     positional="[OP]",
     most=1,
 )
@@ -103,7 +104,7 @@ def undo(arguments: Arguments) -> int:
     return _reverse(arguments, sandbox, sandbox.undo)
 
 
-@verb("Redo what an undo reversed, by default the last undo.", positional="[OP]", most=1)
+@verb("Redo what an undo reversed, by default the last undo.", EVENTS, positional="[OP]", most=1)
 def redo(arguments: Arguments) -> int:
     """Redo what an undo reversed."""
     sandbox = open_sandbox(arguments)

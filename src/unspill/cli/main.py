@@ -20,6 +20,7 @@ from unspill.errors import (
 )
 from unspill.host.dirfd import occupy_standard
 from unspill.host.libc import ignore_interrupts
+from unspill.lazy import lazy_module
 from unspill.policy.paths import show
 from unspill.record import Record
 
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import NoReturn
 
+    from unspill.cli import output
     from unspill.permissions.approvers import Approver
     from unspill.sandbox.sandbox import Sandbox
+else:
+    output = lazy_module("unspill.cli.output")  # lazy: summary
 
 # The verbs as the overview lists them: the module that has each one, and what it does
 VERBS = {
@@ -79,6 +83,9 @@ SANDBOX = Option(name="--sandbox", metavar="NAME", help="the sandbox of the proj
 JSON = Option(name="--json", help="print one JSON object")
 HELP = Option(name="--help", short="-h", help="show this help")
 RUN = Option(name="--run", metavar="RUN", help="only the changes of this run: its number or id")
+EVENTS = Option(
+    name="--events", metavar="WHERE", help="write a JSON line for each changed path to a descriptor (3) or file"
+)
 EVERYWHERE = (PROJECT, SANDBOX, JSON, HELP)
 
 
@@ -213,18 +220,16 @@ def open_sandbox(arguments: Arguments, *, may_fork: bool = False, approver: Appr
     # Not at the top: `run` starts the spawner first, and `hook` opens no sandbox
     from unspill.sandbox import project, sandbox  # lazy: run
 
-    given = arguments.value("--project")
+    given, events = arguments.value("--project"), arguments.value("--events")
     opened = sandbox.Sandbox(
         os.fsencode(given) if given else project.find_project(os.getcwdb()),
         name=arguments.value("--sandbox") or "default",
         may_fork=may_fork,
         approver=approver,
+        on_change=None if events is None else output.EventLines(events).write,
     )
-    if opened.recovered:
-        from unspill.cli.output import recovered_lines  # lazy: upkeep
-
-        for operation in opened.recovered:
-            print("unspill: " + "\n".join(recovered_lines(operation)), file=sys.stderr)
+    for operation in opened.recovered:
+        print("unspill: " + "\n".join(output.recovered_lines(operation)), file=sys.stderr)
     for run in opened.interrupted_runs:
         print(f"unspill: {opened.describe_interrupted(run)}", file=sys.stderr)
     return opened

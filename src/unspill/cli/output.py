@@ -13,6 +13,7 @@ them.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import time
 from binascii import b2a_base64
@@ -30,10 +31,11 @@ from unspill.changes.render import (
     without_own_files,
 )
 from unspill.errors import UsageError
+from unspill.host.dirfd import write_whole
 from unspill.model.rootfs import NOTE
 from unspill.model.run import Exited, NeverStarted, exit_code_of
 from unspill.policy.paths import TERMINAL_RESET, quote, shell_word
-from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, describe_end, hidden_notes
+from unspill.sandbox.result import ROOT_NOTE, STRICT_NOTE, UNHEARD, describe_end, hidden_notes
 from unspill.sandbox.secrets import is_about_secret
 
 TYPE_CHECKING = False
@@ -62,6 +64,7 @@ LIMIT = 20
 _MOST_CHANGES = 1000
 _MOST_NAMED = 3
 _NOT_FOUND = (126, 127)
+_ADD = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 _REMEDIES: dict[Why, str] = {
@@ -110,9 +113,60 @@ _REORDERING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\
 
 def print_json(value: object) -> None:
     """Print one JSON object on a line of its own."""
+    print(json_line(value))
+
+
+def json_line(value: object) -> str:
+    """Return a value as JSON in ASCII, on one line."""
     import json  # lazy: json
 
-    print(json.dumps(value, ensure_ascii=True))
+    return json.dumps(value, ensure_ascii=True)
+
+
+class EventLines:
+    """Writes a JSON line for each path that an operation changed, from which an application updates its own index."""
+
+    def __init__(self, given: str) -> None:
+        """Take the number of an open descriptor, or a file, to which lines are added.
+
+        Raises:
+            UsageError: it can't be written.
+        """
+        try:
+            self._fd = int(given) if given.isdecimal() else os.open(given, _ADD, 0o666)
+            # Nothing that is started inherits it
+            os.set_inheritable(self._fd, False)
+        except (OSError, OverflowError) as error:
+            why = error.strerror if isinstance(error, OSError) else "no such descriptor"
+            raise UsageError(
+                f"--events can't be written: {given}: {why}", remedy="Give an open descriptor's number, or a file."
+            ) from error
+
+    def write(self, operation: Operation) -> None:
+        """Write the lines of one operation."""
+        is_back = operation.kind == "undo" or operation.ending == "rolled back"
+        lines = [
+            json_line(
+                {
+                    "event": "undone" if is_back else "applied",
+                    "operation": operation.number,
+                    "kind": operation.kind,
+                    **named("path", path),
+                    "now": _kind_at(path),
+                }
+            )
+            for path in operation.paths
+        ]
+        write_whole(self._fd, "".join(f"{line}\n" for line in lines).encode("ascii"))
+
+
+def _kind_at(path: bytes) -> str:
+    """Return what is at a path now."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return "gone"
+    return {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink"}.get(stat.S_IFMT(mode), "other")
 
 
 def hidden_lines(sandbox: Sandbox, hidden: tuple[bytes, ...]) -> tuple[str, ...]:
@@ -137,7 +191,8 @@ def result_lines(result: RunResult, sandbox: Sandbox) -> list[str]:
         # What the sandbox does not show of this host may be what is missing
         lines += [warning for warning in result.warnings if warning not in always]
     else:
-        lines += [warning for warning in result.warnings if is_about_secret(warning) or warning.startswith(NOTE)]
+        told = (NOTE, UNHEARD)
+        lines += [warning for warning in result.warnings if is_about_secret(warning) or warning.startswith(told)]
     lines += ["\n  ".join(filter(None, (hint.text, hint.remedy))) for hint in result.hints]
     if result.denials:
         lines += refused_lines(result.denials)

@@ -11,7 +11,7 @@ import os
 import sys
 
 from unspill.changes.render import named, to_plain
-from unspill.cli.main import RUN, Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.main import EVENTS, RUN, Option, is_operation, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     change_lines,
     count_text,
@@ -102,6 +102,7 @@ def diff(arguments: Arguments) -> int:
     Option(name="--include", metavar="PATH[@TOKEN]", repeated=True, help="consent to a held path (repeatable)"),
     Option(name="--overwrite", metavar="PATH", repeated=True, help="in a conflict, replace your version (repeatable)"),
     RUN,
+    EVENTS,
     positional="[PATH ...]",
     most=None,
 )
@@ -168,6 +169,7 @@ def files(arguments: Arguments) -> int:
 @verb(
     "Restore a file as it was before an operation, by default from its newest backup. You can undo this.",
     Option(name="--from", metavar="BACKUP", help="a name that `files` lists, or an operation: op5"),
+    EVENTS,
     positional="PATH",
     most=1,
 )

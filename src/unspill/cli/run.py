@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 
-from unspill.cli.main import Option, open_sandbox, verb
+from unspill.cli.main import EVENTS, Option, open_sandbox, verb
 from unspill.errors import UsageError
 from unspill.host.dirfd import write_whole
 from unspill.host.libc import RaisingSignals
@@ -66,6 +66,7 @@ _LOADED = ("unspill.sandbox.result", "unspill.cli.output")
     Option(name="--root", metavar="DIR", repeated=True, help="ask to let it change this directory (repeatable)"),
     Option(name="--unsandboxed", help="ask to run it WITHOUT a sandbox"),
     Option(name="--ask", metavar="WHOM", help="who answers questions: terminal, queue or deny (nobody)"),
+    EVENTS,
     Option(name="--explain", help="describe the sandbox, and run nothing"),
     Option(name="--quiet", short="-q", help="print no summary"),
     positional="-- COMMAND [ARGUMENT ...]",

@@ -281,6 +281,17 @@ def find_home(uid: int, home_variable: bytes | None) -> Home:
     raise HostError(f"The user {user} has no home directory.", remedy="Set HOME to a directory that you own.")
 
 
+def find_programs(tree: bytes, directories: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """Return which programs lie in directories of a tree. One behind a link is left out: it may lead elsewhere."""
+    inside = [tree + directory.encode() for directory in directories if not _is_behind_link(tree, directory.encode())]
+    return tuple(name for name in names if any(os.path.lexists(b"%b/%b" % (at, name.encode())) for at in inside))
+
+
+def _is_behind_link(tree: bytes, directory: bytes) -> bool:
+    parts = directory.split(b"/")
+    return any(os.path.islink(tree + b"/".join(parts[:count])) for count in range(2, len(parts) + 1))
+
+
 def read_git_configs(home: bytes) -> tuple[bytes, ...]:
     """Return the texts of the person's git configuration in the order git reads them; nothing is included."""
     texts = []

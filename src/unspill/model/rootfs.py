@@ -26,6 +26,15 @@ PROOFS = {
     "same-server": "only a checksum from the server that the content is from, which is no proof",
     "none": "none",
 }
+# Programs that are told of, where a rootfs has them
+RUNTIMES = ("python3", "node", "perl", "ruby", "php", "java", "go", "rustc", "lua")
+INSTALLERS = ("apk", "apt-get", "dnf", "pacman", "pip", "npm", "cargo", "gem")
+OTHERS = (
+    *("bash", "sh", "busybox", "git", "gcc", "g++", "clang", "make", "cmake", "curl", "wget", "ssh", "rsync"),
+    *("tar", "gzip", "bzip2", "xz", "zstd", "zip", "unzip", "jq", "awk", "sed", "grep", "find", "xargs", "diff"),
+    *("patch", "rg", "sqlite3", "openssl", "vi"),
+)
+PROGRAM_DIRECTORIES = tuple(f"{top}/{name}" for top in ("/usr/local", "/usr", "") for name in ("sbin", "bin"))
 # How a warning about a rootfs begins: a person is always shown those
 NOTE = "rootfs: "
 

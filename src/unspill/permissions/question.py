@@ -301,6 +301,8 @@ def _show_hosts(request: Egress) -> str:
 def _network_lines(request: NetworkForCommand) -> Iterator[str]:
     if request.mode == "host":
         yield "careful:   it can reach everything that listens on this machine and its network (`network.mode`)"
+    else:
+        yield "reaches:   any public host, by HTTP, HTTPS or SOCKS through a proxy; no raw sockets, UDP or ping"
 
 
 def _unsandboxed_lines(request: Unsandboxed) -> Iterator[str]:

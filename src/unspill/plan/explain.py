@@ -242,6 +242,14 @@ def remedy_of(refusal: Refusal, *, is_write: bool, home: bytes) -> str:
     )
 
 
+def link_remedy(refusal: Refusal, home: bytes) -> str:
+    """Return what a person could do about a link that leads to what was refused."""
+    if find_secret(refusal.path, home) is not None or not _can_be_root(refusal.path, home):
+        return remedy_of(refusal, is_write=refusal.kind == "read-only", home=home)
+    word = shell_word(refusal.path)
+    return f"If the command needs it, add `--root {word}`, or `--readable {word}` if it only reads it."
+
+
 class ShellWords:
     """Turns bytes into words of a POSIX shell, safe to print, and keeps the assignments that must stand before them.
 

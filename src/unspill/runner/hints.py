@@ -2,17 +2,21 @@
 """Explains what only looks like a failure of the command: words and paths in its output that the sandbox is behind.
 
 Costs nothing where nothing fails. Output is words of a stranger and may not name what was refused: these are hints,
-no more. Never asks the host what it has there, so a model that reads a hint does not learn it.
+no more. Never asks the host what it has there, so a model that reads a hint does not learn it: of a link in a root
+only its own text is read, which the command can read too.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import posixpath
+import stat
 
+from unspill.model.plan import Overlay
 from unspill.model.run import Exited, Hint, NeverStarted
-from unspill.plan.explain import Judge, remedy_of
-from unspill.policy.paths import contains, show
+from unspill.plan.explain import Judge, link_remedy, remedy_of
+from unspill.policy.paths import contains, lies_beneath, normalise, show
 from unspill.record import Record
 
 TYPE_CHECKING = False
@@ -58,13 +62,24 @@ _NO_DIRECTORY = b"Directory nonexistent"
 _MAKING = (_NO_DIRECTORY, b"cannot create", b"can't create", b"failed to create", b"cannot touch")
 # Said by bash of `<` and `>` alike, by Python of every mode
 _UNCLEAR = (b": line ", b"FileNotFoundError")
+# Of what lies behind a link, in whatever letters: said by libc, Go and node, dash, dash's cd, make
+_NOT_THERE = (
+    b"no such file or directory",
+    b"read-only file system",
+    b"directory nonexistent",
+    b"can't cd to",
+    b"no rule to make target",
+)
+_MOST_WORDS = 1000
+_MOST_LINKS = 40
 _QUOTES = (b"\xe2\x80\x98", b"\xe2\x80\x99", b"'", b'"', b"`", b"(", b")", b",", b"=")
 
 
 def find_hints(plan: Plan, outcome: Outcome, stdout: Output, stderr: Output) -> tuple[Hint, ...]:
     """Return all hints for a run that ended so: those about a path take the place of the one that names none."""
     guessed = hints_from(outcome, stdout.tail or stdout.head, stderr.tail or stderr.head)
-    named = hints_about(plan, outcome, stdout.kept(), stderr.kept())
+    outputs = stdout.kept(), stderr.kept()
+    named = (*hints_about(plan, outcome, *outputs), *link_hints(plan, outcome, *outputs))
     return (*(hint for hint in guessed if not named or hint.code != "read-only"), *named)
 
 
@@ -97,6 +112,75 @@ def hints_about(plan: Plan, outcome: Outcome, *outputs: bytes) -> tuple[Hint, ..
                 remedy=_remedy(judge, named, refusal, home),
             )
     return (*found.values(), *_strict_hints(plan, outputs))
+
+
+def link_hints(plan: Plan, outcome: Outcome, *outputs: bytes) -> tuple[Hint, ...]:
+    """Return a hint for each link in a root that leads to where the command can't go, if an error names its path."""
+    if not isinstance(outcome, Exited) or not outcome.code:
+        return ()
+    judge, home = Judge(plan.mounts, has_rootfs=bool(plan.rootfs)), dict(plan.environ).get(b"HOME", b"/")
+    is_write = any(os.strerror(errno.EROFS).encode() in output[-_TAIL:] for output in outputs)
+    found: dict[bytes, Hint] = {}
+    for path in _suspects(plan.cwd, outputs):
+        leading = _leads_out(plan, path)
+        if leading is None or leading[0] in found or len(found) == _MOST:
+            continue
+        link, target = leading
+        refusal = judge.refusal(target, is_write=False) or (judge.refusal(target, is_write=True) if is_write else None)
+        if refusal is not None:
+            which = "is read-only" if refusal.kind == "read-only" else "the sandbox does not show"
+            text = f"{show(link)} is a link that leads out of the project, to {show(target)}, which {which}."
+            found[link] = Hint(code="link-leads-out", text=text, remedy=link_remedy(refusal, home))
+    return tuple(found.values())
+
+
+def _suspects(cwd: bytes, outputs: tuple[bytes, ...]) -> list[bytes]:
+    """Return what may be paths in lines that speak of something missing, as they are seen from a directory."""
+    found: dict[bytes, None] = {}
+    for output in outputs:
+        for line in output[-_TAIL:].splitlines():
+            if any(words in line.lower() for words in _NOT_THERE):
+                found |= dict.fromkeys(word.rstrip(b":;.") for word in _words(line))
+    paths = (word for word in list(found)[:_MOST_WORDS] if word and len(word) <= _LONGEST_PATH and b"\0" not in word)
+    return [normalise(posixpath.join(cwd, word)) for word in paths]
+
+
+def _leads_out(plan: Plan, path: bytes) -> tuple[bytes, bytes] | None:
+    """Return the link by which a path leads out of every root, and where that leads; None if it does not."""
+    roots = [op for op in plan.mounts if isinstance(op, Overlay) and op.upper is not None]
+    for _ in range(_MOST_LINKS):
+        root = next((op for op in roots if lies_beneath(path, op.dest)), None)
+        found = None if root is None else _first_link(root, path)
+        if found is None:
+            return None
+        link, text = found
+        target = normalise(posixpath.join(posixpath.dirname(link), text))
+        if not any(contains(op.dest, target) for op in roots):
+            return link, target
+        path = normalise(target + path[len(link) :])
+    return None
+
+
+def _first_link(root: Overlay, path: bytes) -> tuple[bytes, bytes] | None:
+    """Return the first link on the way to a path in a root, and its text. The host never follows one itself."""
+    layers: tuple[bytes, ...] = (*filter(None, (root.upper,)), *root.lowers)
+    at = b""
+    for name in path[len(root.dest) + 1 :].split(b"/"):
+        at += b"/" + name
+        directories: list[bytes] = []
+        for layer in layers:
+            try:
+                mode = os.lstat(layer + at).st_mode
+                if stat.S_ISLNK(mode) and not directories:
+                    return root.dest + at, os.readlink(layer + at)
+            except OSError:
+                continue
+            if not stat.S_ISDIR(mode):
+                # What is not a directory hides all that lies below it, a deletion too
+                break
+            directories.append(layer)
+        layers = tuple(directories)
+    return None
 
 
 class _Named(Record):

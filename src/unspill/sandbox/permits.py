@@ -12,7 +12,7 @@ import os
 
 from unspill.errors import PolicyError, UsageError
 from unspill.host.places import check_own_place
-from unspill.layers.locks import until_cancelled
+from unspill.layers.locks import given_up, until_cancelled
 from unspill.model.permission import (
     AsRoot,
     Egress,
@@ -36,8 +36,9 @@ from unspill.permissions.audit import Audit, revoke_event
 from unspill.permissions.broker import Broker
 from unspill.plan.view import is_shown, to_host, to_inside
 from unspill.policy.hosts import WEB_PORTS, parse_allowed, parse_reachable
-from unspill.policy.paths import contains, quote
+from unspill.policy.paths import contains, normalise, quote
 from unspill.record import Record
+from unspill.sandbox.planning import make_spec
 from unspill.sandbox.project import check_approver, checked_roots, find_own_locations, get_facts, own_directories
 from unspill.sandbox.result import never_begun, record_run
 from unspill.sandbox.review import plan_as_if
@@ -47,7 +48,7 @@ from unspill.store.db import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from unspill.model.permission import Grant, Question, Request
@@ -133,6 +134,50 @@ def _real(project: Project, given: str | bytes, *, is_directory: bool = False) -
     if is_directory and not os.path.isdir(path):
         raise UsageError(f"{quote(path)} is not a directory", remedy="Nobody was asked.")
     return os.path.realpath(path)
+
+
+def ask_for_missing(
+    project: Project, broker: Broker, wanted: Mapping[str, Any], cancel_fd: int | None = None
+) -> list[bytes]:
+    """Return the directories that a model names as roots; ask about one that is not there, or only behind a link.
+
+    Nothing can come of a yes to that. But if it were refused at once, a model could find out what the host has.
+    `wanted` are the arguments of `Sandbox.run`.
+
+    Raises:
+        DeniedError: it was denied, in the words in which any other directory is.
+        UsageError: it was allowed, and is not there; or a name can't be one.
+        SandboxUnavailable: the caller gave up.
+    """
+    found = []
+    for root in wanted["roots"]:
+        path = _named_root(project, root)
+        real = os.path.realpath(path)
+        if any(contains(own, path) for own in project.roots):
+            if not any(contains(own, real) for own in project.roots):
+                raise UsageError(
+                    f"{quote(os.fsencode(root))} is a link out of the project", remedy="Name the directory itself."
+                )
+        elif real == path and os.path.isdir(path):
+            found.append(path)
+        else:
+            spec = make_spec(project, wanted["command"], wanted["cwd"], None, None).replace(cancel_fd=cancel_fd)
+            _ask_in_vain(project, broker, spec, path)
+    return found
+
+
+def _named_root(project: Project, root: str) -> bytes:
+    try:
+        return normalise(_on_host(project, root))
+    except ValueError as error:
+        raise UsageError(f"{error}: {root!a:.60}", remedy="Nobody was asked.") from None
+
+
+def _ask_in_vain(project: Project, broker: Broker, spec: RunSpec, path: bytes) -> None:
+    asked = WritableRoot(project=project.path, sandbox=project.row.id, argv=spec.argv, cwd=spec.cwd, path=path)
+    if until_cancelled(lambda: broker.obtain(asked), spec.cancel_fd) is None:
+        raise given_up()
+    raise UsageError(f"there is no directory {quote(path)}", remedy="Name the directory itself, not a link to it.")
 
 
 def make_broker(store: Store, policy: Policy, locations: Locations, approver: Who) -> Broker:

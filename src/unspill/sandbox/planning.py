@@ -40,6 +40,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from unspill.model.operation import Operation
     from unspill.model.plan import (
         CacheLayer,
         NetworkPlan,
@@ -184,7 +185,7 @@ class RunSpec(Record):
     `argv` is a shell's where a text was given. `network` was granted to this command, for this time; so were the
     secrets in `revealed`, by path. `program` is what `identify_program` said of it when something was granted, None
     where nothing was. `broker` is where hosts are asked for while it runs. `on_interrupted` is told of runs of the
-    sandbox without a result: earlier ones that were found, or this one.
+    sandbox without a result: earlier ones that were found, or this one. `on_change` is told what was applied.
     """
 
     argv: tuple[bytes, ...]
@@ -197,6 +198,7 @@ class RunSpec(Record):
     after_cancel: After = "hold"
     on_event: Callable[[Event], None] | None = None
     on_interrupted: Callable[[tuple[Run, ...]], None] | None = None
+    on_change: Callable[[Operation], None] | None = None
     cancel_fd: int | None = None
     may_fork: bool = False
     network: bool = False

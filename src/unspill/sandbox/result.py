@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from unspill.store.db import Store
 
     State = Literal["held", "discarded", "applied", "needless", "skipped"]
+    OnChange = Callable[[Operation], None]
     from unspill.changes import render
 else:
     render = lazy_module("unspill.changes.render")  # lazy: changes
@@ -72,6 +73,8 @@ _HEADINGS: dict[State, str] = {
 _SECRETS_NAMED = 3
 ROOT_NOTE = "level C: this ran as root (`allow_root`), less protected than for an ordinary user; see `unspill doctor`"
 STRICT_NOTE = '`profile = "strict"` refuses more system calls; it has no Landlock fence. unspill says this once.'
+# What follows is the number of the operation
+UNHEARD = "`on_change` or `--events` failed after op "
 _STRICT_KEY = "said that strict has no Landlock"
 # Of curl and git; of getaddrinfo, twice; of node; of wget; of Go; of the JVM; of connect(2)
 _NO_HOST = (
@@ -466,7 +469,7 @@ def _named(names: list[str], count: int) -> str:
 
 
 def record_run(project: Project, spec: RunSpec, result: RunResult) -> RunResult:
-    """Record a run and what was applied of it; return its result, with a warning if that failed."""
+    """Record a run and tell of what was applied; return its result, with a warning if one of these failed."""
     if not result.run:
         return result
     ending = f"{type(result.outcome).__name__} {exit_code_of(result.outcome)}"
@@ -477,9 +480,11 @@ def record_run(project: Project, spec: RunSpec, result: RunResult) -> RunResult:
         "changed": len(result.changes),
         **path_fields(result.changes.paths(), project.path),
     }
-    applied = [] if result.operation is None or not result.operation.number else [_event(result.operation)]
-    problem = _note(project.store, event, *applied)
-    return result if problem is None else result.replace(warnings=(*result.warnings, problem))
+    applied = result.operation if result.operation is not None and result.operation.number else None
+    problems = [_note(project.store, event, *(() if applied is None else (_event(applied),)))]
+    if applied is not None:
+        problems.append(_tell(applied, spec.on_change))
+    return result.replace(warnings=(*result.warnings, *filter(None, problems))) if any(problems) else result
 
 
 def record_failure(
@@ -506,10 +511,27 @@ def _run(project: Project, spec: RunSpec, run: str, number: int, ending: str) ->
     }
 
 
-def record_operation(store: Store, operation: Operation) -> Operation:
-    """Record an operation; return it, with a note if that failed."""
-    problem = _note(store, _event(operation)) if operation.number else None
-    return operation if problem is None else operation.replace(notes=(*operation.notes, problem))
+def record_operation(store: Store, operation: Operation, on_change: OnChange | None = None) -> Operation:
+    """Record an operation and tell of it; return it, with a note if one of these failed."""
+    if not operation.number:
+        return operation
+    problems = (_note(store, _event(operation)), _tell(operation, on_change))
+    return operation.replace(notes=(*operation.notes, *filter(None, problems))) if any(problems) else operation
+
+
+def _tell(operation: Operation, on_change: OnChange | None) -> str | None:
+    """Call an application back with what changed in its project; return what to say if it raises.
+
+    What is done is done and recorded: a mistake in the callback is a warning, never the operation's failure.
+    """
+    if on_change is None or not operation.paths or operation.kind == "discard":
+        return None
+    try:
+        on_change(operation)
+    except Exception as error:
+        why = f"{type(error).__name__}: {str(error)[:_LONGEST_NAME]}"
+        return f"{UNHEARD}{operation.number}: {show_line(why.encode('utf-8', 'backslashreplace'))}"
+    return None
 
 
 def _note(store: Store, *events: Event) -> str | None:

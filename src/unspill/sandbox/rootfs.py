@@ -31,6 +31,10 @@ from unspill.model.policy import (
     Policy,
 )
 from unspill.model.rootfs import (
+    INSTALLERS,
+    OTHERS,
+    PROGRAM_DIRECTORIES,
+    RUNTIMES,
     Installed,
     Progress,
     RootfsKey,
@@ -87,13 +91,6 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.2
 
-RUNTIMES = ("python3", "node", "perl", "ruby", "php", "java", "go", "rustc", "lua")
-INSTALLERS = ("apk", "apt-get", "dnf", "pacman", "pip", "npm", "cargo", "gem")
-OTHERS = (
-    *("bash", "sh", "busybox", "git", "gcc", "g++", "clang", "make", "cmake", "curl", "wget", "ssh", "rsync"),
-    *("tar", "gzip", "bzip2", "xz", "zstd", "zip", "unzip", "jq", "awk", "sed", "grep", "find", "xargs", "diff"),
-    *("patch", "rg", "sqlite3", "openssl", "vi"),
-)
 # Those that do not tell by `--version`; nothing: they have no version, or would wait for something
 _ASKED = {
     "go": "version",
@@ -105,7 +102,6 @@ _ASKED = {
     "openssl": "version",
 }
 _UNASKED = ("sh", "find", "xargs", "vi", "gzip", "bzip2", "busybox", "xz", "zip", "sqlite3")
-_DIRECTORIES = tuple(f"{top}/{name}" for top in ("/usr/local", "/usr", "") for name in ("sbin", "bin"))
 _SYSTEMS = ("alpine", "debian", "ubuntu", "fedora", "arch", "opensuse-leap", "rocky", "almalinux", "void", "wolfi")
 _LIBCS = ("musl", "glibc")
 _TOOLS_SANDBOX = "tools"
@@ -463,7 +459,11 @@ def script() -> str:
     cases = " ".join(f'{name}) set -- "$1" "$2" {asked} ;;' for name, asked in _ASKED.items())
     names = " ".join((*RUNTIMES, *INSTALLERS, *OTHERS))
     return _TOOLS_SCRIPT.format(
-        path=":".join(_DIRECTORIES), tops=" ".join(_DIRECTORIES), names=names, unasked="|".join(_UNASKED), cases=cases
+        path=":".join(PROGRAM_DIRECTORIES),
+        tops=" ".join(PROGRAM_DIRECTORIES),
+        names=names,
+        unasked="|".join(_UNASKED),
+        cases=cases,
     )
 
 
@@ -473,7 +473,7 @@ def read_answer(said: str) -> Tools:
     facts: dict[str, str] = {}
     known = frozenset((*RUNTIMES, *INSTALLERS, *OTHERS))
     for name, place, rest in _fields(said):
-        if name in known and any(place == f"{directory}/{name}" for directory in _DIRECTORIES):
+        if name in known and any(place == f"{directory}/{name}" for directory in PROGRAM_DIRECTORIES):
             tools.setdefault(name, RootfsTool(name=name, path=place, version=version_in(rest)))
         elif name == "@libc" and rest in _LIBCS:
             # Of both it is glibc: a Debian may have musl for compiling

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from unspill.sandbox.history import Backup
     from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.project import Locations, Project, Who
-    from unspill.sandbox.result import RunResult
+    from unspill.sandbox.result import OnChange, RunResult
     from unspill.store.operations import FileRow
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
@@ -304,6 +304,7 @@ class Sandbox(Looking):
         policy: Policy | None = None,
         approver: Who = None,
         may_fork: bool = False,
+        on_change: OnChange | None = None,
     ) -> None:
         """Open a sandbox; nothing runs yet.
 
@@ -314,6 +315,9 @@ class Sandbox(Looking):
             approver: Who answers when more is wanted: an Approver, or the name of one: `terminal`, `queue`. By default
                 nobody, and what would be asked is denied.
             may_fork: This process is small and has one thread, so the spawner may be a fork of it.
+            on_change: Called once with each operation of this object that changed the project, when it has ended. Its
+                `kind` is `apply`, `undo`, `redo` or `restore`; its `paths` are what it changed. What the callback
+                raises becomes a warning of the run, or a note of the operation. It must not use this sandbox.
 
         Raises:
             UsageError: an argument or a setting is wrong.
@@ -325,6 +329,7 @@ class Sandbox(Looking):
         self.name = name
         self._may_fork = may_fork
         self._approver = approver
+        self._on_change = on_change
         self._broker: Broker | None = None
         check_approver(approver)
         permit_root = None if approver is None else self._permit_root
@@ -332,7 +337,7 @@ class Sandbox(Looking):
         self._recovered = sweep_once(self._project.store, self._project.means.facts)
         if self._recovered:
             for operation in self._recovered:
-                record_operation(self._project.store, operation)
+                record_operation(self._project.store, operation, on_change)
         self._interrupted = list(hold_interrupted(self._project))
         do_daily(self._project.store, self._project.means.policy)
 
@@ -433,6 +438,7 @@ class Sandbox(Looking):
             after_cancel=after_cancel,
             may_fork=self._may_fork,
             on_interrupted=self._interrupted.extend,
+            on_change=self._on_change,
         )
 
     def _broker_of(self, approver: Who) -> Broker:
@@ -527,7 +533,7 @@ class Sandbox(Looking):
 
     def _operate(self, do: Callable[[], Operation]) -> Operation:
         apply.preload(self._project.roots)
-        return record_operation(self._project.store, do())
+        return record_operation(self._project.store, do(), self._on_change)
 
     def close(self) -> None:
         """Let go of the store. What is held stays held; what was dropped is removed when this returns."""

@@ -81,7 +81,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no time": ({"text": "", "time": 0}, "time must be more than 0: 0"),
     "less than no time": ({"text": "", "time": -(10**5000)}, "time must be more than 0: something too long to be told"),
     "a time that is no number": ({"text": "", "time": float("nan")}, "time must be more than 0: nan"),
-    "no name": ({"text": "", "name": ""}, "the argument name must not be empty"),
+    "no name": ({"text": "", "name": ""}, "Name cannot be empty"),
     "a text for a list": ({"text": "", "paths": "ab"}, kind("paths", "'ab'")),
     "numbers in a list": ({"text": "", "paths": [1]}, kind("paths", [1])),
     "too many in a list": ({"text": "", "paths": ["a"] * 3}, kind("paths", ["a"] * 3)),

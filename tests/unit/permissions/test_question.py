@@ -98,6 +98,14 @@ def test_network_and_running_without_a_sandbox_have_two_answers() -> None:
         assert make_question(request, request.scopes).choices == offered
 
 
+def test_the_question_for_network_says_what_is_granted() -> None:
+    """Control: the host's own network has all of that, and the question says something else."""
+    request = NetworkForCommand(**FOR_A_COMMAND)
+    told = "reaches:   any public host, by HTTP, HTTPS or SOCKS through a proxy; no raw sockets, UDP or ping"
+    assert told in make_question(request, ("once",)).lines
+    assert told not in make_question(request.replace(mode="host"), ("once",)).lines
+
+
 def test_a_network_that_protects_nothing_near_is_called_so() -> None:
     request = NetworkForCommand(**FOR_A_COMMAND)
     assert not any("careful" in line for line in make_question(request, ("once",)).lines)

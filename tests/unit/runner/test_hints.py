@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import errno
 import locale
+import os
+from pathlib import Path
 
 import pytest
 
 from tests.unit.plan.given import HOME, PROJECT, given
-from unspill.model.plan import Plan
+from unspill.model.plan import Overlay, Plan
 from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Signalled, TimedOut, exit_code_of
 from unspill.plan.build import build_plan
-from unspill.runner.hints import hints_about, hints_from
+from unspill.runner.hints import hints_about, hints_from, link_hints
 from unspill.runner.watch import MOUNT_REMEDIES, NO_DIRECTORY, NOT_A_DIRECTORY, mount_refused, outcome_from
 
 FAILED = Exited(code=1)
@@ -53,6 +55,74 @@ def test_a_path_is_explained_where_a_rule_is_likely_the_reason(plan: Plan, line:
     hints = hints_about(plan, FAILED, b"", b"some words\n" + line + b"\nmore")
     assert [hint.text.partition(": ")[0] for hint in hints] == ([] if path is None else [path.decode()])
     assert all(hint.remedy for hint in hints)
+
+
+def over(plan: Plan, *layers: Path) -> Plan:
+    """Return a plan whose project consists of these directories, the topmost first."""
+    upper, *lowers = map(os.fsencode, layers)
+    mounts = tuple(
+        op.replace(upper=upper, lowers=tuple(lowers)) if isinstance(op, Overlay) and op.dest == PROJECT else op
+        for op in plan.mounts
+    )
+    assert mounts != plan.mounts
+    return plan.replace(mounts=mounts)
+
+
+SEEN = {
+    "cat: out/x: No such file or directory": "out",
+    "open out/x: no such file or directory": "out",
+    "ENOENT: no such file or directory, open 'out/x'": "out",
+    "main.c:1:10: fatal error: out/x.h: No such file or directory": "out",
+    "make: *** No rule to make target 'out/x', needed by 'all'.  Stop.": "out",
+    "sh: 1: cd: can't cd to out": "out",
+    "cat: through/x: No such file or directory": "out",
+    "cat: ./dir/../out/x: No such file or directory": "out",
+    "cat: dir/low/x: No such file or directory": "dir/low",
+    "cat: in/x: No such file or directory": None,
+    "cat: circle/x: No such file or directory": None,
+    "cat: shown/x: No such file or directory": None,
+    "cat: deleted/x: No such file or directory": None,
+    "cat: replaced/x: No such file or directory": None,
+    "looked at out/x": None,
+}
+
+
+@pytest.mark.parametrize(("line", "link"), SEEN.items())
+def test_a_link_that_leads_out_is_named_where_an_error_names_its_path(
+    plan: Plan, tmp_path: Path, line: str, link: str | None
+) -> None:
+    """The uppermost layer decides; one that is hidden by it is none, and none is ever followed by the host."""
+    upper, lower = tmp_path / "upper", tmp_path / "lower"
+    for layer in (upper, lower):
+        (layer / "dir").mkdir(parents=True)
+    outside = os.fsdecode(HOME) + "/shared"
+    for path, target in {
+        "upper/out": "../../shared",
+        "upper/through": os.fsdecode(PROJECT) + "/out",
+        "upper/in": "dir",
+        "upper/circle": "circle",
+        "upper/shown": "/usr/share",
+        "lower/dir/low": outside,
+        "lower/deleted": outside,
+        "lower/replaced": outside,
+    }.items():
+        (tmp_path / path).symlink_to(target)
+    # A whiteout is a device, which an ordinary user can't make; anything else that is no directory hides as well
+    (upper / "deleted").touch()
+    (upper / "replaced").mkdir()
+    hints = link_hints(over(plan, upper, lower), FAILED, b"", f"some words\n{line}\n".encode())
+    named = [hint.text.partition(" is a link")[0] for hint in hints]
+    assert named == ([] if link is None else [f"{os.fsdecode(PROJECT)}/{link}"])
+    assert all(f"to {outside}, which" in hint.text and f"`--root {outside}`" in hint.remedy for hint in hints)
+
+
+def test_any_output_will_do_for_links_too(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "x").symlink_to("/\x1b[2J")
+    odd = b"/\0 //// /.. " + b"/x" * 10_000 + b" \xff/ : /: '/' x x/ ../shop/x " + PROJECT + b"/x"
+    hints = link_hints(over(plan, tmp_path, tmp_path), FAILED, odd + b" No such file or directory", b"\n" * 100_000)
+    assert len(hints) == 1
+    assert hints[0].text.isprintable()
+    assert hints[0].remedy.isprintable()
 
 
 @pytest.mark.parametrize("outcome", [Exited(code=0), TimedOut(after_s=1.0), Signalled(signal=9)])

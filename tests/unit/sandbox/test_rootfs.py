@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unspill.sandbox.rootfs import INSTALLERS, OTHERS, RUNTIMES, RootfsTool, Tools, read_answer, script, version_in
+from unspill.model.rootfs import INSTALLERS, OTHERS, RUNTIMES
+from unspill.sandbox.rootfs import RootfsTool, Tools, read_answer, script, version_in
 
 ANSWER = """\
 python3\t/usr/bin/python3\tPython 3.12.8

@@ -155,7 +155,8 @@ def _has_world(sandbox: Sandbox) -> bool:
     policy = sandbox.policy
     if not places_of(sandbox).is_sealed:
         return True
-    return bool(policy.network.hosts or policy.network.ask or policy.permissions.network == "ask")
+    stances = (policy.permissions.network, policy.permissions.egress)
+    return bool(policy.network.hosts or policy.network.ask or "ask" in stances)
 
 
 def join_schemas(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
