@@ -183,7 +183,7 @@ def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, 
     stdin = given.get("stdin")
     return {
         "command": command,
-        "cwd": given.get("working_dir") or None,
+        "working_dir": given.get("working_dir") or None,
         "network": given.get("network", False),
         "timeout": bounded_timeout(sandbox, given.get("timeout_s")),
         "stdin": None if stdin is None else stdin.encode("utf-8", "surrogateescape"),

@@ -83,7 +83,7 @@ def run(arguments: Arguments) -> int:
     if arguments.flag("--explain"):
         if any(more.values()):
             raise UsageError("--explain only shows the sandbox of your policy", remedy="Leave out what asks for more.")
-        print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
+        print(sandbox.explain(command, working_dir=options["working_dir"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
     if sandbox.view == "rootfs":
@@ -179,7 +179,7 @@ def _options(arguments: Arguments) -> dict[str, Any]:
             raise UsageError(f"--env needs NAME=VALUE: {pair}")
         env[name] = value
     return {
-        "cwd": _working_dir(arguments),
+        "working_dir": _working_dir(arguments),
         "env": env,
         "timeout": seconds,
         "stdin": _stdin(arguments),

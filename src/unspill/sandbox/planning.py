@@ -208,7 +208,7 @@ class RunSpec(Record):
 def make_spec(
     project: Project,
     command: Command,
-    cwd: str | None,
+    working_dir: str | None,
     env: Mapping[str, str] | None,
     limits: Limits | None,
 ) -> RunSpec:
@@ -236,7 +236,7 @@ def make_spec(
     return RunSpec(
         argv=argv,
         script=script,
-        cwd=checked_working_dir(project, cwd),
+        cwd=checked_working_dir(project, working_dir),
         environ=tuple((_encode(name), _encode(value)) for name, value in (env or {}).items()),
         limits=project.means.policy.limits if limits is None else limits,
     )
@@ -268,7 +268,7 @@ def _script_of_words(argv: tuple[bytes, ...]) -> bytes | None:
     return b"exec " + b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in argv) + b"\n"
 
 
-def checked_working_dir(project: Project, cwd: str | None) -> bytes:
+def checked_working_dir(project: Project, working_dir: str | None) -> bytes:
     """Return the working directory; one of a root must exist there unless an earlier run may have made it.
 
     Of all other paths only the sandbox knows what is there, so bwrap has the last word: the host's own answer would
@@ -279,8 +279,8 @@ def checked_working_dir(project: Project, cwd: str | None) -> bytes:
     """
     view, roots = project.means.policy.view, project.roots
     top = to_inside(project.path, view, roots)
-    resolved = resolve_working_dir(cwd, top, playground_inside(view, project.home.path))
-    if cwd is not None and cwd.startswith("/"):
+    resolved = resolve_working_dir(working_dir, top, playground_inside(view, project.home.path))
+    if working_dir is not None and working_dir.startswith("/"):
         # A caller may know the project by its path on the host; no model has to learn that
         resolved = to_inside(resolved, view, roots)
     on_host = to_host(resolved, view, roots)

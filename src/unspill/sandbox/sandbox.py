@@ -27,6 +27,7 @@ from unspill.errors import (
     SandboxUnavailable,
     StoreDamaged,
     StoreError,
+    UsageError,
 )
 from unspill.layers.lifecycle import (
     discard_stacks,
@@ -146,6 +147,23 @@ def _copy_daily(store: Store, now: int, keep_days: int) -> None:
 
 def _is_today(moment: int, now: int) -> bool:
     return 0 <= now - moment < DAY_NS
+
+
+def _chosen_dir(working_dir: str | None, cwd: str | None) -> str | None:
+    """Return the working directory that a caller chose; `cwd` was its name in earlier versions.
+
+    Raises:
+        UsageError: both names were used.
+    """
+    if cwd is None:
+        return working_dir
+    import warnings  # lazy: renamed arguments
+
+    if working_dir is not None:
+        raise UsageError("`cwd` is the old name of `working_dir`", remedy="Use only `working_dir`.")
+    # 3: the line that called the method
+    warnings.warn("`cwd` is now `working_dir`", DeprecationWarning, stacklevel=3)
+    return cwd
 
 
 class Looking:
@@ -282,15 +300,31 @@ class Looking:
         """Return what one run reached and what it was refused."""
         return review.traffic_of(self._project, run)
 
-    def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
+    def plan(
+        self,
+        command: Command,
+        *,
+        working_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Plan:
         """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
-        return review.plan_as_if(self._project, make_spec(self._project, command, cwd, env, None))
+        working_dir = _chosen_dir(working_dir, cwd)
+        return review.plan_as_if(self._project, make_spec(self._project, command, working_dir, env, None))
 
-    def explain(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
+    def explain(
+        self,
+        command: Command,
+        *,
+        working_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> str:
         """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""
         from unspill.plan.explain import explain  # lazy: explain
 
-        return explain(self.plan(command, cwd=cwd, env=env), self._project.means.facts)
+        working_dir = _chosen_dir(working_dir, cwd)
+        return explain(self.plan(command, working_dir=working_dir, env=env), self._project.means.facts)
 
 
 class Sandbox(Looking):
@@ -351,7 +385,7 @@ class Sandbox(Looking):
         self,
         command: Command,
         *,
-        cwd: str | None = None,
+        working_dir: str | None = None,
         env: Mapping[str, str] | None = None,
         stdin: str | bytes | int | None = None,
         timeout: float | None = None,
@@ -367,6 +401,7 @@ class Sandbox(Looking):
         roots: Sequence[str] = (),
         unsandboxed: bool = False,
         approver: Who = None,
+        cwd: str | None = None,
     ) -> RunResult:
         """Run a command and return when every process of it is dead.
 
@@ -377,7 +412,7 @@ class Sandbox(Looking):
 
         Args:
             command: A text for /bin/sh, or a list of words.
-            cwd: Absolute, relative to the project, or `playground`; by default the project.
+            working_dir: Absolute, relative to the project, or `playground`; by default the project.
             env: Variables to set inside, on top of the allowed ones of this process.
             stdin: A text, bytes, or a descriptor to read from; by default /dev/null.
             timeout: Seconds; by default the policy's. `limits`: bounds instead of the policy's.
@@ -390,13 +425,15 @@ class Sandbox(Looking):
             roots: Directories that it may change besides the policy's, each in a layer.
             unsandboxed: Run it as if the person had typed it: nothing is held, nothing can be undone.
             approver: Who answers for this run, instead of the sandbox's.
+            cwd: The old name of `working_dir`.
 
         Raises:
             UsageError: the command or the directory is wrong.
             DeniedError: the policy or the approver said no to something that is wanted; nothing was run.
             SandboxUnavailable: we failed, not the command.
         """
-        spec = self._spec(command, cwd, env, stdin, timeout, limits, after, after_cancel)
+        working_dir = _chosen_dir(working_dir, cwd)
+        spec = self._spec(command, working_dir, env, stdin, timeout, limits, after, after_cancel)
         spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
         if self._project.means.policy.network.ask:
             spec = spec.replace(broker=self._broker_of(approver))
@@ -411,7 +448,7 @@ class Sandbox(Looking):
     def _spec(
         self,
         command: Command,
-        cwd: str | None,
+        working_dir: str | None,
         env: Mapping[str, str] | None,
         stdin: object,
         timeout: float | None,
@@ -427,7 +464,7 @@ class Sandbox(Looking):
         bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
         check_run(after, after_cancel, bounds.wall_s)
         said = check_stdin(stdin)
-        return make_spec(self._project, command, cwd, env, bounds).replace(
+        return make_spec(self._project, command, working_dir, env, bounds).replace(
             stdin=said,
             after=after,
             after_cancel=after_cancel,
