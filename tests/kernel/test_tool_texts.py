@@ -534,7 +534,7 @@ def test_a_host_of_which_nobody_is_asked_any_more_is_told_with_that_reason(groun
     first = call_run_command(sandbox, {"command": words}).text
     assert "Network: 0.example.org:80 was refused: it was not allowed (not today). Do" in first
     last = call_run_command(sandbox, {"command": "curl -s http://last.example.org"}).text
-    assert "(nobody is asked right now, because 10 questions were asked within 5 min). Do without it, or" in last
+    assert "(nobody is asked right now, because 10 questions were denied or are still open). Do without it, or" in last
     assert "--allow-host" not in first + last
 
 

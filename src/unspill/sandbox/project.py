@@ -366,6 +366,10 @@ def _check_given(policy: Policy) -> None:
                 f"the policy's {name} is not one of {', '.join(filter(None, known))}: {value!a}",
                 remedy=config.DROPPED.get((name, str(value)), ""),
             )
+    # Written so that it holds for what is not a number, too
+    for name in ("max_denials", "max_same_denials", "denial_window_s"):
+        if not getattr(rules, name) > 0:
+            raise PolicyError(f"the policy's permissions.{name} must be above 0: {getattr(rules, name)!a}")
     if policy.rootfs or policy.rootfs_dir or policy.mounts or policy.provision is not None:
         _check_given_rootfs(policy)
 
