@@ -70,6 +70,12 @@ _PROXY = (
 _CONTAINER_FILES = (
     "There is no sandbox: the command is a process of a container. It starts in the project, {project}.",
     "What it changes is changed at once, wherever it is, and can't be undone.",
+    "{playground} is kept: a place for experiments, clones and scratch files.",
+)
+_ASKED_FILES = (
+    "No sandbox can be made on this machine. A command runs only if `unsandboxed` is true and the user allows it, each "
+    "time. It starts in the project, {project}.",
+    *_CONTAINER_FILES[1:],
 )
 _HELD: dict[Fate, str] = {
     "apply": "What commands change is applied to the project at once; only what was not applied is held.",
@@ -185,6 +191,7 @@ def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, 
         "command": command,
         "working_dir": given.get("working_dir") or None,
         "network": given.get("network", False),
+        "unsandboxed": given.get("unsandboxed", False),
         "timeout": bounded_timeout(sandbox, given.get("timeout_s")),
         "stdin": None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
     }
@@ -273,8 +280,10 @@ def _run_tool(places: SandboxPlaces, sandbox: Sandbox) -> Tool:
     if is_sealed:
         files, network = [*_files(places, sandbox)], [*_network(policy)]
     else:
-        files = [line.format(project=show(places.project)) for line in _CONTAINER_FILES]
-        network = ["The command has the network of the container: do not set `network`."]
+        shown = {"project": show(places.project), "playground": show(places.playground)}
+        files = [line.format_map(shown) for line in (_ASKED_FILES if places.is_asked else _CONTAINER_FILES)]
+        whose = "user's machine" if places.is_asked else "container"
+        network = [f"The command has the network of the {whose}: do not set `network`."]
     lines = [
         "Run a terminal command in the project's root directory (or specified working directory), return the output.",
         "",
@@ -317,6 +326,9 @@ def _run_schema(places: SandboxPlaces) -> dict[str, Any]:
         "timeout_s": timeout,
         "stdin": _text("What the command reads from its standard input."),
     }
+    if places.is_asked:
+        asked = "Whether to ask the user to run this command without a sandbox. Nothing runs otherwise."
+        properties["unsandboxed"] = _flag(asked, default=False)
     return _schema(properties, "command")
 
 
@@ -528,10 +540,13 @@ def _writable(places: SandboxPlaces) -> str:
 
 def _files(places: SandboxPlaces, sandbox: Sandbox) -> Iterator[str]:
     policy, writable = places.policy, _find_writable(places, sandbox)
-    yield (
-        f"The command runs in a sandbox. It starts in the project directory, {show(places.project)}, which it can read "
-        f"and write; {_AFTER[policy.after]}."
-    )
+    if places.roots:
+        yield (
+            f"The command runs in a sandbox. It starts in the project directory, {show(places.project)}, which it can "
+            f"read and write; {_AFTER[policy.after]}."
+        )
+    else:
+        yield "The command runs in a sandbox. There is no project: it starts in the playground."
     if places.further:
         yield f"These can be read and written like the project, and are treated like it: {_comma(places.further)}."
     if places.playground in writable.kept:

@@ -14,8 +14,9 @@
 There is one sandbox named `default` per project, reopened wherever it is asked for; other names are others. What is
 held is seen by the next run of that sandbox. Runs of one sandbox follow one another.
 
-`open_temporary` is for whoever has no project, only something to try: a sandbox over an empty directory of its own,
-which goes with all that was ever written in it. Nothing of the person's lies there, so nothing is masked.
+`Sandbox(None)` has no project: commands start in a playground, and nothing is ever applied. `open_temporary` is for
+whoever has no project, only something to try: a sandbox over an empty directory of its own, which goes with all that
+was ever written in it. Nothing of the person's lies there, so nothing is masked.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from typing import Self
+    from typing import Any, Self
 
     from unspill.model.change import ChangeSet, Selection
     from unspill.model.operation import Operation, Step
@@ -81,17 +82,19 @@ if TYPE_CHECKING:
     from unspill.model.run import Event, Run, Traffic
     from unspill.permissions.broker import Broker
     from unspill.runner import aio
-    from unspill.sandbox import apply, history, permits, review
+    from unspill.sandbox import apply, history, permits, review, upkeep
     from unspill.sandbox.history import Backup
-    from unspill.sandbox.planning import Command, RunSpec
+    from unspill.sandbox.planning import Command
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import RunResult
+    from unspill.sandbox.upkeep import Playground
     from unspill.store.operations import FileRow
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
     history = lazy_module("unspill.sandbox.history")  # lazy: history
     permits = lazy_module("unspill.sandbox.permits")  # lazy: approvals
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
+    upkeep = lazy_module("unspill.sandbox.upkeep")  # lazy: upkeep
     aio = lazy_module("unspill.runner.aio")  # lazy: async
 
 
@@ -175,7 +178,7 @@ class Looking:
 
     @property
     def project(self) -> bytes:
-        """The real path of the project."""
+        """The real path of the project; without one, the home directory, of which nothing is changed."""
         return self._project.path
 
     @property
@@ -200,7 +203,7 @@ class Looking:
 
     @property
     def engine(self) -> EngineName | None:
-        """How layers are put over the project here; None in container mode, where there are none."""
+        """How layers are put over the project here; None in container mode, and where no sandbox can be made."""
         return self._project.means.engine
 
     @property
@@ -300,6 +303,14 @@ class Looking:
         """Return what one run reached and what it was refused."""
         return review.traffic_of(self._project, run)
 
+    def playground(self) -> Playground:
+        """Return where the project's scratch directory is, and what is in it.
+
+        Raises:
+            StoreError: it can't be read.
+        """
+        return upkeep.look_at_playground(self._project.locations.data, self._project.path)
+
     def plan(
         self,
         command: Command,
@@ -332,7 +343,7 @@ class Sandbox(Looking):
 
     def __init__(
         self,
-        project: str | bytes | os.PathLike[str] | os.PathLike[bytes],
+        project: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
         *,
         name: str = "default",
         policy: Policy | None = None,
@@ -342,7 +353,8 @@ class Sandbox(Looking):
         """Open a sandbox; nothing runs yet.
 
         Args:
-            project: The directory that commands may change, in a layer.
+            project: The directory that commands may change, in a layer. None for no project: nothing is applied, and
+                commands start in a playground that all such sandboxes share.
             name: Which sandbox of the project.
             policy: What it may see and use; by default the person's configuration file.
             approver: Who answers when more is wanted: an Approver, or the name of one: `terminal`, `queue`. By default
@@ -351,7 +363,8 @@ class Sandbox(Looking):
 
         Raises:
             UsageError: an argument or a setting is wrong.
-            HostError: this machine can't; the remedy says what to do.
+            HostError: this machine can't; the remedy says what to do. Where the policy lets the person be asked to run
+                a command without a sandbox, `run` raises it instead, unless that is what is wanted.
             DeniedError: the caller is root, and the approver said no to that.
             StoreError: the state directory can't be used.
         """
@@ -433,8 +446,10 @@ class Sandbox(Looking):
             SandboxUnavailable: we failed, not the command.
         """
         working_dir = _chosen_dir(working_dir, cwd)
-        spec = self._spec(command, working_dir, env, stdin, timeout, limits, after, after_cancel)
-        spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
+        bounds = self._bounds(timeout, limits)
+        options = self._options(after, after_cancel, stdin, bounds)
+        spec = make_spec(self._project, command, working_dir, env, bounds, is_plain=unsandboxed)
+        spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, **options)
         if self._project.means.policy.network.ask:
             spec = spec.replace(broker=self._broker_of(approver))
         more = (network, hosts, readable, reveal, roots)
@@ -445,32 +460,31 @@ class Sandbox(Looking):
         # Not before: the command line loads it while the command begins
         return record_run(self._project, spec, result)
 
-    def _spec(
-        self,
-        command: Command,
-        working_dir: str | None,
-        env: Mapping[str, str] | None,
-        stdin: object,
-        timeout: float | None,
-        limits: Limits | None,
-        after: After | None,
-        after_cancel: After | None,
-    ) -> RunSpec:
+    def _bounds(self, timeout: float | None, limits: Limits | None) -> Limits:
+        bounds = self._project.means.policy.limits if limits is None else limits
+        return bounds if timeout is None else bounds.replace(wall_s=timeout)
+
+    def _options(
+        self, after: After | None, after_cancel: After | None, stdin: object, bounds: Limits
+    ) -> dict[str, Any]:
+        """Return how a run is begun and ended, checked; cheap, so before its working directory is looked for."""
         policy = self._project.means.policy
+        if not self._project.roots and not self._project.means.container:
+            if after not in (None, "discard"):
+                raise UsageError(f"without a project there is nothing to {after}", remedy="Leave out `after`.")
+            # So that such runs do not wait for each other
+            after = "discard"
         after = policy.after if after is None else after
         if after_cancel is None:
             after_cancel = policy.after_cancel if after == "apply" else after
-        bounds = policy.limits if limits is None else limits
-        bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
         check_run(after, after_cancel, bounds.wall_s)
-        said = check_stdin(stdin)
-        return make_spec(self._project, command, working_dir, env, bounds).replace(
-            stdin=said,
-            after=after,
-            after_cancel=after_cancel,
-            may_fork=self._may_fork,
-            on_interrupted=self._interrupted.extend,
-        )
+        return {
+            "after": after,
+            "after_cancel": after_cancel,
+            "stdin": check_stdin(stdin),
+            "may_fork": self._may_fork,
+            "on_interrupted": self._interrupted.extend,
+        }
 
     def _broker_of(self, approver: Who) -> Broker:
         if approver is None:
@@ -561,6 +575,15 @@ class Sandbox(Looking):
         """
         chosen = review.to_selection(selection)
         return self._operate(lambda: apply.discard_held(with_held_roots(self._project), chosen, asked_by))
+
+    def empty_playground(self) -> Playground:
+        """Delete everything in the project's scratch directory, for good; return what was there.
+
+        Raises:
+            SandboxUnavailable: a run of the project is going on.
+            StoreError: something in it can't be deleted.
+        """
+        return upkeep.empty_playground(self._project.store, self._project.locations.data, self._project.path)
 
     def _operate(self, do: Callable[[], Operation]) -> Operation:
         apply.preload(self._project.roots)
