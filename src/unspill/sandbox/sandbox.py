@@ -26,8 +26,6 @@ import time
 
 from unspill.errors import (
     SandboxUnavailable,
-    StoreDamaged,
-    StoreError,
     UsageError,
 )
 from unspill.layers.lifecycle import (
@@ -84,11 +82,14 @@ if TYPE_CHECKING:
     from unspill.runner import aio
     from unspill.sandbox import apply, history, permits, review, upkeep
     from unspill.sandbox.history import Backup
-    from unspill.sandbox.planning import Command
+    from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import RunResult
     from unspill.sandbox.upkeep import Playground
     from unspill.store.operations import FileRow
+
+    # What one run is to have beyond the policy: the network, hosts, readable paths, secrets, roots
+    More = tuple[bool, Sequence[str], Sequence[str], Sequence[str], Sequence[str]]
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
     history = lazy_module("unspill.sandbox.history")  # lazy: history
@@ -117,39 +118,17 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         # Nothing can be old in a store that was never looked at
         store.facts.put(_PRUNED, str(now))
         return
-    if stamp.isdecimal() and _is_today(int(stamp), now):
+    if stamp.isdecimal() and 0 <= now - int(stamp) < DAY_NS:
         return
-    from unspill.sandbox.upkeep import prune_in_time  # lazy: upkeep
-
-    _copy_daily(store, now, policy.keep_days)
+    upkeep.copy_daily(store, now, policy.keep_days)
     try:
-        is_complete = prune_in_time(store, now, days=policy.keep_days, budget=policy.keep_bytes)
+        is_complete = upkeep.prune_in_time(store, now, days=policy.keep_days, budget=policy.keep_bytes)
     except OSError:
         return
     store.grants.remove_expired(now)
     store.requests.remove_before(now - policy.keep_days * DAY_NS)
     if is_complete:
         store.facts.put(_PRUNED, str(now))
-
-
-def _copy_daily(store: Store, now: int, keep_days: int) -> None:
-    from unspill.store.copies import copied_ns, make_copy, remove_older  # lazy: upkeep
-
-    made = copied_ns(store.state)
-    # Pruning may take several starts of a day, one copy is enough
-    if made is not None and _is_today(made, now):
-        return
-    try:
-        make_copy(store.transaction, store.state)
-        remove_older(store.state, now - keep_days * DAY_NS)
-    except StoreDamaged:
-        raise
-    except (OSError, StoreError):
-        return
-
-
-def _is_today(moment: int, now: int) -> bool:
-    return 0 <= now - moment < DAY_NS
 
 
 def _chosen_dir(working_dir: str | None, cwd: str | None) -> str | None:
@@ -425,7 +404,7 @@ class Sandbox(Looking):
 
         Args:
             command: A text for /bin/sh, or a list of words.
-            working_dir: Absolute, relative to the project, or `playground`; by default the project.
+            working_dir: Absolute, relative to the project (the default), or `playground`. `cwd` is its old name.
             env: Variables to set inside, on top of the allowed ones of this process.
             stdin: A text, bytes, or a descriptor to read from; by default /dev/null.
             timeout: Seconds; by default the policy's. `limits`: bounds instead of the policy's.
@@ -438,7 +417,6 @@ class Sandbox(Looking):
             roots: Directories that it may change besides the policy's, each in a layer.
             unsandboxed: Run it as if the person had typed it: nothing is held, nothing can be undone.
             approver: Who answers for this run, instead of the sandbox's.
-            cwd: The old name of `working_dir`.
 
         Raises:
             UsageError: the command or the directory is wrong.
@@ -450,9 +428,12 @@ class Sandbox(Looking):
         options = self._options(after, after_cancel, stdin, bounds)
         spec = make_spec(self._project, command, working_dir, env, bounds, is_plain=unsandboxed)
         spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, **options)
+        more = (network, hosts, readable, reveal, roots)
+        return self._run(spec, more, approver, unsandboxed=unsandboxed)
+
+    def _run(self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool) -> RunResult:
         if self._project.means.policy.network.ask:
             spec = spec.replace(broker=self._broker_of(approver))
-        more = (network, hosts, readable, reveal, roots)
         if unsandboxed or any(more):
             broker = self._broker_of(approver)
             return permits.run_with_more(self._project, spec, broker, *more, unsandboxed=unsandboxed)

@@ -38,7 +38,7 @@ from unspill.record import Record
 from unspill.sandbox.history import catch_up, judge_files
 from unspill.sandbox.project import find_own_locations, find_own_policy, rootfs_directory
 from unspill.store.connection import is_id
-from unspill.store.copies import put_back
+from unspill.store.copies import copied_ns, make_copy, put_back, remove_older
 from unspill.store.db import Store, check_state_dir, list_aside
 
 TYPE_CHECKING = False
@@ -187,6 +187,25 @@ def prune_in_time(store: Store, now_ns: int, *, days: int, budget: int) -> bool:
     """Do the same in little time; tell whether nothing is left for the next time."""
     deadline = time.monotonic() + _PATIENCE_S
     return _prune(store, now_ns, days, budget, dry_run=False, deadline=deadline)[1]
+
+
+def copy_daily(store: Store, now_ns: int, keep_days: int) -> None:
+    """Copy the database, unless that was done today, and remove copies that are too old.
+
+    Raises:
+        StoreDamaged: the database is not whole; any other failure is no reason not to go on.
+    """
+    made = copied_ns(store.state)
+    # Pruning may take several starts of a day, one copy is enough
+    if made is not None and 0 <= now_ns - made < DAY_NS:
+        return
+    try:
+        make_copy(store.transaction, store.state)
+        remove_older(store.state, now_ns - keep_days * DAY_NS)
+    except StoreDamaged:
+        raise
+    except (OSError, StoreError):
+        return
 
 
 def choose(families: Sequence[Family], now_ns: int, *, days: int, budget: int) -> tuple[Family, ...]:

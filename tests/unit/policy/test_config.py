@@ -162,9 +162,7 @@ def test_every_setting_is_read() -> None:
             ("grant_days", 3650),
             ("approver", "queue"),
             ("wait_s", 60.0),
-            ("max_denials", 20),
-            ("max_same_denials", 5),
-            ("denial_window_s", 60.0),
+            *(("max_denials", 20), ("max_same_denials", 5), ("denial_window_s", 60.0)),
         ),
     )
 
