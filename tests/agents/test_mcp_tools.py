@@ -360,10 +360,10 @@ def test_the_instructions_name_tools_that_there_are(ground: Ground) -> None:
 
 def test_the_instructions_speak_of_no_sandbox_where_there_is_none(ground: Ground) -> None:
     sealed, contained = ground.sandbox(), ground.sandbox("other")
-    contained._project = contained._project.with_means(container="docker")
+    contained._project = contained._project.with_means(container="docker", engine=None)
     assert server.make_server(sealed).instructions == server.INSTRUCTIONS
     assert server.make_server(contained).instructions == (
-        "Commands run without a sandbox, as processes of a container: what they change is changed at once, for good."
+        "Commands run without a sandbox, as plain processes: what they change is changed at once, for good."
     )
 
 

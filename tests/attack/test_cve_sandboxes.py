@@ -60,7 +60,7 @@ def test_cve_2026_87766_setting_up_follows_no_link_of_an_earlier_run(
     for settings in asked:
         for cwd in (None, "sub", "sub/made"):
             try:
-                ground.sandbox(**settings).run("echo x > made", cwd=cwd)
+                ground.sandbox(**settings).run("echo x > made", working_dir=cwd)
             except UnspillError:
                 continue
     assert os.listdir(host) == ["key"]
@@ -225,7 +225,7 @@ def test_cve_2024_21626_a_leaked_directory_is_no_way_to_the_host(arena: Arena) -
         assert not arena.attack(script).won
         for cwd in (f"/proc/self/fd/{LEAKED}", f"/proc/{os.getpid()}/fd/{LEAKED}", "/proc/self/cwd"):
             try:
-                assert b"CANARY" not in ground.sandbox().run("cat key; cat ../key", cwd=cwd).stdout.kept()
+                assert b"CANARY" not in ground.sandbox().run("cat key; cat ../key", working_dir=cwd).stdout.kept()
             except UnspillError:
                 continue
         assert b"WON CANARY" in naive_bwrap(ground.bwrap, "--proc", "/proc", *python(script), close_fds=False).stdout
@@ -416,7 +416,7 @@ def test_cve_2025_59532_a_working_directory_is_never_a_root(arena: Arena) -> Non
     beside.mkdir()
     for cwd in (os.fspath(beside), "../beside", f"{ground.project}/../beside"):
         try:
-            result = ground.sandbox().run("echo x > written", cwd=cwd)
+            result = ground.sandbox().run("echo x > written", working_dir=cwd)
         except UnspillError:
             continue
         assert not result.ok

@@ -165,7 +165,7 @@ def test_a8_the_working_directory_tells_nothing_about_files_that_are_not_shown(a
 
 def answer(arena: Arena, view: str, directory: Path, name: str) -> str:
     try:
-        outcome = arena.ground.sandbox(view=view).run(["true"], cwd=os.fspath(directory / name)).outcome
+        outcome = arena.ground.sandbox(view=view).run(["true"], working_dir=os.fspath(directory / name)).outcome
     except UnspillError as error:
         return error.message.replace(name, "NAME")
     return repr(outcome)

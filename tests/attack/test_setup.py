@@ -110,7 +110,7 @@ def test_a5_a_symlink_of_an_earlier_run_makes_no_set_up_write_to_the_host(arena:
     for name, asked in settings(ground).items():
         for cwd in (None, "sub", "shape-parent", "tmp/made"):
             try:
-                if ground.sandbox(**asked).run(["true"], cwd=cwd).ok:
+                if ground.sandbox(**asked).run(["true"], working_dir=cwd).ok:
                     succeeded.add(name)
             except UnspillError:
                 continue
@@ -139,7 +139,7 @@ def test_a5_a_directory_that_a_run_replaced_by_a_link_is_no_way_out(arena: Arena
     for name, asked in settings(ground).items():
         for cwd in (None, "sub", "sub/deeper", "sub/bin"):
             try:
-                if ground.sandbox(**asked).run(["sh", "-c", "echo x > written"], cwd=cwd).ok:
+                if ground.sandbox(**asked).run(["sh", "-c", "echo x > written"], working_dir=cwd).ok:
                     succeeded.add(name)
             except UnspillError:
                 continue
@@ -193,7 +193,7 @@ def go_through(sandbox: Sandbox, cwd: str, target: Path) -> RunResult | None:
     """Read and write a file of the host from a working directory that may be outside; None if it was refused."""
     beyond = ".." + str(target)
     try:
-        return sandbox.run(f"cat {beyond}; echo overwritten > {beyond}", cwd=cwd)
+        return sandbox.run(f"cat {beyond}; echo overwritten > {beyond}", working_dir=cwd)
     except UsageError:
         return None
 
@@ -257,8 +257,8 @@ def test_a24_the_pipe_of_the_shell_that_goes_there_is_gone_before_the_command_st
         if int(name) > 2 and "pipe" in target: won("of pid 1:", name)
     """
     for profile in ("default", "strict"):
-        assert not arena.attack(script, options={"cwd": "sub"}, profile=profile).won
-        assert ground.sandbox(profile=profile).run(["no-such-program"], cwd="sub").exit_code == 127
+        assert not arena.attack(script, options={"working_dir": "sub"}, profile=profile).won
+        assert ground.sandbox(profile=profile).run(["no-such-program"], working_dir="sub").exit_code == 127
 
 
 def test_a23_what_goes_to_the_working_directory_leaves_no_descriptor(arena: Arena, ground: Ground) -> None:
@@ -273,6 +273,6 @@ def test_a23_what_goes_to_the_working_directory_leaves_no_descriptor(arena: Aren
         except OSError: continue
         won("has", number)
     """
-    assert not arena.attack(look, options={"cwd": "sub"})
-    assert arena.attack("os.open('/', os.O_RDONLY)\n" + look.replace("\n    ", "\n"), options={"cwd": "sub"})
+    assert not arena.attack(look, options={"working_dir": "sub"})
+    assert arena.attack("os.open('/', os.O_RDONLY)\n" + look.replace("\n    ", "\n"), options={"working_dir": "sub"})
     assert os.listdir(ground.project / "sub") == []

@@ -433,4 +433,4 @@ def test_what_the_person_denied_three_times_is_not_asked_again(ground: Ground, p
         assert ended(run)[0] == 125
     code, _, stderr = ended(start(ground, person, *words))
     assert code == 125
-    assert "the same was asked 3 times and not allowed" in stderr
+    assert "the same was denied 3 times" in stderr

@@ -155,6 +155,29 @@ def test_outside_of_a_project_the_home_is_refused(ground: Ground) -> None:
     assert b"it is your home directory" in done.stderr
 
 
+def test_without_a_project_it_runs_anywhere_and_changes_nothing(ground: Ground) -> None:
+    (ground.home / "note").write_text("mine\n")
+    script = "pwd; echo x > made; cat ~/note; echo x > ~/note"
+    done = run_cli("run", "--no-project", "-c", script, cwd=ground.home)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode() == f"{ground.home}/playground\n"
+    assert (ground.home / "note").read_text() == "mine\n"
+    assert not (ground.home / "made").exists()
+    (record,) = json.loads(run_cli("log", "--no-project", "--json", cwd=ground.home).stdout)["runs"]
+    assert record["number"] == 1
+    assert run_cli("show", "--no-project", "1", cwd=ground.home).returncode == 0
+    listed = json.loads(run_cli("playground", "--no-project", "--json", cwd=ground.home).stdout)
+    assert [entry["name"] for entry in listed["names"]] == ["made"]
+    for words, said in (
+        (("--hold",), b"nothing to hold"),
+        (("--project", str(ground.project)), b"can't be used together"),
+        (("--root", str(ground.project), "--ask", "deny"), b"no directory can be changed"),
+    ):
+        done = run_cli("run", "--no-project", *words, "--", "true", cwd=ground.home)
+        assert done.returncode == 125
+        assert said in done.stderr
+
+
 def test_options_reach_the_command(ground: Ground) -> None:
     done = run_cli("run", "--env", "A=1=2", "--env", "B=", "-c", 'echo "$A|$B|$(pwd)"', cwd=ground.project)
     assert done.stdout.decode() == f"1=2||{ground.project}\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`files`, `restore`, `status`, `prune`, `recover`, and what is said after an interruption."""
+"""`files`, `restore`, `status`, `playground`, `prune`, `recover`, and what is said after an interruption."""
 
 import json
 import os
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Ground, run_cli
+from tests.support import Event, Ground, run_cli
+from unspill import Started
 
 pytestmark = pytest.mark.kernel
 
@@ -50,6 +51,53 @@ def test_files_as_json_has_the_seeds_fields(ground: Ground) -> None:
     assert edited["last_approved_copy_path"] == edited["backups"][0]["name"]
     assert Path(edited["backups"][0]["file"]).read_text() == "old\n"
     assert (new["last_approved_copy_path"], new["backups"]) == ("", [])
+
+
+def test_the_playground_is_shown_and_emptied_and_no_link_leads_out_of_it(ground: Ground) -> None:
+    """What would follow links is the control in tests/unit/layers/test_trees.py."""
+    precious = ground.home / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("mine\n")
+    assert typed(ground, "playground").endswith(" is empty.\n")
+    assert not (ground.home / ".local/share/unspill/playground").exists(), "looking makes nothing"
+    script = f"mkdir -p deep/er; ln -s {precious} out; ln -s {precious} deep/er/out; echo x > note; chmod 0 deep/er"
+    typed(ground, "run", "-q", "--working-dir", "playground", "-c", script)
+    first, *rows, last = typed(ground, "playground").splitlines()
+    place = Path(first.partition(": ")[0])
+    assert first.startswith(f"{place}: 4 entries, "), "what is closed is not counted"
+    assert [row.split()[-1] for row in rows] == ["deep/", "note", "out"]
+    assert last == "Delete all of it with --empty."
+    value = json.loads(typed(ground, "playground", "--json"))
+    assert (value["playground"], value["emptied"], value["left_out"]) == (os.fspath(place), False, 0)
+    assert typed(ground, "playground", "--empty").startswith(f"Emptied {place}: deleted 4 entries, ")
+    assert list(place.iterdir()) == []
+    assert (precious / "file").read_text() == "mine\n"
+    assert typed(ground, "playground", "--empty") == f"{place} is empty.\n"
+
+
+def test_a_playground_is_not_emptied_while_a_run_may_be_using_it(ground: Ground) -> None:
+    sandbox = ground.sandbox()
+    refused: list[str] = []
+
+    def empty(event: Event) -> None:
+        if isinstance(event, Started):
+            refused.append(str(run_cli("playground", "--empty", cwd=ground.project).stderr))
+
+    sandbox.run("touch note", working_dir="playground", on_event=empty)
+    assert "A run is using the playground." in refused[0]
+    assert [name for name, _size in sandbox.empty_playground().names] == [b"note"]
+    assert sandbox.playground().entries == 0
+
+
+def test_a_playground_that_became_a_link_is_left_alone(ground: Ground) -> None:
+    precious = ground.write("precious/file", "mine\n")
+    sandbox = ground.sandbox()
+    sandbox.run("true")
+    place = Path(os.fsdecode(sandbox.playground().path))
+    place.rmdir()
+    place.symlink_to(precious.parent)
+    typed(ground, "playground", "--empty", code=7)
+    assert precious.read_text() == "mine\n"
 
 
 def test_a_file_that_the_person_deleted_is_seen(ground: Ground) -> None:

@@ -164,7 +164,9 @@ def test_json_of_operations_has_the_documented_fields(tmp_path: Path, bwrap: Pat
     backups = [set(backup) for file in files["files"] for backup in file["backups"]]
     assert backups
     assert all(backup == fields("backup") for backup in backups)
-    for verb in ("status", "prune", "recover"):
+    answer(demo, "run", "--working-dir", "playground", "-c", "touch kept")
+    assert [set(name) for name in answer(demo, "playground")["names"]] == [fields("name")]
+    for verb in ("status", "playground", "prune", "recover"):
         assert set(answer(demo, verb)) == fields(f"`{verb}`")
 
 

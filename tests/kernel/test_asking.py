@@ -74,7 +74,7 @@ def test_a_plain_run_asks_nothing_and_loads_nothing_of_it(ground: Ground) -> Non
 @pytest.mark.parametrize(
     "wanted",
     [
-        {"network": True, "cwd": "missing"},
+        {"network": True, "working_dir": "missing"},
         {"network": True, "env": {"LD_PRELOAD": "x"}},
         {"hosts": ["*.com"]},
         {"hosts": ["localhost"]},
@@ -87,7 +87,8 @@ def test_a_plain_run_asks_nothing_and_loads_nothing_of_it(ground: Ground) -> Non
         {"roots": ["/there/is/nothing"]},
         {"roots": ["/etc/passwd"]},
         {"reveal": ["main.c"]},
-        {"unsandboxed": True, "cwd": "playground"},
+        {"unsandboxed": True, "working_dir": "missing"},
+        {"unsandboxed": True, "working_dir": "/there/is/nothing"},
         {"network": True, "roots": ["/"]},
     ],
     ids=str,
@@ -216,7 +217,7 @@ def test_a_remembered_answer_is_for_that_very_command(ground: Ground, other: Pat
     for command, more in (
         (["touch", "b"], {}),
         ("touch a", {}),
-        (["touch", "a"], {"cwd": "sub"}),
+        (["touch", "a"], {"working_dir": "sub"}),
         (["touch", "a"], {"env": {"MORE": "1"}}),
         (["touch", "a"], {"readable": [str(third)]}),
     ):

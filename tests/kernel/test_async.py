@@ -228,7 +228,7 @@ def test_a_stream_that_nobody_reads_is_cancelled_at_once(ground: Ground) -> None
 
 def test_errors_come_out_of_a_stream(ground: Ground) -> None:
     async def work() -> None:
-        async for _event in ground.sandbox().stream("true", cwd="missing"):
+        async for _event in ground.sandbox().stream("true", working_dir="missing"):
             pass
 
     with pytest.raises(UsageError, match="does not exist"):

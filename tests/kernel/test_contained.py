@@ -57,6 +57,15 @@ def test_a_command_runs_in_the_container_with_a_new_environment(ground: Ground, 
     assert (ground.project / "file").read_text() == "made\n"
 
 
+def test_the_playground_is_where_its_word_says(ground: Ground) -> None:
+    ground.configure(CONFIGURED)
+    place = json.loads(unspill(ground, "playground", "--json").stdout)["playground"]
+    for given in ("playground", os.fspath(ground.home / "playground")):
+        done = unspill(ground, "run", "--working-dir", given, "-c", "pwd; echo kept >> note")
+        assert (done.returncode, done.stdout) == (0, f"{place}\n"), done.stderr
+    assert Path(place, "note").read_text() == "kept\nkept\n"
+
+
 def test_it_is_never_chosen_by_itself(ground: Ground) -> None:
     done = unspill(ground, "run", "--", "touch", "file")
     assert done.returncode == 125

@@ -172,13 +172,13 @@ def run_missing_command(ground: Ground, sandbox: Sandbox) -> None:
 
 def run_in_missing_directory(ground: Ground, sandbox: Sandbox) -> None:
     with pytest.raises(UsageError):
-        sandbox.run("true", cwd="no/such/directory")
+        sandbox.run("true", working_dir="no/such/directory")
 
 
 def run_in_directory_that_only_bwrap_misses(ground: Ground, sandbox: Sandbox) -> None:
     sandbox.run("echo x > held")
     with pytest.raises(UsageError):
-        sandbox.run("true", cwd="no/such/directory")
+        sandbox.run("true", working_dir="no/such/directory")
 
 
 def run_over_a_layer_that_vanished(ground: Ground, sandbox: Sandbox) -> None:

@@ -209,7 +209,7 @@ def test_a_command_without_a_sandbox_runs_in_the_directory_that_is_meant(ground:
     ground.write("sub/file", "x")
     sandbox = opened(ground, Person(), view="rootfs", rootfs=HOST_ROOT, permissions=Rules(unsandboxed="ask"))
     for cwd in (None, "sub", "/workspace/sub", os.fspath(ground.project / "sub")):
-        result = sandbox.run("pwd", unsandboxed=True, cwd=cwd)
+        result = sandbox.run("pwd", unsandboxed=True, working_dir=cwd)
         assert printed(result) == f"{ground.project / 'sub' if cwd else ground.project}\n"
 
 
@@ -217,7 +217,7 @@ def test_a_project_may_be_named_by_both_of_its_paths(ground: Ground, engine: str
     ground.write("sub/file", "x")
     sandbox = rooted(ground)
     for cwd in ("sub", "/workspace/sub", os.fspath(ground.project / "sub")):
-        assert printed(sandbox.run("pwd", cwd=cwd)) == "/workspace/sub\n"
+        assert printed(sandbox.run("pwd", working_dir=cwd)) == "/workspace/sub\n"
 
 
 def test_a_refused_write_is_explained_by_the_rootfs(ground: Ground) -> None:

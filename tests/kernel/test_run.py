@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import Event, Ground, chosen_views, kinds, printed, shell_of_texts
-from unspill import Exited, OutputChunk, Policy, Sandbox, UnspillError
+from tests.support import HOST_ROOT, Event, Ground, chosen_views, kinds, printed, shell_of_texts
+from unspill import Callback, Exited, OutputChunk, Policy, Sandbox, SandboxFiles, UnspillError
 from unspill.errors import UsageError
 
 pytestmark = [pytest.mark.kernel, pytest.mark.bwrap]
@@ -191,6 +191,65 @@ def test_a_text_that_is_no_unicode_is_refused(ground: Ground) -> None:
 def test_a_project_that_is_not_there_is_refused(ground: Ground) -> None:
     with pytest.raises(UsageError, match="no such project directory"):
         Sandbox(ground.top / "missing", policy=Policy())
+
+
+def without_project(ground: Ground, **settings: Any) -> Sandbox:
+    """Open a sandbox that has no project."""
+    sandbox = Sandbox(None, policy=ground.policy(**settings))
+    ground.opened.append(sandbox)
+    return sandbox
+
+
+@pytest.mark.parametrize("view", ["sealed", "host", "rootfs"])
+def test_without_a_project_commands_start_in_a_playground_and_nothing_is_applied(
+    ground: Ground, engine: str, view: str
+) -> None:
+    other = ground.home / "other"
+    other.mkdir()
+    # Of a project it would be read, and stop everything
+    (ground.home / ".unspill.toml").write_text("nonsense = true\n")
+    before = tree_of(ground.home)
+    settings = {"view": view, **({"rootfs": HOST_ROOT} if view == "rootfs" else {})}
+    sandbox = without_project(ground, roots=(os.fsencode(other),), **settings)
+    tries = "; ".join(f"echo x > {place}/new" for place in (ground.project, other, "$HOME", "/tmp", "."))
+    result = sandbox.run(f"pwd; {tries}; ls; mkdir -p {ground.project} {other}; true")
+    place = "/playground" if view == "rootfs" else f"{ground.home}/playground"
+    assert printed(result) == f"{place}\nnew\n"
+    assert not result.changes
+    assert (result.held, result.operation) == (False, None)
+    assert not sandbox.changes()
+    after = {path: found for path, found in tree_of(ground.home).items() if not path.startswith(".local")}
+    assert after == before
+    assert printed(without_project(ground, **settings).run("cat new")) == "x\n", "the playground is kept"
+    assert printed(ground.run("ls -A", working_dir="playground")) == "", "and is no project's"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"after": "apply"}, "nothing to apply"),
+        ({"after": "hold"}, "nothing to hold"),
+        ({"roots": ["/opt"]}, "no directory can be changed"),
+        ({"working_dir": "missing"}, "does not exist"),
+    ],
+    ids=str,
+)
+def test_without_a_project_there_is_nothing_to_change(ground: Ground, options: dict[str, Any], said: str) -> None:
+    sandbox = without_project(ground)
+    with pytest.raises(UsageError, match=said):
+        sandbox.run("true", **options)
+    assert sandbox.run("true", after="discard").ok
+
+
+def test_without_a_project_more_can_be_asked_for_and_files_are_the_playgrounds(ground: Ground) -> None:
+    shown = ground.home / "shown"
+    shown.write_text("seen\n")
+    sandbox = without_project(ground)
+    allowed = Callback(lambda _question: True)
+    assert printed(sandbox.run(["cat", os.fspath(shown)], readable=[os.fspath(shown)], approver=allowed)) == "seen\n"
+    SandboxFiles(sandbox).write("note", b"written")
+    assert printed(sandbox.run("cat note")) == "written"
+    assert [os.fsdecode(name) for name, _size in sandbox.playground().names] == ["note"]
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 65, "a\nb"])

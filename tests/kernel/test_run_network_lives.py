@@ -49,7 +49,7 @@ def test_nothing_of_a_proxy_is_left_in_its_caller(net: Internet) -> None:
 def test_a_run_that_never_started_leaves_no_proxy(net: Internet) -> None:
     before = net.ask("count")
     with pytest.raises(Exception, match="nowhere"):
-        net.run("true", "example.org", cwd="nowhere")
+        net.run("true", "example.org", working_dir="nowhere")
     wait_until(lambda: net.ask("count") == before)
 
 

@@ -544,7 +544,7 @@ def test_the_playground_is_told_of_where_there_is_one_and_only_there(person: Gro
     is_told = 'Special case: "playground" is ' in tool.schema["properties"]["working_dir"]["description"]
     assert is_told == any(path.endswith("/playground") for path in Told(sandbox).kept) == (mode != "no playground")
     if is_told:
-        assert printed(sandbox.run("pwd", cwd="playground")).strip() in Told(sandbox).kept
+        assert printed(sandbox.run("pwd", working_dir="playground")).strip() in Told(sandbox).kept
 
 
 @pytest.mark.view("sealed", reason="the views are chosen here")

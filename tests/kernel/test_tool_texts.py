@@ -14,6 +14,7 @@ from unspill import Callback, Limits, Network, Policy, Rules, Sandbox, Secrets
 from unspill.adapters.answers import Answer, answer_run
 from unspill.adapters.tools import NAME, Tool, call_run_command, run_command_tool, tools_of
 from unspill.errors import UnspillError
+from unspill.layers.lifecycle import playground_dir
 from unspill.model.permission import Allowed, Denied, Question
 from unspill.model.run import Denial, NeverStarted
 from unspill.policy.hosts import Refused
@@ -671,7 +672,7 @@ def test_a_host_of_which_nobody_is_asked_any_more_is_told_with_that_reason(groun
     first = call_run_command(sandbox, {"command": words}).text
     assert "Network: 0.example.org:80 was refused: it was not allowed (not today). Do" in first
     last = call_run_command(sandbox, {"command": "curl -s http://last.example.org"}).text
-    assert "(nobody is asked right now, because 10 questions were asked within 5 min). Do without it, or" in last
+    assert "(nobody is asked right now, because 10 questions were denied or are still open). Do without it, or" in last
     assert "--allow-host" not in first + last
 
 
@@ -710,6 +711,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "roots": {"roots": ("other", "more")},
     "roots of a rootfs": {"view": "rootfs", "roots": ("other",)},
     "container": {"after": "apply"},
+    "unsandboxed": {"bwrap": b"/there/is/no/bwrap", "permissions": Rules(unsandboxed="ask")},
 }
 
 
@@ -720,10 +722,10 @@ def open_kind(ground: Ground, kind: str) -> Sandbox:
     for name in (*settings.get("roots", ()), *settings.pop("made", ())):
         (ground.home / name).mkdir(parents=True, exist_ok=True)
     settings["roots"] = tuple(os.fsencode(ground.home / name) for name in settings.get("roots", ()))
-    sandbox = Sandbox(ground.project, policy=Policy(bwrap=ground.bwrap, **settings))
+    sandbox = Sandbox(ground.project, policy=Policy(**{"bwrap": ground.bwrap, **settings}))
     ground.opened.append(sandbox)
     if kind == "container":
-        sandbox._project = sandbox._project.with_means(container="docker")
+        sandbox._project = sandbox._project.with_means(container="docker", engine=None)
     return sandbox
 
 
@@ -734,6 +736,8 @@ def as_text(ground: Ground, tools: tuple[Tool, ...]) -> str:
         for tool in tools
     ]
     text = "\n".join(parts)
+    playground = playground_dir(os.fsencode(ground.home / ".local/share/unspill"), os.fsencode(ground.project))
+    text = text.replace(os.fsdecode(playground), "PLAYGROUND")
     return text.replace(os.fspath(ground.project), "PROJECT").replace(os.fspath(ground.home), "HOME")
 
 

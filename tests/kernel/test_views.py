@@ -217,7 +217,7 @@ def somewhere(request: pytest.FixtureRequest, ground: Ground, monkeypatch: pytes
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_playground_can_be_written_and_is_kept(view: str, somewhere: Ground, engine: str) -> None:
     sandbox = somewhere.sandbox(**view_of(view))
-    result = sandbox.run("pwd; mkdir deep && echo kept > deep/note && rm -f gone", cwd="playground")
+    result = sandbox.run("pwd; mkdir deep && echo kept > deep/note && rm -f gone", working_dir="playground")
     assert printed(result).strip().endswith("/playground")
     assert not [warning for warning in result.warnings if "playground" in warning]
     assert not result.changes, "it is no part of the project"

@@ -123,6 +123,7 @@ def answer_run(result: RunResult, *, policy: Policy | None = None, where: Where 
         "stdout": _stream_values(result, result.stdout),
         "stderr": _stream_values(result, result.stderr),
         **result_values(result),
+        "sandboxed": result.sandboxed,
         "duration_s": round(result.duration_s, 3),
     }
     return text_answer(lines, values)

@@ -31,10 +31,11 @@ from unspill.adapters.answers import (
 )
 from unspill.errors import FileError, SandboxUnavailable, UnspillError, UsageError
 from unspill.model.run import NeverStarted
-from unspill.plan.view import playground_inside, playground_taken, to_inside
+from unspill.plan.view import playground_taken, to_inside
 from unspill.policy.paths import quote, show
 from unspill.record import Record
 from unspill.sandbox.files import MOST_BYTES, USUAL_ENTRIES, USUAL_LINES, SandboxFiles, SandboxTree
+from unspill.sandbox.planning import playground_of
 from unspill.sandbox.result import became
 
 TYPE_CHECKING = False
@@ -66,8 +67,10 @@ _SAYS_ALL = frozenset({"file_not_found", "is_directory", "permission_denied"})
 class SandboxPlaces(Record):
     """The places of a sandbox. `further` are other directories that commands change in layers; `roots` the host's.
 
-    `user` is who its commands are. Not `has_playground` where a root is in its place. Not `is_sealed` in a container,
-    where commands run without a sandbox.
+    Without a project there is no root, and `project` is the playground.
+
+    `user` is who its commands are. Not `has_playground` where a root is in its place. Not `is_sealed` where commands
+    run without a sandbox: in a container; or, if `is_asked`, where none can be made, each once the user allows it.
     """
 
     policy: Policy
@@ -78,6 +81,7 @@ class SandboxPlaces(Record):
     roots: tuple[bytes, ...]
     has_playground: bool
     is_sealed: bool
+    is_asked: bool
     user: str
 
     @property
@@ -99,15 +103,18 @@ def places_of(sandbox: Sandbox) -> SandboxPlaces:
     """Return what commands of a sandbox see. The one place where adapters look behind the facade for that."""
     project = sandbox._project
     view, roots, home = project.means.policy.view, project.roots, project.home.path
+    is_sealed = project.means.engine is not None
+    playground = playground_of(project, is_plain=not is_sealed)
     return SandboxPlaces(
         policy=project.means.policy,
-        project=to_inside(project.path, view, roots),
-        playground=playground_inside(view, home),
+        project=to_inside(project.path, view, roots) if roots else playground,
+        playground=playground,
         home=home,
         further=tuple(to_inside(root, view, roots) for root in roots if root != project.path),
         roots=roots,
-        has_playground=not project.means.container and not playground_taken(view, home, roots),
-        is_sealed=not project.means.container,
+        has_playground=not is_sealed or not playground_taken(view, home, roots),
+        is_sealed=is_sealed,
+        is_asked=project.means.refusal is not None,
         user="root" if project.means.policy.rootfs_writable else project.home.user,
     )
 

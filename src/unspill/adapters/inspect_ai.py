@@ -59,7 +59,7 @@ class UnspillEnvironment(util.SandboxEnvironment):
             raise util.SandboxUserUnsupportedError(f"commands run as {own}, never as {user!r}")
         if any("\0" in word for word in cmd):
             raise ValueError("embedded null byte in the command")
-        options: Any = {"cwd": cwd, "env": env, "timeout": timeout}
+        options: Any = {"working_dir": cwd, "env": env, "timeout": timeout}
         options["stdin"] = input.encode() if isinstance(input, str) else input
         output = await _do(lambda fd: self._files.run(cmd, most, cancel_fd=fd, **options))
         if output.is_late:

@@ -81,6 +81,12 @@ _PROXY = (
 _CONTAINER_FILES = (
     "There is no sandbox: the command is a process of a container. It starts in the project, {project}.",
     "What it changes is changed at once, wherever it is, and can't be undone.",
+    "{playground} is kept: a place for experiments, clones and scratch files.",
+)
+_ASKED_FILES = (
+    "No sandbox can be made on this machine. A command runs only if `unsandboxed` is true and the user allows it, each "
+    "time. It starts in the project, {project}.",
+    *_CONTAINER_FILES[1:],
 )
 _HELD: dict[Fate, str] = {
     "apply": "What commands change is applied to the project at once; only what was not applied is held.",
@@ -210,10 +216,11 @@ def read_arguments(sandbox: Sandbox, arguments: Mapping[str, Any]) -> dict[str, 
     stdin = given.get("stdin")
     return {
         "command": command,
-        "cwd": given.get("working_dir") or None,
+        "working_dir": given.get("working_dir") or None,
         "network": given.get("network", False),
         "hosts": given.get("hosts", []),
         "roots": given.get("roots", []),
+        "unsandboxed": given.get("unsandboxed", False),
         "timeout": bounded_timeout(sandbox, given.get("timeout_s")),
         "stdin": None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
     }
@@ -302,8 +309,10 @@ def _run_tool(places: SandboxPlaces, sandbox: Sandbox) -> Tool:
     if is_sealed:
         files, network = [*_files(places, sandbox)], [*_network(policy)]
     else:
-        files = [f"- {line}".format(project=show(places.project)) for line in _CONTAINER_FILES]
-        network = ["The command has the network of the container: do not set `network`."]
+        shown = {"project": show(places.project), "playground": show(places.playground)}
+        files = [f"- {line}".format_map(shown) for line in (_ASKED_FILES if places.is_asked else _CONTAINER_FILES)]
+        whose = "user's machine" if places.is_asked else "container"
+        network = [f"The command has the network of the {whose}: do not set `network`."]
     lines = [
         "Run a terminal command in the project's root directory (or specified working directory) and return the "
         "output.",
@@ -367,6 +376,9 @@ def _run_schema(places: SandboxPlaces) -> dict[str, Any]:
         "timeout_s": timeout,
         "stdin": _text("What the command reads from its standard input."),
     }
+    if places.is_asked:
+        asked = "Whether to ask the user to run this command without a sandbox. Nothing runs otherwise."
+        properties["unsandboxed"] = _flag(asked, default=False)
     return _schema(properties, "command")
 
 
@@ -585,7 +597,12 @@ def _writable(places: SandboxPlaces) -> str:
 def _files(places: SandboxPlaces, sandbox: Sandbox) -> Iterator[str]:
     policy, plan = places.policy, _next_plan(sandbox)
     writable = _expected(places) if plan is None else _planned(places, plan.mounts)
-    yield "- The command runs in a sandbox. It normally works in the project directory and has read-write access to:"
+    start = (
+        "It normally works in the project directory"
+        if places.roots
+        else "There is no project: it starts in the playground"
+    )
+    yield f"- The command runs in a sandbox. {start} and has read-write access to:"
     yield from (f"  - {line}." for line in _writable_places(places, writable))
     whose = "machine" if policy.view == "rootfs" else "home directory"
     if writable.shows_home:
@@ -616,7 +633,8 @@ def _files(places: SandboxPlaces, sandbox: Sandbox) -> Iterator[str]:
 def _writable_places(places: SandboxPlaces, writable: _Writable) -> Iterator[str]:
     """Yield each place that a command can write, and what becomes of what it writes there."""
     policy = places.policy
-    yield f"The project directory, {show(places.project)}. {_AFTER[policy.after]}"
+    if places.roots:
+        yield f"The project directory, {show(places.project)}. {_AFTER[policy.after]}"
     if places.further:
         yield f"{_comma(places.further)}, treated like the project"
     if places.playground in writable.kept:

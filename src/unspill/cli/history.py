@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from unspill.changes.render import safe_text, summary_lines
-from unspill.cli.main import EVENTS, Option, is_operation, open_sandbox, operation_word, verb
+from unspill.cli.main import EVENTS, NO_PROJECT, Option, is_operation, open_sandbox, operation_word, verb
 from unspill.cli.output import (
     connection_lines,
     count_text,
@@ -48,6 +48,7 @@ _MOST_APPLIED = 1000
     "List the runs of this sandbox and the operations on its project, newest first.",
     Option(name="--limit", metavar="N", help="how many to list (default 20)"),
     Option(name="--all", help="also list reads by file tools, which are otherwise only counted"),
+    NO_PROJECT.replace(help="list the runs without a project"),
 )
 def log(arguments: Arguments) -> int:
     """List runs and operations."""
@@ -70,6 +71,7 @@ def log(arguments: Arguments) -> int:
 
 @verb(
     "Show one run (5) or one operation (op5): what it was, how it ended, what it changed.",
+    NO_PROJECT.replace(help="show a run without a project"),
     positional="RUN|OP",
     most=1,
 )

@@ -57,6 +57,7 @@ VERBS = {
     "mcp": ("mcp", "serve a sandbox's tools to an MCP client"),
     "hook": ("hook", "run a coding agent's commands in the sandbox, as its hook"),
     "status": ("upkeep", "show what unspill keeps, and how much disk space it takes"),
+    "playground": ("upkeep", "show the project's scratch directory, or empty it"),
     "prune": ("upkeep", "delete old operations, backups and runs"),
     "recover": ("upkeep", "replace a lost database with its last copy"),
     "doctor": ("upkeep", "check this machine, and say how to fix what is missing"),
@@ -79,6 +80,7 @@ class Option(Record):
 
 
 PROJECT = Option(name="--project", metavar="DIR", help="the project (default: the one around the current directory)")
+NO_PROJECT = Option(name="--no-project", help="no project: commands start in a playground, nothing is applied")
 SANDBOX = Option(name="--sandbox", metavar="NAME", help="the sandbox of the project (default: default)")
 JSON = Option(name="--json", help="print one JSON object")
 HELP = Option(name="--help", short="-h", help="show this help")
@@ -220,9 +222,14 @@ def open_sandbox(arguments: Arguments, *, may_fork: bool = False, approver: Appr
     # Not at the top: `run` starts the spawner first, and `hook` opens no sandbox
     from unspill.sandbox import project, sandbox  # lazy: run
 
+    arguments.only_one("--project", "--no-project")
     given, events = arguments.value("--project"), arguments.value("--events")
+    if arguments.flag("--no-project"):
+        chosen = None
+    else:
+        chosen = os.fsencode(given) if given else project.find_project(os.getcwdb())
     opened = sandbox.Sandbox(
-        os.fsencode(given) if given else project.find_project(os.getcwdb()),
+        chosen,
         name=arguments.value("--sandbox") or "default",
         may_fork=may_fork,
         approver=approver,
@@ -417,7 +424,7 @@ def _safe(text: str) -> str:
 def _print_overview() -> int:
     print("unspill: run anything, spill nothing\n\nusage: unspill COMMAND [options]\n")
     for name, (_module, summary) in VERBS.items():
-        print(f"  {name:<10}{summary}")
+        print(f"  {name:<12}{summary}")
     print("\nRun `unspill COMMAND --help` for details.")
     return 0
 

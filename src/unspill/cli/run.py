@@ -14,8 +14,8 @@ import os
 import stat
 import sys
 
-from unspill.cli.main import EVENTS, Option, open_sandbox, verb
-from unspill.errors import UsageError
+from unspill.cli.main import EVENTS, NO_PROJECT, Option, open_sandbox, verb
+from unspill.errors import HostError, UsageError
 from unspill.host.dirfd import write_whole
 from unspill.host.libc import RaisingSignals
 from unspill.lazy import lazy_module
@@ -38,6 +38,7 @@ else:
 
 _WHOM = ("terminal", "queue", "deny")
 _LONGEST_S = 1e9
+_UNSANDBOXED = 'To be asked whether it may run without a sandbox, set `unsandboxed = "ask"` under [permissions].'
 _OUR_FAILURE = 125
 _NUMBERS = {"stdout": 1, "stderr": 2}
 # What records a run and what tells of it
@@ -52,6 +53,7 @@ _LOADED = ("unspill.sandbox.result", "unspill.cli.output")
         metavar="DIR",
         help="where to run it: a path, `.` (here) or `playground` (your scratch directory)",
     ),
+    NO_PROJECT,
     Option(name="--timeout", metavar="SECONDS", help="stop it after this time"),
     Option(name="--env", metavar="NAME=VALUE", repeated=True, help="set an environment variable (repeatable)"),
     Option(name="--stdin", short="-i", help="let it read this program's standard input, also a terminal"),
@@ -80,14 +82,14 @@ def run(arguments: Arguments) -> int:
     get_launcher(own_namespace=True, may_fork=True)
     options = _options(arguments)
     more = _more(arguments)
-    sandbox = open_sandbox(arguments, may_fork=True, approver=_approver(arguments, more))
+    sandbox = _open(arguments, _approver(arguments, more))
     if arguments.flag("--explain"):
         if any(more.values()):
             raise UsageError("--explain only shows the sandbox of your policy", remedy="Leave out what asks for more.")
-        print(sandbox.explain(command, cwd=options["cwd"], env=options["env"]))
+        print(sandbox.explain(command, working_dir=options["working_dir"], env=options["env"]))
         return 0
     as_json = arguments.flag("--json")
-    if sandbox.view == "rootfs":
+    if sandbox.view == "rootfs" and sandbox.engine is not None:
         _provide_rootfs(sandbox, is_quiet=as_json or arguments.flag("--quiet"))
     if not as_json and not arguments.flag("--quiet"):
         _tell_hidden(sandbox)
@@ -118,6 +120,15 @@ def run(arguments: Arguments) -> int:
         from unspill.sandbox.scan import cancelled_line  # lazy: history
 
         error.add_note(cancelled_line(result))
+        raise
+
+
+def _open(arguments: Arguments, approver: _Approver | None) -> Sandbox:
+    try:
+        return open_sandbox(arguments, may_fork=True, approver=approver)
+    except HostError as error:
+        if arguments.flag("--unsandboxed"):
+            error.add_note(_UNSANDBOXED)
         raise
 
 
@@ -180,7 +191,7 @@ def _options(arguments: Arguments) -> dict[str, Any]:
             raise UsageError(f"--env needs NAME=VALUE: {pair}")
         env[name] = value
     return {
-        "cwd": _working_dir(arguments),
+        "working_dir": _working_dir(arguments),
         "env": env,
         "timeout": seconds,
         "stdin": _stdin(arguments),
@@ -221,9 +232,10 @@ def _after(arguments: Arguments) -> str | None:
 
 
 def _working_dir(arguments: Arguments) -> str | None:
-    """Return where the command starts: by default the current directory, with --project the project's top."""
+    """Return where the command starts: by default the current directory; the top of --project, or the playground."""
     given = arguments.value("--working-dir")
-    if given == "." or not (given or arguments.flag("--project")):
+    is_elsewhere = arguments.flag("--project") or arguments.flag("--no-project")
+    if given == "." or not (given or is_elsewhere):
         return os.getcwd()
     return given
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What unspill keeps for all projects, and this machine: the verbs `status`, `prune`, `recover` and `doctor`.
+"""What unspill keeps for all projects, and this machine: `status`, `playground`, `prune`, `recover`, `doctor`.
 
 `doctor` tries everything again, and so renews what runs remember. `host.diagnosis` says what the answers mean.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 
-from unspill.changes.render import safe_text
-from unspill.cli.main import Option, verb
+from unspill.changes.render import named, safe_text
+from unspill.cli.main import NO_PROJECT, Option, named_project, verb
 from unspill.cli.output import (
     count_text,
     decoded,
@@ -34,6 +34,7 @@ from unspill.rootfs.debian import check_host
 from unspill.rootfs.registry import Registry
 from unspill.sandbox.project import (
     find_locations,
+    find_own_locations,
     find_project,
     get_facts,
     load_policy,
@@ -41,7 +42,7 @@ from unspill.sandbox.project import (
     rootfs_directory,
 )
 from unspill.sandbox.rootfs_use import find_rootfs
-from unspill.sandbox.upkeep import get_status, prune_now, recover_now
+from unspill.sandbox.upkeep import empty_playground, get_status, look_at_playground, prune_now, recover_now
 from unspill.store.db import Store
 
 TYPE_CHECKING = False
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from unspill.model.policy import Policy
     from unspill.sandbox.project import Locations
     from unspill.sandbox.upkeep import (
+        Playground,
         Pruned,
         Recovered,
         RootfsSizes,
@@ -77,6 +79,32 @@ def status(arguments: Arguments) -> int:
         print_json(_status_form(found))
     else:
         print("\n".join(_status_lines(found)))
+    return 0
+
+
+@verb(
+    "Show where the project's scratch directory is, and what is in it.",
+    Option(name="--empty", help="delete everything in it, for good: undo can't restore it"),
+    NO_PROJECT.replace(help="the one of commands without a project"),
+)
+def playground(arguments: Arguments) -> int:
+    """Say what is in the playground, or empty it. That needs no sandbox, so it works where none can be made."""
+    arguments.only_one("--project", "--no-project")
+    locations = find_own_locations()
+    if arguments.flag("--no-project"):
+        project = locations.home
+    else:
+        project = resolve_project(named_project(arguments) or find_project(os.getcwdb()))
+    is_emptied = arguments.flag("--empty")
+    if is_emptied:
+        with Store.open(locations.state) as store:
+            found = empty_playground(store, locations.data, project)
+    else:
+        found = look_at_playground(locations.data, project)
+    if arguments.flag("--json"):
+        print_json({"emptied": is_emptied, **_playground_form(found)})
+    else:
+        print("\n".join(_playground_lines(found, is_emptied=is_emptied)))
     return 0
 
 
@@ -113,6 +141,31 @@ def recover(arguments: Arguments) -> int:
     else:
         print("\n".join(_recovered_lines(done)))
     return 0
+
+
+def _playground_lines(found: Playground, *, is_emptied: bool) -> Iterator[str]:
+    amount = f"{found.entries} {'entry' if found.entries == 1 else 'entries'}, {size_text(found.bytes)}"
+    if not found.entries:
+        yield f"{quote(found.path)} is empty."
+    elif is_emptied:
+        yield f"Emptied {quote(found.path)}: deleted {amount}."
+    else:
+        yield f"{quote(found.path)}: {amount}"
+        for name, size in found.names:
+            yield _row(size, show_line(name))
+        if found.left_out:
+            yield f"  and {found.left_out} more"
+        yield "Delete all of it with --empty."
+
+
+def _playground_form(found: Playground) -> dict[str, Any]:
+    return {
+        **named("playground", found.path),
+        "entries": found.entries,
+        "bytes": found.bytes,
+        "names": [{**named("name", name), "bytes": size} for name, size in found.names],
+        "left_out": found.left_out,
+    }
 
 
 def _status_lines(status: Status) -> Iterator[str]:

@@ -224,6 +224,21 @@ def remove_tree(path: bytes) -> bool:
     return True
 
 
+def empty_tree(path: bytes) -> bool:
+    """Remove all that is in a directory, and keep the directory; return False if something resists.
+
+    Raises:
+        NotADirectoryError: it is something else, perhaps a link to a directory.
+    """
+    top = open_private(path)
+    try:
+        _empty_top(top)
+        with os.scandir(top) as left:
+            return next(left, None) is None
+    finally:
+        os.close(top)
+
+
 def open_private(name: bytes | str, dir_fd: int | None = None) -> int:
     """Open a directory that is not a link, and give its owner all rights over it if they are missing."""
     try:

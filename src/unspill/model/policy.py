@@ -68,7 +68,8 @@ class Rules(Record):
     """Which requests are put to a person at all, and for how long the answer may hold.
 
     A project's own file can only turn `ask` into `deny` and shorten. `approver` is whom the command line asks, `wait_s`
-    how long a question waits for its answer.
+    how long a question waits for its answer. After `max_denials` of a project's questions, or `max_same_denials` of one
+    and the same, within `denial_window_s` nobody is asked for a while.
     """
 
     network: Stance = "ask"
@@ -83,6 +84,9 @@ class Rules(Record):
     grant_days: int = 30
     approver: ApproverName = "terminal"
     wait_s: float = 300.0
+    max_denials: int = 10
+    max_same_denials: int = 3
+    denial_window_s: float = 600.0
 
 
 class Secrets(Record):

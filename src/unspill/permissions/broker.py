@@ -48,12 +48,14 @@ if TYPE_CHECKING:
         Request,
         RequestId,
     )
-    from unspill.model.policy import Policy, Scope, Stance
+    from unspill.model.policy import Policy, Rules, Scope, Stance
     from unspill.permissions.approvers import Approver
     from unspill.permissions.audit import Audit
     from unspill.store.permissions import GrantTable, Recent, RequestTable
 
 _DAY_NS = 86_400 * SECOND_NS
+# No answer means no
+_DENIED = ("denied", "expired")
 
 
 class Allow(Record):
@@ -135,7 +137,7 @@ class Broker:
     """Obtains permissions for one sandbox; used by any of its threads."""
 
     __slots__ = (
-        *("_approver", "_audit", "_grants", "_home", "_limit", "_now_ns", "_own"),
+        *("_approver", "_audit", "_grants", "_home", "_now_ns", "_own"),
         *("_policy", "_requests", "_under_way", "_wait_s"),
     )
 
@@ -149,7 +151,6 @@ class Broker:
         policy: Policy,
         home: bytes,
         own: tuple[bytes, ...],
-        limit: RateLimit | None = None,
         wait_s: float = WAIT_S,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -160,7 +161,6 @@ class Broker:
         self._policy = policy
         self._home = home
         self._own = own
-        self._limit = limit or RateLimit()
         self._wait_s = wait_s
         self._now_ns = now_ns
         self._under_way: dict[RequestId, Question] = {}
@@ -252,7 +252,7 @@ class Broker:
         self._requests.close(question.id, "allowed" if isinstance(answer, Allowed) else "denied")
 
     def _record_question(self, question: Question) -> None:
-        """Record that a person is asked, unless that was done too often.
+        """Record that a person is asked, unless they denied too much of late.
 
         Raises:
             DeniedError: it was.
@@ -260,9 +260,9 @@ class Broker:
         now_ns = self._now_ns()
         asked = to_asked(question, now_ns)
         key = key_of(question.request)
-        pause = self._requests.add_unless(
-            asked, self._limit.since(now_ns), lambda recent: find_pause(recent, key, now_ns, self._limit)
-        )
+        rules = self._policy.permissions
+        since_ns = now_ns - int(rules.denial_window_s * SECOND_NS)
+        pause = self._requests.add_unless(asked, since_ns, lambda recent: find_pause(recent, key, now_ns, rules))
         if pause is not None:
             self._audit.append(decision_event(question.request, "denied", f"pause: {pause.reason}"))
             raise _refusal(question.request, f"nobody is asked right now, because {pause.reason}", pause.remedy)
@@ -296,47 +296,40 @@ class Permit:
             raise DeniedError("Permission denied: it was given once and has been used.", remedy="Ask again.")
 
 
-class RateLimit(Record):
-    """How often a person may be asked. `equal` counts equal questions that were not allowed, `many` counts all.
-
-    A question that was never put before anybody does not count. The store counts, so the limit holds for all processes
-    that ask about one project.
-    """
-
-    equal: int = 3
-    equal_s: float = 600.0
-    many: int = 10
-    many_s: float = 300.0
-
-    def since(self, now_ns: int) -> int:
-        """Return from when on questions count."""
-        return now_ns - int(max(self.equal_s, self.many_s) * SECOND_NS)
-
-
 class Pause(Record):
-    """Nobody is asked for a while."""
+    """Nobody is asked for a while; `setting` of [permissions] is the limit that was reached."""
 
     reason: str
+    setting: str
     wait_s: float
 
     @property
     def remedy(self) -> str:
         """What helps."""
         minutes = max(1, -int(-self.wait_s // 60))
-        return f"Wait {minutes} min, or allow it in your own configuration."
+        return f"Wait {minutes} min. In your own configuration you can allow it, or raise `permissions.{self.setting}`."
 
 
-def find_pause(recent: Iterable[Recent], key: str, now_ns: int, limit: RateLimit) -> Pause | None:
-    """Return why a question must wait, if it must."""
-    moments = [(asked.asked_ns, asked.key == key and asked.state != "allowed") for asked in recent]
-    equal = sorted(at for at, is_equal in moments if is_equal and at > now_ns - limit.equal_s * SECOND_NS)
-    if len(equal) >= limit.equal:
-        reason = f"the same was asked {len(equal)} times and not allowed"
-        return Pause(reason=reason, wait_s=_until(equal[-limit.equal], limit.equal_s, now_ns))
-    many = sorted(at for at, _ in moments if at > now_ns - limit.many_s * SECOND_NS)
-    if len(many) >= limit.many:
-        reason = f"{len(many)} questions were asked within {round(limit.many_s / 60)} min"
-        return Pause(reason=reason, wait_s=_until(many[-limit.many], limit.many_s, now_ns))
+def find_pause(recent: Iterable[Recent], key: str, now_ns: int, rules: Rules) -> Pause | None:
+    """Return why a question must wait, if it must.
+
+    Only what was denied counts, no answer included, and never what was allowed. A question that is still open may yet
+    be denied, so it counts among all: else a hundred at once would be put before anybody has denied one. A question
+    that was never put before anybody is not in `recent`. The store counts, so this holds for all processes that ask
+    about one project.
+    """
+    window_s = rules.denial_window_s
+    counted = [asked for asked in recent if asked.asked_ns > now_ns - window_s * SECOND_NS and asked.state != "allowed"]
+    same = sorted(asked.asked_ns for asked in counted if asked.key == key and asked.state in _DENIED)
+    if len(same) >= rules.max_same_denials:
+        reason = f"the same was denied {len(same)} times"
+        return Pause(
+            reason=reason, setting="max_same_denials", wait_s=_until(same[-rules.max_same_denials], window_s, now_ns)
+        )
+    moments = sorted(asked.asked_ns for asked in counted)
+    if len(moments) >= rules.max_denials:
+        reason = f"{len(moments)} questions were denied or are still open"
+        return Pause(reason=reason, setting="max_denials", wait_s=_until(moments[-rules.max_denials], window_s, now_ns))
     return None
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from unspill.errors import BwrapMissing, UsageError
 from unspill.lazy import lazy_module
-from unspill.model.plan import Bind, File, HostNetwork, Overlay, Plan, ProxyNetwork, ReadOnly
+from unspill.model.plan import Bind, File, HostNetwork, Overlay, Plan, ProxyNetwork, ReadOnly, Tmpfs
 from unspill.plan.environ import NODE_SCRIPT, NODE_SCRIPT_PATH, build_environ
 from unspill.plan.view import (
+    WORKSPACE,
     cache_operations,
     check_hidden,
     check_no_mounts_beneath_roots,
@@ -154,6 +155,9 @@ def _mountable(given: PlanInput, operations: Iterator[MountOp], warnings: list[s
 
 def _root_operations(given: PlanInput) -> Iterator[MountOp]:
     roots = [stack.live for stack in given.stacks]
+    if not roots and given.policy.view == "rootfs":
+        size = given.policy.limits.tmp_bytes
+        yield Tmpfs(dest=WORKSPACE, size_bytes=size, mode=0o700, why="no project: an empty home directory for this run")
     for stack in given.stacks:
         dest = to_inside(stack.live, given.policy.view, roots)
         if stack.open is None:

@@ -97,16 +97,16 @@ _MASK_BYTES = 4096
 def to_inside(path: bytes, view: View, roots: Sequence[bytes]) -> bytes:
     """Return where a path of the host is seen in a sandbox, if it is seen at all.
 
-    The first root is the one that holds the project.
+    The first root is the one that holds the project; without a project there is none.
     """
-    if view == "rootfs" and contains(roots[0], path):
+    if view == "rootfs" and roots and contains(roots[0], path):
         return WORKSPACE + path[len(roots[0]) :]
     return path
 
 
 def to_host(path: bytes, view: View, roots: Sequence[bytes]) -> bytes:
     """Return which path of the host is seen at a path in a root; others are returned as they are."""
-    if view == "rootfs" and contains(WORKSPACE, path):
+    if view == "rootfs" and roots and contains(WORKSPACE, path):
         return roots[0] + path[len(WORKSPACE) :]
     return path
 

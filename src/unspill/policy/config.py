@@ -18,7 +18,7 @@
     [network] *_bytes         any                only lower
     [network] ask             any                only false
     [network] mode            any                -
-    [permissions]             any                "ask" only where it is yours; shorter
+    [permissions]             any                "ask" only where it is yours; shorter; fewer denials
     [secrets] names, directories  any            adds
     [secrets] mask, reveal    any                only `mask = true`
     profile                   any                only "strict"
@@ -416,8 +416,10 @@ class SettingReader:
             if days > _MOST_DAYS:
                 raise self.wrong(key, f"can't be more than {_MOST_DAYS}")
             return days
-        if name == "wait_s":
+        if name in ("wait_s", "denial_window_s"):
             return self.seconds(key, value)
+        if name in ("max_denials", "max_same_denials"):
+            return self.count(key, value)
         return _one_of({"longest": SCOPES, "approver": APPROVERS}.get(name, STANCES))(self, key, value)
 
     def secrets(self, key: str, value: object) -> tuple[tuple[str, Any], ...]:

@@ -31,6 +31,8 @@ else:
 
 
 # Of these a file sets single fields
+# Of [permissions]: the lower, the stricter
+_LOWER_RULES = ("grant_days", "wait_s", "max_denials", "max_same_denials")
 _TABLES = ("limits", "network", "permissions", "secrets")
 _KEYS: tuple[str, ...] = Settings.__match_args__
 _REPLACED = tuple(key for key in _KEYS if key != "where" and key not in _TABLES)
@@ -178,8 +180,11 @@ def _check_hosts(network: Network, project: Settings, wanted: tuple[str, ...]) -
 def _tighter_rules(rules: Rules, project: Settings) -> Rules:
     for name, wanted in project.permissions:
         key, own = f"permissions.{name}", getattr(rules, name)
-        if name in ("grant_days", "wait_s"):
+        if name in _LOWER_RULES:
             _check_lower(project.where, key, own, wanted)
+        elif name == "denial_window_s":
+            if wanted < own:
+                raise _widens(project, key, f"{wanted:g} is shorter than {own:g}")
         elif name == "approver":
             if wanted not in (own, "deny"):
                 raise _widens(project, key, "only your own configuration may set this")
@@ -236,8 +241,10 @@ def _tightest_rules(one: Rules, other: Rules) -> Rules:
     changed: dict[str, Any] = {}
     for key, own in one.as_dict().items():
         theirs = getattr(other, key)
-        if key in ("grant_days", "wait_s"):
+        if key in _LOWER_RULES:
             changed[key] = min(own, theirs)
+        elif key == "denial_window_s":
+            changed[key] = max(own, theirs)
         elif key == "longest":
             changed[key] = min(own, theirs, key=SCOPES.index)
         else:

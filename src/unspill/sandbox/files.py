@@ -32,6 +32,7 @@ from unspill.model.run import Cancelled, Exited, LimitReached, NeverStarted, Out
 from unspill.plan.view import to_inside
 from unspill.policy.paths import show
 from unspill.record import Record
+from unspill.sandbox.planning import playground_of
 from unspill.sandbox.result import describe_end
 
 TYPE_CHECKING = False
@@ -220,7 +221,9 @@ class Inside:
         if not raw or b"\0" in raw:
             raise UsageError("a path can't be empty or contain NUL")
         project = self._sandbox._project
-        on_host = project.path if raw == b"." else posixpath.join(project.path, raw)
+        # Without a project commands start in the playground
+        top = project.path if project.roots else playground_of(project, is_plain=project.means.engine is None)
+        on_host = top if raw == b"." else posixpath.join(top, raw)
         return to_inside(on_host, project.means.policy.view, project.roots)
 
     def ask(

@@ -89,6 +89,8 @@ def check_access(
     for given in (hosts, readable, reveal, roots):
         if isinstance(given, str | bytes):
             raise UsageError(f"this must be a list, not one text: {given!r}")
+    if roots and not project.roots:
+        raise UsageError("without a project no directory can be changed", remedy="Open a project, or ask for less.")
     return Access(
         network=network,
         hosts=tuple(dict.fromkeys(_host(host) for host in hosts)),
@@ -161,7 +163,7 @@ def ask_for_missing(
         elif real == path and os.path.isdir(path):
             found.append(path)
         else:
-            spec = make_spec(project, wanted["command"], wanted["cwd"], None, None).replace(cancel_fd=cancel_fd)
+            spec = make_spec(project, wanted["command"], wanted["working_dir"], None, None).replace(cancel_fd=cancel_fd)
             _ask_in_vain(project, broker, spec, path)
     return found
 
@@ -223,6 +225,7 @@ def run_with_more(
     Raises:
         DeniedError: something of it was denied; nothing was run.
         UsageError: something of it is malformed, or can't be had whoever says yes.
+        HostError: no sandbox can be made here, and nobody was asked to do without one.
     """
     if project.means.container:
         raise UsageError("in container mode a command has the whole container", remedy="Ask for nothing else.")
@@ -230,6 +233,7 @@ def run_with_more(
         if network or hosts or readable or reveal or roots:
             raise UsageError("a command without a sandbox already has full access", remedy="Ask for nothing else.")
         return _run_unsandboxed(project, outside(project, spec), broker)
+    project.means.check_sandbox()
 
     def ask() -> tuple[Project, RunSpec]:
         access = check_access(project, network=network, hosts=hosts, readable=readable, reveal=reveal, roots=roots)
@@ -303,7 +307,7 @@ def _with(project: Project, spec: RunSpec, access: Access) -> tuple[Project, Run
         readable=(*policy.readable, *access.readable),
         roots=(*policy.roots, *access.roots),
     )
-    roots = checked_roots(project.path, wider, project.locations)
+    roots = checked_roots(project.path if project.roots else None, wider, project.locations)
     # A bwrap that lies in a root must not be run
     facts = get_facts(project.store, wider, roots) if roots != project.roots else project.means.facts
     # Where a root that is wanted has the project in it, it is that root which is the workspace

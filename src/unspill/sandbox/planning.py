@@ -23,6 +23,7 @@ from unspill.model.plan import (
 )
 from unspill.plan.build import build_plan
 from unspill.plan.view import (
+    PLAYGROUND_WORKING_DIR,
     filter_identity,
     missing_text,
     not_a_directory_text,
@@ -125,6 +126,7 @@ def make_plan(
         UnspillError: as `build_plan`.
         HostError: unspill does not know this machine's system calls, or container mode makes no sandbox.
     """
+    project.means.check_sandbox()
     if project.means.engine is None:
         raise HostError("container mode has no sandbox", remedy="`unspill doctor` shows what is missing here.")
     base = places.rootfs
@@ -210,11 +212,13 @@ class RunSpec(Record):
 def make_spec(
     project: Project,
     command: Command,
-    cwd: str | None,
+    working_dir: str | None,
     env: Mapping[str, str] | None,
     limits: Limits | None,
+    *,
+    is_plain: bool = False,
 ) -> RunSpec:
-    """Check what a caller asks for.
+    """Check what a caller asks for; `is_plain` if it is to run without a sandbox.
 
     Raises:
         UsageError: the command is empty or has a NUL, or the directory is none.
@@ -238,7 +242,7 @@ def make_spec(
     return RunSpec(
         argv=argv,
         script=script,
-        cwd=checked_working_dir(project, cwd),
+        cwd=checked_working_dir(project, working_dir, is_plain=is_plain or project.means.engine is None),
         environ=tuple((_encode(name), _encode(value)) for name, value in (env or {}).items()),
         limits=project.means.policy.limits if limits is None else limits,
     )
@@ -246,7 +250,7 @@ def make_spec(
 
 def _shell(project: Project) -> bytes:
     """Return what runs a text: /bin/sh of this host, or the best shell that the rootfs has."""
-    if project.means.policy.view != "rootfs" or project.means.container:
+    if project.means.policy.view != "rootfs" or project.means.engine is None:
         return b"/bin/sh"
 
     base = get_places(project).rootfs
@@ -270,7 +274,18 @@ def _script_of_words(argv: tuple[bytes, ...]) -> bytes | None:
     return b"exec " + b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in argv) + b"\n"
 
 
-def checked_working_dir(project: Project, cwd: str | None) -> bytes:
+def playground_of(project: Project, *, is_plain: bool = False) -> bytes:
+    """Return where commands find the playground; without a sandbox that is its real place, made if there is none.
+
+    Raises:
+        StoreError: it can't be made, or is not ours.
+    """
+    if is_plain:
+        return playground_dir(project.locations.data, project.path)
+    return playground_inside(project.means.policy.view, project.home.path)
+
+
+def checked_working_dir(project: Project, working_dir: str | None, *, is_plain: bool = False) -> bytes:
     """Return the working directory; one of a root must exist there unless an earlier run may have made it.
 
     Of all other paths only the sandbox knows what is there, so bwrap has the last word: the host's own answer would
@@ -280,9 +295,12 @@ def checked_working_dir(project: Project, cwd: str | None) -> bytes:
         UsageError: with the text that a model is shown.
     """
     view, roots = project.means.policy.view, project.roots
-    top = to_inside(project.path, view, roots)
-    resolved = resolve_working_dir(cwd, top, playground_inside(view, project.home.path))
-    if cwd is not None and cwd.startswith("/"):
+    is_real = is_plain and (working_dir == PLAYGROUND_WORKING_DIR or not roots)
+    playground = playground_of(project, is_plain=is_real)
+    # Without a project that is where a command starts
+    top = to_inside(project.path, view, roots) if roots else playground
+    resolved = resolve_working_dir(working_dir, top, playground)
+    if working_dir is not None and working_dir.startswith("/"):
         # A caller may know the project by its path on the host; no model has to learn that
         resolved = to_inside(resolved, view, roots)
     on_host = to_host(resolved, view, roots)

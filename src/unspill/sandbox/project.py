@@ -163,19 +163,32 @@ def _given(environ: Mapping[bytes, bytes], name: bytes) -> bytes:
 class Means(Record):
     """What runs are made with: the policy, what this host can do, and the engine.
 
-    In container mode `engine` is None, and `container` names what takes the place of a sandbox.
+    In container mode `engine` is None, and `container` names what takes the place of a sandbox. It is None too where no
+    sandbox can be made, for the reason in `refusal`, but the person may be asked to run a command without one.
     """
 
     policy: Policy
     facts: Facts
     engine: EngineName | None
     container: str = ""
+    refusal: HostError | None = None
+
+    def check_sandbox(self) -> None:
+        """Refuse to run anything where no sandbox can be made.
+
+        Raises:
+            HostError: with the reason and the remedy.
+        """
+        if self.refusal is not None:
+            # A new one each time: an exception collects notes and a traceback on its way
+            raise type(self.refusal)(self.refusal.message, remedy=self.refusal.remedy)
 
 
 class Project(Record):
     """A project that is open, with one of its sandboxes.
 
-    `warning` is about the calling program, where that imports from a root.
+    Without a project `path` is the home directory, which can't be a project, and there is no root: nothing of it is
+    shown or changed. `warning` is about the calling program, where that imports from a root.
     """
 
     path: bytes
@@ -248,10 +261,11 @@ def check_name(name: str) -> None:
         raise UsageError(f"not a name for a sandbox: {name!r}", remedy="Use up to 64 printable characters, no slash.")
 
 
-def load_policy(locations: Locations, project: bytes, given: Policy | None) -> Policy:
+def load_policy(locations: Locations, project: bytes | None, given: Policy | None) -> Policy:
     """Return the policy of a sandbox: `given` or the person's file over the defaults, then the project's file.
 
     The files of directories above the project count too: a command may have made a project of what is a part of one.
+    Without a project there are none of these.
 
     Raises:
         PolicyError: a setting is unknown, wrong or unreadable, or the project asks for more than it has.
@@ -262,8 +276,8 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     own = os.path.join(locations.config, b"config.toml")
     text = None if given is not None else read_text(own)
     # A symlink in a project could lead anywhere; in the person's own directory it is the person's
-    asked = read_text(os.path.join(project, PROJECT_FILE), flags=os.O_NOFOLLOW)
-    outer = _files_above(project, locations.home)
+    asked = None if project is None else read_text(os.path.join(project, PROJECT_FILE), flags=os.O_NOFOLLOW)
+    outer = [] if project is None else _files_above(project, locations.home)
     if text is None and asked is None and not outer:
         return _checked(policy, locations)
 
@@ -271,6 +285,8 @@ def load_policy(locations: Locations, project: bytes, given: Policy | None) -> P
     if text is not None:
         policy = merge.with_own(policy, config.parse_policy(text, where=show(own), trusted=True, home=home))
         policy = without_overridden(policy)
+    if project is None:
+        return _checked(policy, locations)
     decided = policy
     if asked is not None:
         where = show(os.path.join(project, PROJECT_FILE))
@@ -366,6 +382,10 @@ def _check_given(policy: Policy) -> None:
                 f"the policy's {name} is not one of {', '.join(filter(None, known))}: {value!a}",
                 remedy=config.DROPPED.get((name, str(value)), ""),
             )
+    # Written so that it holds for what is not a number, too
+    for name in ("max_denials", "max_same_denials", "denial_window_s"):
+        if not getattr(rules, name) > 0:
+            raise PolicyError(f"the policy's permissions.{name} must be above 0: {getattr(rules, name)!a}")
     if policy.rootfs or policy.rootfs_dir or policy.mounts or policy.provision is not None:
         _check_given_rootfs(policy)
 
@@ -475,12 +495,12 @@ def read_text(path: bytes, *, flags: int = 0) -> str | None:
 
 
 def open_project(
-    given: str | bytes | os.PathLike[str] | os.PathLike[bytes],
+    given: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
     name: str,
     policy: Policy | None,
     permit_root: PermitRoot | None = None,
 ) -> Project:
-    """Open the sandbox `name` of a project; `permit_root` is asked whether it may be root's.
+    """Open the sandbox `name` of a project, or of none; `permit_root` is asked whether it may be root's.
 
     Raises:
         DeniedError: it may not.
@@ -490,12 +510,14 @@ def open_project(
     """
     home = find_home(os.getuid(), os.environb.get(b"HOME"))
     locations = find_locations(home.path, os.environb)
-    path = resolve_project(given)
-    decided = load_policy(locations, path, policy)
+    project = None if given is None else resolve_project(given)
+    path = home.path if project is None else project
+    decided = load_policy(locations, project, policy)
+    decided = decided if project is not None else decided.replace(roots=())
     is_refused = os.getuid() == 0 and not decided.allow_root
     if is_refused and (decided.permissions.as_root != "ask" or permit_root is None):
         raise RootCallerRefused("unspill does not run commands for root")
-    roots = checked_roots(path, decided, locations)
+    roots = checked_roots(project, decided, locations)
     warning = check_own_place(roots)
     if is_refused and permit_root is not None:
         decided = permit_root(path, decided, locations)
@@ -515,15 +537,27 @@ def open_project(
 
 
 def _find_means(store: Store, policy: Policy, roots: tuple[bytes, ...]) -> Means:
+    facts = None
     try:
         facts = get_facts(store, policy, roots)
         return Means(policy=policy, facts=facts, engine=choose_engine(policy, facts))
     except HostError as error:
-        if not policy.container:
-            raise
-        facts, container = find_container(store, policy, roots, error)
-        # What is baked for sandboxes is not seen without one
-        return Means(policy=policy.replace(view="host"), facts=facts, engine=None, container=container)
+        try:
+            return _find_container_means(store, policy, roots, error)
+        except HostError as refusal:
+            # One that somebody may have planted is not passed over
+            if policy.permissions.unsandboxed != "ask" or isinstance(refusal, BwrapUnsafe):
+                raise
+            facts = facts or get_facts(store, policy, roots, afresh=True)
+            return Means(policy=policy, facts=facts, engine=None, refusal=refusal.with_traceback(None))
+
+
+def _find_container_means(store: Store, policy: Policy, roots: tuple[bytes, ...], error: HostError) -> Means:
+    if not policy.container:
+        raise error
+    facts, container = find_container(store, policy, roots, error)
+    # What is baked for sandboxes is not seen without one
+    return Means(policy=policy.replace(view="host"), facts=facts, engine=None, container=container)
 
 
 def _row_of(store: Store, project: bytes, name: str, found: os.stat_result) -> SandboxRow:
@@ -550,12 +584,14 @@ def with_held_roots(project: Project) -> Project:
     return project.replace(roots=(*project.roots, *sorted(root for root in held if os.path.isdir(root))))
 
 
-def checked_roots(project: bytes, policy: Policy, locations: Locations) -> tuple[bytes, ...]:
-    """Return the writable roots, each checked, none inside another.
+def checked_roots(project: bytes | None, policy: Policy, locations: Locations) -> tuple[bytes, ...]:
+    """Return the writable roots, each checked, none inside another; without a project there is none.
 
     Raises:
         RootRefused: one of them can't be a root.
     """
+    if project is None:
+        return ()
     own = own_directories(locations, policy)
     extra = tuple(os.path.realpath(root) for root in policy.roots)
     for root in (project, *extra):

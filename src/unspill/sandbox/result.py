@@ -348,7 +348,7 @@ def make_result(
         connections=() if traffic is None else traffic.connections,
         denials=() if traffic is None else traffic.denials,
         project=project.path,
-        workspace=project.roots[0] if project.means.policy.view == "rootfs" else b"",
+        workspace=project.roots[0] if project.roots and project.means.policy.view == "rootfs" else b"",
     )
 
 

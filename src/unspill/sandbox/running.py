@@ -57,6 +57,7 @@ from unspill.plan.view import (
     is_writable_mount,
     missing_text,
     not_a_directory_text,
+    playground_taken,
     to_host,
 )
 from unspill.policy.paths import contains, normalise
@@ -68,7 +69,7 @@ from unspill.runner.watch import (
     RunControl,
     free_bytes,
 )
-from unspill.sandbox.planning import get_places, make_plan
+from unspill.sandbox.planning import get_places, make_plan, playground_of
 from unspill.sandbox.result import (
     Applied,
     RunResult,
@@ -135,12 +136,14 @@ def run_command(project: Project, spec: RunSpec) -> RunResult:
     """Run one command in a sandbox; or, in container mode, without one.
 
     Raises:
+        HostError: no sandbox can be made here.
         UsageError: the working directory does not exist in the sandbox.
         DeniedError: another program is in the place of the one that something was allowed to.
         SandboxUnavailable: we failed; what the command may have written is kept as that of a cancelled run.
     """
     if project.means.container:
         return run_contained(project, spec)
+    project.means.check_sandbox()
     try:
         return _run_in_turn(project, spec)
     except (OSError, SandboxUnavailable) as error:
@@ -549,7 +552,17 @@ def outside(project: Project, spec: RunSpec) -> RunSpec:
     argv = spec.argv
     if project.means.policy.view == "rootfs" and is_text(argv) and not os.access(argv[0], os.X_OK):
         argv = (b"/bin/sh", *argv[1:])
-    return spec.replace(argv=argv, cwd=to_host(spec.cwd, project.means.policy.view, project.roots))
+    return spec.replace(argv=argv, cwd=_dir_outside(project, spec.cwd))
+
+
+def _dir_outside(project: Project, cwd: bytes) -> bytes:
+    """Return where a working directory really is; the playground's place inside means the playground, if it is free."""
+    view, roots = project.means.policy.view, project.roots
+    place = playground_of(project)
+    is_playground = contains(place, cwd) and not playground_taken(view, project.home.path, roots)
+    if is_playground and not os.path.isdir(cwd):
+        return playground_of(project, is_plain=True) + cwd[len(place) :]
+    return to_host(cwd, view, roots)
 
 
 def check_plain(spec: RunSpec) -> None:
@@ -633,6 +646,8 @@ def run_contained(project: Project, spec: RunSpec) -> RunResult:
             f"container mode can't keep changes apart, so `{spec.after}` is not possible",
             remedy="Use `apply`: commands then change the project directly.",
         )
-    environ = contained_environ(project.path, project.means.policy.environment, os.environb, spec.environ)
+    top = project.path if project.roots else playground_of(project, is_plain=True)
+    environ = contained_environ(top, project.means.policy.environment, os.environb, spec.environ)
+    spec = outside(project, spec)
     check_plain(spec)
     return perform_outside(project, spec, environ, IN_CONTAINER.format(name=project.means.container))

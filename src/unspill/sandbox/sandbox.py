@@ -14,8 +14,9 @@
 There is one sandbox named `default` per project, reopened wherever it is asked for; other names are others. What is
 held is seen by the next run of that sandbox. Runs of one sandbox follow one another.
 
-`open_temporary` is for whoever has no project, only something to try: a sandbox over an empty directory of its own,
-which goes with all that was ever written in it. Nothing of the person's lies there, so nothing is masked.
+`Sandbox(None)` has no project: commands start in a playground, and nothing is ever applied. `open_temporary` is for
+whoever has no project, only something to try: a sandbox over an empty directory of its own, which goes with all that
+was ever written in it. Nothing of the person's lies there, so nothing is masked.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ import time
 
 from unspill.errors import (
     SandboxUnavailable,
-    StoreDamaged,
-    StoreError,
+    UsageError,
 )
 from unspill.layers.lifecycle import (
     discard_stacks,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from typing import Self
+    from typing import Any, Self
 
     from unspill.model.change import ChangeSet, Selection
     from unspill.model.operation import Operation, Step
@@ -80,17 +80,22 @@ if TYPE_CHECKING:
     from unspill.model.run import Event, Run, Traffic
     from unspill.permissions.broker import Broker
     from unspill.runner import aio
-    from unspill.sandbox import apply, history, permits, review
+    from unspill.sandbox import apply, history, permits, review, upkeep
     from unspill.sandbox.history import Backup
     from unspill.sandbox.planning import Command, RunSpec
     from unspill.sandbox.project import Locations, Project, Who
     from unspill.sandbox.result import OnChange, RunResult
+    from unspill.sandbox.upkeep import Playground
     from unspill.store.operations import FileRow
+
+    # What one run is to have beyond the policy: the network, hosts, readable paths, secrets, roots
+    More = tuple[bool, Sequence[str], Sequence[str], Sequence[str], Sequence[str]]
 else:
     apply = lazy_module("unspill.sandbox.apply")  # lazy: apply
     history = lazy_module("unspill.sandbox.history")  # lazy: history
     permits = lazy_module("unspill.sandbox.permits")  # lazy: approvals
     review = lazy_module("unspill.sandbox.review")  # lazy: diff
+    upkeep = lazy_module("unspill.sandbox.upkeep")  # lazy: upkeep
     aio = lazy_module("unspill.runner.aio")  # lazy: async
 
 
@@ -113,13 +118,11 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         # Nothing can be old in a store that was never looked at
         store.facts.put(_PRUNED, str(now))
         return
-    if stamp.isdecimal() and _is_today(int(stamp), now):
+    if stamp.isdecimal() and 0 <= now - int(stamp) < DAY_NS:
         return
-    from unspill.sandbox.upkeep import prune_in_time  # lazy: upkeep
-
-    _copy_daily(store, now, policy.keep_days)
+    upkeep.copy_daily(store, now, policy.keep_days)
     try:
-        is_complete = prune_in_time(store, now, days=policy.keep_days, budget=policy.keep_bytes)
+        is_complete = upkeep.prune_in_time(store, now, days=policy.keep_days, budget=policy.keep_bytes)
     except OSError:
         return
     store.grants.remove_expired(now)
@@ -128,24 +131,21 @@ def do_daily(store: Store, policy: Policy, now_ns: int | None = None) -> None:
         store.facts.put(_PRUNED, str(now))
 
 
-def _copy_daily(store: Store, now: int, keep_days: int) -> None:
-    from unspill.store.copies import copied_ns, make_copy, remove_older  # lazy: upkeep
+def _chosen_dir(working_dir: str | None, cwd: str | None) -> str | None:
+    """Return the working directory that a caller chose; `cwd` was its name in earlier versions.
 
-    made = copied_ns(store.state)
-    # Pruning may take several starts of a day, one copy is enough
-    if made is not None and _is_today(made, now):
-        return
-    try:
-        make_copy(store.transaction, store.state)
-        remove_older(store.state, now - keep_days * DAY_NS)
-    except StoreDamaged:
-        raise
-    except (OSError, StoreError):
-        return
+    Raises:
+        UsageError: both names were used.
+    """
+    if cwd is None:
+        return working_dir
+    import warnings  # lazy: renamed arguments
 
-
-def _is_today(moment: int, now: int) -> bool:
-    return 0 <= now - moment < DAY_NS
+    if working_dir is not None:
+        raise UsageError("`cwd` is the old name of `working_dir`", remedy="Use only `working_dir`.")
+    # 3: the line that called the method
+    warnings.warn("`cwd` is now `working_dir`", DeprecationWarning, stacklevel=3)
+    return cwd
 
 
 class Looking:
@@ -157,7 +157,7 @@ class Looking:
 
     @property
     def project(self) -> bytes:
-        """The real path of the project."""
+        """The real path of the project; without one, the home directory, of which nothing is changed."""
         return self._project.path
 
     @property
@@ -182,7 +182,7 @@ class Looking:
 
     @property
     def engine(self) -> EngineName | None:
-        """How layers are put over the project here; None in container mode, where there are none."""
+        """How layers are put over the project here; None in container mode, and where no sandbox can be made."""
         return self._project.means.engine
 
     @property
@@ -282,15 +282,39 @@ class Looking:
         """Return what one run reached and what it was refused."""
         return review.traffic_of(self._project, run)
 
-    def plan(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Plan:
-        """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
-        return review.plan_as_if(self._project, make_spec(self._project, command, cwd, env, None))
+    def playground(self) -> Playground:
+        """Return where the project's scratch directory is, and what is in it.
 
-    def explain(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
+        Raises:
+            StoreError: it can't be read.
+        """
+        return upkeep.look_at_playground(self._project.locations.data, self._project.path)
+
+    def plan(
+        self,
+        command: Command,
+        *,
+        working_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Plan:
+        """Return the sandbox that `run` would make, as data; its layer's directories are only named, not made."""
+        working_dir = _chosen_dir(working_dir, cwd)
+        return review.plan_as_if(self._project, make_spec(self._project, command, working_dir, env, None))
+
+    def explain(
+        self,
+        command: Command,
+        *,
+        working_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> str:
         """Return the plan as text, with the reason for each line and one command that makes the same sandbox."""
         from unspill.plan.explain import explain  # lazy: explain
 
-        return explain(self.plan(command, cwd=cwd, env=env), self._project.means.facts)
+        working_dir = _chosen_dir(working_dir, cwd)
+        return explain(self.plan(command, working_dir=working_dir, env=env), self._project.means.facts)
 
 
 class Sandbox(Looking):
@@ -298,7 +322,7 @@ class Sandbox(Looking):
 
     def __init__(
         self,
-        project: str | bytes | os.PathLike[str] | os.PathLike[bytes],
+        project: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
         *,
         name: str = "default",
         policy: Policy | None = None,
@@ -309,7 +333,8 @@ class Sandbox(Looking):
         """Open a sandbox; nothing runs yet.
 
         Args:
-            project: The directory that commands may change, in a layer.
+            project: The directory that commands may change, in a layer. None for no project: nothing is applied, and
+                commands start in a playground that all such sandboxes share.
             name: Which sandbox of the project.
             policy: What it may see and use; by default the person's configuration file.
             approver: Who answers when more is wanted: an Approver, or the name of one: `terminal`, `queue`. By default
@@ -321,7 +346,8 @@ class Sandbox(Looking):
 
         Raises:
             UsageError: an argument or a setting is wrong.
-            HostError: this machine can't; the remedy says what to do.
+            HostError: this machine can't; the remedy says what to do. Where the policy lets the person be asked to run
+                a command without a sandbox, `run` raises it instead, unless that is what is wanted.
             DeniedError: the caller is root, and the approver said no to that.
             StoreError: the state directory can't be used.
         """
@@ -356,7 +382,7 @@ class Sandbox(Looking):
         self,
         command: Command,
         *,
-        cwd: str | None = None,
+        working_dir: str | None = None,
         env: Mapping[str, str] | None = None,
         stdin: str | bytes | int | None = None,
         timeout: float | None = None,
@@ -372,6 +398,7 @@ class Sandbox(Looking):
         roots: Sequence[str] = (),
         unsandboxed: bool = False,
         approver: Who = None,
+        cwd: str | None = None,
     ) -> RunResult:
         """Run a command and return when every process of it is dead.
 
@@ -382,7 +409,7 @@ class Sandbox(Looking):
 
         Args:
             command: A text for /bin/sh, or a list of words.
-            cwd: Absolute, relative to the project, or `playground`; by default the project.
+            working_dir: Absolute, relative to the project (the default), or `playground`. `cwd` is its old name.
             env: Variables to set inside, on top of the allowed ones of this process.
             stdin: A text, bytes, or a descriptor to read from; by default /dev/null.
             timeout: Seconds; by default the policy's. `limits`: bounds instead of the policy's.
@@ -401,11 +428,17 @@ class Sandbox(Looking):
             DeniedError: the policy or the approver said no to something that is wanted; nothing was run.
             SandboxUnavailable: we failed, not the command.
         """
-        spec = self._spec(command, cwd, env, stdin, timeout, limits, after, after_cancel)
-        spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd)
+        working_dir = _chosen_dir(working_dir, cwd)
+        bounds = self._bounds(timeout, limits)
+        options = self._options(after, after_cancel, stdin, bounds)
+        spec = make_spec(self._project, command, working_dir, env, bounds, is_plain=unsandboxed)
+        spec = spec.replace(on_event=on_event, cancel_fd=cancel_fd, **options)
+        more = (network, hosts, readable, reveal, roots)
+        return self._run(spec, more, approver, unsandboxed=unsandboxed)
+
+    def _run(self, spec: RunSpec, more: More, approver: Who, *, unsandboxed: bool) -> RunResult:
         if self._project.means.policy.network.ask:
             spec = spec.replace(broker=self._broker_of(approver))
-        more = (network, hosts, readable, reveal, roots)
         if unsandboxed or any(more):
             broker = self._broker_of(approver)
             return permits.run_with_more(self._project, spec, broker, *more, unsandboxed=unsandboxed)
@@ -413,33 +446,32 @@ class Sandbox(Looking):
         # Not before: the command line loads it while the command begins
         return record_run(self._project, spec, result)
 
-    def _spec(
-        self,
-        command: Command,
-        cwd: str | None,
-        env: Mapping[str, str] | None,
-        stdin: object,
-        timeout: float | None,
-        limits: Limits | None,
-        after: After | None,
-        after_cancel: After | None,
-    ) -> RunSpec:
+    def _bounds(self, timeout: float | None, limits: Limits | None) -> Limits:
+        bounds = self._project.means.policy.limits if limits is None else limits
+        return bounds if timeout is None else bounds.replace(wall_s=timeout)
+
+    def _options(
+        self, after: After | None, after_cancel: After | None, stdin: object, bounds: Limits
+    ) -> dict[str, Any]:
+        """Return how a run is begun and ended, checked; cheap, so before its working directory is looked for."""
         policy = self._project.means.policy
+        if not self._project.roots and not self._project.means.container:
+            if after not in (None, "discard"):
+                raise UsageError(f"without a project there is nothing to {after}", remedy="Leave out `after`.")
+            # So that such runs do not wait for each other
+            after = "discard"
         after = policy.after if after is None else after
         if after_cancel is None:
             after_cancel = policy.after_cancel if after == "apply" else after
-        bounds = policy.limits if limits is None else limits
-        bounds = bounds if timeout is None else bounds.replace(wall_s=timeout)
         check_run(after, after_cancel, bounds.wall_s)
-        said = check_stdin(stdin)
-        return make_spec(self._project, command, cwd, env, bounds).replace(
-            stdin=said,
-            after=after,
-            after_cancel=after_cancel,
-            may_fork=self._may_fork,
-            on_interrupted=self._interrupted.extend,
-            on_change=self._on_change,
-        )
+        return {
+            "after": after,
+            "after_cancel": after_cancel,
+            "stdin": check_stdin(stdin),
+            "may_fork": self._may_fork,
+            "on_interrupted": self._interrupted.extend,
+            "on_change": self._on_change,
+        }
 
     def _broker_of(self, approver: Who) -> Broker:
         if approver is None:
@@ -530,6 +562,15 @@ class Sandbox(Looking):
         """
         chosen = review.to_selection(selection)
         return self._operate(lambda: apply.discard_held(with_held_roots(self._project), chosen, asked_by))
+
+    def empty_playground(self) -> Playground:
+        """Delete everything in the project's scratch directory, for good; return what was there.
+
+        Raises:
+            SandboxUnavailable: a run of the project is going on.
+            StoreError: something in it can't be deleted.
+        """
+        return upkeep.empty_playground(self._project.store, self._project.locations.data, self._project.path)
 
     def _operate(self, do: Callable[[], Operation]) -> Operation:
         apply.preload(self._project.roots)

@@ -24,12 +24,13 @@ from unspill.errors import (
     RootfsError,
     SandboxUnavailable,
     StoreDamaged,
+    StoreError,
     StoreTooNew,
 )
 from unspill.layers.lifecycle import PRUNED, is_being_pruned, project_key, sweep, sweep_operations
-from unspill.layers.locks import SandboxLock, spill_dir, upper_dir
+from unspill.layers.locks import SandboxLock, is_abandoned, spill_dir, upper_dir
 from unspill.layers.mask import remove_old_masks
-from unspill.layers.trees import remove_tree
+from unspill.layers.trees import empty_tree, remove_tree
 from unspill.model.operation import OperationId
 from unspill.model.policy import DAY_NS
 from unspill.model.run import LayerId, RunId, SandboxId
@@ -37,7 +38,7 @@ from unspill.record import Record
 from unspill.sandbox.history import catch_up, judge_files
 from unspill.sandbox.project import find_own_locations, find_own_policy, rootfs_directory
 from unspill.store.connection import is_id
-from unspill.store.copies import put_back
+from unspill.store.copies import copied_ns, make_copy, put_back, remove_older
 from unspill.store.db import Store, check_state_dir, list_aside
 
 TYPE_CHECKING = False
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 # What a run that happens to be the first of the day may wait for; the rest is done by the next ones.
 _PATIENCE_S = 0.5
 _BLOCK = 512
+# Of a playground, by name
+_MOST_LISTED = 100
 _DATABASE = (b"/store.db", b"/store.db-wal", b"/store.db-shm", b"/copies")
 
 
@@ -184,6 +187,25 @@ def prune_in_time(store: Store, now_ns: int, *, days: int, budget: int) -> bool:
     """Do the same in little time; tell whether nothing is left for the next time."""
     deadline = time.monotonic() + _PATIENCE_S
     return _prune(store, now_ns, days, budget, dry_run=False, deadline=deadline)[1]
+
+
+def copy_daily(store: Store, now_ns: int, keep_days: int) -> None:
+    """Copy the database, unless that was done today, and remove copies that are too old.
+
+    Raises:
+        StoreDamaged: the database is not whole; any other failure is no reason not to go on.
+    """
+    made = copied_ns(store.state)
+    # Pruning may take several starts of a day, one copy is enough
+    if made is not None and 0 <= now_ns - made < DAY_NS:
+        return
+    try:
+        make_copy(store.transaction, store.state)
+        remove_older(store.state, now_ns - keep_days * DAY_NS)
+    except StoreDamaged:
+        raise
+    except (OSError, StoreError):
+        return
 
 
 def choose(families: Sequence[Family], now_ns: int, *, days: int, budget: int) -> tuple[Family, ...]:
@@ -463,13 +485,76 @@ def _held(store: Store, sandbox: SandboxRow) -> Held:
 
 
 def _project(store: Store, data: bytes, path: bytes) -> ProjectUsage:
-    playground = os.path.join(data, b"playground", project_key(path))
+    playground = _playground(data, path)
     return ProjectUsage(
         path=path,
         caches=sum(_disk_size(upper_dir(store.state, LayerId(row.id))) for row in store.caches.sealed(path)),
         playground=playground,
         playground_bytes=_disk_size(playground),
     )
+
+
+class Playground(Record):
+    """A project's scratch directory and what is in it: bytes on the disk, and how many entries at any depth.
+
+    `names` are its own entries, sorted, each with its bytes; a directory's ends with a slash. `left_out` counts those
+    that are not listed.
+    """
+
+    path: bytes
+    names: tuple[tuple[bytes, int], ...] = ()
+    left_out: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+
+def look_at_playground(data: bytes, project: bytes) -> Playground:
+    """Return what is in a project's playground; nothing is made, and no link is followed.
+
+    Raises:
+        StoreError: it is no directory, or can't be read.
+    """
+    path = _playground(data, project)
+    try:
+        # First: unlike a listing it refuses a link
+        size, count = measure(path)
+        with os.scandir(path) as entries:
+            listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    except FileNotFoundError:
+        return Playground(path=path)
+    except OSError as error:
+        raise StoreError(f"The playground {os.fsdecode(path)} can't be read: {error.strerror}.") from error
+    names = tuple(
+        (name + b"/" * is_directory, _disk_size(os.path.join(path, name)))
+        for name, is_directory in listed[:_MOST_LISTED]
+    )
+    return Playground(path=path, bytes=size, entries=count, names=names, left_out=max(0, len(listed) - _MOST_LISTED))
+
+
+def empty_playground(store: Store, data: bytes, project: bytes) -> Playground:
+    """Delete everything in a project's playground, for good; return what was there.
+
+    By descriptor, so that no link leads out of it. The directory itself stays.
+
+    Raises:
+        SandboxUnavailable: a run of the project is going on, which may be using it.
+        StoreError: it is no directory, or something in it can't be deleted.
+    """
+    found = look_at_playground(data, project)
+    sandboxes = {row.id for row in store.sandboxes.of_project(project)}
+    if any(run.sandbox in sandboxes and not is_abandoned(run) for run in store.runs.unfinished()):
+        raise SandboxUnavailable("A run is using the playground.", remedy="Wait for it or stop it, then try again.")
+    try:
+        if not found.entries or empty_tree(found.path):
+            return found
+        reason = "something in it can't be deleted"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise StoreError(f"The playground {os.fsdecode(found.path)} could not be emptied: {reason}.")
+
+
+def _playground(data: bytes, project: bytes) -> bytes:
+    return os.path.join(data, b"playground", project_key(project))
 
 
 def _databases_aside(state: bytes) -> Iterable[bytes]:

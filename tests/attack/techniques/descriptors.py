@@ -173,7 +173,7 @@ def started_in(place: Callable[[Arena], str], **options: Any) -> Callable[[Arena
         if not link.is_symlink():
             link.symlink_to(secret)
         try:
-            result = arena.ground.sandbox().run("ls -A", cwd=place(arena), **options)
+            result = arena.ground.sandbox().run("ls -A", working_dir=place(arena), **options)
         except UnspillError:
             return False
         return b"canary" in result.stdout.kept()

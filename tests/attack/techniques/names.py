@@ -315,7 +315,7 @@ def started(words: list[str]) -> Callable[[Arena], object]:
     def attack(arena: Arena) -> object:
         startup_file(arena)
         # The project is not the working directory: Python would look there by itself
-        return b"STARTED" in arena.ground.sandbox().run(words, cwd="/usr").stdout.kept()
+        return b"STARTED" in arena.ground.sandbox().run(words, working_dir="/usr").stdout.kept()
 
     return attack
 

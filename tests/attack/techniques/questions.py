@@ -16,7 +16,6 @@ from tests.kernel.terminal_person import Person, asking, visible
 from unspill.model.permission import Allowed, Question
 from unspill.model.policy import Policy, Rules
 from unspill.permissions.approvers import DenyAll, Queue
-from unspill.permissions.broker import RateLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -267,7 +266,7 @@ def asked_for_ever(requests: Callable[[int], Request], **settings: Any) -> Calla
     return attack
 
 
-PATIENT: Final = RateLimit(equal=1000, many=1000)
+PATIENT: Final = Policy(permissions=Rules(max_denials=1000, max_same_denials=1000))
 for _tries, _requests in {
     "Ask the same again and again until somebody is tired": lambda _number: network(),
     "Ask for something slightly different again and again": lambda number: network(b"git", b"fetch", b"%d" % number),
@@ -277,6 +276,6 @@ for _tries, _requests in {
         _tries,
         asked_for_ever(_requests),
         "without the bound on questions",
-        asked_for_ever(_requests, limit=PATIENT),
+        asked_for_ever(_requests, policy=PATIENT),
         as_root="anybody",
     )

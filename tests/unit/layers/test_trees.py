@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unspill.layers.trees import remove_tree
+from unspill.layers.trees import empty_tree, remove_tree
 
 SECRET = "precious"
 
@@ -59,6 +59,24 @@ def test_links_are_removed_and_what_they_lead_to_stays(tree: bytes, outside: Pat
         os.symlink(target, tree + b"/deep/%d/link" % number)
     assert remove_tree(tree)
     assert not os.path.lexists(tree)
+
+
+def test_a_directory_is_emptied_and_stays_and_what_links_lead_to_does_too(tree: bytes, outside: Path) -> None:
+    """The control is the removal that follows links, below."""
+    os.makedirs(tree + b"/deep/closed", exist_ok=True)
+    os.symlink(outside, tree + b"/link")
+    os.symlink(outside, tree + b"/deep/closed/link")
+    os.chmod(tree + b"/deep/closed", 0)
+    before = os.stat(tree).st_ino
+    assert empty_tree(tree)
+    assert os.listdir(tree) == []
+    assert os.stat(tree).st_ino == before, "a running sandbox may have it mounted"
+    assert sorted(outside.iterdir())
+    os.rmdir(tree)
+    os.symlink(outside, tree)
+    with pytest.raises(NotADirectoryError):
+        empty_tree(tree)
+    assert sorted(outside.iterdir())
 
 
 def test_a_removal_that_follows_links_would_destroy_what_they_lead_to(tree: bytes, tmp_path: Path) -> None:
@@ -140,7 +158,7 @@ def test_special_files_and_odd_names_are_removed(tree: bytes) -> None:
 def test_many_entries_take_little_memory(tree: bytes) -> None:
     program = f"""
 import os, resource
-from unspill.layers.trees import remove_tree
+from unspill.layers.trees import empty_tree, remove_tree
 top = {tree!r}
 for part in range(2):
     os.mkdir(top + b"/%d" % part)

@@ -99,6 +99,9 @@ longest = "run"
 grant_days = 3650
 approver = "queue"
 wait_s = 60
+max_denials = 20
+max_same_denials = 5
+denial_window_s = 60
 """
 
 
@@ -159,6 +162,7 @@ def test_every_setting_is_read() -> None:
             ("grant_days", 3650),
             ("approver", "queue"),
             ("wait_s", 60.0),
+            *(("max_denials", 20), ("max_same_denials", 5), ("denial_window_s", 60.0)),
         ),
     )
 
@@ -230,6 +234,9 @@ WRONG = [
     ("[permissions]\ngrant_days = 3651", "permissions.grant_days"),
     ("[permissions]\napprover = 'model'", "permissions.approver"),
     ("[permissions]\nwait_s = 0", "permissions.wait_s"),
+    ("[permissions]\nmax_denials = 0", "permissions.max_denials"),
+    ("[permissions]\nmax_same_denials = 'three'", "permissions.max_same_denials"),
+    ("[permissions]\ndenial_window_s = -1", "permissions.denial_window_s"),
     ("[permissions.network]\nx = 1", "permissions.network"),
     ("[permissions]\nall = 'ask'", "permissions.all"),
     ("rootfs = 1", "rootfs"),

@@ -83,6 +83,10 @@ LOOSE = Policy(
         ),
         ({"permissions": (("network", "ask"), ("unsandboxed", "deny"), ("approver", "terminal"))}, {}),
         ({"permissions": (("approver", "deny"),)}, {"permissions": Rules(approver="deny")}),
+        (
+            {"permissions": (("max_denials", 1), ("max_same_denials", 1), ("denial_window_s", 900.0))},
+            {"permissions": Rules(max_denials=1, max_same_denials=1, denial_window_s=900.0)},
+        ),
     ],
     ids=str,
 )
@@ -146,6 +150,9 @@ TIGHT = Policy(
         ("permissions.grant_days", {"permissions": (("grant_days", 3),)}),
         ("permissions.wait_s", {"permissions": (("wait_s", 6.0),)}),
         ("permissions.approver", {"permissions": (("approver", "queue"),)}),
+        ("permissions.max_denials", {"permissions": (("max_denials", 11),)}),
+        ("permissions.max_same_denials", {"permissions": (("max_same_denials", 4),)}),
+        ("permissions.denial_window_s", {"permissions": (("denial_window_s", 599.0),)}),
     ],
     ids=str,
 )
@@ -263,9 +270,13 @@ def test_the_result_is_no_wider_than_either(own: Settings, inner: Settings, oute
             {"network": Network()},
         ),
         (
-            {"permissions": Rules(egress="deny", grant_days=3, longest="sandbox")},
-            {"permissions": Rules(held="deny", grant_days=5, longest="once", approver="deny")},
-            {"permissions": Rules(egress="deny", held="deny", grant_days=3, longest="once", approver="deny")},
+            {"permissions": Rules(egress="deny", grant_days=3, longest="sandbox", max_denials=5, denial_window_s=60)},
+            {"permissions": Rules(held="deny", grant_days=5, longest="once", approver="deny", max_denials=7)},
+            {
+                "permissions": Rules(
+                    egress="deny", held="deny", grant_days=3, longest="once", approver="deny", max_denials=5
+                )
+            },
         ),
         (
             {"secrets": Secrets(mask=False, names=(b"a",), directories=(b"x",), reveal=(b".env",))},

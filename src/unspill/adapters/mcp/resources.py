@@ -166,7 +166,8 @@ def join_schemas(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """
     first = next(iter(schemas.values()))
     properties = {
-        key: _join({name: schema["properties"][key] for name, schema in schemas.items()}) for key in first["properties"]
+        key: _join({name: schema["properties"][key] for name, schema in schemas.items() if key in schema["properties"]})
+        for key in first["properties"]
     }
     return {**first, "properties": properties}
 

@@ -107,9 +107,7 @@ INSTRUCTIONS = (
     "Commands run in a sandbox over the project; `changes`, `diff` and `undo` are about what they changed. "
     "Where more is needed than the sandbox has, the user is asked, never the model."
 )
-IN_CONTAINER = (
-    "Commands run without a sandbox, as processes of a container: what they change is changed at once, for good."
-)
+IN_CONTAINER = "Commands run without a sandbox, as plain processes: what they change is changed at once, for good."
 # The place of calls that read all that is held: they take memory, and hardly any time
 READING = "reading"
 _READERS = ("changes", "diff")
