@@ -397,7 +397,7 @@ def test_b4_long_commands_do_not_fill_the_state_directory(arena: Arena, monkeypa
 
     assert grown() < MIB // 2
     with pytest.raises(UsageError, match="longer than any path"):
-        sandbox.run("true", cwd="/" + "x/" * MIB)
+        sandbox.run("true", working_dir="/" + "x/" * MIB)
     monkeypatch.setattr("unspill.store.runs.KEPT_COMMAND_BYTES", 4 * MIB)
     assert grown() > 2 * MIB - MIB // 2
 

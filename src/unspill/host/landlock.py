@@ -79,7 +79,9 @@ def _add_path(ruleset: int, path: bytes, access: int) -> None:
     try:
         is_directory = os.path.isdir(b"/proc/self/fd/%d" % fd)
         rule = _PathRule(access if is_directory else access & _OF_FILES, fd)
-        _call(os.fsdecode(path), _SYS_ADD_RULE, ruleset, _RULE_PATH, ctypes.byref(rule), 0)
+        # The kernel refuses a rule that allows nothing
+        if rule.access:
+            _call(os.fsdecode(path), _SYS_ADD_RULE, ruleset, _RULE_PATH, ctypes.byref(rule), 0)
     finally:
         os.close(fd)
 
