@@ -102,6 +102,10 @@ MORE: Final[dict[str, Any]] = {
 }
 
 
+# What a model may ask for is denied by whoever is asked, or by nobody's leave
+ASKED = {"roots": "/ can't be a root", "hosts": "ermission denied"}
+
+
 @pytest.fixture
 def wire(ground: Ground, tmp_path: Path) -> Iterator[Wire]:
     """A server over a project, beside a home directory with a secret."""
@@ -122,7 +126,7 @@ def test_e3_no_argument_gives_a_command_more_than_the_operator_did(ground: Groun
     for name, value in MORE.items():
         result = wire.call("run", {"command": f"touch made-{name}", name: value})
         assert result["isError"], name
-        assert f"there is no argument {name!r}" in result["content"][0]["text"]
+        assert ASKED.get(name, f"there is no argument {name!r}") in result["content"][0]["text"]
     # Nothing was run, not without the argument either
     assert "made\n" in wire.call("run", {"command": "ls"})["content"][0]["text"]
     assert "made-" not in wire.call("run", {"command": "ls"})["content"][0]["text"]
