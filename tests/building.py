@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the wheel that would be shipped, from a copy of the checkout, without a network."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -28,3 +33,18 @@ def build_wheel(scratch: Path) -> Path:
     assert result.returncode == 0, result.stdout
     (path,) = Path(scratch, "dist").glob("*.whl")
     return path
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a directory that the first of all workers fills; tests only read it."""
+    base = factory.getbasetemp()
+    top = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    place, made = top / name, top / f"{name}.made"
+    with (top / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            make(place)
+            made.touch()
+    return place

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 
 from tests.architecture.frameworks import normal, pinned
 from tests.architecture.sources import PACKAGE, ROOT
-from tests.building import build_wheel, copy_checkout
+from tests.building import build_wheel, copy_checkout, made_once
 from tests.docs.blocks import find_blocks
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -35,7 +35,8 @@ GROUPS = {"deepagents_code.sandbox_providers", "inspect_ai"}
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, opened."""
-    return zipfile.ZipFile(build_wheel(tmp_path_factory.mktemp("build")))
+    place = made_once(tmp_path_factory, "wheel", lambda place: build_wheel(place).rename(place / "made.whl"))
+    return zipfile.ZipFile(place / "made.whl")
 
 
 def metadata(wheel: zipfile.ZipFile, name: str) -> Message:

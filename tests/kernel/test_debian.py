@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.building import made_once
 from tests.kernel.debian_roots import SPEC, Workshop, means_below, no_install, reachable_spec
 from tests.support import Ground, kinds, lasting, printed, processes_with
 from unspill import RunResult
@@ -193,7 +194,10 @@ class Directory:
 @pytest.fixture(scope="module")
 def laid_out(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What was fetched for the workshop, as an archive of its own with all suites at one address."""
-    top = tmp_path_factory.mktemp("archive")
+    return made_once(tmp_path_factory, "archive", lambda top: lay_out(workshop, top)) / "mirror"
+
+
+def lay_out(workshop: Workshop, top: Path) -> None:
     kept = top / "kept"
     for ending in ("lists", "packages"):
         (kept / ending).mkdir(parents=True)
@@ -213,7 +217,6 @@ def laid_out(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Pa
         to = mirror / places[name]
         to.parent.mkdir(parents=True, exist_ok=True)
         path.rename(to)
-    return mirror
 
 
 @pytest.fixture

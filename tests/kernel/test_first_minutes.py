@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import ROOT, build_wheel
+from tests.building import ROOT, build_wheel, made_once
 from tests.docs.performing import PROJECT, make_demo, perform, steps_of, verify
 from unspill import __version__
 
@@ -27,11 +27,13 @@ MAKEFILE = "prog: main.c\n\t$(CC) -o $@ $<\ntest: prog\n\t./prog\n"
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of programs of a virtual environment in which pip has installed the wheel."""
-    wheel = build_wheel(tmp_path_factory.mktemp("build"))
-    place = tmp_path_factory.mktemp("person") / "venv"
-    call(os.path.realpath(sys.executable), "-m", "venv", place)
-    call(place / "bin/pip", "install", "--no-index", "--no-deps", "--disable-pip-version-check", wheel)
-    return place / "bin"
+
+    def make(place: Path) -> None:
+        wheel = build_wheel(tmp_path_factory.mktemp("build"))
+        call(os.path.realpath(sys.executable), "-m", "venv", place)
+        call(place / "bin/pip", "install", "--no-index", "--no-deps", "--disable-pip-version-check", wheel)
+
+    return made_once(tmp_path_factory, "person", make) / "bin"
 
 
 @pytest.fixture
