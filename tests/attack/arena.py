@@ -8,6 +8,7 @@ that fails because its own script is broken proves nothing.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -222,3 +223,17 @@ def outside(script: str, **named: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-I", "-c", python(script)[-1]], capture_output=True, text=True, check=False, **named
     )
+
+
+@contextmanager
+def key_of_the_user() -> Iterator[str]:
+    """A key in the keyring of the user, by its name."""
+    libc, name, keyring = ctypes.CDLL(None, use_errno=True), f"vpn-{os.urandom(6).hex()}", -4
+    numbers = numbers_of(MACHINE)
+    key = libc.syscall(numbers["add_key"], b"user", name.encode(), b"secret", 6, keyring)
+    assert key > 0
+    try:
+        yield name
+    finally:
+        # KEYCTL_UNLINK
+        libc.syscall(numbers["keyctl"], 9, key, keyring)

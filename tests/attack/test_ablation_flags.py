@@ -26,7 +26,17 @@ from tests.attack.ablation_flags import (
     given_to_bwrap,
     parse,
 )
-from tests.attack.arena import Arena, drop, judge, processes_with, python, replaced, shown_as_it_is, wait_until
+from tests.attack.arena import (
+    Arena,
+    drop,
+    judge,
+    key_of_the_user,
+    processes_with,
+    python,
+    replaced,
+    shown_as_it_is,
+    wait_until,
+)
 from tests.attack.starting import started, with_contents
 from tests.attack.terminals import typed_at
 from tests.figures import record_figure
@@ -335,7 +345,9 @@ def furnished(ground: Ground) -> dict[str, Any]:
 
 def survey(arena: Arena, places: Sequence[bytes], **settings: Any) -> dict[str, dict[str, Any]]:
     """Return what is to be said of places, from inside."""
-    tried = arena.attack(SURVEY % sorted(map(os.fsdecode, places)), **settings)
+    # Without a key of the user there is nothing that the files of keys could say
+    with key_of_the_user():
+        tried = arena.attack(SURVEY % sorted(map(os.fsdecode, places)), **settings)
     [line] = [line for line in tried.lines if line.startswith("SURVEY ")]
     found: dict[str, dict[str, Any]] = json.loads(line.removeprefix("SURVEY "))
     return found

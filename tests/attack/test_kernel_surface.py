@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.attack.arena import Arena, drop, outside, replaced
+from tests.attack.arena import Arena, drop, key_of_the_user, outside, replaced
 from tests.support import chosen_views
-from unspill.host.seccomp_rules import numbers_of
 from unspill.model.plan import Bind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from unspill.model.plan import MountOp
 
@@ -131,20 +128,6 @@ OF_OTHERS = """
 for path in ("/proc/keys", "/proc/key-users"):
     if text := open(path).read(): won(path, "names the key" if %r in text else "names users")
 """
-
-
-@contextmanager
-def key_of_the_user() -> Iterator[str]:
-    """A key in the keyring of the user, by its name."""
-    libc, name, keyring = ctypes.CDLL(None, use_errno=True), f"vpn-{os.urandom(6).hex()}", -4
-    numbers = numbers_of(os.uname().machine)
-    key = libc.syscall(numbers["add_key"], b"user", name.encode(), b"secret", 6, keyring)
-    assert key > 0
-    try:
-        yield name
-    finally:
-        # KEYCTL_UNLINK
-        libc.syscall(numbers["keyctl"], 9, key, keyring)
 
 
 @pytest.mark.parametrize("view", chosen_views())
